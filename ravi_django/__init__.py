@@ -1,0 +1,27 @@
+"""Durable LLM agents for Django. The names that a site uses are here; they load what they need when first used."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_EXPORTS = {
+    "tool": "ravi_django.agents.function_tool",
+    "register": "ravi_django.runtime.registry",
+    "submit": "ravi_django.runtime.submit",
+    "asubmit": "ravi_django.runtime.submit",
+}
+
+__all__ = ["__version__", "asubmit", "register", "submit", "tool"]
+
+if TYPE_CHECKING:
+    from ravi_django.agents.function_tool import tool
+    from ravi_django.runtime.registry import register
+    from ravi_django.runtime.submit import asubmit, submit
+
+
+def __getattr__(name: str) -> Any:
+    try:
+        return getattr(import_module(_EXPORTS[name]), name)
+    except KeyError:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
