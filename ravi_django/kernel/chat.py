@@ -1,0 +1,112 @@
+"""Chat messages and token usage."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from enum import StrEnum
+from functools import cached_property
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from ravi_django.kernel.canonical import canonical_json
+from ravi_django.kernel.content import ContentBlock, TextBlock, ToolUseBlock, blocks_json, text_of
+
+
+class Role(StrEnum):
+    SYSTEM = "system"
+    USER = "user"
+    ASSISTANT = "assistant"
+    TOOL = "tool"
+
+
+class Usage(BaseModel):
+    """Tokens of one or more model calls. Cached tokens are part of the input, reasoning tokens of the output."""
+
+    model_config = ConfigDict(frozen=True)
+
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    reasoning_tokens: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.input_tokens + self.output_tokens
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            input_tokens=self.input_tokens + other.input_tokens,
+            cached_tokens=self.cached_tokens + other.cached_tokens,
+            output_tokens=self.output_tokens + other.output_tokens,
+            reasoning_tokens=self.reasoning_tokens + other.reasoning_tokens,
+        )
+
+
+class ChatMessage(BaseModel):
+    """One turn of a conversation. Treat it as immutable: its JSON and digest are computed once and kept."""
+
+    model_config = ConfigDict(frozen=True)
+
+    role: Role
+    content: list[ContentBlock] = Field(default_factory=list)
+    name: str | None = None
+    metadata: dict[str, Any] = Field(default_factory=dict)
+
+    @classmethod
+    def of(cls, role: Role | str, text: str) -> ChatMessage:
+        """A message of one text block."""
+        return cls(role=Role(role), content=[TextBlock(text=text)])
+
+    @property
+    def text(self) -> str:
+        return text_of(self.content)
+
+    @property
+    def tool_calls(self) -> list[ToolUseBlock]:
+        return [block for block in self.content if isinstance(block, ToolUseBlock)]
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON with defaults left out; reads back equal. Computed once."""
+        return self._json
+
+    @cached_property
+    def _json(self) -> dict[str, Any]:
+        body: dict[str, Any] = {"role": self.role.value, "content": blocks_json(self.content)}
+        if self.name is not None:
+            body["name"] = self.name
+        if self.metadata:
+            body["metadata"] = self.model_dump(mode="json", include={"metadata"})["metadata"]
+        return body
+
+    @cached_property
+    def digest(self) -> bytes:
+        """SHA-256 over role, content and name, 32 bytes; the same whatever order a database keeps keys in."""
+        said = {name: value for name, value in self._json.items() if name != "metadata"}
+        return hashlib.sha256(canonical_json(said)).digest()
+
+    @cached_property
+    def _wire(self) -> dict[str, Any]:
+        """The message in providers' formats, by format name; filled by the adapters."""
+        return {}
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """A copy, without what was computed for the original."""
+        copied = super().model_copy(update=update, deep=deep)
+        for name in ("_json", "digest", "_wire"):
+            copied.__dict__.pop(name, None)
+        return copied
+
+    def __eq__(self, other: object) -> bool:
+        """Equal by what is said, not by what has been cached."""
+        if not isinstance(other, ChatMessage):
+            return NotImplemented
+        return (self.role, self.content, self.name, self.metadata) == (
+            other.role,
+            other.content,
+            other.name,
+            other.metadata,
+        )
+
+    __hash__ = None  # type: ignore[assignment]

@@ -1,0 +1,203 @@
+"""Content blocks: what a chat message is made of. A block of an unknown type survives a round trip."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, TypeAdapter, model_serializer
+
+
+class Block(BaseModel):
+    """Common base; blocks are immutable."""
+
+    model_config = ConfigDict(frozen=True)
+
+
+class TextBlock(Block):
+    type: Literal["text"] = "text"
+    text: str
+
+
+class CodeBlock(Block):
+    type: Literal["code"] = "code"
+    code: str
+    language: str = ""
+
+
+class DataBlock(Block):
+    type: Literal["data"] = "data"
+    data: Any = None  # any JSON value; null is one
+
+
+class ErrorBlock(Block):
+    type: Literal["error"] = "error"
+    message: str
+    error_type: str = ""
+    details: dict[str, Any] | None = None
+
+
+class _Media(Block):
+    """Bytes by address or inline: exactly what a provider takes, `data` is base64."""
+
+    url: str | None = None
+    data: str | None = None
+    mime_type: str | None = None
+
+
+class ImageBlock(_Media):
+    type: Literal["image"] = "image"
+    detail: str | None = None
+    alt: str | None = None
+
+
+class AudioBlock(_Media):
+    type: Literal["audio"] = "audio"
+    transcript: str | None = None
+
+
+class VideoBlock(_Media):
+    type: Literal["video"] = "video"
+
+
+class DocumentBlock(_Media):
+    type: Literal["document"] = "document"
+    name: str | None = None
+
+
+class ToolUseBlock(Block):
+    """The model asks for a tool call; `call_id` pairs it with its result."""
+
+    type: Literal["tool_use"] = "tool_use"
+    tool_name: str
+    arguments: dict[str, Any] = Field(default_factory=dict)
+    call_id: str
+
+
+class ThinkingBlock(Block):
+    type: Literal["thinking"] = "thinking"
+    text: str
+    signature: str | None = None  # the provider's proof; sent back unchanged
+
+
+class UIResourceBlock(Block):
+    type: Literal["ui_resource"] = "ui_resource"
+    uri: str
+    mime_type: str = "text/html"
+    text: str | None = None
+    data: str | None = None  # base64
+
+
+class UnknownBlock(Block):
+    """A block of a type that this release does not know, kept as it came."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    type: str
+
+    @model_serializer
+    def _as_it_came(self) -> dict[str, Any]:
+        return {"type": self.type, **(self.model_extra or {})}  # nulls too: `exclude_none` is for known fields
+
+
+class ToolResultBlock(Block):
+    """What a tool call gave; every ToolUseBlock gets exactly one."""
+
+    type: Literal["tool_result"] = "tool_result"
+    call_id: str
+    content: list[ContentBlock] = Field(default_factory=list)
+    is_error: bool = False
+
+    @property
+    def text(self) -> str:
+        return text_of(self.content)
+
+
+BLOCK_TYPES: dict[str, type[Block]] = {
+    "text": TextBlock,
+    "code": CodeBlock,
+    "data": DataBlock,
+    "error": ErrorBlock,
+    "image": ImageBlock,
+    "audio": AudioBlock,
+    "video": VideoBlock,
+    "document": DocumentBlock,
+    "tool_use": ToolUseBlock,
+    "tool_result": ToolResultBlock,
+    "thinking": ThinkingBlock,
+    "ui_resource": UIResourceBlock,
+}
+
+
+def _tag(value: Any) -> str:
+    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    return kind if isinstance(kind, str) and kind in BLOCK_TYPES else "unknown"
+
+
+ContentBlock: TypeAlias = Annotated[
+    Annotated[TextBlock, Tag("text")]
+    | Annotated[CodeBlock, Tag("code")]
+    | Annotated[DataBlock, Tag("data")]
+    | Annotated[ErrorBlock, Tag("error")]
+    | Annotated[ImageBlock, Tag("image")]
+    | Annotated[AudioBlock, Tag("audio")]
+    | Annotated[VideoBlock, Tag("video")]
+    | Annotated[DocumentBlock, Tag("document")]
+    | Annotated[ToolUseBlock, Tag("tool_use")]
+    | Annotated[ToolResultBlock, Tag("tool_result")]
+    | Annotated[ThinkingBlock, Tag("thinking")]
+    | Annotated[UIResourceBlock, Tag("ui_resource")]
+    | Annotated[UnknownBlock, Tag("unknown")],
+    Discriminator(_tag),
+]
+
+ToolResultBlock.model_rebuild()
+
+blocks_adapter: TypeAdapter[list[ContentBlock]] = TypeAdapter(list[ContentBlock])
+
+
+def blocks_json(blocks: list[ContentBlock]) -> list[dict[str, Any]]:
+    """Blocks as JSON with unset fields left out; reads back equal. What a block carries (arguments, data) stays
+    whole, nulls too."""
+    return [_block_json(block) for block in blocks]
+
+
+def _block_json(block: ContentBlock) -> dict[str, Any]:
+    body = block.model_dump(mode="json")
+    if isinstance(block, ToolResultBlock):
+        body["content"] = blocks_json(block.content)
+    if isinstance(block, DataBlock | UnknownBlock):
+        return body
+    return {name: value for name, value in body.items() if value is not None}
+
+
+def text_of(blocks: list[ContentBlock]) -> str:
+    """The readable text of blocks, a block a line; binary blocks read as their kind in brackets."""
+    return "\n".join(part for part in map(_readable, blocks) if part)
+
+
+def _readable(block: ContentBlock) -> str:
+    match block:
+        case TextBlock():
+            return block.text
+        case CodeBlock():
+            return block.code
+        case DataBlock():
+            return _json(block.data)
+        case ErrorBlock():
+            return block.message
+        case ThinkingBlock() | ToolUseBlock():
+            return ""
+        case ToolResultBlock():
+            return block.text
+        case UIResourceBlock():
+            return block.text or f"[{block.uri}]"
+        case AudioBlock(transcript=str() as transcript):
+            return transcript
+        case _:
+            return f"[{block.type}]"
+
+
+def _json(value: Any) -> str:
+    from pydantic_core import to_json
+
+    return to_json(value).decode()

@@ -1,0 +1,156 @@
+"""The two contracts that everything else serves: an agent, and the context that its run is given.
+
+Start here; then read `runtime/engine.py` (one lease of a run) and `runtime/store.py` (every write).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Literal, Protocol, runtime_checkable
+from uuid import UUID
+
+from ravi_django.kernel.chat import ChatMessage
+from ravi_django.kernel.identity import AgentId, TopicId
+from ravi_django.kernel.llm import ChatModel, GenerationOptions, ModelResponse
+from ravi_django.kernel.messages import Message, ToolExecutionResult
+from ravi_django.kernel.supervision import RunMeta
+
+
+@runtime_checkable
+class Agent(Protocol):
+    """Anything with an address and a `run`. No base class, no state of a run on the instance.
+
+    Two attributes are read when they are there: `model` (a ChatModel, what `ctx.llm` calls) and `tools`
+    (a ToolRegistry or a list of tools, what `ctx.tool` finds).
+    """
+
+    id: AgentId
+
+    async def run(self, ctx: RunContext, inbox: list[Message]) -> Any:
+        """Handle the messages. May be called again from the top after any interruption: every effect that
+        went through `ctx` is answered from the journal then, so keep all other code deterministic.
+
+        A returned value becomes the run's output when nothing was replied.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RunHandle:
+    """A spawned run."""
+
+    run_id: str
+    agent_id: AgentId
+
+
+AskKind = Literal["replied", "timed_out", "target_failed", "target_cancelled"]
+
+
+@dataclass(frozen=True, slots=True)
+class AskOutcome:
+    """How an ask ended. Read `result` only when `kind` is "replied": after "timed_out" the target may still run."""
+
+    kind: AskKind
+    result: Any = None
+    handle: RunHandle | None = None
+    last_seq: int = 0
+
+
+class RunContext(Protocol):
+    """What an agent may do. Every method that touches the world is journaled: done once, replayed after a crash."""
+
+    @property
+    def run_id(self) -> str: ...
+
+    @property
+    def session_id(self) -> str: ...
+
+    @property
+    def agent_id(self) -> AgentId: ...
+
+    @property
+    def user_id(self) -> str | None: ...
+
+    @property
+    def tenant_id(self) -> str: ...
+
+    @property
+    def meta(self) -> RunMeta: ...
+
+    @property
+    def idempotency_key(self) -> str:
+        """Inside a tool: the same for every attempt of this call, for the other side to deduplicate by."""
+        ...
+
+    async def llm(
+        self,
+        messages: Sequence[ChatMessage],
+        *,
+        options: GenerationOptions | None = None,
+        model: ChatModel | None = None,
+    ) -> ModelResponse:
+        """Call the agent's model. Raises ModelError with the provider's words; transient errors are retried."""
+        ...
+
+    async def tool(self, name: str, /, **arguments: Any) -> ToolExecutionResult:
+        """Call one of the agent's tools. A tool's error or bad arguments come back as `status == "error"`."""
+        ...
+
+    async def spawn(self, target: AgentId, boot: Message | str | None = None) -> RunHandle: ...
+
+    async def join(self, handle: RunHandle, *, timeout: float | timedelta | None = None) -> AskOutcome: ...
+
+    async def ask(
+        self, target: RunHandle | AgentId, message: Message | str, *, timeout: float | timedelta | None = None
+    ) -> AskOutcome: ...
+
+    async def reply(self, message: Message, result: Any) -> None:
+        """Answer a message. The last reply is also the run's output."""
+        ...
+
+    async def send(self, target: AgentId | RunHandle, message: Message | str) -> None: ...
+
+    async def emit(self, topic: TopicId, data: Any) -> None: ...
+
+    async def follow(self, topic: TopicId) -> None: ...
+
+    async def unfollow(self, topic: TopicId) -> None: ...
+
+    async def sleep_until(self, when: datetime | timedelta) -> None: ...
+
+    async def sleep_until_signal(self, name: str, *, until: datetime | timedelta | None = None) -> Any: ...
+
+    async def ask_human(self, question: str, **options: Any) -> Any: ...
+
+    def check(self) -> None:
+        """Raise CancellationError when the run was cancelled or its deadline passed."""
+        ...
+
+    def now(self) -> datetime:
+        """The journaled time, UTC."""
+        ...
+
+    def random(self) -> float:
+        """In [0, 1), the same on every replay."""
+        ...
+
+    def uuid(self) -> UUID:
+        """The same on every replay."""
+        ...
+
+    async def log(self, kind: str, data: Any = None) -> None:
+        """Write a journal entry of one's own; rides on the next effect's commit."""
+        ...
+
+    async def log_once(self, key: str, data: Any = None) -> None: ...
+
+    def patched(self, name: str) -> bool: ...
+
+    async def continue_as_new(self, *args: Any) -> None: ...
+
+    def scope(self, name: str, *, call_id: str = "") -> AbstractContextManager[None]:
+        """Name the place of the calls inside, so that their journal paths say where they belong."""
+        ...

@@ -1,0 +1,217 @@
+"""The error tree. A name says what the caller should do.
+
+KernelError
+├── NotFoundError              there is no such thing for the one who asks
+│   ├── AgentNotFoundError     register the agent, or mend its address
+│   └── SessionNotFoundError   leave the session out to start a new one
+├── InvalidInputError          mend the named field; nothing was written
+│   ├── InputTooLargeError     send less
+│   └── ToolArgumentsError     given back to the model as the tool's result
+├── ConflictError              the state forbids it; read the run and decide again
+│   ├── IllegalTransitionError
+│   ├── IdempotencyMismatchError
+│   └── ThreadBusyError        the session has an active run
+├── PermanentError             do not retry: the same call fails the same way
+│   ├── ModelError             the provider refused; its words are the message
+│   ├── BudgetExhaustedError   raise the budget, or stop
+│   ├── SpawnDeniedError       no room in the tree
+│   └── ToolRefused            raised by a tool *before* its effect: nothing happened
+├── TransientError             retry later (`retry_after` seconds, when the other side said so)
+├── CancellationError          stop: somebody asked for it, or the deadline passed
+├── HandlerError               an agent's own code raised; `cause` has it
+├── AgentCrashError            the run's process died too often
+├── DeterminismError           the code no longer does what the journal recorded: block the run
+├── UncertainEffectError       an at-most-once effect may have happened: a person decides
+├── RunFailedError             the run that was waited for failed; `type` is its error's
+├── LeaseLostError             drop the run, another worker has it
+├── ConcurrentAppendError      two writers for one journal position
+└── MiddlewareTermination      a middleware ended the call on purpose
+
+SuspendInterrupt (BaseException)   unwinds an agent that waits or drains; never catch it
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+
+class KernelError(Exception):
+    """Something in the agent runtime failed."""
+
+
+class NotFoundError(KernelError):
+    """There is no such thing, or it belongs to somebody else; `field` names where it was asked for."""
+
+    field: str | None = None
+
+
+class AgentNotFoundError(NotFoundError):
+    """No agent is registered under that address."""
+
+    field = "agent"
+
+    def __init__(self, agent: object) -> None:
+        self.agent = str(agent)
+        super().__init__(f"no agent is registered as {self.agent!r}; register it in an agents.py or in the admin")
+
+
+class SessionNotFoundError(NotFoundError):
+    """No such session, or somebody else's."""
+
+    field = "session"
+
+    def __init__(self, session: object) -> None:
+        self.session = str(session)
+        super().__init__(f"there is no session {self.session!r} of yours; leave it out to start a new one")
+
+
+class InvalidInputError(KernelError, ValueError):
+    """Bad input: `field` names what to mend."""
+
+    def __init__(self, message: str, *, field: str | None = None) -> None:
+        self.field = field
+        super().__init__(message)
+
+
+class InputTooLargeError(InvalidInputError):
+    """The input is over the limit; send less."""
+
+
+class ToolArgumentsError(InvalidInputError):
+    """The model's arguments do not fit the tool's schema; the message goes back to the model."""
+
+
+class ConflictError(KernelError):
+    """The present state forbids it."""
+
+    code = "conflict"
+
+
+class IllegalTransitionError(ConflictError):
+    """A run cannot go from its status to the wanted one."""
+
+    code = "illegal_transition"
+
+
+class IdempotencyMismatchError(ConflictError):
+    """The idempotency key was used before with another body."""
+
+    code = "idempotency_mismatch"
+
+
+class PermanentError(KernelError):
+    """The same call would fail the same way: not retried."""
+
+
+class ModelError(PermanentError):
+    """The model provider refused; `type` is the provider's error type."""
+
+    def __init__(self, message: str, *, type: str = "ModelError", status: int | None = None) -> None:
+        self.type = type
+        self.status = status
+        super().__init__(message)
+
+
+class BudgetExhaustedError(PermanentError):
+    """A cap on iterations, tokens, cost, turns or time was reached."""
+
+
+class SpawnDeniedError(PermanentError):
+    """The tree has no room for another agent."""
+
+
+class ToolRefused(PermanentError):
+    """Raised by a tool before its effect: nothing happened, the model may be told so."""
+
+
+class TransientError(KernelError):
+    """Rate limit, timeout or outage on the other side: retried with backoff, never journaled as a result."""
+
+    def __init__(self, message: str, *, type: str = "TransientError", retry_after: float | None = None) -> None:
+        self.type = type
+        self.retry_after = retry_after
+        super().__init__(message)
+
+
+class CancellationError(KernelError):
+    """The run was cancelled or its deadline passed."""
+
+    def __init__(self, reason: str = "cancelled") -> None:
+        self.reason = reason
+        super().__init__(reason)
+
+
+class HandlerError(KernelError):
+    """An agent's own code raised; `cause` is the exception."""
+
+    def __init__(self, cause: BaseException) -> None:
+        self.cause = cause
+        super().__init__(f"{type(cause).__name__}: {cause}")
+
+
+class AgentCrashError(KernelError):
+    """The processes that drove the run died too often."""
+
+    def __init__(self, run: object, agent: object) -> None:
+        self.run, self.agent = str(run), str(agent)
+        super().__init__(f"run {self.run} of {self.agent} took its worker down too often; look at it, then retry it")
+
+
+class DeterminismError(KernelError):
+    """The agent's code asked for something else than the journal recorded at that place."""
+
+    def __init__(self, message: str, *, diff: dict[str, Any] | None = None) -> None:
+        self.diff = diff or {}
+        super().__init__(message)
+
+
+class UncertainEffectError(KernelError):
+    """An at-most-once effect was started and has no recorded result: it may have happened."""
+
+    def __init__(self, message: str, *, path: str = "", tool: str = "") -> None:
+        self.path, self.tool = path, tool
+        super().__init__(message)
+
+
+class RunFailedError(KernelError):
+    """The run that was waited for failed or was cancelled; `type` is its error's type, `status` its end."""
+
+    def __init__(self, message: str, *, type: str, status: str) -> None:
+        self.type, self.status = type, status
+        super().__init__(message)
+
+
+class LeaseLostError(KernelError):
+    """A write of a worker that no longer holds the run's lease matched no row."""
+
+    def __init__(self, run: object, epoch: int, *, owner: str = "", until: datetime | None = None) -> None:
+        self.run, self.epoch = str(run), epoch
+        who = f" {owner} until {until:%H:%M:%S}" if owner and until else " another worker"
+        super().__init__(f"run {self.run}: lease epoch {epoch} is over, leased by{who}; nothing was recorded")
+
+
+class ConcurrentAppendError(KernelError):
+    """Somebody else wrote the journal position."""
+
+    def __init__(self, run: object, expected: int, actual: int) -> None:
+        self.run, self.expected, self.actual = str(run), expected, actual
+        super().__init__(f"run {self.run}: expected to write entry {expected}, found {actual}")
+
+
+class ThreadBusyError(ConflictError):
+    """The session has an active run and its policy is to reject."""
+
+    code = "session_busy"
+
+
+class MiddlewareTermination(KernelError):
+    """A middleware ended the call; `result` is used in its place."""
+
+    def __init__(self, message: str = "terminated by middleware", *, result: Any = None) -> None:
+        self.result = result
+        super().__init__(message)
+
+
+class SuspendInterrupt(BaseException):
+    """Unwinds an agent's tasks when its run suspends or its worker drains. Never catch it."""

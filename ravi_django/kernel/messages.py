@@ -1,0 +1,130 @@
+"""The envelope that agents send each other, and its payloads."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, get_args
+from uuid import uuid4
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SerializeAsAny, model_serializer
+
+from ravi_django.kernel.chat import ChatMessage
+from ravi_django.kernel.content import ContentBlock, text_of
+from ravi_django.kernel.identity import AgentId, TopicId
+from ravi_django.kernel.stream import AgentProgress
+
+
+class PayloadBase(BaseModel):
+    """Subclass it with `kind: Literal["…"]` and pass the class to `register_payload_type`."""
+
+    model_config = ConfigDict(frozen=True)
+
+    kind: str
+
+
+class ChatPayload(PayloadBase):
+    kind: Literal["chat"] = "chat"
+    message: ChatMessage
+
+
+class DataPayload(PayloadBase):
+    kind: Literal["data"] = "data"
+    data: dict[str, Any] = Field(default_factory=dict)
+
+
+class ControlPayload(PayloadBase):
+    """A lifecycle signal: `abort` cancels, `resume` lifts a pause, any other name is a signal."""
+
+    kind: Literal["control"] = "control"
+    signal: str
+    data: dict[str, Any] = Field(default_factory=dict)
+
+
+class ProgressPayload(PayloadBase):
+    kind: Literal["progress"] = "progress"
+    progress: AgentProgress
+
+
+class ToolCallRequest(PayloadBase):
+    kind: Literal["tool_call"] = "tool_call"
+    name: str
+    arguments: dict[str, Any] = Field(default_factory=dict)
+    call_id: str
+
+
+class ToolExecutionResult(PayloadBase):
+    """What `ctx.tool` returns: content blocks, readable as `.text`, `.status` is "ok" or "error"."""
+
+    kind: Literal["tool_result"] = "tool_result"
+    call_id: str = ""
+    content: list[ContentBlock] = Field(default_factory=list)
+    is_error: bool = False
+
+    @property
+    def text(self) -> str:
+        return text_of(self.content)
+
+    @property
+    def status(self) -> str:
+        return "error" if self.is_error else "ok"
+
+
+class UnknownPayload(PayloadBase):
+    """A payload of a kind that this process does not know, kept as it came."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    @model_serializer
+    def _as_it_came(self) -> dict[str, Any]:
+        return {"kind": self.kind, **(self.model_extra or {})}  # nulls too: `exclude_none` is for known fields
+
+
+_payload_types: dict[str, type[PayloadBase]] = {}
+
+
+def register_payload_type(cls: type[PayloadBase]) -> type[PayloadBase]:
+    """Make a payload kind readable from JSON. Call once, at import.
+
+    Raises TypeError when `cls` is no PayloadBase with `kind: Literal["…"]`, ValueError when the kind is taken.
+    """
+    if not (isinstance(cls, type) and issubclass(cls, PayloadBase)):
+        raise TypeError(f"{cls!r} must subclass PayloadBase")
+    kinds = get_args(cls.model_fields["kind"].annotation)
+    if len(kinds) != 1 or not isinstance(kinds[0], str):
+        raise TypeError(f'{cls.__name__} needs a field kind: Literal["…"] = "…"')
+    known = _payload_types.setdefault(kinds[0], cls)
+    if known is not cls and known.__qualname__ != cls.__qualname__:
+        raise ValueError(f"payload kind {kinds[0]!r} belongs to {known.__name__} already")
+    _payload_types[kinds[0]] = cls
+    return cls
+
+
+for _cls in (ChatPayload, DataPayload, ControlPayload, ProgressPayload, ToolCallRequest, ToolExecutionResult):
+    register_payload_type(_cls)
+
+
+def _read_payload(value: Any) -> Any:
+    if isinstance(value, dict):
+        return _payload_types.get(value.get("kind", ""), UnknownPayload).model_validate(value)
+    return value
+
+
+Payload = Annotated[SerializeAsAny[PayloadBase], BeforeValidator(_read_payload)]
+
+
+class Message(BaseModel):
+    """Routes a payload to one agent or to a topic's followers."""
+
+    model_config = ConfigDict(frozen=True)
+
+    id: str = Field(default_factory=lambda: uuid4().hex)
+    target: TopicId | AgentId
+    sender: AgentId | None = None  # None: sent by the system or a person
+    payload: Payload
+    correlation_id: str = ""  # one conversation
+    causation_id: str | None = None  # the message that led to this one
+    reply_to: str | None = None  # the run that asked
+    metadata: dict[str, Any] = Field(default_factory=dict)
+
+    @property
+    def is_broadcast(self) -> bool:
+        return isinstance(self.target, TopicId)

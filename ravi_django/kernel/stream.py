@@ -1,0 +1,80 @@
+"""What people see while agents run: token events, progress, and the two topic addresses they belong to."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from ravi_django.kernel.chat import Usage
+from ravi_django.kernel.content import ContentBlock
+from ravi_django.kernel.identity import AgentId, TopicId
+
+
+class _Streamed(BaseModel):
+    """`seq` rises over the whole run tree; 0 until the publisher has numbered it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    seq: int = 0
+    agent_id: AgentId | None = None
+    run_id: str | None = None
+
+
+class TextDelta(_Streamed):
+    type: Literal["text.delta"] = "text.delta"
+    text: str
+
+
+class ReasoningDelta(_Streamed):
+    type: Literal["reasoning.delta"] = "reasoning.delta"
+    text: str
+
+
+class CompletionEvent(_Streamed):
+    """The end of one model call."""
+
+    type: Literal["completion"] = "completion"
+    content: list[ContentBlock] = Field(default_factory=list)
+    usage: Usage = Field(default_factory=Usage)
+
+
+class StreamDone(_Streamed):
+    """The end of the tree's stream; `reason` is the root's final status."""
+
+    type: Literal["stream.done"] = "stream.done"
+    reason: str
+
+
+class AgentStep(StrEnum):
+    STARTED = "started"
+    THINKING = "thinking"
+    TOOL_CALL = "tool_call"
+    TOOL_RESULT = "tool_result"
+    HANDOFF = "handoff"
+    PAUSED = "paused"
+    DONE = "done"
+    ERROR = "error"
+
+
+class AgentProgress(_Streamed):
+    """One step of an agent; `depth` and `parent_id` let a UI draw the tree."""
+
+    type: Literal["progress"] = "progress"
+    step: AgentStep
+    parent_id: AgentId | None = None
+    depth: int = 0
+    content: Any = None  # JSON; what the step is about
+    ts: datetime | None = None
+
+
+def stream_topic(agent: AgentId) -> TopicId:
+    """Where an agent's tokens go; resolved inside one run tree."""
+    return TopicId("agent.stream", agent.key, agent.namespace)
+
+
+def progress_topic(run_id: str) -> TopicId:
+    """Where the progress of a whole run tree goes."""
+    return TopicId("agent.progress", run_id)

@@ -1,0 +1,107 @@
+"""What a tool is: a name and a schema for the model, a promise about its effect for the runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
+from typing import Any, Protocol, runtime_checkable
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from ravi_django.kernel.errors import ToolArgumentsError
+
+INVALID_ARGUMENTS_KEY = "__invalid_json__"  # a model client puts the model's text here when it was no JSON object
+_SHOWN_TEXT = 200  # characters of it that are shown to the model again
+
+
+class Risk(StrEnum):
+    SAFE = "safe"
+    HIGH = "high"
+    CRITICAL = "critical"
+
+    @property
+    def rank(self) -> int:
+        return _RISK_RANK[self]
+
+
+_RISK_RANK = {Risk.SAFE: 0, Risk.HIGH: 1, Risk.CRITICAL: 2}
+
+
+class Effect(StrEnum):
+    """What a crash between doing and recording means."""
+
+    IDEMPOTENT = "idempotent"  # runs again under the same idempotency key
+    AT_MOST_ONCE = "at_most_once"  # a started row first; never retried by itself
+    TRANSACTIONAL = "transactional"  # commits with its journal row: exactly once
+
+    @classmethod
+    def default_for(cls, risk: Risk) -> Effect:
+        return cls.IDEMPOTENT if risk is Risk.SAFE else cls.AT_MOST_ONCE
+
+
+class ToolSpec(BaseModel):
+    """What the model sees of a tool."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    description: str = ""
+    parameters: dict[str, Any] = Field(default_factory=lambda: {"type": "object", "properties": {}})  # JSON schema
+
+
+class Tool:
+    """Base of all tools: set the attributes, write `execute` (sync or async, keyword arguments, any JSON result).
+
+    An instance serves concurrent calls: keep no state of a call on it.
+    """
+
+    name: str = ""
+    description: str = ""
+    parameters: dict[str, Any] = {"type": "object", "properties": {}}
+    risk: Risk = Risk.SAFE
+    effect: Effect | None = None  # None: by the risk
+    timeout: float | None = None  # seconds; None: RAVI["TOOL_TIMEOUT_S"]
+    permission: str | None = None  # a Django permission that the run's owner needs
+    context_parameter: str | None = None  # the parameter that gets the RunContext, hidden from the model
+
+    def validate(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Arguments ready for `execute`. Raises ToolArgumentsError with words for the model.
+
+        Overriding it? Call this first: it refuses what the model client could not read as JSON.
+        """
+        if INVALID_ARGUMENTS_KEY in arguments:
+            text = str(arguments[INVALID_ARGUMENTS_KEY])[:_SHOWN_TEXT]
+            raise ToolArgumentsError(f"the arguments were not valid JSON: {text}", field="arguments")
+        return arguments
+
+    def execute(self, **arguments: Any) -> Any:
+        """Do it; may be a coroutine function. Raise ToolRefused before the effect to say that nothing happened."""
+        raise NotImplementedError(f"{type(self).__name__} needs an execute method")
+
+    @property
+    def promised_effect(self) -> Effect:
+        return self.effect or Effect.default_for(self.risk)
+
+    @property
+    def spec(self) -> ToolSpec:
+        return ToolSpec(name=self.name, description=self.description, parameters=dict(self.parameters))
+
+
+@runtime_checkable
+class ToolRegistry(Protocol):
+    """Tools by name; the last one added under a name wins."""
+
+    def add(self, tool: Any) -> None: ...
+
+    def get(self, name: str) -> Tool | None: ...
+
+    def all(self) -> list[Tool]: ...
+
+    def names(self) -> list[str]: ...
+
+    def __iter__(self) -> Iterator[Tool]: ...
+
+
+def specs_of(tools: Iterable[Tool | ToolSpec]) -> list[ToolSpec]:
+    """What the model is shown of tools."""
+    return [tool if isinstance(tool, ToolSpec) else tool.spec for tool in tools]
