@@ -1,0 +1,41 @@
+"""Agents and their parts: the loop, tools, memory, budgets. Knows no Django."""
+
+from typing import TYPE_CHECKING, Any
+
+from ravi_django.agents.approval import ApprovalGate
+from ravi_django.agents.budget import ExecutionTracker
+from ravi_django.agents.compaction import CompactionPipeline, CompactionStrategy, SlidingWindowCompaction
+from ravi_django.agents.context import ContextConfig
+from ravi_django.agents.factory import create_assistant_agent
+from ravi_django.agents.function_tool import FunctionTool, tool
+from ravi_django.agents.history import HistoryProvider, InMemoryHistoryProvider
+from ravi_django.agents.react import ReActAgent
+from ravi_django.agents.toolbox import Toolbox
+
+if TYPE_CHECKING:
+    from ravi_django.runtime import Runtime
+
+__all__ = [
+    "ApprovalGate",
+    "CompactionPipeline",
+    "CompactionStrategy",
+    "ContextConfig",
+    "ExecutionTracker",
+    "FunctionTool",
+    "HistoryProvider",
+    "InMemoryHistoryProvider",
+    "ReActAgent",
+    "Runtime",
+    "SlidingWindowCompaction",
+    "Toolbox",
+    "create_assistant_agent",
+    "tool",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Runtime":  # lives above this layer: loaded when it is asked for
+        from ravi_django.runtime import Runtime
+
+        return Runtime
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

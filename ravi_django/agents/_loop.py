@@ -1,0 +1,149 @@
+"""The chores of a conversation, shared by all agents: messages in, history, answers out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic_core import to_json
+
+from ravi_django.agents.context import ContextConfig
+from ravi_django.agents.history import Address, HistoryProvider
+from ravi_django.kernel import (
+    AgentId,
+    ChatMessage,
+    ChatPayload,
+    ContentBlock,
+    DataPayload,
+    GenerationOptions,
+    HistoryRetention,
+    Message,
+    Role,
+    RunContext,
+    TextBlock,
+    ToolExecutionResult,
+    ToolResultBlock,
+    TopicId,
+)
+
+INTERRUPTED = "interrupted: the run ended before this tool call had a result; it may or may not have happened"
+
+
+def message_to_chat(msg: Message) -> ChatMessage:
+    """An incoming message as the user's turn: chat as it is, tool results by their content, other payloads as JSON."""
+    payload = msg.payload
+    if isinstance(payload, ChatPayload):
+        said = payload.message
+        if said.role is Role.USER:
+            return said
+        return ChatMessage(role=Role.USER, content=said.content, name=said.name, metadata=said.metadata)
+    if isinstance(payload, ToolExecutionResult):
+        return ChatMessage(role=Role.USER, content=payload.content)
+    if isinstance(payload, DataPayload):
+        text = _plain_text(payload.data)
+        return ChatMessage.of(Role.USER, to_json(payload.data).decode() if text is None else text)
+    return ChatMessage.of(Role.USER, payload.model_dump_json(exclude_none=True))
+
+
+async def load_history(cfg: ContextConfig, agent_id: Address, session_id: str) -> list[ChatMessage]:
+    """The session's turns, oldest first, every tool call with a result; as far back as the pipeline looks.
+
+    Nothing stored is changed: a call that some ending left without a result gets a fixed "interrupted" one in what is
+    returned.
+    """
+    if cfg.history is None:
+        return []
+    reach = getattr(cfg.pipeline, "reach", None)
+    return close_dangling(await _read(cfg.history, agent_id, session_id, reach))
+
+
+async def _read(history: HistoryProvider, agent_id: Address, session_id: str, reach: int | None) -> list[ChatMessage]:
+    if reach is None:
+        return await history.get(agent_id, session_id)
+    turns = page = await history.get(agent_id, session_id, limit=reach)
+    while len(page) == reach and turns[0].role is not Role.USER:  # a window wants to start with the user's words
+        page = await history.get(agent_id, session_id, limit=reach, offset=len(turns))
+        turns = page[_last_user(page) :] + turns
+    return turns
+
+
+def _last_user(turns: list[ChatMessage]) -> int:
+    return next((index for index in range(len(turns) - 1, -1, -1) if turns[index].role is Role.USER), 0)
+
+
+def close_dangling(turns: list[ChatMessage]) -> list[ChatMessage]:
+    """Give every tool call without a result an "interrupted" one, right behind the results that there are."""
+    closed: list[ChatMessage] = []
+    open_calls: list[str] = []
+    for turn in turns:
+        if turn.role is Role.TOOL:
+            for block in turn.content:
+                if isinstance(block, ToolResultBlock) and block.call_id in open_calls:
+                    open_calls.remove(block.call_id)
+        else:
+            closed += _interrupted(open_calls)
+            open_calls = [call.call_id for call in turn.tool_calls] if turn.role is Role.ASSISTANT else []
+        closed.append(turn)
+    return closed + _interrupted(open_calls)
+
+
+def _interrupted(call_ids: list[str]) -> list[ChatMessage]:
+    if not call_ids:
+        return []
+    results: list[ContentBlock] = [
+        ToolResultBlock(call_id=call_id, content=[TextBlock(text=INTERRUPTED)], is_error=True) for call_id in call_ids
+    ]
+    return [ChatMessage(role=Role.TOOL, content=results)]
+
+
+async def persist_turns(
+    cfg: ContextConfig,
+    agent_id: Address,
+    session_id: str,
+    run_id: str,
+    new_turns: Sequence[ChatMessage],
+    start: int = 0,
+) -> None:
+    """Store a run's turns; the first of them is the run's turn `start`. Storing a turn again is a no-op."""
+    if cfg.stores is not None and new_turns:
+        await cfg.stores.append_many(agent_id, session_id, new_turns, run_id=run_id, start=start)
+
+
+async def drop_turns(cfg: ContextConfig, agent_id: Address, session_id: str, run_id: str) -> None:
+    """Forget an ended run's turns when they were kept for the run alone."""
+    if cfg.history is not None and cfg.retention is HistoryRetention.RUN:
+        await cfg.history.clear_run(agent_id, session_id, run_id)
+
+
+def final_text(messages: Sequence[ChatMessage]) -> str:
+    """The text of the last assistant turn; empty when there is none."""
+    return next((message.text for message in reversed(messages) if message.role is Role.ASSISTANT), "")
+
+
+async def deliver(
+    ctx: RunContext, src_msg: Message, result: Any, *, sender: AgentId, output_topic: TopicId | None = None
+) -> None:
+    """Send a result where it belongs: to who asked (`reply_to`), else to `output_topic`, else it is the run's output.
+
+    As the run's output, `{"text": …}` is its plain text. `sender` is the agent that answers; it is there for agents
+    that are written in the seeds' way, the context signs with its own agent.
+    """
+    if src_msg.reply_to:
+        await ctx.reply(src_msg, result)
+    elif output_topic is not None:
+        await ctx.emit(output_topic, result)
+    else:
+        text = _plain_text(result)
+        await ctx.reply(src_msg, result if text is None else text)
+
+
+async def summarize(ctx: RunContext, text: str, *, instructions: str) -> str:
+    """One journaled model call, without tools, that makes less of a text."""
+    request = [ChatMessage.of(Role.SYSTEM, instructions), ChatMessage.of(Role.USER, text)]
+    return (await ctx.llm(request, options=GenerationOptions())).text
+
+
+def _plain_text(data: Any) -> str | None:
+    if isinstance(data, dict) and data.keys() == {"text"} and isinstance(data["text"], str):
+        return str(data["text"])
+    return None

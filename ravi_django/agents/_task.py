@@ -1,0 +1,12 @@
+"""Whose task the code below runs for: read by tools that belong to a run, such as a task board.
+
+Set inside the agent's own run: a value that is set where the run was submitted does not reach the worker.
+"""
+
+from contextvars import ContextVar
+
+_task_agent_id: ContextVar[str | None] = ContextVar("ravi_task_agent_id", default=None)
+_task_agent_label: ContextVar[str | None] = ContextVar("ravi_task_agent_label", default=None)
+_task_thread_id: ContextVar[str | None] = ContextVar("ravi_task_thread_id", default=None)  # the session
+_task_parent_agent_id: ContextVar[str | None] = ContextVar("ravi_task_parent_agent_id", default=None)
+_task_run_id: ContextVar[str | None] = ContextVar("ravi_task_run_id", default=None)

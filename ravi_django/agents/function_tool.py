@@ -1,0 +1,141 @@
+"""A Python function as a tool: `@tool` reads name, schema and description from the function itself."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Callable
+from typing import Any, overload
+
+from ravi_django.agents.docstring import read_docstring
+from ravi_django.agents.signature import read_signature
+from ravi_django.kernel import Effect, Risk, Tool
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")  # what every provider takes
+
+
+class FunctionTool(Tool):
+    """Wraps a sync or async function. The object stays callable like the function.
+
+    A parameter annotated `RunContext` gets the context and is hidden from the model.
+    Raises TypeError or ValueError, naming the mend, when the function cannot be a tool.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        risk: Risk | str = Risk.SAFE,
+        effect: Effect | str | None = None,
+        timeout: float | None = None,
+        permission: str | None = None,
+    ) -> None:
+        _refuse_function(function)
+        docstring = read_docstring(function)
+        signature = read_signature(function, docstring.parameters)
+        self.function = function
+        self.name = _checked_name(name if name is not None else getattr(function, "__name__", ""))
+        self.description = docstring.description if description is None else description
+        self.parameters = signature.parameters
+        self.context_parameter = signature.context_parameter
+        self.risk = _choice(Risk, "risk", risk)
+        self.effect = None if effect is None else _choice(Effect, "effect", effect)
+        self.timeout = _checked_timeout(timeout)
+        self.permission = _checked_permission(permission)
+        self._signature = signature
+        functools.update_wrapper(self, function, updated=())
+        # The function itself, so that who runs the tool can ask whether it is a coroutine function.
+        setattr(self, "execute", function)  # noqa: B010 - a method for the type checker
+
+    def validate(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        return self._signature.validate(super().validate(arguments))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<tool {self.name} risk={self.risk.value}>"
+
+
+@overload
+def tool(function: Callable[..., Any], /) -> FunctionTool: ...
+
+
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    risk: Risk | str = Risk.SAFE,
+    effect: Effect | str | None = None,
+    timeout: float | None = None,
+    permission: str | None = None,
+) -> Callable[[Callable[..., Any]], FunctionTool]: ...
+
+
+def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+    """Make a tool of a function: `@tool`, or `@tool(risk="high", effect="at_most_once", timeout=5, …)`.
+
+    risk: "safe", "high" or "critical". effect: "idempotent", "at_most_once" or "transactional"; by the risk when
+    unset. timeout: seconds. permission: a Django permission ("app.codename") that the run's owner needs.
+    """
+    if function is not None:
+        return FunctionTool(function, **options)
+    _refuse_options(options)
+    return functools.partial(FunctionTool, **options)
+
+
+_OPTIONS = [name for name in inspect.signature(FunctionTool).parameters if name != "function"]
+
+
+def _refuse_options(options: dict[str, Any]) -> None:
+    """At the decorator's own line, before there is a function."""
+    if unknown := [name for name in options if name not in _OPTIONS]:
+        raise TypeError(f"@tool takes no {unknown[0]!r}; it takes {', '.join(_OPTIONS)}")
+    _choice(Risk, "risk", options.get("risk", Risk.SAFE))
+    if options.get("effect") is not None:
+        _choice(Effect, "effect", options["effect"])
+
+
+def _refuse_function(function: Any) -> None:
+    if isinstance(function, str):
+        raise TypeError(f"@tool got {function!r}; write @tool(name={function!r})")
+    if not callable(function) or inspect.isclass(function):
+        raise TypeError(f"@tool takes a function, not {function!r}")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise TypeError(f"tool {function!r} yields; a tool returns one value, e.g. a list")
+
+
+def _checked_name(name: str) -> str:
+    if not isinstance(name, str) or not _NAME.match(name):
+        raise ValueError(
+            f"a tool's name is 1 to 64 letters, digits, _ or -, not {name!r}; pass @tool(name=…) with such a name"
+        )
+    return name
+
+
+def _choice(kind: Any, field: str, value: Any) -> Any:
+    try:
+        return kind(value)
+    except ValueError:
+        choices = ", ".join(repr(member.value) for member in kind)
+        raise ValueError(f"a tool's {field} is one of {choices}, not {value!r}") from None
+
+
+def _checked_timeout(timeout: Any) -> float | None:
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < float("inf"):
+        raise ValueError(f"a tool's timeout is a number of seconds above 0, or None for the site's, not {timeout!r}")
+    return float(timeout)
+
+
+def _checked_permission(permission: Any) -> str | None:
+    if permission is None:
+        return None
+    if not isinstance(permission, str) or not all(permission.partition(".")):
+        raise ValueError(f'a tool\'s permission looks like "app_label.codename", not {permission!r}')
+    return permission

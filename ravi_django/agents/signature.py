@@ -1,0 +1,161 @@
+"""What a function's signature says of a tool: a JSON schema, a validator, and where the RunContext goes."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, ValidationError, create_model
+from pydantic.fields import FieldInfo
+from pydantic.json_schema import GenerateJsonSchema
+from pydantic_core import ErrorDetails
+
+from ravi_django.kernel import RunContext, ToolArgumentsError
+
+_CONTEXT_TEXT = re.compile(r"(?:[\w.]*\[)?\s*(?:None\s*\|\s*)?(?:\w+\.)*RunContext\s*(?:\|\s*None)?\s*\]?\Z")
+_SHOWN_ERRORS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """The parameters of a tool, as the model fills them in."""
+
+    parameters: dict[str, Any]  # JSON schema
+    context_parameter: str | None  # the parameter that gets the RunContext
+    _model: type[BaseModel]
+    _names: dict[str, str]  # parameter name → field name in the model
+
+    def validate(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Python values for every parameter, defaults filled in. Raises ToolArgumentsError that names the argument."""
+        try:
+            values = self._model.model_validate(arguments)
+        except ValidationError as error:
+            details = error.errors(include_url=False, include_input=False)
+            raise ToolArgumentsError(self._explain(details), field=_argument(details[0])) from None
+        return {name: getattr(values, field) for name, field in self._names.items()}
+
+    def _explain(self, details: list[ErrorDetails]) -> str:
+        parts = [self._explain_one(detail) for detail in details[:_SHOWN_ERRORS]]
+        if len(details) > _SHOWN_ERRORS:
+            parts.append(f"and {len(details) - _SHOWN_ERRORS} more")
+        return "; ".join(parts)
+
+    def _explain_one(self, detail: ErrorDetails) -> str:
+        place = ".".join(map(str, detail["loc"]))
+        if detail["type"] == "missing":
+            return f"argument {place!r} is missing"
+        if detail["type"] == "extra_forbidden" and len(detail["loc"]) == 1:
+            takes = ", ".join(self._names) or "no arguments"
+            return f"unknown argument {place!r} (there are: {takes})"
+        return f"argument {place!r}: {detail['msg'].removeprefix('Value error, ')}"
+
+
+def read_signature(function: Callable[..., Any], descriptions: dict[str, str]) -> Signature:
+    """Build schema and validator, once. Raises TypeError with the mend when a parameter cannot be a tool's."""
+    owner = getattr(function, "__qualname__", repr(function))
+    context: str | None = None
+    names: dict[str, str] = {}
+    fields: dict[str, Any] = {}
+    for parameter in inspect.signature(function).parameters.values():
+        _refuse_kind(owner, parameter)
+        annotation = _resolve(owner, function, parameter)
+        if _is_context(annotation):
+            if context is not None:
+                raise TypeError(f"tool {owner}: {context} and {parameter.name} are both a RunContext; keep one")
+            context = parameter.name
+            continue
+        # A name of our own: parameters called `json`, `copy` or `_x` would collide with pydantic's.
+        names[parameter.name] = f"argument_{len(names)}"
+        fields[names[parameter.name]] = _field(parameter, annotation, descriptions.get(parameter.name))
+    model = _build(owner, fields)
+    return Signature(_schema(owner, model), context, model, names)
+
+
+class _Schema(GenerateJsonSchema):
+    """Without what a model has no use for: titles of fields, and warnings about defaults that are no JSON."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+    def emit_warning(self, kind: Any, detail: str) -> None:
+        return None
+
+
+def _refuse_kind(owner: str, parameter: inspect.Parameter) -> None:
+    if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+        raise TypeError(f"tool {owner}: a model cannot fill in {parameter}; name each argument")
+    if parameter.name == "self":
+        raise TypeError(
+            f"tool {owner}: a method needs its object; make the tool of a bound one, FunctionTool(obj.name)"
+        )
+    if parameter.kind is parameter.POSITIONAL_ONLY:
+        raise TypeError(f"tool {owner}: {parameter.name} is positional-only; tools are called by keyword, drop the '/'")
+
+
+def _resolve(owner: str, function: Callable[..., Any], parameter: inspect.Parameter) -> Any:
+    annotation = parameter.annotation
+    if annotation is parameter.empty:
+        return Any
+    # Often imported under TYPE_CHECKING alone, where the name cannot be resolved.
+    if isinstance(annotation, str) and _CONTEXT_TEXT.match(annotation.strip()):
+        return RunContext
+
+    def holder() -> None: ...
+
+    holder.__annotations__ = {"annotation": annotation}
+    names = getattr(inspect.unwrap(function), "__globals__", {})
+    try:
+        return get_type_hints(holder, globalns=names, include_extras=True)["annotation"]
+    except NameError as error:
+        raise TypeError(
+            f"tool {owner}: the annotation of {parameter.name} cannot be read ({error}); import it at module level"
+        ) from error
+
+
+def _is_context(annotation: Any) -> bool:
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return _is_context(get_args(annotation)[0])
+    if origin in (Union, types.UnionType):
+        return any(_is_context(arg) for arg in get_args(annotation))
+    return isinstance(annotation, type) and RunContext in annotation.__mro__
+
+
+def _field(parameter: inspect.Parameter, annotation: Any, description: str | None) -> tuple[Any, FieldInfo]:
+    described = get_origin(annotation) is Annotated and any(
+        isinstance(extra, FieldInfo) and extra.description for extra in get_args(annotation)[1:]
+    )
+    options: dict[str, Any] = {} if described or not description else {"description": description}
+    if isinstance(parameter.default, FieldInfo):
+        raise TypeError(
+            f"{parameter.name}: write Annotated[{parameter.name}'s type, Field(…)] and a plain default, "
+            "so that the function can also be called from Python"
+        )
+    default = ... if parameter.default is parameter.empty else parameter.default
+    return annotation, Field(default, alias=parameter.name, **options)
+
+
+def _build(owner: str, fields: dict[str, Any]) -> type[BaseModel]:
+    config = ConfigDict(extra="forbid", protected_namespaces=())
+    try:
+        return create_model("Arguments", __config__=config, **fields)
+    except PydanticUserError as error:
+        raise TypeError(f"tool {owner}: {error.message.splitlines()[0]}; use types that JSON can carry") from error
+
+
+def _schema(owner: str, model: type[BaseModel]) -> dict[str, Any]:
+    try:
+        schema = model.model_json_schema(by_alias=True, schema_generator=_Schema)
+    except PydanticUserError as error:
+        raise TypeError(f"tool {owner}: {error.message.splitlines()[0]}; use types that JSON can carry") from error
+    schema.pop("title", None)
+    schema.setdefault("properties", {})
+    return schema
+
+
+def _argument(detail: ErrorDetails) -> str:
+    return str(detail["loc"][0]) if detail["loc"] else "arguments"

@@ -1,0 +1,71 @@
+"""The tools of an agent, by name."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from ravi_django.agents.function_tool import FunctionTool
+from ravi_django.kernel import Risk, Tool, ToolRegistry
+
+
+class Toolbox:
+    """Tools by name, in the order they came; the last one added under a name wins. A ToolRegistry."""
+
+    def __init__(self, tools: Iterable[Any] = ()) -> None:
+        self._tools: dict[str, Tool] = {}
+        for tool in tools:
+            self.add(tool)
+
+    @classmethod
+    def of(cls, tools: ToolRegistry | Iterable[Any] | None) -> ToolRegistry:
+        """A registry as it is; a list (or None) as a Toolbox."""
+        if isinstance(tools, ToolRegistry):
+            return tools
+        if isinstance(tools, Tool) or callable(tools) or isinstance(tools, str):
+            raise TypeError(f"tools is a list of tools or a Toolbox, not {tools!r}; write [{_called(tools)}]")
+        return cls(tools or ())
+
+    def add(self, tool: Any) -> None:
+        """Add a tool, or a plain function as one. Raises TypeError or ValueError when it is neither."""
+        if inspect.isroutine(tool):
+            tool = FunctionTool(tool)
+        if inspect.isclass(tool) and issubclass(tool, Tool):
+            raise TypeError(f"{tool.__name__} is a class; add an instance of it: {tool.__name__}()")
+        if not isinstance(tool, Tool):
+            raise TypeError(f"not a tool: {tool!r}; add a Tool, a function made one by @tool, or a plain function")
+        if not tool.name:
+            raise ValueError(f"{type(tool).__name__} has no name; set its `name` attribute")
+        self._tools.pop(tool.name, None)
+        self._tools[tool.name] = tool
+
+    def get(self, name: str) -> Tool | None:
+        return self._tools.get(name)
+
+    def all(self) -> list[Tool]:
+        return list(self._tools.values())
+
+    def names(self) -> list[str]:
+        return list(self._tools)
+
+    def by_risk(self, risk: Risk | str) -> list[Tool]:
+        """The tools of exactly that risk."""
+        wanted = Risk(risk)
+        return [tool for tool in self._tools.values() if tool.risk == wanted]
+
+    def __iter__(self) -> Iterator[Tool]:
+        return iter(self.all())
+
+    def __len__(self) -> int:
+        return len(self._tools)
+
+    def __contains__(self, name: object) -> bool:
+        return (name.name if isinstance(name, Tool) else name) in self._tools
+
+    def __repr__(self) -> str:
+        return f"Toolbox({', '.join(self._tools)})"
+
+
+def _called(tool: Any) -> str:
+    return str(getattr(tool, "name", None) or getattr(tool, "__name__", None) or tool)

@@ -1,0 +1,8 @@
+"""The built-in tools, and what one makes tools with."""
+
+from ravi_django.agents.function_tool import FunctionTool, tool
+from ravi_django.agents.toolbox import Toolbox
+from ravi_django.capabilities.tools.calculator import CalculatorTool
+from ravi_django.capabilities.tools.clock import CurrentTimeTool
+
+__all__ = ["CalculatorTool", "CurrentTimeTool", "FunctionTool", "Toolbox", "tool"]

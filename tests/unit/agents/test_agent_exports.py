@@ -1,0 +1,32 @@
+import subprocess
+import sys
+
+import pytest
+
+import ravi_django.agents
+import ravi_django.agents.context
+import ravi_django.capabilities.tools
+
+
+@pytest.mark.parametrize("module", [ravi_django.agents.context, ravi_django.capabilities.tools])
+def test_what_is_named_can_be_imported(module: object) -> None:
+    names = [name for name in module.__all__ if name != "DjangoHistoryProvider"]  # type: ignore[attr-defined]
+
+    assert [name for name in names if not hasattr(module, name)] == []
+
+
+@pytest.mark.parametrize("module", [ravi_django.agents, ravi_django.agents.context])
+def test_an_unknown_name_is_an_attribute_error(module: object) -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
+        _ = module.Nothing  # type: ignore[attr-defined]
+
+
+def test_agents_and_tools_load_neither_django_nor_a_provider() -> None:
+    code = (
+        "import sys, ravi_django.agents, ravi_django.agents.context, ravi_django.capabilities.tools\n"
+        "print([m for m in ('django', 'celery', 'channels', 'litellm', 'rest_framework') if m in sys.modules])"
+    )
+
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+
+    assert found.stdout.strip() == "[]"

@@ -1,0 +1,314 @@
+import asyncio
+import inspect
+from collections.abc import Callable
+from datetime import date
+from decimal import Decimal
+from enum import StrEnum
+from typing import Annotated, Any, Literal, Optional
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel, Field
+
+from ravi_django.agents import FunctionTool, tool
+from ravi_django.kernel import INVALID_ARGUMENTS_KEY, Effect, Risk, RunContext, Tool, ToolArgumentsError
+
+
+class Size(StrEnum):
+    SMALL = "small"
+    LARGE = "large"
+
+
+class Address(BaseModel):
+    street: str
+    zip: int
+
+
+@tool
+def send_invoice(customer: str, amount: Annotated[float, Field(gt=0)], copies: int = 1) -> str:
+    """Send an invoice.
+
+    Args:
+        customer: who gets it
+        amount: in dollars
+        copies: how many
+    """
+    return f"{customer} {amount} {copies}"
+
+
+def refusal(function: FunctionTool, arguments: dict[str, Any]) -> ToolArgumentsError:
+    with pytest.raises(ToolArgumentsError) as caught:
+        function.validate(arguments)
+    return caught.value
+
+
+def test_name_description_and_schema_come_from_the_function() -> None:
+    assert send_invoice.name == "send_invoice"
+    assert send_invoice.description == "Send an invoice."
+    assert send_invoice.parameters == {
+        "type": "object",
+        "properties": {
+            "customer": {"type": "string", "description": "who gets it"},
+            "amount": {"type": "number", "exclusiveMinimum": 0, "description": "in dollars"},
+            "copies": {"type": "integer", "default": 1, "description": "how many"},
+        },
+        "required": ["customer", "amount"],
+        "additionalProperties": False,
+    }
+
+
+def test_the_object_is_called_like_the_function() -> None:
+    assert isinstance(send_invoice, Tool)
+    assert send_invoice("ACME", 3.5, copies=2) == "ACME 3.5 2"
+    assert send_invoice.__name__ == "send_invoice"
+    assert list(inspect.signature(send_invoice).parameters) == ["customer", "amount", "copies"]
+
+
+def test_validated_arguments_have_python_types_and_defaults() -> None:
+    values = send_invoice.validate({"customer": "ACME", "amount": "3.5"})
+
+    assert values == {"customer": "ACME", "amount": 3.5, "copies": 1}
+    assert send_invoice.execute(**values) == "ACME 3.5 1"
+
+
+def test_async_function_is_executed_as_one() -> None:
+    @tool
+    async def double(number: int) -> int:
+        return number * 2
+
+    assert inspect.iscoroutinefunction(double.execute)
+    assert asyncio.run(double.execute(**double.validate({"number": 4}))) == 8
+    assert asyncio.run(double(5)) == 10
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field", "words"),
+    [
+        ({"amount": 1}, "customer", "argument 'customer' is missing"),
+        ({"customer": "A", "amount": "much"}, "amount", "argument 'amount'"),
+        ({"customer": "A", "amount": -1}, "amount", "greater than 0"),
+        (
+            {"customer": "A", "amount": 1, "cc": "x"},
+            "cc",
+            "unknown argument 'cc' (there are: customer, amount, copies)",
+        ),
+        ({"customer": None, "amount": 1}, "customer", "argument 'customer'"),
+    ],
+)
+def test_bad_argument_is_named(arguments: dict[str, Any], field: str, words: str) -> None:
+    error = refusal(send_invoice, arguments)
+
+    assert error.field == field
+    assert words in str(error)
+
+
+def test_words_for_the_model_stay_short_and_do_not_repeat_its_input() -> None:
+    error = refusal(send_invoice, {f"unknown_{number}": "x" * 10_000 for number in range(50)})
+
+    assert len(str(error)) < 600
+    assert "more" in str(error)
+
+
+def test_arguments_that_were_no_json_are_refused() -> None:
+    assert "not valid JSON: {oops" in str(refusal(send_invoice, {INVALID_ARGUMENTS_KEY: "{oops"}))
+
+
+def test_a_nested_argument_is_named_by_its_place() -> None:
+    @tool
+    def ship(to: Address, items: list[int]) -> None: ...
+
+    error = refusal(ship, {"to": {"street": "x", "zip": "y"}, "items": [1, "z"]})
+
+    assert "'to.zip'" in str(error)
+    assert "'items.1'" in str(error)
+    assert ship.validate({"to": {"street": "x", "zip": 1}, "items": []})["to"] == Address(street="x", zip=1)
+
+
+def test_rich_annotations_have_a_schema_and_are_converted() -> None:
+    @tool
+    def book(
+        day: date, size: Size, price: Decimal, mode: Literal["fast", "slow"] = "fast", note: str | None = None
+    ) -> None: ...
+
+    values = book.validate({"day": "2025-01-02", "size": "large", "price": "1.10"})
+
+    assert values == {
+        "day": date(2025, 1, 2),
+        "size": Size.LARGE,
+        "price": Decimal("1.10"),
+        "mode": "fast",
+        "note": None,
+    }
+    assert book.parameters["properties"]["mode"]["enum"] == ["fast", "slow"]
+    assert book.parameters["required"] == ["day", "size", "price"]
+
+
+def test_parameters_may_have_any_name() -> None:
+    @tool
+    def odd(json: str, copy: int, model_config: bool, _x: float, schema: str = "s") -> None: ...
+
+    arguments = {"json": "j", "copy": 1, "model_config": True, "_x": 0.5}
+
+    assert list(odd.parameters["properties"]) == ["json", "copy", "model_config", "_x", "schema"]
+    assert odd.validate(arguments) == {**arguments, "schema": "s"}
+
+
+def test_unannotated_and_missing_parameters() -> None:
+    @tool
+    def anything(value, other=3): ...  # type: ignore[no-untyped-def]
+
+    @tool
+    def nothing() -> None: ...
+
+    assert anything.validate({"value": [1, {"a": None}]}) == {"value": [1, {"a": None}], "other": 3}
+    assert nothing.validate({}) == {}
+    assert nothing.parameters == {"type": "object", "properties": {}, "additionalProperties": False}
+    assert "no arguments" in str(refusal(nothing, {"a": 1}))
+
+
+def test_mutable_default_is_not_shared_between_calls() -> None:
+    @tool
+    def collect(items: list[int] = []) -> None: ...  # noqa: B006 - the point of the test
+
+    collect.validate({})["items"].append(1)
+
+    assert collect.validate({})["items"] == []
+
+
+@given(st.dictionaries(st.text(max_size=5), st.none() | st.integers() | st.text(max_size=5), max_size=4))
+def test_any_arguments_are_either_ready_or_refused_with_words(arguments: dict[str, Any]) -> None:
+    try:
+        values = send_invoice.validate(arguments)
+    except ToolArgumentsError as error:
+        assert str(error)
+    else:
+        assert values.keys() == {"customer", "amount", "copies"}
+
+
+# --- the injected context
+
+
+def plain(a: int, ctx: RunContext) -> None: ...
+def optional(a: int, ctx: RunContext | None = None) -> None: ...
+def old_optional(a: int, ctx: Optional[RunContext] = None) -> None: ...  # noqa: UP045 - people write it
+def as_text(a: int, ctx: "RunContext") -> None: ...
+def as_optional_text(a: int, ctx: "Optional[RunContext]" = None) -> None: ...  # noqa: UP045
+def as_union_text(a: int, ctx: "RunContext | None" = None) -> None: ...
+def unimported(a: int, ctx: "kernel.RunContext") -> None: ...  # type: ignore[name-defined]  # noqa: F821
+def annotated(a: int, ctx: Annotated[RunContext, "injected"]) -> None: ...
+def first(ctx: RunContext, a: int) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "function", [plain, optional, old_optional, as_text, as_optional_text, as_union_text, unimported, annotated, first]
+)
+def test_run_context_is_found_and_hidden(function: Any) -> None:
+    made = FunctionTool(function)
+
+    assert made.context_parameter == "ctx"
+    assert list(made.parameters["properties"]) == ["a"]
+    assert made.validate({"a": 1}) == {"a": 1}
+    assert refusal(made, {"a": 1, "ctx": {}}).field == "ctx"
+
+
+def test_without_run_context_nothing_is_injected() -> None:
+    assert send_invoice.context_parameter is None
+
+
+# --- options
+
+
+def test_options_are_kept() -> None:
+    made = tool(
+        name="pay", description="Pays.", risk="critical", effect="transactional", timeout=5, permission="shop.pay"
+    )(lambda amount: amount)
+
+    assert (made.name, made.description) == ("pay", "Pays.")
+    assert (made.risk, made.effect, made.timeout, made.permission) == (
+        Risk.CRITICAL,
+        Effect.TRANSACTIONAL,
+        5.0,
+        "shop.pay",
+    )
+
+
+@pytest.mark.parametrize(
+    ("risk", "promised"),
+    [("safe", Effect.IDEMPOTENT), ("high", Effect.AT_MOST_ONCE), ("critical", Effect.AT_MOST_ONCE)],
+)
+def test_effect_follows_the_risk(risk: str, promised: Effect) -> None:
+    assert tool(risk=risk)(plain).promised_effect is promised
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"risk": "huge"}, "'safe', 'high', 'critical'"),
+        ({"effect": "maybe"}, "'idempotent', 'at_most_once', 'transactional'"),
+        ({"timeout": 0}, "seconds above 0"),
+        ({"timeout": "5"}, "seconds above 0"),
+        ({"timeout": True}, "seconds above 0"),
+        ({"timeout": float("inf")}, "seconds above 0"),
+        ({"permission": "pay"}, "app_label.codename"),
+        ({"name": "two words"}, "letters, digits"),
+        ({"name": ""}, "letters, digits"),
+        ({"rsik": "high"}, "name, description, risk, effect, timeout, permission"),
+    ],
+)
+def test_wrong_option_is_refused_at_import_with_its_mend(options: dict[str, Any], words: str) -> None:
+    with pytest.raises((TypeError, ValueError)) as caught:
+        tool(**options)(plain)
+
+    assert words in str(caught.value)
+
+
+def rest(*names: str) -> None: ...
+def keywords(**names: str) -> None: ...
+def positional(a: int, /) -> None: ...
+def generator(a: int):  # type: ignore[no-untyped-def]
+    yield a
+
+
+def two_contexts(one: RunContext, two: RunContext) -> None: ...
+def unreadable(a: "Nowhere") -> None: ...  # type: ignore[name-defined]  # noqa: F821
+def no_json(a: asyncio.Event) -> None: ...
+def no_schema(a: Callable[[int], int]) -> None: ...
+def method(self, a: int) -> None: ...  # type: ignore[no-untyped-def]
+def field_default(a: int = Field(3)) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (rest, "name each argument"),
+        (keywords, "name each argument"),
+        (positional, "drop the '/'"),
+        (generator, "returns one value"),
+        (two_contexts, "keep one"),
+        (unreadable, "import it at module level"),
+        (no_json, "types that JSON can carry"),
+        (no_schema, "types that JSON can carry"),
+        (method, "bound one"),
+        (field_default, "Annotated"),
+        (Address, "takes a function"),
+        ("greet", "write @tool(name='greet')"),
+        (lambda a: a, "pass @tool(name=…)"),
+    ],
+)
+def test_function_that_cannot_be_a_tool_is_refused_with_the_mend(function: Any, words: str) -> None:
+    with pytest.raises((TypeError, ValueError)) as caught:
+        tool(function)
+
+    assert words in str(caught.value)
+
+
+def test_bound_method_is_a_tool() -> None:
+    class Shop:
+        def price(self, item: str) -> str:
+            return f"{item}: 3"
+
+    made = FunctionTool(Shop().price)
+
+    assert made.name == "price"
+    assert made.execute(**made.validate({"item": "tea"})) == "tea: 3"

@@ -1,0 +1,306 @@
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ravi_django.agents._loop import (
+    INTERRUPTED,
+    close_dangling,
+    deliver,
+    drop_turns,
+    final_text,
+    load_history,
+    message_to_chat,
+    persist_turns,
+    summarize,
+)
+from ravi_django.agents.compaction import CompactionPipeline, SlidingWindowCompaction
+from ravi_django.agents.context import ContextConfig
+from ravi_django.agents.history import InMemoryHistoryProvider
+from ravi_django.kernel import (
+    AgentId,
+    ChatMessage,
+    ChatPayload,
+    ControlPayload,
+    DataPayload,
+    Message,
+    Role,
+    TextBlock,
+    ToolExecutionResult,
+    ToolResultBlock,
+    ToolUseBlock,
+    TopicId,
+)
+from tests.support.fake_context import FakeContext
+
+AGENT = AgentId("react", "helper")
+
+
+def message(payload: Any, **fields: Any) -> Message:
+    return Message(target=AGENT, payload=payload, **fields)
+
+
+def said(role: Role, text: str = "x") -> ChatMessage:
+    return ChatMessage.of(role, text)
+
+
+def calls(*ids: str) -> ChatMessage:
+    return ChatMessage(role=Role.ASSISTANT, content=[ToolUseBlock(tool_name="t", call_id=i) for i in ids])
+
+
+def results(*ids: str) -> ChatMessage:
+    return ChatMessage(role=Role.TOOL, content=[ToolResultBlock(call_id=i) for i in ids])
+
+
+# --- message_to_chat
+
+
+def test_users_chat_is_taken_as_it_is() -> None:
+    chat = said(Role.USER, "hello")
+
+    assert message_to_chat(message(ChatPayload(message=chat))) is chat
+
+
+def test_another_roles_chat_becomes_the_users() -> None:
+    chat = said(Role.ASSISTANT, "hello")
+    _ = chat.digest, chat.to_json()  # cached for the other role
+
+    turn = message_to_chat(message(ChatPayload(message=chat)))
+
+    assert (turn.role, turn.text) == (Role.USER, "hello")
+    assert turn.to_json()["role"] == "user"
+    assert turn.digest == said(Role.USER, "hello").digest
+
+
+@pytest.mark.parametrize(
+    ("payload", "text"),
+    [
+        (DataPayload(data={"text": "plain"}), "plain"),
+        (DataPayload(data={"amount": 3, "to": None}), '{"amount":3,"to":null}'),
+        (ToolExecutionResult(content=[TextBlock(text="42")]), "42"),
+        (ControlPayload(signal="resume"), '{"kind":"control","signal":"resume","data":{}}'),
+    ],
+)
+def test_other_payloads_become_the_users_text(payload: Any, text: str) -> None:
+    turn = message_to_chat(message(payload))
+
+    assert (turn.role, turn.text) == (Role.USER, text)
+
+
+# --- history
+
+
+def test_a_call_without_result_is_closed_as_interrupted() -> None:
+    turns = close_dangling([said(Role.USER), calls("c1", "c2"), results("c1"), said(Role.USER)])
+
+    assert [turn.role for turn in turns] == [Role.USER, Role.ASSISTANT, Role.TOOL, Role.TOOL, Role.USER]
+    (block,) = turns[3].content
+    assert isinstance(block, ToolResultBlock)
+    assert (block.call_id, block.is_error, block.text) == ("c2", True, INTERRUPTED)
+
+
+def test_a_call_at_the_very_end_is_closed() -> None:
+    assert [turn.role for turn in close_dangling([calls("c1")])] == [Role.ASSISTANT, Role.TOOL]
+
+
+def test_call_ids_that_come_again_in_a_later_turn_are_told_apart() -> None:
+    turns = close_dangling([calls("c1"), results("c1"), calls("c1"), said(Role.USER)])
+
+    assert [turn.role for turn in turns] == [Role.ASSISTANT, Role.TOOL, Role.ASSISTANT, Role.TOOL, Role.USER]
+
+
+ids = st.lists(st.sampled_from("abc"), min_size=1, max_size=3, unique=True)
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.just(said(Role.USER)),
+            ids.map(lambda found: calls(*found)),
+            ids.map(lambda found: results(*found)),
+        ),
+        max_size=8,
+    )
+)
+def test_after_closing_every_call_has_a_result_before_anybody_else_speaks(turns: list[ChatMessage]) -> None:
+    closed = close_dangling(turns)
+
+    open_calls: set[str] = set()
+    for turn in [*closed, said(Role.USER)]:
+        if turn.role is Role.TOOL:
+            open_calls -= {block.call_id for block in turn.content if isinstance(block, ToolResultBlock)}
+        else:
+            assert open_calls == set()
+            open_calls = {call.call_id for call in turn.tool_calls}
+    assert [turn for turn in closed if any(turn is given for given in turns)] == turns
+
+
+@pytest.mark.asyncio
+async def test_history_is_read_closed_and_left_as_it_is() -> None:
+    history = InMemoryHistoryProvider()
+    cfg = ContextConfig(history)
+    await persist_turns(cfg, AGENT, "s", "r1", [said(Role.USER), calls("c1")])
+
+    loaded = await load_history(cfg, AGENT, "s")
+
+    assert [turn.role for turn in loaded] == [Role.USER, Role.ASSISTANT, Role.TOOL]
+    assert await history.count(AGENT, "s") == 2
+
+
+@pytest.mark.asyncio
+async def test_without_a_history_nothing_is_loaded_or_stored() -> None:
+    cfg = ContextConfig()
+
+    await persist_turns(cfg, AGENT, "s", "r1", [said(Role.USER)])
+
+    assert await load_history(cfg, AGENT, "s") == []
+
+
+class CountingHistory(InMemoryHistoryProvider):
+    def __init__(self) -> None:
+        super().__init__()
+        self.read = 0
+
+    async def get(self, *args: Any, **kwargs: Any) -> list[ChatMessage]:
+        page = await super().get(*args, **kwargs)
+        self.read += len(page)
+        return page
+
+
+@pytest.mark.asyncio
+async def test_a_long_history_is_read_only_as_far_as_the_window_looks() -> None:
+    history = CountingHistory()
+    cfg = ContextConfig(history, CompactionPipeline(SlidingWindowCompaction(10)))
+    await history.append_many(AGENT, "s", [said(Role.USER), said(Role.ASSISTANT)] * 500)
+
+    loaded = await load_history(cfg, AGENT, "s")
+
+    assert len(loaded) == history.read == 10
+
+
+@pytest.mark.asyncio
+async def test_reading_goes_on_to_the_users_words() -> None:
+    history = CountingHistory()
+    cfg = ContextConfig(history, CompactionPipeline(SlidingWindowCompaction(4)))
+    row = [turn for number in range(10) for turn in (calls(f"c{number}"), results(f"c{number}"))]
+    await history.append_many(AGENT, "s", [said(Role.USER, "old")] * 50)
+    await history.append_many(AGENT, "s", [said(Role.USER, "the task"), *row])
+
+    loaded = await load_history(cfg, AGENT, "s")
+
+    assert [turn.text for turn in loaded if turn.role is Role.USER] == ["the task"]
+    assert loaded[1:] == row
+    assert history.read <= 24
+
+
+@pytest.mark.asyncio
+async def test_a_history_without_any_user_is_read_to_its_end() -> None:
+    history = InMemoryHistoryProvider()
+    cfg = ContextConfig(history, CompactionPipeline(SlidingWindowCompaction(2)))
+    await history.append_many(AGENT, "s", [said(Role.ASSISTANT)] * 4)
+
+    assert len(await load_history(cfg, AGENT, "s")) == 4
+
+
+@pytest.mark.asyncio
+async def test_a_strategy_without_reach_gets_everything() -> None:
+    class Everything:
+        async def compact(self, messages: Any) -> list[ChatMessage]:
+            return list(messages)
+
+    history = InMemoryHistoryProvider()
+    await history.append_many(AGENT, "s", [said(Role.USER)] * 300)
+
+    assert len(await load_history(ContextConfig(history, Everything()), AGENT, "s")) == 300
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("retention", "stored", "left"), [("permanent", 1, 1), ("run", 1, 0), ("none", 0, 0)])
+async def test_retention(retention: str, stored: int, left: int) -> None:
+    history = InMemoryHistoryProvider()
+    cfg = ContextConfig(history, retention=retention)
+
+    await persist_turns(cfg, AGENT, "s", "r1", [said(Role.USER)])
+    counts = [await history.count(AGENT, "s")]
+    await drop_turns(cfg, AGENT, "s", "r1")
+    counts.append(await history.count(AGENT, "s"))
+
+    assert counts == [stored, left]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (SlidingWindowCompaction(),),
+        (None, [SlidingWindowCompaction()]),
+        (InMemoryHistoryProvider,),
+        (None, SlidingWindowCompaction),
+    ],
+)
+def test_context_config_refuses_what_is_no_provider_or_pipeline(arguments: Any) -> None:
+    with pytest.raises(TypeError, match="not a"):
+        ContextConfig(*arguments)
+
+
+def test_context_config_has_a_window_by_default() -> None:
+    cfg = ContextConfig(InMemoryHistoryProvider())
+
+    assert isinstance(cfg.pipeline, CompactionPipeline)
+    assert cfg.pipeline.reach == 100
+
+
+# --- answers
+
+
+def test_final_text_is_the_last_assistants() -> None:
+    turns = [said(Role.ASSISTANT, "first"), said(Role.ASSISTANT, "last"), said(Role.USER, "thanks")]
+
+    assert final_text(turns) == "last"
+    assert final_text([]) == ""
+
+
+@pytest.mark.asyncio
+async def test_who_asked_gets_the_reply() -> None:
+    ctx = FakeContext()
+    asked = message(DataPayload(), reply_to="run-0")
+
+    await deliver(ctx, asked, {"text": "42"}, sender=AGENT, output_topic=TopicId("news"))  # type: ignore[arg-type]
+
+    assert ctx.replies == [(asked, {"text": "42"})]
+    assert ctx.emitted == []
+
+
+@pytest.mark.asyncio
+async def test_a_topic_gets_what_nobody_asked_for() -> None:
+    ctx = FakeContext()
+
+    await deliver(ctx, message(DataPayload()), {"text": "42"}, sender=AGENT, output_topic=TopicId("news"))  # type: ignore[arg-type]
+
+    assert ctx.emitted == [(TopicId("news"), {"text": "42"})]
+    assert ctx.replies == []
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("result", "output"), [({"text": "42"}, "42"), ({"text": "42", "n": 1}, {"text": "42", "n": 1})]
+)
+async def test_else_it_is_the_runs_own_output(result: Any, output: Any) -> None:
+    ctx = FakeContext()
+    came = message(DataPayload())
+
+    await deliver(ctx, came, result, sender=AGENT)  # type: ignore[arg-type]
+
+    assert ctx.replies == [(came, output)]
+
+
+@pytest.mark.asyncio
+async def test_summarize_is_one_model_call_without_tools() -> None:
+    ctx = FakeContext(["short"])
+
+    text = await summarize(ctx, "a long text", instructions="Make it short.")  # type: ignore[arg-type]
+
+    assert text == "short"
+    assert [[turn.text for turn in view] for view in ctx.views] == [["Make it short.", "a long text"]]
+    assert ctx.options[0] is not None
+    assert ctx.options[0].tools == []

@@ -1,0 +1,105 @@
+from typing import Any
+
+import pytest
+
+from ravi_django.agents import Toolbox, tool
+from ravi_django.kernel import Risk, Tool, ToolRegistry
+
+
+def add(a: int, b: int) -> int:
+    """Add."""
+    return a + b
+
+
+@tool(risk="high")
+def pay(amount: int) -> None: ...
+
+
+@tool(name="add")
+def other_add(a: int) -> int:
+    return a
+
+
+class Nameless(Tool): ...
+
+
+def test_is_a_tool_registry() -> None:
+    assert isinstance(Toolbox(), ToolRegistry)
+
+
+def test_tools_are_found_by_name_in_the_order_they_came() -> None:
+    box = Toolbox([add, pay])
+
+    assert box.names() == ["add", "pay"]
+    assert box.get("pay") is pay
+    assert box.get("nothing") is None
+    assert box.all() == list(box)
+    assert len(box) == 2
+
+
+def test_plain_function_becomes_a_tool() -> None:
+    made = Toolbox([add]).get("add")
+
+    assert made is not None
+    assert made.description == "Add."
+
+
+def test_last_one_under_a_name_wins() -> None:
+    box = Toolbox([add, pay, other_add])
+
+    assert box.get("add") is other_add
+    assert box.names() == ["pay", "add"]
+
+
+def test_contains_takes_names_and_tools() -> None:
+    box = Toolbox([pay])
+
+    assert "pay" in box
+    assert pay in box
+    assert "add" not in box
+
+
+def test_by_risk() -> None:
+    box = Toolbox([add, pay])
+
+    assert box.by_risk(Risk.HIGH) == [pay]
+    assert [found.name for found in box.by_risk("safe")] == ["add"]
+
+
+def test_an_empty_toolbox_is_falsy_yet_a_registry() -> None:
+    box = Toolbox()
+
+    assert not box
+    assert Toolbox.of(box) is box
+
+
+def test_of_takes_registries_lists_and_none() -> None:
+    box = Toolbox([pay])
+
+    assert Toolbox.of(box) is box
+    assert Toolbox.of([pay]).names() == ["pay"]
+    assert Toolbox.of(found for found in box).names() == ["pay"]
+    assert Toolbox.of(None).names() == []
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ("calculator", "not a tool: 'calculator'"),
+        (None, "not a tool"),
+        (42, "not a tool"),
+        (Nameless, "Nameless()"),
+        (Nameless(), "set its `name` attribute"),
+    ],
+)
+def test_bad_entry_is_refused_with_the_mend(entry: Any, words: str) -> None:
+    with pytest.raises((TypeError, ValueError)) as caught:
+        Toolbox([entry])
+
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("single", [pay, add, "pay"])
+def test_of_refuses_what_should_have_been_a_list(single: Any) -> None:
+    with pytest.raises(TypeError, match=r"write \[(pay|add)\]"):
+        Toolbox.of(single)

@@ -1,0 +1,198 @@
+import asyncio
+import math
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ravi_django.capabilities.tools import CalculatorTool
+from ravi_django.capabilities.tools.arithmetic import FUNCTIONS, MAX_BITS, calculate
+from ravi_django.kernel import Effect, Risk, ToolArgumentsError
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("1 + 1", 2),
+        ("2 + 3 * 4", 14),
+        ("(2 + 3) * 4", 20),
+        ("100 / 4", 25),
+        ("7 / 2", 3.5),
+        ("7 // 2", 3),
+        ("-7 // 2", -4),
+        ("7 % 3", 1),
+        ("2 ^ 10", 1024),
+        ("2 ** 0.5", math.sqrt(2)),
+        ("2 ^ 3 ^ 2", 512),
+        ("-2 ^ 2", -4),
+        ("+-+3", -3),
+        ("1_000 + 1e3", 2000),
+        (".5 + 1.", 1.5),
+        ("sqrt(16) + abs(-2)", 6),
+        ("round(2.567, 2)", 2.57),
+        ("max(1, 2, 3) - min(4, 5)", -1),
+        ("log(8, 2)", 3),
+        ("cos(pi)", -1),
+        ("factorial(20)", math.factorial(20)),
+        ("(-1) ** 99999999999", -1),
+        ("3 \N{MULTIPLICATION SIGN} 4 \N{MINUS SIGN} 6 \N{DIVISION SIGN} 2", 9),
+        (" 1\n + 2 ", 3),
+        ("0 ** 0", 1),
+    ],
+)
+def test_value(expression: str, value: float) -> None:
+    assert calculate(expression) == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    ("expression", "words"),
+    [
+        ("", "empty"),
+        ("   ", "empty"),
+        ("1 / 0", "division by zero"),
+        ("0 ** -1", "division by zero"),
+        ("5 % 0", "division by zero"),
+        ("sqrt(-1)", "sqrt is not defined there"),
+        ("log(0)", "log is not defined there"),
+        ("(-8) ^ (1/3)", "not a real number"),
+        ("1e308 * 10", "too large"),
+        ("1e999", "too large"),
+        ("exp(1000)", "too large"),
+        ("9**9**9", "too large"),
+        ("9^9^9^9", "too large"),
+        ("2 ** 99999999999", "too large"),
+        ("10**1000 * 10**1000", "too large"),
+        ("factorial(100000)", "factorial takes"),
+        ("factorial(2.5)", "factorial takes"),
+        ("round(1, -999999999)", "round takes"),
+        ("1 +", "cannot be read|not an expression that can be read"),
+        ("(1", "not an expression"),
+        ("1,000", "write 1000"),
+        ("2pi", r"2\*pi"),
+        ("0x10", "is no number"),
+        ("1or 2", "is no number"),
+        ("foo(1)", "unknown function 'foo'; there are abs"),
+        ("x + 1", "unknown name 'x'; there are pi"),
+        ("sqrt", r"write sqrt\(…\)"),
+        ("sqrt(1, 2)", "does not take these 2 arguments"),
+        ("True", "no arithmetic"),
+        ("1 if 1 else 2", "no arithmetic"),
+        ("(1).real", "no arithmetic"),
+        ("max(*(1, 2))", "no arithmetic"),
+        ("__import__('os')", "has no place"),
+        ("[1][0]", "has no place"),
+        ("lambda: 1", "has no place"),
+        ("a := 1", "has no place"),
+        ("1 < 2", "has no place"),
+        ("²", "has no place"),
+        ("1\x00", "has no place"),
+        ("1" * 1001, "1001 characters, 1000 are allowed"),
+    ],
+)
+def test_error_has_words_for_the_model(expression: str, words: str) -> None:
+    with pytest.raises(ToolArgumentsError, match=words) as caught:
+        calculate(expression)
+
+    assert caught.value.field == "expression"
+    assert len(str(caught.value)) < 300
+
+
+def test_a_long_sum_is_no_deep_nesting() -> None:
+    assert calculate("1" + "+1" * 499) == 500
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "-" * 999 + "1",
+        "(" * 500 + "1" + ")" * 500,
+        "abs(" * 199 + "1" + ")" * 199,
+        "**".join("2" * 300),
+        "a" + ".a" * 490,
+        "f" + "()" * 490,
+        "2**" * 300 + "1",
+    ],
+)
+def test_deep_nesting_is_refused_not_a_crash(expression: str) -> None:
+    with pytest.raises(ToolArgumentsError):
+        calculate(expression)
+
+
+numbers = st.integers(0, 10**6).map(str) | st.floats(0, 1e6, allow_nan=False).map(lambda value: f"{value:f}")
+expressions = st.recursive(
+    numbers,
+    lambda inner: st.one_of(
+        st.tuples(inner, st.sampled_from(["+", "-", "*", "/", "//", "%"]), inner).map(
+            lambda t: f"({t[0]}{t[1]}{t[2]})"
+        ),
+        inner.map(lambda text: f"-{text}"),
+    ),
+    max_leaves=12,
+)
+
+
+@given(expressions)
+def test_agrees_with_python(expression: str) -> None:
+    try:
+        expected: Any = eval(expression)
+    except ZeroDivisionError:
+        with pytest.raises(ToolArgumentsError, match="division by zero"):
+            calculate(expression)
+        return
+
+    assert calculate(expression) == expected
+
+
+shapes = st.lists(
+    st.sampled_from([*"0123456789", *"+-*/%^().,", "**", "//", "e", "pi", "1e9", *(f"{name}(" for name in FUNCTIONS)]),
+    max_size=40,
+).map("".join)
+
+
+@given(shapes | st.text(max_size=60))
+@settings(max_examples=400)
+def test_anything_gives_a_bounded_number_or_words_in_time(expression: str) -> None:
+    began = time.monotonic()
+
+    try:
+        value = calculate(expression)
+    except ToolArgumentsError as error:
+        assert str(error)
+    else:
+        assert isinstance(value, int | float)
+        assert math.isfinite(value) if isinstance(value, float) else value.bit_length() <= MAX_BITS
+
+    assert time.monotonic() - began < 1.0
+
+
+@given(st.integers(2, 10**30), st.integers(2, 10**30), st.integers(2, 10**30))
+def test_towers_of_powers_never_hang(a: int, b: int, c: int) -> None:
+    began = time.monotonic()
+
+    try:
+        calculate(f"{a}**{b}**{c}")
+    except ToolArgumentsError as error:
+        assert "too large" in str(error)
+
+    assert time.monotonic() - began < 1.0
+
+
+def test_tool_shows_the_model_one_argument() -> None:
+    tool = CalculatorTool()
+
+    assert tool.name == "calculator"
+    assert list(tool.parameters["properties"]) == tool.parameters["required"] == ["expression"]
+    assert (tool.risk, tool.promised_effect) == (Risk.SAFE, Effect.IDEMPOTENT)
+
+
+def test_tool_computes() -> None:
+    tool = CalculatorTool()
+
+    assert asyncio.run(tool.execute(**tool.validate({"expression": "6 * 7"}))) == 42
+
+
+def test_tool_refuses_bad_arguments() -> None:
+    with pytest.raises(ToolArgumentsError, match="argument 'expression' is missing; unknown argument 'expr'"):
+        CalculatorTool().validate({"expr": "1"})
