@@ -1,0 +1,152 @@
+"""Puts a streamed answer together: deltas go out as they come, one ModelResponse at the end."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ravi_django.kernel.chat import Usage
+from ravi_django.kernel.content import ContentBlock, TextBlock, ThinkingBlock, ToolUseBlock, UnknownBlock
+from ravi_django.kernel.llm import ModelResponse
+from ravi_django.kernel.stream import ReasoningDelta, TextDelta
+from ravi_django.kernel.tools import INVALID_ARGUMENTS_KEY
+
+
+@dataclass(slots=True)
+class _Call:
+    id: str = ""
+    name: str = ""
+    arguments: str = ""
+
+
+@dataclass(slots=True)
+class _Thought:
+    text: str = ""
+    signature: str | None = None
+
+
+class ResponseCollector:
+    """Fed with the chunks of one answer, litellm's or the OpenAI client's: their fields are the same."""
+
+    def __init__(self) -> None:
+        self.provider_usage: Any = None  # as the provider reported it; None until then
+        self.finish_reason = ""
+        self.model = ""
+        self._text: list[str] = []
+        self._thoughts: list[_Thought] = []
+        self._redacted: list[ContentBlock] = []
+        self._calls: list[_Call] = []
+        self._call_at: dict[int, _Call] = {}  # the stream's index → the call that its next pieces belong to
+
+    def add(self, chunk: Any) -> Iterator[TextDelta | ReasoningDelta]:
+        self.model = getattr(chunk, "model", None) or self.model
+        self.provider_usage = getattr(chunk, "usage", None) or self.provider_usage
+        for choice in chunk.choices[:1]:
+            self.finish_reason = choice.finish_reason or self.finish_reason
+            if choice.delta is not None:
+                yield from self._add_delta(choice.delta)
+
+    @property
+    def usage(self) -> Usage:
+        given = self.provider_usage
+        if given is None:
+            return Usage()
+        return Usage(
+            input_tokens=given.prompt_tokens or 0,
+            output_tokens=given.completion_tokens or 0,
+            cached_tokens=_detail(given, "prompt_tokens_details", "cached_tokens"),
+            reasoning_tokens=_detail(given, "completion_tokens_details", "reasoning_tokens"),
+        )
+
+    def response(self, *, cost: float | None, taken_ids: set[str]) -> ModelResponse:
+        """The whole answer. `taken_ids` are the call ids of earlier turns: a missing or repeated id gets a new one
+        (`call_0`, `call_1`, … by the call's place; `_2` and so on behind a taken one).
+        """
+        content: list[ContentBlock] = [
+            ThinkingBlock(text=thought.text, signature=thought.signature) for thought in self._thoughts
+        ]
+        content += self._redacted
+        if text := "".join(self._text):
+            content.append(TextBlock(text=text))
+        content += _tool_blocks(self._calls, taken_ids)
+        return ModelResponse.of(
+            content, usage=self.usage, cost=cost, model=self.model, finish_reason=self.finish_reason or "stop"
+        )
+
+    @property
+    def has_calls(self) -> bool:
+        return bool(self._calls)
+
+    @property
+    def output_text(self) -> str:
+        """All that the model wrote, to count its tokens by."""
+        thoughts = (thought.text for thought in self._thoughts)
+        return " ".join([*thoughts, "".join(self._text), *(f"{call.name} {call.arguments}" for call in self._calls)])
+
+    def _add_delta(self, delta: Any) -> Iterator[TextDelta | ReasoningDelta]:
+        reasoning = getattr(delta, "reasoning_content", None) or getattr(delta, "reasoning", None)
+        if isinstance(reasoning, str) and reasoning:
+            self._thought().text += reasoning
+            yield ReasoningDelta(text=reasoning)
+        for block in getattr(delta, "thinking_blocks", None) or ():
+            self._add_thinking(block)
+        if delta.content:
+            self._text.append(delta.content)
+            yield TextDelta(text=delta.content)
+        for piece in getattr(delta, "tool_calls", None) or ():
+            self._add_call(piece)
+
+    def _add_thinking(self, block: dict[str, Any]) -> None:
+        # The text comes as reasoning_content too; here is what only the provider's own blocks carry.
+        if block.get("type") == "redacted_thinking":
+            self._redacted.append(UnknownBlock.model_validate(block))
+        elif signature := block.get("signature"):
+            thought = self._thought()
+            thought.signature = signature
+
+    def _thought(self) -> _Thought:
+        # A signature closes a thought: what comes after it is the next one.
+        if not self._thoughts or self._thoughts[-1].signature is not None:
+            self._thoughts.append(_Thought())
+        return self._thoughts[-1]
+
+    def _add_call(self, piece: Any) -> None:
+        call = self._call_at.get(piece.index)
+        # Some servers give every parallel call the index 0 and tell them apart by id alone.
+        if call is None or (piece.id and call.id and piece.id != call.id):
+            call = self._call_at[piece.index] = _Call()
+            self._calls.append(call)
+        call.id = call.id or piece.id or ""
+        if piece.function is not None:
+            call.name = call.name or piece.function.name or ""
+            call.arguments += piece.function.arguments or ""
+
+
+def parse_arguments(text: str) -> dict[str, Any]:
+    """A tool call's arguments. What is no JSON object comes back under INVALID_ARGUMENTS_KEY; nothing is raised."""
+    if not text.strip():
+        return {}  # how some models call a tool that takes nothing
+    try:
+        arguments = json.loads(text)
+    except ValueError:
+        return {INVALID_ARGUMENTS_KEY: text}
+    if arguments is None:
+        return {}
+    return arguments if isinstance(arguments, dict) else {INVALID_ARGUMENTS_KEY: text}
+
+
+def _tool_blocks(calls: list[_Call], taken_ids: set[str]) -> Iterator[ToolUseBlock]:
+    taken = set(taken_ids)
+    for index, call in enumerate(calls):
+        call_id = call.id or f"call_{index}"
+        if call_id in taken:
+            call_id = next(name for count in itertools.count(2) if (name := f"{call_id}_{count}") not in taken)
+        taken.add(call_id)
+        yield ToolUseBlock(tool_name=call.name, arguments=parse_arguments(call.arguments), call_id=call_id)
+
+
+def _detail(usage: Any, group: str, field: str) -> int:
+    return getattr(getattr(usage, group, None), field, None) or 0

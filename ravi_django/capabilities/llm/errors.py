@@ -1,0 +1,112 @@
+"""Provider errors in the kernel's terms: worth a retry or not, in the provider's words, without the key."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterable, Mapping
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from ravi_django.kernel.errors import ModelError, TransientError
+
+_TRANSIENT_TYPES = frozenset(
+    {
+        "APIConnectionError",
+        "APITimeoutError",
+        "BadGatewayError",
+        "InternalServerError",
+        "RateLimitError",
+        "ServiceUnavailableError",
+        "Timeout",
+        "TransportError",  # httpx: a connection that broke in mid-stream
+    }
+)
+_TRANSIENT_STATUS = frozenset({408, 409, 429})
+_PREFIXES = re.compile(r"^(?:litellm\.\w+: )?(?:(?:\w+|Timeout )Error: )?(?:\w+Exception - )?")
+_KEY_LIKE = re.compile(r"\b(?:sk|pk|gsk|xai|key)-[\w-]{12,}|(?<=Bearer )[\w.~+/-]{8,}")
+_MAX_WORDS = 2_000  # characters of a provider's message that are worth keeping
+
+
+def translate_error(error: Exception, *, secrets: Iterable[str] = ()) -> TransientError | ModelError:
+    """What to raise in place of `error`, an exception of litellm or of what it is built on.
+
+    Rate limits, timeouts, connection faults, 408, 409, 429 and 5xx are transient, all else is not. A 429 for an
+    empty account is not either: waiting does not fill it.
+    """
+    # litellm wraps whatever breaks a running stream; the cause is what the provider said.
+    error = getattr(error, "original_exception", None) or error
+    words = redact(_words_of(error), secrets)
+    kind = type(error).__name__
+    status = _status_of(error)
+    if _is_transient(error, status):
+        return TransientError(words, type=kind, retry_after=_retry_after(error))
+    return ModelError(words, type=kind, status=status)
+
+
+def redact(text: str, secrets: Iterable[str] = ()) -> str:
+    """`text` without the given secrets, without the values of `*_API_KEY` variables and what looks like a key."""
+    from_environment = (value for name, value in os.environ.items() if name.endswith("_API_KEY"))
+    for secret in {*secrets, *from_environment}:
+        if len(secret) >= 4:  # a shorter one is a placeholder, and would shred the words
+            text = text.replace(secret, "[key]")
+    return _KEY_LIKE.sub("[key]", text)
+
+
+def _is_transient(error: Exception, status: int | None) -> bool:
+    said = _body_field(error, "code"), _body_field(error, "type")
+    if "insufficient_quota" in said:
+        return False
+    kinds = {cls.__name__ for cls in type(error).__mro__}
+    if kinds & _TRANSIENT_TYPES or isinstance(error, TimeoutError | ConnectionError):
+        return True
+    if status is None:
+        # An error event inside a stream has no status; all but the caller's own faults is the provider's.
+        return "APIError" in kinds and not any("invalid" in str(word) for word in said)
+    return status in _TRANSIENT_STATUS or status >= 500
+
+
+def _body_field(error: Exception, field: str) -> Any:
+    body = getattr(error, "body", None)
+    return body.get(field) if isinstance(body, Mapping) else None
+
+
+def _status_of(error: Exception) -> int | None:
+    status = getattr(error, "status_code", None)
+    return status if isinstance(status, int) else None
+
+
+def _words_of(error: Exception) -> str:
+    message = _body_field(error, "message")
+    if not isinstance(message, str) or not message:
+        text = str(error)
+        message = _PREFIXES.sub("", text, count=1) or text or type(error).__name__
+    return message[:_MAX_WORDS]
+
+
+def _retry_after(error: Exception) -> float | None:
+    """Seconds that the provider asked to wait; the header is seconds or an HTTP date."""
+    for headers in _headers_of(error):
+        value = headers.get("retry-after")
+        if not value:
+            continue
+        try:
+            return max(0.0, float(value))
+        except ValueError:
+            pass
+        try:
+            return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
+        except ValueError:
+            continue
+    return None
+
+
+def _headers_of(error: Exception) -> Iterable[Mapping[str, Any]]:
+    response = getattr(error, "response", None)
+    candidates = (
+        getattr(error, "litellm_response_headers", None),
+        getattr(response, "headers", None),
+        getattr(error, "headers", None),
+    )
+    return [headers for headers in candidates if isinstance(headers, Mapping)]

@@ -1,0 +1,137 @@
+"""Any provider's model through litellm."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from ravi_django.capabilities.llm.collector import ResponseCollector
+from ravi_django.capabilities.llm.errors import translate_error
+from ravi_django.capabilities.llm.loading import aload_litellm
+from ravi_django.capabilities.llm.pricing import cost_by, listed_cost
+from ravi_django.capabilities.llm.source import estimated_usage, fastest_source, is_finished
+from ravi_django.capabilities.llm.wire import to_wire, tools_to_wire
+from ravi_django.kernel.chat import ChatMessage, Role
+from ravi_django.kernel.errors import KernelError, TransientError
+from ravi_django.kernel.llm import GenerationOptions, ModelEvent, ModelResponse
+from ravi_django.kernel.supervision import RunMeta
+
+DEFAULT_TIMEOUT_S = 120.0
+
+# What a request always says: litellm's own retries would hide attempts from the journal and double the runtime's.
+_FIXED = {
+    "stream": True,
+    "stream_options": {"include_usage": True},
+    "num_retries": 0,
+    "max_retries": 0,
+    "drop_params": True,
+}
+
+
+class LiteLLMModel:
+    """A ChatModel. Concurrent calls, from any number of event loops, share one object.
+
+    `timeout` is in seconds, for connecting and between two pieces of the stream. `prices` (dollars a token:
+    `input_cost_per_token`, `output_cost_per_token`) go before litellm's list. `params` go with every call as
+    they are; a call's options win over them.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        api_key: str | None = None,
+        api_base: str | None = None,
+        timeout: float = DEFAULT_TIMEOUT_S,
+        prices: Mapping[str, float] | None = None,
+        **params: Any,
+    ) -> None:
+        self.name = name
+        self.timeout = timeout
+        self.prices = dict(prices) if prices else None
+        self.params = params
+        self._api_base = api_base
+        self._api_key = api_key
+        self._signs_thinking = "claude" in name or "anthropic" in name
+
+    def __repr__(self) -> str:
+        return f"LiteLLMModel({self.name!r})"
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a model client holds a key and is not pickled; build it where it is used")
+
+    async def stream(
+        self, messages: Sequence[ChatMessage], options: GenerationOptions, meta: RunMeta
+    ) -> AsyncIterator[ModelEvent]:
+        """Yield deltas, then one ModelResponse. Closing the generator closes the connection.
+
+        Raises TransientError for rate limits, timeouts and outages, ModelError in the provider's words for the
+        rest, CancellationError when the run was cancelled meanwhile.
+        """
+        meta.cancellation.check()
+        litellm = await aload_litellm()
+        collector = ResponseCollector()
+        failure: KernelError | None = None
+        try:
+            async with self._open(litellm, messages, options) as stream:
+                source = fastest_source(litellm, stream)
+                async for chunk in source:
+                    meta.cancellation.check()
+                    for delta in collector.add(chunk):
+                        yield delta
+                if not is_finished(source, collector.finish_reason):
+                    raise TransientError("the provider's stream ended before its answer did", type="StreamCut")
+        except KernelError:
+            raise
+        except Exception as error:
+            failure = translate_error(error, secrets=[self._api_key] if self._api_key else [])
+        if failure is not None:
+            # Outside the handler: a chained traceback would print what the message has redacted.
+            raise failure
+        if collector.provider_usage is None:
+            collector.provider_usage = await estimated_usage(litellm, self.name, messages, collector.output_text)
+        yield self._response(litellm, collector, messages)
+
+    @asynccontextmanager
+    async def _open(
+        self, litellm: Any, messages: Sequence[ChatMessage], options: GenerationOptions
+    ) -> AsyncIterator[Any]:
+        stream = await litellm.acompletion(**self._request(messages, options))
+        try:
+            yield stream
+        finally:
+            await stream.aclose()
+
+    def _request(self, messages: Sequence[ChatMessage], options: GenerationOptions) -> dict[str, Any]:
+        chosen = {
+            "temperature": options.temperature,
+            "top_p": options.top_p,
+            "max_tokens": options.max_tokens,
+            "stop": options.stop,
+            "reasoning_effort": options.reasoning_effort,
+            "response_format": options.response_format,
+        }
+        return {
+            **self.params,
+            **{key: value for key, value in chosen.items() if value is not None},
+            **options.extra,
+            **tools_to_wire(options),
+            **_FIXED,
+            "model": self.name,
+            "messages": to_wire(messages, thinking=self._signs_thinking),
+            "timeout": self.timeout,
+            "api_base": self._api_base,
+            "api_key": self._api_key,
+        }
+
+    def _response(self, litellm: Any, collector: ResponseCollector, messages: Sequence[ChatMessage]) -> ModelResponse:
+        if self.prices is not None:
+            cost: float | None = cost_by(self.prices, collector.usage)
+        else:
+            cost = listed_cost(litellm, self.name, collector.provider_usage)
+        return collector.response(cost=cost, taken_ids=_call_ids(messages) if collector.has_calls else set())
+
+
+def _call_ids(messages: Sequence[ChatMessage]) -> set[str]:
+    return {call.call_id for message in messages if message.role is Role.ASSISTANT for call in message.tool_calls}

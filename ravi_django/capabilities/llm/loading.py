@@ -1,0 +1,58 @@
+"""The lazy import of litellm: it takes 2 to 3 s and 170 MB, so only a process that calls a model pays for it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+from typing import Any
+
+_lock = threading.Lock()
+_litellm: Any = None
+
+
+def load_litellm() -> Any:
+    """litellm, imported once and made quiet. Safe from any thread; slow the first time: see `aload_litellm`."""
+    global _litellm
+    if _litellm is None:
+        with _lock:
+            # A second thread waited for the first one's import.
+            _litellm = _litellm or _import()
+    return _litellm
+
+
+async def aload_litellm() -> Any:
+    """The same without stalling the event loop."""
+    return _litellm or await asyncio.to_thread(load_litellm)
+
+
+def warm() -> None:
+    """Import litellm ahead of the first model call. Workers call it at start, after fork."""
+    load_litellm()
+
+
+async def close_clients() -> None:
+    """Close the HTTP connections that model calls left open on the running loop. Call it before the loop ends."""
+    if "litellm" not in sys.modules:
+        return
+    cache = load_litellm().in_memory_llm_clients_cache
+    suffix = f"-{id(asyncio.get_running_loop())}"  # litellm keeps a client per loop, under its id
+    for key in [key for key in cache.cache_dict if key.endswith(suffix)]:
+        client = cache.cache_dict.pop(key, None)
+        close = getattr(client, "close", None) or getattr(client, "aclose", None)
+        if close is not None:
+            closing = close()
+            if asyncio.iscoroutine(closing):
+                await closing
+
+
+def _import() -> Any:
+    # Without it, the import fetches a price list over the network.
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    import litellm
+
+    litellm.suppress_debug_info = True  # else it prints advertisements to the terminal on errors
+    litellm.telemetry = False
+    litellm.disable_hf_tokenizer_download = True  # counting tokens must not reach for the network
+    return litellm

@@ -1,0 +1,184 @@
+"""What the rehearsal model says: from the conversation to text or tool calls, by rule."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ravi_django.capabilities.llm.arithmetic import find_expressions
+from ravi_django.kernel.chat import ChatMessage, Role
+from ravi_django.kernel.content import ToolResultBlock, ToolUseBlock
+from ravi_django.kernel.llm import GenerationOptions
+
+Schemas = Mapping[str, Mapping[str, Any]]
+ToolRequest = tuple[str, dict[str, Any]]  # name and arguments
+
+_AMOUNT = r"[$€£]?\s*(?P<amount>\d[\d,]*(?:\.\d+)?)(?:\s*(?:dollars?|euros?|pounds?|usd|eur|gbp|[$€£]))?"
+_INVOICES = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        rf"\binvoice\s+(?:of|for|over)\s+{_AMOUNT}\s+to\s+(?P<customer>[^\n.!?,;]+)",
+        rf"\binvoice\s+to\s+(?P<customer>[^\n!?,;]+?)\s+(?:of|for|over)\s+{_AMOUNT}",
+        rf"\bsend\s+(?P<customer>[^\n!?,;]+?)\s+an\s+invoice\s+(?:of|for|over)\s+{_AMOUNT}",
+        rf"\binvoice\s+(?P<customer>[^\n!?,;]+?)\s+(?:for|over)\s+{_AMOUNT}",
+    )
+)
+_TIME = re.compile(r"\bwhat(?:'s|\s+is)?\s+the\s+time\b|\btime\s+is\s+it\b|\bcurrent\s+time\b|\btoday's\s+date\b", re.I)
+_MEMORY = re.compile(
+    r"\bwhat\s+(?:did|have)\s+(?:i|we)\b.*\b(?:say|said|ask|asked|tell|told|write|written|talk)"
+    r"|\bmy\s+(?:last|previous)\s+(?:message|question)\b|\bremember\b",
+    re.IGNORECASE | re.DOTALL,
+)
+_FAILED = re.compile(r"\b(?:denied|declined|refused|rejected|not approved|failed|cancelled|interrupted)\b", re.I)
+_HANDOFF = "handoff_"
+_MAX_QUOTE = 300  # characters
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """Where the conversation stands."""
+
+    text: str  # the last thing the user said
+    earlier: str | None  # what the user said before that
+    results: tuple[tuple[ToolUseBlock | None, ToolResultBlock], ...]  # since the user last spoke, with their calls
+
+
+def read_situation(messages: Sequence[ChatMessage]) -> Situation:
+    spoken = [index for index, message in enumerate(messages) if message.role is Role.USER and message.text]
+    last = spoken[-1] if spoken else 0
+    since = messages[last:]
+    calls = {call.call_id: call for message in since for call in message.tool_calls}
+    results = tuple(
+        (calls.get(block.call_id), block)
+        for message in since
+        for block in message.content
+        if isinstance(block, ToolResultBlock)
+    )
+    return Situation(
+        text=messages[last].text.strip() if spoken else "",
+        earlier=messages[spoken[-2]].text.strip() if len(spoken) > 1 else None,
+        results=results,
+    )
+
+
+def choose_calls(situation: Situation, options: GenerationOptions) -> list[ToolRequest]:
+    """The tool calls to make now; none means answer. A forced tool is called whatever was said."""
+    tools: Schemas = {schema["name"]: schema for schema in options.tool_schemas}
+    choice = options.tool_choice
+    if choice == "none" or not tools:
+        return []
+    if choice is not None and choice in tools:
+        fitting = [call for call in _wanted(situation.text, {choice: tools[choice]}) if call[0] == choice]
+        return fitting[:1] or [(choice, sensible_arguments(tools[choice], situation.text))]
+    if situation.results and choice != "required":
+        return []
+    wanted = _wanted(situation.text, tools)
+    if not wanted and choice == "required":
+        first = next(iter(tools))
+        wanted = [(first, sensible_arguments(tools[first], situation.text))]
+    return wanted
+
+
+def answer(situation: Situation) -> str:
+    """What to say when there is nothing to call."""
+    if situation.results:
+        return " ".join(_report(call, result) for call, result in situation.results)
+    if not situation.text:
+        return "I am the offline rehearsal model. Say something and I will answer by rule."
+    earlier = situation.earlier
+    if _MEMORY.search(situation.text):
+        return f'Before this you said: "{_quote(earlier)}"' if earlier else "This is the first thing you said to me."
+    before = f' Before that you said: "{_quote(earlier)}".' if earlier else ""
+    return f'You said: "{_quote(situation.text)}".{before} I am an offline stand-in for a real model.'
+
+
+def sensible_arguments(schema: Mapping[str, Any], text: str) -> dict[str, Any]:
+    """Arguments that fit a tool's JSON schema, made from what the user said."""
+    parameters = schema.get("parameters") or {}
+    properties = parameters.get("properties") or {}
+    numbers = itertools.chain(
+        (_number(found) for found in re.findall(r"\d[\d,]*(?:\.\d+)?", text)), itertools.repeat(1)
+    )
+    required = parameters.get("required") or ()
+    return {name: _value_for(properties.get(name) or {}, text, next(numbers)) for name in required}
+
+
+def _wanted(text: str, tools: Schemas) -> list[ToolRequest]:
+    if handoffs := [name for name in tools if name.startswith(_HANDOFF)]:
+        return [_delegation(text, tools, handoffs)]
+    if "send_invoice" in tools and (invoice := _invoice(text)):
+        return [("send_invoice", invoice)]
+    if "calculator" in tools and (expressions := find_expressions(text)):
+        return [("calculator", {"expression": expression}) for expression in expressions]
+    if "current_time" in tools and _TIME.search(text):
+        return [("current_time", {})]
+    return []
+
+
+def _delegation(text: str, tools: Schemas, handoffs: Sequence[str]) -> ToolRequest:
+    said = set(re.findall(r"\w{3,}", text.lower()))
+
+    def fit(name: str) -> int:
+        about = f"{name.removeprefix(_HANDOFF)} {tools[name].get('description', '')}".lower().replace("_", " ")
+        return len(said & set(re.findall(r"\w{3,}", about)))
+
+    best = max(handoffs, key=fit)  # the first one on a tie
+    properties = (tools[best].get("parameters") or {}).get("properties") or {}
+    return best, {"task": text} if "task" in properties or not properties else sensible_arguments(tools[best], text)
+
+
+def _invoice(text: str) -> dict[str, Any] | None:
+    for pattern in _INVOICES:
+        if match := pattern.search(text):
+            customer = re.sub(r"\s+please$", "", match["customer"].strip(" \"'"), flags=re.IGNORECASE)
+            return {"customer": customer, "amount": _number(match["amount"])}
+    return None
+
+
+def _report(call: ToolUseBlock | None, result: ToolResultBlock) -> str:
+    name = call.tool_name if call else "the tool"
+    text = result.text.strip().rstrip(".") or "no result"
+    if result.is_error or _FAILED.search(text):
+        return f"{_attempt(name, call)} did not happen: {text}."
+    if name == "calculator" and call is not None:
+        return f"{call.arguments.get('expression')} = {text}."
+    if name.startswith(_HANDOFF):
+        return f"{name.removeprefix(_HANDOFF).replace('_', ' ')} says: {text}."
+    return f"{_attempt(name, call)} is done: {text}."
+
+
+def _attempt(name: str, call: ToolUseBlock | None) -> str:
+    if name == "send_invoice" and call is not None:
+        return f"The invoice of {call.arguments.get('amount')} to {call.arguments.get('customer')}"
+    return f"The call of {name}"
+
+
+def _value_for(schema: Mapping[str, Any], text: str, number: float) -> Any:
+    if options := schema.get("enum"):
+        return options[0]
+    match schema.get("type", "string"):
+        case "number":
+            return number
+        case "integer":
+            return int(number)
+        case "boolean":
+            return False
+        case "array":
+            return []
+        case "object":
+            return {}
+        case _:
+            return text
+
+
+def _number(text: str) -> int | float:
+    value = float(text.replace(",", ""))
+    return int(value) if value.is_integer() else value
+
+
+def _quote(text: str | None) -> str:
+    text = text or ""
+    return text if len(text) <= _MAX_QUOTE else f"{text[:_MAX_QUOTE]}…"

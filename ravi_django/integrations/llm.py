@@ -1,0 +1,18 @@
+"""`from ravi_django.integrations.llm import LLMFactory`: the seeds' name for `ravi_django.capabilities.llm`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ravi_django.capabilities.llm import LiteLLMModel, LLMFactory, RehearsalModel, model_from_env
+
+__all__ = ["LLMFactory", "LiteLLMModel", "RehearsalModel", "model_from_env"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        from ravi_django.capabilities import llm
+
+        return getattr(llm, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

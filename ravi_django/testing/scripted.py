@@ -1,0 +1,147 @@
+"""A model that says what a test wants said."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ravi_django.kernel.chat import ChatMessage, Role, Usage
+from ravi_django.kernel.content import Block, ContentBlock, TextBlock, ToolUseBlock
+from ravi_django.kernel.llm import GenerationOptions, ModelEvent, ModelResponse
+from ravi_django.kernel.stream import TextDelta
+from ravi_django.kernel.supervision import RunMeta
+
+Say = str | ContentBlock | Sequence[ContentBlock] | ModelResponse | Exception
+ScriptItem = Say | Callable[[Sequence[ChatMessage], GenerationOptions], Say]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCall:
+    """One call that a ScriptedModel got."""
+
+    messages: tuple[ChatMessage, ...]
+    options: GenerationOptions
+    run_id: str
+    turn: int  # the script's position that answered
+
+
+class ScriptedModel:
+    """A ChatModel that answers from a script.
+
+        ScriptedModel([ToolUseBlock(tool_name="calculator", arguments={"expression": "1+1"}, call_id="c1"), "2"])
+
+    An item is an answer's text, a block or a list of blocks, a ModelResponse, an exception to raise, or a
+    callable `(messages, options)` that returns one of these (it may be async). The item is chosen by the number
+    of assistant turns since the last user message, so the conversation alone decides: a replay, a second attempt
+    and a hundred concurrent runs of one object all read the same script from the top. Past its end it raises
+    AssertionError, or starts over with `loop=True` (call ids are numbered on then).
+
+    `delay` is in seconds before the first delta. `chunk="words"` streams a delta a word. `usage` and `cost` are
+    what every answer but a ModelResponse reports. `record=False` keeps no `calls`, for benchmarks.
+    """
+
+    def __init__(
+        self,
+        script: Sequence[ScriptItem] | str,
+        *,
+        name: str = "scripted",
+        delay: float = 0.0,
+        chunk: Literal["words"] | None = None,
+        loop: bool = False,
+        usage: Usage | None = None,
+        cost: float | None = None,
+        record: bool = True,
+    ) -> None:
+        self.name = name
+        self.delay = delay
+        self.chunk = chunk
+        self.loop = loop
+        self.record = record
+        self.script: list[ScriptItem] = [script] if isinstance(script, str) else list(script)
+        self.calls: list[ModelCall] = []  # in the order they came; append is atomic
+        self._usage = usage or Usage()
+        self._cost = cost
+
+    def __repr__(self) -> str:
+        return f"ScriptedModel({self.name!r}, {len(self.script)} items)"
+
+    async def stream(
+        self, messages: Sequence[ChatMessage], options: GenerationOptions, meta: RunMeta
+    ) -> AsyncIterator[ModelEvent]:
+        """Yield the item's text as deltas, then its ModelResponse. Raises what the script says."""
+        turn = turns_since_user(messages)
+        if self.record:
+            self.calls.append(ModelCall(tuple(messages), options, meta.run_id, turn))
+        if self.delay:
+            await asyncio.sleep(self.delay)
+        response = self._response(await self._said(turn, messages, options), turn)
+        for text in self._deltas(response):
+            yield TextDelta(text=text)
+        yield response
+
+    async def _said(self, turn: int, messages: Sequence[ChatMessage], options: GenerationOptions) -> Any:
+        if turn >= len(self.script) and not (self.loop and self.script):
+            raise AssertionError(
+                f"the script of {self.name!r} has {len(self.script)} items and was asked for item {turn + 1}; "
+                "add one, or pass loop=True"
+            )
+        item: Any = self.script[turn % len(self.script)]
+        if callable(item):
+            item = item(messages, options)
+            if inspect.isawaitable(item):
+                item = await item
+        if isinstance(item, Exception):
+            raise item.with_traceback(None)  # else each raise would lengthen the traceback of the one before
+        return item
+
+    def _response(self, said: Any, turn: int) -> ModelResponse:
+        if isinstance(said, ModelResponse):
+            return said
+        if isinstance(said, str):
+            said = TextBlock(text=said)
+        content: list[Any] = [said] if isinstance(said, Block) else list(said)
+        if round_ := turn // len(self.script):
+            content = [_renumbered(block, round_) for block in content]
+        calls = any(isinstance(block, ToolUseBlock) for block in content)
+        return ModelResponse.of(
+            content,
+            usage=self._usage,
+            cost=self._cost,
+            model=self.name,
+            finish_reason="tool_calls" if calls else "stop",
+        )
+
+    def _deltas(self, response: ModelResponse) -> list[str]:
+        texts = [block.text for block in response.content if isinstance(block, TextBlock) and block.text]
+        return _words(texts) if self.chunk == "words" else texts
+
+
+def turns_since_user(messages: Sequence[ChatMessage]) -> int:
+    """How many assistant messages follow the last user message."""
+    count = 0
+    for message in reversed(messages):
+        role = message.role
+        if role is Role.USER:
+            break
+        if role is Role.ASSISTANT:
+            count += 1
+    return count
+
+
+def _words(texts: Sequence[str]) -> list[str]:
+    """Words with the space after them: joined, they are the text again."""
+    words: list[str] = []
+    for text in texts:
+        *heads, last = text.split(" ")
+        words += [f"{head} " for head in heads]
+        words += [last] if last else []
+    return words
+
+
+def _renumbered(block: ContentBlock, round_: int) -> ContentBlock:
+    if isinstance(block, ToolUseBlock):
+        return block.model_copy(update={"call_id": f"{block.call_id}_{round_ + 1}"})
+    return block

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from ravi_django.capabilities.llm import LLMFactory, close_clients
+from ravi_django.capabilities.llm.loading import load_litellm
+from ravi_django.capabilities.llm.source import CALLBACK_LISTS
+from ravi_django.kernel import ChatMessage, ChatModel, GenerationOptions, ModelEvent, RunMeta
+from tests.support.openai_server import OpenAIServer
+
+KEY = "sk-never-show-me-0123456789"
+
+
+@pytest_asyncio.fixture
+async def clients() -> AsyncIterator[None]:
+    """Closes what the test's calls left open on its loop."""
+    yield
+    await close_clients()
+
+
+@pytest.fixture
+def model_at():
+    """A model client for a test server."""
+
+    def build(server: OpenAIServer, name: str = "openai/gpt-4o", **defaults: Any) -> ChatModel:
+        return LLMFactory(name, KEY, api_base=server.base_url, **{"timeout": 20, **defaults}).build()
+
+    return build
+
+
+@pytest.fixture
+def events_of():
+    """All that a model yields for a conversation; a str is one user message."""
+
+    async def collect(
+        model: ChatModel, messages: str | Sequence[ChatMessage] = "hi", **options: Any
+    ) -> list[ModelEvent]:
+        if isinstance(messages, str):
+            messages = [ChatMessage.of("user", messages)]
+        stream = model.stream(messages, GenerationOptions(**options), RunMeta(run_id="r1"))
+        return [event async for event in stream]
+
+    return collect
+
+
+@pytest.fixture
+def site_callback(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A site that observes litellm; the answers that it was told of."""
+    litellm = load_litellm()
+    for name in CALLBACK_LISTS:  # litellm moves entries from list to list: none may leak into other tests
+        monkeypatch.setattr(litellm, name, [])
+    answers: list[str] = []
+
+    async def on_success(kwargs: Any, response: Any, start: Any, end: Any) -> None:
+        answers.append(response.choices[0].message.content)
+
+    litellm.success_callback.append(on_success)
+    return answers
