@@ -1,0 +1,17 @@
+from django.apps import AppConfig
+from django.db.backends.signals import connection_created
+from django.utils.module_loading import autodiscover_modules
+
+
+class RaviConfig(AppConfig):
+    name = "ravi_django"
+    label = "ravi"
+    verbose_name = "Ravi agents"
+    default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        from ravi_django import checks  # noqa: F401 - registers the system checks
+        from ravi_django.runtime.database import limit_new_connection
+
+        connection_created.connect(limit_new_connection, dispatch_uid="ravi.limit_waits")
+        autodiscover_modules("agents")

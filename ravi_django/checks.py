@@ -1,0 +1,88 @@
+"""`manage.py check`: what cannot work, said before it fails. Ids are stable."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.conf import settings
+from django.core.checks import CheckMessage, Error, Warning, register
+from django.db import connections
+
+from ravi_django.conf import DEFAULTS, conf
+
+
+@register("ravi")
+def check_settings(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
+    given = getattr(settings, "RAVI", None) or {}
+    if not isinstance(given, dict):
+        return [Error("RAVI must be a dict.", hint='RAVI = {"LEASE_S": 30}', id="ravi.E001")]
+    found: list[CheckMessage] = [
+        Error(f"RAVI has an unknown key {key!r}.", hint=f"Known keys: {', '.join(sorted(DEFAULTS))}.", id="ravi.E002")
+        for key in sorted(set(given) - set(DEFAULTS))
+    ]
+    if conf.ENGINE not in ("celery", "inline"):
+        found.append(Error(f"RAVI['ENGINE'] is {conf.ENGINE!r}.", hint='Use "celery" or "inline".', id="ravi.E003"))
+    if conf.REPLAY not in ("lenient", "strict"):
+        found.append(Error(f"RAVI['REPLAY'] is {conf.REPLAY!r}.", hint='Use "lenient" or "strict".', id="ravi.E004"))
+    if conf.HEARTBEAT_S * 2 > conf.LEASE_S:
+        found.append(
+            Error(
+                "RAVI['HEARTBEAT_S'] is more than half of LEASE_S: one late heartbeat would lose every lease.",
+                hint="Keep HEARTBEAT_S at a third of LEASE_S.",
+                id="ravi.E005",
+            )
+        )
+    return found
+
+
+@register("ravi")
+def check_processes(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
+    """Things that work in one process and silently fail between several."""
+    if conf.ENGINE != "celery":
+        return []
+    found: list[CheckMessage] = []
+    layer = getattr(settings, "CHANNEL_LAYERS", {}).get("default", {}).get("BACKEND", "")
+    if not layer or layer.endswith("InMemoryChannelLayer"):
+        found.append(
+            Warning(
+                "The channel layer cannot reach other processes.",
+                hint='CHANNEL_LAYERS = {"default": {"BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer", …}}',
+                id="ravi.W001",
+            )
+        )
+    broker = str(getattr(settings, "CELERY_BROKER_URL", "") or "")
+    if not broker or broker.startswith("memory:"):
+        found.append(
+            Warning(
+                "Celery has no broker that another process can reach.",
+                hint="Set CELERY_BROKER_URL, or RAVI['ENGINE'] = 'inline' and run manage.py ravi_worker.",
+                id="ravi.W002",
+            )
+        )
+    schedule = getattr(settings, "CELERY_BEAT_SCHEDULE", {})
+    if not any(entry.get("task") == "ravi.sweep" for entry in schedule.values()):
+        found.append(
+            Warning(
+                "Celery beat does not run the sweep: runs of dead workers would stay where they are.",
+                hint='CELERY_BEAT_SCHEDULE = {"ravi-sweep": {"task": "ravi.sweep", "schedule": 5}}',
+                id="ravi.W003",
+            )
+        )
+    return found
+
+
+@register("ravi")
+def check_database(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
+    database = connections["default"].settings_dict
+    if "sqlite3" not in database["ENGINE"]:
+        return []
+    if database.get("OPTIONS", {}).get("transaction_mode") in ("IMMEDIATE", "EXCLUSIVE"):
+        return []
+    return [
+        Warning(
+            "SQLite without IMMEDIATE transactions fails at once when two threads write.",
+            hint='DATABASES["default"]["OPTIONS"] = {"transaction_mode": "IMMEDIATE", "init_command": '
+            '"PRAGMA journal_mode=WAL"}',
+            id="ravi.W004",
+        )
+    ]

@@ -1,0 +1,65 @@
+"""The site's settings: `settings.RAVI` over these defaults. Unknown keys are reported by `manage.py check`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+
+DEFAULTS: dict[str, Any] = {
+    # How submitted runs start: "celery" sends a hint to the broker, "inline" drives them in this process.
+    "ENGINE": "celery",
+    # Names this deployment's code; a run whose journal does not fit goes back for a worker of another release.
+    "RELEASE": "",
+    # --- leases, seconds
+    "LEASE_S": 30.0,
+    "HEARTBEAT_S": 10.0,
+    "SWEEP_S": 5.0,
+    "DRAIN_S": 20.0,
+    # --- a worker process
+    "MAX_RUNS": 500,
+    "DB_THREADS": 4,
+    "TOOL_THREADS": 32,
+    # --- retries
+    "MAX_ATTEMPTS": 5,
+    "RETRY_BASE_S": 1.0,
+    "RETRY_MAX_S": 60.0,
+    # --- limits
+    "MAX_INPUT_BYTES": 256 * 1024,
+    "MAX_RESULT_BYTES": 1024 * 1024,
+    "INLINE_BYTES": 64 * 1024,
+    "MAX_DEPTH": 16,
+    "MAX_AGENTS": 50,
+    "MAX_TOOL_CALLS": 50,
+    "TOOL_TIMEOUT_S": 60.0,
+    "MODEL_TIMEOUT_S": 120.0,
+    # --- replay: "lenient" notes drift of digests and goes on, "strict" blocks the run
+    "REPLAY": "lenient",
+    # --- streams: None takes the channel layer's or the broker's Redis, else the database
+    "STREAM_URL": None,
+    "STREAM_FLUSH_S": 0.03,
+    "STREAM_TTL_S": 24 * 3600,
+    "STREAM_DONE_TTL_S": 900,
+    # --- REST: dotted paths of DRF authentication classes; None is token (when installed) and session
+    "API_AUTHENTICATION": None,
+    "TICKET_S": 60,
+}
+
+
+class Conf:
+    """Attribute access to the settings; read each time, so that `override_settings` works."""
+
+    def __getattr__(self, name: str) -> Any:
+        given = getattr(settings, "RAVI", None) or {}
+        if not isinstance(given, dict):
+            raise ImproperlyConfigured("RAVI must be a dict of settings")
+        if name in given:
+            return given[name]
+        try:
+            return DEFAULTS[name]
+        except KeyError:
+            raise AttributeError(f"no setting RAVI[{name!r}]") from None
+
+
+conf = Conf()

@@ -1,0 +1,27 @@
+"""Rows and constraints; no behaviour beyond querysets. Run state is written by `runtime/store.py` alone."""
+
+from ravi_django.models.agent import Agent
+from ravi_django.models.ids import uuid7
+from ravi_django.models.journal import Blob, InboxMessage, JournalEntry, Phase
+from ravi_django.models.run import ACTIVE, TERMINAL, Run, Status
+from ravi_django.models.session import Session, Turn
+from ravi_django.models.site import StreamFrame, SweepState, Ticket, WorkerProcess
+
+__all__ = [
+    "ACTIVE",
+    "TERMINAL",
+    "Agent",
+    "Blob",
+    "InboxMessage",
+    "JournalEntry",
+    "Phase",
+    "Run",
+    "Session",
+    "Status",
+    "StreamFrame",
+    "SweepState",
+    "Ticket",
+    "Turn",
+    "WorkerProcess",
+    "uuid7",
+]

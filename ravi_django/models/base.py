@@ -1,0 +1,32 @@
+"""What owned rows share."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+from django.conf import settings
+from django.db import models
+
+
+class OwnedQuerySet(models.QuerySet[Any]):
+    """Every queryset that a surface uses starts with `.for_user(user)`."""
+
+    def for_user(self, user: Any) -> Self:
+        """The rows that `user` owns; a superuser sees those of all tenants; nobody anonymous sees any."""
+        if not getattr(user, "is_authenticated", False):
+            return self.none()
+        if user.is_superuser:
+            return self.all()
+        return self.filter(owner=user)
+
+
+class Owned(models.Model):
+    """A row that belongs to a user and a tenant; a row without an owner is the system's own."""
+
+    owner = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
+    )
+    tenant = models.CharField(max_length=100, blank=True, default="")
+
+    class Meta:
+        abstract = True

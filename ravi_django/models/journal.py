@@ -1,0 +1,83 @@
+from django.db import models
+from django.db.models.functions import Now
+
+from ravi_django.models.ids import uuid7
+from ravi_django.models.run import Run
+
+
+class Phase(models.TextChoices):
+    STARTED = "started"
+    PAUSED = "paused"
+    RESULT = "result"
+
+
+class JournalEntry(models.Model):
+    """What a run did, append-only, `seq` without gaps. Written by the lease holder through `runtime/store.py`."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, help_text="Made by the writer: a repeated append is known")
+    # Rows come out of the statement that has just updated the run: the database need not look it up again.
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="journal", db_index=False, db_constraint=False)
+    seq = models.BigIntegerField()
+    generation = models.PositiveIntegerField(default=0)
+    path = models.CharField(max_length=500, help_text="Where in the agent's code: the same on every replay")
+    attempt = models.PositiveIntegerField(default=1)
+    phase = models.CharField(max_length=10, choices=Phase.choices, default=Phase.RESULT)
+    kind = models.CharField(max_length=40, help_text="llm.call, tool.call, run.started, …")
+    name = models.CharField(max_length=200, blank=True, default="", help_text="Logical model name or tool name")
+    request = models.JSONField(null=True)
+    digests = models.JSONField(null=True, help_text="Of instructions, tool schemas, options and the view sent")
+    result = models.JSONField(null=True)
+    error = models.JSONField(null=True)
+    input_tokens = models.IntegerField(null=True)
+    cached_tokens = models.IntegerField(null=True)
+    output_tokens = models.IntegerField(null=True)
+    reasoning_tokens = models.IntegerField(null=True)
+    cost = models.DecimalField(max_digits=16, decimal_places=8, null=True, help_text="US dollars; null is unknown")
+    inbox_upto = models.BigIntegerField(null=True, help_text="The last inbox message seen by then")
+    schema = models.PositiveSmallIntegerField(default=1, help_text="Version of the payloads' form")
+    epoch = models.BigIntegerField(default=0)
+    started_at = models.DateTimeField()
+    finished_at = models.DateTimeField()
+
+    class Meta:
+        ordering = ["run", "seq"]
+        verbose_name_plural = "journal entries"
+        constraints = [
+            models.UniqueConstraint(
+                fields=["run", "generation", "path", "attempt", "phase"], name="ravi_journal_once_a_path"
+            ),
+            models.UniqueConstraint(fields=["run", "seq"], name="ravi_journal_seq"),
+            models.CheckConstraint(condition=models.Q(phase__in=Phase.values), name="ravi_journal_phase"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.seq} {self.kind} {self.name}"
+
+
+class InboxMessage(models.Model):
+    """A message that belongs to a run from its delivery on."""
+
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="inbox", db_index=False)
+    message_id = models.CharField(max_length=64)
+    body = models.JSONField(help_text="The kernel Message")
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        ordering = ["id"]
+        constraints = [models.UniqueConstraint(fields=["run", "message_id"], name="ravi_inbox_once")]
+
+    def __str__(self) -> str:
+        return self.message_id
+
+
+class Blob(models.Model):
+    """A body by its hash: results too big for a row, prompts and schemas seen, archived streams."""
+
+    id = models.CharField(primary_key=True, max_length=64, help_text="SHA-256 of the body")
+    body = models.BinaryField()
+    encoding = models.CharField(max_length=20, default="json", help_text="json or json+zlib")
+    size = models.BigIntegerField(help_text="Bytes, before compression")
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    def __str__(self) -> str:
+        return self.id[:12]

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import models
+from django.db.models import F, Q
+from django.db.models.functions import Now
+
+from ravi_django.kernel.supervision import Priority
+from ravi_django.models.base import Owned, OwnedQuerySet
+from ravi_django.models.ids import uuid7
+from ravi_django.models.session import Session
+
+
+class Status(models.TextChoices):
+    QUEUED = "queued"  # the session has an active run; promoted when that ends
+    PENDING = "pending"  # claimable, once `wake_at` has passed
+    RUNNING = "running"  # leased
+    SUSPENDED = "suspended"  # waits; nothing but rows
+    BLOCKED = "blocked"  # waits for an operator
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+ACTIVE = [Status.PENDING, Status.RUNNING, Status.SUSPENDED, Status.BLOCKED]
+TERMINAL = [Status.COMPLETED, Status.FAILED, Status.CANCELLED]
+
+
+class Run(Owned):
+    """One execution of an agent. Written by `runtime/store.py` alone."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    agent = models.CharField(max_length=302, help_text="type/key")
+    session = models.ForeignKey(Session, on_delete=models.CASCADE, related_name="runs", db_index=False)
+    root = models.ForeignKey("self", null=True, on_delete=models.CASCADE, related_name="tree")
+    parent = models.ForeignKey("self", null=True, on_delete=models.CASCADE, related_name="children")
+    depth = models.PositiveSmallIntegerField(default=0)
+    status = models.CharField(max_length=10, choices=Status.choices, default=Status.PENDING)
+    priority = models.PositiveSmallIntegerField(
+        choices=[(p.value, p.name.lower()) for p in Priority], default=Priority.NORMAL.value
+    )
+    metadata = models.JSONField(default=dict, blank=True)
+    budget = models.JSONField(null=True, blank=True)
+    deadline = models.DateTimeField(null=True, blank=True)
+    output = models.TextField(null=True, blank=True)  # noqa: DJ001 - null until completed, "" is an answer
+    error = models.JSONField(null=True, blank=True, help_text="type, message, and a diff when blocked")
+    waiting_on = models.JSONField(null=True, blank=True)
+
+    idempotency_scope = models.CharField(  # noqa: DJ001 - unique among those that have one
+        max_length=64, null=True, unique=True, editable=False, help_text="Hash of user, agent and key"
+    )
+    request_digest = models.CharField(max_length=64, blank=True, default="", editable=False)
+
+    # --- the lease
+    lease_owner = models.CharField(max_length=100, blank=True, default="")
+    lease_expires_at = models.DateTimeField(null=True, blank=True)
+    lease_epoch = models.BigIntegerField(default=0, help_text="The fence: rises with every claim")
+    wake_at = models.DateTimeField(null=True, blank=True, help_text="Not claimable before")
+    cancel_requested_at = models.DateTimeField(null=True, blank=True)
+    cancel_reason = models.CharField(max_length=200, blank=True, default="")
+    attempts = models.PositiveIntegerField(default=0, help_text="Retries after transient errors since the last effect")
+    crashes = models.PositiveIntegerField(default=0, help_text="Expired running leases since the last effect")
+    hints = models.PositiveIntegerField(default=0, help_text="How often the sweep has hinted it; backs off")
+    hint_after = models.DateTimeField(null=True, blank=True)
+    release = models.CharField(max_length=100, blank=True, default="", help_text="The code that wrote last")
+
+    # --- the journal and its sums
+    generation = models.PositiveIntegerField(default=0)
+    next_seq = models.BigIntegerField(default=1)
+    next_turn = models.IntegerField(default=0, help_text="How many history turns this run has written")
+    input_tokens = models.BigIntegerField(default=0)
+    cached_tokens = models.BigIntegerField(default=0)
+    output_tokens = models.BigIntegerField(default=0)
+    reasoning_tokens = models.BigIntegerField(default=0)
+    cost = models.DecimalField(max_digits=16, decimal_places=8, default=0, help_text="US dollars, known part")
+    cost_unknown = models.BooleanField(default=False, help_text="A call's price was not known")
+
+    # --- the stream of the tree (on its root)
+    event_mark = models.BigIntegerField(default=1000, help_text="Event numbers up to here may have been used")
+    published_at = models.DateTimeField(null=True, blank=True, help_text="When the end of the stream was published")
+    archive = models.ForeignKey("ravi.Blob", null=True, on_delete=models.SET_NULL, related_name="+", db_index=False)
+
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    started_at = models.DateTimeField(null=True, blank=True)
+    finished_at = models.DateTimeField(null=True, blank=True)
+
+    objects = OwnedQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["-id"]
+        constraints = [
+            models.CheckConstraint(condition=Q(status__in=Status.values), name="ravi_run_status"),
+            models.UniqueConstraint(
+                fields=["session", "agent"],
+                condition=Q(parent__isnull=True, status__in=ACTIVE),
+                name="ravi_run_one_active_root",
+            ),
+        ]
+        indexes = [
+            models.Index(F("priority").desc(), "id", condition=Q(status="pending"), name="ravi_run_claimable"),
+            models.Index(fields=["lease_expires_at"], condition=Q(status="running"), name="ravi_run_leased"),
+            models.Index(fields=["wake_at"], condition=Q(status="suspended"), name="ravi_run_timers"),
+            models.Index(
+                fields=["finished_at"],
+                condition=Q(published_at__isnull=True, parent__isnull=True, finished_at__isnull=False),
+                name="ravi_run_unpublished",
+            ),
+            models.Index(fields=["owner", "-id"], name="ravi_run_owner_idx"),
+            models.Index(fields=["session", "id"], name="ravi_run_session_idx"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.agent} {self.id}"
+
+    @property
+    def tree_id(self) -> Any:
+        """The id of the root of this run's tree: its own at the root."""
+        return self.root_id or self.id
+
+    @property
+    def is_terminal(self) -> bool:
+        return self.status in TERMINAL

@@ -1,0 +1,62 @@
+from django.db import models
+from django.db.models.functions import Now
+
+from ravi_django.models.base import Owned, OwnedQuerySet
+from ravi_django.models.ids import uuid7
+
+
+class Session(Owned):
+    """A conversation: histories are keyed by it, many runs belong to it."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    title = models.CharField(max_length=200, blank=True)
+    agent = models.CharField(max_length=302, blank=True, help_text="The agent last spoken to")
+    parent_session = models.ForeignKey(
+        "self", null=True, blank=True, on_delete=models.CASCADE, help_text="Set for a child run's own session"
+    )
+    next_position = models.BigIntegerField(default=0, help_text="Where the next turn goes")
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    updated_at = models.DateTimeField(auto_now=True)
+
+    objects = OwnedQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["-id"]
+        indexes = [models.Index(fields=["owner", "-id"], name="ravi_session_owner_idx")]
+
+    def __str__(self) -> str:
+        return self.title or str(self.id)
+
+
+class Turn(models.Model):
+    """One message of a conversation's history. Immutable; written in the transaction of the row that made it."""
+
+    # As with journal rows, session and run were updated by the statement that inserts.
+    session = models.ForeignKey(
+        Session, on_delete=models.CASCADE, related_name="turns", db_index=False, db_constraint=False
+    )
+    agent = models.CharField(max_length=302)
+    position = models.BigIntegerField(help_text="Rising in the session; given under the session's lock")
+    run = models.ForeignKey(
+        "ravi.Run",
+        null=True,
+        on_delete=models.SET_NULL,
+        related_name="turns",
+        db_index=False,
+        db_constraint=False,
+    )
+    index = models.IntegerField(null=True, help_text="Rising in the run, so that a replayed store is a no-op")
+    role = models.CharField(max_length=10)
+    content = models.JSONField(help_text="Content blocks")
+    name = models.CharField(max_length=100, blank=True, default="")
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        ordering = ["session", "position"]
+        constraints = [
+            models.UniqueConstraint(fields=["session", "position"], name="ravi_turn_position"),
+            models.UniqueConstraint(fields=["run", "index"], name="ravi_turn_run_index"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.role} {self.position}"

@@ -1,0 +1,248 @@
+"""The fenced append: the one statement that every journaled effect costs.
+
+On PostgreSQL a single statement updates the run where the epoch is still ours, and inserts the rows under the numbers
+that this update returned. The UPDATE waits for a concurrent claim and re-checks the epoch; a SELECT of the epoch
+would let a zombie through. The fence names the owner, not the status: a released run has none, and the planner has no
+index to prefer over the primary key. Other databases do the same in one short transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from django.db import connection, transaction
+from django.db.models import F
+
+from ravi_django.kernel import LeaseLostError
+from ravi_django.models import JournalEntry, Run, Session, Turn
+from ravi_django.runtime import clock
+from ravi_django.runtime.entries import SCHEMA, Entry, NewTurn, dumps, journal_row
+
+if TYPE_CHECKING:
+    from ravi_django.runtime.store import Lease
+
+_ENTRY = (
+    ("id", "uuid"),
+    ("path", "text"),
+    ("attempt", "int"),
+    ("phase", "text"),
+    ("kind", "text"),
+    ("name", "text"),
+    ("request", "jsonb"),
+    ("digests", "jsonb"),
+    ("result", "jsonb"),
+    ("error", "jsonb"),
+    ("input_tokens", "int"),
+    ("cached_tokens", "int"),
+    ("output_tokens", "int"),
+    ("reasoning_tokens", "int"),
+    ("cost", "numeric"),
+    ("inbox_upto", "bigint"),
+    ("elapsed", "float8"),
+)
+_TURN = (("role", "text"), ("content", "jsonb"), ("name", "text"))
+
+
+def append(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn]) -> int:
+    """Write rows under the lease; returns the seq of the first. Raises LeaseLostError when the fence is gone."""
+    if connection.vendor == "postgresql":
+        return _append_postgres(lease, entries, turns)
+    with transaction.atomic():
+        return append_in_transaction(lease, entries, turns)
+
+
+def sums(entries: Sequence[Entry]) -> tuple[int, int, int, int, float, bool]:
+    """Usage and known cost of the entries, and whether some cost is unknown."""
+    used = [entry for entry in entries if entry.usage is not None]
+    usages = [entry.usage for entry in used if entry.usage is not None]
+    return (
+        sum(usage.input_tokens for usage in usages),
+        sum(usage.cached_tokens for usage in usages),
+        sum(usage.output_tokens for usage in usages),
+        sum(usage.reasoning_tokens for usage in usages),
+        sum(entry.cost or 0.0 for entry in used),
+        any(entry.cost is None for entry in used),
+    )
+
+
+def append_in_transaction(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn], **changes: Any) -> int:
+    """The same through the ORM, inside the caller's transaction, with other changes of the run beside it."""
+    tokens_in, cached, tokens_out, reasoning, cost, unknown = sums(entries)
+    if any(entry.is_effect for entry in entries):
+        changes = {"crashes": 0, "attempts": 0, **changes}
+    if unknown:
+        changes["cost_unknown"] = True
+    updated = Run.objects.filter(id=lease.run_id, lease_epoch=lease.epoch, lease_owner=lease.owner).update(
+        **{
+            "next_seq": F("next_seq") + len(entries),
+            "next_turn": F("next_turn") + len(turns),
+            "input_tokens": F("input_tokens") + tokens_in,
+            "cached_tokens": F("cached_tokens") + cached,
+            "output_tokens": F("output_tokens") + tokens_out,
+            "reasoning_tokens": F("reasoning_tokens") + reasoning,
+            "cost": F("cost") + cost,
+            **changes,
+        }
+    )
+    if not updated:
+        raise LeaseLostError(lease.run_id, lease.epoch)
+    next_seq, generation, next_turn = Run.objects.values_list("next_seq", "generation", "next_turn").get(
+        id=lease.run_id
+    )
+    base = next_seq - len(entries)
+    JournalEntry.objects.bulk_create(
+        journal_row(
+            entry,
+            run_id=lease.run_id,
+            seq=base + place,
+            generation=generation,
+            epoch=lease.epoch,
+            now=clock.now(),
+            start=clock.after(-entry.elapsed_s),
+        )
+        for place, entry in enumerate(entries)
+    )
+    _write_turns(lease, turns, next_turn - len(turns))
+    return int(base)
+
+
+def _write_turns(lease: Lease, turns: Sequence[NewTurn], index: int) -> None:
+    if not turns:
+        return
+    session_id = turns[0].session_id
+    Session.objects.filter(id=session_id).update(next_position=F("next_position") + len(turns))
+    end = Session.objects.values_list("next_position", flat=True).get(id=session_id)
+    Turn.objects.bulk_create(
+        Turn(
+            session_id=session_id,
+            agent=turn.agent,
+            position=end - len(turns) + place,
+            run_id=lease.run_id,
+            index=index + place,
+            role=turn.message.role,
+            content=turn.message.to_json()["content"],
+            name=turn.message.name or "",
+        )
+        for place, turn in enumerate(turns)
+    )
+
+
+def _append_postgres(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn]) -> int:
+    tokens_in, cached, tokens_out, reasoning, cost, unknown = sums(entries)
+    effect = any(entry.is_effect for entry in entries)
+    # Everything goes as text: parameters of one type keep one prepared statement.
+    params: list[str | None] = [
+        str(len(entries)),
+        str(len(turns)),
+        str(tokens_in),
+        str(cached),
+        str(tokens_out),
+        str(reasoning),
+        repr(cost),
+        "t" if unknown else "f",
+        "0" if effect else "1",
+        "0" if effect else "1",
+        str(lease.run_id),
+        str(lease.epoch),
+        lease.owner,
+    ]
+    present = clock.fixed()
+    now = present.isoformat() if present else None
+    for entry in entries:
+        params += _entry_params(entry)
+    params += [now, str(SCHEMA), str(lease.epoch)]
+    if turns:
+        params += [str(turns[0].session_id), turns[0].agent, now]
+        for turn in turns:
+            params += [turn.message.role.value, dumps(turn.message.to_json()["content"]), turn.message.name or ""]
+    row = _execute(_statement(len(entries), len(turns)), params)
+    if row is None:
+        raise LeaseLostError(lease.run_id, lease.epoch)
+    return int(row[0])
+
+
+def _entry_params(entry: Entry) -> list[str | None]:
+    usage = entry.usage
+    tokens: list[str | None] = [None] * 4
+    if usage is not None:
+        tokens = [
+            str(usage.input_tokens),
+            str(usage.cached_tokens),
+            str(usage.output_tokens),
+            str(usage.reasoning_tokens),
+        ]
+    return [
+        str(entry.id),
+        entry.path,
+        str(entry.attempt),
+        entry.phase,
+        entry.kind,
+        entry.name,
+        dumps(entry.request),
+        dumps(entry.digests),
+        dumps(entry.result),
+        dumps(entry.error),
+        *tokens,
+        None if entry.cost is None else repr(entry.cost),
+        None if entry.inbox_upto is None else str(entry.inbox_upto),
+        repr(entry.elapsed_s),
+    ]
+
+
+def _execute(sql: str, params: list[str | None]) -> Any:
+    """Run one statement on this thread's connection with parameters bound by the server, so that it is planned once.
+
+    Prepared statements are left off where Django is told that a transaction pooler sits in between.
+    """
+    from psycopg import Cursor
+
+    connection.ensure_connection()
+    pooled = connection.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS")
+    if not pooled and connection.connection.prepare_threshold is None:
+        connection.connection.prepare_threshold = 2  # Django's own cursors bind on the client and never prepare
+    with connection.wrap_database_errors, Cursor(connection.connection) as cursor:
+        return cursor.execute(sql.encode(), params, prepare=not pooled).fetchone()
+
+
+def _values(columns: Sequence[tuple[str, str]], count: int) -> str:
+    """VALUES of `count` rows, numbered from 0 in a column `place`; only the first row needs the types."""
+    typed = ", ".join(f"%s::{kind}" for _, kind in columns)
+    return ", ".join(f"({place}, {typed})" for place in range(count))
+
+
+@cache
+def _statement(entries: int, turns: int) -> str:
+    names = ", ".join(name for name, _ in _ENTRY)
+    stored = ", ".join(name for name, _ in _ENTRY if name != "elapsed")
+    picked = ", ".join(f"e.{name}" for name, _ in _ENTRY if name != "elapsed")
+    sql = f"""
+WITH fence AS (
+  UPDATE ravi_run SET
+    next_seq = next_seq + %s::int, next_turn = next_turn + %s::int,
+    input_tokens = input_tokens + %s::bigint, cached_tokens = cached_tokens + %s::bigint,
+    output_tokens = output_tokens + %s::bigint, reasoning_tokens = reasoning_tokens + %s::bigint,
+    cost = cost + %s::numeric, cost_unknown = cost_unknown OR %s::boolean,
+    crashes = crashes * %s::int, attempts = attempts * %s::int
+  WHERE id = %s::uuid AND lease_epoch = %s::bigint AND lease_owner = %s::text
+  RETURNING id, generation, next_seq - {entries} AS base, next_turn - {turns} AS turn_base
+), entries AS (
+  INSERT INTO ravi_journalentry (run_id, seq, generation, {stored}, schema, epoch, started_at, finished_at)
+  SELECT fence.id, fence.base + e.place, fence.generation, {picked}, c.schema, c.epoch,
+         c.now - make_interval(secs => e.elapsed), c.now
+  FROM fence, (VALUES {_values(_ENTRY, entries)}) AS e(place, {names}),
+       (SELECT coalesce(%s::timestamptz, statement_timestamp()) AS now, %s::int AS schema, %s::bigint AS epoch) AS c
+)"""  # noqa: S608 - built from the constants above
+    if turns:
+        names = ", ".join(name for name, _ in _TURN)
+        sql += f""", place AS (
+  UPDATE ravi_session SET next_position = next_position + {turns} FROM fence
+  WHERE ravi_session.id = %s::uuid RETURNING ravi_session.id, next_position - {turns} AS base
+), turns AS (
+  INSERT INTO ravi_turn (session_id, run_id, position, index, role, content, name, agent, created_at)
+  SELECT place.id, fence.id, place.base + t.place, fence.turn_base + t.place, t.role, t.content, t.name, %s::text,
+         coalesce(%s::timestamptz, statement_timestamp())
+  FROM fence, place, (VALUES {_values(_TURN, turns)}) AS t(place, {names})
+)"""  # noqa: S608
+    return sql + " SELECT base FROM fence"  # noqa: S608

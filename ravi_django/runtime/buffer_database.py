@@ -1,0 +1,60 @@
+"""The event buffer as a table: for a small site without Redis. Readers poll."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+from uuid import UUID
+
+from django.db import connection, transaction
+from django.db.models import Max
+
+from ravi_django.models import Run, StreamFrame
+from ravi_django.runtime.buffer import Batch, ticking
+
+TICK_S = 0.2
+
+
+class DatabaseBuffer:
+    def append(self, batches: list[Batch]) -> list[list[int] | Exception]:
+        return [self._append(batch) for batch in batches]
+
+    def _append(self, batch: Batch) -> list[int] | Exception:
+        """Under the root row's lock: the numbers have one writer at a time, and epochs are read from the rows."""
+        with transaction.atomic():
+            if not Run.objects.select_for_update().filter(id=batch.tree).exists():
+                return [-1] * len(batch.frames)
+            runs = {frame.source.run for frame in batch.frames}
+            epochs = {
+                str(key): value for key, value in Run.objects.filter(id__in=runs).values_list("id", "lease_epoch")
+            }
+            keys = {frame.key for frame in batch.frames if frame.key}
+            seen = set(StreamFrame.objects.filter(tree_id=UUID(batch.tree), key__in=keys).values_list("key", flat=True))
+            last = StreamFrame.objects.filter(tree_id=UUID(batch.tree)).aggregate(last=Max("seq"))["last"] or 0
+            numbers, rows = [], []
+            for frame in batch.frames:
+                if frame.source.epoch < epochs.get(frame.source.run, 0):
+                    numbers.append(-1)
+                elif frame.key and frame.key in seen:
+                    numbers.append(0)
+                else:
+                    last += 1
+                    seen.add(frame.key)
+                    rows.append(StreamFrame(tree_id=batch.tree, seq=last, key=frame.key, body=frame.body()))
+                    numbers.append(last)
+            StreamFrame.objects.bulk_create(rows)
+        return numbers
+
+    def read(self, tree: str, after: int, limit: int) -> list[dict[str, Any]] | None:
+        rows = StreamFrame.objects.filter(tree_id=UUID(tree), seq__gt=after).order_by("seq").values_list("seq", "body")
+        return [{"seq": seq, **body} for seq, body in rows[:limit]]
+
+    def expire(self, tree: str) -> None:
+        """Kept until the prune: the table is the archive."""
+
+    def ping(self) -> None:
+        connection.ensure_connection()
+
+    def watch(self, tree: str) -> AbstractAsyncContextManager[AsyncIterator[None]]:
+        return ticking(TICK_S)

@@ -1,0 +1,180 @@
+"""The event buffer in Valkey or Redis: number, append and hint in one script, pipelined for all trees of a flush."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import redis
+import redis.asyncio
+from pydantic_core import from_json, to_json
+
+from ravi_django.conf import conf
+from ravi_django.runtime.buffer import POLL_S, Batch, Lost, MarkReached
+
+# KEYS: meta hash (n: last number, e:<run>: newest epoch seen), stream of frames, set of durable keys.
+# ARGV: start ("fresh": from 0, "restart": from the mark, "go": must be there), mark, ttl, channel,
+# then run, epoch, key, body for each frame.
+_APPEND = """
+local n = redis.call('HGET', KEYS[1], 'n')
+if not n then
+  if ARGV[1] == 'fresh' then n = 0
+  elseif ARGV[1] == 'restart' then n = tonumber(ARGV[2])
+  else return 'lost' end
+end
+n = tonumber(n)
+if ARGV[1] ~= 'restart' and n + (#ARGV - 4) / 4 > tonumber(ARGV[2]) then return {'mark', n} end
+local first, out = n, {}
+for i = 5, #ARGV, 4 do
+  local field, epoch = 'e:' .. ARGV[i], tonumber(ARGV[i + 1])
+  local seen = tonumber(redis.call('HGET', KEYS[1], field) or '-1')
+  if epoch < seen then
+    out[#out + 1] = -1
+  elseif ARGV[i + 2] ~= '' and redis.call('SADD', KEYS[3], ARGV[i + 2]) == 0 then
+    out[#out + 1] = 0
+  else
+    if epoch > seen then redis.call('HSET', KEYS[1], field, epoch) end
+    n = n + 1
+    redis.call('XADD', KEYS[2], n .. '-0', 'f', ARGV[i + 3])
+    out[#out + 1] = n
+  end
+end
+redis.call('HSET', KEYS[1], 'n', n)
+for k = 1, 3 do redis.call('EXPIRE', KEYS[k], ARGV[3]) end
+if n > first then redis.call('PUBLISH', ARGV[4], n) end
+return out
+"""
+
+
+class ValkeyBuffer:
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._client = redis.Redis.from_url(url, socket_timeout=5, socket_connect_timeout=2)
+        self._script = self._client.register_script(_APPEND)
+        self._hubs: WeakKeyDictionary[asyncio.AbstractEventLoop, _Hub] = WeakKeyDictionary()
+
+    def append(self, batches: list[Batch]) -> list[list[int] | Exception]:
+        pipe = self._client.pipeline(transaction=False)
+        for batch in batches:
+            start = "restart" if batch.restart else "fresh" if batch.fresh else "go"
+            args: list[Any] = [start, batch.mark, conf.STREAM_TTL_S, _channel(batch.tree)]
+            for frame in batch.frames:
+                args += [frame.source.run, frame.source.epoch, frame.key, to_json(frame.body())]
+            self._script(keys=_keys(batch.tree), args=args, client=pipe)
+        return [_outcome(reply) for reply in pipe.execute(raise_on_error=True)]
+
+    def read(self, tree: str, after: int, limit: int) -> list[dict[str, Any]] | None:
+        meta, stream, _ = _keys(tree)
+        pipe = self._client.pipeline(transaction=False)
+        pipe.exists(meta)
+        pipe.xrange(stream, min=f"({after}-0" if after > 0 else "-", count=limit)
+        exists, rows = pipe.execute()
+        if not exists:
+            return None
+        return [{"seq": int(number.split(b"-")[0]), **from_json(fields[b"f"])} for number, fields in rows]
+
+    def expire(self, tree: str) -> None:
+        pipe = self._client.pipeline(transaction=False)
+        for key in _keys(tree):
+            pipe.expire(key, conf.STREAM_DONE_TTL_S)
+        pipe.execute()
+
+    def ping(self) -> None:
+        self._client.ping()
+
+    def watch(self, tree: str) -> AbstractAsyncContextManager[AsyncIterator[None]]:
+        loop = asyncio.get_running_loop()
+        hub = self._hubs.get(loop)
+        if hub is None:
+            hub = self._hubs[loop] = _Hub(self._url)
+        return hub.watch(_channel(tree))
+
+
+def _keys(tree: str) -> list[str]:
+    return [f"ravi:{{{tree}}}:m", f"ravi:{{{tree}}}:s", f"ravi:{{{tree}}}:k"]
+
+
+def _channel(tree: str) -> str:
+    return f"ravi:{{{tree}}}"
+
+
+def _outcome(reply: Any) -> list[int] | Exception:
+    if reply == b"lost":
+        return Lost()
+    if reply and reply[0] == b"mark":
+        return MarkReached(int(reply[1]))
+    return [int(number) for number in reply]
+
+
+class _Hub:
+    """One subscription connection for all readers of an event loop, however many sockets it serves."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._watchers: dict[str, set[asyncio.Event]] = {}
+        self._pubsub: Any = None
+        self._reader: asyncio.Task[None] | None = None
+        self._lock = asyncio.Lock()
+
+    @asynccontextmanager
+    async def watch(self, channel: str) -> AsyncIterator[AsyncIterator[None]]:
+        event = asyncio.Event()
+        async with self._lock:
+            watchers = self._watchers.setdefault(channel, set())
+            watchers.add(event)
+            with suppress(redis.RedisError, OSError):  # readers then go by the clock until the next try
+                await self._subscribe(channel)
+        try:
+            yield self._hints(event)
+        finally:
+            async with self._lock:
+                watchers.discard(event)
+                if not watchers:
+                    del self._watchers[channel]
+                    with suppress(redis.RedisError, OSError):
+                        await self._unsubscribe(channel)
+
+    async def _hints(self, event: asyncio.Event) -> AsyncIterator[None]:
+        while True:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(event.wait(), POLL_S)
+            event.clear()
+            yield
+
+    async def _subscribe(self, channel: str) -> None:
+        if self._pubsub is None:
+            client = redis.asyncio.from_url(self._url, socket_connect_timeout=2, health_check_interval=15)
+            self._pubsub = client.pubsub(ignore_subscribe_messages=True)
+        await self._pubsub.subscribe(channel)
+        if self._reader is None or self._reader.done():
+            self._reader = asyncio.create_task(self._read())
+
+    async def _unsubscribe(self, channel: str) -> None:
+        if self._pubsub is None:
+            return
+        await self._pubsub.unsubscribe(channel)
+        if not self._watchers:
+            reader, self._reader = self._reader, None
+            pubsub, self._pubsub = self._pubsub, None
+            if reader is not None:
+                reader.cancel()
+                with suppress(asyncio.CancelledError):
+                    await reader
+            await pubsub.aclose()
+            await pubsub.connection_pool.aclose()
+
+    async def _read(self) -> None:
+        """Turn published hints into events. redis-py reconnects and subscribes again by itself; what was missed
+        meanwhile is found by the readers' own clock."""
+        while True:
+            try:
+                message = await self._pubsub.get_message(timeout=None)
+            except (redis.RedisError, OSError):
+                await asyncio.sleep(0.5)
+                continue
+            if message is not None:
+                for event in self._watchers.get(message["channel"].decode(), ()):
+                    event.set()

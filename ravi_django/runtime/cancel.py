@@ -1,0 +1,35 @@
+"""Cancelling a run, for every surface."""
+
+from __future__ import annotations
+
+import logging
+from uuid import UUID
+
+from django.db import transaction
+
+from ravi_django.models import Run
+from ravi_django.runtime import dispatch, publish, store
+
+log = logging.getLogger("ravi.cancel")
+
+
+def cancel(run_id: UUID | str, reason: str) -> None:
+    """Ask for a run's cancellation. One that nobody leases ends at once, and its stream with it; a leased one is told
+    by the next heartbeat.
+
+    Raises IllegalTransitionError when the run has ended already.
+    """
+    promoted = store.request_cancel(run_id, reason)
+    if promoted is not None:
+        dispatch.on_commit(promoted)
+    run = Run.objects.get(id=run_id)
+    if run.is_terminal and run.parent_id is None:
+        transaction.on_commit(lambda: _publish_end(run), robust=True)
+
+
+def _publish_end(run: Run) -> None:
+    """No worker will: without this, whoever watches would wait for the sweep."""
+    try:
+        publish.republish(str(run.id))
+    except Exception as error:
+        log.warning("run %s: its end is not published yet: %s", run.id, error, extra={"action": "publish.failed"})

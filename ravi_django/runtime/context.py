@@ -1,0 +1,186 @@
+"""What an agent's run is given: every effect asks the journal first, and is recorded before its result is used."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from ravi_django.agents.toolbox import Toolbox
+from ravi_django.kernel import (
+    Agent,
+    AgentId,
+    ChatMessage,
+    ChatModel,
+    GenerationOptions,
+    InvalidInputError,
+    Message,
+    ModelResponse,
+    RunMeta,
+    ToolExecutionResult,
+    TopicId,
+)
+from ravi_django.runtime import history, llm_calls, paths, tool_calls
+from ravi_django.runtime.effects import Effects
+from ravi_django.runtime.entries import Entry, NewTurn
+
+log = logging.getLogger("ravi.context")
+
+_current: ContextVar[DurableContext | None] = ContextVar("ravi_context", default=None)
+
+
+def current_context() -> DurableContext | None:
+    """The context of the run that this code belongs to; None outside of runs."""
+    return _current.get()
+
+
+class DurableContext:
+    """The RunContext of one lease. See `kernel/contracts.py` for what the methods promise."""
+
+    def __init__(self, agent: Agent, effects: Effects, meta: RunMeta) -> None:
+        run = effects.lease.run
+        self.effects = effects
+        self.agent_id: AgentId = agent.id
+        self.run_id = str(run.id)
+        self.session_id = str(run.session_id)
+        self.user_id = None if run.owner_id is None else str(run.owner_id)
+        self.tenant_id: str = run.tenant
+        self.meta = meta
+        self.toolbox = Toolbox.of(getattr(agent, "tools", None))
+        self.model: ChatModel | None = getattr(agent, "model", None)
+        self.output: Any = None  # what was replied last
+        self.replied = False
+        self.turns_known = run.next_turn  # history turns of this run that are stored or waiting to be
+
+    # ------------------------------------------------------------------------------------------- effects
+
+    async def llm(
+        self,
+        messages: Sequence[ChatMessage],
+        *,
+        options: GenerationOptions | None = None,
+        model: ChatModel | None = None,
+    ) -> ModelResponse:
+        chosen = model or self.model
+        if chosen is None:
+            raise InvalidInputError(
+                f"agent {self.agent_id} has no model; give it one, or ctx.llm(model=…)", field="model"
+            )
+        return await llm_calls.call(self, chosen, messages, options or GenerationOptions())
+
+    async def tool(self, name: str, /, **arguments: Any) -> ToolExecutionResult:
+        return await tool_calls.call(self, name, arguments)
+
+    async def reply(self, message: Message, result: Any) -> None:
+        """Answer a message. The last reply is the run's output; it is stored when the run ends."""
+        self.output, self.replied = result, True
+
+    async def emit(self, topic: TopicId, data: Any) -> None:
+        """Publish to a topic's followers."""
+        path = self._path()
+        if await self.effects.recall(path, "emit", str(topic), None, None) is not None:
+            return
+        async with self.effects.performing():
+            await self.effects.record(Entry(kind="emit", path=path, name=str(topic), result=data))
+
+    async def log(self, kind: str, data: Any = None) -> None:
+        path = self._path()
+        row = self.effects.journal.find(path)
+        if row is not None:
+            self.effects.identity(row, "log", kind, None)
+            self.effects.journal.take_now(row)
+        else:
+            self.effects.note(Entry(kind="log", path=path, name=kind, result=data))
+
+    _log = log
+
+    # ---------------------------------------------------------------------------------- deterministic values
+
+    def now(self) -> datetime:
+        path = self._path()
+        row = self.effects.journal.find(path)
+        if row is not None:
+            self.effects.identity(row, "now", "", None)
+            self.effects.journal.take_now(row)
+            return datetime.fromisoformat(row.result)
+        present = self.effects.present()
+        self.effects.note(Entry(kind="now", path=path, result=present.isoformat()))
+        return present
+
+    def random(self) -> float:
+        return random.Random(self._seed("random")).random()  # noqa: S311 - reproducible on purpose
+
+    def uuid(self) -> UUID:
+        return UUID(bytes=self._seed("uuid")[:16], version=4)
+
+    def _seed(self, what: str) -> bytes:
+        run = self.effects.lease.run
+        return hashlib.sha256(f"{run.id}:{run.generation}:{self._path()}:{what}".encode()).digest()
+
+    # ------------------------------------------------------------------------------------------- control
+
+    def check(self) -> None:
+        self.meta.cancellation.check()
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same for every attempt of the tool call that this code belongs to."""
+        scope = paths.current()
+        run = self.effects.lease.run
+        place = scope.prefix if scope is not None else ""
+        return hashlib.sha256(f"{run.id}:{run.generation}:{place}".encode()).hexdigest()
+
+    @contextmanager
+    def scope(self, name: str, *, call_id: str = "") -> Iterator[None]:
+        with paths.entered(self._scope().for_name(name, call_id)):
+            yield
+
+    def _scope(self) -> paths.Scope:
+        scope = paths.current()
+        if scope is None:
+            raise RuntimeError(
+                "this code runs outside of the run's own tasks; use asyncio.create_task, gather or a TaskGroup "
+                "inside the agent, not threads or other loops"
+            )
+        return scope
+
+    def _path(self) -> str:
+        return self._scope().next_path()
+
+    # ------------------------------------------------------------------------------------------- history
+
+    def remember(self, agent_id: AgentId, session_id: str, messages: Sequence[ChatMessage], start: int) -> None:
+        """Store turns with the next commit; those stored in an earlier lease are known by their index."""
+        for place, message in enumerate(messages, start):
+            if place >= self.turns_known:
+                self.effects.turns.append(NewTurn(UUID(str(session_id)), str(agent_id), message))
+                self.turns_known += 1
+
+    async def read_history(self, agent_id: AgentId, *, limit: int | None, offset: int) -> list[ChatMessage]:
+        """The session's earlier turns; the position is journaled, so a replay reads the same ones."""
+        path = self._path()
+        row = self.effects.journal.find(path)
+        if row is not None:
+            self.effects.identity(row, "history.read", str(agent_id), None)
+            self.effects.journal.take_now(row)
+            position = row.result["position"]
+        else:
+            position = self.effects.lease.run.session.next_position
+        messages: list[ChatMessage] = []
+        if position:  # a new conversation has nothing to read
+            messages = await self.effects.database.call(
+                history.read, agent_id, self.session_id, limit=limit, offset=offset, before=position
+            )
+        digest = hashlib.sha256(b"".join(message.digest for message in messages)).hexdigest()[:32]
+        if row is None:
+            result = {"position": position, "count": len(messages), "digest": digest}
+            self.effects.note(Entry(kind="history.read", path=path, name=str(agent_id), result=result))
+        elif row.result["digest"] != digest:
+            self.effects.note_drift(path, ["history"])
+        return messages

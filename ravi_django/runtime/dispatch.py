@@ -1,0 +1,51 @@
+"""Hints: "there may be work on this run". They can be lost, late, doubled or reordered; the row is the truth."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+from django.db import transaction
+
+from ravi_django.conf import conf
+
+log = logging.getLogger("ravi.dispatch")
+
+
+def on_commit(run_id: UUID | str, send_hint: Callable[[UUID | str], Any] | None = None) -> None:
+    """Hint once the caller's transaction has committed; never raises into it."""
+    transaction.on_commit(lambda: _guarded(send_hint or send, run_id), robust=True)
+
+
+def _guarded(send_hint: Callable[[UUID | str], Any], run_id: UUID | str) -> None:
+    try:
+        send_hint(run_id)
+    except Exception as error:
+        # The commit stands: the sweep will find the row when the broker is back.
+        log.warning("run %s: no hint sent: %s", run_id, error, extra={"action": "dispatch.failed"})
+
+
+def send(run_id: UUID | str) -> None:
+    """Hint now, by the configured engine. Raises what the broker raises."""
+    if conf.ENGINE == "inline":
+        from ravi_django.runtime.worker import get_worker
+
+        get_worker().hint(run_id)
+        return
+    from ravi_django.tasks import run
+
+    run.apply_async(args=(str(run_id),), retry=False, ignore_result=True)
+
+
+def send_many(run_ids: list[UUID]) -> int:
+    """Hint several; one failing does not stop the rest. Returns how many went out."""
+    sent = 0
+    for run_id in run_ids:
+        try:
+            send(run_id)
+            sent += 1
+        except Exception as error:
+            log.warning("run %s: no hint sent: %s", run_id, error, extra={"action": "dispatch.failed"})
+    return sent

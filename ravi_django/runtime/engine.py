@@ -1,0 +1,344 @@
+"""The story of one lease: claim → load → drive → settle → release.
+
+An Engine drives any number of runs as coroutines on one event loop. Celery workers, `ravi_worker` and the in-process
+`Runtime` all use it; nothing in here knows which.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, cast
+from uuid import UUID
+
+from ravi_django.conf import conf
+from ravi_django.kernel import (
+    Agent,
+    AgentCrashError,
+    AgentId,
+    AgentNotFoundError,
+    CancellationError,
+    LeaseLostError,
+    Message,
+    RunContext,
+    RunMeta,
+    Supervision,
+    SuspendInterrupt,
+)
+from ravi_django.kernel.canonical import digest_of
+from ravi_django.kernel.supervision import ExecutionBudget, HistoryRetention, Priority
+from ravi_django.models import Status
+from ravi_django.runtime import bodies, frames, paths, settle, store
+from ravi_django.runtime import context as contexts
+from ravi_django.runtime.database import DatabaseThreads
+from ravi_django.runtime.effects import Effects, Stop
+from ravi_django.runtime.entries import Entry
+from ravi_django.runtime.heartbeat import Heartbeat
+from ravi_django.runtime.publish import Publisher
+from ravi_django.runtime.registry import get_agent, known_addresses, spec_of
+from ravi_django.runtime.replay import Journal
+from ravi_django.runtime.settle import Outcome
+from ravi_django.runtime.store import Lease
+
+log = logging.getLogger("ravi.engine")
+
+
+@dataclass(slots=True)
+class Active:
+    """A run that this process drives now."""
+
+    lease: Lease
+    effects: Effects
+    task: asyncio.Task[Any] | None = None
+    lost: bool = False
+
+
+class Engine:
+    """Make it inside the event loop that it shall use; `close` drains it."""
+
+    def __init__(self, *, name: str | None = None, on_promoted: Callable[[UUID], None] | None = None) -> None:
+        self.name = name or f"{socket.gethostname()}:{os.getpid()}:{os.urandom(3).hex()}"
+        self.loop = asyncio.get_running_loop()
+        self.active: dict[UUID, Active] = {}
+        self.draining = False
+        self.database = DatabaseThreads(int(conf.DB_THREADS))
+        self.publisher = Publisher()
+        self._tools = ThreadPoolExecutor(int(conf.TOOL_THREADS), thread_name_prefix="ravi-tool")
+        self._leases: set[asyncio.Task[Any]] = set()
+        self._looking = False
+        self.settled = asyncio.Event()  # set, and replaced, whenever a lease ends
+        self._on_promoted = on_promoted
+        self._restore_task_factory = paths.install(self.loop)
+        self.heartbeat = Heartbeat(self)
+        self.heartbeat.start()
+
+    # -------------------------------------------------------------------------------------------- one lease
+
+    async def drive(self, run_id: UUID | str) -> bool:
+        """One lease of a run, if it can be had: claim, load, drive, settle, release. Says whether it was had."""
+        if self.draining or len(self.active) >= conf.MAX_RUNS:
+            return False  # the row stays claimable; the sweep hints it again
+        lease = await self.database.call(store.claim, run_id, self.name)
+        if lease is None:
+            return False
+        await self._drive_lease(lease)
+        return True
+
+    async def _drive_lease(self, lease: Lease) -> None:
+        active = None
+        try:
+            agent, active, inbox = await self._load(lease)
+            outcome = await self._run(agent, active, inbox)
+            await self._settle(active, outcome)
+        except LeaseLostError as error:
+            log.warning("run %s: %s", lease.run_id, error, extra={"action": "lease.lost"})
+        except settle.NotDrivable as error:
+            await self._set_aside(lease, error)
+        except Exception:
+            log.exception("run %s: could not be driven", lease.run_id, extra={"action": "lease.failed"})
+        finally:
+            self.active.pop(lease.run_id, None)
+            ended, self.settled = self.settled, asyncio.Event()
+            ended.set()
+
+    async def _load(self, lease: Lease) -> tuple[Agent, Active, list[Message]]:
+        """Find the agent, read journal and inbox, and count the run as ours."""
+        if lease.run.crashes >= conf.MAX_ATTEMPTS:
+            raise settle.NotDrivable(AgentCrashError(lease.run_id, lease.run.agent), block=True)
+        try:
+            agent = get_agent(lease.run.agent)
+        except AgentNotFoundError as error:
+            raise settle.NotDrivable(error, block=lease.run.attempts + 1 >= conf.MAX_ATTEMPTS) from error
+        loaded = await self.database.call(store.load, lease)
+        self.publisher.open(lease.run)
+        effects = Effects(
+            lease,
+            Journal(loaded.journal),
+            database=self.database,
+            publisher=self.publisher,
+            run_sync=self._run_sync,
+            inbox_upto=loaded.inbox[-1][0] if loaded.inbox else None,
+            noted={row.path for row in loaded.journal if row.path.startswith("@")},
+        )
+        active = self.active[lease.run_id] = Active(lease, effects)
+        if self.draining:
+            effects.drain()
+        if lease.run.crashes:  # what the dead worker had recorded may not be out
+            for row in loaded.journal:
+                self.publisher.emit(*frames.durable(effects.source, row, row.seq))
+        await self._note_beginning(agent, effects)
+        return agent, active, [Message.model_validate(body) for _, body in loaded.inbox]
+
+    async def _note_beginning(self, agent: Agent, effects: Effects) -> None:
+        """The run's first row pins the agent's spec; every later lease leaves a row too. They ride on an effect."""
+        lease = effects.lease
+        spec = spec_of(agent)
+        digest = digest_of(spec)
+        await bodies.keep(self.database, {digest: lambda: spec})
+        started = Entry("run.started", "@started", result={"spec": digest, "worker": self.name})
+        effects.note_once(started)
+        if started in effects.notes:  # it will be the next row: whoever watches need not wait for the commit
+            self.publisher.emit(*frames.durable(effects.source, started, lease.run.next_seq))
+        if lease.epoch > 1:
+            effects.note(Entry("run.resumed", f"@resumed.{lease.epoch}", result={"worker": self.name}))
+
+    async def _run(self, agent: Agent, active: Active, inbox: list[Message]) -> Outcome:
+        """Run the agent's code from the top to its end, or to what stops it."""
+        effects = active.effects
+        meta = _meta(active.lease, effects)
+        ctx = contexts.DurableContext(agent, effects, meta)
+        children: set[asyncio.Task[Any]] = set()
+        scope = paths.Scope(on_task=lambda task: _keep(children, task))
+
+        async def story() -> Any:
+            contexts._current.set(ctx)
+            paths._scope.set(scope)
+            return await agent.run(cast(RunContext, ctx), inbox)
+
+        active.task = asyncio.create_task(story(), name=f"ravi-run-{active.lease.run_id}")
+        if active.lease.run.cancel_requested_at is not None:
+            self.cancel(active, active.lease.run.cancel_reason)
+        alarm = self._set_deadline(active, meta)
+        try:
+            returned = await active.task
+            return Outcome.of_return(ctx, returned)
+        except (Exception, SuspendInterrupt, asyncio.CancelledError) as error:
+            return self._outcome_of(active, error)
+        finally:
+            if alarm is not None:
+                alarm.cancel()
+            await _end_children(children)
+
+    def _outcome_of(self, active: Active, error: BaseException) -> Outcome:
+        effects = active.effects
+        if active.lost:
+            raise LeaseLostError(active.lease.run_id, active.lease.epoch)
+        if effects.stop is not None and not isinstance(error, Exception):
+            return Outcome.of_stop(effects.stop, active.lease)
+        if effects.token.cancelled and isinstance(error, asyncio.CancelledError | CancellationError):
+            return Outcome.of_cancel(effects.token.reason or "cancelled")
+        return Outcome.of_error(error)
+
+    async def _settle(self, active: Active, outcome: Outcome) -> None:
+        """Record how the lease ended, tell whoever watches, and give the lease back."""
+        effects, lease = active.effects, active.lease
+        entries, turns = effects.take_pending(*outcome.entries(lease))
+        first, promoted = await self.database.call(settle.write, lease, outcome, entries, turns)
+        effects.published(entries, first)
+        if outcome.status in (Status.COMPLETED, Status.FAILED, Status.CANCELLED) and lease.run.parent_id is None:
+            self.publisher.emit(frames.stream_done(effects.source, outcome.status))
+        if promoted is not None:
+            self.promote(promoted)
+        if outcome.retry_in is not None:
+            self.loop.call_later(outcome.retry_in, self.hint, lease.run_id)
+
+    async def _set_aside(self, lease: Lease, error: settle.NotDrivable) -> None:
+        """A run that cannot be driven here goes back for another worker, or to an operator."""
+        log.warning("run %s: %s", lease.run_id, error, extra={"action": "lease.not_drivable"})
+        await self.database.call(settle.set_aside, lease, error)
+
+    # --------------------------------------------------------------------------------------------- many leases
+
+    def hint(self, run_id: UUID | str) -> asyncio.Task[bool] | None:
+        """Try for the lease of a run, in the background. On the loop's thread."""
+        if self.draining:
+            return None
+        return self._background(self.drive(run_id))
+
+    def _background(self, coro: Any) -> asyncio.Task[Any]:
+        task = asyncio.create_task(coro)
+        self._leases.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._leases.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("a lease failed: %s", task.exception(), exc_info=task.exception())
+        elif not task.cancelled() and task.result():
+            self.look()
+
+    def look(self) -> None:
+        """Look for the next claimable run; one look at a time."""
+        if not self._looking and not self.draining and len(self.active) < conf.MAX_RUNS:
+            self._looking = True
+            self._background(self._look())
+
+    async def _look(self) -> bool:
+        try:
+            lease = await self.database.call(store.claim_next, self.name, known_addresses())
+        finally:
+            self._looking = False
+        if lease is None:
+            return False
+        self.look()
+        await self._drive_lease(lease)
+        return True
+
+    def promote(self, run_id: UUID) -> None:
+        if self._on_promoted is not None:
+            self._on_promoted(run_id)
+        else:
+            self.hint(run_id)
+
+    def verdict(self, run_id: UUID, epoch: int, verdict: str) -> None:
+        """What the heartbeat learned of a lease: "cancel" or "lost"."""
+        active = self.active.get(run_id)
+        if active is None or active.lease.epoch != epoch:
+            return
+        if verdict == "lost":
+            active.lost = True
+            if active.task is not None:
+                active.task.cancel()
+        elif verdict == "cancel":
+            self.cancel(active, "cancelled")
+
+    def cancel(self, active: Active, reason: str) -> None:
+        if not active.effects.token.cancelled:
+            active.effects.token.cancel(reason or "cancelled")
+        if active.task is not None:
+            active.task.cancel()
+
+    def cancel_run(self, run_id: UUID) -> None:
+        """A cancellation that was just asked for in this process need not wait for a heartbeat."""
+        if active := self.active.get(run_id):
+            self.cancel(active, "cancelled")
+
+    def _set_deadline(self, active: Active, meta: RunMeta) -> asyncio.TimerHandle | None:
+        if meta.deadline is None:
+            return None
+        remaining = (meta.deadline - active.effects.present()).total_seconds()
+        return self.loop.call_later(max(0.0, remaining), self.cancel, active, settle.DEADLINE)
+
+    async def _run_sync(self, function: Callable[..., Any], *args: Any) -> Any:
+        return await self.loop.run_in_executor(self._tools, function, *args)
+
+    # --------------------------------------------------------------------------------------------- the end
+
+    async def close(self, drain_s: float | None = None) -> None:
+        """Stop claiming, start no new effect, give open calls time, release the rest as pending, flush, stop."""
+        self.draining = True
+        for active in list(self.active.values()):
+            active.effects.drain()
+        if self._leases:
+            await asyncio.wait(self._leases, timeout=conf.DRAIN_S if drain_s is None else drain_s)
+        for active in list(self.active.values()):
+            active.effects.stop = active.effects.stop or Stop("drain")
+            if active.task is not None:
+                active.task.cancel()
+        if self._leases:
+            await asyncio.wait(self._leases, timeout=5)
+        self._restore_task_factory()
+        await asyncio.to_thread(self._close_threads)
+
+    def _close_threads(self) -> None:
+        self.heartbeat.stop()
+        self.publisher.close()
+        self._tools.shutdown(wait=False, cancel_futures=True)
+        self.database.close()
+
+
+def _meta(lease: Lease, effects: Effects) -> RunMeta:
+    run = lease.run
+    budget = ExecutionBudget.model_validate(run.budget or {})
+    limits = [run.deadline] if run.deadline else []
+    if budget.deadline_s and run.started_at:
+        limits.append(run.started_at + timedelta(seconds=budget.deadline_s))
+    agent = AgentId.parse(run.agent)
+    return RunMeta(
+        run_id=str(run.id),
+        cancellation=effects.token,
+        supervision=Supervision(
+            run_id=str(run.id),
+            session_id=str(run.session_id),
+            root_id=agent if run.root is None else AgentId.parse(run.root.agent),
+            parent_id=None if run.parent is None else AgentId.parse(run.parent.agent),
+            depth=run.depth,
+            execution_budget=budget,
+            retention=HistoryRetention.PERMANENT if run.parent_id is None else HistoryRetention.RUN,
+            priority=Priority(run.priority),
+        ),
+        deadline=min(limits, default=None),
+        trace_id=str(run.tree_id),
+        tenant_id=run.tenant or None,
+    )
+
+
+def _keep(children: set[asyncio.Task[Any]], task: asyncio.Task[Any]) -> None:
+    children.add(task)
+    task.add_done_callback(children.discard)
+
+
+async def _end_children(children: set[asyncio.Task[Any]]) -> None:
+    """Tasks that the agent's code left behind end with it, before the lease does."""
+    left = [task for task in children if not task.done()]
+    for task in left:
+        task.cancel()
+    if left:
+        await asyncio.wait(left, timeout=5)

@@ -1,0 +1,181 @@
+"""Journal rows on their way in and out of the database."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from pydantic_core import to_json
+
+from ravi_django.conf import conf
+from ravi_django.kernel import ChatMessage, Usage
+from ravi_django.models import Blob, JournalEntry, Phase, uuid7
+
+BLOB_KEY = "$blob"  # {"$blob": sha256, "size": bytes} stands for a value that lies in Blob
+SCHEMA = 1  # version of the payloads' form
+
+
+@dataclass(slots=True)
+class Entry:
+    """A row to append. Times are given by the database: finished now, started `elapsed_s` before."""
+
+    kind: str
+    path: str
+    name: str = ""
+    phase: str = "result"
+    attempt: int = 1
+    request: Any = None
+    result: Any = None
+    error: dict[str, Any] | None = None
+    digests: dict[str, Any] | None = None
+    usage: Usage | None = None
+    cost: float | None = None
+    inbox_upto: int | None = None
+    elapsed_s: float = 0.0
+    id: UUID = field(default_factory=uuid7)
+
+    @property
+    def is_effect(self) -> bool:
+        return self.kind in ("llm.call", "tool.call")
+
+
+@dataclass(frozen=True, slots=True)
+class NewTurn:
+    """A history turn to write with the next append."""
+
+    session_id: UUID
+    agent: str
+    message: ChatMessage
+
+
+@dataclass(slots=True)
+class Recorded:
+    """A row as replay reads it."""
+
+    seq: int
+    path: str
+    attempt: int
+    phase: str
+    kind: str
+    name: str
+    request: Any
+    digests: dict[str, Any] | None
+    result: Any
+    error: dict[str, Any] | None
+    input_tokens: int | None
+    cached_tokens: int | None
+    output_tokens: int | None
+    reasoning_tokens: int | None
+    cost: Any
+    inbox_upto: int | None
+    finished_at: datetime
+
+    FIELDS = (
+        "seq",
+        "path",
+        "attempt",
+        "phase",
+        "kind",
+        "name",
+        "request",
+        "digests",
+        "result",
+        "error",
+        "input_tokens",
+        "cached_tokens",
+        "output_tokens",
+        "reasoning_tokens",
+        "cost",
+        "inbox_upto",
+        "finished_at",
+    )
+
+    @property
+    def usage(self) -> Usage:
+        return Usage(
+            input_tokens=self.input_tokens or 0,
+            cached_tokens=self.cached_tokens or 0,
+            output_tokens=self.output_tokens or 0,
+            reasoning_tokens=self.reasoning_tokens or 0,
+        )
+
+
+def dumps(value: Any) -> str | None:
+    """JSON text of a column; None stays NULL."""
+    return None if value is None else to_json(value).decode()
+
+
+def make_blob(body: bytes, *, compress: bool = False) -> Blob:
+    digest = hashlib.sha256(body).hexdigest()
+    stored = zlib.compress(body, 6) if compress else body
+    return Blob(id=digest, body=stored, encoding="json+zlib" if compress else "json", size=len(body))
+
+
+def blob_value(blob: Blob) -> Any:
+    body = bytes(blob.body)
+    return json.loads(zlib.decompress(body) if blob.encoding == "json+zlib" else body)
+
+
+def externalize(entry: Entry) -> list[Blob]:
+    """Replace values of the entry that are too big for a row by references; returns the blobs to write first."""
+    blobs = []
+    for name in ("request", "result"):
+        value = getattr(entry, name)
+        if value is None:
+            continue
+        body = to_json(value)
+        if len(body) > conf.INLINE_BYTES:
+            blob = make_blob(body, compress=True)
+            setattr(entry, name, {BLOB_KEY: blob.id, "size": blob.size})
+            blobs.append(blob)
+    return blobs
+
+
+def internalize(rows: list[Any]) -> None:
+    """Put the values of referenced blobs back, for all rows in one query. Rows have `request` and `result`."""
+    places = [(row, name) for row in rows for name in ("request", "result") if _blob_id(getattr(row, name))]
+    if not places:
+        return
+    ids = {_blob_id(getattr(row, name)) for row, name in places}
+    values: dict[str | None, Any] = {blob.id: blob_value(blob) for blob in Blob.objects.filter(id__in=ids)}
+    for row, name in places:
+        setattr(row, name, values[_blob_id(getattr(row, name))])
+
+
+def _blob_id(value: Any) -> str | None:
+    return value.get(BLOB_KEY) if isinstance(value, dict) and len(value) == 2 else None
+
+
+def journal_row(entry: Entry, *, run_id: UUID, seq: int, generation: int, epoch: int, now: Any, start: Any) -> Any:
+    """The entry as a model instance, for databases that append through the ORM."""
+    usage = entry.usage
+    return JournalEntry(
+        id=entry.id,
+        run_id=run_id,
+        seq=seq,
+        generation=generation,
+        path=entry.path,
+        attempt=entry.attempt,
+        phase=Phase(entry.phase),
+        kind=entry.kind,
+        name=entry.name,
+        request=json.loads(to_json(entry.request)),
+        digests=entry.digests,
+        result=json.loads(to_json(entry.result)),
+        error=entry.error,
+        input_tokens=usage.input_tokens if usage else None,
+        cached_tokens=usage.cached_tokens if usage else None,
+        output_tokens=usage.output_tokens if usage else None,
+        reasoning_tokens=usage.reasoning_tokens if usage else None,
+        cost=entry.cost,
+        inbox_upto=entry.inbox_upto,
+        schema=SCHEMA,
+        epoch=epoch,
+        started_at=start,
+        finished_at=now,
+    )

@@ -1,0 +1,55 @@
+"""Reading a run tree's events: one page, or following them. WebSocket, SSE and polling all come through here."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+from uuid import UUID
+
+from ravi_django.models import Run
+from ravi_django.runtime.buffer import get_buffer
+from ravi_django.runtime.database import readers
+from ravi_django.runtime.entries import blob_value
+
+PAGE = 500
+
+
+def page(tree: UUID | str, after: int = 0, limit: int = PAGE) -> tuple[list[dict[str, Any]], bool]:
+    """Frames above `after`, in order, and whether they end the stream. Reads the buffer, then the archive."""
+    found = get_buffer().read(str(tree), after, limit)
+    if found is None:
+        found = _archived(tree, after, limit)
+    return found, _is_end(tree, found, after, limit)
+
+
+def _is_end(tree: UUID | str, found: list[dict[str, Any]], after: int, limit: int) -> bool:
+    """The last frame is `stream.done` (or was read before), and the root is terminal: a retry goes on after it."""
+    if len(found) >= limit:
+        return False
+    if found and found[-1]["type"] != "stream.done":
+        return False
+    root = Run.objects.only("status", "published_at").get(id=tree)
+    if not root.is_terminal:
+        return False
+    return bool(found) or root.published_at is not None
+
+
+def _archived(tree: UUID | str, after: int, limit: int) -> list[dict[str, Any]]:
+    root = Run.objects.select_related("archive").get(id=tree)
+    if root.archive is None:
+        return []
+    return [frame for frame in blob_value(root.archive) if frame["seq"] > after][:limit]
+
+
+async def follow(tree: UUID | str, after: int = 0) -> AsyncIterator[dict[str, Any]]:
+    """Every frame above `after`, as they come; ends after `stream.done`."""
+    async with get_buffer().watch(str(tree)) as hints:
+        while True:
+            found, done = await readers().call(page, tree, after)
+            for frame in found:
+                yield frame
+                after = frame["seq"]
+            if done:
+                return
+            if not found:
+                await anext(hints)

@@ -1,0 +1,164 @@
+"""What a websocket, SSE or polling client sees: plain JSON frames, numbered over the whole run tree by the buffer.
+
+Durable frames derive from journal rows, so that they can be made again after a crash; their key, (run, journal seq,
+index), lets the buffer drop the second copy. Deltas, and the starts of calls, live in the buffer alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from ravi_django.kernel import AgentStep
+from ravi_django.models import Run
+
+CLIP = 4000  # characters of a tool's arguments or result in a frame; the journal has the whole
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Who a frame is from; the same for all frames of one lease."""
+
+    tree: str  # root run id: whose sequence numbers it
+    run: str
+    agent: str
+    parent: str | None
+    depth: int
+    epoch: int
+
+    @classmethod
+    def of(cls, run: Run, epoch: int | None = None) -> Source:
+        return cls(
+            tree=str(run.tree_id),
+            run=str(run.id),
+            agent=run.agent,
+            parent=str(run.parent_id) if run.parent_id else None,
+            depth=run.depth,
+            epoch=run.lease_epoch if epoch is None else epoch,
+        )
+
+
+@dataclass(slots=True)
+class Frame:
+    """A frame on its way to the buffer, which numbers it."""
+
+    source: Source
+    type: str
+    data: dict[str, Any]
+    key: str = ""  # set for durable frames
+
+    def body(self) -> dict[str, Any]:
+        source = self.source
+        return {
+            "type": self.type,
+            "run": source.run,
+            "agent": source.agent,
+            "parent": source.parent,
+            "depth": source.depth,
+            "ts": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            **self.data,
+        }
+
+    def absorb(self, later: Frame) -> bool:
+        """Take in a later delta of the same call, so that many tokens cost one frame."""
+        mine, its = self.data, later.data
+        if (
+            self.type != later.type
+            or "text" not in mine
+            or "call" not in mine
+            or self.source != later.source
+            or (mine["call"], mine["attempt"]) != (its.get("call"), its.get("attempt"))
+        ):
+            return False
+        mine["text"] += its["text"]
+        return True
+
+
+def delta(source: Source, type: str, text: str, *, call: str, attempt: str) -> Frame:
+    """A piece of a model's text. A new `attempt` of the same `call` replaces what the former one said."""
+    return Frame(source, type, {"text": text, "call": call, "attempt": attempt})
+
+
+def progress(source: Source, step: AgentStep, content: Any = None) -> Frame:
+    return Frame(source, "progress", {"step": step.value, "content": content})
+
+
+def stream_done(source: Source, reason: str) -> Frame:
+    return Frame(source, "stream.done", {"reason": reason}, key=f"{source.run}:done:{source.epoch}")
+
+
+def durable(source: Source, entry: Any, seq: int) -> list[Frame]:
+    """The frames that follow from a journal row (an Entry just appended, or a row read back)."""
+    found = _of_entry(entry)
+    return [Frame(source, type, data, key=f"{source.run}:{seq}:{index}") for index, (type, data) in enumerate(found)]
+
+
+def _of_entry(entry: Any) -> Iterable[tuple[str, dict[str, Any]]]:
+    if entry.phase != "result":
+        return []
+    match entry.kind:
+        case "run.started":
+            return [_step(AgentStep.STARTED, None)]
+        case "llm.call" if entry.error is None:
+            return [("completion", _completion(entry))]
+        case "tool.call":
+            return [_step(AgentStep.TOOL_RESULT, _tool_result(entry))]
+        case "run.completed":
+            return [_step(AgentStep.DONE, None)]
+        case "run.failed" | "run.blocked" | "run.cancelled" | "run.retried":
+            error = entry.error or {}
+            code, message = error.get("type", "Error"), error.get("message", "")
+            return [
+                _step(AgentStep.ERROR, {"status": entry.kind.removeprefix("run."), "type": code, "message": message}),
+                ("error", {"code": code, "message": message}),
+            ]
+        case _:
+            return []
+
+
+def _step(step: AgentStep, content: Any) -> tuple[str, dict[str, Any]]:
+    return "progress", {"step": step.value, "content": content}
+
+
+def _completion(entry: Any) -> dict[str, Any]:
+    usage = entry.usage
+    result = entry.result or {}
+    return {
+        "content": result.get("content", []),
+        "usage": usage.model_dump() if usage else {},
+        "cost": None if entry.cost is None else float(entry.cost),
+        "call": entry.path,
+    }
+
+
+def _tool_result(entry: Any) -> dict[str, Any]:
+    if entry.error is not None:
+        text, is_error = str(entry.error.get("message", "")), True
+    else:
+        result = entry.result or {}
+        text = "\n".join(block.get("text", "") for block in result.get("content", []) if block.get("type") == "text")
+        is_error = bool(result.get("is_error"))
+    call_id = (entry.request or {}).get("call_id", "")
+    return {"tool": entry.name, "call_id": call_id, "is_error": is_error, "text": text[:CLIP], "path": entry.path}
+
+
+def collapse(frames: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The sequence as it is kept once the tokens have expired: neighbouring deltas of a call become one `text.delta`
+    that says which numbers it stands for, `from_seq` to `seq`."""
+    kept: list[dict[str, Any]] = []
+    for frame in frames:
+        last = kept[-1] if kept else None
+        if last is not None and _same_call(last, frame):
+            last.setdefault("from_seq", last["seq"])
+            last["seq"] = frame["seq"]
+            last["text"] += frame["text"]
+        else:
+            kept.append(dict(frame))
+    return kept
+
+
+def _same_call(a: dict[str, Any], b: dict[str, Any]) -> bool:
+    same = all(a.get(key) == b.get(key) for key in ("type", "run", "call", "attempt"))
+    return same and a["type"] in ("text.delta", "reasoning.delta")

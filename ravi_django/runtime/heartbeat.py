@@ -1,0 +1,82 @@
+"""Renews all leases of a process, on a thread and a connection of its own: a busy event loop must not lose them."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+import traceback
+from typing import TYPE_CHECKING
+
+from django.db import connections
+
+from ravi_django.conf import conf
+from ravi_django.runtime import store
+from ravi_django.runtime.database import with_retry
+
+if TYPE_CHECKING:
+    from ravi_django.runtime.engine import Engine
+
+log = logging.getLogger("ravi.heartbeat")
+
+
+class Heartbeat(threading.Thread):
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(name="ravi-heartbeat", daemon=True)
+        self._engine = engine
+        self._loop_thread = threading.get_ident()  # made on the loop's thread
+        self._ticked = time.monotonic()
+        self._stop_asked = threading.Event()
+
+    def run(self) -> None:
+        while not self._stop_asked.is_set():
+            try:
+                self.beat()
+            except Exception:
+                log.exception("heartbeat failed", extra={"action": "heartbeat.failed"})
+            self._stop_asked.wait(conf.HEARTBEAT_S)
+        try:
+            with_retry(store.worker_gone, self._engine.name)
+        except Exception as error:
+            log.warning("could not sign off: %s", error, extra={"action": "heartbeat.sign_off"})
+        connections.close_all()
+
+    def stop(self) -> None:
+        self._stop_asked.set()
+        self.join(timeout=5)
+
+    def beat(self) -> None:
+        """One batched renewal. A loop that has not ticked for two lease times no longer drives its runs: let go."""
+        if self._stalled():
+            return
+        asked_at = time.monotonic()
+        held = list(self._engine.active.values())
+        leases = [(active.lease.run_id, active.lease.epoch) for active in held]
+        verdicts = store.heartbeat(self._engine.name, leases) if leases else {}
+        for active in held:
+            verdict = verdicts[active.lease.run_id]
+            if verdict != "lost":
+                active.effects.renewed_at = asked_at
+            if verdict != "ok":
+                args = (active.lease.run_id, active.lease.epoch, verdict)
+                self._engine.loop.call_soon_threadsafe(self._engine.verdict, *args)
+        store.worker_seen(self._engine.name, len(leases))
+
+    def _stalled(self) -> bool:
+        age = time.monotonic() - self._ticked
+        self._engine.loop.call_soon_threadsafe(self._tick)
+        if age < 2 * conf.LEASE_S:
+            return False
+        frame = sys._current_frames().get(self._loop_thread)
+        stack = "".join(traceback.format_stack(frame)) if frame else "?"
+        log.error(
+            "the event loop has not moved for %.0f s; its leases are let go. It is at:\n%s",
+            age,
+            stack,
+            extra={"action": "loop.stalled"},
+        )
+        return True
+
+    def _tick(self) -> None:
+        self._ticked = time.monotonic()

@@ -1,0 +1,120 @@
+"""Conversation history in the database: the turns of a session, keyed by agent and session.
+
+Inside a run, what is appended rides on the next effect's commit, and what was read is journaled as a position: turns
+are immutable, so that a replay reads the same conversation again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from asgiref.sync import sync_to_async
+from django.db import transaction
+from django.db.models import F, QuerySet
+
+from ravi_django.kernel import AgentId, ChatMessage
+from ravi_django.models import Session, Turn
+
+if TYPE_CHECKING:
+    from ravi_django.runtime.context import DurableContext
+
+
+class DjangoHistoryProvider:
+    """History provider over Session and Turn. Serves concurrent runs."""
+
+    async def append(
+        self, agent_id: AgentId, session_id: str, message: ChatMessage, *, run_id: str = "", index: int | None = None
+    ) -> None:
+        await self.append_many(agent_id, session_id, [message], run_id=run_id, start=index)
+
+    async def append_many(
+        self,
+        agent_id: AgentId,
+        session_id: str,
+        messages: Sequence[ChatMessage],
+        *,
+        run_id: str = "",
+        start: int | None = None,
+    ) -> None:
+        """Store messages; one that is there already under (run, index) is left as it is."""
+        ctx = _context_of(run_id)
+        if ctx is not None and start is not None:
+            ctx.remember(agent_id, session_id, messages, start)
+        else:
+            await sync_to_async(_append, thread_sensitive=False)(agent_id, session_id, messages, run_id, start)
+
+    async def get(
+        self, agent_id: AgentId, session_id: str, *, limit: int | None = None, offset: int = 0
+    ) -> list[ChatMessage]:
+        """The newest `limit` messages (all when None) after skipping `offset` of the newest, oldest first."""
+        ctx = _context_of(None)
+        if ctx is not None and str(ctx.session_id) == str(session_id):
+            return await ctx.read_history(agent_id, limit=limit, offset=offset)
+        found: list[ChatMessage] = await sync_to_async(read, thread_sensitive=False)(
+            agent_id, session_id, limit=limit, offset=offset
+        )
+        return found
+
+    async def count(self, agent_id: AgentId, session_id: str) -> int:
+        return int(await _turns(agent_id, session_id).acount())
+
+    async def clear(self, agent_id: AgentId, session_id: str) -> None:
+        await _turns(agent_id, session_id).adelete()
+
+    async def clear_run(self, agent_id: AgentId, session_id: str, run_id: str) -> None:
+        await _turns(agent_id, session_id).filter(run_id=run_id).adelete()
+
+
+def read(
+    agent_id: AgentId, session_id: str | UUID, *, limit: int | None = None, offset: int = 0, before: int | None = None
+) -> list[ChatMessage]:
+    """One query, whatever the length of the conversation. `before` is a position: what came later is not seen."""
+    rows = _turns(agent_id, session_id)
+    if before is not None:
+        rows = rows.filter(position__lt=before)
+    newest = rows.order_by("-position").values_list("role", "content", "name")
+    window = newest[offset:] if limit is None else newest[offset : offset + limit]
+    return [_message(*row) for row in reversed(window)]
+
+
+def _message(role: str, content: list[Any], name: str) -> ChatMessage:
+    return ChatMessage.model_validate({"role": role, "content": content, "name": name or None})
+
+
+def _turns(agent_id: AgentId, session_id: str | UUID) -> QuerySet[Turn]:
+    return Turn.objects.filter(session_id=session_id, agent=str(agent_id))
+
+
+def _append(
+    agent_id: AgentId, session_id: str, messages: Sequence[ChatMessage], run_id: str, start: int | None
+) -> None:
+    """Outside a run: positions are given under the session's lock."""
+    with transaction.atomic():
+        Session.objects.filter(id=session_id).update(next_position=F("next_position") + len(messages))
+        end = Session.objects.values_list("next_position", flat=True).get(id=session_id)
+        Turn.objects.bulk_create(
+            [
+                Turn(
+                    session_id=session_id,
+                    agent=str(agent_id),
+                    position=end - len(messages) + place,
+                    run_id=run_id or None,
+                    index=None if start is None else start + place,
+                    role=message.role,
+                    content=message.to_json()["content"],
+                    name=message.name or "",
+                )
+                for place, message in enumerate(messages)
+            ],
+            ignore_conflicts=True,
+        )
+
+
+def _context_of(run_id: str | None) -> DurableContext | None:
+    """The context of the run that this code runs in; None outside, or inside another run than `run_id`."""
+    from ravi_django.runtime.context import current_context
+
+    ctx = current_context()
+    return ctx if ctx is not None and run_id in (None, "", ctx.run_id) else None

@@ -1,0 +1,93 @@
+"""Replay-stable names for the places in an agent's code where effects happen.
+
+Every asyncio task of a run has a path scope of its own, opened in creation order by the loop's task factory; a call
+takes the next number of its scope when it starts. So parallel calls keep their paths whichever finishes first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar, copy_context
+from typing import Any
+
+
+class Scope:
+    """One numbering. `prefix` is empty at the top, else ends with a dot."""
+
+    __slots__ = ("call_id", "calls", "children", "named", "on_task", "opener", "prefix")
+
+    def __init__(
+        self,
+        prefix: str = "",
+        *,
+        call_id: str = "",
+        on_task: Callable[[asyncio.Task[Any]], None] | None = None,
+        opener: Scope | None = None,
+    ) -> None:
+        self.prefix = prefix
+        self.opener = opener  # of a task's scope: the scope of the code that made the task
+        self.call_id = call_id  # the model's id of the tool call made here
+        self.calls = 0
+        self.children = 0
+        self.named: dict[str, int] = {}
+        self.on_task = on_task  # told of every task opened below
+
+    def next_path(self) -> str:
+        self.calls += 1
+        return f"{self.prefix}{self.calls}"
+
+    def for_task(self) -> Scope:
+        self.children += 1
+        return Scope(f"{self.prefix}t{self.children}.", call_id=self.call_id, on_task=self.on_task, opener=self)
+
+    def for_name(self, name: str, call_id: str) -> Scope:
+        """A named scope; the same name a second time gets a suffix.
+
+        A task that names its place before anything else stands for that place: the name takes the task number's.
+        """
+        if self.opener is not None and not (self.calls or self.children or self.named):
+            return self.opener.for_name(name, call_id)
+        times = self.named[name] = self.named.get(name, 0) + 1
+        suffix = "" if times == 1 else f"~{times}"
+        return Scope(f"{self.prefix}{name}{suffix}.", call_id=call_id, on_task=self.on_task)
+
+
+_scope: ContextVar[Scope | None] = ContextVar("ravi_scope", default=None)
+
+
+def current() -> Scope | None:
+    return _scope.get()
+
+
+@contextmanager
+def entered(scope: Scope | None) -> Iterator[None]:
+    """Number the calls inside in this scope; None keeps tasks made inside out of the run's numbering."""
+    token = _scope.set(scope)
+    try:
+        yield
+    finally:
+        _scope.reset(token)
+
+
+TaskFactory = Callable[..., asyncio.Future[Any]]
+
+
+def install(loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
+    """Open a scope for every task that a run's code makes on this loop; returns a function that undoes it."""
+    before: Any = loop.get_task_factory()
+
+    def factory(loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, Any], **kwargs: Any) -> asyncio.Future[Any]:
+        parent = _scope.get()
+        if parent is not None:
+            context = kwargs.get("context") or copy_context()
+            context.run(_scope.set, parent.for_task())
+            kwargs["context"] = context
+        task = before(loop, coro, **kwargs) if before else asyncio.Task(coro, loop=loop, **kwargs)
+        if parent is not None and parent.on_task is not None:
+            parent.on_task(task)
+        return task
+
+    loop.set_task_factory(factory)  # type: ignore[arg-type]
+    return lambda: loop.set_task_factory(before)

@@ -1,0 +1,211 @@
+"""The publisher: one thread a process, which takes frames from the running agents to the event buffer.
+
+Emitting never waits. Tokens are coalesced until the next flush, about 30 ms apart and further when flushing is slow.
+When the buffer is away, frames wait here for a while; what is lost is made again from the journal.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import Any
+from uuid import UUID
+
+from django.db import connections
+from pydantic_core import to_json
+
+from ravi_django.conf import conf
+from ravi_django.models import JournalEntry, Run
+from ravi_django.runtime import frames as framing
+from ravi_django.runtime import store
+from ravi_django.runtime.buffer import Batch, EventBuffer, Lost, MarkReached, get_buffer
+from ravi_django.runtime.database import with_retry
+from ravi_django.runtime.entries import internalize, make_blob
+from ravi_django.runtime.frames import Frame, Source
+
+log = logging.getLogger("ravi.publish")
+
+RESERVE = 1000  # numbers reserved on the root's row at a time
+MAX_WAITING = 10_000  # frames of one tree kept while the buffer is away
+
+
+class _Tree:
+    """What the publisher knows of a tree that this process streams for."""
+
+    __slots__ = ("fresh", "mark", "waiting")
+
+    def __init__(self, mark: int, fresh: bool) -> None:
+        self.mark = mark
+        self.fresh = fresh
+        self.waiting: list[Frame] = []
+
+
+class Publisher:
+    """Start it with the engine, `emit` from any thread, `close` flushes."""
+
+    def __init__(self, buffer: EventBuffer | None = None) -> None:
+        self._buffer = buffer or get_buffer()
+        self._trees: dict[str, _Tree] = {}
+        self._lock = threading.Lock()
+        self._dirty = threading.Event()
+        self._closing = False
+        self._thread = threading.Thread(target=self._serve, name="ravi-publish", daemon=True)
+        self._thread.start()
+
+    def open(self, run: Run) -> None:
+        """A lease of this run begins: learn which numbers its tree may use."""
+        root = run.root or run
+        fresh = run.root_id is None and run.lease_epoch == 1
+        with self._lock:
+            self._trees.setdefault(str(run.tree_id), _Tree(root.event_mark, fresh))
+
+    def emit(self, *new: Frame) -> None:
+        """Queue frames, in order. Never waits, never raises."""
+        with self._lock:
+            for frame in new:
+                tree = self._trees.get(frame.source.tree)
+                if tree is None:
+                    continue
+                if tree.waiting and tree.waiting[-1].absorb(frame):
+                    continue
+                if len(tree.waiting) < MAX_WAITING or frame.key:
+                    tree.waiting.append(frame)
+        self._dirty.set()
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Flush what is waiting and stop the thread."""
+        self._closing = True
+        self._dirty.set()
+        self._thread.join(timeout)
+
+    def _serve(self) -> None:
+        pause = conf.STREAM_FLUSH_S
+        while True:
+            self._dirty.wait()
+            self._dirty.clear()
+            closing = self._closing
+            begun = time.monotonic()
+            try:
+                self.flush()
+                pause = max(conf.STREAM_FLUSH_S, 2 * (time.monotonic() - begun))
+            except Exception as error:
+                log.warning("the event buffer failed: %s", error, extra={"action": "publish.failed"})
+                pause = 1.0
+                self._dirty.set()
+            if closing:
+                break
+            time.sleep(pause)
+        connections.close_all()
+
+    def flush(self) -> None:
+        """Send everything queued, all trees in one round trip; puts back what could not be sent."""
+        with self._lock:
+            taken = {key: tree.waiting for key, tree in self._trees.items() if tree.waiting}
+            for key in taken:
+                self._trees[key].waiting = []
+        if not taken:
+            return
+        batches = [Batch(key, found, self._trees[key].mark, self._trees[key].fresh) for key, found in taken.items()]
+        try:
+            outcomes = self._buffer.append(batches)
+        except Exception:
+            with self._lock:
+                for key, found in taken.items():
+                    self._trees[key].waiting = found + self._trees[key].waiting
+            raise
+        for batch, outcome in zip(batches, outcomes, strict=True):
+            self._settle(batch, outcome)
+
+    def _settle(self, batch: Batch, outcome: list[int] | Exception) -> None:
+        tree = self._trees[batch.tree]
+        if isinstance(outcome, MarkReached):
+            tree.mark = with_retry(store.raise_event_mark, batch.tree, outcome.at + len(batch.frames) + RESERVE)
+            batch.mark = tree.mark
+            return self._settle(batch, self._buffer.append([batch])[0])
+        if isinstance(outcome, Lost):
+            log.warning("events of %s were lost, numbering on", batch.tree, extra={"action": "publish.gap"})
+            return self._settle(batch, restart(self._buffer, batch))
+        tree.fresh = False
+        tree.mark = batch.mark
+        if batch.frames[-1].type == "stream.done" and isinstance(outcome, list) and outcome[-1] >= 0:
+            with self._lock:
+                self._trees.pop(batch.tree, None)
+            with_retry(archive, self._buffer, batch.tree)
+        return None
+
+
+def restart(buffer: EventBuffer, batch: Batch) -> list[int] | Exception:
+    """The buffer lost the tree: number on above every number that may have been used, after one `stream.gap`."""
+    old = batch.mark
+    batch.mark = with_retry(store.raise_event_mark, batch.tree, old + len(batch.frames) + RESERVE)
+    gap = Frame(batch.frames[0].source, "stream.gap", {"from": 1, "to": old, "snapshot": snapshot(batch.tree)})
+    opening = Batch(batch.tree, [gap], old, fresh=False, restart=True)
+    buffer.append([opening])
+    return buffer.append([batch])[0]
+
+
+def snapshot(tree: str) -> dict[str, Any]:
+    """Where the tree stands, for a client that cannot have the frames of a gap: its durable frames so far."""
+    root, found = _durable_frames(tree)
+    return {"status": root.status, "output": root.output, "frames": [frame.body() for frame in found]}
+
+
+def republish(tree: str, buffer: EventBuffer | None = None) -> None:
+    """Publish an ended tree's durable frames again, and its end; copies are dropped by their keys."""
+    buffer = buffer or get_buffer()
+    root, found = _durable_frames(tree)
+    found.append(framing.stream_done(Source.of(root), root.status))
+    mark = store.raise_event_mark(tree, len(found) + RESERVE)
+    fresh = root.lease_epoch <= 1  # never leased, or died before its first frame
+    batch = Batch(tree, found, mark, fresh=fresh)
+    outcome = buffer.append([batch])[0]
+    if isinstance(outcome, MarkReached):
+        batch.mark = store.raise_event_mark(tree, outcome.at + len(found) + RESERVE)
+        outcome = buffer.append([batch])[0]
+    if isinstance(outcome, Lost):
+        restart(buffer, batch)
+    archive(buffer, tree)
+
+
+def archive(buffer: EventBuffer, tree: str) -> None:
+    """Keep the ended tree's sequence, its tokens collapsed, in one compressed blob, and mark it published."""
+    from ravi_django.runtime.buffer_database import DatabaseBuffer
+
+    if isinstance(buffer, DatabaseBuffer):  # its table is the archive
+        store.mark_published(tree, None)
+        return
+    kept: list[dict[str, Any]] = []
+    after = 0
+    while found := buffer.read(tree, after, 5000):
+        kept += found
+        after = found[-1]["seq"]
+    store.mark_published(tree, make_blob(to_json(framing.collapse(kept)), compress=True))
+    buffer.expire(tree)
+
+
+def _durable_frames(tree: str) -> tuple[Run, list[Frame]]:
+    root = Run.objects.get(id=tree)
+    sources = {run.id: Source.of(run) for run in (root, *Run.objects.filter(root_id=UUID(tree)))}
+    entries = list(JournalEntry.objects.filter(run_id__in=sources).order_by("finished_at", "seq"))
+    internalize(entries)
+    found = [frame for row in entries for frame in framing.durable(sources[row.run_id], _Row(row), row.seq)]
+    return root, found
+
+
+class _Row:
+    """A stored journal row in the shape of an Entry."""
+
+    __slots__ = ("cost", "error", "kind", "name", "path", "phase", "request", "result", "usage")
+
+    def __init__(self, row: JournalEntry) -> None:
+        from ravi_django.kernel import Usage
+
+        self.kind, self.name, self.path, self.phase = row.kind, row.name, row.path, row.phase
+        self.request, self.result, self.error, self.cost = row.request, row.result, row.error, row.cost
+        self.usage = Usage(
+            input_tokens=row.input_tokens or 0,
+            cached_tokens=row.cached_tokens or 0,
+            output_tokens=row.output_tokens or 0,
+            reasoning_tokens=row.reasoning_tokens or 0,
+        )

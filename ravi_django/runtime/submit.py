@@ -1,0 +1,283 @@
+"""Submitting: Session, Run and message are written in the caller's transaction; the hint goes out on commit."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from asgiref.sync import sync_to_async
+from django.db import IntegrityError, transaction
+from django.utils import timezone
+from django.utils.dateparse import parse_datetime
+from pydantic import ValidationError
+from pydantic_core import to_json
+
+from ravi_django.conf import conf
+from ravi_django.kernel import (
+    Agent,
+    AgentId,
+    ChatMessage,
+    ChatPayload,
+    ExecutionBudget,
+    IdempotencyMismatchError,
+    InputTooLargeError,
+    InvalidInputError,
+    Message,
+    Priority,
+    Role,
+    SessionNotFoundError,
+    TextBlock,
+)
+from ravi_django.kernel.canonical import digest_of
+from ravi_django.kernel.content import blocks_adapter
+from ravi_django.models import Run, Session, uuid7
+from ravi_django.runtime import dispatch, store
+from ravi_django.runtime.registry import get_agent
+
+
+def submit(
+    agent: Agent | AgentId | str,
+    input: str | list[Any] | Message,
+    *,
+    session: Session | UUID | str | None = None,
+    user: Any = None,
+    tenant: str = "",
+    idempotency_key: str | None = None,
+    priority: str | Priority = "normal",
+    budget: ExecutionBudget | Mapping[str, Any] | None = None,
+    deadline: datetime | str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+) -> Run:
+    """Start a run of `agent` on `input` (text, content blocks, or a Message); returns its row at once.
+
+    Inside the caller's transaction: rolled back with it, started after its commit. With an `idempotency_key`, scoped
+    to (user, agent), a repeat returns the first run. A `session` of one's own continues that conversation; without
+    one a new session is made.
+
+    Raises AgentNotFoundError, SessionNotFoundError, InvalidInputError (with `field`), InputTooLargeError and
+    IdempotencyMismatchError; nothing is written then.
+    """
+    run, _ = submit_once(
+        agent,
+        input,
+        session=session,
+        user=user,
+        tenant=tenant,
+        idempotency_key=idempotency_key,
+        priority=priority,
+        budget=budget,
+        deadline=deadline,
+        metadata=metadata,
+    )
+    return run
+
+
+asubmit = sync_to_async(submit)
+
+
+def submit_once(
+    agent: Agent | AgentId | str,
+    input: str | list[Any] | Message,
+    *,
+    session: Session | UUID | str | None = None,
+    user: Any = None,
+    tenant: str = "",
+    idempotency_key: str | None = None,
+    priority: str | Priority = "normal",
+    budget: ExecutionBudget | Mapping[str, Any] | None = None,
+    deadline: datetime | str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    send: Any = None,
+) -> tuple[Run, bool]:
+    """`submit`, also saying whether the run is new. `send` replaces the dispatch on commit."""
+    agent_id = _agent_id(agent)
+    message = _message(agent_id, input)
+    owner = user if user is not None and user.is_authenticated else None
+    run = Run(
+        id=uuid7(),
+        agent=str(agent_id),
+        owner=owner,
+        tenant=tenant,
+        priority=_priority(priority).value,
+        budget=_budget(budget),
+        deadline=_deadline(deadline),
+        metadata=_metadata(metadata),
+    )
+    if idempotency_key is not None:
+        run.idempotency_scope = _scope(owner, agent_id, idempotency_key)
+        run.request_digest = _request_digest(run, message, session)
+        if (first := _first_of(run)) is not None:
+            return first, False
+    found = _session(session, owner)
+    try:
+        with transaction.atomic():
+            run.session = found or _new_session(run, message)
+            store.create_run(run, _boot(run, message))
+    except IntegrityError:
+        if (first := _first_of(run)) is not None:
+            return first, False
+        raise
+    if run.status == "pending":
+        dispatch.on_commit(run.id, send)
+    return run, True
+
+
+# ----------------------------------------------------------------------------------------------- what was given
+
+
+def _agent_id(agent: Agent | AgentId | str) -> AgentId:
+    if isinstance(agent, str):
+        agent = AgentId.parse(agent)
+    if isinstance(agent, AgentId):
+        get_agent(agent)
+        return agent
+    if isinstance(getattr(agent, "id", None), AgentId):
+        get_agent(agent.id)
+        return agent.id
+    raise InvalidInputError(f"agent must be an address like type/key, not {agent!r}", field="agent")
+
+
+def _message(agent_id: AgentId, input: Any) -> Message:
+    if isinstance(input, Message):
+        _check_size(input.model_dump(mode="json")["payload"])
+        return input
+    if isinstance(input, str):
+        if not input.strip():
+            raise InvalidInputError("input must not be empty", field="input")
+        _check_size(input)
+        blocks: list[Any] = [TextBlock(text=input)]
+    elif isinstance(input, list) and input:
+        _check_size(input)
+        try:
+            blocks = blocks_adapter.validate_python(input)
+        except ValidationError as error:
+            raise InvalidInputError(f"input is no list of content blocks: {_first(error)}", field="input") from None
+    else:
+        raise InvalidInputError("input must be a non-empty string or a non-empty list of content blocks", field="input")
+    return Message(target=agent_id, payload=ChatPayload(message=ChatMessage(role=Role.USER, content=blocks)))
+
+
+def _check_size(value: Any) -> None:
+    try:
+        size = len(to_json(value))
+    except ValueError as error:
+        raise InvalidInputError(f"input is not JSON: {error}", field="input") from None
+    if size > conf.MAX_INPUT_BYTES:
+        raise InputTooLargeError(f"input has {size} bytes, the limit is {conf.MAX_INPUT_BYTES}", field="input")
+
+
+def _session(given: Session | UUID | str | None, owner: Any) -> Session | None:
+    if given is None or isinstance(given, Session):
+        return given
+    try:
+        wanted = given if isinstance(given, UUID) else UUID(str(given))
+    except ValueError:
+        raise InvalidInputError(f"session must be a UUID, not {given!r}", field="session") from None
+    rows = Session.objects.all() if owner is None else Session.objects.for_user(owner)
+    found: Session | None = rows.filter(id=wanted).first()
+    if found is None:
+        raise SessionNotFoundError(given)
+    return found
+
+
+def _new_session(run: Run, message: Message) -> Session:
+    text = message.payload.message.text if isinstance(message.payload, ChatPayload) else ""
+    return store.create_session(
+        Session(owner=run.owner, tenant=run.tenant, agent=run.agent, title=" ".join(text.split())[:80])
+    )
+
+
+def _boot(run: Run, message: Message) -> dict[str, Any]:
+    """The message as the run's inbox holds it."""
+    if not message.correlation_id:
+        message = message.model_copy(update={"correlation_id": str(run.session_id)})
+    return message.model_dump(mode="json")
+
+
+def _priority(value: str | Priority) -> Priority:
+    if isinstance(value, Priority):
+        return value
+    try:
+        return Priority[str(value).upper()]
+    except KeyError:
+        names = ", ".join(p.name.lower() for p in Priority)
+        raise InvalidInputError(f"priority must be one of {names}, not {value!r}", field="priority") from None
+
+
+def _budget(value: ExecutionBudget | Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if value is None:
+        return None
+    try:
+        budget = ExecutionBudget.model_validate(value)
+    except ValidationError as error:
+        raise InvalidInputError(f"budget: {_first(error)}", field="budget") from None
+    return budget.model_dump(exclude_none=True) or None
+
+
+def _deadline(value: datetime | str | None) -> datetime | None:
+    if value is None:
+        return None
+    try:
+        parsed = parse_datetime(value) if isinstance(value, str) else value
+    except ValueError:
+        parsed = None
+    if not isinstance(parsed, datetime):
+        raise InvalidInputError("deadline must be ISO 8601, like 2030-01-31T12:00:00Z", field="deadline")
+    return timezone.make_aware(parsed, timezone.get_default_timezone()) if timezone.is_naive(parsed) else parsed
+
+
+def _metadata(value: Mapping[str, Any] | None) -> dict[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise InvalidInputError("metadata must be an object", field="metadata")
+    try:
+        size = len(to_json(dict(value)))
+    except ValueError as error:
+        raise InvalidInputError(f"metadata is not JSON: {error}", field="metadata") from None
+    if size > 16 * 1024:
+        raise InvalidInputError(f"metadata has {size} bytes, the limit is 16384", field="metadata")
+    return dict(value)
+
+
+def _first(error: ValidationError) -> str:
+    """The first complaint of pydantic, with its place."""
+    problem = error.errors(include_url=False, include_context=False)[0]
+    place = ".".join(str(part) for part in problem["loc"])
+    return f"{place}: {problem['msg']}" if place else problem["msg"]
+
+
+# ------------------------------------------------------------------------------------------------ idempotency
+
+
+def _scope(owner: Any, agent_id: AgentId, key: str) -> str:
+    if not isinstance(key, str) or not 0 < len(key) <= 200:
+        raise InvalidInputError("idempotency_key must be a string of 1 to 200 characters", field="idempotency_key")
+    return hashlib.sha256(f"{getattr(owner, 'pk', None)}\0{agent_id}\0{key}".encode()).hexdigest()
+
+
+def _request_digest(run: Run, message: Message, session: Any) -> str:
+    body = {
+        "payload": message.payload.model_dump(mode="json"),
+        "session": str(session.id if isinstance(session, Session) else session or ""),
+        "priority": run.priority,
+        "budget": run.budget,
+        "deadline": run.deadline.isoformat() if run.deadline else None,
+        "metadata": run.metadata,
+    }
+    return digest_of(body)
+
+
+def _first_of(run: Run) -> Run | None:
+    """The run that the key belongs to already. Raises IdempotencyMismatchError when it was asked something else."""
+    if run.idempotency_scope is None:
+        return None
+    first = Run.objects.select_related("session").filter(idempotency_scope=run.idempotency_scope).first()
+    if first is not None and first.request_digest != run.request_digest:
+        raise IdempotencyMismatchError(
+            f"this idempotency key belongs to run {first.id}, which was submitted with another body; use a new key"
+        )
+    return first

@@ -1,0 +1,262 @@
+"""A journaled tool call, with the promise that the tool's `effect` makes about crashes."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Any
+
+from django.contrib.auth import get_user_model
+from django.db import connections, transaction
+from pydantic_core import to_json
+
+from ravi_django.conf import conf
+from ravi_django.kernel import (
+    AgentStep,
+    Block,
+    CancellationError,
+    Effect,
+    LeaseLostError,
+    TextBlock,
+    Tool,
+    ToolArgumentsError,
+    ToolExecutionResult,
+    ToolRefused,
+    TransientError,
+    UncertainEffectError,
+)
+from ravi_django.kernel.content import blocks_adapter, blocks_json
+from ravi_django.runtime import frames, paths
+from ravi_django.runtime.effects import append_repeatable
+from ravi_django.runtime.entries import Entry, Recorded
+from ravi_django.runtime.frames import CLIP
+
+if TYPE_CHECKING:
+    from ravi_django.runtime.context import DurableContext
+
+KIND = "tool.call"
+
+
+async def call(ctx: DurableContext, name: str, arguments: dict[str, Any]) -> ToolExecutionResult:
+    """Whatever a tool does or fails to do comes back as a result; only what ends the lease does not."""
+    effects = ctx.effects
+    call_id = ctx._scope().call_id
+    path = ctx._path()
+    row = await effects.recall(path, KIND, name, arguments, None)
+    effects.tool_calls += 1
+    if row is not None:
+        return _decode(row, call_id or path)
+    entry = Entry(KIND, path, name, request={"arguments": arguments})
+    if call_id:
+        entry.request["call_id"] = call_id
+    async with effects.performing():
+        _announce(ctx, entry)
+        begun = time.monotonic()
+        prepared = await _prepare(ctx, name, arguments)
+        if isinstance(prepared, str):
+            result = _error(prepared)
+        else:
+            tool, ready = prepared
+            result = await _PERFORM[tool.promised_effect](ctx, tool, ready, entry)
+        if entry.result is None:  # a transactional tool has recorded itself
+            _fill(entry, result)
+            entry.elapsed_s = time.monotonic() - begun
+            await effects.record(entry)
+    return result.model_copy(update={"call_id": call_id or path})
+
+
+async def _prepare(ctx: DurableContext, name: str, arguments: dict[str, Any]) -> tuple[Tool, dict[str, Any]] | str:
+    """The tool and its arguments, or words for the model on why the call is not made."""
+    tool = ctx.toolbox.get(name)
+    if tool is None:
+        known = ", ".join(ctx.toolbox.names()) or "none"
+        return f"there is no tool {name!r}; the tools are: {known}"
+    if ctx.effects.tool_calls > conf.MAX_TOOL_CALLS:
+        return f"the run's limit of {conf.MAX_TOOL_CALLS} tool calls is reached; answer with what you have"
+    if tool.permission and not await ctx.effects.database.call(_permitted, ctx.user_id, tool.permission):
+        return f"not permitted: {name} needs the permission {tool.permission}, which the run's owner does not have"
+    try:
+        ready = tool.validate(arguments)
+    except ToolArgumentsError as error:
+        return str(error)
+    if tool.context_parameter:
+        ready = {**ready, tool.context_parameter: ctx}
+    return tool, ready
+
+
+def _permitted(user_id: str | None, permission: str) -> bool:
+    user = get_user_model().objects.filter(pk=user_id).first() if user_id else None
+    return user is not None and user.has_perm(permission)
+
+
+# --------------------------------------------------------------------------------------------- the three promises
+
+
+async def _idempotent(ctx: DurableContext, tool: Tool, ready: dict[str, Any], entry: Entry) -> ToolExecutionResult:
+    try:
+        return _result_of(await _execute(ctx, tool, ready, entry.path))
+    except ToolRefused as error:
+        return _error(str(error))
+    except (TransientError, CancellationError, LeaseLostError) as error:
+        if isinstance(error, TransientError) and ctx.effects.error_as_result(error):
+            return _error(f"{error.type}: {error}")
+        raise
+    except TimeoutError:
+        return _error(f"{tool.name} did not finish within {_timeout(tool):g} s")
+    except Exception as error:
+        return _error(f"{type(error).__name__}: {error}")
+
+
+async def _at_most_once(ctx: DurableContext, tool: Tool, ready: dict[str, Any], entry: Entry) -> ToolExecutionResult:
+    """A started row first. From then on anything but a result or ToolRefused leaves open whether it happened."""
+    started = ctx.effects.journal.started(entry.path)
+    if started is not None:
+        raise _uncertain(
+            tool, entry, f"it was started at {started.finished_at:%Y-%m-%d %H:%M:%S} UTC and the worker died"
+        )
+    await ctx.effects.record(Entry(KIND, entry.path, entry.name, phase="started", request=entry.request))
+    try:
+        return _result_of(await _execute(ctx, tool, ready, entry.path))
+    except ToolRefused as error:
+        return _error(str(error))
+    except TimeoutError:
+        raise _uncertain(tool, entry, f"it did not finish within {_timeout(tool):g} s") from None
+    except Exception as error:
+        raise _uncertain(tool, entry, f"it raised {type(error).__name__}: {error}") from error
+
+
+def _uncertain(tool: Tool, entry: Entry, why: str) -> UncertainEffectError:
+    return UncertainEffectError(
+        f"{tool.name} may or may not have happened: {why}. It is not tried again by itself; a person decides",
+        path=entry.path,
+        tool=tool.name,
+    )
+
+
+async def _transactional(ctx: DurableContext, tool: Tool, ready: dict[str, Any], entry: Entry) -> ToolExecutionResult:
+    """The tool's own writes and its journal row commit together, on a thread of the tools: exactly once."""
+    if inspect.iscoroutinefunction(tool.execute):
+        return _error(f"{tool.name} is transactional and must be a sync tool")
+    effects = ctx.effects
+    begun = time.monotonic()
+    entries, turns = effects.take_pending(entry)
+    first = 0
+
+    def perform() -> ToolExecutionResult:
+        nonlocal first
+        with transaction.atomic():
+            result = _result_of(tool.execute(**ready))
+            _fill(entry, result)
+            entry.elapsed_s = time.monotonic() - begun
+            first = append_repeatable(effects.lease, entries, turns)
+        return result
+
+    try:
+        async with asyncio.timeout(_timeout(tool)):
+            with paths.entered(paths.Scope(f"{entry.path}/")):
+                result: ToolExecutionResult = await effects.run_sync(
+                    copy_context().run, _with_clean_connections, perform
+                )
+    except LeaseLostError:
+        raise
+    except Exception as error:  # rolled back: nothing happened
+        entry.result = entry.error = None
+        effects.notes[:0] = entries[:-1]
+        effects.turns[:0] = turns
+        if isinstance(error, TimeoutError):
+            # The thread may still commit: only another lease can tell.
+            raise LeaseLostError(effects.lease.run_id, effects.lease.epoch) from error
+        return _error(f"{type(error).__name__}: {error}")
+    effects.published(entries, first)
+    assert isinstance(result, ToolExecutionResult)
+    return result
+
+
+_PERFORM = {
+    Effect.IDEMPOTENT: _idempotent,
+    Effect.AT_MOST_ONCE: _at_most_once,
+    Effect.TRANSACTIONAL: _transactional,
+}
+
+
+async def _execute(ctx: DurableContext, tool: Tool, ready: dict[str, Any], path: str) -> Any:
+    """Run it on the loop or on a tool thread, under its timeout; calls it makes through ctx are numbered below it."""
+    async with asyncio.timeout(_timeout(tool)):
+        with paths.entered(paths.Scope(f"{path}/")):
+            if inspect.iscoroutinefunction(tool.execute):
+                return await tool.execute(**ready)
+            done = await ctx.effects.run_sync(
+                copy_context().run, _with_clean_connections, lambda: tool.execute(**ready)
+            )
+            return await done if inspect.isawaitable(done) else done
+
+
+def _with_clean_connections(function: Any) -> Any:
+    """Tool threads live long: a database connection that a tool opened must not stay open in one."""
+    try:
+        return function()
+    finally:
+        connections.close_all()
+
+
+def _timeout(tool: Tool) -> float:
+    return float(tool.timeout or conf.TOOL_TIMEOUT_S)
+
+
+# --------------------------------------------------------------------------------------------------- results
+
+
+def _result_of(value: Any) -> ToolExecutionResult:
+    """Any return value as content blocks; what is not JSON is shown as text, what is too long is cut."""
+    if isinstance(value, ToolExecutionResult):
+        return _checked(value)
+    if isinstance(value, Block):
+        return _checked(ToolExecutionResult(content=[value]))
+    if isinstance(value, list) and value and all(isinstance(item, Block) for item in value):
+        return _checked(ToolExecutionResult(content=value))
+    text = value if isinstance(value, str) else "" if value is None else to_json(value, fallback=str).decode()
+    return ToolExecutionResult(content=[TextBlock(text=_cut(text))])
+
+
+def _checked(result: ToolExecutionResult) -> ToolExecutionResult:
+    try:
+        result.model_dump_json()
+    except ValueError as error:
+        return _error(f"the tool returned something that is not JSON: {error}")
+    return result
+
+
+def _cut(text: str) -> str:
+    limit = int(conf.MAX_RESULT_BYTES)
+    if len(text) * 4 <= limit or len(body := text.encode()) <= limit:
+        return text
+    return body[:limit].decode(errors="ignore") + f"\n[cut here: {len(body) - limit} of {len(body)} bytes left out]"
+
+
+def _error(text: str) -> ToolExecutionResult:
+    return ToolExecutionResult(content=[TextBlock(text=_cut(text))], is_error=True)
+
+
+def _fill(entry: Entry, result: ToolExecutionResult) -> None:
+    entry.result = {"content": blocks_json(result.content)}
+    if result.is_error:
+        entry.result["is_error"] = True
+
+
+def _decode(row: Recorded, call_id: str) -> ToolExecutionResult:
+    content = blocks_adapter.validate_python(row.result["content"])
+    return ToolExecutionResult(call_id=call_id, content=content, is_error=row.result.get("is_error", False))
+
+
+def _announce(ctx: DurableContext, entry: Entry) -> None:
+    shown = to_json(entry.request["arguments"], fallback=str).decode()
+    arguments = entry.request["arguments"] if len(shown) <= CLIP else {"…": shown[:CLIP]}
+    content = {
+        "tool": entry.name,
+        "arguments": arguments,
+        "call_id": entry.request.get("call_id", ""),
+        "path": entry.path,
+    }
+    ctx.effects.emit(frames.progress(ctx.effects.source, AgentStep.TOOL_CALL, content))

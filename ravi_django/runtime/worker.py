@@ -1,0 +1,98 @@
+"""One engine a process, on a thread and an event loop of its own. Made when first used, and never before a fork."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from concurrent.futures import Future
+from uuid import UUID
+
+from ravi_django.runtime import buffer, database
+from ravi_django.runtime.engine import Engine
+
+log = logging.getLogger("ravi.worker")
+
+
+class Worker:
+    """Runs an Engine on its own thread; safe to call from any other."""
+
+    def __init__(self) -> None:
+        self._ready: Future[Engine] = Future()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._serve, name="ravi-loop", daemon=True)
+        self._thread.start()
+        self.engine = self._ready.result(timeout=60)
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_until_complete(self._start())
+            self._loop.run_forever()
+        finally:
+            self._loop.close()
+
+    async def _start(self) -> None:
+        try:
+            # Promoted runs go out as hints to whoever has room; this process included.
+            self._ready.set_result(Engine())
+        except BaseException as error:
+            self._ready.set_exception(error)
+            raise
+
+    def hint(self, run_id: UUID | str) -> None:
+        """Try for a run's lease, and return at once."""
+        self._loop.call_soon_threadsafe(self.engine.hint, run_id)
+
+    def drive(self, run_id: UUID | str) -> bool:
+        """Drive a run here and wait for the lease's end; says whether the lease was had."""
+        return asyncio.run_coroutine_threadsafe(self.engine.drive(run_id), self._loop).result()
+
+    def look(self) -> None:
+        """Look for any claimable run."""
+        self._loop.call_soon_threadsafe(self.engine.look)
+
+    def stop_claiming(self) -> None:
+        self.engine.draining = True
+
+    def close(self) -> None:
+        """Drain, then end the loop and the thread."""
+        if not self._thread.is_alive():
+            return
+        asyncio.run_coroutine_threadsafe(self.engine.close(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(timeout=10)
+
+
+_worker: Worker | None = None
+_lock = threading.Lock()
+
+
+def get_worker() -> Worker:
+    """This process's worker; started by the first call."""
+    global _worker
+    with _lock:
+        if _worker is None:
+            _worker = Worker()
+        return _worker
+
+
+def close_worker() -> None:
+    """Drain this process's worker, if it has one."""
+    global _worker
+    with _lock:
+        worker, _worker = _worker, None
+    if worker is not None:
+        worker.close()
+
+
+def _after_fork() -> None:
+    """Threads, loops and connections of the parent are not ours."""
+    global _worker, _lock
+    _worker, _lock = None, threading.Lock()
+    buffer.forget_buffers()
+    database.forget_readers()
+
+
+os.register_at_fork(after_in_child=_after_fork)
