@@ -44,11 +44,15 @@ def _warm(sender: Any = None, **kwargs: Any) -> None:
 
 
 def _start() -> None:
-    from ravi_django.capabilities.llm import warm
+    """Import the model library, when an agent needs it, before the first run does."""
+    from ravi_django.capabilities.llm import LiteLLMModel, warm
+    from ravi_django.runtime.registry import get_agent, known_addresses
     from ravi_django.runtime.worker import get_worker
 
-    get_worker().look()
-    warm()
+    worker = get_worker()
+    if any(isinstance(getattr(get_agent(address), "model", None), LiteLLMModel) for address in known_addresses()):
+        warm()
+    worker.look()
 
 
 @worker_shutting_down.connect

@@ -22,7 +22,6 @@ from ravi_django.conf import conf
 from ravi_django.kernel import (
     CancellationToken,
     DeterminismError,
-    KernelError,
     LeaseLostError,
     SuspendInterrupt,
     TransientError,
@@ -72,6 +71,7 @@ class Effects:
         self.notes: list[Entry] = []  # ride on the next commit, in order
         self.turns: list[NewTurn] = []
         self.tool_calls = 0
+        self.attempts = lease.run.attempts  # transient failures in a row
         self._noted = noted  # system rows that are there already
         self._open = 0
         self._parked: set[asyncio.Future[None]] = set()
@@ -146,6 +146,7 @@ class Effects:
             # Done but not recorded: going on would build on nothing. The lease runs out and the run is taken over.
             log.exception("run %s: could not record", self.lease.run_id, extra={"action": "append.failed"})
             raise LeaseLostError(self.lease.run_id, self.lease.epoch) from error
+        self.attempts = 0
         self.published(entries, first)
         return first + len(entries) - 1
 
@@ -214,9 +215,10 @@ class Effects:
                 if not parked.done():
                     parked.set_exception(SuspendInterrupt())
 
-    def error_as_result(self, error: KernelError) -> bool:
-        """Whether a transient error has used up its retries: then it is recorded, and the agent sees it."""
-        return self.lease.run.attempts + 1 >= int(conf.MAX_ATTEMPTS)
+    @property
+    def last_attempt(self) -> bool:
+        """Whether one more transient error uses up the retries: then it is recorded, and the agent sees it."""
+        return self.attempts + 1 >= int(conf.MAX_ATTEMPTS)
 
 
 def append_repeatable(lease: Lease, entries: list[Entry], turns: list[NewTurn]) -> int:

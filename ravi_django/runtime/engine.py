@@ -17,6 +17,8 @@ from datetime import timedelta
 from typing import Any, cast
 from uuid import UUID
 
+from ravi_django.agents._task import _task_run_id
+from ravi_django.capabilities.llm import close_clients
 from ravi_django.conf import conf
 from ravi_django.kernel import (
     Agent,
@@ -31,7 +33,6 @@ from ravi_django.kernel import (
     Supervision,
     SuspendInterrupt,
 )
-from ravi_django.kernel.canonical import digest_of
 from ravi_django.kernel.supervision import ExecutionBudget, HistoryRetention, Priority
 from ravi_django.models import Status
 from ravi_django.runtime import bodies, frames, paths, settle, store
@@ -41,7 +42,7 @@ from ravi_django.runtime.effects import Effects, Stop
 from ravi_django.runtime.entries import Entry
 from ravi_django.runtime.heartbeat import Heartbeat
 from ravi_django.runtime.publish import Publisher
-from ravi_django.runtime.registry import get_agent, known_addresses, spec_of
+from ravi_django.runtime.registry import get_agent, known_addresses, pinned_spec
 from ravi_django.runtime.replay import Journal
 from ravi_django.runtime.settle import Outcome
 from ravi_django.runtime.store import Lease
@@ -71,6 +72,7 @@ class Engine:
         self.publisher = Publisher()
         self._tools = ThreadPoolExecutor(int(conf.TOOL_THREADS), thread_name_prefix="ravi-tool")
         self._leases: set[asyncio.Task[Any]] = set()
+        self._driving = 0  # leases held or being claimed
         self._looking = False
         self.settled = asyncio.Event()  # set, and replaced, whenever a lease ends
         self._on_promoted = on_promoted
@@ -82,13 +84,24 @@ class Engine:
 
     async def drive(self, run_id: UUID | str) -> bool:
         """One lease of a run, if it can be had: claim, load, drive, settle, release. Says whether it was had."""
-        if self.draining or len(self.active) >= conf.MAX_RUNS:
+        if not self.has_room:
             return False  # the row stays claimable; the sweep hints it again
-        lease = await self.database.call(store.claim, run_id, self.name)
-        if lease is None:
-            return False
-        await self._drive_lease(lease)
-        return True
+        return await self._drive(store.claim, run_id, self.name)
+
+    async def _drive(self, claim: Callable[..., Lease | None], *args: Any) -> bool:
+        self._driving += 1
+        try:
+            lease = await self.database.call(claim, *args)
+            if lease is None:
+                return False
+            await self._drive_lease(lease)
+            return True
+        finally:
+            self._driving -= 1
+
+    @property
+    def has_room(self) -> bool:
+        return not self.draining and self._driving < conf.MAX_RUNS
 
     async def _drive_lease(self, lease: Lease) -> None:
         active = None
@@ -138,8 +151,7 @@ class Engine:
     async def _note_beginning(self, agent: Agent, effects: Effects) -> None:
         """The run's first row pins the agent's spec; every later lease leaves a row too. They ride on an effect."""
         lease = effects.lease
-        spec = spec_of(agent)
-        digest = digest_of(spec)
+        digest, spec = pinned_spec(agent)
         await bodies.keep(self.database, {digest: lambda: spec})
         started = Entry("run.started", "@started", result={"spec": digest, "worker": self.name})
         effects.note_once(started)
@@ -158,6 +170,7 @@ class Engine:
 
         async def story() -> Any:
             contexts._current.set(ctx)
+            _task_run_id.set(ctx.run_id)
             paths._scope.set(scope)
             return await agent.run(cast(RunContext, ctx), inbox)
 
@@ -167,6 +180,8 @@ class Engine:
         alarm = self._set_deadline(active, meta)
         try:
             returned = await active.task
+            if effects.stop is not None and effects.stop.kind != "drain":  # swallowed by the agent's code
+                return Outcome.of_stop(effects.stop, effects.attempts)
             return Outcome.of_return(ctx, returned)
         except (Exception, SuspendInterrupt, asyncio.CancelledError) as error:
             return self._outcome_of(active, error)
@@ -180,7 +195,7 @@ class Engine:
         if active.lost:
             raise LeaseLostError(active.lease.run_id, active.lease.epoch)
         if effects.stop is not None and not isinstance(error, Exception):
-            return Outcome.of_stop(effects.stop, active.lease)
+            return Outcome.of_stop(effects.stop, effects.attempts)
         if effects.token.cancelled and isinstance(error, asyncio.CancelledError | CancellationError):
             return Outcome.of_cancel(effects.token.reason or "cancelled")
         return Outcome.of_error(error)
@@ -212,7 +227,8 @@ class Engine:
         return self._background(self.drive(run_id))
 
     def _background(self, coro: Any) -> asyncio.Task[Any]:
-        task = asyncio.create_task(coro)
+        with paths.entered(None):  # asked for by a run's own code or not, it is no part of that run
+            task = asyncio.create_task(coro)
         self._leases.add(task)
         task.add_done_callback(self._ended)
         return task
@@ -226,20 +242,19 @@ class Engine:
 
     def look(self) -> None:
         """Look for the next claimable run; one look at a time."""
-        if not self._looking and not self.draining and len(self.active) < conf.MAX_RUNS:
+        if not self._looking and self.has_room:
             self._looking = True
-            self._background(self._look())
+            self._background(self._drive(self._claim_next))
 
-    async def _look(self) -> bool:
+    def _claim_next(self) -> Lease | None:
+        """On a database thread. When there was something, there may be more: look again at once."""
         try:
-            lease = await self.database.call(store.claim_next, self.name, known_addresses())
+            lease = store.claim_next(self.name, known_addresses())
         finally:
             self._looking = False
-        if lease is None:
-            return False
-        self.look()
-        await self._drive_lease(lease)
-        return True
+        if lease is not None:
+            self.loop.call_soon_threadsafe(self.look)
+        return lease
 
     def promote(self, run_id: UUID) -> None:
         if self._on_promoted is not None:
@@ -295,6 +310,7 @@ class Engine:
         if self._leases:
             await asyncio.wait(self._leases, timeout=5)
         self._restore_task_factory()
+        await close_clients()
         await asyncio.to_thread(self._close_threads)
 
     def _close_threads(self) -> None:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 from uuid import UUID
 
+from ravi_django.kernel import AgentId, InvalidInputError, NotFoundError, TopicId
 from ravi_django.models import Run
 from ravi_django.runtime.buffer import get_buffer
 from ravi_django.runtime.database import readers
@@ -53,3 +54,51 @@ async def follow(tree: UUID | str, after: int = 0) -> AsyncIterator[dict[str, An
                 return
             if not found:
                 await anext(hints)
+
+
+# ---------------------------------------------------------------------------------------------------- topics
+
+STREAM = "agent.stream"  # TopicId(STREAM, agent key): one agent's tokens, inside one run tree
+PROGRESS = "agent.progress"  # TopicId(PROGRESS, run id): the steps of the run's whole tree
+
+_TYPES = {STREAM: ("text.delta", "reasoning.delta", "completion"), PROGRESS: ("progress",)}
+
+
+async def follow_topic(
+    topic: TopicId, *, user: Any, run: UUID | str | None = None, after: int = 0
+) -> AsyncIterator[dict[str, Any]]:
+    """The frames of one topic, ending with `stream.done`.
+
+    An agent's stream is resolved inside the tree of `run`; a progress topic names its run itself. Raises
+    NotFoundError when `user` may not see that run, InvalidInputError for another kind of topic.
+    """
+    if topic.type not in _TYPES:
+        raise InvalidInputError(
+            f"topic must be {STREAM}/<agent key> or {PROGRESS}/<run id>, not {topic}", field="topic"
+        )
+    wanted = topic.source if topic.type == PROGRESS else run
+    tree = await readers().call(_visible_tree, wanted, user)
+    async for frame in follow(tree, after):
+        if frame["type"] == "stream.done" or is_of_topic(frame, topic):
+            yield frame
+
+
+def is_of_topic(frame: dict[str, Any], topic: TopicId) -> bool:
+    """Whether a frame of the tree belongs to the topic."""
+    if frame["type"] not in _TYPES[topic.type]:
+        return False
+    if topic.type == PROGRESS:
+        return True
+    agent = AgentId.parse(frame["agent"])
+    return (agent.key, agent.namespace) == (topic.source, topic.namespace)
+
+
+def _visible_tree(run: UUID | str | None, user: Any) -> UUID:
+    try:
+        found = Run.objects.for_user(user).filter(id=UUID(str(run))).first()
+    except ValueError:
+        found = None
+    if found is None:
+        raise NotFoundError(f"there is no run {run} of yours")
+    tree: UUID = found.tree_id
+    return tree

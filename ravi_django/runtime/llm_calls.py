@@ -54,7 +54,7 @@ async def call(
             response = await _stream(ctx, model, messages, options, path)
             _fill(entry, response)
         except TransientError as error:
-            if not effects.error_as_result(error):
+            if not effects.last_attempt:
                 raise
             failure = error
         except PermanentError as error:

@@ -27,6 +27,7 @@ from ravi_django.runtime.frames import Frame, Source
 log = logging.getLogger("ravi.publish")
 
 RESERVE = 1000  # numbers reserved on the root's row at a time
+MAX_TREES = 20_000  # trees remembered; one that is forgotten is opened again by its next lease
 MAX_WAITING = 10_000  # frames of one tree kept while the buffer is away
 
 
@@ -58,7 +59,11 @@ class Publisher:
         root = run.root or run
         fresh = run.root_id is None and run.lease_epoch == 1
         with self._lock:
-            self._trees.setdefault(str(run.tree_id), _Tree(root.event_mark, fresh))
+            tree = self._trees.setdefault(str(run.tree_id), _Tree(root.event_mark, fresh))
+            tree.mark = max(tree.mark, root.event_mark)
+            tree.fresh = tree.fresh and fresh
+            if len(self._trees) > MAX_TREES:  # those that ended elsewhere
+                self._trees = {key: kept for key, kept in self._trees.items() if kept.waiting or kept is tree}
 
     def emit(self, *new: Frame) -> None:
         """Queue frames, in order. Never waits, never raises."""
@@ -101,31 +106,31 @@ class Publisher:
     def flush(self) -> None:
         """Send everything queued, all trees in one round trip; puts back what could not be sent."""
         with self._lock:
-            taken = {key: tree.waiting for key, tree in self._trees.items() if tree.waiting}
-            for key in taken:
-                self._trees[key].waiting = []
-        if not taken:
+            trees = {key: tree for key, tree in self._trees.items() if tree.waiting}
+            batches = [Batch(key, tree.waiting, tree.mark, tree.fresh) for key, tree in trees.items()]
+            for tree in trees.values():
+                tree.waiting = []
+        if not batches:
             return
-        batches = [Batch(key, found, self._trees[key].mark, self._trees[key].fresh) for key, found in taken.items()]
         try:
             outcomes = self._buffer.append(batches)
         except Exception:
             with self._lock:
-                for key, found in taken.items():
-                    self._trees[key].waiting = found + self._trees[key].waiting
+                for batch in batches:
+                    tree = trees[batch.tree]
+                    tree.waiting = batch.frames + tree.waiting
             raise
         for batch, outcome in zip(batches, outcomes, strict=True):
-            self._settle(batch, outcome)
+            self._settle(trees[batch.tree], batch, outcome)
 
-    def _settle(self, batch: Batch, outcome: list[int] | Exception) -> None:
-        tree = self._trees[batch.tree]
+    def _settle(self, tree: _Tree, batch: Batch, outcome: list[int] | Exception) -> None:
         if isinstance(outcome, MarkReached):
             tree.mark = with_retry(store.raise_event_mark, batch.tree, outcome.at + len(batch.frames) + RESERVE)
             batch.mark = tree.mark
-            return self._settle(batch, self._buffer.append([batch])[0])
+            return self._settle(tree, batch, self._buffer.append([batch])[0])
         if isinstance(outcome, Lost):
             log.warning("events of %s were lost, numbering on", batch.tree, extra={"action": "publish.gap"})
-            return self._settle(batch, restart(self._buffer, batch))
+            return self._settle(tree, batch, restart(self._buffer, batch))
         tree.fresh = False
         tree.mark = batch.mark
         if batch.frames[-1].type == "stream.done" and isinstance(outcome, list) and outcome[-1] >= 0:

@@ -6,8 +6,10 @@ import threading
 from typing import Any
 
 from ravi_django.kernel import Agent, AgentId, AgentNotFoundError, InvalidInputError
+from ravi_django.kernel.canonical import digest_of
 
 _agents: dict[str, Agent] = {}
+_specs: dict[str, tuple[Agent, str, dict[str, Any]]] = {}
 _lock = threading.Lock()
 
 
@@ -40,6 +42,15 @@ def get_agent(address: AgentId | str) -> Agent:
 
 def known_addresses() -> list[str]:
     return list(_agents)
+
+
+def pinned_spec(agent: Agent) -> tuple[str, dict[str, Any]]:
+    """The digest of an agent's spec, and the spec. Computed once for an agent object."""
+    known = _specs.get(str(agent.id))
+    if known is None or known[0] is not agent:
+        spec = spec_of(agent)
+        known = _specs[str(agent.id)] = (agent, digest_of(spec), spec)
+    return known[1], known[2]
 
 
 def spec_of(agent: Agent) -> dict[str, Any]:

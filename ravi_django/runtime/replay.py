@@ -16,7 +16,7 @@ from ravi_django.runtime.entries import Recorded
 
 log = logging.getLogger("ravi.replay")
 
-STALL_S = 5.0  # a recorded result that nobody asks for, while others wait behind it, is a change of the code
+STALL_S = 30.0  # a recorded result that nobody asks for, while others wait behind it, is a change of the code
 
 
 class Journal:

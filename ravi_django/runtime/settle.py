@@ -10,7 +10,7 @@ from uuid import UUID
 from pydantic_core import to_json
 
 from ravi_django.conf import conf
-from ravi_django.kernel import DeterminismError, HandlerError, KernelError, TransientError, UncertainEffectError
+from ravi_django.kernel import DeterminismError, HandlerError, KernelError, UncertainEffectError
 from ravi_django.models import Status
 from ravi_django.runtime import store
 from ravi_django.runtime.effects import Stop
@@ -36,6 +36,7 @@ class Outcome:
     output: str | None = None
     error: dict[str, Any] | None = None
     retry_in: float | None = None
+    attempts: int | None = None  # transient failures in a row, this one included
 
     @classmethod
     def of_return(cls, ctx: Any, returned: Any) -> Outcome:
@@ -50,7 +51,7 @@ class Outcome:
         return cls(Status.CANCELLED, error={"type": "Cancelled", "message": reason})
 
     @classmethod
-    def of_stop(cls, stop: Stop, lease: Lease) -> Outcome:
+    def of_stop(cls, stop: Stop, attempts: int) -> Outcome:
         """What the effects gate decided, or that the worker drains."""
         if stop.kind == "lost" and stop.error is not None:
             raise stop.error
@@ -58,7 +59,8 @@ class Outcome:
             return cls(Status.BLOCKED, error=error_of(stop.error))
         if stop.kind == "retry":
             after = getattr(stop.error, "retry_after", None)
-            return cls(Status.PENDING, error=error_of(stop.error), retry_in=backoff(lease.run.attempts, after))
+            delay = backoff(attempts, after)
+            return cls(Status.PENDING, error=error_of(stop.error), retry_in=delay, attempts=attempts + 1)
         return cls(Status.PENDING)
 
     @classmethod
@@ -75,7 +77,7 @@ class Outcome:
         name = kind.removeprefix("run.")
         result = None
         if self.retry_in is not None:
-            result = {"attempt": lease.run.attempts + 1, "retry_in_s": round(self.retry_in, 3)}
+            result = {"attempt": self.attempts, "retry_in_s": round(self.retry_in, 3)}
         return [Entry(kind, f"@{name}.{lease.epoch}", error=self.error, result=result)]
 
 
@@ -83,8 +85,8 @@ def write(lease: Lease, outcome: Outcome, entries: list[Entry], turns: list[NewT
     """One transaction; returns the seq of the first row and the promoted run, if any."""
     match outcome.status:
         case Status.PENDING:
-            attempts = None if outcome.retry_in is None else lease.run.attempts + 1
-            return store.requeue(lease, entries, turns, delay_s=outcome.retry_in or 0.0, attempts=attempts), None
+            delay_s = outcome.retry_in or 0.0
+            return store.requeue(lease, entries, turns, delay_s=delay_s, attempts=outcome.attempts), None
         case Status.BLOCKED:
             return store.block(lease, entries, turns, error=outcome.error or {}), None
         case _:
@@ -111,9 +113,7 @@ def error_of(error: BaseException | None) -> dict[str, Any]:
     if isinstance(error, HandlerError):
         error = error.cause
     kind = getattr(error, "type", None) if isinstance(error, KernelError) else None
-    found: dict[str, Any] = {"type": kind or type(error).__name__.removesuffix("Error"), "message": str(error)}
-    if not isinstance(error, KernelError | TransientError):
-        found["type"] = type(error).__name__
+    found: dict[str, Any] = {"type": kind or type(error).__name__, "message": str(error)}
     if isinstance(error, DeterminismError) and error.diff:
         found["diff"] = error.diff
     return found

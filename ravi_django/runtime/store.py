@@ -114,7 +114,7 @@ def claim(run_id: UUID | str, owner: str) -> Lease | None:
         )
         if not taken:
             return None
-        run = Run.objects.select_related("session").get(id=run_id)
+        run = Run.objects.select_related("session", "root", "parent").get(id=run_id)
     return Lease(run=run, epoch=run.lease_epoch, owner=owner)
 
 

@@ -100,7 +100,7 @@ async def _idempotent(ctx: DurableContext, tool: Tool, ready: dict[str, Any], en
     except ToolRefused as error:
         return _error(str(error))
     except (TransientError, CancellationError, LeaseLostError) as error:
-        if isinstance(error, TransientError) and ctx.effects.error_as_result(error):
+        if isinstance(error, TransientError) and ctx.effects.last_attempt:
             return _error(f"{error.type}: {error}")
         raise
     except TimeoutError:

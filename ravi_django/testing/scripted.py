@@ -121,12 +121,13 @@ class ScriptedModel:
 
 def turns_since_user(messages: Sequence[ChatMessage]) -> int:
     """How many assistant messages follow the last user message."""
+    user, assistant = Role.USER, Role.ASSISTANT  # looking a member up costs as much as the rest of the loop
     count = 0
     for message in reversed(messages):
         role = message.role
-        if role is Role.USER:
+        if role is user:
             break
-        if role is Role.ASSISTANT:
+        if role is assistant:
             count += 1
     return count
 

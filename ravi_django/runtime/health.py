@@ -1,0 +1,140 @@
+"""Whether runs submitted now will be driven: one check for each thing that they need.
+
+Each check has a bounded time, on a thread and with connections of its own: a service that does not answer at all must
+not hang who asks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from django.db import connection, connections
+from django.db.models import DurationField, ExpressionWrapper, F
+
+from ravi_django.conf import conf
+from ravi_django.models import SweepState, WorkerProcess
+from ravi_django.runtime import clock
+from ravi_django.runtime.buffer import get_buffer
+
+ANSWER_S = 1.0  # how long a service may take for its answer
+LIMIT_S = 2.0  # how long all checks may take together, which run side by side
+MISSED = 3  # heartbeats, or sweeps, that may be missing before it is called late
+MARGIN_S = 5.0  # how long a sweep may wait in the broker's queue and take
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that runs need."""
+
+    name: str  # database, broker, channel_layer, events, worker, sweep
+    ok: bool
+    detail: str  # for an operator: what was found, or what is wrong and its mend
+
+
+def check_all() -> list[Check]:
+    """Every check, in a fixed order, within LIMIT_S or little more. The broker is only looked at where it is used."""
+    wanted: dict[str, Callable[[], str]] = {"database": database}
+    if conf.ENGINE == "celery":
+        wanted["broker"] = broker
+    wanted |= {"channel_layer": channel_layer, "events": events, "worker": worker, "sweep": sweep}
+    begun = [_Attempt(name, look) for name, look in wanted.items()]
+    give_up = time.monotonic() + LIMIT_S
+    return [attempt.outcome(max(0.0, give_up - time.monotonic())) for attempt in begun]
+
+
+class Unhealthy(Exception):
+    """The check found its thing wanting; the message is for an operator."""
+
+
+class _Attempt(threading.Thread):
+    """A check under way. A daemon: one that hangs holds up neither the answer nor the end of the process."""
+
+    def __init__(self, name: str, look: Callable[[], str]) -> None:
+        super().__init__(name=f"ravi-health-{name}", daemon=True)
+        self._what, self._look = name, look
+        self._found: Check | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self._found = Check(self._what, True, self._look())
+        except Unhealthy as problem:
+            self._found = Check(self._what, False, str(problem))
+        except Exception as error:
+            self._found = Check(self._what, False, f"{type(error).__name__}: {error}".strip())
+        finally:
+            connections.close_all()
+
+    def outcome(self, wait_s: float) -> Check:
+        self.join(wait_s)
+        return self._found or Check(self._what, False, f"no answer within {LIMIT_S:g} s")
+
+
+def database() -> str:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1")
+    return str(connection.vendor)
+
+
+def broker() -> str:
+    """A real connection: Celery's own would be made when the first hint goes out, and retried for long."""
+    from celery import current_app
+
+    with current_app.connection_for_write() as connecting:
+        connecting.ensure_connection(max_retries=1, interval_start=0, interval_step=0, timeout=int(ANSWER_S))
+        return str(connecting.transport.driver_type)
+
+
+def channel_layer() -> str:
+    """One message there and back."""
+    from channels.layers import get_channel_layer
+
+    layer = get_channel_layer()
+    if layer is None:
+        return "none is configured"
+
+    async def round_trip() -> None:
+        sent = {"type": "ravi.health", "id": uuid.uuid4().hex}
+        async with asyncio.timeout(ANSWER_S):
+            channel = await layer.new_channel()
+            await layer.send(channel, sent)
+            if await layer.receive(channel) != sent:
+                raise Unhealthy("the message that came back was another one")
+
+    try:
+        asyncio.run(round_trip())
+    except TimeoutError:
+        raise Unhealthy(f"a message did not come back within {ANSWER_S:g} s") from None
+    return type(layer).__name__
+
+
+def events() -> str:
+    """The buffer that streams are read from."""
+    buffer = get_buffer()
+    buffer.ping()
+    return type(buffer).__name__
+
+
+def worker() -> str:
+    limit = MISSED * float(conf.HEARTBEAT_S)
+    alive = WorkerProcess.objects.filter(seen_at__gt=clock.after(-limit)).count()
+    if not alive:
+        raise Unhealthy(f"no worker has been seen for {limit:g} s; start one: celery -A <site> worker -P threads")
+    return f"{alive} alive"
+
+
+def sweep() -> str:
+    limit = MISSED * float(conf.SWEEP_S) + MARGIN_S
+    age = ExpressionWrapper(clock.now() - F("ran_at"), output_field=DurationField())
+    ages = SweepState.objects.annotate(age=age).values_list("age", flat=True)
+    seconds = [found.total_seconds() for found in ages]
+    if not seconds:
+        raise Unhealthy("no sweep has run yet; start one: celery -A <site> beat")
+    if min(seconds) > limit:
+        raise Unhealthy(f"the last sweep ran {min(seconds):.0f} s ago; start celery -A <site> beat")
+    return f"ran {max(0.0, min(seconds)):.1f} s ago"
