@@ -8,7 +8,7 @@ from uuid import UUID
 from django.db import transaction
 
 from ravi_django.models import Run
-from ravi_django.runtime import dispatch, publish, store
+from ravi_django.runtime import dispatch, publish, store, worker
 
 log = logging.getLogger("ravi.cancel")
 
@@ -25,6 +25,15 @@ def cancel(run_id: UUID | str, reason: str) -> None:
     run = Run.objects.get(id=run_id)
     if run.is_terminal and run.parent_id is None:
         transaction.on_commit(lambda: _publish_end(run), robust=True)
+    elif not run.is_terminal:
+        transaction.on_commit(lambda: _cancel_here(run.id), robust=True)
+
+
+def _cancel_here(run_id: UUID) -> None:
+    """When this very process drives it, the run need not wait for a heartbeat."""
+    if worker._worker is not None:
+        engine = worker._worker.engine
+        engine.loop.call_soon_threadsafe(engine.cancel_run, run_id)
 
 
 def _publish_end(run: Run) -> None:

@@ -166,4 +166,4 @@ async def test_a_call_is_cheap():
             times.append((time.perf_counter() - started) / 100)
         return min(times)
 
-    assert await best_of(20) < 100e-6  # about 10 µs on a desk; the margin is for slow machines
+    assert await best_of(20) < 200e-6  # about 10 µs on a desk; the margin is for slow machines

@@ -1,0 +1,85 @@
+"""Every test runs against a real PostgreSQL and a real Valkey, started here before Django reads its settings.
+
+DATABASE_URL and REDIS_URL, when set, are used instead. RAVI_TEST_SQLITE=1 runs on SQLite and starts nothing: one
+process of its own, since Django's settings are read once.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+import django
+import pytest
+
+from project.services import Postgres, Valkey
+
+
+class Services(NamedTuple):
+    pg: Postgres | None  # None when DATABASE_URL was given, or on SQLite
+    valkey: Valkey | None
+
+
+_stack = ExitStack()
+_services = Services(None, None)
+
+
+def _start_services() -> None:
+    global _services
+    os.environ["DJANGO_SETTINGS_MODULE"] = "project.settings"
+    folder = Path(_stack.enter_context(tempfile.TemporaryDirectory(prefix="ravi-test-")))
+    if os.environ.get("RAVI_TEST_SQLITE") == "1":
+        os.environ["DATABASE_URL"] = f"sqlite:///{folder}/db.sqlite3"
+        os.environ.pop("REDIS_URL", None)
+        return
+    pg = valkey = None
+    if not os.environ.get("DATABASE_URL"):
+        pg = _stack.enter_context(Postgres(folder / "postgresql", fast=True))
+        os.environ["DATABASE_URL"] = pg.url
+    if not os.environ.get("REDIS_URL"):
+        valkey = _stack.enter_context(Valkey(folder / "valkey", fast=True))
+        os.environ["REDIS_URL"] = valkey.url
+    _services = Services(pg, valkey)
+
+
+# At import, before pytest-django reads the settings and before a conftest below imports models: pyproject.toml
+# therefore names no settings module.
+_start_services()
+django.setup()
+
+
+def pytest_unconfigure() -> None:
+    _stack.close()
+
+
+@pytest.fixture(scope="session")
+def services() -> Services:
+    """The servers that this test run started; skips where it started none."""
+    if not all(_services):
+        pytest.skip("needs servers of its own: DATABASE_URL or REDIS_URL was given, or this is SQLite")
+    return _services
+
+
+@pytest.fixture
+def valkey_url(services: Services) -> Iterator[str]:
+    """An empty Valkey database."""
+    import redis
+
+    assert services.valkey
+    with redis.Redis.from_url(services.valkey.url) as client:
+        client.flushdb()
+        yield services.valkey.url
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(django_db_setup: None) -> Iterator[None]:
+    """Before the test database goes: threads that read events, or drive runs, hold connections to it."""
+    from ravi_django.runtime import database, worker
+
+    yield
+    worker.close_worker()
+    database.forget_readers(close=True)

@@ -1,0 +1,176 @@
+"""The real servers of the demo and the tests: they start, come back on their port, and leave nothing behind."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import psycopg
+import pytest
+import redis
+
+from project.process import Child, ProcessError, wait_until
+from project.services import Postgres, Service, Valkey, free_port
+
+ROOT = Path(__file__).resolve().parents[3]
+
+# A supervisor that starts both servers, prints their pids and waits to be killed. Its argument says whether the
+# kernel ends the servers with it, as on Linux, or leaves them for the next start to find.
+SUPERVISOR = """
+import json, signal, sys
+from pathlib import Path
+import project.process
+from project.services import Postgres, Valkey
+if sys.argv[2] == "left behind":
+    project.process._LIBC = None
+folder = Path(sys.argv[1])
+servers = [Postgres(folder / "pg", fast=True), Valkey(folder / "valkey", fast=True)]
+for server in servers:
+    server.start()
+print(json.dumps([server.pid for server in servers]), flush=True)
+signal.pause()
+"""
+
+
+def ping_postgres(server: Service) -> bool:
+    try:
+        with psycopg.connect(server.url, connect_timeout=5) as connection:
+            return connection.execute("select 1").fetchone() == (1,)
+    except psycopg.OperationalError:
+        return False
+
+
+def ping_valkey(server: Service) -> bool:
+    try:
+        with redis.Redis.from_url(server.url) as client:
+            return bool(client.ping())
+    except redis.ConnectionError:
+        return False
+
+
+PINGS: dict[type[Service], Callable[[Service], bool]] = {Postgres: ping_postgres, Valkey: ping_valkey}
+
+
+@pytest.fixture(params=[Postgres, Valkey], ids=["postgresql", "valkey"])
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Service]:
+    with request.param(tmp_path / "data", fast=True) as started:
+        yield started
+
+
+def test_answers_after_start_and_no_longer_after_stop(server: Service) -> None:
+    ping = PINGS[type(server)]
+    assert ping(server)
+
+    server.stop()
+
+    assert not server.running
+    assert not ping(server)
+
+
+@pytest.mark.parametrize("how", ["restart", "kill"])
+def test_comes_back_under_the_same_url(server: Service, how: str) -> None:
+    url, pid = server.url, server.pid
+
+    getattr(server, how)()
+    server.start()
+
+    assert server.url == url
+    assert server.pid != pid
+    assert PINGS[type(server)](server)
+
+
+def test_strangers_without_the_password_are_refused(server: Service) -> None:
+    url = server.url.replace(server.password, "wrong")
+
+    with pytest.raises((psycopg.OperationalError, redis.AuthenticationError)):
+        if isinstance(server, Postgres):
+            psycopg.connect(url)
+        else:
+            redis.Redis.from_url(url).ping()
+
+
+def test_committed_rows_survive_a_kill(tmp_path: Path) -> None:
+    with Postgres(tmp_path / "pg") as server:
+        with psycopg.connect(server.url) as connection:
+            connection.execute("create table kept as select 7 as n")
+        server.kill()
+        server.start()
+        with psycopg.connect(server.url) as connection:
+            row = connection.execute("select n from kept").fetchone()
+
+    assert row == (7,)
+
+
+@pytest.mark.parametrize("fate", ["ended by the kernel", "left behind"])
+def test_starts_after_its_supervisor_was_killed(tmp_path: Path, fate: str) -> None:
+    if fate == "ended by the kernel" and sys.platform != "linux":
+        fate = "left behind"
+    with subprocess.Popen(
+        [sys.executable, "-c", SUPERVISOR, str(tmp_path), fate], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    ) as supervisor:
+        assert supervisor.stdout
+        processes = [psutil.Process(pid) for pid in json.loads(supervisor.stdout.readline())]
+        supervisor.send_signal(signal.SIGKILL)
+    if fate == "ended by the kernel":
+        gone, _ = psutil.wait_procs(processes, timeout=10)
+        assert len(gone) == 2
+
+    with Postgres(tmp_path / "pg", fast=True) as pg, Valkey(tmp_path / "valkey", fast=True) as valkey:
+        assert ping_postgres(pg)
+        assert ping_valkey(valkey)
+        assert not any(process.is_running() for process in processes)
+
+
+def test_a_pid_that_went_to_somebody_else_is_left_alone(tmp_path: Path) -> None:
+    pg = Postgres(tmp_path / "pg", fast=True)
+    pg.start()
+    pg.kill()
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as stranger:
+        postmaster_pid = pg.cluster / "postmaster.pid"
+        lines = postmaster_pid.read_text().splitlines()
+        postmaster_pid.write_text("\n".join([str(stranger.pid), *lines[1:]]) + "\n")
+        (tmp_path / "pg" / "pid").write_text(json.dumps({"pid": stranger.pid, "created": 0.0}))
+
+        with pg:
+            assert ping_postgres(pg)
+
+        assert stranger.poll() is None
+        stranger.kill()
+
+
+def test_a_failed_start_tells_what_the_log_says(tmp_path: Path) -> None:
+    with Postgres(tmp_path / "pg", fast=True) as pg:
+        pg.stop()
+        (pg.cluster / "postgresql.conf").write_text("no_such_setting = 1\n")
+
+        with pytest.raises(ProcessError, match="no_such_setting"):
+            pg.start()
+
+
+def test_a_child_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
+    script = (
+        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
+    )
+    child = Child(
+        "deaf",
+        [sys.executable, "-c", script],
+        log=tmp_path / "log",
+        pid_file=tmp_path / "pid",
+        stop_signals=((signal.SIGTERM, 0.2),),
+    )
+    child.start()
+    assert wait_until(lambda: "deaf" in child.tail(), 10)
+
+    child.stop()
+
+    assert child.returncode == -signal.SIGKILL
+    assert not (tmp_path / "pid").exists()
+
+
+def test_free_ports_are_outside_the_range_of_outgoing_connections() -> None:
+    assert 20_000 <= free_port() < 32_000

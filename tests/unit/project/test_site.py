@@ -1,0 +1,84 @@
+"""The demo site's own parts: its users, its agent's side effect, its pages."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from types import SimpleNamespace
+
+import pytest
+from django.contrib.auth import authenticate
+from django.core.management import call_command
+from django.test import Client
+from django.urls import reverse
+
+from project.agents import send_invoice
+from project.models import Invoice
+from ravi_django.kernel import Effect, Risk
+from ravi_django.kernel.errors import ToolRefused
+from ravi_django.runtime.registry import get_agent
+
+pytestmark = pytest.mark.django_db
+
+
+def test_seed_demo_makes_both_users_and_may_be_repeated() -> None:
+    call_command("seed_demo", verbosity=0)
+    call_command("seed_demo", verbosity=0)
+
+    demo, admin = authenticate(username="demo", password="demo"), authenticate(username="admin", password="admin")
+    assert demo is not None and not demo.is_staff
+    assert admin is not None and admin.is_superuser
+
+
+def test_seed_demo_leaves_a_changed_password_alone() -> None:
+    call_command("seed_demo", verbosity=0)
+    demo = authenticate(username="demo", password="demo")
+    assert demo is not None
+    demo.set_password("other")
+    demo.save()
+
+    call_command("seed_demo", verbosity=0)
+
+    assert authenticate(username="demo", password="other") == demo
+
+
+def test_the_demo_agent_is_registered_with_its_tools() -> None:
+    tools = {tool.name: tool for tool in get_agent("react/assistant").tools}  # type: ignore[attr-defined]
+
+    assert set(tools) == {"calculator", "current_time", "send_invoice"}
+    assert tools["send_invoice"].risk is Risk.HIGH
+    assert tools["send_invoice"].promised_effect is Effect.AT_MOST_ONCE
+
+
+def test_send_invoice_writes_the_invoice() -> None:
+    context = SimpleNamespace(idempotency_key="k1")
+
+    answer = send_invoice.execute(customer="ACME", amount=99.5, ctx=context)
+
+    invoice = Invoice.objects.get()
+    assert (invoice.customer, invoice.amount, invoice.idempotency_key) == ("ACME", Decimal("99.50"), "k1")
+    assert answer == f"Invoice {invoice.pk}: 99.5 sent to ACME."
+
+
+@pytest.mark.parametrize("amount", [0, -1, float("nan"), float("inf")])
+def test_send_invoice_refuses_what_is_no_amount_before_anything_happened(amount: float) -> None:
+    with pytest.raises(ToolRefused, match="more than zero"):
+        send_invoice.execute(customer="ACME", amount=amount, ctx=SimpleNamespace(idempotency_key="k1"))
+
+    assert not Invoice.objects.exists()
+
+
+def test_chat_page_asks_strangers_to_log_in(client: Client) -> None:
+    response = client.get(reverse("chat"))
+
+    assert response.status_code == 302
+    assert response.headers["Location"] == f"{reverse('login')}?next=/"
+
+
+def test_chat_page_names_the_model_and_gives_a_csrf_cookie(client: Client) -> None:
+    call_command("seed_demo", verbosity=0)
+    client.login(username="demo", password="demo")
+
+    response = client.get(reverse("chat"))
+
+    assert "rehearsal" in response.content.decode()
+    assert "csrftoken" in response.cookies
