@@ -106,6 +106,7 @@ class Run(Owned):
                 condition=Q(published_at__isnull=True, parent__isnull=True, finished_at__isnull=False),
                 name="ravi_run_unpublished",
             ),
+            models.Index(fields=["session", "agent"], condition=Q(status="queued"), name="ravi_run_queued"),
             models.Index(fields=["owner", "-id"], name="ravi_run_owner_idx"),
             models.Index(fields=["session", "id"], name="ravi_run_session_idx"),
         ]

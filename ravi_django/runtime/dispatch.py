@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -39,13 +39,15 @@ def send(run_id: UUID | str) -> None:
     run.apply_async(args=(str(run_id),), retry=False, ignore_result=True)
 
 
-def send_many(run_ids: list[UUID]) -> int:
-    """Hint several; one failing does not stop the rest. Returns how many went out."""
-    sent = 0
-    for run_id in run_ids:
+def send_many(run_ids: Sequence[UUID]) -> list[UUID]:
+    """Hint several; returns those for which no hint went out.
+
+    A broker that is away would cost a connection timeout a run: the first failure ends it.
+    """
+    for place, run_id in enumerate(run_ids):
         try:
             send(run_id)
-            sent += 1
         except Exception as error:
             log.warning("run %s: no hint sent: %s", run_id, error, extra={"action": "dispatch.failed"})
-    return sent
+            return list(run_ids[place:])
+    return []

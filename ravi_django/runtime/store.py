@@ -12,7 +12,7 @@ from typing import Any
 from uuid import UUID
 
 from django.db import connection, transaction
-from django.db.models import Case, F, IntegerField, Q, QuerySet, When
+from django.db.models import Case, Exists, F, IntegerField, OuterRef, Q, QuerySet, When
 from django.db.models.functions import Coalesce
 
 from ravi_django.conf import conf
@@ -120,14 +120,27 @@ def claim(run_id: UUID | str, owner: str) -> Lease | None:
 
 def claim_next(owner: str, agents: Iterable[str]) -> Lease | None:
     """Take the most urgent claimable run of these agents. SKIP LOCKED only spares waiting; `claim` is the guard."""
-    ready = Run.objects.filter(status=Status.PENDING, agent__in=list(agents)).filter(
-        Q(wake_at__isnull=True) | Q(wake_at__lte=clock.now())
-    )
     with transaction.atomic():
-        if connection.features.has_select_for_update_skip_locked:
-            ready = ready.select_for_update(skip_locked=True, of=("self",))
-        run_id = ready.order_by("-priority", "id").values_list("id", flat=True).first()
+        run_id = _skip_locked(ready().filter(agent__in=list(agents))).values_list("id", flat=True).first()
         return claim(run_id, owner) if run_id else None
+
+
+def ready() -> QuerySet[Run]:
+    """Pending runs that are due, the most urgent first."""
+    due = Q(wake_at__isnull=True) | Q(wake_at__lte=clock.now())
+    return Run.objects.filter(due, status=Status.PENDING).order_by("-priority", "id")
+
+
+def expired() -> QuerySet[Run]:
+    """Running runs whose lease is over: their worker is gone, or has let go."""
+    return Run.objects.filter(status=Status.RUNNING, lease_expires_at__lt=clock.now()).order_by("lease_expires_at")
+
+
+def _skip_locked(rows: QuerySet[Run]) -> QuerySet[Run]:
+    """Where the database has it; SQLite silently ignores it."""
+    if connection.features.has_select_for_update_skip_locked:
+        return rows.select_for_update(skip_locked=True, of=("self",))
+    return rows
 
 
 def load(lease: Lease) -> Loaded:
@@ -361,40 +374,35 @@ def due_for_hint(limit: int) -> list[UUID]:
     can take does not fill every batch."""
     quiet = Q(hint_after__isnull=True) | Q(hint_after__lte=clock.now())
     with transaction.atomic():
-        found: list[UUID] = []
-        for part in _claimable_parts():
-            rows = part.filter(quiet)
-            if connection.features.has_select_for_update_skip_locked:
-                rows = rows.select_for_update(skip_locked=True)
-            found += list(rows.values_list("id", flat=True)[: limit - len(found)])
-        for hints, ids in _by_hints(found).items():
+        found: list[tuple[UUID, int]] = []
+        for part in (expired(), ready()):
+            found += _skip_locked(part.filter(quiet)).values_list("id", "hints")[: limit - len(found)]
+        groups: dict[int, list[UUID]] = {}
+        for run_id, hints in found:
+            groups.setdefault(min(hints, 6), []).append(run_id)
+        for hints, ids in groups.items():
             delay = min(conf.SWEEP_S * 2**hints, 300.0)
             Run.objects.filter(id__in=ids).update(hints=F("hints") + 1, hint_after=clock.after(delay))
-    return found
+    return [run_id for run_id, _ in found]
 
 
-def _claimable_parts() -> list[QuerySet[Run]]:
-    """One query for each partial index."""
-    return [
-        Run.objects.filter(status=Status.RUNNING, lease_expires_at__lt=clock.now()).order_by("lease_expires_at"),
-        Run.objects.filter(status=Status.PENDING)
-        .filter(Q(wake_at__isnull=True) | Q(wake_at__lte=clock.now()))
-        .order_by("-priority", "id"),
-    ]
+def hint_failed(run_ids: Sequence[UUID]) -> None:
+    """No hint went out for these: the next sweep tries again, whatever the backoff."""
+    Run.objects.filter(id__in=run_ids, hints__gt=0).update(hints=F("hints") - 1, hint_after=None)
 
 
-def _by_hints(ids: list[UUID]) -> dict[int, list[UUID]]:
-    groups: dict[int, list[UUID]] = {}
-    for run_id, hints in Run.objects.filter(id__in=ids).values_list("id", "hints"):
-        groups.setdefault(min(hints, 6), []).append(run_id)
-    return groups
+def orphaned() -> QuerySet[Run]:
+    """Queued runs whose session has no active run any more."""
+    active = Run.objects.filter(
+        session_id=OuterRef("session_id"), agent=OuterRef("agent"), parent=None, status__in=ACTIVE
+    )
+    return Run.objects.filter(~Exists(active), status=Status.QUEUED, parent=None).order_by("id")
 
 
 def promote_orphans(limit: int) -> list[UUID]:
-    """Queued runs whose session has no active run any more; a guard behind the promotion in `finish`."""
+    """A guard behind the promotion in `finish`: finds nothing unless a promotion was lost."""
     promoted: list[UUID] = []
-    queued = Run.objects.filter(status=Status.QUEUED, parent=None).order_by("id")[:limit]
-    for run in queued:
+    for run in orphaned()[:limit]:
         with transaction.atomic():
             if (next_id := _promote(run)) is not None:
                 promoted.append(next_id)
@@ -403,7 +411,9 @@ def promote_orphans(limit: int) -> list[UUID]:
 
 def unpublished(limit: int, older_than_s: float) -> list[UUID]:
     """Ended trees whose last frame may not be out."""
-    rows = Run.objects.filter(
-        published_at__isnull=True, parent__isnull=True, finished_at__lt=clock.after(-older_than_s)
-    )
-    return list(rows.order_by("finished_at").values_list("id", flat=True)[:limit])
+    return list(unpublished_trees(older_than_s).values_list("id", flat=True)[:limit])
+
+
+def unpublished_trees(older_than_s: float) -> QuerySet[Run]:
+    rows = Run.objects.filter(published_at=None, parent=None, finished_at__lt=clock.after(-older_than_s))
+    return rows.order_by("finished_at")

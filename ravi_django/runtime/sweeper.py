@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 from uuid import UUID
 
 from django.db import connection, transaction
@@ -29,18 +28,23 @@ class Swept:
     published: int = 0
 
 
-def sweep(send: Callable[[list[UUID]], Any] = dispatch.send_many) -> Swept:
-    """Find what to hint in one short transaction under an advisory lock, then hint outside of it."""
+def sweep(send: Callable[[list[UUID]], Sequence[UUID] | None] = dispatch.send_many) -> Swept:
+    """Find what to hint in one short transaction under an advisory lock, then hint outside of it.
+
+    `send` returns the runs that it could not hint.
+    """
     with transaction.atomic():
         if not _alone():
             return Swept(ran=False)
         due = store.due_for_hint(BATCH)
         promoted = store.promote_orphans(BATCH)
-    send([*due, *promoted])
+    failed = send([*due, *promoted])
+    if failed:
+        store.hint_failed(failed)
     published = sum(_publish(tree) for tree in store.unpublished(50, older_than_s=2 * conf.SWEEP_S))
     store.forget_dead_workers(older_than_s=10 * conf.HEARTBEAT_S + 60)
     store.swept()
-    return Swept(hinted=len(due), promoted=len(promoted), published=published)
+    return Swept(hinted=len(due) + len(promoted) - len(failed or ()), promoted=len(promoted), published=published)
 
 
 def _alone() -> bool:
