@@ -44,7 +44,7 @@ def _warm(sender: Any = None, **kwargs: Any) -> None:
 
 
 def _start() -> None:
-    """Import the model library, when an agent needs it, before the first run does."""
+    """Import the model library, when an agent needs it, before the first run does; then look for work."""
     from ravi_django.capabilities.llm import LiteLLMModel, warm
     from ravi_django.runtime.registry import get_agent, known_addresses
     from ravi_django.runtime.worker import get_worker
@@ -52,7 +52,7 @@ def _start() -> None:
     worker = get_worker()
     if any(isinstance(getattr(get_agent(address), "model", None), LiteLLMModel) for address in known_addresses()):
         warm()
-    worker.look()
+    worker.keep_looking()
 
 
 @worker_shutting_down.connect

@@ -151,6 +151,16 @@ class HistoryContract:
 
         assert texts(await provider.get(AGENT, session)) == ["b"]
 
+    async def test_what_was_cleared_can_be_stored_again(self, provider: HistoryProvider) -> None:
+        session = await self.new_session()
+        run = await self.new_run(session)
+        await provider.append_many(AGENT, session, [said("a")], run_id=run, start=0)
+        await provider.clear_run(AGENT, session, run)
+
+        await provider.append_many(AGENT, session, [said("b")], run_id=run, start=0)
+
+        assert texts(await provider.get(AGENT, session)) == ["b"]
+
     async def test_clear_forgets_that_conversation_alone(self, provider: HistoryProvider) -> None:
         session, other = await self.new_session(), await self.new_session()
         await provider.append(AGENT, session, said("a"))

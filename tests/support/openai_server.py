@@ -289,15 +289,9 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--tool", default="calculator")
     parser.add_argument("--fail-first", type=int, default=0, help="requests that get a 429")
     given = parser.parse_args(argv)
-    server = OpenAIServer(
-        steps_script(given.steps, tool=given.tool, tokens=given.tokens),
-        delay=given.delay,
-        token_delay=given.token_delay,
-        fail_first=given.fail_first,
-        log=given.log,
-        port=given.port,
-        host=given.host,
-    )
+    script = steps_script(given.steps, tool=given.tool, tokens=given.tokens)
+    settings = {name: getattr(given, name) for name in ("delay", "token_delay", "fail_first", "log", "port", "host")}
+    server = OpenAIServer(script, **settings)
     server.bind()
     print(server.port, flush=True)
     server.serve()

@@ -1,0 +1,40 @@
+# Needs Python ≥ 3.11 and make; everything else is installed into .venv.
+#
+#   make demo [PORT=8000] [HOST=127.0.0.1] [CHECK=1]    the demo site with all its services
+#   make test [ARGS="tests/unit -k journal"]            the test suite
+#   make lint                                           what CI says about the code
+#   make bench, make bench-peers                        the measurements, ours and beside others
+#   make clean                                          remove what these made, the demo's data too
+
+PY ?= python3
+VENV := .venv/bin
+
+.PHONY: demo test lint bench bench-peers clean
+
+demo:
+	@$(PY) .ci/install demo
+	@exec $(VENV)/python -m project.demo $(if $(filter 1,$(CHECK)),--check)
+
+test:
+	@$(PY) .ci/install dev
+	@exec $(VENV)/python -m pytest $(ARGS)
+
+lint:
+	@$(PY) .ci/install dev
+	$(VENV)/ruff check .
+	$(VENV)/ruff format --check .
+	$(VENV)/mypy
+	$(VENV)/lint-imports
+	$(VENV)/python manage.py makemigrations --check --dry-run
+
+bench:
+	@$(PY) .ci/install dev
+	@exec $(VENV)/python -m benchmarks.run
+
+bench-peers:
+	@$(PY) .ci/install dev
+	@exec $(VENV)/python -m benchmarks.peers
+
+clean:
+	rm -rf .venv .bench-venv .demo build dist db.sqlite3* .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

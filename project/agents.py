@@ -1,0 +1,42 @@
+"""The demo site's agent, found and registered by the app's autodiscovery."""
+
+from decimal import Decimal
+
+from project.models import Invoice
+from ravi_django import register, tool
+from ravi_django.agents import ReActAgent
+from ravi_django.agents.context import ContextConfig, DjangoHistoryProvider
+from ravi_django.capabilities.tools import CalculatorTool, CurrentTimeTool
+from ravi_django.integrations.llm import model_from_env
+from ravi_django.kernel import RunContext
+from ravi_django.kernel.errors import ToolRefused
+
+
+@tool(risk="high", effect="at_most_once")
+def send_invoice(customer: str, amount: float, ctx: RunContext) -> str:
+    """Send an invoice to a customer.
+
+    Args:
+        customer: the customer's name
+        amount: in euros, more than zero
+    """
+    if not 0 < amount < 1e10:
+        raise ToolRefused(f"the amount must be more than zero and less than ten billion, not {amount}")
+    invoice = Invoice.objects.create(
+        customer=customer, amount=Decimal(str(amount)), idempotency_key=ctx.idempotency_key
+    )
+    return f"Invoice {invoice.pk}: {invoice.amount} sent to {invoice.customer}."
+
+
+register(
+    ReActAgent(
+        "assistant",
+        model=model_from_env(),
+        tools=[CalculatorTool(), CurrentTimeTool(), send_invoice],
+        context=ContextConfig(DjangoHistoryProvider()),
+        system_instructions=(
+            "You are the assistant of a small company. Answer briefly. Use the calculator for arithmetic, and "
+            "send_invoice only when the person asks for an invoice to be sent."
+        ),
+    )
+)

@@ -1,0 +1,103 @@
+"""One real conversation with a running site, as a program would have it: HTTP, a ticket, a websocket.
+
+    python -m project.demo_check http://127.0.0.1:8000
+
+Prints the question and the answer; exits 1 and says why when anything is not as CONTRACT promises.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import urllib.error
+import urllib.request
+from base64 import b64encode
+from typing import Any
+
+from websockets.exceptions import WebSocketException
+from websockets.sync.client import connect
+
+USER, PASSWORD = "demo", "demo"
+QUESTION, ANSWER = "What is 12 * (3 + 4)?", "84"
+FRAME_TIMEOUT_S = 30.0
+
+
+_HTTP = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # never by way of a proxy to our own machine
+
+
+class CheckFailed(Exception):
+    pass
+
+
+def health(address: str) -> bool:
+    """Database, broker, channel layer, worker and sweep: all there."""
+    try:
+        with _HTTP.open(f"{address}/ravi/health/", timeout=5) as response:
+            return bool(response.status == 200)
+    except OSError:
+        return False
+
+
+def call(address: str, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    credentials = b64encode(f"{USER}:{PASSWORD}".encode()).decode()
+    request = urllib.request.Request(  # noqa: S310
+        f"{address}/ravi/{path}",
+        method=method,
+        data=None if body is None else json.dumps(body).encode(),
+        headers={"Authorization": f"Basic {credentials}", "Content-Type": "application/json"},
+    )
+    try:
+        with _HTTP.open(request, timeout=10) as response:
+            answer: dict[str, Any] = json.load(response)
+            return answer
+    except urllib.error.HTTPError as error:
+        raise CheckFailed(f"{method} {path}: {error.code} {error.read().decode(errors='replace')[:500]}") from error
+    except OSError as error:
+        raise CheckFailed(f"{method} {path}: {error}") from error
+
+
+def follow(address: str, run: str, ticket: str) -> list[dict[str, Any]]:
+    """Every frame of the run's tree, up to and with `stream.done`."""
+    url = f"{address.replace('http', 'ws', 1)}/ws/ravi/runs/{run}/?ticket={ticket}&after=0"
+    frames: list[dict[str, Any]] = []
+    try:
+        with connect(url, open_timeout=10, proxy=None) as socket:
+            while not frames or frames[-1]["type"] != "stream.done":
+                frames.append(json.loads(socket.recv(timeout=FRAME_TIMEOUT_S)))
+    except (OSError, WebSocketException) as error:
+        raise CheckFailed(f"websocket after {len(frames)} frames: {error!r}") from error
+    return frames
+
+
+def converse(address: str) -> str:
+    """Ask the demo agent for a sum; the answer's text. Raises CheckFailed."""
+    run = call(address, "POST", "runs/", {"agent": "react/assistant", "input": QUESTION})
+    frames = follow(address, run["id"], call(address, "POST", "tickets/", {})["ticket"])
+    seqs = [frame["seq"] for frame in frames]
+    expect(seqs == sorted(set(seqs)), f"seq does not rise: {seqs}")
+    expect(any(frame["type"] == "text.delta" for frame in frames), "no text was streamed")
+    steps = [json.dumps(frame) for frame in frames if frame["type"] == "progress" and frame["step"] == "tool_call"]
+    expect(any("calculator" in step for step in steps), "the calculator was not called")
+    run = call(address, "GET", f"runs/{run['id']}/")
+    expect(run["status"] == "completed", f"the run is {run['status']}: {run['error']}")
+    expect(ANSWER in (run["output"] or ""), f"{ANSWER} is not in the answer: {run['output']!r}")
+    return str(run["output"])
+
+
+def expect(condition: bool, otherwise: str) -> None:
+    if not condition:
+        raise CheckFailed(otherwise)
+
+
+def main() -> int:
+    print(f"{USER}: {QUESTION}")
+    try:
+        print(f"react/assistant: {converse(sys.argv[1])}")
+    except CheckFailed as error:
+        print(f"check: {error}")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

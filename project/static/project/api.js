@@ -1,0 +1,49 @@
+// The REST API of ravi_django, with the session cookie of whoever is logged in.
+
+export class ApiError extends Error {
+  constructor(status, code, message) {
+    super(message);
+    this.status = status;
+    this.code = code;
+  }
+}
+
+export class Api {
+  constructor(base) {
+    this.base = new URL(base, location.href);
+  }
+
+  get(path) {
+    return this.#call("GET", path);
+  }
+
+  post(path, body = {}) {
+    return this.#call("POST", path, body);
+  }
+
+  async #call(method, path, body) {
+    const headers = { Accept: "application/json" };
+    if (body !== undefined) {
+      headers["Content-Type"] = "application/json";
+      headers["X-CSRFToken"] = cookie("csrftoken");
+    }
+    const options = { method, headers, body: body === undefined ? undefined : JSON.stringify(body) };
+    let response;
+    try {
+      response = await fetch(new URL(path, this.base), options);
+    } catch {
+      throw new ApiError(0, "unreachable", "The server cannot be reached.");
+    }
+    const answer = await response.json().catch(() => null);
+    if (!response.ok) {
+      const error = answer?.error ?? {};
+      throw new ApiError(response.status, error.code ?? "", error.message ?? `The server said ${response.status}.`);
+    }
+    return answer;
+  }
+}
+
+function cookie(name) {
+  const found = document.cookie.split("; ").find((pair) => pair.startsWith(`${name}=`));
+  return found ? decodeURIComponent(found.slice(name.length + 1)) : "";
+}

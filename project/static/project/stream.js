@@ -1,0 +1,57 @@
+// The frames of one run tree, in order and each once, over a websocket that may break and come back.
+
+const FIRST_PAUSE = 500; // ms before the first reconnect; doubles
+const LONGEST_PAUSE = 8000;
+const REFUSED = { 4401: "You are logged out.", 4403: "This run is not yours to see.", 4404: "There is no such run." };
+
+export class RunStream {
+  // Calls `on.frame(frame)` for each frame, `on.state("live" | "lost")`, and at the end once `on.end(problem)`, where
+  // problem is "" after stream.done.
+  constructor(run, on) {
+    this.run = run;
+    this.on = on;
+    this.seq = 0;
+    this.done = false;
+    this.pause = FIRST_PAUSE;
+    this.#connect();
+  }
+
+  close() {
+    this.done = true;
+    clearTimeout(this.timer);
+    this.socket.close();
+  }
+
+  #connect() {
+    const scheme = location.protocol === "https:" ? "wss" : "ws";
+    this.socket = new WebSocket(`${scheme}://${location.host}/ws/ravi/runs/${this.run}/?after=${this.seq}`);
+    this.socket.onopen = () => {
+      this.on.state("live");
+    };
+    this.socket.onmessage = (message) => this.#take(JSON.parse(message.data));
+    this.socket.onclose = (event) => this.#closed(event.code);
+  }
+
+  #take(frame) {
+    this.pause = FIRST_PAUSE;
+    if (this.done || (frame.seq && frame.seq <= this.seq)) return;
+    // A finished call's tokens may come back as one: from_seq…seq. What we had of it is in there again.
+    frame.again = Boolean(frame.from_seq && frame.from_seq <= this.seq);
+    if (frame.seq) this.seq = frame.seq;
+    this.on.frame(frame);
+    if (frame.type === "stream.done") this.#end("");
+  }
+
+  #closed(code) {
+    if (this.done) return;
+    if (REFUSED[code]) return this.#end(REFUSED[code]);
+    this.on.state("lost");
+    this.timer = setTimeout(() => this.#connect(), this.pause);
+    this.pause = Math.min(this.pause * 2, LONGEST_PAUSE);
+  }
+
+  #end(problem) {
+    this.done = true;
+    this.on.end(problem);
+  }
+}

@@ -1,0 +1,150 @@
+// What the person sees of a conversation. All text goes in as text: nothing here parses HTML.
+
+export function element(tag, className, text) {
+  const made = document.createElement(tag);
+  if (className) made.className = className;
+  if (text !== undefined) made.textContent = text;
+  return made;
+}
+
+// What one run of the agent said and did, built from frames (while it happens) or from messages (afterwards).
+export class Answer {
+  constructor(agent) {
+    this.agent = agent;
+    this.root = element("article", "answer");
+    this.calls = new Map(); // one entry a model call: its text, its reasoning
+    this.tools = new Map(); // by call id
+  }
+
+  live(on) {
+    this.root.classList.toggle("live", on);
+    this.root.setAttribute("aria-busy", String(on));
+  }
+
+  take(frame) {
+    const kinds = {
+      "text.delta": () => this.#say("text", frame),
+      "reasoning.delta": () => this.#say("thought", frame),
+      completion: () => this.#complete(frame),
+      progress: () => this.#progress(frame),
+      request: () => this.note(`Waiting for a person: ${frame.text || frame.tool || "a decision"}`),
+      "request.closed": () => this.note("A person has decided."),
+      "stream.gap": () => this.#gap(frame),
+      error: () => this.fault(frame.message),
+    };
+    kinds[frame.type]?.();
+  }
+
+  note(text) {
+    this.root.append(element("p", "note", text));
+  }
+
+  fault(text) {
+    if (this.root.lastElementChild?.textContent === text) return;
+    const shown = element("p", "fault", text);
+    shown.setAttribute("role", "alert");
+    this.root.append(shown);
+  }
+
+  // A stored message: the same blocks that a completion carries.
+  message(role, blocks) {
+    for (const block of blocks) {
+      if (block.type === "text" && role === "assistant") this.root.append(element("div", "said", block.text));
+      else if (block.type === "thinking") this.#details("thought", "Reasoning").append(element("div", "said", block.text ?? block.thinking));
+      else if (block.type === "tool_use") this.tool(block.call_id, block.tool_name, block.arguments);
+      else if (block.type === "tool_result") this.toolResult(block.call_id, textOf(block.content), block.is_error);
+    }
+  }
+
+  tool(id, name, parameters) {
+    if (this.tools.has(id)) return this.tools.get(id);
+    const box = this.#details("tool", "");
+    const summary = box.firstElementChild;
+    const state = element("span", "state", "running…");
+    summary.append(element("span", "name", name), element("span", "gist", gist(parameters)), state);
+    box.append(element("pre", "", JSON.stringify(parameters ?? {}, null, 2)));
+    const tool = { box, state };
+    this.tools.set(id, tool);
+    return tool;
+  }
+
+  toolResult(id, text, isError) {
+    const tool = this.tools.get(id);
+    if (!tool || tool.ended) return;
+    tool.ended = true;
+    tool.state.textContent = isError ? "failed" : `= ${shorten(text)}`;
+    tool.box.classList.toggle("failed", Boolean(isError));
+    tool.box.append(element("pre", "", text));
+  }
+
+  #progress(frame) {
+    const { step, content } = frame;
+    const id = `${frame.run} ${content?.path}`;
+    if (step === "tool_call") this.tool(id, content.tool, content.arguments);
+    else if (step === "tool_result") {
+      this.tool(id, content.tool); // its start is not recorded: after a gap there is the result alone
+      this.toolResult(id, content.text, content.is_error);
+    } else if (step === "handoff") this.note(`Handed over${content?.to ? ` to ${content.to}` : ""}.`);
+  }
+
+  #say(kind, frame) {
+    const call = this.#call(frame);
+    if (call.attempt !== frame.attempt || frame.again) {
+      call.attempt = frame.attempt;
+      for (const part of [call.text, call.thought]) if (part) part.textContent = "";
+    }
+    this.#part(call, kind, frame).append(frame.text);
+  }
+
+  #complete(frame) {
+    const call = this.#call(frame);
+    const texts = (frame.content ?? []).filter((block) => block.type === "text");
+    if (texts.length) this.#part(call, "text", frame).textContent = texts.map((block) => block.text).join("");
+  }
+
+  #call(frame) {
+    const key = `${frame.run} ${frame.call}`;
+    if (!this.calls.has(key)) this.calls.set(key, { attempt: frame.attempt });
+    return this.calls.get(key);
+  }
+
+  #part(call, kind, frame) {
+    if (!call[kind]) {
+      const parent = kind === "thought" ? this.#details("thought", "Reasoning") : this.root;
+      if (frame.agent !== this.agent) parent.append(element("span", "by", frame.agent));
+      call[kind] = element("div", "said");
+      parent.append(call[kind]);
+    }
+    return call[kind];
+  }
+
+  #gap(frame) {
+    this.note("Part of the live stream was lost; this is what was recorded.");
+    for (const kept of frame.snapshot?.frames ?? []) this.take(kept);
+  }
+
+  #details(className, title) {
+    const box = element("details", className);
+    box.append(element("summary", "", title));
+    this.root.append(box);
+    return box;
+  }
+}
+
+export function blocksOf(content) {
+  return typeof content === "string" ? [{ type: "text", text: content }] : (content ?? []);
+}
+
+export function textOf(content) {
+  return blocksOf(content).filter((block) => block.type === "text").map((block) => block.text).join("\n");
+}
+
+function gist(parameters) {
+  const values = Object.values(parameters ?? {}).map((value) => (typeof value === "string" ? value : JSON.stringify(value)));
+  return shorten(values.join(", "), 80);
+}
+
+function shorten(text, length = 40) {
+  const line = String(text ?? "").split("\n")[0];
+  return line.length > length ? `${line.slice(0, length)}…` : line;
+}

@@ -1,0 +1,13 @@
+from django.contrib import admin
+from django.contrib.auth.views import LoginView, LogoutView
+from django.urls import include, path
+
+from project.views import ChatView
+
+urlpatterns = [
+    path("", ChatView.as_view(), name="chat"),
+    path("accounts/login/", LoginView.as_view(redirect_authenticated_user=True), name="login"),
+    path("accounts/logout/", LogoutView.as_view(), name="logout"),
+    path("admin/", admin.site.urls),
+    path("ravi/", include("ravi_django.urls")),
+]

@@ -1,0 +1,21 @@
+from typing import Any
+
+from django.contrib.auth.mixins import LoginRequiredMixin
+from django.utils.decorators import method_decorator
+from django.views.decorators.csrf import ensure_csrf_cookie
+from django.views.generic import TemplateView
+
+from ravi_django.runtime.registry import get_agent
+
+AGENT = "react/assistant"
+
+
+@method_decorator(ensure_csrf_cookie, name="dispatch")  # the page's script sends the cookie's token with each POST
+class ChatView(LoginRequiredMixin, TemplateView):
+    """The chat page. Everything that moves on it comes over REST and the websocket, as any other client gets it."""
+
+    template_name = "chat.html"
+
+    def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
+        model = getattr(get_agent(AGENT), "model", None)
+        return super().get_context_data(agent=AGENT, model=getattr(model, "name", ""), **kwargs)

@@ -1,0 +1,34 @@
+"""The REST surface: `path("ravi/", include("ravi_django.urls"))`, under any prefix of its own."""
+
+from django.urls import path, re_path
+
+from ravi_django.api.agents import AgentsView, AgentView
+from ravi_django.api.events import EventsView
+from ravi_django.api.health import HealthView
+from ravi_django.api.nothing import NothingView
+from ravi_django.api.runs import CancelView, JournalView, RunsView, RunView, TreeView
+from ravi_django.api.schema import SchemaView
+from ravi_django.api.sessions import MessagesView, SessionsView, SessionView
+from ravi_django.api.tickets import TicketsView
+
+app_name = "ravi"
+
+urlpatterns = [
+    path("agents/", AgentsView.as_view(), name="agents"),
+    path("agents/<str:type>/<str:key>/", AgentView.as_view(), name="agent"),
+    path("agents/<str:namespace>/<str:type>/<str:key>/", AgentView.as_view(schema=None), name="agent-in-namespace"),
+    path("runs/", RunsView.as_view(), name="runs"),
+    path("runs/<uuid:id>/", RunView.as_view(), name="run"),
+    path("runs/<uuid:id>/journal/", JournalView.as_view(), name="run-journal"),
+    path("runs/<uuid:id>/tree/", TreeView.as_view(), name="run-tree"),
+    path("runs/<uuid:id>/events/", EventsView.as_view(), name="run-events"),
+    path("runs/<uuid:id>/cancel/", CancelView.as_view(), name="run-cancel"),
+    path("sessions/", SessionsView.as_view(), name="sessions"),
+    path("sessions/<uuid:id>/", SessionView.as_view(), name="session"),
+    path("sessions/<uuid:id>/messages/", MessagesView.as_view(), name="session-messages"),
+    path("tickets/", TicketsView.as_view(), name="tickets"),
+    path("health/", HealthView.as_view(), name="health"),
+    path("schema/", SchemaView.as_view(), name="schema"),
+    # The last one takes the rest, whatever it is: a site's own 404 page is no JSON.
+    re_path(r"^[\s\S]*\Z", NothingView.as_view(), name="nothing"),
+]

@@ -1,0 +1,123 @@
+"""Everything that README and docs show is run or checked here."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ravi_django.conf import DEFAULTS
+from tests.support.openai_server import Body, OpenAIServer, Reply, tool_results
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text()
+
+
+def snippet(name: str) -> str:
+    """The README's block of code that begins with the comment `# name`."""
+    found = re.search(rf"```python\n# {re.escape(name)}\n(.*?)```", README, re.DOTALL)
+    assert found, f"README has no block {name}"
+    return found.group(1)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A new Django site with the README's blocks pasted in."""
+    folder = tmp_path_factory.mktemp("site")
+    django_admin(folder, "startproject", "mysite", ".")
+    django_admin(folder, "startapp", "shop")
+    settings = folder / "mysite/settings.py"
+    settings.write_text(
+        settings.read_text()
+        + '\nINSTALLED_APPS += ["shop"]\n'
+        + snippet("settings.py")
+        + '\nDATABASES["default"]["OPTIONS"] = {"transaction_mode": "IMMEDIATE"}\n'
+        + 'import os\nRAVI = {"ENGINE": "inline"} if os.environ.get("SMALL_SITE") else {}\n'
+    )
+    urls = folder / "mysite/urls.py"
+    urls.write_text(urls.read_text() + "\n" + snippet("urls.py"))
+    (folder / "mysite/asgi.py").write_text(
+        'import os\nos.environ.setdefault("DJANGO_SETTINGS_MODULE", "mysite.settings")\n' + snippet("asgi.py")
+    )
+    (folder / "shop/agents.py").write_text(snippet("shop/agents.py"))
+    (folder / "shop/views.py").write_text(snippet("shop/views.py"))
+    return folder
+
+
+def environment(**extra: str) -> dict[str, str]:
+    kept = {key: value for key, value in os.environ.items() if key in ("PATH", "HOME", "LANG", "VIRTUAL_ENV")}
+    return {**kept, "PYTHONPATH": str(ROOT), **extra}
+
+
+def django_admin(folder: Path, *args: str) -> None:
+    subprocess.run([sys.executable, "-m", "django", *args], cwd=folder, check=True, env=environment())
+
+
+def manage(folder: Path, *args: str, **extra: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "manage.py", *args],
+        cwd=folder,
+        env=environment(**extra),
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+
+
+def test_a_site_made_from_the_readme_passes_its_checks(site: Path) -> None:
+    checked = manage(site, "check", "--fail-level", "WARNING")
+
+    assert checked.returncode == 0, checked.stderr
+
+
+def test_a_site_made_from_the_readme_serves_its_asgi_application_and_views(site: Path) -> None:
+    code = "import mysite.asgi, shop.views; print(sorted(mysite.asgi.application.application_mapping))"
+
+    ran = subprocess.run(
+        [sys.executable, "-c", code], cwd=site, env=environment(), capture_output=True, text=True, check=False
+    )
+
+    assert ran.stdout.strip() == "['http', 'websocket']", ran.stderr
+
+
+def test_the_readmes_agent_answers_with_its_tool(site: Path) -> None:
+    def script(body: Body) -> Reply:
+        if tool_results(body):
+            return Reply(text="It left this morning.")
+        return Reply(tool_calls=(("order_status", {"order_id": 7}),))
+
+    with OpenAIServer(script=script) as server:
+        small = {"SMALL_SITE": "1", "OPENAI_API_BASE": server.base_url, "OPENAI_API_KEY": "test"}
+        migrated = manage(site, "migrate", **small)
+        ran = manage(site, "ravi_run", "react/helper", "Where is order 7?", **small)
+
+    assert migrated.returncode == 0, migrated.stderr
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "order_status" in ran.stdout
+    assert "It left this morning." in ran.stdout
+    assert "left the warehouse" in str(server.requests[-1].body)
+
+
+def test_every_make_target_of_the_readme_exists() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+
+    for target in set(re.findall(r"make ([a-z-]+)", README)) - {"and"}:
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+def test_every_setting_is_documented() -> None:
+    documented = (ROOT / "docs/settings.md").read_text()
+
+    assert [key for key in DEFAULTS if f"`{key}`" not in documented] == []
+
+
+def test_every_file_that_the_docs_name_exists() -> None:
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    named = {(page, name) for page in pages for name in re.findall(r"\]\((?!http)([^)#]+)\)", page.read_text())}
+
+    assert [name for page, name in named if not (page.parent / name).exists()] == []

@@ -1,0 +1,153 @@
+"""Runs for the tests of the runtime: agents made of a function, workers that die at a given place."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from threading import Thread
+from typing import Any
+
+import pytest
+from django.db import connection, connections
+
+from project.process import wait_until
+from ravi_django import register
+from ravi_django.conf import conf
+from ravi_django.kernel import AgentId, ChatMessage, ChatPayload, Message
+from ravi_django.models import Run, Session, uuid7
+from ravi_django.runtime import settle, store
+from ravi_django.runtime.effects import append_repeatable
+from ravi_django.runtime.engine import Engine
+from ravi_django.runtime.store import Lease
+from ravi_django.testing import FakeClock
+
+on_postgresql = pytest.mark.skipif(connection.vendor != "postgresql", reason="needs two writers at once")
+
+BOUND_S = 20.0  # nothing here takes longer, unless it hangs
+
+
+class CodeAgent:
+    """An agent whose code is a function `(ctx, inbox)`."""
+
+    def __init__(
+        self, function: Callable[..., Awaitable[Any]], *, key: str = "code", model: Any = None, tools: Any = ()
+    ) -> None:
+        self.id = AgentId("test", key)
+        self.run = function
+        self.model = model
+        self.tools = list(tools)
+
+
+def code(function: Callable[..., Awaitable[Any]], *, model: Any = None, tools: Any = ()) -> CodeAgent:
+    """Register a function as the agent `test/code`, in place of the one before."""
+    agent = CodeAgent(function, model=model, tools=tools)
+    register(agent)
+    return agent
+
+
+def message(text: str = "hi", agent: str = "test/code") -> dict[str, Any]:
+    said = ChatPayload(message=ChatMessage.of("user", text))
+    return Message(target=AgentId.parse(agent), payload=said).model_dump(mode="json")
+
+
+def make_run(agent: str = "test/code", *, text: str = "hi", session: Session | None = None, **fields: Any) -> Run:
+    """A run as `submit` writes it, without a hint."""
+    session = session or store.create_session(Session(agent=agent))
+    return store.create_run(Run(id=uuid7(), agent=agent, session=session, **fields), message(text, agent))
+
+
+def leased(run: Run | None = None, owner: str = "worker") -> Lease:
+    lease = store.claim((run or make_run()).id, owner)
+    assert lease is not None
+    return lease
+
+
+class Died(Exception):
+    """The worker is gone: nothing that it does from here on is written."""
+
+
+def drive(
+    run: Run, *, dies: int | str | None = None, written: bool = False, setup: Callable[[Engine], Any] | None = None
+) -> Run:
+    """One lease of the run by a worker of its own; returns the run as it is then.
+
+    `dies` is the number of the append, from 1, at which the worker dies, or "end": when the agent's code has come to
+    its end. `written` lets that append be committed first.
+    """
+    asyncio.run(adrive(run, dies=dies, written=written, setup=setup))
+    run.refresh_from_db()
+    return run
+
+
+async def adrive(
+    run: Run, *, dies: int | str | None = None, written: bool = False, setup: Callable[[Engine], Any] | None = None
+) -> None:
+    engine = Engine()
+    if dies is not None:
+        _let_die(engine, math.inf if dies == "end" else int(dies), written)
+    if setup is not None:
+        setup(engine)
+    try:
+        had = await asyncio.wait_for(engine.drive(run.id), BOUND_S)
+        assert had, "the run could not be claimed"
+    finally:
+        await engine.close(drain_s=0.5)
+
+
+def _let_die(engine: Engine, at: float, written: bool) -> None:
+    call = engine.database.call
+    appends = 0
+
+    async def dying(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        nonlocal appends
+        if function is settle.write:
+            raise Died
+        if function is append_repeatable:
+            appends += 1
+            if appends >= at:
+                if written and appends == at:
+                    await call(function, *args, **kwargs)
+                raise Died
+        return await call(function, *args, **kwargs)
+
+    engine.database.call = dying  # type: ignore[method-assign]
+
+
+def take_over(clock: FakeClock, run: Run, **how: Any) -> Run:
+    """The next worker's lease, once that of a dead one has expired."""
+    clock.advance(conf.LEASE_S + 1)
+    return drive(run, **how)
+
+
+def in_background(function: Callable[..., Any], *args: Any) -> Future[Any]:
+    """On a thread and a database connection of its own."""
+    future: Future[Any] = Future()
+
+    def work() -> None:
+        try:
+            future.set_result(function(*args))
+        except BaseException as error:
+            future.set_exception(error)
+        finally:
+            connections.close_all()
+
+    Thread(target=work, daemon=True).start()
+    return future
+
+
+def somebody_waits_for_a_lock() -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
+        return bool(cursor.fetchone()[0])
+
+
+def until(condition: Callable[[], Any], timeout: float = BOUND_S) -> None:
+    assert wait_until(condition, timeout, poll=0.01), "it did not come to that in time"
+
+
+async def auntil(condition: Callable[[], Any], timeout: float = BOUND_S) -> None:
+    async with asyncio.timeout(timeout):
+        while not condition():
+            await asyncio.sleep(0.005)

@@ -1,0 +1,64 @@
+"""A process of the site without any engine: what a web process does to runs, asked for over stdin.
+
+One JSON object a line comes in, `{"do": name, …arguments}`; one goes out, `{"result": …}` or `{"error": "Type: words"}`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import django
+
+
+def submit(text: str, agent: str, session: str | None = None, queue: str | None = None) -> dict[str, Any]:
+    """Start a run; with a `queue`, the hint goes there instead of to whichever worker comes first."""
+    from ravi_django.runtime.submit import submit_once
+
+    run, _ = submit_once(agent, text, session=session, **({"send": _sender(queue)} if queue else {}))
+    return {"id": str(run.id), "session": str(run.session_id)}
+
+
+def deliver(run_id: str, queues: list[str], task_id: str) -> None:
+    """The same message, once into each of the queues."""
+    for queue in queues:
+        _sender(queue)(run_id, task_id=task_id)
+
+
+def events(tree: str, after: int = 0) -> list[dict[str, Any]]:
+    from ravi_django.runtime.events import page
+
+    found, _ = page(tree, after)
+    return found
+
+
+def _sender(queue: str) -> Any:
+    from ravi_django.tasks import run
+
+    def send(run_id: Any, task_id: str | None = None) -> None:
+        run.apply_async(args=[str(run_id)], queue=queue, task_id=task_id, retry=False)
+
+    return send
+
+
+DO = {function.__name__: function for function in (submit, deliver, events)}
+
+
+def main() -> None:
+    django.setup()
+    from django.db import connections
+
+    for line in sys.stdin:
+        asked = json.loads(line)
+        try:
+            answer = {"result": DO[asked.pop("do")](**asked)}
+        except Exception as error:
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        finally:
+            connections.close_all()  # as after a request: a restarted database is met with a new connection
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()

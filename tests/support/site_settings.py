@@ -1,0 +1,14 @@
+"""The demo site with short leases and sweeps, so that tests of takeovers take seconds."""
+
+from project.settings import *  # noqa: F403
+from project.settings import RAVI as SITE_RAVI
+
+RAVI = {
+    **SITE_RAVI,
+    "LEASE_S": 3.0,
+    "HEARTBEAT_S": 0.5,
+    "SWEEP_S": 0.5,
+    "DRAIN_S": 3.0,
+    "RETRY_BASE_S": 0.1,
+}
+CELERY_BEAT_SCHEDULE = {"ravi-sweep": {"task": "ravi.sweep", "schedule": RAVI["SWEEP_S"]}}

@@ -1,0 +1,212 @@
+"""The statement for PostgreSQL and the way through the ORM are one and the same write."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from decimal import Decimal
+
+import pytest
+from django.db import connection
+from django.forms.models import model_to_dict
+from django.test.utils import CaptureQueriesContext
+
+from ravi_django.kernel import ChatMessage, LeaseLostError, TextBlock, ToolUseBlock, Usage
+from ravi_django.models import JournalEntry, Run, Session, Turn, uuid7
+from ravi_django.runtime import append, store
+from ravi_django.runtime.entries import Entry, NewTurn
+from tests.support.runs import leased, make_run, on_postgresql
+
+pytestmark = pytest.mark.django_db
+
+USAGE = Usage(input_tokens=100, cached_tokens=40, output_tokens=30, reasoning_tokens=10)
+NASTY = {"b": 1, "a": {"z": 1.0, "ä☃": [0.1 + 0.2, -0.0, 1e22, 5e-324, 2**63, None, True, ""]}, "quote": "'\\\"%s$1"}
+BATCHES = {
+    "one": [Entry("tool.call", "1", "t", request={"arguments": {}}, result={"content": []})],
+    "empty columns": [Entry("log", "1")],
+    "all columns": [
+        Entry(
+            "llm.call",
+            "turn1.1",
+            "model/x",
+            attempt=3,
+            request=NASTY,
+            result=NASTY,
+            error={"type": "X", "message": "ä"},
+            digests={"options": "1", "view": None},
+            usage=USAGE,
+            cost=0.00012345,
+            inbox_upto=7,
+            elapsed_s=1.25,
+        )
+    ],
+    "many": [
+        Entry("run.started", "@started", result={"spec": "x"}),
+        Entry("now", "1", result="2030-01-01T00:00:00+00:00"),
+        Entry("tool.call", "2", "t", phase="started", request={"arguments": NASTY}),
+        Entry("llm.call", "3", "m", usage=USAGE, cost=None),
+        Entry("llm.call", "4", "m", usage=USAGE, cost=0.5),
+    ],
+    "scalars": [
+        Entry("log", str(number), result=value) for number, value in enumerate([0, False, "", [], {}, "null", 1.5])
+    ],
+}
+TURNS = [
+    ChatMessage.of("user", "hi"),
+    ChatMessage(
+        role="assistant",
+        content=[TextBlock(text="ä☃'\"%s"), ToolUseBlock(tool_name="t", arguments=NASTY, call_id="c")],
+        name="helper",
+    ),
+]
+
+
+def written(monkeypatch, vendor, entries, turns):
+    """What lies in the database after the append, without the ids."""
+    run = make_run()
+    lease = leased(run)
+    store.append(lease, [Entry("tool.call", "before", "t")], [NewTurn(run.session_id, run.agent, TURNS[0])])
+    entries = [replace(entry, id=uuid7()) for entry in entries]
+    new = [NewTurn(run.session_id, run.agent, message) for message in turns]
+    with monkeypatch.context() as patch:
+        if vendor is not None:
+            patch.setattr(connection, "vendor", vendor)
+        first = store.append(lease, entries, new)
+    rows = [model_to_dict(row, exclude=["id", "run"]) for row in JournalEntry.objects.filter(run=run).order_by("seq")]
+    said = [
+        model_to_dict(turn, exclude=["id", "run", "session"])
+        for turn in Turn.objects.filter(run=run).order_by("position")
+    ]
+    sums = Run.objects.values(
+        *("next_seq", "next_turn", "input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens", "cost"),
+        *("cost_unknown", "crashes", "attempts", "status", "lease_epoch", "lease_owner"),
+    ).get(id=run.id)
+    position = Session.objects.values_list("next_position", flat=True).get(id=run.session_id)
+    return {"first": first, "rows": rows, "turns": said, "sums": sums, "position": position}
+
+
+@on_postgresql
+@pytest.mark.parametrize("turns", [[], TURNS], ids=["no turns", "turns"])
+@pytest.mark.parametrize("batch", BATCHES)
+def test_the_statement_and_the_orm_write_the_same(clock, monkeypatch, batch, turns):
+    by_statement = written(monkeypatch, None, BATCHES[batch], turns)
+
+    by_orm = written(monkeypatch, "another", BATCHES[batch], turns)
+
+    for part in by_statement:
+        assert by_statement[part] == by_orm[part], part
+
+
+@pytest.mark.sqlite
+def test_an_entry_reads_back_as_it_was_written(clock):
+    (entry,) = BATCHES["all columns"]
+    lease = leased()
+
+    store.append(lease, [replace(entry, id=uuid7())])
+
+    row = JournalEntry.objects.get()
+    assert (row.seq, row.generation, row.epoch, row.path, row.attempt, row.phase) == (1, 0, 1, "turn1.1", 3, "result")
+    assert (row.kind, row.name, row.request, row.result) == ("llm.call", "model/x", NASTY, NASTY)
+    assert (row.error, row.digests) == (entry.error, entry.digests)
+    tokens = (row.input_tokens, row.cached_tokens, row.output_tokens, row.reasoning_tokens)
+    assert (tokens, row.cost) == ((100, 40, 30, 10), Decimal("0.00012345"))
+    assert (row.inbox_upto, row.finished_at) == (7, clock.now)
+    assert (row.finished_at - row.started_at).total_seconds() == 1.25
+
+
+@pytest.mark.sqlite
+def test_values_that_are_absent_are_null():
+    lease = leased()
+
+    store.append(lease, [Entry("log", "1")])
+
+    assert JournalEntry.objects.filter(
+        request__isnull=True, result__isnull=True, error__isnull=True, digests__isnull=True, cost__isnull=True
+    ).exists()
+
+
+@pytest.mark.sqlite
+def test_append_returns_the_first_of_the_numbers():
+    lease = leased()
+
+    firsts = [store.append(lease, [Entry("log", f"{batch}.{n}") for n in range(batch)]) for batch in (1, 3, 2)]
+
+    assert firsts == [1, 2, 5]
+
+
+@pytest.mark.sqlite
+def test_turns_get_positions_in_the_session_and_indexes_in_the_run():
+    run = make_run()
+    Session.objects.filter(id=run.session_id).update(next_position=40)
+    lease = leased(run)
+
+    store.append(lease, [Entry("log", "1")], [NewTurn(run.session_id, run.agent, turn) for turn in TURNS])
+    store.append(lease, [Entry("log", "2")], [NewTurn(run.session_id, run.agent, TURNS[0])])
+
+    assert list(Turn.objects.order_by("position").values_list("position", "index", "role", "name")) == [
+        (40, 0, "user", ""),
+        (41, 1, "assistant", "helper"),
+        (42, 2, "user", ""),
+    ]
+    assert Turn.objects.get(position=41).content == TURNS[1].to_json()["content"]
+
+
+@on_postgresql
+@pytest.mark.parametrize("turns", [[], TURNS], ids=["no turns", "turns"])
+def test_an_append_is_one_statement(monkeypatch, turns):
+    lease = leased()
+    statements = []
+    execute = append._execute
+    monkeypatch.setattr(append, "_execute", lambda sql, params: (statements.append(sql), execute(sql, params))[1])
+    new = [NewTurn(lease.run.session_id, lease.run.agent, message) for message in turns]
+
+    with CaptureQueriesContext(connection) as others:
+        store.append(lease, BATCHES["many"], new)
+
+    assert len(statements) == 1
+    assert len(others) == 0
+
+
+@on_postgresql
+@pytest.mark.django_db(transaction=True)
+def test_an_append_is_one_commit():
+    lease = leased()
+
+    def commits(name, appends):
+        before = transactions()
+        for number in range(appends):
+            store.append(lease, [Entry("tool.call", f"{name}.{number}", "t")], [])
+        return transactions() - before - 1  # the asking is one itself
+
+    # The server's own upkeep may commit in between: it is not there every time.
+    assert min(commits(name, 10) for name in "abc") == 10
+
+
+def transactions():
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_current_xact_id()::text::bigint")
+        return cursor.fetchone()[0]
+
+
+@on_postgresql
+def test_one_shape_of_append_is_prepared_once():
+    lease = leased()
+
+    for number in range(6):
+        store.append(lease, [Entry("tool.call", str(number), "t", cost=0.5 * number)])
+
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE '%%WITH fence%%'")
+        assert cursor.fetchone()[0] >= 1
+
+
+@pytest.mark.sqlite
+def test_a_refused_append_writes_nothing():
+    lease = leased()
+    zombie = replace(lease, epoch=lease.epoch - 1)
+
+    with pytest.raises(LeaseLostError, match=f"run {lease.run_id}: lease epoch 0 is over"):
+        store.append(zombie, BATCHES["many"], [NewTurn(lease.run.session_id, lease.run.agent, TURNS[0])])
+
+    assert not JournalEntry.objects.exists()
+    assert not Turn.objects.exists()
+    assert Session.objects.get().next_position == 0

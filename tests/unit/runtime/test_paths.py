@@ -1,0 +1,326 @@
+"""A call's path says where in the code it is made: the same whichever of its neighbours finishes first."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ravi_django.runtime import paths
+
+
+def paths_of(code, *, seed=0):
+    """Run `code(call)` as a run's code; returns the path of each call by its label. Calls end in an order that the
+    seed gives."""
+    order = random.Random(seed)
+    found = {}
+
+    async def call(label):
+        path = paths.current().next_path()
+        assert label not in found
+        found[label] = path
+        for _ in range(order.randrange(6)):
+            await asyncio.sleep(0)
+        return label
+
+    async def story():
+        paths._scope.set(paths.Scope())
+        await code(call)
+
+    async def main():
+        undo = paths.install(asyncio.get_running_loop())
+        try:
+            await asyncio.create_task(story())
+        finally:
+            undo()
+
+    asyncio.run(main())
+    assert len(set(found.values())) == len(found)
+    return found
+
+
+def assert_stable(code):
+    """The same paths in whatever order the calls end; returns them."""
+    first = paths_of(code)
+    for seed in range(1, 25):
+        assert paths_of(code, seed=seed) == first
+    return first
+
+
+def test_calls_one_after_the_other_are_counted():
+    async def code(call):
+        for label in "abc":
+            await call(label)
+
+    assert paths_of(code) == {"a": "1", "b": "2", "c": "3"}
+
+
+def test_branches_of_a_gather_have_scopes_of_their_own():
+    async def code(call):
+        await call("first")
+        await asyncio.gather(call("a"), call("b"))
+        await call("last")
+
+    assert assert_stable(code) == {"first": "1", "a": "t1.1", "b": "t2.1", "last": "2"}
+
+
+def test_branches_of_two_steps_keep_their_numbers():
+    async def code(call):
+        async def branch(name):
+            await call(f"{name}1")
+            await call(f"{name}2")
+
+        await asyncio.gather(branch("a"), branch("b"))
+        await asyncio.gather(branch("c"), branch("d"))
+
+    found = assert_stable(code)
+
+    assert found == {
+        "a1": "t1.1",
+        "a2": "t1.2",
+        "b1": "t2.1",
+        "b2": "t2.2",
+        "c1": "t3.1",
+        "c2": "t3.2",
+        "d1": "t4.1",
+        "d2": "t4.2",
+    }
+
+
+def test_nested_gathers_keep_their_numbers():
+    async def code(call):
+        async def branch(name):
+            await call(f"{name}.head")
+            await asyncio.gather(*(call(f"{name}.{number}") for number in range(3)))
+            await call(f"{name}.tail")
+
+        await asyncio.gather(*(branch(name) for name in "abc"))
+
+    found = assert_stable(code)
+
+    assert found["b.head"] == "t2.1"
+    assert found["b.2"] == "t2.t3.1"
+    assert found["b.tail"] == "t2.2"
+
+
+def test_a_task_group_keeps_its_numbers():
+    async def code(call):
+        async with asyncio.TaskGroup() as group:
+            for label in "abc":
+                group.create_task(call(label))
+            await call("inside")
+        await call("after")
+
+    assert assert_stable(code) == {"a": "t1.1", "b": "t2.1", "c": "t3.1", "inside": "1", "after": "2"}
+
+
+def test_as_completed_over_tasks_keeps_the_numbers_of_the_tasks():
+    async def code(call):
+        tasks = [asyncio.create_task(call(label)) for label in "abcd"]
+        for number, ended in enumerate(asyncio.as_completed(tasks)):
+            await ended
+            await call(f"then{number}")
+
+    found = assert_stable(code)
+
+    assert [found[label] for label in "abcd"] == ["t1.1", "t2.1", "t3.1", "t4.1"]
+    assert [found[f"then{number}"] for number in range(4)] == ["1", "2", "3", "4"]
+
+
+def test_wait_for_the_first_keeps_the_numbers():
+    async def code(call):
+        tasks = [asyncio.create_task(call(label)) for label in "ab"]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        await call("next")
+        await asyncio.wait(tasks)
+
+    assert assert_stable(code) == {"a": "t1.1", "b": "t2.1", "next": "1"}
+
+
+def test_wait_for_keeps_the_numbers_around_it():
+    async def code(call):
+        await call("before")
+        await asyncio.wait_for(call("inside"), 5)
+        await call("after")
+
+    found = assert_stable(code)
+
+    assert found["before"] == "1"
+    assert len(set(found.values())) == 3
+
+
+def test_a_timeout_changes_no_number():
+    async def code(call):
+        async with asyncio.timeout(5):
+            await call("a")
+        await call("b")
+
+    assert paths_of(code) == {"a": "1", "b": "2"}
+
+
+def test_a_name_stands_for_a_place():
+    async def code(call):
+        for name in ("plan", "act", "plan"):
+            with named(name):
+                await call(f"{name}{len(seen)}")
+                await call(f"{name}{len(seen)}b")
+            seen.append(name)
+
+    seen = []
+
+    assert paths_of(code) == {
+        "plan0": "plan.1",
+        "plan0b": "plan.2",
+        "act1": "act.1",
+        "act1b": "act.2",
+        "plan2": "plan~2.1",
+        "plan2b": "plan~2.2",
+    }
+
+
+def test_a_task_that_names_its_place_is_not_numbered():
+    """So that the paths of a turn's tools are the same whether they run as tasks or one by one."""
+
+    async def together(call):
+        async def tool(index):
+            with named(f"call{index}"):
+                await call(str(index))
+
+        await asyncio.gather(*(tool(index) for index in range(3)))
+
+    async def one_by_one(call):
+        for index in range(3):
+            with named(f"call{index}"):
+                await call(str(index))
+
+    assert assert_stable(together) == paths_of(one_by_one) == {"0": "call0.1", "1": "call1.1", "2": "call2.1"}
+
+
+def test_a_task_that_calls_first_and_names_later_is_numbered():
+    async def code(call):
+        async def branch(name):
+            await call(f"{name}1")
+            with named("step"):
+                await call(f"{name}2")
+
+        await asyncio.gather(branch("a"), branch("b"))
+
+    assert assert_stable(code) == {"a1": "t1.1", "a2": "t1.step.1", "b1": "t2.1", "b2": "t2.step.1"}
+
+
+def named(name, call_id=""):
+    return paths.entered(paths.current().for_name(name, call_id))
+
+
+def test_the_models_call_id_goes_down_to_the_tasks_inside():
+    async def main():
+        undo = paths.install(asyncio.get_running_loop())
+        paths._scope.set(paths.Scope())
+        with named("call0", call_id="c7"):
+
+            async def inside():
+                return paths.current().call_id
+
+            found = await asyncio.create_task(inside())
+        undo()
+        return found, paths.current().call_id
+
+    assert asyncio.run(main()) == ("c7", "")
+
+
+def test_tasks_outside_of_the_numbering_change_none():
+    async def code(call):
+        async def background():
+            assert paths.current() is None
+            await asyncio.gather(asyncio.sleep(0), asyncio.sleep(0))
+
+        await call("a")
+        with paths.entered(None):
+            task = asyncio.create_task(background())
+        await asyncio.gather(call("b"), call("c"))
+        await task
+
+    assert paths_of(code) == {"a": "1", "b": "t1.1", "c": "t2.1"}
+
+
+def test_tasks_of_a_scope_are_reported_and_others_are_not():
+    told = []
+
+    async def nothing():
+        pass
+
+    async def main():
+        undo = paths.install(asyncio.get_running_loop())
+        await asyncio.create_task(nothing())
+        with paths.entered(paths.Scope(on_task=told.append)):
+            task = asyncio.create_task(nothing())
+            await task
+        undo()
+        return [task]
+
+    assert asyncio.run(main()) == told
+
+
+def test_the_factory_that_was_there_before_is_used_and_put_back():
+    made = []
+
+    def factory(loop, coro, **kwargs):
+        made.append(coro.__name__)
+        return asyncio.Task(coro, loop=loop, **kwargs)
+
+    async def nothing():
+        pass
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        loop.set_task_factory(factory)
+        undo = paths.install(loop)
+        await asyncio.create_task(nothing())
+        undo()
+        return loop.get_task_factory()
+
+    assert asyncio.run(main()) is factory
+    assert made == ["nothing"]
+
+
+@pytest.mark.parametrize("eager", [False, True])
+def test_a_context_of_ones_own_is_numbered_too(eager):
+    from contextvars import copy_context
+
+    async def code(call):
+        task = asyncio.get_running_loop().create_task(call("a"), context=copy_context() if eager else None)
+        await task
+        await call("b")
+
+    assert paths_of(code) == {"a": "t1.1", "b": "1"}
+
+
+# A tree of code: a leaf is a call, a list runs one after the other, a tuple at once.
+TREES = st.recursive(
+    st.just("call"),
+    lambda inside: st.lists(inside, min_size=1, max_size=4) | st.lists(inside, min_size=1, max_size=4).map(tuple),
+    max_leaves=14,
+)
+
+
+@settings(max_examples=60)
+@given(tree=TREES, seeds=st.lists(st.integers(0, 2**32), min_size=2, max_size=4))
+def test_any_tree_of_gathers_has_the_same_paths_in_any_order_of_ends(tree, seeds):
+    async def code(call):
+        async def walk(node, place):
+            if node == "call":
+                await call(place)
+            elif isinstance(node, tuple):
+                await asyncio.gather(*(walk(child, (*place, number)) for number, child in enumerate(node)))
+            else:
+                for number, child in enumerate(node):
+                    await walk(child, (*place, number))
+
+        await walk(tree, ())
+
+    first, *others = [paths_of(code, seed=seed) for seed in seeds]
+
+    assert all(other == first for other in others)

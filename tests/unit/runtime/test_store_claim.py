@@ -1,0 +1,257 @@
+"""Who gets a run, and when."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import connection, transaction
+
+from ravi_django.conf import conf
+from ravi_django.kernel import Priority
+from ravi_django.models import Run, Status
+from ravi_django.runtime import store
+from ravi_django.runtime.entries import Entry
+from tests.support.runs import in_background, leased, make_run, on_postgresql, somebody_waits_for_a_lock, until
+
+pytestmark = pytest.mark.django_db
+
+
+def test_claim_takes_the_lease(clock):
+    run = make_run()
+
+    lease = store.claim(run.id, "w1")
+
+    run.refresh_from_db()
+    assert lease is not None
+    assert (run.status, run.lease_owner, run.lease_epoch) == (Status.RUNNING, "w1", 1)
+    assert (run.lease_expires_at - clock.now).total_seconds() == conf.LEASE_S
+    assert run.started_at == clock.now
+
+
+@pytest.mark.sqlite
+def test_a_leased_run_is_not_claimable(clock):
+    run = make_run()
+    store.claim(run.id, "w1")
+
+    assert store.claim(run.id, "w2") is None
+    assert store.claim_next("w2", [run.agent]) is None
+
+
+@on_postgresql
+@pytest.mark.django_db(transaction=True)
+def test_one_of_two_that_claim_at_once_gets_the_run():
+    run = make_run()
+
+    with transaction.atomic():
+        first = store.claim(run.id, "w1")
+        second = in_background(store.claim, run.id, "w2")
+        until(somebody_waits_for_a_lock)
+
+    run.refresh_from_db()
+    assert first is not None
+    assert second.result(10) is None
+    assert (run.lease_owner, run.lease_epoch) == ("w1", 1)
+
+
+@pytest.mark.sqlite
+@pytest.mark.django_db(transaction=True)
+def test_one_of_eight_that_race_gets_the_run():
+    run = make_run()
+
+    claims = [in_background(store.claim, run.id, f"w{number}") for number in range(8)]
+    leases = [lease for claim in claims if (lease := claim.result(20)) is not None]
+
+    run.refresh_from_db()
+    assert [lease.owner for lease in leases] == [run.lease_owner]
+    assert run.lease_epoch == 1
+
+
+@pytest.mark.sqlite
+@pytest.mark.django_db(transaction=True)
+def test_workers_that_look_at_once_get_different_runs():
+    runs = [make_run() for _ in range(6)]
+
+    looks = [in_background(store.claim_next, f"w{number}", ["test/code"]) for number in range(6)]
+    found = [lease.run_id for look in looks if (lease := look.result(20)) is not None]
+
+    assert len(set(found)) == len(found)
+    while (lease := store.claim_next("late", ["test/code"])) is not None:
+        found.append(lease.run_id)
+    assert sorted(found) == sorted(run.id for run in runs)
+
+
+@pytest.mark.parametrize(
+    "status",
+    [Status.QUEUED, Status.SUSPENDED, Status.BLOCKED, Status.COMPLETED, Status.FAILED, Status.CANCELLED],
+)
+def test_a_run_that_is_not_pending_is_not_claimable(status):
+    run = make_run()
+    Run.objects.filter(id=run.id).update(status=status)
+
+    assert store.claim(run.id, "w") is None
+    assert store.claim_next("w", [run.agent]) is None
+
+
+@pytest.mark.sqlite
+def test_an_expired_lease_is_claimable_and_one_that_is_just_alive_is_not(clock):
+    run = make_run()
+    first = leased(run, "w1")
+
+    clock.advance(conf.LEASE_S)
+    assert store.claim(run.id, "w2") is None
+    clock.advance(0.001)
+    second = store.claim(run.id, "w2")
+
+    assert second is not None
+    assert (first.epoch, second.epoch) == (1, 2)
+
+
+@pytest.mark.sqlite
+def test_a_run_is_not_claimable_before_its_wake_time(clock):
+    run = make_run()
+    store.requeue(leased(run), delay_s=60)
+
+    clock.advance(59.9)
+    assert store.claim(run.id, "w") is None
+    assert store.claim_next("w", [run.agent]) is None
+    clock.advance(0.1)
+    lease = store.claim_next("w", [run.agent])
+
+    assert lease is not None
+    assert lease.run.wake_at is None
+
+
+@pytest.mark.sqlite
+def test_the_most_urgent_run_comes_first_and_the_oldest_of_equals(clock):
+    order = [Priority.NORMAL, Priority.BACKGROUND, Priority.CRITICAL, Priority.LOW, Priority.HIGH, Priority.NORMAL]
+    runs = [make_run(priority=priority.value) for priority in order]
+
+    taken = [store.claim_next("w", ["test/code"]).run_id for _ in runs]
+
+    assert taken == [runs[number].id for number in (2, 4, 0, 5, 3, 1)]
+
+
+def test_runs_of_agents_that_the_worker_does_not_know_are_left_alone():
+    make_run("test/other")
+
+    assert store.claim_next("w", ["test/code"]) is None
+    assert store.claim_next("w", []) is None
+
+
+def test_the_first_start_stays(clock):
+    run = make_run()
+    started = clock.now
+    leased(run)
+
+    clock.advance(conf.LEASE_S + 1)
+    lease = leased(run)
+
+    assert lease.run.started_at == started
+
+
+@pytest.mark.sqlite
+def test_only_an_expired_running_lease_counts_as_a_crash(clock):
+    run = make_run()
+    assert leased(run).run.crashes == 0
+
+    clock.advance(conf.LEASE_S + 1)
+    again = leased(run)
+    assert again.run.crashes == 1
+
+    store.requeue(again)
+    assert leased(run).run.crashes == 1
+
+
+def test_a_recorded_effect_forgets_crashes_and_attempts(clock):
+    run = make_run()
+    leased(run)
+    clock.advance(conf.LEASE_S + 1)
+    lease = leased(run)
+    Run.objects.filter(id=run.id).update(attempts=3)
+
+    store.append(lease, [Entry("log", "1")])
+    run.refresh_from_db()
+    assert (run.crashes, run.attempts) == (1, 3)
+    store.append(lease, [Entry("tool.call", "2", "t")])
+    run.refresh_from_db()
+    assert (run.crashes, run.attempts) == (0, 0)
+
+
+def test_a_first_lease_reads_no_journal(django_assert_num_queries):
+    lease = leased()
+
+    with django_assert_num_queries(1):
+        loaded = store.load(lease)
+
+    assert loaded.journal == []
+    assert [body["payload"]["message"]["content"][0]["text"] for _, body in loaded.inbox] == ["hi"]
+
+
+@pytest.mark.sqlite
+def test_a_later_lease_reads_the_journal_in_order_in_one_query(clock, django_assert_num_queries):
+    run = make_run()
+    lease = leased(run)
+    for number in range(1, 6):
+        store.append(lease, [Entry("tool.call", str(number), "t", result={"n": number})])
+    clock.advance(conf.LEASE_S + 1)
+    lease = leased(run)
+
+    with django_assert_num_queries(2):  # the inbox is the other one
+        loaded = store.load(lease)
+
+    assert [(row.seq, row.result) for row in loaded.journal] == [(n, {"n": n}) for n in range(1, 6)]
+
+
+@pytest.mark.sqlite
+def test_heartbeat_says_of_each_lease_whether_it_stands(clock):
+    fine, cancelled, taken, ended = (make_run() for _ in range(4))
+    leases = [leased(run, "w1") for run in (fine, cancelled, taken, ended)]
+    store.request_cancel(cancelled.id, "enough")
+    store.finish(leases[3], Status.COMPLETED, [])
+    clock.advance(conf.LEASE_S + 1)
+    leased(taken, "w2")
+
+    verdicts = store.heartbeat("w1", [(lease.run_id, lease.epoch) for lease in leases])
+
+    assert verdicts == {fine.id: "ok", cancelled.id: "cancel", taken.id: "lost", ended.id: "lost"}
+
+
+def test_heartbeat_of_an_older_epoch_of_the_same_worker_is_lost(clock):
+    run = make_run()
+    old = leased(run, "w1")
+    clock.advance(conf.LEASE_S + 1)
+    leased(run, "w1")
+
+    assert store.heartbeat("w1", [(run.id, old.epoch)]) == {run.id: "lost"}
+
+
+@pytest.mark.sqlite
+def test_heartbeat_renews_the_leases_of_its_own_worker_alone(clock):
+    mine, other = make_run(), make_run()
+    lease = leased(mine, "w1")
+    leased(other, "w2")
+
+    clock.advance(20)
+    store.heartbeat("w1", [(mine.id, lease.epoch), (other.id, 1)])
+    clock.advance(20)
+
+    assert store.claim(mine.id, "w3") is None
+    assert store.claim(other.id, "w3") is not None
+
+
+def test_heartbeat_costs_two_queries_whatever_it_holds(django_assert_num_queries):
+    leases = [leased(make_run(), "w1") for _ in range(7)]
+
+    with django_assert_num_queries(2):
+        store.heartbeat("w1", [(lease.run_id, lease.epoch) for lease in leases])
+
+
+def test_times_are_the_databases_own():
+    run = make_run()
+    lease = leased(run)
+
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT lease_expires_at - statement_timestamp() FROM ravi_run WHERE id = %s", [run.id])
+        left = cursor.fetchone()[0]
+
+    assert 0 < left.total_seconds() <= conf.LEASE_S
+    assert lease.run.lease_expires_at is not None

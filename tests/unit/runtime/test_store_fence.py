@@ -1,0 +1,222 @@
+"""A worker whose lease is over can compute; it cannot record."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import IntegrityError, connection, transaction
+
+from ravi_django.conf import conf
+from ravi_django.kernel import ChatMessage, LeaseLostError
+from ravi_django.models import Blob, JournalEntry, Run, Status, Turn
+from ravi_django.runtime import store
+from ravi_django.runtime.effects import append_repeatable
+from ravi_django.runtime.entries import Entry, NewTurn
+from tests.support.runs import in_background, leased, make_run, on_postgresql, somebody_waits_for_a_lock, until
+
+pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
+
+
+def effect(path="1", **fields):
+    return Entry("tool.call", path, "t", result={"content": []}, **fields)
+
+
+def said(run, text="hello"):
+    return NewTurn(run.session_id, run.agent, ChatMessage.of("assistant", text))
+
+
+WRITES = {
+    "append": lambda lease: store.append(lease, [effect()], [said(lease.run)]),
+    "finish": lambda lease: store.finish(lease, Status.COMPLETED, [effect()], [said(lease.run)], output="wrong"),
+    "block": lambda lease: store.block(lease, [effect()], [said(lease.run)], error={"type": "X", "message": "x"}),
+    "requeue": lambda lease: store.requeue(lease, [effect()], [said(lease.run)], delay_s=5, attempts=3),
+}
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_zombie_cannot_write_after_another_claim(clock, write):
+    run = make_run()
+    zombie = leased(run, "w1")
+    clock.advance(conf.LEASE_S + 1)
+    leased(run, "w2")
+    before = Run.objects.filter(id=run.id).values().get()
+
+    with pytest.raises(LeaseLostError):
+        WRITES[write](zombie)
+
+    assert Run.objects.filter(id=run.id).values().get() == before
+    assert not JournalEntry.objects.exists()
+    assert not Turn.objects.exists()
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_zombie_cannot_write_after_the_same_worker_claimed_again(clock, write):
+    run = make_run()
+    zombie = leased(run, "w1")
+    clock.advance(conf.LEASE_S + 1)
+    leased(run, "w1")
+
+    with pytest.raises(LeaseLostError):
+        WRITES[write](zombie)
+
+    assert not JournalEntry.objects.exists()
+
+
+@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize("release", ["finish", "block", "requeue"])
+def test_nothing_is_written_after_the_release(write, release):
+    run = make_run()
+    lease = leased(run)
+    released = {"finish": lambda: store.finish(lease, Status.FAILED, []), "requeue": lambda: store.requeue(lease)}
+    released.get(release, lambda: store.block(lease, [], error={}))()
+
+    with pytest.raises(LeaseLostError):
+        WRITES[write](lease)
+
+    assert not JournalEntry.objects.exists()
+
+
+def test_the_rows_around_a_zombies_attempts_have_no_gap(clock):
+    run = make_run()
+    zombie = leased(run, "w1")
+    store.append(zombie, [effect("1"), effect("2")])
+    clock.advance(conf.LEASE_S + 1)
+    lease = leased(run, "w2")
+
+    for number in range(3, 6):
+        with pytest.raises(LeaseLostError):
+            store.append(zombie, [effect("9")])
+        store.append(lease, [effect(str(number))])
+
+    rows = JournalEntry.objects.order_by("seq").values_list("seq", "path", "epoch")
+    assert list(rows) == [(1, "1", 1), (2, "2", 1), (3, "3", 2), (4, "4", 2), (5, "5", 2)]
+
+
+@on_postgresql
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("write", WRITES)
+def test_zombie_that_writes_while_another_claims_waits_and_is_refused(clock, write):
+    run = make_run()
+    zombie = leased(run, "w1")
+    clock.advance(conf.LEASE_S + 1)
+
+    with transaction.atomic():
+        assert store.claim(run.id, "w2") is not None
+        attempt = in_background(WRITES[write], zombie)
+        until(somebody_waits_for_a_lock)
+
+    with pytest.raises(LeaseLostError):
+        attempt.result(10)
+    assert not JournalEntry.objects.exists()
+    assert not Turn.objects.exists()
+
+
+@on_postgresql
+@pytest.mark.django_db(transaction=True)
+def test_a_claim_during_an_append_sees_the_appended_row(clock):
+    run = make_run()
+    lease = leased(run, "w1")
+    clock.advance(conf.LEASE_S + 1)
+
+    with transaction.atomic():
+        store.append(lease, [effect()])
+        claim = in_background(store.claim, run.id, "w2")
+        until(somebody_waits_for_a_lock)
+
+    assert [row.path for row in store.load(claim.result(10)).journal] == ["1"]
+
+
+def test_a_repeated_append_is_known_by_its_row_id():
+    lease = leased()
+    entries = [effect("1"), effect("2")]
+
+    with transaction.atomic():
+        first = append_repeatable(lease, entries, [])
+    repeated = append_in_savepoint(lease, entries)
+
+    lease.run.refresh_from_db()
+    assert (first, repeated) == (1, 1)
+    assert lease.run.next_seq == 3
+    assert JournalEntry.objects.count() == 2
+
+
+def append_in_savepoint(lease, entries):
+    """As on a database thread, where the failed statement is a transaction of its own."""
+    try:
+        with transaction.atomic():
+            return store.append(lease, entries)
+    except IntegrityError:
+        return store.already_appended(entries[0].id)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_append_whose_answer_was_lost_is_repeated_without_a_second_row():
+    lease = leased()
+    entries = [effect("1")]
+    append_repeatable(lease, entries, [said(lease.run)])
+
+    seq = append_repeatable(lease, entries, [said(lease.run)])
+
+    assert seq == 1
+    assert (JournalEntry.objects.count(), Turn.objects.count()) == (1, 1)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_another_row_at_the_same_place_is_no_repetition():
+    lease = leased()
+    append_repeatable(lease, [effect("1")], [])
+
+    with pytest.raises(IntegrityError):
+        append_repeatable(lease, [effect("1")], [])
+
+    lease.run.refresh_from_db()
+    assert lease.run.next_seq == 2
+
+
+@pytest.mark.django_db(transaction=True)
+def test_seq_has_no_gap_when_four_threads_append_under_one_lease():
+    lease = leased()
+
+    def append_many(thread):
+        for number in range(20):
+            store.append(lease, [effect(f"{thread}.{number}a"), effect(f"{thread}.{number}b")], [said(lease.run)])
+
+    for done in [in_background(append_many, thread) for thread in range(4)]:
+        done.result(60)
+
+    lease.run.refresh_from_db()
+    assert list(JournalEntry.objects.order_by("seq").values_list("seq", flat=True)) == list(range(1, 161))
+    assert list(Turn.objects.order_by("index").values_list("index", flat=True)) == list(range(80))
+    assert list(Turn.objects.order_by("position").values_list("position", flat=True)) == list(range(80))
+    assert lease.run.next_seq == 161
+
+
+def test_a_rolled_back_append_uses_no_number():
+    lease = leased()
+
+    with pytest.raises(RuntimeError), transaction.atomic():
+        store.append(lease, [effect("1")])
+        raise RuntimeError("the tool failed")
+
+    assert store.append(lease, [effect("1")]) == 1
+
+
+def test_big_values_go_to_a_blob_and_come_back(clock):
+    run = make_run()
+    text = "é" * 40_000  # 80,000 bytes
+    lease = leased(run)
+    store.append(lease, [Entry("tool.call", "1", "t", request={"arguments": {}}, result={"text": text})])
+
+    row = JournalEntry.objects.get()
+    assert set(row.result) == {"$blob", "size"}
+    assert Blob.objects.get(id=row.result["$blob"]).size > 80_000
+    clock.advance(conf.LEASE_S + 1)
+    assert store.load(leased(run)).journal[0].result == {"text": text}
+
+
+def test_a_value_at_the_limit_stays_in_its_row():
+    lease = leased()
+
+    store.append(lease, [Entry("log", "1", result="x" * (conf.INLINE_BYTES - 2))])  # two quotes
+
+    assert connection.in_atomic_block
+    assert JournalEntry.objects.get().result == "x" * (conf.INLINE_BYTES - 2)

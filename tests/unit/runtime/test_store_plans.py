@@ -1,0 +1,138 @@
+"""The partial indexes serve the claim and the sweep: with 20,000 runs no query of theirs reads the table through."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
+
+from ravi_django.kernel import ChatMessage, LeaseLostError
+from ravi_django.models import Run, Status
+from ravi_django.runtime import append, clock, store
+from ravi_django.runtime.entries import Entry, NewTurn
+from tests.support.runs import leased, make_run, on_postgresql
+
+pytestmark = [pytest.mark.django_db, on_postgresql]
+
+STATES = {  # how many, status, further columns
+    "done": (18_900, "completed", {"published_at": "2029-01-01T00:00:00Z", "finished_at": "2029-01-01T00:00:00Z"}),
+    "unpublished": (50, "completed", {"finished_at": "2029-01-01T00:00:00Z"}),
+    "queued": (50, "queued", {}),
+    "pending": (500, "pending", {}),
+    "later": (100, "pending", {"wake_at": "2099-01-01T00:00:00Z"}),
+    "leased": (200, "running", {"lease_owner": "w", "lease_expires_at": "2099-01-01T00:00:00Z"}),
+    "expired": (100, "running", {"lease_owner": "w", "lease_expires_at": "2020-01-01T00:00:00Z"}),
+    "waiting": (100, "suspended", {"wake_at": "2099-01-01T00:00:00Z"}),
+}
+
+
+@pytest.fixture(scope="module")
+def busy_site(django_db_setup, django_db_blocker):
+    """20,000 runs in all states, and the database's statistics of them; gone again at the end."""
+    with django_db_blocker.unblock(), transaction.atomic():
+        template = make_run("test/template")
+        with connection.cursor() as cursor:
+            for name, (count, status, columns) in STATES.items():
+                cursor.execute(
+                    "INSERT INTO ravi_run SELECT (jsonb_populate_record(r, jsonb_build_object("
+                    " 'id', gen_random_uuid(), 'agent', 'test/' || %s || n, 'status', %s::text) || %s::jsonb)).*"
+                    " FROM ravi_run r, generate_series(1, %s) n WHERE r.id = %s",
+                    [name, status, json.dumps(columns), count, template.id],
+                )
+            cursor.execute("ANALYZE ravi_run")
+        assert Run.objects.count() == 20_001
+        yield template
+        transaction.set_rollback(True)
+
+
+def plan_of(sql):
+    with connection.cursor() as cursor:
+        cursor.execute("EXPLAIN " + sql)
+        return "\n".join(row[0] for row in cursor.fetchall())
+
+
+def plans_of(function, *args):
+    """What the database does for each query on runs that the function makes."""
+    with CaptureQueriesContext(connection) as captured:
+        function(*args)
+    queries = [query["sql"] for query in captured if query["sql"].startswith(("SELECT", "UPDATE"))]
+    return [plan_of(sql) for sql in queries if "ravi_run" in sql]
+
+
+def assert_indexed(plan, index):
+    assert index in plan, plan
+    assert "Seq Scan on ravi_run" not in plan, plan
+
+
+def test_claim_next_finds_its_run_by_the_index_of_claimable_runs(busy_site):
+    agents = ["test/template", *(f"test/pending{number}" for number in range(1, 20))]
+
+    find, claim, *_ = plans_of(store.claim_next, "w", agents)
+
+    assert_indexed(find, "ravi_run_claimable")
+    assert_indexed(claim, "ravi_run_pkey")
+
+
+def test_the_sweep_finds_runs_by_the_partial_indexes(busy_site):
+    expired, ready, *updates = plans_of(store.due_for_hint, 500)
+
+    assert_indexed(expired, "ravi_run_leased")
+    assert_indexed(ready, "ravi_run_claimable")
+    assert updates
+    assert all("Seq Scan on ravi_run" not in plan for plan in updates)
+
+
+def test_orphans_are_found_by_an_index(busy_site):
+    find, *_ = plans_of(store.promote_orphans, 500)
+
+    assert "Seq Scan on ravi_run" not in find, find
+
+
+def test_unpublished_trees_are_found_by_their_index(busy_site):
+    (find,) = plans_of(store.unpublished, 50, 10)
+
+    assert_indexed(find, "ravi_run_unpublished")
+
+
+def test_due_timers_would_be_found_by_their_index(busy_site):
+    due = Run.objects.filter(status=Status.SUSPENDED, wake_at__lte=clock.now()).order_by("wake_at")
+
+    (find,) = plans_of(lambda: list(due.values_list("id", flat=True)[:500]))
+
+    assert_indexed(find, "ravi_run_timers")
+
+
+def test_heartbeats_reach_their_rows_by_key(busy_site):
+    lease = leased(busy_site)
+
+    for plan in plans_of(store.heartbeat, lease.owner, [(lease.run_id, lease.epoch)]):
+        assert_indexed(plan, "ravi_run_pkey")
+
+
+def test_the_fence_reaches_its_row_by_the_primary_key(busy_site, monkeypatch):
+    lease = leased(busy_site)
+    plans = []
+
+    def explain(sql, params):
+        from psycopg import ClientCursor
+
+        with ClientCursor(connection.connection) as cursor:
+            plans.append("\n".join(row[0] for row in cursor.execute("EXPLAIN " + sql, params)))
+
+    monkeypatch.setattr(append, "_execute", explain)
+    turn = NewTurn(busy_site.session_id, busy_site.agent, ChatMessage.of("user", "hi"))
+    with pytest.raises(LeaseLostError):  # nothing was executed
+        store.append(lease, [Entry("tool.call", "1", "t"), Entry("tool.call", "2", "t")], [turn])
+
+    (plan,) = plans
+    update = plan[plan.index("Update on ravi_run") :]
+    assert_indexed(update, "Index Scan using ravi_run_pkey on ravi_run")
+
+
+def test_the_orm_fence_reaches_its_row_by_the_primary_key(busy_site):
+    lease = leased(busy_site)
+
+    for plan in plans_of(store.requeue, lease, [Entry("log", "1")]):
+        assert_indexed(plan, "ravi_run_pkey")

@@ -1,0 +1,171 @@
+"""One active run for a session and an agent; the others wait their turn."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import IntegrityError, transaction
+
+from ravi_django.conf import conf
+from ravi_django.models import ACTIVE, TERMINAL, Run, Session, Status, uuid7
+from ravi_django.runtime import store
+from tests.support.runs import in_background, leased, make_run, on_postgresql, until
+
+pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
+
+
+def status_of(run):
+    return Run.objects.values_list("status", flat=True).get(id=run.id)
+
+
+def test_a_second_run_of_the_session_is_queued():
+    first = make_run()
+
+    second = make_run(session=first.session)
+
+    assert (first.status, second.status) == (Status.PENDING, Status.QUEUED)
+    assert store.claim(second.id, "w") is None
+
+
+def test_another_agent_in_the_session_is_not_in_the_way():
+    first = make_run()
+
+    other = make_run("test/other", session=first.session)
+
+    assert other.status == Status.PENDING
+
+
+@pytest.mark.parametrize("end", [Status.COMPLETED, Status.FAILED, Status.CANCELLED])
+def test_the_end_of_a_run_promotes_the_oldest_that_waits(end):
+    first = make_run()
+    second, third = make_run(session=first.session), make_run(session=first.session)
+
+    _, promoted = store.finish(leased(first), end, [])
+
+    assert promoted == second.id
+    assert (status_of(second), status_of(third)) == (Status.PENDING, Status.QUEUED)
+
+
+def test_a_cancelled_run_promotes_the_next():
+    first = make_run()
+    second = make_run(session=first.session)
+
+    promoted = store.request_cancel(first.id, "no")
+
+    assert promoted == second.id
+    assert status_of(second) == Status.PENDING
+
+
+def test_a_cancelled_queued_run_promotes_nothing():
+    first = make_run()
+    second, third = make_run(session=first.session), make_run(session=first.session)
+
+    promoted = store.request_cancel(second.id, "no")
+
+    assert promoted is None
+    assert [status_of(run) for run in (first, second, third)] == [Status.PENDING, Status.CANCELLED, Status.QUEUED]
+
+
+def test_a_blocked_or_retried_run_keeps_its_place():
+    first = make_run()
+    second = make_run(session=first.session)
+
+    store.requeue(leased(first))
+    store.block(leased(first), [], error={"type": "X", "message": "x"})
+
+    assert status_of(second) == Status.QUEUED
+
+
+def test_a_childs_end_promotes_nothing():
+    first = make_run()
+    waiting = make_run(session=first.session)
+    child = make_run(session=first.session, parent=first, root=first)
+
+    _, promoted = store.finish(leased(child), Status.COMPLETED, [])
+
+    assert promoted is None
+    assert status_of(waiting) == Status.QUEUED
+
+
+@pytest.mark.django_db(transaction=True)
+def test_of_runs_submitted_at_once_one_is_active_and_each_gets_its_turn():
+    session = store.create_session(Session(agent="test/code"))
+
+    runs = [made.result(30) for made in [in_background(lambda: make_run(session=session)) for _ in range(6)]]
+
+    assert sorted(run.status for run in runs) == ["pending", *["queued"] * 5]
+    for _ in runs:
+        lease = store.claim_next("w", ["test/code"])
+        store.finish(lease, Status.COMPLETED, [])
+    assert {status_of(run) for run in runs} == {Status.COMPLETED}
+
+
+@on_postgresql
+@pytest.mark.django_db(transaction=True)
+def test_a_run_submitted_while_the_active_one_ends_is_not_stranded():
+    """Whoever comes first: the end sees the queued run, or the new run sees the end."""
+    for _ in range(10):
+        first = make_run()
+        lease = leased(first)
+
+        ending = in_background(store.finish, lease, Status.COMPLETED, [])
+        second = in_background(lambda run=first: make_run(session=run.session)).result(10)
+        ending.result(10)
+
+        until(lambda run=second: status_of(run) == Status.PENDING, 1)
+
+
+def test_the_database_refuses_a_second_active_root():
+    first = make_run()
+
+    for status in ACTIVE:
+        with pytest.raises(IntegrityError), transaction.atomic():
+            Run(id=uuid7(), agent=first.agent, session=first.session, status=status).save(force_insert=True)
+
+
+def test_the_database_takes_ended_and_queued_runs_and_children_beside_an_active_root():
+    first = make_run()
+
+    for status in (*TERMINAL, Status.QUEUED):
+        Run(id=uuid7(), agent=first.agent, session=first.session, status=status).save(force_insert=True)
+    Run(id=uuid7(), agent=first.agent, session=first.session, parent=first, root=first).save(force_insert=True)
+
+    assert Run.objects.count() == 6
+
+
+def test_the_database_refuses_an_unknown_status():
+    run = make_run()
+
+    with pytest.raises(IntegrityError), transaction.atomic():
+        Run.objects.filter(id=run.id).update(status="sleeping")
+
+
+def test_an_orphan_is_promoted_by_the_sweep():
+    first = make_run()
+    second, third = make_run(session=first.session), make_run(session=first.session)
+    Run.objects.filter(id=first.id).update(status=Status.COMPLETED)  # an end that promoted nobody
+
+    promoted = store.promote_orphans(10)
+
+    assert promoted == [second.id]
+    assert (status_of(second), status_of(third)) == (Status.PENDING, Status.QUEUED)
+
+
+def test_runs_that_wait_rightly_do_not_keep_an_orphan_from_being_found():
+    for _ in range(3):
+        make_run(session=make_run().session)
+    orphan = make_run(session=(ended := make_run()).session)
+    Run.objects.filter(id=ended.id).update(status=Status.COMPLETED)
+
+    assert store.promote_orphans(3) == [orphan.id]
+
+
+def test_an_expired_lease_keeps_the_place_in_the_session(clock):
+    first = make_run()
+    second = make_run(session=first.session)
+    leased(first)
+
+    clock.advance(conf.LEASE_S + 1)
+
+    assert store.promote_orphans(10) == []
+    assert store.claim_next("w", [second.agent]) is None
+    assert store.claim(first.id, "w") is not None

@@ -1,0 +1,102 @@
+"""How a lease is given back."""
+
+from __future__ import annotations
+
+import pytest
+
+from ravi_django.kernel import LeaseLostError, Usage
+from ravi_django.models import JournalEntry, Run, Status
+from ravi_django.runtime import store
+from ravi_django.runtime.entries import Entry
+from tests.support.runs import leased, make_run
+
+pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
+
+
+def test_finish_ends_the_run_and_writes_its_row(clock):
+    run = make_run()
+    lease = leased(run)
+    store.append(lease, [Entry("tool.call", "1", "t")])
+    clock.advance(3)
+
+    first, promoted = store.finish(lease, Status.COMPLETED, [Entry("run.completed", "@completed.1")], output="done")
+
+    run.refresh_from_db()
+    assert (first, promoted) == (2, None)
+    assert (run.status, run.output, run.finished_at) == (Status.COMPLETED, "done", clock.now)
+    assert (run.lease_owner, run.lease_expires_at) == ("", None)
+    assert list(JournalEntry.objects.order_by("seq").values_list("kind", flat=True)) == ["tool.call", "run.completed"]
+
+
+def test_block_sets_the_run_aside_with_its_error():
+    run = make_run()
+
+    store.block(leased(run), [Entry("run.blocked", "@blocked.1")], error={"type": "X", "message": "look at it"})
+
+    run.refresh_from_db()
+    assert (run.status, run.error["message"], run.finished_at) == (Status.BLOCKED, "look at it", None)
+    assert store.claim(run.id, "w") is None
+
+
+def test_requeue_gives_the_run_back_without_a_crash(clock):
+    run = make_run()
+
+    store.requeue(leased(run, "w1"))
+
+    lease = leased(run, "w2")
+    assert (lease.epoch, lease.run.crashes, lease.run.attempts) == (2, 0, 0)
+
+
+def test_requeue_after_a_transient_error_waits_and_counts_the_attempt(clock):
+    run = make_run()
+
+    store.requeue(leased(run), [Entry("run.retried", "@retried.1")], delay_s=7.5, attempts=2)
+
+    run.refresh_from_db()
+    assert (run.status, run.attempts) == (Status.PENDING, 2)
+    assert (run.wake_at - clock.now).total_seconds() == 7.5
+
+
+def test_a_run_ends_once():
+    lease = leased()
+    store.finish(lease, Status.COMPLETED, [], output="first")
+
+    with pytest.raises(LeaseLostError):
+        store.finish(lease, Status.FAILED, [], error={"type": "X", "message": "second"})
+
+    assert Run.objects.get(id=lease.run_id).output == "first"
+
+
+def test_the_sums_of_the_run_grow_with_its_calls():
+    lease = leased()
+    usage = Usage(input_tokens=10, cached_tokens=4, output_tokens=3, reasoning_tokens=1)
+    call = Entry("llm.call", "1", "m", usage=usage, cost=0.25)
+    store.append(lease, [call, Entry("llm.call", "2", "m", usage=usage, cost=None), Entry("log", "3")])
+
+    store.finish(lease, Status.COMPLETED, [Entry("llm.call", "4", "m", usage=usage, cost=0.5)])
+
+    run = Run.objects.get(id=lease.run_id)
+    assert (run.input_tokens, run.cached_tokens, run.output_tokens, run.reasoning_tokens) == (30, 12, 9, 3)
+    assert (float(run.cost), run.cost_unknown) == (0.75, True)
+
+
+def test_a_known_price_is_not_called_unknown():
+    lease = leased()
+
+    store.append(lease, [Entry("llm.call", "1", "m", usage=Usage(input_tokens=1), cost=0.0)])
+
+    assert Run.objects.get(id=lease.run_id).cost_unknown is False
+
+
+@pytest.mark.parametrize("value", [1, 999, 1000])
+def test_the_event_mark_never_sinks(value):
+    run = make_run()
+
+    assert store.raise_event_mark(run.id, value) == 1000
+
+
+def test_the_event_mark_rises_to_what_is_asked():
+    run = make_run()
+
+    assert store.raise_event_mark(run.id, 5000) == 5000
+    assert store.raise_event_mark(run.id, 4000) == 5000
