@@ -1,5 +1,6 @@
 from django.apps import AppConfig
 from django.db.backends.signals import connection_created
+from django.db.models.signals import post_migrate
 from django.utils.module_loading import autodiscover_modules
 
 
@@ -11,7 +12,9 @@ class RaviConfig(AppConfig):
 
     def ready(self) -> None:
         from ravi_django import checks  # noqa: F401 - registers the system checks
+        from ravi_django.runtime.catalog import sync_after_migrate
         from ravi_django.runtime.database import limit_new_connection
 
         connection_created.connect(limit_new_connection, dispatch_uid="ravi.limit_waits")
+        post_migrate.connect(sync_after_migrate, sender=self, dispatch_uid="ravi.sync_agents")
         autodiscover_modules("agents")

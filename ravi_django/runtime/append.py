@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from django.db import connection, transaction
+from django.db import DEFAULT_DB_ALIAS, connection, connections, transaction
 from django.db.models import F
 
 from ravi_django.kernel import LeaseLostError
 from ravi_django.models import JournalEntry, Run, Session, Turn
 from ravi_django.runtime import clock
-from ravi_django.runtime.entries import SCHEMA, Entry, NewTurn, dumps, journal_row
+from ravi_django.runtime.entries import SCHEMA, Entry, NewTurn, dumps, journal_row, stored_text
 
 if TYPE_CHECKING:
     from ravi_django.runtime.store import Lease
@@ -50,7 +50,16 @@ def append(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn]) -> 
     if connection.vendor == "postgresql":
         return _append_postgres(lease, entries, turns)
     with transaction.atomic():
-        return append_in_transaction(lease, entries, turns)
+        return _append_by_orm(lease, entries, turns)
+
+
+def append_in_transaction(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn], **changes: Any) -> int:
+    """The same inside the caller's transaction, with other changes of the run beside it."""
+    if connection.vendor != "postgresql" or not entries:
+        return _append_by_orm(lease, entries, turns, **changes)
+    first = _append_postgres(lease, entries, turns)
+    Run.objects.filter(id=lease.run_id).update(**changes)  # fenced: the statement before holds the row
+    return first
 
 
 def sums(entries: Sequence[Entry]) -> tuple[int, int, int, int, float, bool]:
@@ -67,8 +76,7 @@ def sums(entries: Sequence[Entry]) -> tuple[int, int, int, int, float, bool]:
     )
 
 
-def append_in_transaction(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn], **changes: Any) -> int:
-    """The same through the ORM, inside the caller's transaction, with other changes of the run beside it."""
+def _append_by_orm(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn], **changes: Any) -> int:
     tokens_in, cached, tokens_out, reasoning, cost, unknown = sums(entries)
     if any(entry.is_effect for entry in entries):
         changes = {"crashes": 0, "attempts": 0, **changes}
@@ -180,9 +188,9 @@ def _entry_params(entry: Entry) -> list[str | None]:
         entry.phase,
         entry.kind,
         entry.name,
-        dumps(entry.request),
+        stored_text(entry, "request"),
         dumps(entry.digests),
-        dumps(entry.result),
+        stored_text(entry, "result"),
         dumps(entry.error),
         *tokens,
         None if entry.cost is None else repr(entry.cost),
@@ -191,19 +199,20 @@ def _entry_params(entry: Entry) -> list[str | None]:
     ]
 
 
-def _execute(sql: str, params: list[str | None]) -> Any:
+def _execute(sql: bytes, params: list[str | None]) -> Any:
     """Run one statement on this thread's connection with parameters bound by the server, so that it is planned once.
 
     Prepared statements are left off where Django is told that a transaction pooler sits in between.
     """
     from psycopg import Cursor
 
-    connection.ensure_connection()
-    pooled = connection.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS")
-    if not pooled and connection.connection.prepare_threshold is None:
-        connection.connection.prepare_threshold = 2  # Django's own cursors bind on the client and never prepare
-    with connection.wrap_database_errors, Cursor(connection.connection) as cursor:
-        return cursor.execute(sql.encode(), params, prepare=not pooled).fetchone()
+    mine = connections[DEFAULT_DB_ALIAS]  # the proxy would look it up at each use
+    mine.ensure_connection()
+    pooled = mine.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS")
+    if not pooled and mine.connection.prepare_threshold is None:
+        mine.connection.prepare_threshold = 2  # Django's own cursors bind on the client and never prepare
+    with mine.wrap_database_errors, Cursor(mine.connection) as cursor:
+        return cursor.execute(sql, params, prepare=not pooled).fetchone()
 
 
 def _values(columns: Sequence[tuple[str, str]], count: int) -> str:
@@ -213,7 +222,7 @@ def _values(columns: Sequence[tuple[str, str]], count: int) -> str:
 
 
 @cache
-def _statement(entries: int, turns: int) -> str:
+def _statement(entries: int, turns: int) -> bytes:
     names = ", ".join(name for name, _ in _ENTRY)
     stored = ", ".join(name for name, _ in _ENTRY if name != "elapsed")
     picked = ", ".join(f"e.{name}" for name, _ in _ENTRY if name != "elapsed")
@@ -245,4 +254,4 @@ WITH fence AS (
          coalesce(%s::timestamptz, statement_timestamp())
   FROM fence, place, (VALUES {_values(_TURN, turns)}) AS t(place, {names})
 )"""  # noqa: S608
-    return sql + " SELECT base FROM fence"  # noqa: S608
+    return (sql + " SELECT base FROM fence").encode()  # noqa: S608

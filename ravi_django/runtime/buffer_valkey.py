@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextvars import Context
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -14,6 +15,9 @@ from pydantic_core import from_json, to_json
 
 from ravi_django.conf import conf
 from ravi_django.runtime.buffer import POLL_S, Batch, Lost, MarkReached
+
+LINGER_S = 5.0  # a subscription connection outlives its last reader by this
+RETRY_S = 0.5
 
 # KEYS: meta hash (n: last number, e:<run>: newest epoch seen), stream of frames, set of durable keys.
 # ARGV: start ("fresh": from 0, "restart": from the mark, "go": must be there), mark, ttl, channel,
@@ -110,32 +114,30 @@ def _outcome(reply: Any) -> list[int] | Exception:
 
 
 class _Hub:
-    """One subscription connection for all readers of an event loop, however many sockets it serves."""
+    """One subscription connection for all readers of an event loop, however many sockets it serves.
+
+    Readers only enter and leave their names, without an await: one that goes away at any moment leaves nothing
+    behind. A task of the hub's own keeps the subscriptions in step.
+    """
 
     def __init__(self, url: str) -> None:
         self._url = url
         self._watchers: dict[str, set[asyncio.Event]] = {}
-        self._pubsub: Any = None
-        self._reader: asyncio.Task[None] | None = None
-        self._lock = asyncio.Lock()
+        self._changed = asyncio.Event()
+        self._keeper: asyncio.Task[None] | None = None
 
     @asynccontextmanager
     async def watch(self, channel: str) -> AsyncIterator[AsyncIterator[None]]:
         event = asyncio.Event()
-        async with self._lock:
-            watchers = self._watchers.setdefault(channel, set())
-            watchers.add(event)
-            with suppress(redis.RedisError, OSError):  # readers then go by the clock until the next try
-                await self._subscribe(channel)
+        self._watchers.setdefault(channel, set()).add(event)
+        self._touch()
         try:
             yield self._hints(event)
         finally:
-            async with self._lock:
-                watchers.discard(event)
-                if not watchers:
-                    del self._watchers[channel]
-                    with suppress(redis.RedisError, OSError):
-                        await self._unsubscribe(channel)
+            self._watchers[channel].discard(event)
+            if not self._watchers[channel]:
+                del self._watchers[channel]
+            self._touch()
 
     async def _hints(self, event: asyncio.Event) -> AsyncIterator[None]:
         while True:
@@ -144,36 +146,61 @@ class _Hub:
             event.clear()
             yield
 
-    async def _subscribe(self, channel: str) -> None:
-        if self._pubsub is None:
-            client = redis.asyncio.from_url(self._url, socket_connect_timeout=2, health_check_interval=15)
-            self._pubsub = client.pubsub(ignore_subscribe_messages=True)
-        await self._pubsub.subscribe(channel)
-        if self._reader is None or self._reader.done():
-            self._reader = asyncio.create_task(self._read())
+    def _touch(self) -> None:
+        """The set of channels may have changed; no task is kept when there is none."""
+        self._changed.set()
+        if self._keeper is None and self._watchers:
+            self._keeper = asyncio.create_task(self._keep(), context=Context())
+            self._keeper.add_done_callback(self._kept)
 
-    async def _unsubscribe(self, channel: str) -> None:
-        if self._pubsub is None:
-            return
-        await self._pubsub.unsubscribe(channel)
-        if not self._watchers:
-            reader, self._reader = self._reader, None
-            pubsub, self._pubsub = self._pubsub, None
+    def _kept(self, keeper: asyncio.Task[None]) -> None:
+        self._keeper = None
+        if not keeper.cancelled():
+            self._touch()
+
+    async def _keep(self) -> None:
+        client = redis.asyncio.from_url(self._url, socket_connect_timeout=2, health_check_interval=15)
+        # The confirmation of a subscription is a hint too: what was published before it was not heard.
+        pubsub = client.pubsub(ignore_subscribe_messages=False)
+        reader: asyncio.Task[None] | None = None
+        subscribed: set[str] = set()
+        try:
+            while self._watchers or await self._change_within(LINGER_S):
+                self._changed.clear()
+                wanted = set(self._watchers)
+                try:
+                    if new := wanted - subscribed:
+                        await pubsub.subscribe(*new)
+                    if gone := subscribed - wanted:
+                        await pubsub.unsubscribe(*gone)
+                except (redis.RedisError, OSError):  # readers go by the clock until it is back
+                    await asyncio.sleep(RETRY_S)
+                    continue
+                subscribed = wanted
+                reader = reader or asyncio.create_task(self._read(pubsub))
+                await self._changed.wait()
+        finally:
             if reader is not None:
                 reader.cancel()
-                with suppress(asyncio.CancelledError):
-                    await reader
-            await pubsub.aclose()
-            await pubsub.connection_pool.aclose()
+                await asyncio.gather(reader, return_exceptions=True)
+            with suppress(redis.RedisError, OSError):
+                await pubsub.aclose()
+                await client.aclose()
 
-    async def _read(self) -> None:
+    async def _change_within(self, seconds: float) -> bool:
+        self._changed.clear()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._changed.wait(), seconds)
+        return bool(self._watchers)
+
+    async def _read(self, pubsub: Any) -> None:
         """Turn published hints into events. redis-py reconnects and subscribes again by itself; what was missed
         meanwhile is found by the readers' own clock."""
         while True:
             try:
-                message = await self._pubsub.get_message(timeout=None)
+                message = await pubsub.get_message(timeout=None)
             except (redis.RedisError, OSError):
-                await asyncio.sleep(0.5)
+                await asyncio.sleep(RETRY_S)
                 continue
             if message is not None:
                 for event in self._watchers.get(message["channel"].decode(), ()):

@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -36,6 +37,8 @@ from ravi_django.runtime.replay import Journal, check_identity, drift
 from ravi_django.runtime.store import Lease
 
 log = logging.getLogger("ravi.effects")
+
+_inside: ContextVar[tuple[object, ...]] = ContextVar("ravi_inside", default=())  # the open effects around this code
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,9 @@ class Effects:
         self.tool_calls = 0
         self.attempts = lease.run.attempts  # transient failures in a row
         self._noted = noted  # system rows that are there already
-        self._open = 0
+        self._open: set[object] = set()  # effects under way
+        self._held: set[object] = set()  # of those, tool calls that wait for a parked call of their own
+        self.unwinding = False  # SuspendInterrupt is on its way through the agent's code
         self._parked: set[asyncio.Future[None]] = set()
         expires = lease.run.lease_expires_at
         claimed = expires - timedelta(seconds=conf.LEASE_S) if expires else datetime.now(UTC)
@@ -88,8 +93,8 @@ class Effects:
         row = self.journal.find(path)
         if row is None:
             return None
-        self.identity(row, kind, name, arguments)
         try:
+            check_identity(row, kind, name, arguments)
             changed = drift(row, digests)
             await self.journal.take(row)
         except DeterminismError as error:
@@ -104,6 +109,7 @@ class Effects:
             check_identity(row, kind, name, arguments)
         except DeterminismError as error:
             self._stop_with(Stop("block", error))
+            self.unwinding = True
             raise SuspendInterrupt from error
 
     # ------------------------------------------------------------------------------------------- perform
@@ -112,7 +118,9 @@ class Effects:
     async def performing(self) -> AsyncIterator[None]:
         """Around an effect that is made now. What ends the lease does not come out of here as an exception."""
         await self._may_begin()
-        self._open += 1
+        effect = object()
+        self._open.add(effect)
+        inside = _inside.set((*_inside.get(), effect))
         try:
             yield
         except TransientError as error:
@@ -122,7 +130,8 @@ class Effects:
         except UncertainEffectError as error:
             self._stop_with(Stop("block", error))
         finally:
-            self._open -= 1
+            _inside.reset(inside)
+            self._open.discard(effect)
             self._unwind_when_idle()
         if self.stop is not None and self.stop.kind in ("retry", "lost", "block"):
             await self._park()
@@ -132,8 +141,8 @@ class Effects:
         if self.stop is None and time.monotonic() - self.renewed_at > conf.LEASE_S * 0.8:
             # Right before an external call: a worker that was asleep must not act on a lease that may be over.
             self._stop_with(Stop("lost", LeaseLostError(self.lease.run_id, self.lease.epoch)))
-        if self.stop is not None:
-            await self._park()
+        if self.stop is not None and not (self.stop.kind == "drain" and _inside.get()):
+            await self._park()  # but what an open tool call needs to finish may begin while the worker drains
 
     async def record(self, entry: Entry) -> int:
         """Commit an effect with the notes and turns before it; returns its seq. Raises LeaseLostError."""
@@ -199,6 +208,7 @@ class Effects:
     async def _park(self) -> None:
         parked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._parked.add(parked)
+        self._held.update(_inside.get())
         self._unwind_when_idle()
         try:
             await parked
@@ -206,11 +216,12 @@ class Effects:
             self._parked.discard(parked)
 
     def _unwind_when_idle(self) -> None:
-        if self.stop is not None and self._open == 0 and self._parked:
+        if self.stop is not None and self._parked and self._open <= self._held:
             asyncio.get_running_loop().call_soon(self._unwind)
 
     def _unwind(self) -> None:
-        if self._open == 0:
+        if self._open <= self._held:
+            self.unwinding = True
             for parked in self._parked:
                 if not parked.done():
                     parked.set_exception(SuspendInterrupt())

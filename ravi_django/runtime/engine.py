@@ -25,7 +25,6 @@ from ravi_django.kernel import (
     AgentCrashError,
     AgentId,
     AgentNotFoundError,
-    CancellationError,
     LeaseLostError,
     Message,
     RunContext,
@@ -35,7 +34,7 @@ from ravi_django.kernel import (
 )
 from ravi_django.kernel.supervision import ExecutionBudget, HistoryRetention, Priority
 from ravi_django.models import Status
-from ravi_django.runtime import bodies, frames, paths, settle, store
+from ravi_django.runtime import bodies, dispatch, frames, paths, settle, store
 from ravi_django.runtime import context as contexts
 from ravi_django.runtime.database import DatabaseThreads
 from ravi_django.runtime.effects import Effects, Stop
@@ -182,8 +181,9 @@ class Engine:
             returned = await active.task
             if effects.stop is not None and effects.stop.kind != "drain":  # swallowed by the agent's code
                 return Outcome.of_stop(effects.stop, effects.attempts)
+            effects.journal.check_all_asked()
             return Outcome.of_return(ctx, returned)
-        except (Exception, SuspendInterrupt, asyncio.CancelledError) as error:
+        except (Exception, BaseExceptionGroup, SuspendInterrupt, asyncio.CancelledError) as error:
             return self._outcome_of(active, error)
         finally:
             if alarm is not None:
@@ -194,9 +194,9 @@ class Engine:
         effects = active.effects
         if active.lost:
             raise LeaseLostError(active.lease.run_id, active.lease.epoch)
-        if effects.stop is not None and not isinstance(error, Exception):
+        if effects.stop is not None and (effects.unwinding or not isinstance(error, Exception)):
             return Outcome.of_stop(effects.stop, effects.attempts)
-        if effects.token.cancelled and isinstance(error, asyncio.CancelledError | CancellationError):
+        if effects.token.cancelled:  # whatever the agent's code made of it
             return Outcome.of_cancel(effects.token.reason or "cancelled")
         return Outcome.of_error(error)
 
@@ -212,6 +212,8 @@ class Engine:
             self.promote(promoted)
         if outcome.retry_in is not None:
             self.loop.call_later(outcome.retry_in, self.hint, lease.run_id)
+        elif outcome.status == Status.PENDING and conf.ENGINE == "celery":  # drained: a deploy need not cost a sweep
+            await asyncio.to_thread(dispatch.send_many, [lease.run_id])
 
     async def _set_aside(self, lease: Lease, error: settle.NotDrivable) -> None:
         """A run that cannot be driven here goes back for another worker, or to an operator."""

@@ -38,6 +38,7 @@ class Entry:
     inbox_upto: int | None = None
     elapsed_s: float = 0.0
     id: UUID = field(default_factory=uuid7)
+    stored: dict[str, str] = field(default_factory=dict)  # request and result as the row has them; see `externalize`
 
     @property
     def is_effect(self) -> bool:
@@ -122,18 +123,26 @@ def blob_value(blob: Blob) -> Any:
 
 
 def externalize(entry: Entry) -> list[Blob]:
-    """Replace values of the entry that are too big for a row by references; returns the blobs to write first."""
+    """Encode the entry's values, once, as its row holds them: those too big for a row as references. Returns the blobs
+    to write first. The entry's own values stay whole, its frames are made of them."""
     blobs = []
+    limit = int(conf.INLINE_BYTES)
     for name in ("request", "result"):
         value = getattr(entry, name)
         if value is None:
             continue
         body = to_json(value)
-        if len(body) > conf.INLINE_BYTES:
+        if len(body) > limit:
             blob = make_blob(body, compress=True)
-            setattr(entry, name, {BLOB_KEY: blob.id, "size": blob.size})
+            body = to_json({BLOB_KEY: blob.id, "size": blob.size})
             blobs.append(blob)
+        entry.stored[name] = body.decode()
     return blobs
+
+
+def stored_text(entry: Entry, name: str) -> str | None:
+    """JSON text of the entry's request or result; None stays NULL."""
+    return entry.stored.get(name) or dumps(getattr(entry, name))
 
 
 def internalize(rows: list[Any]) -> None:
@@ -164,9 +173,9 @@ def journal_row(entry: Entry, *, run_id: UUID, seq: int, generation: int, epoch:
         phase=Phase(entry.phase),
         kind=entry.kind,
         name=entry.name,
-        request=json.loads(to_json(entry.request)),
+        request=_stored_value(entry, "request"),
         digests=entry.digests,
-        result=json.loads(to_json(entry.result)),
+        result=_stored_value(entry, "result"),
         error=entry.error,
         input_tokens=usage.input_tokens if usage else None,
         cached_tokens=usage.cached_tokens if usage else None,
@@ -179,3 +188,8 @@ def journal_row(entry: Entry, *, run_id: UUID, seq: int, generation: int, epoch:
         started_at=start,
         finished_at=now,
     )
+
+
+def _stored_value(entry: Entry, name: str) -> Any:
+    text = stored_text(entry, name)
+    return None if text is None else json.loads(text)

@@ -53,7 +53,7 @@ class Heartbeat(threading.Thread):
         asked_at = time.monotonic()
         held = list(self._engine.active.values())
         leases = [(active.lease.run_id, active.lease.epoch) for active in held]
-        verdicts = store.heartbeat(self._engine.name, leases) if leases else {}
+        verdicts = with_retry(store.heartbeat, self._engine.name, leases) if leases else {}
         for active in held:
             verdict = verdicts[active.lease.run_id]
             if verdict != "lost":
@@ -61,7 +61,7 @@ class Heartbeat(threading.Thread):
             if verdict != "ok":
                 args = (active.lease.run_id, active.lease.epoch, verdict)
                 self._engine.loop.call_soon_threadsafe(self._engine.verdict, *args)
-        store.worker_seen(self._engine.name, len(leases))
+        with_retry(store.worker_seen, self._engine.name, len(leases))
 
     def _stalled(self) -> bool:
         age = time.monotonic() - self._ticked

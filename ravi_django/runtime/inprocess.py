@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import time
 from types import TracebackType
 from typing import Any, Self
@@ -12,14 +11,12 @@ from uuid import UUID
 
 from asgiref.sync import sync_to_async
 
-from ravi_django.conf import conf
 from ravi_django.kernel import Agent, AgentId, Message, NotFoundError, RunFailedError
 from ravi_django.models import Run, Status
-from ravi_django.runtime import registry, sweeper
+from ravi_django.runtime import registry
 from ravi_django.runtime.engine import Engine
+from ravi_django.runtime.keeper import keep
 from ravi_django.runtime.submit import submit_once
-
-log = logging.getLogger("ravi.runtime")
 
 
 class Runtime:
@@ -40,7 +37,7 @@ class Runtime:
 
     async def __aenter__(self) -> Self:
         self.engine = Engine()
-        self._keeper = asyncio.create_task(self._keep())
+        self._keeper = asyncio.create_task(keep(self.engine, self._poll_s))
         return self
 
     async def __aexit__(
@@ -87,23 +84,6 @@ class Runtime:
                 raise TimeoutError(f"run {run_id} is {status} after {timeout:g} s")
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(settled.wait(), 0.25)
-
-    async def _keep(self) -> None:
-        """What beat does for Celery workers: sweep, and look for what nobody hinted."""
-        last = 0.0
-        while True:
-            try:
-                if time.monotonic() - last >= conf.SWEEP_S:
-                    await self.engine.database.call(sweeper.sweep, self._hint_all)
-                    last = time.monotonic()
-                self.engine.look()
-            except Exception as error:
-                log.warning("could not sweep: %s", error, extra={"action": "sweep.failed"})
-            await asyncio.sleep(self._poll_s or conf.SWEEP_S)
-
-    def _hint_all(self, run_ids: list[UUID]) -> None:
-        for run_id in run_ids:
-            self.engine.loop.call_soon_threadsafe(self.engine.hint, run_id)
 
 
 def _end_of(run_id: str) -> tuple[str, str | None, dict[str, Any] | None] | None:

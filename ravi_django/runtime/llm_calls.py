@@ -23,7 +23,7 @@ from ravi_django.kernel import (
     TransientError,
 )
 from ravi_django.runtime import bodies as bodies_
-from ravi_django.runtime import frames
+from ravi_django.runtime import frames, paths
 from ravi_django.runtime.entries import Entry, Recorded
 
 if TYPE_CHECKING:
@@ -51,12 +51,13 @@ async def call(
         entry.request = {"messages": len(messages)}
         failure: Exception | None = None
         try:
-            response = await _stream(ctx, model, messages, options, path)
+            with paths.entered(None):  # a client's own tasks are no part of the run's numbering: a replay has none
+                response = await _stream(ctx, model, messages, options, path)
             _fill(entry, response)
         except TransientError as error:
             if not effects.last_attempt:
                 raise
-            failure = error
+            failure = ModelError(str(error), type=error.type)  # as it will be replayed
         except PermanentError as error:
             failure = error
         if failure is not None:

@@ -17,6 +17,7 @@ from ravi_django.runtime.entries import Recorded
 log = logging.getLogger("ravi.replay")
 
 STALL_S = 30.0  # a recorded result that nobody asks for, while others wait behind it, is a change of the code
+SETTLE_TURNS = 20  # of the event loop, between two results: enough for a branch's end to reach who waits for it
 
 
 class Journal:
@@ -29,10 +30,16 @@ class Journal:
             if row.path.startswith("@"):
                 continue
             (self._results if row.phase == "result" else self._started)[row.path] = row
-        self._order = [row.seq for row in sorted(self._results.values(), key=lambda row: row.seq)]
+        asked = [row for row in self._results.values() if not self._inside_recorded(row.path)]
+        self._order = [row.seq for row in sorted(asked, key=lambda row: row.seq)]
         self._taken: set[int] = set()
         self._next = 0
         self._waiting: dict[int, asyncio.Future[None]] = {}
+        self._settling = False  # what follows from the result handed out last goes before the next one
+
+    def _inside_recorded(self, path: str) -> bool:
+        """Below a tool call whose result is recorded: the tool does not run again, and nobody asks for the row."""
+        return any(path[:place] in self._results for place, letter in enumerate(path) if letter == "/")
 
     @property
     def replaying(self) -> bool:
@@ -57,24 +64,50 @@ class Journal:
         What raced in the first execution is settled the same way in the replay. Raises DeterminismError when an
         earlier result is not asked for.
         """
-        while self._next < len(self._order) and self._order[self._next] < row.seq:
-            waiter = self._waiting[row.seq] = asyncio.get_running_loop().create_future()
-            try:
-                await asyncio.wait_for(asyncio.shield(waiter), STALL_S)
-            except TimeoutError:
-                missing = self._by_seq(self._order[self._next])
-                raise DeterminismError(
-                    f"the journal has {missing.kind} {missing.name!r} at {missing.path!r} (entry {missing.seq}), "
-                    f"which the code no longer asks for before {row.path!r} (entry {row.seq})",
-                    diff={"path": missing.path, "recorded": describe(missing), "asked": None},
-                ) from None
+        if self._settling or (self.replaying and self._order[self._next] < row.seq):
+            await self._turn_of(row)
+        self._settling = True
+        asyncio.get_running_loop().call_soon(self._settle, SETTLE_TURNS)
         self.take_now(row)
 
+    async def _turn_of(self, row: Recorded) -> None:
+        waiter = self._waiting[row.seq] = asyncio.get_running_loop().create_future()
+        try:
+            await asyncio.wait_for(waiter, STALL_S)
+        except asyncio.CancelledError:
+            self.take_now(row)  # the loser of a race, recorded all the same: those behind it must not wait for it
+            raise
+        except TimeoutError:
+            raise self._missing(self._order[self._next], f"{row.path!r} (entry {row.seq})") from None
+        finally:
+            self._waiting.pop(row.seq, None)
+
+    def check_all_asked(self) -> None:
+        """At the end of the agent's code: raise DeterminismError when a recorded result was not asked for."""
+        left = [seq for seq in self._order[self._next :] if seq not in self._taken and seq not in self._waiting]
+        if left:
+            raise self._missing(left[0], "its end")
+
+    def _missing(self, seq: int, before: str) -> DeterminismError:
+        row = self._by_seq(seq)
+        return DeterminismError(
+            f"the journal has {row.kind} {row.name!r} at {row.path!r} (entry {row.seq}), which the code no longer "
+            f"asks for before {before}",
+            diff={"path": row.path, "recorded": describe(row), "asked": None},
+        )
+
+    def _settle(self, turns: int) -> None:
+        if turns:
+            asyncio.get_running_loop().call_soon(self._settle, turns - 1)
+        else:
+            self._settling = False
+            self._advance()
+
     def _advance(self) -> None:
-        while self._next < len(self._order) and self._order[self._next] in self._taken:
+        while self.replaying and self._order[self._next] in self._taken:
             self._next += 1
-        if self._next < len(self._order):
-            waiter = self._waiting.pop(self._order[self._next], None)
+        if self.replaying and not self._settling:
+            waiter = self._waiting.get(self._order[self._next])
             if waiter is not None and not waiter.done():
                 waiter.set_result(None)
 
@@ -89,7 +122,7 @@ def check_identity(row: Recorded, kind: str, name: str, arguments: Any) -> None:
     """
     recorded = (row.request or {}).get("arguments") if row.kind == "tool.call" else None
     asked = json.loads(to_json(arguments)) if kind == "tool.call" else None
-    if (row.kind, row.name, recorded) == (kind, name, asked):
+    if (row.kind, row.name) == (kind, name) and _same(recorded, asked):
         return
     was = describe(row)
     now = {"kind": kind, "name": name, **({"arguments": asked} if kind == "tool.call" else {})}
@@ -97,6 +130,17 @@ def check_identity(row: Recorded, kind: str, name: str, arguments: Any) -> None:
         f"at {row.path!r} the journal recorded {_words(was)} (entry {row.seq}), the code now asks for {_words(now)}",
         diff={"path": row.path, "seq": row.seq, "recorded": was, "asked": now},
     )
+
+
+def _same(recorded: Any, asked: Any) -> bool:
+    """Equal JSON. A database may give a big float back as a whole number with other digits behind the precision."""
+    if isinstance(recorded, dict) and isinstance(asked, dict):
+        return recorded.keys() == asked.keys() and all(_same(recorded[key], asked[key]) for key in recorded)
+    if isinstance(recorded, list) and isinstance(asked, list):
+        return len(recorded) == len(asked) and all(map(_same, recorded, asked))
+    if isinstance(asked, float) and isinstance(recorded, int):
+        return float(recorded) == asked
+    return bool(recorded == asked)
 
 
 def drift(row: Recorded, digests: dict[str, Any] | None) -> list[str]:

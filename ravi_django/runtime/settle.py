@@ -112,6 +112,8 @@ def error_of(error: BaseException | None) -> dict[str, Any]:
     """`{type, message}` as REST and the admin show it, with the diff where there is one."""
     if isinstance(error, HandlerError):
         error = error.cause
+    if isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        return error_of(error.exceptions[0])
     kind = getattr(error, "type", None) if isinstance(error, KernelError) else None
     found: dict[str, Any] = {"type": kind or type(error).__name__, "message": str(error)}
     if isinstance(error, DeterminismError) and error.diff:

@@ -62,7 +62,7 @@ def create_run(run: Run, message: dict[str, Any]) -> Run:
     """Write a run and its first message in the caller's transaction. A root run whose session has an active run of
     the same agent is queued behind it."""
     with transaction.atomic():
-        Session.objects.select_for_update().filter(id=run.session_id).get()
+        _lock_session(run)
         if run.parent_id is None and _active_root(run).exists():
             run.status = Status.QUEUED
         _stamp(run).save(force_insert=True)
@@ -82,6 +82,10 @@ def _stamp(row: Any) -> Any:
     if (present := clock.fixed()) is not None:
         row.created_at = present
     return row
+
+
+def _lock_session(run: Run) -> None:
+    Session.objects.select_for_update().filter(id=run.session_id).values_list("id").get()
 
 
 def _active_root(run: Run) -> QuerySet[Run]:
@@ -114,7 +118,9 @@ def claim(run_id: UUID | str, owner: str) -> Lease | None:
         )
         if not taken:
             return None
-        run = Run.objects.select_related("session", "root", "parent").get(id=run_id)
+        run = Run.objects.select_related("session").get(id=run_id)
+        if run.parent_id is not None:  # rare, and dear: two more rows as wide as the run's
+            run = Run.objects.select_related("session", "root", "parent").get(id=run_id)
     return Lease(run=run, epoch=run.lease_epoch, owner=owner)
 
 
@@ -273,7 +279,7 @@ def _promote(run: Run) -> UUID | None:
     """The session's next queued run of this agent becomes pending. Under the session's lock, as `create_run`."""
     if run.parent_id is not None:
         return None
-    Session.objects.select_for_update().filter(id=run.session_id).get()
+    _lock_session(run)
     queued = Run.objects.filter(session_id=run.session_id, agent=run.agent, parent=None, status=Status.QUEUED)
     next_id: UUID | None = queued.order_by("id").values_list("id", flat=True).first()
     if next_id is None or _active_root(run).exists():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
@@ -19,6 +20,7 @@ from ravi_django.conf import conf
 from ravi_django.kernel import (
     Agent,
     AgentId,
+    AgentNotFoundError,
     ChatMessage,
     ChatPayload,
     ExecutionBudget,
@@ -33,9 +35,13 @@ from ravi_django.kernel import (
 )
 from ravi_django.kernel.canonical import digest_of
 from ravi_django.kernel.content import blocks_adapter
+from ravi_django.models import Agent as AgentRow
 from ravi_django.models import Run, Session, uuid7
 from ravi_django.runtime import dispatch, store
 from ravi_django.runtime.registry import get_agent
+
+
+_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")  # JSON's escape of it, not an escaped backslash before it
 
 
 def submit(
@@ -96,11 +102,12 @@ def submit_once(
     agent_id = _agent_id(agent)
     message = _message(agent_id, input)
     owner = user if user is not None and user.is_authenticated else None
+    found = _session(session, owner)
     run = Run(
         id=uuid7(),
         agent=str(agent_id),
         owner=owner,
-        tenant=tenant,
+        tenant=tenant or (found.tenant if found else ""),
         priority=_priority(priority).value,
         budget=_budget(budget),
         deadline=_deadline(deadline),
@@ -111,7 +118,6 @@ def submit_once(
         run.request_digest = _request_digest(run, message, session)
         if (first := _first_of(run)) is not None:
             return first, False
-    found = _session(session, owner)
     try:
         with transaction.atomic():
             run.session = found or _new_session(run, message)
@@ -131,12 +137,12 @@ def submit_once(
 def _agent_id(agent: Agent | AgentId | str) -> AgentId:
     if isinstance(agent, str):
         agent = AgentId.parse(agent)
-    if isinstance(agent, AgentId):
-        get_agent(agent)
-        return agent
-    if isinstance(getattr(agent, "id", None), AgentId):
-        get_agent(agent.id)
-        return agent.id
+    address = agent if isinstance(agent, AgentId) else getattr(agent, "id", None)
+    if isinstance(address, AgentId):
+        get_agent(address)
+        if AgentRow.objects.filter(address=str(address), enabled=False).exists():
+            raise AgentNotFoundError(address)
+        return address
     raise InvalidInputError(f"agent must be an address like type/key, not {agent!r}", field="agent")
 
 
@@ -162,9 +168,12 @@ def _message(agent_id: AgentId, input: Any) -> Message:
 
 def _check_size(value: Any) -> None:
     try:
-        size = len(to_json(value))
+        body = to_json(value)
+        size = len(body)
     except ValueError as error:
         raise InvalidInputError(f"input is not JSON: {error}", field="input") from None
+    if _NUL.search(body):
+        raise InvalidInputError("input holds a NUL character, which the database cannot store", field="input")
     if size > conf.MAX_INPUT_BYTES:
         raise InputTooLargeError(f"input has {size} bytes, the limit is {conf.MAX_INPUT_BYTES}", field="input")
 

@@ -9,8 +9,10 @@ import threading
 from concurrent.futures import Future
 from uuid import UUID
 
+from ravi_django.conf import conf
 from ravi_django.runtime import buffer, database
 from ravi_django.runtime.engine import Engine
+from ravi_django.runtime.keeper import keep
 
 log = logging.getLogger("ravi.worker")
 
@@ -53,6 +55,11 @@ class Worker:
         """Look for any claimable run."""
         self._loop.call_soon_threadsafe(self.engine.look)
 
+    def keep_looking(self, *, sweeping: bool = False) -> None:
+        """Look every RAVI["SWEEP_S"] seconds. No hint comes while the broker is away, and Celery itself takes up to
+        half a minute to see that it is back. `sweeping` does the beat's part too."""
+        asyncio.run_coroutine_threadsafe(keep(self.engine, sweeping=sweeping), self._loop)
+
     def stop_claiming(self) -> None:
         self.engine.draining = True
 
@@ -75,6 +82,8 @@ def get_worker() -> Worker:
     with _lock:
         if _worker is None:
             _worker = Worker()
+            if conf.ENGINE == "inline":  # nobody else looks after these runs
+                _worker.keep_looking(sweeping=True)
         return _worker
 
 

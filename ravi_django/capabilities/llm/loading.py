@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import sys
 import threading
@@ -52,6 +53,8 @@ def _import() -> Any:
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     import litellm
 
+    if "LITELLM_LOG" not in os.environ:  # else every call says so twice in the worker's log
+        logging.getLogger("LiteLLM").setLevel(logging.WARNING)
     litellm.suppress_debug_info = True  # else it prints advertisements to the terminal on errors
     litellm.telemetry = False
     litellm.disable_hf_tokenizer_download = True  # counting tokens must not reach for the network

@@ -1,0 +1,34 @@
+"""Who may come in, by RAVI["API_AUTHENTICATION"]: the app's own choice, whatever the site's other APIs accept."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from django.apps import apps
+from django.utils.module_loading import import_string
+
+from ravi_django.conf import conf
+
+TOKEN = "rest_framework.authentication.TokenAuthentication"  # noqa: S105 - a class
+SESSION = "rest_framework.authentication.SessionAuthentication"
+
+
+def authenticators() -> list[Any]:
+    """Instances of the configured classes, in order; token (when its app is installed) and session by default."""
+    paths = conf.API_AUTHENTICATION
+    if paths is None:
+        paths = [TOKEN, SESSION] if apps.is_installed("rest_framework.authtoken") else [SESSION]
+    return [_class_of(path)() for path in paths]
+
+
+def challenge(request: Any, used: list[Any]) -> str:
+    """The WWW-Authenticate header: the first one that an authenticator has. Session authentication has none, and
+    without a header missing credentials would be a 403."""
+    found = (authenticator.authenticate_header(request) for authenticator in used)
+    return next(filter(None, found), 'Session realm="api"')
+
+
+@cache
+def _class_of(path: Any) -> Any:
+    return import_string(path) if isinstance(path, str) else path

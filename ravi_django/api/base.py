@@ -1,0 +1,47 @@
+"""What all views share. The site's REST_FRAMEWORK settings are for its own APIs; of them, only throttling is taken."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework.negotiation import DefaultContentNegotiation
+from rest_framework.permissions import IsAuthenticated
+from rest_framework.renderers import JSONRenderer
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from ravi_django.api import auth, errors, openapi
+from ravi_django.api.parsers import StrictJSONParser
+
+
+class ApiView(APIView):
+    """JSON in and out, nothing anonymous, every error in our shape."""
+
+    http_method_names = ["get", "head", "post", "put", "patch", "delete"]
+    permission_classes = [IsAuthenticated]
+    renderer_classes = [JSONRenderer]
+    parser_classes = [StrictJSONParser]
+    content_negotiation_class = DefaultContentNegotiation
+    versioning_class = None
+    schema = openapi.view_schema()
+
+    def get_authenticators(self) -> list[Any]:
+        return auth.authenticators()
+
+    def get_authenticate_header(self, request: Any) -> str:
+        return auth.challenge(request, self.get_authenticators())
+
+    def get_exception_handler(self) -> Any:
+        return errors.respond
+
+    def handle_exception(self, exc: Exception) -> Response:
+        response: Response = super().handle_exception(exc)
+        # Whatever the client would have accepted for a success: an error is JSON.
+        self.request.accepted_renderer = JSONRenderer()
+        self.request.accepted_media_type = JSONRenderer.media_type
+        return response
+
+    def finalize_response(self, request: Any, response: Any, *args: Any, **kwargs: Any) -> Any:
+        response = super().finalize_response(request, response, *args, **kwargs)
+        response.headers.setdefault("Cache-Control", "no-store")
+        return response

@@ -1,0 +1,129 @@
+"""Every error under the mount: `{"error": {"code", "message", "field"?}}`."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import redis
+from django.core.exceptions import BadRequest, PermissionDenied, RequestDataTooBig, SuspiciousOperation
+from django.core.signals import got_request_exception
+from django.db import InterfaceError, OperationalError
+from django.http import Http404, UnreadablePostError
+from django.utils.log import log_response
+from rest_framework import exceptions
+from rest_framework.response import Response
+from rest_framework.views import set_rollback
+
+from ravi_django.kernel import ConflictError, InputTooLargeError, InvalidInputError, KernelError, NotFoundError
+
+CODES = {
+    400: "invalid_input",
+    401: "unauthenticated",
+    403: "forbidden",
+    404: "not_found",
+    405: "method_not_allowed",
+    406: "not_acceptable",
+    409: "conflict",
+    413: "too_large",
+    415: "unsupported_media_type",
+    429: "throttled",
+    500: "internal",
+    503: "unavailable",
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Problem:
+    """An error as a client is told of it."""
+
+    status: int
+    message: str
+    code: str = ""  # empty: the status's own
+    field: str | None = None  # which part of the request to mend
+    headers: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    def body(self) -> dict[str, Any]:
+        code = self.code or CODES.get(self.status, "error")
+        found: dict[str, Any] = {"code": code, "message": self.message}
+        if self.field:
+            found["field"] = self.field
+        return {"error": found}
+
+
+def respond(exc: Exception, context: dict[str, Any]) -> Response:
+    """DRF's exception handler for our views: no exception leaves them."""
+    problem = problem_of(exc)
+    set_rollback()
+    response = Response(problem.body(), status=problem.status, headers=problem.headers)
+    if problem.status >= 500:
+        _report(exc, context["request"]._request, response)
+    return response
+
+
+def problem_of(exc: Exception) -> Problem:
+    if isinstance(exc, KernelError):
+        return _of_kernel(exc)
+    if isinstance(exc, exceptions.APIException):
+        return _of_drf(exc)
+    for kinds, status, message in _OTHERS:
+        if isinstance(exc, kinds):
+            return Problem(status, message, headers={"Retry-After": "1"} if status == 503 else {})
+    return Problem(500, INTERNAL)
+
+
+INTERNAL = "something went wrong here; it has been logged"
+
+_OTHERS: list[tuple[Any, int, str]] = [
+    (RequestDataTooBig, 413, "the body is bigger than this site takes"),
+    (Http404, 404, "there is no such thing"),
+    (PermissionDenied, 403, "you may not do that"),
+    ((SuspiciousOperation, BadRequest, UnreadablePostError), 400, "the request cannot be read"),
+    (
+        (OperationalError, InterfaceError, redis.RedisError),
+        503,
+        "a service behind this one cannot be reached; try again",
+    ),
+]
+
+
+def _of_kernel(exc: KernelError) -> Problem:
+    match exc:
+        case InputTooLargeError():
+            return Problem(413, str(exc), field=exc.field)
+        case InvalidInputError():
+            return Problem(400, str(exc), field=exc.field)
+        case NotFoundError():
+            return Problem(404, str(exc), field=exc.field)
+        case ConflictError():
+            return Problem(409, str(exc), exc.code)
+        case _:
+            return Problem(500, INTERNAL)
+
+
+def _of_drf(exc: exceptions.APIException) -> Problem:
+    headers = {}
+    if challenge := getattr(exc, "auth_header", None):
+        headers["WWW-Authenticate"] = challenge
+    if wait := getattr(exc, "wait", None):
+        headers["Retry-After"] = str(int(wait))
+    code = "invalid_json" if isinstance(exc, exceptions.ParseError) else ""
+    field, message = _first(exc.detail)
+    return Problem(exc.status_code, message, code, field, headers)
+
+
+def _first(detail: Any, place: str = "") -> tuple[str | None, str]:
+    """The first complaint of a (nested) validation error, and the field that it is about."""
+    if isinstance(detail, dict):
+        key, inner = next(iter(detail.items()))
+        return _first(inner, place if key == "non_field_errors" else f"{place}.{key}".lstrip("."))
+    if isinstance(detail, list):
+        return _first(detail[0], place)
+    return place or None, str(detail)
+
+
+def _report(exc: Exception, request: Any, response: Response) -> None:
+    """As Django does for an exception that leaves a view: a log line with the traceback, and the signal that error
+    monitors listen to."""
+    got_request_exception.send(sender=None, request=request)
+    log_response("%s: %s", type(exc).__name__, request.path, response=response, request=request, exception=exc)

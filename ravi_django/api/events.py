@@ -1,0 +1,95 @@
+"""A run tree's events over HTTP: as a stream, or a page at a time."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from uuid import UUID
+
+from django.core.handlers.asgi import ASGIRequest
+from django.db import connections, transaction
+from django.http import HttpResponse, StreamingHttpResponse
+from django.utils.decorators import method_decorator
+from rest_framework.renderers import BaseRenderer, JSONRenderer
+from rest_framework.response import Response
+
+from ravi_django.api import serializers, sse
+from ravi_django.api.base import ApiView
+from ravi_django.api.lookup import find_run
+from ravi_django.api.openapi import documented, parameter
+from ravi_django.api.pagination import limit_of
+from ravi_django.kernel import InvalidInputError
+from ravi_django.runtime.events import PAGE, page
+
+SEQ = re.compile(r"[0-9]{1,18}\Z", re.ASCII)
+
+
+class EventStreamRenderer(BaseRenderer):
+    """Stands for `text/event-stream` in the choice of a media type; the stream itself is never rendered."""
+
+    media_type = "text/event-stream"
+    format = "sse"
+    charset = None
+
+
+@method_decorator(transaction.non_atomic_requests, name="dispatch")  # no transaction stays open behind a stream
+class EventsView(ApiView):
+    renderer_classes = [EventStreamRenderer, JSONRenderer]
+
+    @documented(
+        "runs_events",
+        ok={(200, "text/event-stream"): str, (200, "application/json"): serializers.FramePageSerializer},
+        errors=[400, 404],
+        parameters=[
+            parameter("after", "Only events with a higher number.", kind=int),
+            parameter("Last-Event-ID", "The same; it wins over `after`.", kind=int, where="header"),
+            parameter("limit", "Events a page, as JSON only; 500 when absent, and at most.", kind=int),
+        ],
+    )
+    def get(self, request: Any, id: UUID) -> Any:
+        """The events of the run's whole tree.
+
+        Server-sent events, each with its number as id, its type as event and the frame as one line of data, until
+        stream.done; comments keep the connection open. With `Accept: application/json` one page of the same frames.
+        """
+        after = _after(request)
+        limit = limit_of(request, default=PAGE, most=PAGE)
+        tree = find_run(request, id).tree_id
+        if isinstance(request.accepted_renderer, JSONRenderer):
+            frames, done = page(tree, after, limit)
+            return Response({"results": frames, "next_after": frames[-1]["seq"] if frames else after, "done": done})
+        return _stream(request, tree, after)
+
+
+def _stream(request: Any, tree: UUID, after: int) -> HttpResponse | StreamingHttpResponse:
+    """Under ASGI the event loop serves it, whatever the number of clients."""
+    headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+    if request.method == "HEAD":
+        return HttpResponse(content_type=sse.CONTENT_TYPE, headers=headers)
+    if isinstance(request._request, ASGIRequest):
+        _let_go_of_connections()
+        body: Any = sse.stream(tree, after)
+    else:
+        body = sse.stream_for_a_while(tree, after)
+    return StreamingHttpResponse(body, content_type=sse.CONTENT_TYPE, headers=headers)
+
+
+def _let_go_of_connections() -> None:
+    """This thread's would stay open, idle, until the client has gone: Django closes them when the response ends."""
+    for connection in connections.all(initialized_only=True):
+        if not connection.in_atomic_block:
+            connection.close()
+
+
+def _after(request: Any) -> int:
+    """A reconnecting EventSource asks for its first address again and says in Last-Event-ID how far it came."""
+    for name, given in (
+        ("Last-Event-ID", request.headers.get("Last-Event-ID")),
+        ("after", request.query_params.get("after")),
+    ):
+        if given is None or (given == "" and name != "after"):
+            continue
+        if not SEQ.match(given):
+            raise InvalidInputError(f"{name} must be the number of an event, from 0, not {given!r}", field=name)
+        return int(given)
+    return 0

@@ -1,0 +1,125 @@
+"""Serializer fields that take what they are given and convert nothing: a number is no text, `true` is no number."""
+
+from __future__ import annotations
+
+from datetime import UTC
+from typing import Any
+from uuid import UUID
+
+from pydantic import ValidationError as PydanticValidationError
+from rest_framework import ISO_8601, serializers
+
+from ravi_django.api.openapi import typed
+from ravi_django.kernel import AgentId, ExecutionBudget, InvalidInputError, Priority
+
+
+class StrictSerializer(serializers.Serializer[Any]):
+    """Refuses fields that it does not know."""
+
+    def to_internal_value(self, data: Any) -> Any:
+        if isinstance(data, dict):
+            for name in data:
+                if name not in self.fields:
+                    known = ", ".join(self.fields) or "none"
+                    raise serializers.ValidationError({str(name): [f"unknown field; known are: {known}"]})
+        return super().to_internal_value(data)
+
+
+class TextField(serializers.CharField):
+    """A string as it is: spaces stay."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(trim_whitespace=False, **options)
+
+    def to_internal_value(self, data: Any) -> str:
+        if not isinstance(data, str):
+            self.fail("invalid")
+        return str(super().to_internal_value(data))
+
+
+class IdField(serializers.UUIDField):
+    def to_internal_value(self, data: Any) -> UUID:
+        if not isinstance(data, str):
+            self.fail("invalid", value=data)
+        found: UUID = super().to_internal_value(data)
+        return found
+
+
+class TimeField(serializers.DateTimeField):
+    """ISO 8601, read as UTC when it says nothing else, written as UTC with a Z."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(format=ISO_8601, input_formats=[ISO_8601], default_timezone=UTC, **options)
+
+
+@typed({"type": "string", "description": "type/key", "example": "react/assistant"})
+class AgentField(serializers.Field[Any, Any, Any, Any]):
+    def to_internal_value(self, data: Any) -> AgentId:
+        try:
+            return AgentId.parse(data)
+        except InvalidInputError as error:
+            raise serializers.ValidationError(str(error)) from None
+
+    def to_representation(self, value: Any) -> str:
+        return str(value)
+
+
+@typed(
+    {
+        "oneOf": [
+            {"type": "string", "minLength": 1},
+            {"type": "array", "minItems": 1, "items": {"type": "object", "additionalProperties": True}},
+        ],
+        "description": 'Text, or content blocks like {"type": "text", "text": "…"}; at most 256 KiB.',
+    }
+)
+class InputField(serializers.Field[Any, Any, Any, Any]):
+    """Judged by `submit`, which knows the blocks and the limit."""
+
+    def to_internal_value(self, data: Any) -> Any:
+        return data
+
+    def to_representation(self, value: Any) -> Any:
+        return value
+
+
+@typed(
+    {
+        "type": "object",
+        "properties": {
+            "max_tokens": {"type": "integer", "minimum": 1},
+            "max_cost_usd": {"type": "number", "minimum": 0},
+            "max_turns": {"type": "integer", "minimum": 1},
+            "deadline_s": {"type": "number", "minimum": 0, "exclusiveMinimum": True},
+            "max_agents": {"type": "integer", "minimum": 1},
+        },
+        "additionalProperties": False,
+        "description": "What the whole tree may use; what is left out is unlimited.",
+    }
+)
+class BudgetField(serializers.Field[Any, Any, Any, Any]):
+    def to_internal_value(self, data: Any) -> ExecutionBudget:
+        try:
+            return ExecutionBudget.model_validate(data, strict=True)
+        except PydanticValidationError as error:
+            problem = error.errors(include_url=False, include_context=False)[0]
+            place = ".".join(str(part) for part in problem["loc"])
+            raise serializers.ValidationError(f"{place}: {problem['msg']}" if place else problem["msg"]) from None
+
+    def to_representation(self, value: Any) -> Any:
+        return value
+
+
+class PriorityField(serializers.ChoiceField):
+    """The name; the database keeps the number."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(choices=[priority.name.lower() for priority in Priority], **options)
+
+    def to_internal_value(self, data: Any) -> Any:
+        if not isinstance(data, str):
+            self.fail("invalid_choice", input=data)
+        return super().to_internal_value(data)
+
+    def to_representation(self, value: Any) -> str:
+        return Priority(value).name.lower()

@@ -1,0 +1,60 @@
+"""Health: whether runs that are submitted now will be driven."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+from django.db import transaction
+from django.utils.decorators import method_decorator
+from rest_framework import status
+from rest_framework.permissions import AllowAny
+from rest_framework.response import Response
+
+from ravi_django.api import serializers
+from ravi_django.api.base import ApiView
+from ravi_django.api.openapi import documented
+from ravi_django.runtime.health import Check, check_all
+
+FRESH_S = 1.0  # anybody may ask, and an answer costs a handful of connections
+
+_lock = threading.Lock()
+_last: tuple[float, list[Check]] = (float("-inf"), [])
+
+
+@method_decorator(transaction.non_atomic_requests, name="dispatch")  # else a dead database fails it from outside
+class HealthView(ApiView):
+    permission_classes = [AllowAny]
+
+    def perform_authentication(self, request: Any) -> None:
+        """Later, and only for the details: it may need the very database that is down."""
+
+    @documented("health", ok={200: serializers.HealthSerializer, 503: serializers.HealthSerializer}, anonymous=True)
+    def get(self, request: Any) -> Response:
+        """Whether all that runs need is there; anonymous. Staff see each check."""
+        checks = _checks()
+        healthy = all(check.ok for check in checks)
+        body: dict[str, Any] = {"status": "ok" if healthy else "unavailable"}
+        if _is_staff(request):
+            body["checks"] = {check.name: {"ok": check.ok, "detail": check.detail} for check in checks}
+        return Response(body, status=status.HTTP_200_OK if healthy else status.HTTP_503_SERVICE_UNAVAILABLE)
+
+
+def _checks() -> list[Check]:
+    """Those of a moment ago will do; of many that ask at once, one looks."""
+    global _last
+    with _lock:
+        at, checks = _last
+        if time.monotonic() - at > FRESH_S:
+            checks = check_all()
+            _last = (time.monotonic(), checks)
+    return checks
+
+
+def _is_staff(request: Any) -> bool:
+    """Whoever cannot be made out is nobody: health answers all the same."""
+    try:
+        return bool(request.user.is_active and request.user.is_staff)
+    except Exception:
+        return False

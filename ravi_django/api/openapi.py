@@ -1,0 +1,123 @@
+"""What the OpenAPI description is told of the views; all of it does nothing where drf-spectacular is not installed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import cache
+from importlib.util import find_spec
+from typing import Any
+
+from rest_framework.schemas import DefaultSchema
+
+INSTALLED = find_spec("drf_spectacular") is not None
+
+_MEANING = {
+    400: "Bad input; `field` names what to mend. Nothing was written.",
+    401: "No credentials, or wrong ones.",
+    403: "One may see it but not do it; also a missing CSRF token beside a session cookie.",
+    404: "There is no such thing, or it is somebody else's.",
+    405: "Not with this method.",
+    406: "Not in any of the accepted media types.",
+    409: "The present state forbids it.",
+    413: "Too large. Nothing was written.",
+    415: "The body is not application/json.",
+    500: "Our fault; it has been logged.",
+    503: "A service behind this one cannot be reached.",
+}
+
+
+def view_schema() -> Any:
+    """The schema inspector of a view."""
+    if not INSTALLED:
+        return DefaultSchema()
+    from drf_spectacular.openapi import AutoSchema
+
+    return AutoSchema()
+
+
+def documented(
+    operation: str,
+    *,
+    ok: dict[Any, Any],
+    errors: Iterable[int] = (),
+    request: Any = None,
+    parameters: Iterable[Any] = (),
+    anonymous: bool = False,
+) -> Callable[[Any], Any]:
+    """Describe a view's method: its name, its answers by status (or by status and media type), its errors beside
+    those that every call may give. The summary is the first line of the docstring."""
+    if not INSTALLED:
+        return lambda method: method
+    from drf_spectacular.utils import OpenApiResponse, extend_schema
+
+    from ravi_django.api.serializers import ErrorSerializer
+
+    everywhere = (406, 500) if anonymous else (401, 406, 500, 503)
+    refusals = {
+        status: OpenApiResponse(ErrorSerializer, description=_MEANING[status])
+        for status in sorted({*everywhere, *errors})
+    }
+
+    def decorate(method: Any) -> Any:
+        # Else the description would build on the site's DEFAULT_SCHEMA_CLASS, which may be DRF's own.
+        method.kwargs = {"schema": type(view_schema())}
+        summary, _, rest = (method.__doc__ or "").strip().partition("\n")
+        return extend_schema(
+            operation_id=operation,
+            summary=summary,
+            description=" ".join(rest.split()) or summary,
+            request=request,
+            responses={**ok, **refusals},
+            parameters=list(parameters),
+            tags=[operation.split("_")[0]],
+            auth=[{}] if anonymous else None,
+        )(method)
+
+    return decorate
+
+
+def parameter(name: str, description: str, *, kind: Any = str, enum: Any = None, where: str = "query") -> Any:
+    """A query parameter or header."""
+    if not INSTALLED:
+        return None
+    from drf_spectacular.utils import OpenApiParameter
+
+    return OpenApiParameter(name, kind, where, description=description, enum=enum)
+
+
+def typed(schema: dict[str, Any]) -> Callable[[Any], Any]:
+    """Describe a serializer field class."""
+    if not INSTALLED:
+        return lambda field: field
+    from drf_spectacular.utils import extend_schema_field
+
+    return extend_schema_field(schema)
+
+
+@cache
+def description(mount: str, script_name: str) -> dict[str, Any]:
+    """The OpenAPI 3 document of the app mounted at `mount`. Made once: the code does not change."""
+    from django.urls import include, path
+    from drf_spectacular.generators import SchemaGenerator
+    from drf_spectacular.settings import patched_settings
+
+    from ravi_django import __version__, urls
+
+    settings = {
+        "TITLE": "Ravi agents",
+        "DESCRIPTION": "Durable runs of LLM agents.",
+        "VERSION": __version__,
+        "SERVERS": [{"url": script_name or "/"}],
+        "ENUM_NAME_OVERRIDES": {"RunStatus": "ravi_django.models.Status"},
+        "COMPONENT_SPLIT_REQUEST": False,
+        "POSTPROCESSING_HOOKS": ["drf_spectacular.hooks.postprocess_schema_enums"],
+        "CAMELIZE_NAMES": False,
+        "SCHEMA_PATH_PREFIX": f"/{mount}",
+        "SCHEMA_PATH_PREFIX_TRIM": False,
+        "SCHEMA_PATH_PREFIX_INSERT": "",
+        "PREPROCESSING_HOOKS": [],
+    }
+    with patched_settings(settings):
+        generator = SchemaGenerator(patterns=[path(mount, include(urls.urlpatterns))])
+        found: dict[str, Any] = generator.get_schema(request=None, public=True)
+    return found

@@ -1,0 +1,85 @@
+"""Pages: `{"next", "previous", "results"}`, `?limit=` 50 and at most 200."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from django.core.exceptions import ValidationError as DjangoValidationError
+from rest_framework.exceptions import NotFound
+from rest_framework.pagination import CursorPagination
+from rest_framework.response import Response
+from rest_framework.utils.urls import remove_query_param, replace_query_param
+
+from ravi_django.kernel import InvalidInputError
+
+LIMIT, MAX_LIMIT = 50, 200
+
+
+def limit_of(request: Any, default: int = LIMIT, most: int = MAX_LIMIT) -> int:
+    """`?limit=`: more than `most` is `most`. Raises InvalidInputError."""
+    given = request.query_params.get("limit")
+    if given is None:
+        return default
+    if not given.isascii() or not given.isdigit() or int(given[:9]) < 1:
+        raise InvalidInputError(f"limit must be a whole number from 1 to {most}, not {given!r}", field="limit")
+    return min(int(given[:9]), most)
+
+
+class Pages(CursorPagination):
+    """Pages of a queryset by a unique column, so that rows which come meanwhile shift nothing."""
+
+    page_size_query_param = "limit"
+    page_size = LIMIT
+    max_page_size = MAX_LIMIT
+
+    def get_page_size(self, request: Any) -> int:
+        return limit_of(request)
+
+    def paginate_queryset(self, queryset: Any, request: Any, view: Any = None) -> Any:
+        try:
+            return super().paginate_queryset(queryset, request, view)
+        except (NotFound, DjangoValidationError, ValueError) as error:
+            if isinstance(error, InvalidInputError):
+                raise
+            raise InvalidInputError("cursor is none that this list gave", field="cursor") from None
+
+    def get_ordering(self, request: Any, queryset: Any, view: Any) -> tuple[str, ...]:
+        return (view.ordering,)
+
+
+class AddressPages:
+    """Pages of what is not in the database: sorted pairs (key, item)."""
+
+    def __init__(self, request: Any, items: list[tuple[str, Any]]) -> None:
+        limit = limit_of(request)
+        self._url = request.build_absolute_uri()
+        after, before = (request.query_params.get(name) for name in ("after", "before"))
+        left = [pair for pair in items if (not after or pair[0] > after) and (not before or pair[0] < before)]
+        self.page = left[-limit:] if before and not after else left[:limit]
+        self._first, self._last = (items[0][0], items[-1][0]) if items else ("", "")
+
+    def response(self, shown: Callable[[Any], Any]) -> Response:
+        """Answer the page, each item by way of `shown`."""
+        keys = [key for key, _ in self.page]
+        return Response(
+            {
+                "next": self._link("after", keys[-1]) if keys and keys[-1] < self._last else None,
+                "previous": self._link("before", keys[0]) if keys and keys[0] > self._first else None,
+                "results": [shown(item) for _, item in self.page],
+            }
+        )
+
+    def _link(self, name: str, key: str) -> str:
+        bare = remove_query_param(remove_query_param(self._url, "after"), "before")
+        return str(replace_query_param(bare, name, key))
+
+
+def paged(view: Any, request: Any, rows: Any, serializer: Any, prepare: Any = None) -> Response:
+    """Answer one page of `rows`; `prepare` may complete the page's rows first."""
+    pages = view.pagination_class()
+    found = pages.paginate_queryset(rows, request, view)
+    if prepare is not None:
+        prepare(found)
+    response: Response = pages.get_paginated_response(serializer(found, many=True).data)
+    return response

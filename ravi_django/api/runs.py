@@ -1,0 +1,145 @@
+"""Runs: submit, list, read, look into, cancel."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Q
+from rest_framework import status
+from rest_framework.exceptions import NotFound
+from rest_framework.response import Response
+
+from ravi_django.api import serializers
+from ravi_django.api.agents import require_runnable
+from ravi_django.api.base import ApiView
+from ravi_django.api.lookup import find_run
+from ravi_django.api.openapi import documented, parameter
+from ravi_django.api.pagination import Pages, paged
+from ravi_django.kernel import AgentId, InvalidInputError
+from ravi_django.models import Run, Status
+from ravi_django.runtime.cancel import cancel
+from ravi_django.runtime.entries import internalize
+from ravi_django.runtime.submit import submit_once
+
+FILTERS = [
+    parameter("status", "Only runs in this status.", enum=list(Status.values)),
+    parameter("session", "Only runs of this session.", kind=UUID),
+    parameter("agent", "Only runs of this agent, type/key."),
+]
+
+
+class RunsView(ApiView):
+    pagination_class = Pages
+    ordering = "-id"
+
+    @documented("runs_list", ok={200: serializers.RunSerializer(many=True)}, errors=[400], parameters=FILTERS)
+    def get(self, request: Any) -> Response:
+        """One's runs, newest first."""
+        rows = Run.objects.for_user(request.user).filter(**_filters(request.query_params))
+        return paged(self, request, rows, serializers.RunSerializer)
+
+    @documented(
+        "runs_create",
+        request=serializers.RunRequestSerializer,
+        ok={201: serializers.RunSerializer, 200: serializers.RunSerializer},
+        errors=[400, 403, 404, 409, 413, 415],
+    )
+    def post(self, request: Any) -> Response:
+        """Start a run.
+
+        201 with the run; 200 with the first run when the idempotency key was used before with the same body, 409 when
+        it was used with another one. Without a session a new one is made.
+        """
+        given = serializers.RunRequestSerializer(data=request.data)
+        given.is_valid(raise_exception=True)
+        return start(request.user, **given.validated_data)
+
+
+def start(user: Any, *, agent: AgentId, **options: Any) -> Response:
+    """Submit, and answer with the run."""
+    require_runnable(agent)
+    run, created = submit_once(agent, options.pop("input"), user=user, **options)
+    shown = serializers.RunSerializer(run).data
+    return Response(shown, status=status.HTTP_201_CREATED if created else status.HTTP_200_OK)
+
+
+class RunView(ApiView):
+    @documented("runs_read", ok={200: serializers.RunSerializer}, errors=[404])
+    def get(self, request: Any, id: UUID) -> Response:
+        """One run."""
+        return Response(serializers.RunSerializer(find_run(request, id)).data)
+
+
+class JournalView(ApiView):
+    pagination_class = Pages
+    ordering = "seq"
+
+    @documented("runs_journal", ok={200: serializers.EntrySerializer(many=True)}, errors=[400, 404])
+    def get(self, request: Any, id: UUID) -> Response:
+        """What the run did, in the order it was recorded."""
+        rows = find_run(request, id).journal.all()
+        return paged(self, request, rows, serializers.EntrySerializer, prepare=internalize)
+
+
+class TreeView(ApiView):
+    @documented("runs_tree", ok={200: serializers.RunTreeSerializer}, errors=[404])
+    def get(self, request: Any, id: UUID) -> Response:
+        """The whole tree that the run belongs to: its root, with nested children."""
+        return Response(serializers.RunTreeSerializer(_tree(request, id)).data)
+
+
+class CancelView(ApiView):
+    @documented(
+        "runs_cancel",
+        request=serializers.CancelSerializer,
+        ok={202: serializers.RunSerializer},
+        errors=[400, 403, 404, 409, 413, 415],
+    )
+    def post(self, request: Any, id: UUID) -> Response:
+        """Ask for the run's cancellation.
+
+        One that waits ends at once, one that works at its next step; 409 when it has ended already.
+        """
+        given = serializers.CancelSerializer(data=request.data)
+        given.is_valid(raise_exception=True)
+        run = find_run(request, id)
+        cancel(run.id, given.validated_data.get("reason") or f"cancelled by {request.user}")
+        run.refresh_from_db()
+        return Response(serializers.RunSerializer(run).data, status=status.HTTP_202_ACCEPTED)
+
+
+def _filters(given: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if "status" in given:
+        if given["status"] not in Status.values:
+            raise InvalidInputError(f"status must be one of {', '.join(Status.values)}", field="status")
+        found["status"] = given["status"]
+    if "session" in given:
+        try:
+            found["session_id"] = UUID(given["session"])
+        except ValueError:
+            raise InvalidInputError(f"session must be a UUID, not {given['session']!r}", field="session") from None
+    if "agent" in given:
+        try:
+            found["agent"] = str(AgentId.parse(given["agent"]))
+        except InvalidInputError as error:
+            raise InvalidInputError(str(error), field="agent") from None
+    return found
+
+
+def _tree(request: Any, id: UUID) -> Run:
+    """One query from the root, two from a child."""
+    mine = Run.objects.for_user(request.user).order_by("id")
+    rows = {row.id: row for row in mine.filter(Q(id=id) | Q(root_id=id))}
+    if id in rows and rows[id].tree_id != id:
+        id = rows[id].tree_id
+        rows = {row.id: row for row in mine.filter(Q(id=id) | Q(root_id=id))}
+    if id not in rows:
+        raise NotFound(f"there is no run {id} of yours")
+    for row in rows.values():
+        row.nested = []
+    for row in rows.values():
+        if row.parent_id in rows:
+            rows[row.parent_id].nested.append(row)
+    return rows[id]

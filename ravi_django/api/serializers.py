@@ -1,0 +1,268 @@
+"""The JSON of everything that REST shows or takes."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import uuid5
+
+from rest_framework import serializers
+
+from ravi_django.api.fields import (
+    AgentField,
+    BudgetField,
+    IdField,
+    InputField,
+    PriorityField,
+    StrictSerializer,
+    TextField,
+    TimeField,
+)
+from ravi_django.models import Phase, Run, Status, Turn
+
+Shown = serializers.Serializer  # never takes input
+
+
+class ProblemSerializer(Shown[Any]):
+    code = serializers.CharField(help_text="Stable; for programs")
+    message = serializers.CharField(help_text="For people")
+    field = serializers.CharField(required=False, help_text="Which part of the request to mend")
+
+
+class ErrorSerializer(Shown[Any]):
+    error = ProblemSerializer()
+
+
+class EmptySerializer(StrictSerializer):
+    """A body of nothing, or `{}`."""
+
+
+# --------------------------------------------------------------------------------------------------- runs
+
+
+class RunErrorSerializer(Shown[Any]):
+    type = serializers.CharField()
+    message = serializers.CharField()
+
+
+class UsageSerializer(Shown[Any]):
+    input_tokens = serializers.IntegerField()
+    output_tokens = serializers.IntegerField()
+    cost = serializers.FloatField(allow_null=True, help_text="US dollars; null when a call's price is unknown")
+
+
+class RunSerializer(Shown[Any]):
+    id = IdField()
+    agent = serializers.CharField(help_text="type/key")
+    session = IdField(source="session_id")
+    status = serializers.ChoiceField(choices=Status.choices)
+    output = serializers.CharField(allow_null=True, help_text="Null until completed; JSON for a typed result")
+    error = RunErrorSerializer(allow_null=True)
+    usage = UsageSerializer()
+    parent = IdField(source="parent_id", allow_null=True)
+    root = IdField(source="tree_id", help_text="The root of its tree; its own id at the root")
+    depth = serializers.IntegerField()
+    waiting_on = serializers.JSONField(allow_null=True, help_text="kind, id or name, until")
+    priority = PriorityField()
+    metadata = serializers.DictField()
+    attempts = serializers.IntegerField(help_text="Tries of the present step; 0 until it has started")
+    created_at = TimeField()
+    started_at = TimeField(allow_null=True)
+    finished_at = TimeField(allow_null=True)
+
+    def to_representation(self, run: Run) -> dict[str, Any]:
+        """Written out: a list has up to 200 of these, and the fields above are slow."""
+        return {
+            "id": str(run.id),
+            "agent": run.agent,
+            "session": str(run.session_id),
+            "status": str(run.status),
+            "output": run.output,
+            "error": _error(run.error),
+            "usage": {
+                "input_tokens": run.input_tokens,
+                "output_tokens": run.output_tokens,
+                "cost": None if run.cost_unknown else float(run.cost),
+            },
+            "parent": _text(run.parent_id),
+            "root": str(run.tree_id),
+            "depth": run.depth,
+            "waiting_on": run.waiting_on,
+            "priority": self.fields["priority"].to_representation(run.priority),
+            "metadata": run.metadata,
+            "attempts": 0 if run.started_at is None else run.attempts + 1,
+            "created_at": self.fields["created_at"].to_representation(run.created_at),
+            "started_at": self._time(run.started_at),
+            "finished_at": self._time(run.finished_at),
+        }
+
+    def _time(self, value: Any) -> Any:
+        return None if value is None else self.fields["created_at"].to_representation(value)
+
+
+class RunTreeSerializer(RunSerializer):
+    children = serializers.ListField(child=serializers.DictField(), help_text="Runs like this one, oldest first")
+
+    def to_representation(self, run: Any) -> dict[str, Any]:
+        nested = [self.to_representation(child) for child in run.nested]
+        return {**super().to_representation(run), "children": nested}
+
+
+class RunRequestSerializer(StrictSerializer):
+    agent = AgentField()
+    input = InputField()
+    session = IdField(required=False, allow_null=True, help_text="Made when absent")
+    idempotency_key = TextField(required=False, allow_null=True, max_length=200)
+    priority = PriorityField(required=False)
+    budget = BudgetField(required=False, allow_null=True)
+    deadline = TimeField(required=False, allow_null=True)
+    metadata = serializers.DictField(required=False, allow_null=True)
+
+
+class CancelSerializer(StrictSerializer):
+    reason = TextField(required=False, max_length=200, help_text="Shown as the run's error message")
+
+
+class EntryUsageSerializer(UsageSerializer):
+    cached_tokens = serializers.IntegerField()
+    reasoning_tokens = serializers.IntegerField()
+
+
+class EntrySerializer(Shown[Any]):
+    seq = serializers.IntegerField(help_text="From 1, without gaps")
+    generation = serializers.IntegerField()
+    path = serializers.CharField(help_text="Where in the agent's code; the same on every replay")
+    attempt = serializers.IntegerField()
+    phase = serializers.ChoiceField(choices=Phase.choices)
+    kind = serializers.CharField()
+    name = serializers.CharField()
+    request = serializers.JSONField(allow_null=True)
+    result = serializers.JSONField(allow_null=True)
+    error = RunErrorSerializer(allow_null=True)
+    usage = EntryUsageSerializer(allow_null=True, help_text="Of a model call")
+    started_at = TimeField()
+    finished_at = TimeField()
+
+    def to_representation(self, row: Any) -> dict[str, Any]:
+        time = self.fields["started_at"].to_representation
+        same = ("seq", "generation", "path", "attempt", "phase", "kind", "name", "request", "result", "error")
+        return {
+            **{name: getattr(row, name) for name in same},
+            "usage": _entry_usage(row),
+            "started_at": time(row.started_at),
+            "finished_at": time(row.finished_at),
+        }
+
+
+class FramePageSerializer(Shown[Any]):
+    results = serializers.ListField(child=serializers.DictField(), help_text="Frames, as the websocket sends them")
+    next_after = serializers.IntegerField(help_text="Give it as `after` for what comes next")
+    done = serializers.BooleanField(help_text="Nothing will come next")
+
+
+# ----------------------------------------------------------------------------------------------- sessions
+
+
+class SessionSerializer(Shown[Any]):
+    id = IdField()
+    title = serializers.CharField()
+    agent = serializers.CharField(allow_null=True, help_text="The agent last spoken to, type/key")
+    parent = IdField(source="parent_session_id", allow_null=True, help_text="Set for a child run's own session")
+    created_at = TimeField()
+    updated_at = TimeField()
+
+    def to_representation(self, session: Any) -> dict[str, Any]:
+        return {**super().to_representation(session), "agent": session.agent or None}
+
+
+class SessionRequestSerializer(StrictSerializer):
+    title = TextField(required=False, allow_blank=True, max_length=200)
+    agent = AgentField(required=False, allow_null=True)
+
+
+class TurnSerializer(Shown[Any]):
+    id = IdField()
+    role = serializers.ChoiceField(choices=["system", "user", "assistant", "tool"])
+    content = serializers.ListField(child=serializers.DictField(), help_text="Content blocks")
+    run = IdField(allow_null=True)
+    created_at = TimeField()
+
+    def to_representation(self, turn: Turn) -> dict[str, Any]:
+        return {
+            "id": str(uuid5(turn.session_id, str(turn.position))),  # its place in the session is what it is known by
+            "role": turn.role,
+            "content": turn.content,
+            "run": _text(turn.run_id),
+            "created_at": self.fields["created_at"].to_representation(turn.created_at),
+        }
+
+
+class MessageRequestSerializer(StrictSerializer):
+    agent = AgentField(required=False, allow_null=True, help_text="The session's last, when absent")
+    text = TextField()
+
+
+# -------------------------------------------------------------------------------------- agents, tickets, health
+
+
+class ToolSerializer(Shown[Any]):
+    name = serializers.CharField()
+    description = serializers.CharField()
+    parameters = serializers.DictField(help_text="JSON Schema")
+    risk = serializers.ChoiceField(choices=["safe", "high", "critical"])
+    effect = serializers.ChoiceField(choices=["idempotent", "at_most_once", "transactional"])
+
+
+class AgentSerializer(Shown[Any]):
+    agent = serializers.CharField(help_text="The address, type/key")
+    type = serializers.CharField()
+    key = serializers.CharField()
+    namespace = serializers.CharField()
+    name = serializers.CharField()
+    description = serializers.CharField(allow_blank=True)
+    # `class` is no name for a Python attribute
+    model = serializers.CharField(allow_null=True)
+    tools = ToolSerializer(many=True)
+
+    def get_fields(self) -> dict[str, Any]:
+        return {**super().get_fields(), "class": serializers.CharField(help_text="Python class")}
+
+
+class AgentPageSerializer(Shown[Any]):
+    next = serializers.URLField(allow_null=True)
+    previous = serializers.URLField(allow_null=True)
+    results = AgentSerializer(many=True)
+
+
+class TicketSerializer(Shown[Any]):
+    ticket = serializers.CharField(help_text="Opens one websocket, as ?ticket=")
+    expires_at = TimeField()
+
+
+class CheckSerializer(Shown[Any]):
+    ok = serializers.BooleanField()
+    detail = serializers.CharField()
+
+
+class HealthSerializer(Shown[Any]):
+    status = serializers.ChoiceField(choices=["ok", "unavailable"])
+    checks = serializers.DictField(child=CheckSerializer(), required=False, help_text="For staff")
+
+
+def _error(error: Any) -> dict[str, Any] | None:
+    return None if error is None else {"type": error.get("type", ""), "message": error.get("message", "")}
+
+
+def _entry_usage(row: Any) -> dict[str, Any] | None:
+    if row.input_tokens is None:
+        return None
+    return {
+        "input_tokens": row.input_tokens,
+        "output_tokens": row.output_tokens,
+        "cached_tokens": row.cached_tokens,
+        "reasoning_tokens": row.reasoning_tokens,
+        "cost": None if row.cost is None else float(row.cost),
+    }
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)

@@ -1,0 +1,87 @@
+"""Sessions: conversations, and what was said in them."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from rest_framework import status
+from rest_framework.response import Response
+
+from ravi_django.api import serializers
+from ravi_django.api.agents import require_runnable
+from ravi_django.api.base import ApiView
+from ravi_django.api.lookup import find_session
+from ravi_django.api.openapi import documented
+from ravi_django.api.pagination import Pages, paged
+from ravi_django.api.runs import start
+from ravi_django.kernel import AgentId, InvalidInputError
+from ravi_django.models import Session
+from ravi_django.runtime import store
+
+
+class SessionsView(ApiView):
+    pagination_class = Pages
+    ordering = "-id"
+
+    @documented("sessions_list", ok={200: serializers.SessionSerializer(many=True)}, errors=[400])
+    def get(self, request: Any) -> Response:
+        """One's conversations, newest first; those between agents are left out."""
+        rows = Session.objects.for_user(request.user).filter(parent_session=None)
+        return paged(self, request, rows, serializers.SessionSerializer)
+
+    @documented(
+        "sessions_create",
+        request=serializers.SessionRequestSerializer,
+        ok={201: serializers.SessionSerializer},
+        errors=[400, 403, 404, 413, 415],
+    )
+    def post(self, request: Any) -> Response:
+        """Begin a conversation; with an agent, its messages go there."""
+        given = serializers.SessionRequestSerializer(data=request.data)
+        given.is_valid(raise_exception=True)
+        agent = given.validated_data.get("agent")
+        if agent is not None:
+            require_runnable(agent)
+        row = Session(owner=request.user, title=given.validated_data.get("title", ""), agent=str(agent or ""))
+        store.create_session(row).refresh_from_db()
+        return Response(serializers.SessionSerializer(row).data, status=status.HTTP_201_CREATED)
+
+
+class SessionView(ApiView):
+    @documented("sessions_read", ok={200: serializers.SessionSerializer}, errors=[404])
+    def get(self, request: Any, id: UUID) -> Response:
+        """One conversation."""
+        return Response(serializers.SessionSerializer(find_session(request, id)).data)
+
+
+class MessagesView(ApiView):
+    pagination_class = Pages
+    ordering = "position"
+
+    @documented("sessions_messages", ok={200: serializers.TurnSerializer(many=True)}, errors=[400, 404])
+    def get(self, request: Any, id: UUID) -> Response:
+        """What was said, oldest first."""
+        return paged(self, request, find_session(request, id).turns.all(), serializers.TurnSerializer)
+
+    @documented(
+        "sessions_say",
+        request=serializers.MessageRequestSerializer,
+        ok={201: serializers.RunSerializer},
+        errors=[400, 403, 404, 413, 415],
+    )
+    def post(self, request: Any, id: UUID) -> Response:
+        """Say something: starts a run of the agent, by default the one last spoken to."""
+        given = serializers.MessageRequestSerializer(data=request.data)
+        given.is_valid(raise_exception=True)
+        session = find_session(request, id)
+        agent = given.validated_data.get("agent")
+        if agent is None:
+            if not session.agent:
+                raise InvalidInputError("nobody was spoken to in this session yet: name the agent", field="agent")
+            agent = AgentId.parse(session.agent)
+        try:
+            return start(request.user, agent=agent, input=given.validated_data["text"], session=session)
+        except InvalidInputError as error:
+            error.field = "text" if error.field == "input" else error.field
+            raise

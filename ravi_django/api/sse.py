@@ -1,0 +1,86 @@
+"""Frames as server-sent events (WHATWG HTML, section 9.2)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing, suppress
+from typing import Any
+from uuid import UUID
+
+from pydantic_core import to_json
+
+from ravi_django.runtime.events import follow, page
+
+log = logging.getLogger("ravi.sse")
+
+CONTENT_TYPE = "text/event-stream; charset=utf-8"
+KEEP_ALIVE_S = 15.0  # proxies close a connection that is silent for longer, often after 30 or 60 s
+WSGI_S = 25.0  # how long a stream may hold one of a WSGI server's threads; the client comes back for more
+WSGI_POLL_S = 0.3
+
+OPENING = b": open\n\n"  # something to send at once, so that the headers arrive
+KEEP_ALIVE = b": keep-alive\n\n"
+
+
+def event(frame: dict[str, Any]) -> bytes:
+    return b"id: %d\nevent: %s\ndata: %s\n\n" % (frame["seq"], frame["type"].encode(), to_json(frame))
+
+
+async def stream(tree: UUID, after: int) -> AsyncIterator[bytes]:
+    """Every event above `after` as it comes, until stream.done. Waits on the event loop, holding no thread.
+
+    A fault behind it ends the stream without stream.done: the client reconnects and misses nothing.
+    """
+    yield OPENING
+    try:
+        async with aclosing(follow(tree, after)) as frames, aclosing(_with_pauses(frames)) as found:
+            async for frame in found:
+                yield KEEP_ALIVE if frame is None else event(frame)
+    except Exception:
+        log.exception("run %s: its event stream broke off", tree, extra={"action": "sse.failed"})
+
+
+async def _with_pauses(frames: AsyncIterator[dict[str, Any]]) -> AsyncIterator[dict[str, Any] | None]:
+    """The frames, and None whenever there was none for a while."""
+    coming: asyncio.Future[dict[str, Any]] | None = None
+    try:
+        while True:
+            if coming is None:
+                coming = asyncio.ensure_future(anext(frames))
+            await asyncio.wait({coming}, timeout=KEEP_ALIVE_S)
+            if not coming.done():
+                yield None
+                continue
+            try:
+                frame = coming.result()
+            except StopAsyncIteration:
+                return
+            coming = None
+            yield frame
+    finally:
+        if coming is not None and not coming.done():
+            coming.cancel()
+            with suppress(asyncio.CancelledError, StopAsyncIteration):
+                await coming
+
+
+def stream_for_a_while(tree: UUID, after: int) -> Iterator[bytes]:
+    """The same for a WSGI server, on whose thread it waits: it looks from time to time, and ends before long."""
+    yield OPENING
+    give_up = time.monotonic() + WSGI_S
+    spoke = time.monotonic()
+    while True:
+        frames, done = page(tree, after)
+        for frame in frames:
+            yield event(frame)
+            after, spoke = frame["seq"], time.monotonic()
+        if done or time.monotonic() > give_up:
+            return
+        if time.monotonic() - spoke > KEEP_ALIVE_S:
+            yield KEEP_ALIVE
+            spoke = time.monotonic()
+        if not frames:
+            time.sleep(WSGI_POLL_S)

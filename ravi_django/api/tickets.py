@@ -1,0 +1,28 @@
+"""Tickets: how a program with a token opens a websocket."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework import status
+from rest_framework.response import Response
+
+from ravi_django.api import serializers
+from ravi_django.api.base import ApiView
+from ravi_django.api.openapi import documented
+from ravi_django.runtime import tickets
+
+
+class TicketsView(ApiView):
+    @documented(
+        "tickets_create",
+        request=serializers.EmptySerializer,
+        ok={201: serializers.TicketSerializer},
+        errors=[400, 403, 413, 415],
+    )
+    def post(self, request: Any) -> Response:
+        """A ticket that opens one websocket, soon."""
+        serializers.EmptySerializer(data=request.data).is_valid(raise_exception=True)
+        ticket, expires_at = tickets.issue(request.user)
+        shown = serializers.TicketSerializer({"ticket": ticket, "expires_at": expires_at}).data
+        return Response(shown, status=status.HTTP_201_CREATED)

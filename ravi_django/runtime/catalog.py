@@ -1,0 +1,64 @@
+"""The catalogue of agents: a row for each agent that code has registered, kept in step by `migrate`."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+from django.apps import apps as global_apps
+from django.db import DEFAULT_DB_ALIAS, router
+from pydantic_core import to_json
+
+from ravi_django.models import Agent
+from ravi_django.runtime.registry import get_agent, known_addresses, spec_of
+
+log = logging.getLogger("ravi.catalog")
+
+
+def sync_agents(using: str = DEFAULT_DB_ALIAS, model: type[Agent] = Agent) -> list[str]:
+    """Write what the registered agents say of themselves; returns the addresses that were new or changed.
+
+    Whether an agent is enabled is the operator's, and a row whose code is gone stays for its runs' sake.
+    """
+    rows = model._default_manager.using(using)
+    known = {row.address: row for row in rows.all()}
+    changed = []
+    for address in known_addresses():
+        fields = _fields(address)
+        row = known.get(address)
+        if row is None:
+            rows.update_or_create(address=address, defaults=fields)
+        elif any(getattr(row, name) != value for name, value in fields.items()):
+            for name, value in fields.items():
+                setattr(row, name, value)
+            row.save(using=using, update_fields=[*fields, "updated_at"])
+        else:
+            continue
+        changed.append(address)
+    return changed
+
+
+def sync_after_migrate(using: str, apps: Any = global_apps, **kwargs: Any) -> None:
+    """On `post_migrate`: with the models of that point of the history, of which there may be none."""
+    try:
+        model = apps.get_model("ravi", "Agent")
+    except LookupError:
+        return
+    if router.allow_migrate_model(using, model):
+        sync_agents(using, model)
+
+
+def _fields(address: str) -> dict[str, Any]:
+    agent = get_agent(address)
+    try:
+        spec = json.loads(to_json(spec_of(agent), fallback=str))
+    except Exception as error:  # a faulty description must not stop a migration
+        log.warning("agent %s cannot describe itself: %s", address, error, extra={"action": "catalog.failed"})
+        spec = {"class": type(agent).__name__}
+    return {
+        "source": Agent.Source.CODE.value,
+        "name": str(spec.get("name") or getattr(agent, "name", "") or "")[:200],
+        "description": str(spec.get("description") or getattr(agent, "description", "") or ""),
+        "spec": spec,
+    }

@@ -1,0 +1,58 @@
+"""What the tests of the REST surface share beside their fixtures."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from rest_framework.test import APIClient
+
+from ravi_django.agents import ReActAgent
+from ravi_django.agents.context import ContextConfig, DjangoHistoryProvider
+from ravi_django.capabilities.tools import CalculatorTool
+from ravi_django.kernel import ToolUseBlock, Usage
+from ravi_django.models import InboxMessage, JournalEntry, Run, Session, Ticket, Turn
+from ravi_django.runtime import Runtime
+from ravi_django.testing import ScriptedModel
+
+AGENT = "react/api-helper"
+SCRIPT = [ToolUseBlock(tool_name="calculator", arguments={"expression": "6 * 7"}, call_id="c1"), "It is 42."]
+WRITTEN = (Session, Run, InboxMessage, JournalEntry, Turn, Ticket)
+
+
+def make_agent(key: str = "api-helper", model: Any = None) -> ReActAgent:
+    return ReActAgent(
+        key,
+        model=model or ScriptedModel(SCRIPT, chunk="words", usage=Usage(input_tokens=5, output_tokens=3), cost=0.25),
+        tools=[CalculatorTool()],
+        context=ContextConfig(DjangoHistoryProvider()),
+        system_instructions="You keep a secret: sk-secret-key.",
+    )
+
+
+def client_of(user: Any = None) -> APIClient:
+    """Logged in by force: no query of its own, and faults are answered, not raised."""
+    client = APIClient(raise_request_exception=False)
+    if user is not None:
+        client.force_authenticate(user)
+    return client
+
+
+def drive(run_id: str) -> None:
+    """Let a run come to its end, in this process. Needs committed rows."""
+
+    async def until_the_end() -> None:
+        async with Runtime() as runtime:
+            await runtime.result(run_id, timeout=20)
+
+    asyncio.run(until_the_end())
+
+
+def error_of(response: Any) -> dict[str, Any]:
+    """The error, when it has the shape that all errors have."""
+    body = response.json()
+    assert set(body) == {"error"}, body
+    assert {"code", "message"} <= set(body["error"]) <= {"code", "message", "field"}
+    assert body["error"]["message"]
+    assert response["Content-Type"] == "application/json"
+    return dict(body["error"])

@@ -1,0 +1,57 @@
+"""A user with a client, a stranger with another, and an agent that answers by a script."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from rest_framework.test import APIClient
+
+from ravi_django.kernel import AgentId
+from ravi_django.runtime import database, registry
+from tests.acceptance.api.api_support import AGENT, WRITTEN, client_of, make_agent
+
+
+@pytest.fixture(autouse=True)
+def agent() -> Iterator[str]:
+    registry.register(make_agent())
+    yield AGENT
+    registry.unregister(AgentId.parse(AGENT))
+
+
+@pytest.fixture(autouse=True)
+def _no_readers_left() -> Iterator[None]:
+    yield
+    database.forget_readers(close=True)
+
+
+@pytest.fixture
+def user(db: None, django_user_model: Any) -> Any:
+    return django_user_model.objects.create_user("ann")
+
+
+@pytest.fixture
+def stranger(db: None, django_user_model: Any) -> Any:
+    return django_user_model.objects.create_user("bob")
+
+
+@pytest.fixture
+def client(user: Any) -> APIClient:
+    return client_of(user)
+
+
+@pytest.fixture
+def strange_client(stranger: Any) -> APIClient:
+    return client_of(stranger)
+
+
+@pytest.fixture
+def anonymous() -> APIClient:
+    return client_of()
+
+
+@pytest.fixture
+def written() -> Callable[[], dict[str, int]]:
+    """How many rows there are of everything that a request could write."""
+    return lambda: {model.__name__: model.objects.count() for model in WRITTEN}

@@ -1,0 +1,260 @@
+"""Who may come in, and what everybody else is told."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from django.core.exceptions import RequestDataTooBig
+from django.db import OperationalError
+from django.test import Client, override_settings
+from django.urls import URLPattern
+from rest_framework.authtoken.models import Token
+from rest_framework.test import APIClient
+
+from ravi_django import urls
+from ravi_django.api.runs import RunsView
+from ravi_django.runtime.submit import submit
+from tests.acceptance.api.api_support import AGENT, client_of, error_of
+
+pytestmark = pytest.mark.django_db
+METHODS = ["get", "head", "post", "put", "patch", "delete", "options"]
+
+
+def addresses(run: Any = None, session: Any = None) -> dict[str, str]:
+    """An address for each pattern of the app, by the pattern's name; ids are made up where none are given."""
+    parts = {"type": "react", "key": "api-helper", "namespace": "ns"}
+    found = {}
+    for pattern in urls.urlpatterns:
+        assert isinstance(pattern, URLPattern)
+        route = str(pattern.pattern) if pattern.name != "nothing" else "no/such/path"
+        one = session if "session" in str(pattern.name) else run
+        for name, value in {**parts, "id": str(one or uuid4())}.items():
+            route = route.replace(f"<str:{name}>", value).replace(f"<uuid:{name}>", value)
+        assert "<" not in route, f"{route}: the test knows no value for it"
+        found[str(pattern.name)] = f"/ravi/{route}"
+    return found
+
+
+@pytest.mark.parametrize("name", list(addresses()))
+@pytest.mark.parametrize("method", METHODS)
+def test_nobody_anonymous_comes_in_but_to_health(anonymous: APIClient, name: str, method: str) -> None:
+    response = getattr(anonymous, method)(addresses()[name])
+
+    if name == "health":
+        assert response.status_code in (200, 405, 503)
+        return
+    assert response.status_code == 401
+    assert response["WWW-Authenticate"]
+    if method != "head":
+        assert error_of(response)["code"] == "unauthenticated"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name
+        for name, address in addresses().items()
+        if "<uuid:id>" in str(next(p.pattern for p in urls.urlpatterns if p.name == name))
+    ],
+)
+@pytest.mark.parametrize("method", ["get", "post"])
+def test_somebody_elses_id_is_as_absent_as_one_that_never_was(
+    user: Any, strange_client: APIClient, written: Any, name: str, method: str
+) -> None:
+    run = submit(AGENT, "hi", user=user)
+    bodies = {"session-messages": {"text": "hi"}}
+    before = written()
+
+    def ask(address: str) -> Any:
+        if method == "get":
+            return strange_client.get(address)
+        return strange_client.post(address, bodies.get(name, {}), format="json")
+
+    theirs = ask(addresses(run.id, run.session_id)[name])
+    nobodys = ask(addresses()[name])
+
+    assert theirs.status_code == nobodys.status_code
+    assert theirs.status_code in (404, 405)  # 405: no method of that name, whosever it is
+    error_of(theirs)
+    assert written() == before
+    assert client_of(user).get(addresses(run.id, run.session_id)[name]).status_code in (200, 405)
+
+
+def test_somebody_elses_rows_are_in_no_list(user: Any, client: APIClient, strange_client: APIClient) -> None:
+    run = submit(AGENT, "hi", user=user)
+
+    for address in ("/ravi/runs/", "/ravi/sessions/", f"/ravi/runs/?session={run.session_id}"):
+        assert len(client.get(address).json()["results"]) == 1
+        assert strange_client.get(address).json()["results"] == []
+
+
+def test_a_superuser_sees_all(user: Any, admin_user: Any) -> None:
+    run = submit(AGENT, "hi", user=user, tenant="acme")
+
+    assert client_of(admin_user).get(f"/ravi/runs/{run.id}/").status_code == 200
+
+
+# ---------------------------------------------------------------------------------------------- credentials
+
+
+def test_a_token_lets_in(user: Any) -> None:
+    key = Token.objects.create(user=user).key
+
+    assert Client().get("/ravi/runs/", headers={"Authorization": f"Token {key}"}).status_code == 200
+
+
+@pytest.mark.parametrize("header", ["Token nonsense", "Token", "Basic bm9uc2Vuc2U=", "Basic !"])
+def test_wrong_credentials_are_401(header: str) -> None:
+    response = Client().get("/ravi/runs/", headers={"Authorization": header})
+
+    assert response.status_code == 401
+    assert response["WWW-Authenticate"]
+    assert error_of(response)["code"] == "unauthenticated"
+
+
+def test_an_inactive_user_is_401(user: Any) -> None:
+    key = Token.objects.create(user=user).key
+    user.is_active = False
+    user.save()
+
+    assert Client().get("/ravi/runs/", headers={"Authorization": f"Token {key}"}).status_code == 401
+
+
+def test_a_session_needs_the_csrf_token_to_write(user: Any, agent: str, written: Any) -> None:
+    browser = Client(enforce_csrf_checks=True)
+    browser.force_login(user)
+    before = written()
+
+    response = browser.post("/ravi/runs/", {"agent": agent, "input": "hi"}, content_type="application/json")
+
+    assert browser.get("/ravi/runs/").status_code == 200
+    assert (response.status_code, error_of(response)["code"]) == (403, "forbidden")
+    assert written() == before
+
+
+@pytest.mark.parametrize("site", [{}, {"API_AUTHENTICATION": ["rest_framework.authentication.SessionAuthentication"]}])
+def test_the_default_classes_challenge_too(site: dict[str, Any], settings: Any, user: Any) -> None:
+    settings.RAVI = site
+
+    anonymous = Client().get("/ravi/runs/")
+
+    assert anonymous.status_code == 401
+    assert anonymous["WWW-Authenticate"] == ("Token" if not site else 'Session realm="api"')
+    browser = Client()
+    browser.force_login(user)
+    assert browser.get("/ravi/runs/").status_code == 200
+    basic = Client().get("/ravi/runs/", headers={"Authorization": "Basic YW5uOmFubg=="})
+    assert basic.status_code == 401
+
+
+def test_without_the_token_app_there_is_the_session(settings: Any, user: Any) -> None:
+    settings.RAVI = {}
+    settings.INSTALLED_APPS = [app for app in settings.INSTALLED_APPS if app != "rest_framework.authtoken"]
+
+    response = Client().get("/ravi/runs/", headers={"Authorization": "Token x"})
+
+    assert (response.status_code, response["WWW-Authenticate"]) == (401, 'Session realm="api"')
+
+
+def test_the_sites_own_rest_settings_do_not_reach_us(user: Any) -> None:
+    theirs = {
+        "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.AllowAny"],
+        "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.BrowsableAPIRenderer"],
+        "EXCEPTION_HANDLER": "no.such.handler",
+        "DATETIME_FORMAT": "%d.%m.%Y",
+    }
+    with override_settings(REST_FRAMEWORK=theirs):
+        assert error_of(Client().get("/ravi/runs/"))["code"] == "unauthenticated"
+        assert client_of(user).get("/ravi/runs/").status_code == 200
+
+
+# ---------------------------------------------------------------------------------------------------- shape
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("", "nope", "nope/", "runs/nonsense/", "runs/1/", "runs/nonsense/journal/", "runs/x/y/z", "sessions/1/"),
+        *("agents/react/", "agents/a/b/c/d/", "runs//", "%0A", "runs/%00/", "tickets/1/", "agents/%0A/x/"),
+    ],
+)
+@pytest.mark.parametrize("method", ["get", "post", "put", "delete", "options"])
+def test_an_unmatched_path_is_404(client: APIClient, path: str, method: str) -> None:
+    response = getattr(client, method)(f"/ravi/{path}")
+
+    assert (response.status_code, error_of(response)["code"]) in [(404, "not_found"), (405, "method_not_allowed")]
+    if method == "get":
+        assert response.status_code == 404
+
+
+def test_a_forgotten_slash_is_pointed_out(client: APIClient) -> None:
+    assert "slash" in error_of(client.get("/ravi/runs"))["message"]
+    assert "slash" not in error_of(client.get("/ravi/walks"))["message"]
+
+
+@pytest.mark.parametrize("name", list(addresses()))
+def test_a_method_that_is_not_there_is_405(client: APIClient, name: str) -> None:
+    response = client.put(addresses()[name])
+
+    if name == "nothing":
+        assert response.status_code == 404
+    else:
+        assert (response.status_code, error_of(response)["code"]) == (405, "method_not_allowed")
+        assert response["Allow"]
+
+
+@pytest.mark.parametrize("name", list(addresses()))
+def test_what_cannot_be_accepted_is_406(client: APIClient, name: str) -> None:
+    response = client.get(addresses()[name], headers={"Accept": "application/xml"})
+
+    assert (response.status_code, error_of(response)["code"]) == (406, "not_acceptable")
+
+
+def test_a_browsers_accept_header_is_answered(client: APIClient) -> None:
+    accept = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
+
+    assert client.get("/ravi/runs/", headers={"Accept": accept}).status_code == 200
+
+
+def test_a_fault_of_ours_is_logged_and_not_shown(
+    client: APIClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*args: Any) -> None:
+        raise RuntimeError("the password is tiger")
+
+    monkeypatch.setattr(RunsView, "get", fail)
+    caplog.set_level(logging.ERROR, "django.request")
+
+    response = client.get("/ravi/runs/")
+
+    assert (response.status_code, error_of(response)["code"]) == (500, "internal")
+    assert b"tiger" not in response.content
+    (record,) = [record for record in caplog.records if record.name == "django.request"]
+    assert record.exc_info and "tiger" in str(record.exc_info[1])
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code"),
+    [
+        (RequestDataTooBig("over DATA_UPLOAD_MAX_MEMORY_SIZE"), 413, "too_large"),
+        (OperationalError("the database is away"), 503, "unavailable"),
+    ],
+)
+def test_what_django_raises_has_our_shape(
+    client: APIClient, monkeypatch: pytest.MonkeyPatch, error: Exception, status: int, code: str
+) -> None:
+    def fail(*args: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(RunsView, "post", fail)
+
+    response = client.post("/ravi/runs/", {}, format="json")
+
+    assert (response.status_code, error_of(response)["code"]) == (status, code)
+
+
+def test_nothing_is_kept_in_caches(client: APIClient) -> None:
+    assert client.get("/ravi/runs/")["Cache-Control"] == "no-store"

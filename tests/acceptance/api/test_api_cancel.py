@@ -1,0 +1,136 @@
+"""POST runs/{id}/cancel/."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+from rest_framework.test import APIClient
+
+from project.process import wait_until
+from ravi_django.conf import conf
+from ravi_django.models import Run, Status
+from ravi_django.runtime import events, publish, registry
+from ravi_django.runtime.submit import submit
+from ravi_django.runtime.worker import close_worker
+from ravi_django.testing import ScriptedModel
+from tests.acceptance.api.api_support import drive, error_of, make_agent
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("status", [Status.PENDING, Status.QUEUED, Status.SUSPENDED, Status.BLOCKED])
+def test_a_run_that_nobody_works_on_ends_at_once(client: APIClient, user: Any, agent: str, status: Status) -> None:
+    run = submit(agent, "hi", user=user)
+    Run.objects.filter(id=run.id).update(status=status)
+
+    response = client.post(f"/ravi/runs/{run.id}/cancel/")
+
+    assert response.status_code == 202
+    found = response.json()
+    assert (found["id"], found["status"]) == (str(run.id), "cancelled")
+    assert found["error"] == {"type": "Cancelled", "message": "cancelled by ann"}
+    assert found["finished_at"].endswith("Z")
+
+
+@pytest.mark.django_db
+def test_a_reason_is_kept(client: APIClient, user: Any, agent: str) -> None:
+    run = submit(agent, "hi", user=user)
+
+    found = client.post(f"/ravi/runs/{run.id}/cancel/", {"reason": "no longer wanted"}, format="json").json()
+
+    assert found["error"]["message"] == "no longer wanted"
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("status", [Status.COMPLETED, Status.FAILED, Status.CANCELLED])
+def test_a_run_that_has_ended_is_a_conflict(client: APIClient, user: Any, agent: str, status: Status) -> None:
+    run = submit(agent, "hi", user=user)
+    Run.objects.filter(id=run.id).update(status=status)
+
+    response = client.post(f"/ravi/runs/{run.id}/cancel/")
+
+    assert (response.status_code, error_of(response)["code"]) == (409, "illegal_transition")
+    assert Run.objects.get().cancel_requested_at is None
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(("body", "field"), [({"reason": 5}, "reason"), ({"why": "x"}, "why")])
+def test_a_bad_body_cancels_nothing(client: APIClient, user: Any, agent: str, body: Any, field: str) -> None:
+    run = submit(agent, "hi", user=user)
+
+    response = client.post(f"/ravi/runs/{run.id}/cancel/", body, format="json")
+
+    assert (response.status_code, error_of(response)["field"]) == (400, field)
+    assert Run.objects.get().cancel_requested_at is None
+
+
+@pytest.mark.django_db
+def test_a_stranger_cancels_nothing(strange_client: APIClient, user: Any, agent: str) -> None:
+    run = submit(agent, "hi", user=user)
+
+    assert strange_client.post(f"/ravi/runs/{run.id}/cancel/").status_code == 404
+    assert Run.objects.get().cancel_requested_at is None
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_end_is_published_and_the_next_in_the_session_goes_on(client: APIClient, user: Any, agent: str) -> None:
+    first = submit(agent, "one", user=user)
+    second = submit(agent, "two", user=user, session=first.session)
+
+    client.post(f"/ravi/runs/{first.id}/cancel/")
+
+    frames, done = events.page(first.id)
+    assert done
+    assert [frame["type"] for frame in frames] == ["progress", "error", "stream.done"]
+    assert frames[-1]["reason"] == "cancelled"
+    assert Run.objects.get(id=second.id).status == Status.PENDING
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_buffer_that_is_away_does_not_hinder_it(
+    client: APIClient, user: Any, agent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: Any) -> None:
+        raise ConnectionError("no buffer")
+
+    monkeypatch.setattr(publish, "republish", fail)
+    run = submit(agent, "hi", user=user)
+
+    assert client.post(f"/ravi/runs/{run.id}/cancel/").status_code == 202
+    assert Run.objects.get().status == Status.CANCELLED
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_run_that_this_process_drives_is_told_at_once(
+    client: APIClient, user: Any, agent: str, settings: Any
+) -> None:
+    calling = threading.Event()
+
+    async def never(*args: Any) -> str:
+        calling.set()
+        await asyncio.Event().wait()
+        return ""
+
+    settings.RAVI = {**settings.RAVI, "ENGINE": "inline", "HEARTBEAT_S": 10.0}
+    registry.register(make_agent(model=ScriptedModel([never])))
+    try:
+        run = submit(agent, "hi", user=user)
+        assert calling.wait(20)
+        response = client.post(f"/ravi/runs/{run.id}/cancel/")
+        ended = wait_until(lambda: Run.objects.get().is_terminal, conf.HEARTBEAT_S / 2, poll=0.02)
+    finally:
+        close_worker()
+
+    assert (response.status_code, response.json()["status"]) == (202, "running")
+    assert ended and Run.objects.get().status == Status.CANCELLED
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_finished_run_stays_as_it_is(client: APIClient, user: Any, agent: str) -> None:
+    run = submit(agent, "hi", user=user)
+    drive(str(run.id))
+
+    assert client.post(f"/ravi/runs/{run.id}/cancel/").status_code == 409
+    assert client.get(f"/ravi/runs/{run.id}/").json()["status"] == "completed"

@@ -1,0 +1,305 @@
+"""Agents, sessions, messages and the journal: what a finished run leaves to read."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import pytest
+from rest_framework.test import APIClient
+
+from ravi_django.kernel import AgentId
+from ravi_django.models import Agent, JournalEntry, Run, Session, Turn
+from ravi_django.runtime import registry, store
+from ravi_django.runtime.entries import make_blob
+from ravi_django.runtime.submit import submit
+from tests.acceptance.api.api_support import client_of, drive, error_of, make_agent
+
+# --------------------------------------------------------------------------------------------------- agents
+
+
+@pytest.mark.django_db
+def test_an_agent_is_shown_without_its_secrets(client: APIClient, agent: str) -> None:
+    response = client.get(f"/ravi/agents/{agent}/")
+
+    assert response.status_code == 200
+    found = response.json()
+    assert (found["agent"], found["type"], found["key"]) == (agent, "react", "api-helper")
+    assert (found["class"], found["model"], found["name"]) == ("ReActAgent", "scripted", "api-helper")
+    (tool,) = found["tools"]
+    assert set(tool) == {"name", "description", "parameters", "risk", "effect"}
+    assert (tool["name"], tool["risk"], tool["effect"]) == ("calculator", "safe", "idempotent")
+    assert b"sk-secret" not in response.content
+
+
+@pytest.mark.django_db
+def test_a_row_in_the_admin_names_and_disables_an_agent(client: APIClient, agent: str) -> None:
+    row, _ = Agent.objects.update_or_create(address=agent, defaults={"name": "Helper", "description": "Helps."})
+    found = client.get(f"/ravi/agents/{agent}/").json()
+
+    Agent.objects.filter(id=row.id).update(enabled=False)
+    gone = client.get(f"/ravi/agents/{agent}/")
+
+    assert (found["name"], found["description"]) == ("Helper", "Helps.")
+    assert (gone.status_code, error_of(gone)["code"]) == (404, "not_found")
+    assert agent not in [one["agent"] for one in client.get("/ravi/agents/").json()["results"]]
+
+
+@pytest.mark.django_db
+def test_agents_are_listed_in_pages(client: APIClient, agent: str, django_assert_num_queries: Any) -> None:
+    for key in ("a", "b", "c"):
+        registry.register(make_agent(key))
+    try:
+        with django_assert_num_queries(1):
+            everything = client.get("/ravi/agents/").json()
+        seen, page, pages = [], "/ravi/agents/?limit=2", []
+        while page:
+            pages.append(client.get(page).json())
+            seen += [one["agent"] for one in pages[-1]["results"]]
+            page = pages[-1]["next"]
+        back = client.get(pages[-1]["previous"]).json()
+    finally:
+        for key in ("a", "b", "c"):
+            registry.unregister(AgentId("react", key))
+
+    assert everything["next"] is None and everything["previous"] is None
+    assert seen == [one["agent"] for one in everything["results"]] == sorted(seen)
+    assert {"react/a", "react/b", "react/c", agent} <= set(seen)
+    assert back["results"] == pages[-2]["results"]
+
+
+@pytest.mark.django_db
+def test_an_agent_in_a_namespace_has_an_address_too(client: APIClient) -> None:
+    agent = make_agent()
+    agent.id = AgentId("react", "x", "lab")
+    registry.register(agent)
+    try:
+        assert client.get("/ravi/agents/lab/react/x/").json()["agent"] == "lab/react/x"
+    finally:
+        registry.unregister(agent.id)
+
+
+# ------------------------------------------------------------------------------------------------- sessions
+
+
+@pytest.mark.django_db
+def test_a_session_is_begun_and_read(client: APIClient, user: Any, agent: str) -> None:
+    response = client.post("/ravi/sessions/", {"title": "Sums", "agent": agent}, format="json")
+
+    assert response.status_code == 201
+    made = response.json()
+    row = Session.objects.get()
+    assert (made["id"], made["title"], made["agent"], made["parent"]) == (str(row.id), "Sums", agent, None)
+    assert row.owner == user
+    assert datetime.fromisoformat(made["created_at"]) == row.created_at and made["created_at"].endswith("Z")
+    assert client.get(f"/ravi/sessions/{row.id}/").json() == made
+    assert client.get("/ravi/sessions/").json()["results"] == [made]
+
+
+@pytest.mark.django_db
+def test_an_empty_body_begins_an_empty_session(client: APIClient) -> None:
+    made = client.post("/ravi/sessions/")
+
+    assert (made.status_code, made.json()["title"], made.json()["agent"]) == (201, "", None)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("body", "status", "field"),
+    [
+        ({"title": 5}, 400, "title"),
+        ({"title": "x" * 201}, 400, "title"),
+        ({"title": None}, 400, "title"),
+        ({"agent": "react/nobody"}, 404, "agent"),
+        ({"agent": "nonsense"}, 400, "agent"),
+        ({"owner": 1}, 400, "owner"),
+    ],
+)
+def test_a_bad_session_is_not_made(client: APIClient, written: Any, body: Any, status: int, field: str) -> None:
+    before = written()
+
+    response = client.post("/ravi/sessions/", body, format="json")
+
+    assert (response.status_code, error_of(response)["field"]) == (status, field)
+    assert written() == before
+
+
+@pytest.mark.django_db
+def test_conversations_between_agents_are_not_listed(client: APIClient, user: Any) -> None:
+    mine = store.create_session(Session(owner=user))
+    child = store.create_session(Session(owner=user, parent_session=mine))
+
+    assert [one["id"] for one in client.get("/ravi/sessions/").json()["results"]] == [str(mine.id)]
+    assert client.get(f"/ravi/sessions/{child.id}/").json()["parent"] == str(mine.id)
+
+
+@pytest.mark.django_db
+def test_sessions_cost_one_query(client: APIClient, user: Any, django_assert_num_queries: Any) -> None:
+    for _ in range(3):
+        store.create_session(Session(owner=user))
+
+    with django_assert_num_queries(1):
+        assert len(client.get("/ravi/sessions/").json()["results"]) == 3
+
+
+# ------------------------------------------------------------------------------------------------- messages
+
+
+@pytest.mark.django_db
+def test_a_message_goes_to_the_agent_named_and_then_to_the_last(client: APIClient, agent: str) -> None:
+    session = client.post("/ravi/sessions/", {}, format="json").json()["id"]
+    say = f"/ravi/sessions/{session}/messages/"
+
+    first = client.post(say, {"agent": agent, "text": "one"}, format="json")
+    second = client.post(say, {"text": "two"}, format="json")
+
+    assert (first.status_code, second.status_code) == (201, 201)
+    assert (first.json()["agent"], second.json()["agent"]) == (agent, agent)
+    assert first.json()["session"] == second.json()["session"] == session
+    assert (first.json()["status"], second.json()["status"]) == ("pending", "queued")
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("body", "status", "field"),
+    [
+        ({}, 400, "text"),
+        ({"text": ""}, 400, "text"),
+        ({"text": "  "}, 400, "text"),
+        ({"text": 5}, 400, "text"),
+        ({"text": ["hi"]}, 400, "text"),
+        ({"text": None}, 400, "text"),
+        ({"text": "x" * (256 * 1024)}, 413, "text"),
+        ({"text": "a\0b"}, 400, "text"),
+        ({"text": "hi", "agent": "react/nobody"}, 404, "agent"),
+        ({"text": "hi", "agent": "nonsense"}, 400, "agent"),
+        ({"text": "hi", "input": "hi"}, 400, "input"),
+    ],
+)
+def test_a_bad_message_is_not_sent(
+    client: APIClient, user: Any, agent: str, written: Any, body: Any, status: int, field: str
+) -> None:
+    session = store.create_session(Session(owner=user, agent=agent))
+    before = written()
+
+    response = client.post(f"/ravi/sessions/{session.id}/messages/", body, format="json")
+
+    assert (response.status_code, error_of(response)["field"]) == (status, field)
+    assert written() == before
+
+
+@pytest.mark.django_db
+def test_a_session_that_spoke_to_nobody_needs_an_agent(client: APIClient, user: Any, written: Any) -> None:
+    session = store.create_session(Session(owner=user))
+    before = written()
+
+    response = client.post(f"/ravi/sessions/{session.id}/messages/", {"text": "hi"}, format="json")
+
+    assert (response.status_code, error_of(response)["field"]) == (400, "agent")
+    assert written() == before
+
+
+# ------------------------------------------------------------------------------------------- after a real run
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_finished_run_is_read_in_all_its_parts(client: APIClient, agent: str, django_assert_num_queries: Any) -> None:
+    run = client.post("/ravi/runs/", {"agent": agent, "input": "6 * 7?"}, format="json").json()
+    drive(run["id"])
+
+    done = client.get(f"/ravi/runs/{run['id']}/").json()
+    assert (done["status"], done["output"], done["error"], done["attempts"]) == ("completed", "It is 42.", None, 1)
+    assert done["usage"] == {"input_tokens": 10, "output_tokens": 6, "cost": 0.5}
+    times = [datetime.fromisoformat(done[name]) for name in ("created_at", "started_at", "finished_at")]
+    assert times == sorted(times)
+
+    with django_assert_num_queries(2):
+        journal = client.get(f"/ravi/runs/{run['id']}/journal/").json()["results"]
+    assert [entry["seq"] for entry in journal] == list(range(1, len(journal) + 1))
+    assert {"llm.call", "tool.call", "run.completed"} <= {entry["kind"] for entry in journal}
+    call = next(entry for entry in journal if entry["kind"] == "tool.call")
+    assert call["name"] == "calculator"
+    assert call["request"]["arguments"] == {"expression": "6 * 7"}
+    assert call["usage"] is None and call["error"] is None and call["generation"] == 0
+    model = next(entry for entry in journal if entry["kind"] == "llm.call")
+    assert (model["usage"]["input_tokens"], model["usage"]["output_tokens"], model["usage"]["cost"]) == (5, 3, 0.25)
+    assert set(model) == {
+        *("seq", "generation", "path", "kind", "name", "request", "result", "error", "usage"),
+        *("started_at", "finished_at", "attempt", "phase"),
+    }
+    assert model["finished_at"].endswith("Z")
+
+    with django_assert_num_queries(2):
+        messages = client.get(f"/ravi/sessions/{run['session']}/messages/").json()["results"]
+    assert [row["role"] for row in messages] == ["user", "assistant", "tool", "assistant"]
+    assert all(set(row) == {"id", "role", "content", "run", "created_at"} for row in messages)
+    assert messages[0]["content"] == [{"type": "text", "text": "6 * 7?"}]
+    assert messages[-1]["content"][0]["text"] == "It is 42."
+    assert {row["run"] for row in messages} == {run["id"]}
+    assert len({UUID(row["id"]) for row in messages}) == 4
+
+    pages = client.get(f"/ravi/sessions/{run['session']}/messages/?limit=3").json()
+    assert pages["results"] == messages[:3]
+    assert client.get(pages["next"]).json()["results"] == messages[3:]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_providers_error_is_shown_in_its_words(client: APIClient, agent: str) -> None:
+    from ravi_django.kernel import ModelError
+    from ravi_django.testing import ScriptedModel
+
+    registry.register(make_agent(model=ScriptedModel([ModelError("no such model: gpt-9", type="NotFoundError")])))
+    run = client.post("/ravi/runs/", {"agent": agent, "input": "hi"}, format="json").json()
+    with pytest.raises(Exception, match="gpt-9"):
+        drive(run["id"])
+
+    failed = client.get(f"/ravi/runs/{run['id']}/").json()
+
+    assert (failed["status"], failed["output"]) == ("failed", None)
+    assert failed["error"] == {"type": "NotFoundError", "message": "no such model: gpt-9"}
+
+
+@pytest.mark.django_db
+def test_a_value_too_big_for_its_row_is_shown_whole(
+    client: APIClient, user: Any, agent: str, django_assert_num_queries: Any
+) -> None:
+    run = submit(agent, "hi", user=user)
+    blob = make_blob(b'{"text": "' + b"x" * 100_000 + b'"}', compress=True)
+    blob.save()
+    at = Run.objects.get(id=run.id).created_at
+    for seq in range(1, 4):
+        JournalEntry.objects.create(
+            run=run, seq=seq, path=f"p{seq}", kind="tool.call", result={"$blob": blob.id, "size": blob.size},
+            started_at=at, finished_at=at,
+        )  # fmt: skip
+
+    with django_assert_num_queries(3):
+        entries = client.get(f"/ravi/runs/{run.id}/journal/").json()["results"]
+
+    assert [len(entry["result"]["text"]) for entry in entries] == [100_000] * 3
+
+
+@pytest.mark.django_db
+def test_a_journal_has_pages_oldest_first(client: APIClient, user: Any, agent: str) -> None:
+    run = submit(agent, "hi", user=user)
+    at = Run.objects.get(id=run.id).created_at
+    JournalEntry.objects.bulk_create(
+        JournalEntry(run=run, seq=seq, path=f"p{seq}", kind="log", started_at=at, finished_at=at) for seq in range(1, 6)
+    )
+
+    first = client.get(f"/ravi/runs/{run.id}/journal/?limit=2").json()
+    second = client.get(first["next"]).json()
+    back = client.get(second["previous"]).json()
+
+    assert [[entry["seq"] for entry in page["results"]] for page in (first, second, back)] == [[1, 2], [3, 4], [1, 2]]
+
+
+@pytest.mark.django_db
+def test_two_users_never_share_messages(client: APIClient, user: Any, stranger: Any, agent: str) -> None:
+    mine, theirs = (store.create_session(Session(owner=one)) for one in (user, stranger))
+    for session in (mine, theirs):
+        Turn.objects.create(session=session, agent=agent, position=0, role="user", content=[])
+
+    assert len(client.get(f"/ravi/sessions/{mine.id}/messages/").json()["results"]) == 1
+    assert client_of(user).get(f"/ravi/sessions/{theirs.id}/messages/").status_code == 404

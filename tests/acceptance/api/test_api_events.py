@@ -1,0 +1,329 @@
+"""GET runs/{id}/events/: as server-sent events through a real server, and as JSON a page at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+from django.core.asgi import get_asgi_application
+from django.db import connection
+from django.test import Client
+from rest_framework.authtoken.models import Token
+from rest_framework.test import APIClient
+
+from project.process import wait_until
+from ravi_django.api import sse
+from ravi_django.models import Run, Session, uuid7
+from ravi_django.runtime import cancel, events, store
+from ravi_django.runtime.database import DatabaseThreads
+from ravi_django.runtime.submit import submit
+from tests.acceptance.api.api_support import client_of, drive, error_of
+
+pytestmark = pytest.mark.django_db(transaction=True)
+JSON = {"Accept": "application/json"}
+
+
+@pytest.fixture
+def run(user: Any, agent: str) -> Run:
+    return submit(agent, "6 * 7?", user=user)
+
+
+@pytest.fixture
+def done(run: Run) -> Run:
+    drive(str(run.id))
+    assert wait_until(lambda: events.page(run.id)[1], 10)
+    return run
+
+
+def address(run: Run, query: str = "") -> str:
+    return f"/ravi/runs/{run.id}/events/{query}"
+
+
+def parsed(text: str) -> list[dict[str, Any]]:
+    """The frames of an event stream, when each event is exactly id, event and one line of data."""
+    found = []
+    for block in text.split("\n\n")[:-1]:
+        if block.startswith(":"):
+            continue
+        (i, seq), (e, kind), (d, data) = (line.split(": ", 1) for line in block.split("\n"))
+        frame = json.loads(data)
+        assert (i, e, d) == ("id", "event", "data")
+        assert (int(seq), kind) == (frame["seq"], frame["type"])
+        found.append(frame)
+    return found
+
+
+# --------------------------------------------------------------------------------------------------- JSON
+
+
+def test_a_page_of_frames_says_where_the_next_begins(client: APIClient, done: Run) -> None:
+    everything = client.get(address(done), headers=JSON).json()
+    assert set(everything) == {"results", "next_after", "done"}
+    assert everything["done"] is True
+    assert everything["results"][-1]["type"] == "stream.done"
+
+    seen: list[Any] = []
+    after, ended = 0, False
+    while not ended:
+        page = client.get(address(done, f"?after={after}&limit=3"), headers=JSON).json()
+        assert len(page["results"]) <= 3
+        seen += page["results"]
+        after, ended = page["next_after"], page["done"]
+
+    assert seen == everything["results"]
+    assert [frame["seq"] for frame in seen] == list(range(1, len(seen) + 1))
+    assert client.get(address(done, f"?after={after}"), headers=JSON).json() == {
+        "results": [],
+        "next_after": after,
+        "done": True,
+    }
+
+
+def test_a_run_that_has_not_begun_has_no_frames_yet(client: APIClient, run: Run) -> None:
+    page = client.get(address(run, "?after=7"), headers=JSON).json()
+
+    assert page == {"results": [], "next_after": 7, "done": False}
+
+
+def test_a_child_shows_the_events_of_its_tree(client: APIClient, user: Any, agent: str, done: Run) -> None:
+    session = store.create_session(Session(owner=user))
+    child = Run.objects.create(
+        id=uuid7(), agent=agent, session=session, owner=user, parent=done, root=done, depth=1, status="completed"
+    )
+
+    assert client.get(address(child), headers=JSON).json() == client.get(address(done), headers=JSON).json()
+
+
+@pytest.mark.parametrize("accept", ["application/json", "text/event-stream", "*/*"])
+@pytest.mark.parametrize("after", ["-1", "x", "", "1.5", "1e3", "%2B1", "%201", "%D9%A3", "9" * 30, "0x1"])
+def test_a_bad_after_is_refused(client: APIClient, run: Run, after: str, accept: str) -> None:
+    response = client.get(address(run, f"?after={after}"), headers={"Accept": accept})
+
+    assert (response.status_code, error_of(response)["field"]) == (400, "after")
+
+
+def test_a_bad_last_event_id_is_refused(client: APIClient, run: Run) -> None:
+    response = client.get(address(run), headers={"Last-Event-ID": "x"})
+
+    assert (response.status_code, error_of(response)["field"]) == (400, "Last-Event-ID")
+
+
+@pytest.mark.parametrize("accept", ["application/json", "text/event-stream"])
+def test_somebody_elses_run_is_404_in_json(strange_client: APIClient, run: Run, accept: str) -> None:
+    response = strange_client.get(address(run), headers={"Accept": accept})
+
+    assert (response.status_code, error_of(response)["code"]) == (404, "not_found")
+
+
+# ---------------------------------------------------------------------------------------- a WSGI server's stream
+
+
+def test_the_stream_is_the_default_and_has_its_headers(client: APIClient, done: Run) -> None:
+    response = client.get(address(done))
+
+    assert response.status_code == 200
+    assert response["Content-Type"] == "text/event-stream; charset=utf-8"
+    assert (response["Cache-Control"], response["X-Accel-Buffering"]) == ("no-cache", "no")
+    frames = parsed(response.getvalue().decode())
+    assert frames == client.get(address(done), headers=JSON).json()["results"]
+
+
+def test_last_event_id_wins_over_after(client: APIClient, done: Run) -> None:
+    def seqs(query: str = "", **headers: str) -> list[int]:
+        body = client.get(address(done, query), headers=headers).getvalue().decode()
+        return [frame["seq"] for frame in parsed(body)]
+
+    everything = seqs()
+
+    assert seqs("?after=2") == everything[2:]
+    assert seqs("?after=2", **{"Last-Event-ID": "4"}) == everything[4:]
+    assert seqs("?after=2", **{"Last-Event-ID": ""}) == everything[2:]
+    assert seqs(f"?after={everything[-1]}") == []
+
+
+def test_under_wsgi_a_stream_gives_its_thread_back(
+    client: APIClient, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sse, "WSGI_S", 0.3)
+    monkeypatch.setattr(sse, "WSGI_POLL_S", 0.02)
+    monkeypatch.setattr(sse, "KEEP_ALIVE_S", 0.1)
+
+    body = client.get(address(run)).getvalue()
+
+    assert sse.KEEP_ALIVE in body
+    assert parsed(body.decode()) == []
+
+
+def test_head_has_no_body(client: APIClient, run: Run) -> None:
+    response = client.head(address(run))
+
+    assert (response.status_code, response.content) == (200, b"")
+    assert response["Content-Type"].startswith("text/event-stream")
+
+
+# ---------------------------------------------------------------------------------------- a real ASGI server
+
+
+@pytest.fixture
+def server() -> Iterator[str]:
+    """The site's Django application in uvicorn, on a thread of this process: it shares the tests' database."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(get_asgi_application(), log_level="warning", lifespan="off", timeout_graceful_shutdown=2)
+    found = uvicorn.Server(config)
+    thread = threading.Thread(target=found.run, kwargs={"sockets": [listener]})
+    thread.start()
+    try:
+        assert wait_until(lambda: found.started, 20)
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        found.should_exit = True
+        thread.join(20)
+        listener.close()
+
+
+@pytest.fixture
+def web(server: str, user: Any) -> Iterator[httpx.Client]:
+    headers = {"Authorization": f"Token {Token.objects.create(user=user).key}"}
+    with httpx.Client(base_url=server, headers=headers, timeout=20, trust_env=False) as found:
+        yield found
+
+
+def follow(web: httpx.Client, run: Run, started: threading.Event | None = None, **headers: str) -> list[dict[str, Any]]:
+    with web.stream("GET", address(run), headers=headers) as response:
+        assert response.status_code == 200
+        assert response.headers["Content-Type"] == "text/event-stream; charset=utf-8"
+        assert response.headers["X-Accel-Buffering"] == "no"
+        text = ""
+        for piece in response.iter_text():
+            text += piece
+            if started is not None:
+                started.set()
+    return parsed(text)
+
+
+def test_frames_arrive_while_the_run_goes_on(web: httpx.Client, run: Run) -> None:
+    started = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        watching = pool.submit(follow, web, run, started)
+        assert started.wait(10)  # connected before the run begins
+        drive(str(run.id))
+        frames = watching.result(20)
+
+    assert [frame["seq"] for frame in frames] == list(range(1, len(frames) + 1))
+    assert frames[-1]["type"] == "stream.done"
+    assert "".join(frame["text"] for frame in frames if frame["type"] == "text.delta") == "It is 42."
+
+
+def test_a_client_that_comes_back_gets_what_it_missed(web: httpx.Client, done: Run) -> None:
+    everything = follow(web, done)
+
+    assert follow(web, done, **{"Last-Event-ID": "3"}) == everything[3:]
+
+
+def test_a_silent_stream_is_kept_alive(web: httpx.Client, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sse, "KEEP_ALIVE_S", 0.1)
+
+    with web.stream("GET", address(run)) as response:
+        lines = (line for line in response.iter_lines() if line)
+        assert [next(lines) for _ in range(4)] == [": open", *[": keep-alive"] * 3]
+
+
+def test_errors_of_the_stream_are_json(web: httpx.Client, run: Run) -> None:
+    for path, status in (
+        (address(run, "?after=x"), 400),
+        (f"/ravi/runs/{uuid7()}/events/", 404),
+        (f"/ravi/runs/{run.id}/events/?after=0", 406),
+    ):
+        accept = "application/xml" if status == 406 else "text/event-stream"
+        response = web.get(path, headers={"Accept": accept})
+        assert response.status_code == status
+        assert set(response.json()) == {"error"}
+
+
+def connections() -> int:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()")
+        return int(cursor.fetchone()[0])
+
+
+def test_many_watchers_share_a_few_connections(web: httpx.Client, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    real = DatabaseThreads.call
+
+    async def counted(self: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
+        calls.append(function.__name__)
+        return await real(self, function, *args, **kwargs)
+
+    monkeypatch.setattr(DatabaseThreads, "call", counted)
+    count = 30
+    limits = httpx.Limits(max_connections=count)
+    with (
+        httpx.Client(base_url=web.base_url, headers=web.headers, timeout=20, limits=limits, trust_env=False) as many,
+        ThreadPoolExecutor(count) as pool,
+    ):
+        started = [threading.Event() for _ in range(count)]
+        watching = [pool.submit(follow, many, run, event) for event in started]
+        assert all(event.wait(20) for event in started)
+        assert wait_until(lambda: calls.count("page") >= count, 10)
+        assert wait_until(lambda: connections() <= 8, 5), f"{connections()} connections for {count} watchers"
+
+        cancel.cancel(run.id, "enough")
+
+        everybodys = [one.result(20) for one in watching]
+    assert all(frames == everybodys[0] for frames in everybodys)
+    assert everybodys[0][-1]["type"] == "stream.done"
+
+
+def test_a_client_that_goes_away_leaves_nothing_running(
+    web: httpx.Client, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting, ended = threading.Event(), threading.Event()
+
+    async def endless(*args: Any) -> Any:
+        try:
+            waiting.set()
+            await asyncio.Event().wait()
+            yield
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(sse, "follow", endless)
+
+    with web.stream("GET", address(run)) as response:
+        lines = response.iter_lines()  # kept: letting go of it would close the connection
+        next(lines)
+        assert waiting.wait(10)
+        assert not ended.is_set()
+
+    assert ended.wait(10)
+
+
+def test_a_fault_behind_it_ends_the_stream_and_is_logged(
+    web: httpx.Client, run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def broken(*args: Any) -> Any:
+        raise ConnectionError("no buffer")
+        yield
+
+    monkeypatch.setattr(sse, "follow", broken)
+
+    assert follow(web, run) == []
+    assert "broke off" in caplog.text
+
+
+def test_a_session_cookie_is_enough(server: str, user: Any, done: Run) -> None:
+    browser = Client()
+    browser.force_login(user)
+    cookies = {"sessionid": browser.cookies["sessionid"].value}
+
+    with httpx.Client(base_url=server, cookies=cookies, trust_env=False) as web:
+        assert follow(web, done)[-1]["type"] == "stream.done"
+    assert client_of(user).get(address(done), headers=JSON).json()["done"] is True

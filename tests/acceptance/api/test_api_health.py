@@ -1,0 +1,199 @@
+"""GET health/: green with all there, red for each thing that is not."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from channels.layers import InMemoryChannelLayer, channel_layers
+from django.db import OperationalError, connection
+from django.db.backends.postgresql.base import DatabaseWrapper
+from rest_framework.test import APIClient
+
+from project.process import wait_until
+from ravi_django.api import health as view
+from ravi_django.models import SweepState, WorkerProcess
+from ravi_django.runtime import clock, health, store
+from ravi_django.runtime.health import check_all
+from tests.acceptance.api.api_support import client_of
+
+# Looked at on other threads: rows must be committed.
+pytestmark = pytest.mark.django_db(transaction=True)
+NAMES = ["database", "broker", "channel_layer", "events", "worker", "sweep"]
+NOWHERE = "redis://127.0.0.1:1/0"
+
+
+@pytest.fixture(autouse=True)
+def _ask_anew(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(view, "FRESH_S", -1.0)
+    yield
+    channel_layers.backends.clear()
+
+
+@pytest.fixture
+def working_site(db: None) -> None:
+    """A worker that was seen, a sweep that ran."""
+    store.worker_seen("w1", 0)
+    store.swept()
+
+
+def failing(checks: Any = None) -> dict[str, str]:
+    return {check.name: check.detail for check in checks or check_all() if not check.ok}
+
+
+def test_all_is_well(working_site: None, anonymous: APIClient) -> None:
+    response = anonymous.get("/ravi/health/")
+
+    assert (response.status_code, response.json()) == (200, {"status": "ok"}), failing()
+
+
+def test_a_fresh_site_waits_for_its_worker_and_its_sweep(db: None, anonymous: APIClient) -> None:
+    response = anonymous.get("/ravi/health/")
+
+    assert (response.status_code, response.json()) == (503, {"status": "unavailable"})
+    assert set(failing()) == {"worker", "sweep"}
+
+
+def test_details_are_for_staff(working_site: None, user: Any, admin_user: Any) -> None:
+    assert client_of(user).get("/ravi/health/").json() == {"status": "ok"}
+
+    found = client_of(admin_user).get("/ravi/health/").json()
+
+    assert list(found["checks"]) == NAMES
+    assert all(set(check) == {"ok", "detail"} and check["ok"] is True for check in found["checks"].values())
+
+
+def test_bad_credentials_are_no_hindrance(working_site: None, anonymous: APIClient) -> None:
+    response = anonymous.get("/ravi/health/", headers={"Authorization": "Token nonsense"})
+
+    assert (response.status_code, response.json()) == (200, {"status": "ok"})
+
+
+def test_a_late_worker_is_red(working_site: None, settings: Any) -> None:
+    seen = WorkerProcess.objects.filter(name="w1")
+    beat = settings.RAVI.get("HEARTBEAT_S", 10.0)
+
+    seen.update(seen_at=clock.after(-2.5 * beat))
+    assert failing() == {}
+    seen.update(seen_at=clock.after(-3.5 * beat))
+    assert set(failing()) == {"worker"}
+
+
+def test_a_late_sweep_is_red(working_site: None) -> None:
+    SweepState.objects.update(ran_at=clock.after(-14.0))
+    assert failing() == {}
+
+    SweepState.objects.update(ran_at=clock.after(-25.0))
+    assert set(failing()) == {"sweep"}
+    assert "25 s ago" in failing()["sweep"]
+
+
+def test_a_broker_that_is_down_is_red(working_site: None, settings: Any) -> None:
+    from project.celery import app
+
+    before = app.conf.broker_url
+    app.conf.broker_url = NOWHERE
+    try:
+        begun = time.monotonic()
+        found = failing()
+    finally:
+        app.conf.broker_url = before
+
+    assert set(found) == {"broker"}
+    assert time.monotonic() - begun < 4
+
+
+def test_the_broker_does_not_matter_without_celery(working_site: None, settings: Any) -> None:
+    settings.RAVI = {**settings.RAVI, "ENGINE": "inline"}
+
+    assert "broker" not in [check.name for check in check_all()]
+
+
+def test_a_channel_layer_that_is_down_is_red(working_site: None, settings: Any) -> None:
+    settings.RAVI = {**settings.RAVI, "STREAM_URL": settings.REDIS_URL}
+    settings.CHANNEL_LAYERS = {
+        "default": {"BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer", "CONFIG": {"hosts": [NOWHERE]}}
+    }
+    channel_layers.backends.clear()
+
+    assert set(failing()) == {"channel_layer"}
+
+
+def test_a_channel_layer_that_loses_messages_is_red(working_site: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Lossy(InMemoryChannelLayer):
+        async def send(self, channel: str, message: Any) -> None:
+            pass
+
+    monkeypatch.setattr(health, "ANSWER_S", 0.2)
+    channel_layers.backends["default"] = Lossy()
+
+    assert set(failing()) == {"channel_layer"}
+
+
+def test_an_event_buffer_that_is_down_is_red(working_site: None, settings: Any) -> None:
+    settings.RAVI = {**settings.RAVI, "STREAM_URL": NOWHERE}
+
+    assert set(failing()) == {"events"}
+
+
+def test_a_database_that_is_down_is_red_and_answered_all_the_same(
+    working_site: None, admin_user: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise OperationalError("the database is away")
+
+    client = client_of(admin_user)
+    monkeypatch.setattr(DatabaseWrapper, "get_new_connection", refuse)  # each check opens one of its own
+
+    response = client.get("/ravi/health/")
+
+    assert (response.status_code, response.json()["status"]) == (503, "unavailable")
+    assert {name for name, check in response.json()["checks"].items() if not check["ok"]} == {
+        *("database", "worker", "sweep")
+    }
+
+
+def test_a_service_that_does_not_answer_at_all_does_not_hang_it(
+    working_site: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hang = threading.Event()
+    monkeypatch.setattr(health, "LIMIT_S", 0.3)
+    monkeypatch.setattr(health, "events", hang.wait)
+    try:
+        begun = time.monotonic()
+        found = failing()
+        took = time.monotonic() - begun
+    finally:
+        hang.set()
+
+    assert "no answer" in found["events"]
+    assert took < 2
+
+
+def test_many_that_ask_at_once_cost_one_look(
+    working_site: None, anonymous: APIClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = []
+    monkeypatch.setattr(view, "FRESH_S", 60.0)
+    monkeypatch.setattr(view, "_last", (float("-inf"), []))
+    monkeypatch.setattr(view, "check_all", lambda: looks.append(1) or [health.Check("database", True, "")])
+
+    answers = [anonymous.get("/ravi/health/").status_code for _ in range(5)]
+
+    assert answers == [200] * 5
+    assert len(looks) == 1
+
+
+def test_it_leaves_no_connection_behind(working_site: None) -> None:
+    def count() -> int:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()")
+            return int(cursor.fetchone()[0])
+
+    before = count()
+    assert failing() == {}
+
+    assert wait_until(lambda: count() <= before, 5)

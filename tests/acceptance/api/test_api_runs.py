@@ -1,0 +1,432 @@
+"""POST, GET runs/ and what lies under a run."""
+
+from __future__ import annotations
+
+import threading
+from datetime import datetime
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from django.db import connection
+from rest_framework.test import APIClient
+
+from ravi_django.models import Agent, Run, Session, Status
+from ravi_django.runtime import store
+from ravi_django.runtime.submit import submit
+from tests.acceptance.api.api_support import client_of, error_of
+
+pytestmark = pytest.mark.django_db
+RUN_FIELDS = {
+    *("id", "agent", "session", "status", "output", "error", "usage", "parent", "root", "depth", "waiting_on"),
+    *("created_at", "started_at", "finished_at", "attempts", "metadata", "priority"),
+}
+
+
+def test_a_new_run_is_answered_with_its_row(client: APIClient, user: Any, agent: str) -> None:
+    response = client.post("/ravi/runs/", {"agent": agent, "input": "6 * 7?", "metadata": {"a": 1}}, format="json")
+
+    assert response.status_code == 201
+    run = response.json()
+    assert set(run) == RUN_FIELDS
+    row = Run.objects.get()
+    assert (UUID(run["id"]), UUID(run["session"]), run["agent"]) == (row.id, row.session_id, agent)
+    assert (run["root"], run["parent"], run["depth"]) == (run["id"], None, 0)
+    assert (run["status"], run["output"], run["error"], run["waiting_on"]) == ("pending", None, None, None)
+    assert run["usage"] == {"input_tokens": 0, "output_tokens": 0, "cost": 0.0}
+    assert (run["attempts"], run["started_at"], run["finished_at"]) == (0, None, None)
+    assert (run["metadata"], run["priority"]) == ({"a": 1}, "normal")
+    assert run["created_at"].endswith("Z")
+    assert datetime.fromisoformat(run["created_at"]) == row.created_at
+    assert row.owner == user
+
+
+def test_times_are_utc_whatever_the_sites_zone(client: APIClient, agent: str, settings: Any) -> None:
+    settings.TIME_ZONE = "Asia/Tokyo"
+
+    run = client.post("/ravi/runs/", {"agent": agent, "input": "hi"}, format="json").json()
+
+    assert run["created_at"].endswith("Z")
+    assert datetime.fromisoformat(run["created_at"]) == Run.objects.get().created_at
+
+
+def test_every_option_reaches_the_run(client: APIClient, user: Any, agent: str) -> None:
+    session = store.create_session(Session(owner=user))
+    body = {
+        "agent": agent,
+        "input": [{"type": "text", "text": "hi"}],
+        "session": str(session.id),
+        "idempotency_key": "k",
+        "priority": "high",
+        "budget": {"max_tokens": 10, "max_cost_usd": 1, "deadline_s": 2.5},
+        "deadline": "2031-01-31T12:00:00+02:00",
+        "metadata": {"deep": [1, {"x": None}]},
+    }
+
+    response = client.post("/ravi/runs/", body, format="json")
+
+    assert response.status_code == 201
+    row = Run.objects.get()
+    assert row.session_id == session.id
+    assert row.budget == {"max_tokens": 10, "max_cost_usd": 1.0, "deadline_s": 2.5}
+    assert row.deadline == datetime.fromisoformat("2031-01-31T10:00:00Z")
+    assert response.json()["priority"] == "high"
+
+
+def test_null_stands_for_absent(client: APIClient, agent: str) -> None:
+    nothing = dict.fromkeys(("session", "idempotency_key", "budget", "deadline", "metadata"))
+
+    assert client.post("/ravi/runs/", {"agent": agent, "input": "hi", **nothing}, format="json").status_code == 201
+
+
+VALID = {"agent": "react/api-helper", "input": "hi"}
+BAD: list[tuple[Any, int, str | None]] = [
+    ({}, 400, "agent"),
+    ({"input": "hi"}, 400, "agent"),
+    ({"agent": "react/api-helper"}, 400, "input"),
+    ({"agent": "react/nobody", "input": "hi"}, 404, "agent"),
+    ({"agent": "helper", "input": "hi"}, 400, "agent"),
+    ({"agent": "re act/x", "input": "hi"}, 400, "agent"),
+    ({"agent": 7, "input": "hi"}, 400, "agent"),
+    ({"agent": None, "input": "hi"}, 400, "agent"),
+    ({"agent": ["react/api-helper"], "input": "hi"}, 400, "agent"),
+    *(
+        (VALID | bad, status, field)
+        for bad, status, field in [
+            ({"input": ""}, 400, "input"),
+            ({"input": " \n"}, 400, "input"),
+            ({"input": []}, 400, "input"),
+            ({"input": None}, 400, "input"),
+            ({"input": 5}, 400, "input"),
+            ({"input": True}, 400, "input"),
+            ({"input": {"type": "text", "text": "hi"}}, 400, "input"),
+            ({"input": ["hi"]}, 400, "input"),
+            ({"input": [{"type": "text"}]}, 400, "input"),
+            ({"input": [{"text": "no type"}]}, 400, "input"),
+            ({"input": "a\0b"}, 400, "input"),
+            ({"input": "x" * (256 * 1024)}, 413, "input"),
+            ({"input": [{"type": "text", "text": "é" * (128 * 1024)}]}, 413, "input"),
+            ({"session": "nonsense"}, 400, "session"),
+            ({"session": 12}, 400, "session"),
+            ({"session": str(uuid4())}, 404, "session"),
+            ({"idempotency_key": ""}, 400, "idempotency_key"),
+            ({"idempotency_key": 1}, 400, "idempotency_key"),
+            ({"idempotency_key": "k" * 201}, 400, "idempotency_key"),
+            ({"priority": "urgent"}, 400, "priority"),
+            ({"priority": 2}, 400, "priority"),
+            ({"priority": None}, 400, "priority"),
+            ({"priority": ["high"]}, 400, "priority"),
+            ({"budget": 5}, 400, "budget"),
+            ({"budget": []}, 400, "budget"),
+            ({"budget": {"max_tokens": "5"}}, 400, "budget"),
+            ({"budget": {"max_tokens": True}}, 400, "budget"),
+            ({"budget": {"max_tokens": 0}}, 400, "budget"),
+            ({"budget": {"max_cost_usd": -1}}, 400, "budget"),
+            ({"budget": {"max_toes": 1}}, 400, "budget"),
+            ({"deadline": "tomorrow"}, 400, "deadline"),
+            ({"deadline": 1893456000}, 400, "deadline"),
+            ({"deadline": "9999-12-31T23:59:59-12:00"}, 400, "deadline"),
+            ({"deadline": "2031-02-31T12:00:00Z"}, 400, "deadline"),
+            ({"metadata": "x"}, 400, "metadata"),
+            ({"metadata": [1]}, 400, "metadata"),
+            ({"metadata": {"a": "\0"}}, 400, "metadata"),
+            ({"metadata": {"\0": 1}}, 400, "metadata"),
+            ({"metadata": {"a": "x" * 20_000}}, 400, "metadata"),
+            ({"colour": "red"}, 400, "colour"),
+            ({"user": 1}, 400, "user"),
+        ]
+    ),
+]
+
+
+@pytest.mark.parametrize(("body", "status", "field"), BAD)
+def test_bad_input_is_refused_and_nothing_written(
+    client: APIClient, agent: str, written: Any, body: Any, status: int, field: str | None
+) -> None:
+    before = written()
+
+    response = client.post("/ravi/runs/", body, format="json")
+
+    assert response.status_code == status, response.content
+    assert error_of(response).get("field") == field
+    assert written() == before
+
+
+RAW: list[tuple[bytes, int, str, str | None]] = [
+    (b"{", 400, "invalid_json", None),
+    (b"nonsense", 400, "invalid_json", None),
+    (b"[1]", 400, "invalid_json", None),
+    (b'"text"', 400, "invalid_json", None),
+    (b"null", 400, "invalid_json", None),
+    (b'{"agent": "react/api-helper", "input": "hi"} trailing', 400, "invalid_json", None),
+    (b'{"agent": "react/api-helper", "input": "\xff"}', 400, "invalid_json", None),
+    (b'{"agent": "react/api-helper", "input": "\\ud800"}', 400, "invalid_json", None),
+    (b'{"agent": "react/api-helper", "input": "hi", "metadata": {"x": NaN}}', 400, "invalid_json", None),
+    (b'{"agent": "react/api-helper", "input": "hi", "metadata": {"x": Infinity}}', 400, "invalid_json", None),
+    (b'{"agent": "react/api-helper", "input": "hi", "metadata": {"x": 1e999}}', 400, "invalid_input", "metadata"),
+    (b'{"agent": "react/api-helper", "input": "hi", "metadata": {"x": ' + b"[" * 5000, 400, "invalid_json", None),
+    (b'{"agent": "react/api-helper", "input": "' + b"x" * 3_000_000 + b'"}', 413, "too_large", None),
+    (b"\xef\xbb\xbf{}", 400, "invalid_json", None),
+]
+
+
+@pytest.mark.parametrize(("body", "status", "code", "field"), RAW, ids=range(len(RAW)))
+def test_a_body_that_is_no_strict_json_object_is_refused(
+    client: APIClient, written: Any, body: bytes, status: int, code: str, field: str | None
+) -> None:
+    before = written()
+
+    response = client.post("/ravi/runs/", body, content_type="application/json")
+
+    assert response.status_code == status
+    error = error_of(response)
+    assert (error["code"], error.get("field")) == (code, field)
+    assert written() == before
+
+
+def test_input_up_to_the_limit_is_taken_however_it_is_escaped(client: APIClient, agent: str) -> None:
+    text = "é" * (128 * 1024 - 1)  # with its quotes 256 KiB to the byte
+    escaped = "\\u00e9" * len(text)
+
+    for body in (text, escaped):
+        raw = f'{{"agent": "{agent}", "input": "{body}"}}'.encode()
+        assert client.post("/ravi/runs/", raw, content_type="application/json").status_code == 201
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"])
+def test_only_json_is_read(client: APIClient, written: Any, kind: str) -> None:
+    before = written()
+
+    response = client.generic("POST", "/ravi/runs/", b'{"agent": "react/api-helper"}', content_type=kind)
+
+    assert response.status_code == 415
+    assert error_of(response)["code"] == "unsupported_media_type"
+    assert written() == before
+
+
+def test_a_disabled_agent_is_not_run(client: APIClient, agent: str, written: Any) -> None:
+    Agent.objects.update_or_create(address=agent, defaults={"enabled": False})
+    before = written()
+
+    response = client.post("/ravi/runs/", {"agent": agent, "input": "hi"}, format="json")
+
+    assert (response.status_code, error_of(response)["field"]) == (404, "agent")
+    assert written() == before
+
+
+def test_a_strangers_session_cannot_be_used(client: APIClient, stranger: Any, agent: str, written: Any) -> None:
+    session = store.create_session(Session(owner=stranger))
+    before = written()
+
+    response = client.post("/ravi/runs/", {"agent": agent, "input": "hi", "session": str(session.id)}, format="json")
+
+    assert (response.status_code, error_of(response)["field"]) == (404, "session")
+    assert written() == before
+
+
+def test_a_repeated_key_gives_the_first_run(client: APIClient, agent: str, written: Any) -> None:
+    body = {"agent": agent, "input": "hi", "idempotency_key": "k1"}
+    first = client.post("/ravi/runs/", body, format="json")
+    before = written()
+
+    again = client.post("/ravi/runs/", body, format="json")
+
+    assert (first.status_code, again.status_code) == (201, 200)
+    assert again.json()["id"] == first.json()["id"]
+    assert written() == before
+
+
+def test_a_key_used_for_another_body_is_a_conflict(client: APIClient, agent: str, written: Any) -> None:
+    body = {"agent": agent, "input": "hi", "idempotency_key": "k1"}
+    client.post("/ravi/runs/", body, format="json")
+    before = written()
+
+    response = client.post("/ravi/runs/", {**body, "input": "other"}, format="json")
+
+    assert (response.status_code, error_of(response)["code"]) == (409, "idempotency_mismatch")
+    assert written() == before
+
+
+def test_a_key_belongs_to_its_user(client: APIClient, strange_client: APIClient, agent: str) -> None:
+    body = {"agent": agent, "input": "hi", "idempotency_key": "k1"}
+
+    answers = [one.post("/ravi/runs/", body, format="json") for one in (client, strange_client)]
+
+    assert [answer.status_code for answer in answers] == [201, 201]
+    assert answers[0].json()["id"] != answers[1].json()["id"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_of_racing_first_posts_one_makes_the_run(user: Any, agent: str) -> None:
+    gate = threading.Barrier(8)
+    answers: list[tuple[int, str]] = []
+
+    def post() -> None:
+        gate.wait()
+        body = {"agent": agent, "input": "hi", "idempotency_key": "race"}
+        answer = client_of(user).post("/ravi/runs/", body, format="json")
+        answers.append((answer.status_code, answer.json()["id"]))
+        connection.close()
+
+    threads = [threading.Thread(target=post) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert sorted(status for status, _ in answers) == [200] * 7 + [201]
+    assert len({run for _, run in answers}) == 1
+    assert Run.objects.count() == Session.objects.count() == 1
+
+
+def test_a_run_behind_another_of_its_session_is_queued(client: APIClient, agent: str) -> None:
+    first = client.post("/ravi/runs/", {"agent": agent, "input": "one"}, format="json").json()
+
+    second = client.post("/ravi/runs/", {"agent": agent, "input": "two", "session": first["session"]}, format="json")
+
+    assert (second.status_code, second.json()["status"]) == (201, "queued")
+
+
+# ------------------------------------------------------------------------------------------------- reading
+
+
+def test_a_run_is_read_by_its_id(client: APIClient, user: Any, agent: str) -> None:
+    run = submit(agent, "hi", user=user)
+
+    response = client.get(f"/ravi/runs/{run.id}/")
+
+    assert (response.status_code, response.json()["id"]) == (200, str(run.id))
+
+
+def test_unknown_cost_is_null_and_an_error_has_type_and_message_only(client: APIClient, user: Any, agent: str) -> None:
+    run = submit(agent, "hi", user=user)
+    changes = {"cost_unknown": True, "status": Status.FAILED, "error": {"type": "T", "message": "m", "diff": {"a": 1}}}
+    Run.objects.filter(id=run.id).update(**changes)
+
+    found = client.get(f"/ravi/runs/{run.id}/").json()
+
+    assert found["usage"]["cost"] is None
+    assert found["error"] == {"type": "T", "message": "m"}
+
+
+def test_runs_are_listed_newest_first_in_pages(client: APIClient, user: Any, agent: str) -> None:
+    made = [str(submit(agent, "hi", user=user).id) for _ in range(5)]
+
+    seen, page, pages = [], "/ravi/runs/?limit=2", 0
+    while page:
+        found = client.get(page).json()
+        assert set(found) == {"next", "previous", "results"}
+        seen += [run["id"] for run in found["results"]]
+        page, pages = found["next"], pages + 1
+
+    assert seen == made[::-1]
+    assert pages == 3
+    back = client.get(found["previous"]).json()
+    assert [run["id"] for run in back["results"]] == made[::-1][2:4]
+
+
+def test_a_run_that_comes_meanwhile_does_not_shift_the_pages(client: APIClient, user: Any, agent: str) -> None:
+    made = [str(submit(agent, "hi", user=user).id) for _ in range(4)]
+    first = client.get("/ravi/runs/?limit=2").json()
+    submit(agent, "later", user=user)
+
+    second = client.get(first["next"]).json()
+
+    assert [run["id"] for run in second["results"]] == made[1::-1]
+
+
+def test_runs_are_filtered(client: APIClient, user: Any, agent: str) -> None:
+    one, two = submit(agent, "hi", user=user), submit(agent, "hi", user=user)
+    Run.objects.filter(id=two.id).update(status=Status.COMPLETED)
+
+    def ids(query: str) -> list[str]:
+        return [run["id"] for run in client.get(f"/ravi/runs/?{query}").json()["results"]]
+
+    assert ids("status=pending") == [str(one.id)]
+    assert ids("status=completed") == [str(two.id)]
+    assert ids(f"session={one.session_id}") == [str(one.id)]
+    assert ids(f"agent={agent}") == [str(two.id), str(one.id)]
+    assert ids("agent=react/other") == []
+    assert ids(f"agent={agent}&status=completed&session={one.session_id}") == []
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        *((f"limit={bad}", "limit") for bad in ("0", "-1", "x", "", "1.5", "%D9%A3", "1e3")),
+        ("cursor=nonsense", "cursor"),
+        ("cursor=cD1ub25zZW5zZQ==", "cursor"),  # p=nonsense
+        ("cursor=cj0xJnA9JTAw", "cursor"),  # r=1&p=%00
+        ("status=sleeping", "status"),
+        ("session=nonsense", "session"),
+        ("agent=nonsense", "agent"),
+        ("agent=a/%00", "agent"),
+    ],
+)
+def test_a_bad_query_is_refused(client: APIClient, query: str, field: str) -> None:
+    response = client.get(f"/ravi/runs/?{query}")
+
+    assert (response.status_code, error_of(response)["field"]) == (400, field)
+
+
+def test_a_limit_over_the_most_is_the_most(client: APIClient, user: Any, agent: str) -> None:
+    session = store.create_session(Session(owner=user))
+    Run.objects.bulk_create(Run(agent=agent, session=session, owner=user, status=Status.COMPLETED) for _ in range(201))
+
+    assert len(client.get("/ravi/runs/?limit=100000").json()["results"]) == 200
+    assert len(client.get("/ravi/runs/").json()["results"]) == 50
+
+
+def test_a_list_costs_one_query_whatever_its_length(
+    client: APIClient, user: Any, agent: str, django_assert_num_queries: Any
+) -> None:
+    for _ in range(3):
+        submit(agent, "hi", user=user)
+
+    with django_assert_num_queries(1):
+        found = client.get("/ravi/runs/").json()
+
+    assert len(found["results"]) == 3
+
+
+# ---------------------------------------------------------------------------------------------------- tree
+
+
+def make_tree(user: Any, agent: str) -> tuple[Run, Run, Run, Run]:
+    """A root with two children, one of which has a child."""
+    root = submit(agent, "hi", user=user)
+
+    def child(parent: Run) -> Run:
+        session = store.create_session(Session(owner=user, parent_session_id=parent.session_id))
+        return Run.objects.create(
+            agent=agent, session=session, owner=user, parent=parent, root=root, depth=parent.depth + 1
+        )
+
+    one, two = child(root), child(root)
+    return root, one, two, child(one)
+
+
+def test_the_tree_is_the_same_from_any_of_its_runs(client: APIClient, user: Any, agent: str) -> None:
+    root, one, two, grandchild = make_tree(user, agent)
+
+    trees = [client.get(f"/ravi/runs/{run.id}/tree/").json() for run in (root, one, two, grandchild)]
+
+    tree = trees[0]
+    assert all(other == tree for other in trees)
+    assert set(tree) == {*RUN_FIELDS, "children"}
+    assert tree["id"] == str(root.id)
+    assert [child["id"] for child in tree["children"]] == [str(one.id), str(two.id)]
+    (found,) = tree["children"][0]["children"]
+    assert (found["id"], found["depth"], found["children"]) == (str(grandchild.id), 2, [])
+    assert (found["root"], found["parent"]) == (str(root.id), str(one.id))
+
+
+def test_a_tree_costs_one_query_from_its_root(
+    client: APIClient, user: Any, agent: str, django_assert_num_queries: Any
+) -> None:
+    root, *_, grandchild = make_tree(user, agent)
+
+    with django_assert_num_queries(1):
+        client.get(f"/ravi/runs/{root.id}/tree/")
+    with django_assert_num_queries(2):
+        client.get(f"/ravi/runs/{grandchild.id}/tree/")

@@ -1,0 +1,96 @@
+"""GET schema/."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+from django.urls import URLPattern
+from drf_spectacular.validation import validate_schema
+from rest_framework.test import APIClient
+
+from ravi_django import urls
+from ravi_django.api import openapi
+from tests.acceptance.api.api_support import error_of
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def schema(client: APIClient) -> dict[str, Any]:
+    response = client.get("/ravi/schema/")
+    assert response.status_code == 200
+    return dict(response.json())
+
+
+def test_it_is_valid_openapi_3(schema: dict[str, Any]) -> None:
+    assert schema["openapi"].startswith("3.")
+    validate_schema(schema)
+
+
+def test_it_describes_every_address(schema: dict[str, Any]) -> None:
+    left_out = {"schema", "nothing", "agent-in-namespace"}
+    wanted = {
+        "/ravi/" + str(pattern.pattern).replace("<uuid:", "{").replace("<str:", "{").replace(">", "}")
+        for pattern in urls.urlpatterns
+        if isinstance(pattern, URLPattern) and pattern.name not in left_out
+    }
+
+    assert set(schema["paths"]) == wanted
+
+
+def operations(schema: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    return [
+        (f"{method} {path}", found) for path, methods in schema["paths"].items() for method, found in methods.items()
+    ]
+
+
+def test_every_call_documents_its_errors(schema: dict[str, Any]) -> None:
+    for name, operation in operations(schema):
+        for status, answer in operation["responses"].items():
+            if int(status) >= 400 and name != "get /ravi/health/":
+                for content in answer["content"].values():
+                    assert content["schema"] == {"$ref": "#/components/schemas/Error"}, (name, status)
+        wanted = {"406", "500"} if "health" in name else {"401", "406", "500"}
+        wanted |= {"404"} if "{id}" in name else set()
+        wanted |= {"400", "403", "413", "415"} if name.startswith("post") else set()
+        assert wanted <= set(operation["responses"]), name
+    assert schema["components"]["schemas"]["Error"]["properties"]["error"] == {"$ref": "#/components/schemas/Problem"}
+    assert schema["components"]["schemas"]["Problem"]["required"] == ["code", "message"]
+
+
+def test_the_pages_of_lists_are_described(schema: dict[str, Any]) -> None:
+    answer = schema["paths"]["/ravi/runs/"]["get"]["responses"]["200"]["content"]["application/json"]["schema"]
+    page = schema["components"]["schemas"][answer["$ref"].rsplit("/", 1)[1]]
+
+    assert set(page["properties"]) == {"next", "previous", "results"}
+    assert page["properties"]["results"]["items"] == {"$ref": "#/components/schemas/Run"}
+    names = {parameter["name"] for parameter in schema["paths"]["/ravi/runs/"]["get"]["parameters"]}
+    assert names == {"agent", "cursor", "limit", "session", "status"}
+
+
+def test_what_is_answered_is_what_is_described(schema: dict[str, Any], client: APIClient, agent: str) -> None:
+    run = client.post("/ravi/runs/", {"agent": agent, "input": "hi"}, format="json").json()
+    described = schema["components"]["schemas"]
+
+    assert set(described["Run"]["properties"]) == set(run)
+    assert set(described["Agent"]["properties"]) == set(client.get(f"/ravi/agents/{agent}/").json())
+    assert set(described["Session"]["properties"]) == set(client.get("/ravi/sessions/").json()["results"][0])
+    assert set(described["RunTree"]["properties"]) == set(client.get(f"/ravi/runs/{run['id']}/tree/").json())
+
+
+def test_making_it_has_nothing_to_warn_of(capsys: pytest.CaptureFixture[str]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        openapi.description("elsewhere/", "/prefix")  # not made before
+
+    assert capsys.readouterr().err == ""
+
+
+def test_without_the_package_it_is_404(client: APIClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(openapi, "INSTALLED", False)
+
+    response = client.get("/ravi/schema/")
+
+    assert (response.status_code, error_of(response)["code"]) == (404, "not_found")

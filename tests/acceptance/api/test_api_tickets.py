@@ -1,0 +1,102 @@
+"""POST tickets/, and taking one."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.utils import timezone
+from rest_framework.test import APIClient
+
+from ravi_django.models import Ticket
+from ravi_django.runtime import tickets
+from tests.acceptance.api.api_support import error_of
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.mark.parametrize("body", [None, {}])
+def test_a_ticket_is_issued_for_a_minute_and_only_its_hash_kept(client: APIClient, user: Any, body: Any) -> None:
+    response = client.post("/ravi/tickets/", body, format="json")
+
+    assert response.status_code == 201
+    found = response.json()
+    assert set(found) == {"ticket", "expires_at"}
+    row = Ticket.objects.get()
+    assert row.id == hashlib.sha256(found["ticket"].encode()).hexdigest()
+    assert row.user == user
+    assert datetime.fromisoformat(found["expires_at"]) == row.expires_at
+    assert timedelta(seconds=50) < row.expires_at - timezone.now() <= timedelta(seconds=61)
+
+
+@pytest.mark.parametrize("body", [{"user": 2}, {"ticket": "mine"}])
+def test_a_body_with_anything_in_it_is_refused(client: APIClient, body: Any) -> None:
+    response = client.post("/ravi/tickets/", body, format="json")
+
+    assert (response.status_code, error_of(response)["field"]) == (400, next(iter(body)))
+    assert not Ticket.objects.exists()
+
+
+def test_its_life_is_a_setting(client: APIClient, settings: Any) -> None:
+    settings.RAVI = {**settings.RAVI, "TICKET_S": 3600}
+
+    client.post("/ravi/tickets/")
+
+    assert Ticket.objects.get().expires_at - timezone.now() > timedelta(minutes=59)
+
+
+def test_a_ticket_is_good_once(user: Any) -> None:
+    ticket, _ = tickets.issue(user)
+
+    assert tickets.take(ticket) == user
+    assert tickets.take(ticket) is None
+    assert not Ticket.objects.exists()
+
+
+@pytest.mark.parametrize("ticket", ["", "nonsense", "\ud800", "\0", "x" * 100_000])
+def test_an_unknown_ticket_is_nobody(user: Any, ticket: str) -> None:
+    tickets.issue(user)
+
+    assert tickets.take(ticket) is None
+    assert Ticket.objects.count() == 1
+
+
+def test_an_old_ticket_is_nobody_and_goes_with_the_next_issue(user: Any) -> None:
+    ticket, _ = tickets.issue(user)
+    Ticket.objects.update(expires_at=timezone.now() - timedelta(seconds=1))
+
+    assert tickets.take(ticket) is None
+    tickets.issue(user)
+    assert Ticket.objects.count() == 1
+
+
+def test_an_inactive_users_ticket_is_nobodys(user: Any) -> None:
+    ticket, _ = tickets.issue(user)
+    user.is_active = False
+    user.save()
+
+    assert tickets.take(ticket) is None
+
+
+@pytest.mark.django_db(transaction=True)
+def test_of_many_that_take_it_at_once_one_gets_it(user: Any) -> None:
+    ticket, _ = tickets.issue(user)
+    gate = threading.Barrier(8)
+    taken: list[Any] = []
+
+    def take() -> None:
+        gate.wait()
+        taken.append(tickets.take(ticket))
+        connection.close()
+
+    threads = [threading.Thread(target=take) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert [one for one in taken if one is not None] == [user]
