@@ -1,0 +1,13 @@
+"""Looking into runs with Django's stock admin: everything is read-only but for what an operator may do to a run.
+
+Staff see what Django's model permissions let them see, of all owners and tenants: who has `ravi.view_run` is an
+operator of the site. `ravi.change_run` lets one cancel, `ravi.change_agent` switch an agent off and on.
+"""
+
+from ravi_django.admin.agents import AgentAdmin
+from ravi_django.admin.journal import JournalEntryAdmin
+from ravi_django.admin.runs import RunAdmin
+from ravi_django.admin.sessions import SessionAdmin
+from ravi_django.admin.workers import WorkerProcessAdmin
+
+__all__ = ["AgentAdmin", "JournalEntryAdmin", "RunAdmin", "SessionAdmin", "WorkerProcessAdmin"]

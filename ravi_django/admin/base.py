@@ -1,0 +1,77 @@
+"""What the admins share: nobody adds, changes or deletes, and a page of our own shows the object."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.contrib.admin.utils import unquote
+from django.core.paginator import Paginator
+from django.http import HttpRequest, HttpResponse
+from django.utils.functional import cached_property
+
+CAP = 10_000  # rows that a list pages through; the search finds the others
+
+
+class CappedPaginator(Paginator):
+    """Counts no further than the cap: counting a big table takes longer than showing a page of it."""
+
+    @cached_property
+    def count(self) -> int:
+        rows = self.object_list
+        return rows.order_by()[:CAP].count() if hasattr(rows, "order_by") else super().count
+
+
+class InspectAdmin(admin.ModelAdmin):
+    """Read-only. `inspect` gives the context for `change_form_template`."""
+
+    paginator = CappedPaginator
+    show_full_result_count = False
+    show_facets = admin.ShowFacets.NEVER
+    list_per_page = 50
+    list_max_show_all = 200
+    actions: list[str] = []
+
+    class Media:
+        css = {"all": ["ravi/admin.css"]}
+
+    def inspect(self, request: HttpRequest, obj: Any) -> dict[str, Any]:
+        return {}
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
+        return []
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        obj = self.get_object(request, unquote(object_id))
+        context = {"title": str(obj), "subtitle": None}
+        if obj is not None and self.has_view_permission(request, obj):
+            context |= self.inspect(request, obj)
+        return super().change_view(request, object_id, form_url, {**context, **(extra_context or {})})
+
+
+def page_of(request: HttpRequest, name: str, total: int, size: int) -> dict[str, Any]:
+    """Where we are in a long list inside of a page: `?name=N`, from 1; `first` and `last` are item numbers."""
+    pages = max(1, -(-total // size))
+    text = request.GET.get(name, "1")
+    number = min(max(int(text), 1), pages) if text.isascii() and text.isdigit() and len(text) < 10 else 1
+    return {
+        "name": name,
+        "number": number,
+        "pages": pages,
+        "total": total,
+        "first": (number - 1) * size + 1 if total else 0,
+        "last": min(number * size, total),
+        "previous": number - 1 if number > 1 else None,
+        "next": number + 1 if number < pages else None,
+    }

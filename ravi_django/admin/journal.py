@@ -1,0 +1,66 @@
+"""One journal entry, whole. There is no list of all runs' entries: a run's page has its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
+
+from ravi_django.admin import show, timeline
+from ravi_django.admin.base import InspectAdmin
+from ravi_django.models import Blob, JournalEntry
+from ravi_django.runtime.entries import blob_value, internalize
+
+
+@admin.register(JournalEntry)
+class JournalEntryAdmin(InspectAdmin):
+    change_form_template = "ravi/admin/entry.html"
+    list_select_related = ["run"]
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        return False  # not on the index
+
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Whoever may see a run sees its entries."""
+        return request.user.has_perm("ravi.view_run") or request.user.has_perm("ravi.change_run")
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        return redirect("admin:ravi_run_changelist")
+
+    def inspect(self, request: HttpRequest, entry: JournalEntry) -> dict[str, Any]:
+        internalize([entry])
+        beside = dict(
+            JournalEntry.objects.filter(run=entry.run_id, seq__in=[entry.seq - 1, entry.seq + 1]).values_list(
+                "seq", "pk"
+            )
+        )
+        bodies = [("request", entry.request), ("result", entry.result), ("error", entry.error)]
+        return {
+            "title": f"Entry {entry.seq}: {entry.kind} {entry.name}",
+            "entry": entry,
+            "line": timeline.lines([entry])[0],
+            "bodies": [(name, show.pretty(value, None)) for name, value in bodies if value is not None],
+            "seen": _seen(entry),
+            "previous": beside.get(entry.seq - 1),
+            "next": beside.get(entry.seq + 1),
+        }
+
+
+def _seen(entry: JournalEntry) -> list[tuple[str, str, dict[str, Any] | None]]:
+    """What the call was made with: each component's digest, and its body where one is kept."""
+    digests = {name: str(digest) for name, digest in (entry.digests or {}).items()}
+    kept = {blob.id: blob for blob in Blob.objects.filter(id__in=digests.values())}
+    return [
+        (name, digest, show.pretty(_body(blob_value(kept[digest])), None) if digest in kept else None)
+        for name, digest in sorted(digests.items())
+    ]
+
+
+def _body(value: Any) -> Any:
+    """A message reads better as its text."""
+    content = value.get("content") if isinstance(value, dict) else None
+    if isinstance(content, list) and all(isinstance(block, dict) and block.get("type") == "text" for block in content):
+        return "\n".join(block["text"] for block in content)
+    return value

@@ -1,0 +1,225 @@
+"""Runs: a list that stays quick when there are many, and a page that tells what a run did."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
+from django.db.models import Q, QuerySet
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed
+from django.shortcuts import redirect
+from django.urls import URLPattern, path
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from ravi_django.admin import show, timeline
+from ravi_django.admin.base import InspectAdmin, page_of
+from ravi_django.admin.search import id_range, users_named
+from ravi_django.kernel import ConflictError
+from ravi_django.models import TERMINAL, Agent, InboxMessage, JournalEntry, Run, Turn
+from ravi_django.runtime.cancel import cancel
+from ravi_django.runtime.registry import known_addresses
+
+ENTRIES = 100  # journal entries a page
+TURNS = 50  # of the run's own turns; its session's page has all
+CHILDREN = 50
+
+
+class AgentFilter(admin.SimpleListFilter):
+    """From the catalogue: the distinct values of a big table take long to find."""
+
+    title = "agent"
+    parameter_name = "agent"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        known = {*Agent.objects.values_list("address", flat=True), *known_addresses()}
+        return [(address, address) for address in sorted(known)]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Run]) -> QuerySet[Run]:
+        return queryset.filter(agent=self.value()) if self.value() else queryset
+
+
+@admin.register(Run)
+class RunAdmin(InspectAdmin):
+    change_form_template = "ravi/admin/run.html"
+    list_display = ["run", "status_badge", "owner", "created_and_duration", "tokens_and_cost"]
+    list_filter = ["status", AgentFilter]
+    list_select_related = ["owner"]
+    ordering = ["-id"]
+    sortable_by: list[str] = []
+    search_fields = ["id"]  # see get_search_results
+    search_help_text = "The id of a run or of a session, or its first characters; or an owner's user name."
+    actions = ["cancel_runs"]
+
+    # ------------------------------------------------------------------------------------------------ the list
+
+    @admin.display(description="agent and run")
+    def run(self, run: Run) -> SafeString:
+        return format_html("{}<br>{}", run.agent, show.short_id(run.id))
+
+    @admin.display(description="status")
+    def status_badge(self, run: Run) -> SafeString:
+        return show.status(run.status)
+
+    @admin.display(description="created, duration")
+    def created_and_duration(self, run: Run) -> SafeString:
+        took = show.between(run.started_at, run.finished_at or timezone.now())
+        return _two_lines(show.moment(run.created_at), took)
+
+    @admin.display(description="tokens in → out, cost")
+    def tokens_and_cost(self, run: Run) -> SafeString:
+        return _two_lines(show.tokens(run.input_tokens, run.output_tokens), _cost(run))
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Run], search_term: str
+    ) -> tuple[QuerySet[Run], bool]:
+        """Ids by their beginning, through the index; anything else is an owner's name."""
+        term = search_term.strip()
+        if not term:
+            return queryset, False
+        if bounds := id_range(term):
+            first, last = bounds
+            in_session = Q(session_id__gte=first, session_id__lte=last)
+            return queryset.filter(Q(id__range=bounds) | in_session), False
+        return queryset.filter(owner__in=users_named(term)), False
+
+    # ------------------------------------------------------------------------------------------------- one run
+
+    def inspect(self, request: HttpRequest, run: Run) -> dict[str, Any]:
+        page = page_of(request, "journal", run.next_seq - 1, ENTRIES)  # seq has no gaps: nothing to count
+        entries = JournalEntry.objects.filter(run=run, seq__range=(page["first"], page["last"])).order_by("seq")
+        turns = list(Turn.objects.filter(run=run).order_by("index")[: TURNS + 1])
+        children = Run.objects.filter(parent=run).order_by("id")
+        message = InboxMessage.objects.filter(run=run).order_by("id").values_list("body", flat=True).first()
+        return {
+            "title": f"{run.agent}",
+            "run": run,
+            "status": show.status(run.status),
+            "duration": show.between(run.started_at, run.finished_at or timezone.now()),
+            "waited": show.between(run.created_at, run.started_at),
+            "tokens": show.tokens(run.input_tokens, run.output_tokens),
+            "cost": _cost(run),
+            "cached": f"{run.cached_tokens:,}" if run.cached_tokens else "",
+            "input": _input(message),
+            "output": show.pretty(run.output, 20_000),
+            "error": run.error if isinstance(run.error, dict) else None,
+            "diff": _diff(run.error),
+            "lines": timeline.lines(list(entries)),
+            "page": page,
+            "turns": [(turn, show.blocks(turn.content)) for turn in turns[:TURNS]],
+            "more_turns": len(turns) > TURNS,
+            "children": list(children.only("id", "agent", "status")[:CHILDREN]),
+            "facts": _facts(run),
+            "may_cancel": self.has_cancel_permission(request) and run.status not in TERMINAL,
+        }
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Run]:
+        return super().get_queryset(request).select_related("owner", "session", "root", "parent")
+
+    # ------------------------------------------------------------------------------------------------- cancel
+
+    def has_cancel_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm("ravi.change_run")
+
+    @admin.action(description="Cancel selected runs", permissions=["cancel"])
+    def cancel_runs(self, request: HttpRequest, queryset: QuerySet[Run]) -> None:
+        if request.POST.get("select_across") == "1":
+            self.message_user(request, "Cancel runs a page at a time, please.", messages.ERROR)
+            return
+        done = sum(self._cancel(request, run) for run in queryset)
+        if done:
+            self.message_user(
+                request, f"Cancellation asked for: {done} run{'' if done == 1 else 's'}.", messages.SUCCESS
+            )
+        if ended := len(queryset) - done:
+            self.message_user(request, f"Ended before: {ended} run{'' if ended == 1 else 's'}.", messages.WARNING)
+
+    def cancel_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """The button on a run's page."""
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        if not self.has_cancel_permission(request):
+            raise PermissionDenied
+        run = self.get_object(request, object_id)
+        if run is None:
+            raise Http404
+        if self._cancel(request, run):
+            self.message_user(request, "Cancellation asked for.", messages.SUCCESS)
+        else:
+            self.message_user(request, "The run had ended before.", messages.WARNING)
+        return redirect("admin:ravi_run_change", run.pk)
+
+    def _cancel(self, request: HttpRequest, run: Run) -> bool:
+        try:
+            cancel(run.id, f"cancelled by {request.user.get_username()} in the admin")
+        except ConflictError:
+            return False
+        self.log_change(request, run, "Cancellation asked for.")
+        return True
+
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view(self.cancel_view)
+        return [path("<path:object_id>/cancel/", view, name="ravi_run_cancel"), *super().get_urls()]
+
+
+def _two_lines(first: str, second: str) -> SafeString:
+    lesser = "" if second == show.NONE else second
+    return format_html('{}<br><span class="ravi-quiet">{}</span>', first, lesser)
+
+
+def _cost(run: Run) -> str:
+    """Nothing is said of money where no model was called."""
+    called = run.input_tokens or run.output_tokens or run.cost_unknown
+    return show.money(run.cost, unknown=run.cost_unknown) if called else show.NONE
+
+
+def _input(message: Any) -> list[dict[str, Any]]:
+    """What the run was asked, from its first message."""
+    if not isinstance(message, dict):
+        return []
+    payload = message.get("payload") or {}
+    if payload.get("kind") == "chat":
+        return show.blocks((payload.get("message") or {}).get("content"))
+    return [{"kind": "other", "label": str(payload.get("kind", "")), "shown": show.pretty(payload)}]
+
+
+def _diff(error: Any) -> dict[str, Any] | None:
+    """Recorded against asked, where code and journal do not fit."""
+    diff = error.get("diff") if isinstance(error, dict) else None
+    if not isinstance(diff, dict):
+        return None
+    return {
+        "path": diff.get("path", ""),
+        "seq": diff.get("seq"),
+        "recorded": show.pretty(diff.get("recorded")),
+        "asked": show.pretty(diff.get("asked")),
+    }
+
+
+def _facts(run: Run) -> list[tuple[str, Any]]:
+    """What only an operator asks for."""
+    facts = [
+        ("Priority", run.get_priority_display()),
+        ("Tenant", run.tenant),
+        ("Deadline", run.deadline),
+        ("Budget", show.as_text(run.budget)),
+        ("Metadata", show.as_text(run.metadata)),
+        ("Waits for", show.as_text(run.waiting_on)),
+        ("Not before", run.wake_at),
+        (
+            "Cancellation asked for",
+            run.cancel_requested_at and f"{run.cancel_requested_at:%Y-%m-%d %H:%M:%S} · {run.cancel_reason}",
+        ),
+        ("Leased by", run.lease_owner),
+        ("Lease ends", run.lease_expires_at),
+        ("Lease epoch", run.lease_epoch),
+        ("Retries of this step", run.attempts or None),
+        ("Crashes", run.crashes or None),
+        ("Hinted by the sweep", run.hints or None),
+        ("Generation", run.generation or None),
+        ("Release", run.release),
+        ("Stream published", run.published_at),
+    ]
+    return [(name, value) for name, value in facts if value not in (None, "")]

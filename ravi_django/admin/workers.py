@@ -1,0 +1,41 @@
+"""The processes that drive runs, by their heartbeats."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import DurationField, ExpressionWrapper, F, QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.utils.safestring import SafeString
+
+from ravi_django.admin import show
+from ravi_django.admin.base import InspectAdmin
+from ravi_django.conf import conf
+from ravi_django.models import WorkerProcess
+from ravi_django.runtime import clock
+
+
+@admin.register(WorkerProcess)
+class WorkerProcessAdmin(InspectAdmin):
+    list_display = ["name", "state", "runs", "release", "started_at", "seen"]
+    list_display_links = None
+    ordering = ["name"]
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[WorkerProcess]:
+        """Ages by the database's clock, which wrote the times."""
+        age = ExpressionWrapper(clock.now() - F("seen_at"), output_field=DurationField())
+        return super().get_queryset(request).annotate(age=age)
+
+    @admin.display(description="state")
+    def state(self, worker: Any) -> SafeString:
+        alive = worker.age.total_seconds() < 3 * conf.HEARTBEAT_S
+        return show.status("alive" if alive else "late")
+
+    @admin.display(description="last seen")
+    def seen(self, worker: Any) -> str:
+        return f"{show.duration(worker.age)} ago"
+
+    def change_view(self, request: HttpRequest, object_id: str, *args: Any, **kwargs: Any) -> HttpResponse:
+        return redirect("admin:ravi_workerprocess_changelist")  # the list has everything

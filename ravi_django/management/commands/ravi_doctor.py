@@ -1,0 +1,26 @@
+"""`manage.py ravi_doctor`: what is wrong with this installation, each with its mend."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import BaseCommand
+
+from ravi_django.management import diagnosis
+
+
+class Command(BaseCommand):
+    help = "Say what is wrong with this installation, and how to mend it. Exit status 1 when something is broken."
+    requires_system_checks: list[str] = []  # they are among what is reported
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        found = diagnosis.examine()
+        styles = {"ok": self.style.SUCCESS, "warning": self.style.WARNING, "error": self.style.ERROR}
+        for finding in found:
+            self.stdout.write(f"{styles[finding.level](f'{finding.level:8}')} {finding.what}")
+            if finding.mend:
+                self.stdout.write(f"         mend: {finding.mend}")
+        counts = {level: sum(finding.level == level for finding in found) for level in styles}
+        self.stdout.write(f"ravi_doctor: ok={counts['ok']} warnings={counts['warning']} errors={counts['error']}")
+        if counts["error"]:
+            raise SystemExit(1)

@@ -1,0 +1,189 @@
+"""`manage.py ravi_run AGENT "text"`: one run, watched from a terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+from contextlib import aclosing
+from typing import Any
+from uuid import UUID
+
+from django.contrib.auth import get_user_model
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.urls import NoReverseMatch, reverse
+
+from ravi_django.api.agents import require_runnable
+from ravi_django.api.serializers import RunSerializer
+from ravi_django.conf import conf
+from ravi_django.kernel import InvalidInputError, KernelError, NotFoundError
+from ravi_django.management.transcript import Transcript
+from ravi_django.models import Run, Session, Status
+from ravi_django.runtime import Runtime, events
+from ravi_django.runtime.database import readers
+from ravi_django.runtime.submit import submit_once
+
+FAILED, BAD_USAGE, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
+
+PATIENCE_S = 10.0  # without any frame, before it is said that no worker seems to be there
+
+
+class Command(BaseCommand):
+    help = (
+        "Run an agent on a text and show what it does, until it ends. Exit status: 0 completed; 1 failed, cancelled or "
+        "blocked; 2 bad usage; 130 after Ctrl-C, which leaves the run going. Workers drive the run; with "
+        "RAVI['ENGINE'] = 'inline' this process does."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("agent", metavar="AGENT", help="type/key, as react/assistant")
+        parser.add_argument("text")
+        parser.add_argument("--session", metavar="ID", help="go on with this conversation")
+        parser.add_argument("--user", metavar="NAME", help="who the run belongs to; the session's owner when left out")
+        parser.add_argument("--json", action="store_true", help="one frame a line, and the run object last")
+
+    def handle(self, *args: Any, agent: str, text: str, **options: Any) -> None:
+        sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr] - a terminal without UTF-8
+        self._json = options["json"]
+        self._transcript = Transcript(self._out, self._err)
+        self._run: Run | None = None
+        session, user = _session(options["session"]), _user(options["user"])
+        asked = {"session": session and session.id, "user": user or (session and session.owner)}
+        try:
+            require_runnable(agent)
+            asyncio.run(
+                self._inline(agent, text, asked) if conf.ENGINE == "inline" else self._watched(agent, text, asked)
+            )
+        except (NotFoundError, InvalidInputError) as error:
+            raise CommandError(str(error), returncode=BAD_USAGE) from error
+        except KernelError as error:
+            raise CommandError(str(error), returncode=FAILED) from error
+        except KeyboardInterrupt:
+            self._leave()
+            sys.exit(INTERRUPTED)
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            self._leave()
+            sys.exit(BROKEN_PIPE)
+        self._report()
+
+    # ------------------------------------------------------------------------------------------------- the run
+
+    async def _inline(self, agent: str, text: str, asked: dict[str, Any]) -> None:
+        """Drive it here."""
+        async with Runtime() as runtime:
+            run_id = await runtime.submit(agent, text, **asked)
+            self._run = await readers().call(_read, run_id)
+            await self._follow(self._run)
+
+    async def _watched(self, agent: str, text: str, asked: dict[str, Any]) -> None:
+        """Workers drive it."""
+        self._run, _ = await readers().call(_submit, agent, text, asked)
+        waiting = asyncio.create_task(self._wonder(self._run))
+        try:
+            await self._follow(self._run)
+        finally:
+            waiting.cancel()
+
+    async def _follow(self, run: Run) -> None:
+        async with aclosing(events.follow(run.id)) as frames:
+            async for frame in frames:
+                if self._json:
+                    self._out(json.dumps(frame) + "\n")
+                else:
+                    self._transcript.take(frame)
+                if _is_blocked(frame, run):
+                    return
+
+    async def _wonder(self, run: Run) -> None:
+        await asyncio.sleep(PATIENCE_S)
+        if (await readers().call(_read, run.id)).status == Status.PENDING:
+            self._err("No worker has taken the run yet. Is one running? celery -A <site> worker -P threads\n")
+
+    # -------------------------------------------------------------------------------------------------- its end
+
+    def _report(self) -> None:
+        assert self._run is not None
+        run = Run.objects.get(id=self._run.id)
+        if self._json:
+            self._out(json.dumps(RunSerializer(run).data) + "\n")
+        else:
+            self._transcript.end(run.output)
+        if run.status != Status.COMPLETED:
+            error = run.error or {}
+            sys.stdout.flush()
+            raise CommandError(
+                f"run {run.id} is {run.status}: {error.get('type', '')}: {error.get('message', '')}", returncode=FAILED
+            )
+
+    def _leave(self) -> None:
+        """Generation is not tied to who watches."""
+        if self._run is None:
+            return
+        run = Run.objects.get(id=self._run.id)
+        if run.is_terminal:
+            self._err(f"\nRun {run.id} is {run.status}.\n")
+            return
+        where = (
+            " (manage.py ravi_worker drives it, or the next process with an engine)" if conf.ENGINE == "inline" else ""
+        )
+        self._err(f"\nRun {run.id} goes on{where}.\n")
+        for what, name in (
+            ("follow", "ravi:run-events"),
+            ("cancel", "ravi:run-cancel"),
+            ("admin", "admin:ravi_run_change"),
+        ):
+            with contextlib.suppress(NoReverseMatch):
+                self._err(f"  {what}: {'POST ' if what == 'cancel' else ''}{reverse(name, args=[run.id])}\n")
+
+    def _out(self, text: str) -> None:
+        self.stdout.write(text, ending="")
+        self.stdout.flush()
+
+    def _err(self, text: str) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            self.stderr.write(text, ending="")
+
+
+def _submit(agent: str, text: str, asked: dict[str, Any]) -> tuple[Run, bool]:
+    return submit_once(agent, text, **asked)
+
+
+def _read(run_id: Any) -> Run:
+    return Run.objects.get(id=run_id)
+
+
+def _is_blocked(frame: dict[str, Any], run: Run) -> bool:
+    """No `stream.done` comes until an operator has decided."""
+    content = frame.get("content")
+    return (
+        frame["type"] == "progress"
+        and frame["step"] == "error"
+        and frame["run"] == str(run.id)
+        and isinstance(content, dict)
+        and content.get("status") == "blocked"
+    )
+
+
+def _session(text: str | None) -> Session | None:
+    if text is None:
+        return None
+    try:
+        found = Session.objects.select_related("owner").filter(id=UUID(text)).first()
+    except ValueError:
+        raise CommandError(f"a session's id is a UUID, not {text!r}", returncode=BAD_USAGE) from None
+    if found is None:
+        raise CommandError(f"there is no session {text}", returncode=BAD_USAGE)
+    return found
+
+
+def _user(name: str | None) -> Any:
+    if name is None:
+        return None
+    users = get_user_model()
+    try:
+        return users._default_manager.get_by_natural_key(name)
+    except users.DoesNotExist:
+        raise CommandError(f"there is no user {name!r}", returncode=BAD_USAGE) from None

@@ -1,0 +1,28 @@
+"""`manage.py ravi_sweep`: one sweep, for cron or by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import BaseCommand
+
+from ravi_django.conf import conf
+from ravi_django.runtime import dispatch, sweeper
+
+
+class Command(BaseCommand):
+    help = (
+        "Sweep once: hint runs that no worker was told of and those whose worker died, start queued runs whose turn it "
+        "is, publish what was not published. Celery beat and ravi_worker do this by themselves."
+    )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        inline = conf.ENGINE == "inline"
+        # This process ends at once and must not begin to drive runs.
+        swept = sweeper.sweep((lambda run_ids: None) if inline else dispatch.send_many)
+        if not swept.ran:
+            self.stdout.write("ravi_sweep: another sweep is at work")
+            return
+        self.stdout.write(f"ravi_sweep: hinted={swept.hinted} promoted={swept.promoted} published={swept.published}")
+        if inline and swept.hinted + swept.promoted:
+            self.stdout.write("RAVI['ENGINE'] is inline: manage.py ravi_worker drives them")

@@ -1,0 +1,61 @@
+"""`manage.py ravi_worker`: the whole engine in one process, without a broker. For small sites."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+from django.db import DatabaseError, connection
+
+from ravi_django.capabilities.llm import LiteLLMModel, warm
+from ravi_django.conf import conf
+from ravi_django.models import Run
+from ravi_django.runtime import Runtime
+from ravi_django.runtime.registry import get_agent, known_addresses
+
+POLL_S = 0.2
+
+
+class Command(BaseCommand):
+    help = (
+        "Drive runs, and sweep, in this process: no Celery and no broker needed. Any number of these work side by "
+        "side. SIGINT and SIGTERM drain: open calls get RAVI['DRAIN_S'] seconds, the rest is given back; a second "
+        "signal ends it at once."
+    )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        agents = known_addresses()
+        if not agents:
+            raise CommandError("no agent is registered: call ravi_django.register(agent) in an app's agents.py")
+        try:
+            Run.objects.exists()
+        except DatabaseError as error:
+            raise CommandError(f"the database is not ready (manage.py migrate?): {error}") from error
+        connection.close()  # the engine has its own
+        asyncio.run(self._serve(agents))
+
+    async def _serve(self, agents: list[str]) -> None:
+        loop = asyncio.get_running_loop()
+        stop = asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stop.set)
+        if any(isinstance(getattr(get_agent(address), "model", None), LiteLLMModel) for address in agents):
+            threading.Thread(target=warm, name="ravi-warm", daemon=True).start()
+        async with Runtime(poll_s=POLL_S) as runtime:
+            self._say(
+                f"ravi_worker {runtime.engine.name}: serves {', '.join(sorted(agents))}; up to {conf.MAX_RUNS} runs at "
+                f"once, on {connection.vendor}; Ctrl-C drains"
+            )
+            await stop.wait()
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)  # the second one is not asked
+            held = len(runtime.engine.active)
+            self._say(f"ravi_worker: draining {held} run{'' if held == 1 else 's'}, for up to {conf.DRAIN_S:g} s")
+        self._say("ravi_worker: stopped")
+
+    def _say(self, text: str) -> None:
+        self.stdout.write(text)
+        self.stdout.flush()

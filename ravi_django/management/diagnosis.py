@@ -1,0 +1,145 @@
+"""The doctor's examinations. One that fails in an unforeseen way is a finding too, and does not stop the others."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from django.core import checks
+from django.db import connection
+from django.db.migrations.executor import MigrationExecutor
+
+from ravi_django.conf import conf
+from ravi_django.runtime.registry import known_addresses
+
+OLDEST_POSTGRES = 14_00_00  # what Django 5.2 supports
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    level: Literal["ok", "warning", "error"]  # error: runs cannot be driven, or not safely
+    what: str
+    mend: str = ""
+
+
+def examine() -> list[Finding]:
+    found: list[Finding] = []
+    for look in (settings, database, migrations, agents, model, services):
+        found += _safely(look)
+    return found
+
+
+def _safely(look: Callable[[], Iterable[Finding]]) -> list[Finding]:
+    try:
+        return list(look())
+    except Exception as error:
+        message = " ".join(str(error).split()) or "no message"
+        return [Finding("error", f"{look.__name__}: {type(error).__name__}: {message}", _MENDS.get(look.__name__, ""))]
+
+
+def settings() -> Iterator[Finding]:
+    """Django's system checks of this app."""
+    messages = checks.run_checks(tags=["ravi"])
+    for message in messages:
+        if not message.is_silenced():
+            yield Finding(
+                "error" if message.is_serious() else "warning", f"{message.id}: {message.msg}", message.hint or ""
+            )
+    if not messages:
+        yield Finding("ok", f"settings: RAVI['ENGINE'] is {conf.ENGINE!r}")
+
+
+def database() -> Iterator[Finding]:
+    connection.ensure_connection()
+    if connection.vendor == "postgresql":
+        version = connection.pg_version
+        text = f"database: PostgreSQL {version // 10_000}.{version % 10_000}"
+        yield (
+            Finding("ok", text) if version >= OLDEST_POSTGRES else Finding("error", text, "use PostgreSQL 14 or newer")
+        )
+    elif connection.vendor == "sqlite":
+        yield from _sqlite()
+    else:
+        yield Finding("warning", f"database: {connection.vendor}", "tested with PostgreSQL and SQLite alone")
+
+
+def _sqlite() -> Iterator[Finding]:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT sqlite_version()")
+        version = cursor.fetchone()[0]
+        cursor.execute("PRAGMA journal_mode")
+        mode = cursor.fetchone()[0]
+    yield Finding("ok", f"database: SQLite {version}, for a small site")
+    if mode not in ("wal", "memory"):
+        yield Finding(
+            "warning",
+            f"database: SQLite's journal mode is {mode}: readers and the writer wait for each other",
+            'DATABASES["default"]["OPTIONS"]["init_command"] = "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;"',
+        )
+
+
+def migrations() -> Iterator[Finding]:
+    executor = MigrationExecutor(connection)
+    plan = executor.migration_plan([node for node in executor.loader.graph.leaf_nodes() if node[0] == "ravi"])
+    if plan:
+        names = ", ".join(f"ravi.{migration.name}" for migration, _ in plan if migration.app_label == "ravi")
+        yield Finding("error", f"migrations: not applied: {names}", "manage.py migrate")
+    else:
+        yield Finding("ok", "migrations: all applied")
+
+
+def agents() -> Iterator[Finding]:
+    if addresses := sorted(known_addresses()):
+        yield Finding("ok", f"agents: {', '.join(addresses)}")
+    else:
+        yield Finding("warning", "agents: none is registered", "call ravi_django.register(agent) in an app's agents.py")
+
+
+def model() -> Iterator[Finding]:
+    """The key of the model that RAVI_MODEL names; agents may have others, which only they know."""
+    from ravi_django.capabilities.llm.loading import load_litellm
+    from ravi_django.capabilities.llm.rehearsal import REHEARSAL
+
+    name = os.environ.get("RAVI_MODEL", "").strip()
+    if name in ("", REHEARSAL):
+        yield Finding("ok", f"model: RAVI_MODEL is {name or 'not set'}: {REHEARSAL}, which is for trying things out")
+        return
+    for empty in [key for key, value in os.environ.items() if not value.strip()]:
+        del os.environ[empty]  # litellm takes a variable that is there, and empty, for a key
+    missing = load_litellm().validate_environment(model=name)["missing_keys"]
+    if missing:
+        mend = f"set {', '.join(missing)} in the environment of the workers"
+        yield Finding("error", f"model: RAVI_MODEL is {name}, and its key is not here", mend)
+    else:
+        yield Finding("ok", f"model: RAVI_MODEL is {name}")
+
+
+def services() -> Iterator[Finding]:
+    from ravi_django.runtime.health import check_all
+
+    for check in check_all():
+        if check.name == "database":
+            continue  # examined above
+        if check.ok:
+            yield Finding("ok", f"{check.name}: {check.detail}")
+        else:
+            yield Finding("error", f"{check.name}: {check.detail.partition('; start')[0]}", _mend(check.name))
+
+
+_MENDS = {
+    "database": "start it, or see to DATABASES",
+    "migrations": "start the database, or see to DATABASES",
+    "broker": "start it, or see to CELERY_BROKER_URL",
+    "channel_layer": "start its Redis, or see to CHANNEL_LAYERS",
+    "events": "start its Redis, or see to RAVI['STREAM_URL'], which is the channel layer's or the broker's when unset",
+    "worker": "celery -A <site> worker -P threads -c 200",
+    "sweep": "celery -A <site> beat, with the sweep in CELERY_BEAT_SCHEDULE",
+}
+
+
+def _mend(name: str) -> str:
+    if conf.ENGINE == "inline" and name in ("worker", "sweep"):
+        return "manage.py ravi_worker"
+    return _MENDS.get(name, "")

@@ -1,0 +1,61 @@
+"""What a client may say on a socket: one JSON object a frame, `{"type": …}`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from ravi_django.api.errors import problem_of
+from ravi_django.conf import conf
+from ravi_django.kernel import InputTooLargeError, InvalidInputError
+
+ENVELOPE_BYTES = 1024  # what a frame may have beside its text
+
+
+class _Command(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Cancel(_Command):
+    """Ask for the run's cancellation; answered by `accepted`."""
+
+    type: Literal["cancel"]
+
+
+class Say(_Command):
+    """A message of the person to the agent: a new run in the session, answered by `accepted` with its id."""
+
+    type: Literal["message"]
+    text: str
+
+
+Command = Cancel | Say
+
+_commands: TypeAdapter[Command] = TypeAdapter(Annotated[Command, Field(discriminator="type")])
+
+
+def read(text: str | None, binary: bytes | None) -> Command:
+    """The command in a frame. Raises InvalidInputError, InputTooLargeError."""
+    if text is None:
+        raise InvalidInputError("frames are JSON text, not binary")
+    # JSON may escape each character with six.
+    if len(text) > 6 * conf.MAX_INPUT_BYTES + ENVELOPE_BYTES:
+        raise InputTooLargeError(f"the frame is too long: a message has at most {conf.MAX_INPUT_BYTES} bytes")
+    try:
+        return _commands.validate_json(text)
+    except ValidationError as error:
+        raise _complaint(error) from None
+
+
+def _complaint(error: ValidationError) -> InvalidInputError:
+    problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    if problem["type"].startswith("union_tag"):
+        return InvalidInputError('a frame has a type: "cancel" or "message"', field="type")
+    place = ".".join(str(part) for part in problem["loc"][1:])
+    return InvalidInputError(f"{place}: {problem['msg']}" if place else problem["msg"], field=place or None)
+
+
+def error_frame(error: Exception) -> dict[str, Any]:
+    """What the client is told, in REST's words; it has no `seq`, for it is no part of the stream."""
+    return {"type": "error", **problem_of(error).body()["error"]}

@@ -1,0 +1,189 @@
+"""The life of a socket: accept, find out who and what, stream until the end, obey the client's frames meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import aclosing, suppress
+from typing import Any
+from uuid import UUID, uuid4
+
+from channels.generic.websocket import AsyncWebsocketConsumer
+from django.contrib.auth import get_user_model
+from pydantic_core import to_json
+
+from ravi_django.api.agents import require_runnable
+from ravi_django.kernel import KernelError
+from ravi_django.models import Run
+from ravi_django.runtime import events
+from ravi_django.runtime.cancel import cancel
+from ravi_django.runtime.database import readers
+from ravi_django.runtime.submit import submit_once
+from ravi_django.ws import access, commands
+from ravi_django.ws.access import BAD_REQUEST, NOT_FOUND, UNKNOWN_USER, Refused
+
+log = logging.getLogger("ravi.ws")
+
+DONE, AWAY = 1000, 1011
+
+
+class ClientGone(Exception):
+    """The other side cannot be sent to any more."""
+
+
+class StreamConsumer(AsyncWebsocketConsumer):
+    """Subclasses say what is watched (`find`), in which order (`stream`), and what commands are for (`target`).
+
+    A frame is read from the event buffer when the one before it has gone out: a slow client has a page of frames
+    waiting here (`events.PAGE`) and no more, however far behind it is.
+    """
+
+    channel_layer_alias = None  # frames come from the event buffer; a channel layer that is down does no harm
+
+    user: Any
+    after: int
+    _streaming: asyncio.Task[None] | None = None
+    _closed = False
+
+    # ------------------------------------------------------------------------------------------- subclasses
+
+    async def find(self) -> None:
+        """Look up what the address names. Raises Refused."""
+        raise NotImplementedError
+
+    async def stream(self) -> None:
+        """Send every frame; returning closes the socket with 1000."""
+        raise NotImplementedError
+
+    def cancelled(self) -> UUID:
+        """The run that `cancel` is for. Raises KernelError."""
+        raise NotImplementedError
+
+    def addressed(self) -> tuple[str, UUID]:
+        """The agent and the session that `message` is for; on a database thread. Raises KernelError."""
+        raise NotImplementedError
+
+    def submitted(self) -> None:
+        """A message of this client became a run."""
+
+    # ---------------------------------------------------------------------------------------------- its life
+
+    async def connect(self) -> None:
+        await self.accept()  # refusals too: a browser learns the code of an accepted socket alone
+        try:
+            self.user = await access.user_of(self.scope)
+            self.after = access.after_of(self.scope)
+            await self.find()
+        except Refused as refusal:
+            await self._refuse(refusal)
+        except Exception as error:
+            await self._give_up(error)
+        else:
+            self._streaming = asyncio.create_task(self._serve())
+
+    async def disconnect(self, code: int) -> None:
+        self._closed = True
+        if self._streaming is not None:
+            self._streaming.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._streaming
+
+    async def _serve(self) -> None:
+        try:
+            await self.stream()
+            await self._close(DONE)
+        except ClientGone:
+            pass
+        except Refused as refusal:
+            await self._refuse(refusal)
+        except Exception as error:
+            await self._give_up(error)
+
+    async def follow(self, tree: UUID, after: int) -> None:
+        """Send the frames of one run tree above `after`, to its end."""
+        async with aclosing(events.follow(tree, after)) as frames:
+            async for frame in frames:
+                await self._send(frame)
+
+    # -------------------------------------------------------------------------------------- the client's frames
+
+    async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
+        if self._streaming is None or self._closed:
+            return
+        try:
+            command = commands.read(text_data, bytes_data)
+            run = await self._obey(command)
+            await self._send({"type": "accepted", "run": str(run)})
+        except Refused as refusal:
+            await self._refuse(refusal)
+        except ClientGone:
+            pass
+        except Exception as error:
+            if not isinstance(error, KernelError):
+                log.exception("a client's frame failed", extra={"action": "ws.command_failed"})
+            await self._try_send(commands.error_frame(error))
+
+    async def _obey(self, command: commands.Command) -> UUID:
+        """Returns the run that it was about."""
+        user = await readers().call(_still_active, self.user.pk)
+        if user is None:
+            raise Refused(UNKNOWN_USER, "your account is no longer active")
+        if isinstance(command, commands.Cancel):
+            run_id = self.cancelled()
+            await readers().call(cancel, run_id, f"cancelled by {user.get_username()}")
+            return run_id
+        agent, session = await readers().call(self.addressed)
+        # Calls of `readers` are repeated when the database's connection breaks: the key makes one run of it.
+        run = await readers().call(_submit, agent, command.text, session, user, f"ws:{uuid4()}")
+        self.submitted()
+        return run.id
+
+    # ------------------------------------------------------------------------------------------------- sending
+
+    async def _send(self, frame: dict[str, Any]) -> None:
+        try:
+            await self.send(text_data=to_json(frame).decode())
+        except Exception as error:  # each server has its own
+            raise ClientGone from error
+
+    async def _try_send(self, frame: dict[str, Any]) -> None:
+        with suppress(ClientGone):
+            await self._send(frame)
+
+    async def _refuse(self, refusal: Refused) -> None:
+        if refusal.code == BAD_REQUEST:
+            await self._try_send({"type": "error", "code": "invalid_input", "message": refusal.reason})
+        await self._close(refusal.code, refusal.reason)
+
+    async def _give_up(self, error: Exception) -> None:
+        log.warning("socket %s: %s: %s", self.scope["path"], type(error).__name__, error, extra={"action": "ws.failed"})
+        message = "the stream broke off; open it again with after= the last seq that you have"
+        await self._try_send({"type": "error", "code": "unavailable", "message": message})
+        await self._close(AWAY, "try again")
+
+    async def _close(self, code: int, reason: str | None = None) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        with suppress(Exception):
+            await self.close(code, reason)
+
+
+class UnknownPath(AsyncWebsocketConsumer):
+    """Any other address below ours."""
+
+    channel_layer_alias = None
+
+    async def connect(self) -> None:
+        await self.accept()
+        await self.close(NOT_FOUND, "there is no such socket")
+
+
+def _submit(agent: str, text: str, session: UUID, user: Any, key: str) -> Run:
+    require_runnable(agent)
+    run, _ = submit_once(agent, text, session=session, user=user, idempotency_key=key)
+    return run
+
+
+def _still_active(pk: Any) -> Any | None:
+    return get_user_model()._default_manager.filter(pk=pk, is_active=True).first()

@@ -1,0 +1,96 @@
+"""`/ws/ravi/sessions/{id}/?after=N`: a conversation's run trees, one after the other.
+
+Which trees: the oldest one that has not ended, or the newest when all have; then every later one, in the order of their
+submission, also those submitted while the socket is open. One tree is streamed to its `stream.done` before the next
+begins, so `seq` rises without gaps and starts anew with each tree. The server does not close by itself.
+
+`after` applies to the first tree. That one may have ended, and others begun, while a client was away: `&run=<id>` (any
+run of the tree that `after` was read from) names the tree to go on with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from uuid import UUID
+
+from ravi_django.kernel import ConflictError, InvalidInputError
+from ravi_django.models import TERMINAL, Run, Session
+from ravi_django.runtime.database import readers
+from ravi_django.ws.access import NOT_FOUND, Refused, query, uuid_of
+from ravi_django.ws.consumer import StreamConsumer
+
+LOOK_S = 1.0  # how often an idle socket looks for a new tree
+WINDOW = 500  # the newest trees of a session, in which new ones are looked for
+
+
+class SessionConsumer(StreamConsumer):
+    """`message` goes to the agent last spoken to, `cancel` is for the tree being streamed."""
+
+    async def find(self) -> None:
+        session_id = uuid_of(self.scope["url_route"]["kwargs"]["id"])
+        named = query(self.scope, "run")
+        self.session = await readers().call(self._lookup, session_id)
+        self._told = asyncio.Event()
+        self._seen: set[UUID] = set()
+        self._tree: UUID | None = await readers().call(self._first, uuid_of(named) if named else None)
+        if self._tree is None:
+            self.after = 0
+
+    def _lookup(self, session_id: UUID) -> Session:
+        session = Session.objects.for_user(self.user).filter(id=session_id).first()
+        if session is None:
+            raise Refused(NOT_FOUND, "there is no such session of yours")
+        return session
+
+    def _first(self, named: UUID | None) -> UUID | None:
+        """The tree to begin with; the ones before it count as seen."""
+        roots = self._roots()
+        if named is not None:
+            run = Run.objects.for_user(self.user).filter(id=named).first()
+            first = run.tree_id if run else None
+            if not Run.objects.filter(id=first, session=self.session).exists():
+                raise Refused(NOT_FOUND, "there is no such run in this session")
+        else:
+            active = [root for root, status in roots if status not in TERMINAL]
+            first = min(active, default=None) or max((root for root, _ in roots), default=None)
+        self._seen = {root for root, _ in roots if first is not None and root < first}
+        return first
+
+    def _roots(self) -> list[tuple[UUID, str]]:
+        rows = Run.objects.filter(session=self.session, parent=None).order_by("-id")
+        return list(rows.values_list("id", "status")[:WINDOW])
+
+    async def stream(self) -> None:
+        while True:
+            if self._tree is None:
+                self._tree, self.after = await self._next(), 0
+            await self.follow(self._tree, self.after)
+            self._seen.add(self._tree)
+            self._tree = None
+
+    async def _next(self) -> UUID:
+        """Wait for a tree that this socket has not streamed."""
+        while True:
+            self._told.clear()
+            roots = {root for root, _ in await readers().call(self._roots)}
+            self._seen &= roots
+            # By what was seen, not by the last id: clocks of several web processes may differ.
+            if new := roots - self._seen:
+                return min(new)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._told.wait(), LOOK_S)
+
+    def cancelled(self) -> UUID:
+        if self._tree is None:
+            raise ConflictError("no run of this session is active; there is nothing to cancel")
+        return self._tree
+
+    def addressed(self) -> tuple[str, UUID]:
+        self.session.refresh_from_db(fields=["agent"])
+        if not self.session.agent:
+            raise InvalidInputError("this session has no agent yet; begin it over REST", field="agent")
+        return self.session.agent, self.session.id
+
+    def submitted(self) -> None:
+        self._told.set()

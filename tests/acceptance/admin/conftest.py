@@ -1,0 +1,88 @@
+"""Imports are inside: when this is loaded, Django's settings are not there yet."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture
+def operator(transactional_db: None) -> Callable[..., Any]:
+    """A browser logged in as a member of staff with these permissions, as `view_run`."""
+    from django.contrib.auth import get_user_model
+    from django.contrib.auth.models import Permission
+    from django.test import Client
+
+    def log_in(*codenames: str, superuser: bool = False) -> Client:
+        user = get_user_model().objects.create_user(
+            f"staff-{'-'.join(codenames)}", is_staff=True, is_superuser=superuser
+        )
+        user.user_permissions.set(Permission.objects.filter(content_type__app_label="ravi", codename__in=codenames))
+        client = Client()
+        client.force_login(user)
+        return client
+
+    return log_in
+
+
+@pytest.fixture
+def root(operator: Callable[..., Any]) -> Any:
+    return operator(superuser=True)
+
+
+@pytest.fixture
+def driven(transactional_db: None) -> Callable[..., Any]:
+    """Drive a run to its end with an agent of this script; returns its row."""
+    from asgiref.sync import sync_to_async
+    from django.db import connections
+
+    from ravi_django import register, tool
+    from ravi_django.agents import ReActAgent, Runtime
+    from ravi_django.agents.context import ContextConfig, DjangoHistoryProvider
+    from ravi_django.kernel import RunFailedError, Usage
+    from ravi_django.models import Run
+    from ravi_django.runtime import bodies
+    from ravi_django.testing.scripted import ScriptedModel
+
+    bodies.forget()  # the database is empty again
+
+    @tool
+    def echo(text: str) -> str:
+        """Say it again."""
+        return text
+
+    def drive(
+        script: list[Any], text: str = "hi", key: str = "scripted", cost: float | None = 0.0021, **options: Any
+    ) -> Run:
+        model = ScriptedModel(script, usage=Usage(input_tokens=1200, output_tokens=34), cost=cost)
+        agent = register(
+            ReActAgent(
+                key, model=model, tools=[echo], max_iterations=500, context=ContextConfig(DjangoHistoryProvider())
+            )
+        )
+
+        async def run() -> str:
+            async with Runtime() as runtime:
+                found = await runtime.submit(agent.id, text, **options)
+                with contextlib.suppress(RunFailedError):
+                    await runtime.result(found, timeout=60)
+                await sync_to_async(connections.close_all)()  # of the thread that submitted
+                return found
+
+        return Run.objects.get(id=asyncio.run(run()))
+
+    return drive
+
+
+@pytest.fixture(autouse=True)
+def _no_agents_left() -> Iterator[None]:
+    from ravi_django.runtime import registry
+
+    before = set(registry.known_addresses())
+    yield
+    for address in set(registry.known_addresses()) - before:
+        registry.unregister(address)

@@ -1,0 +1,277 @@
+"""What an operator sees of runs, sessions, agents and workers, over HTTP as a browser does."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.core.management import call_command
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from ravi_django.kernel import ModelError, TextBlock, ToolUseBlock
+from ravi_django.models import Agent, JournalEntry, Run, Session, WorkerProcess
+from ravi_django.runtime.submit import submit_once
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+EVIL = "<script>alert('evil')</script>"
+
+
+def call(text: str, key: str = "c1") -> ToolUseBlock:
+    return ToolUseBlock(tool_name="echo", arguments={"text": text}, call_id=key)
+
+
+def page(client: Any, address: str) -> str:
+    response = client.get(address)
+    assert response.status_code == 200, response
+    return response.content.decode()
+
+
+def run_page(client: Any, run: Run, tail: str = "") -> str:
+    return page(client, f"/admin/ravi/run/{run.pk}/change/{tail}")
+
+
+def waiting(**options: Any) -> Run:
+    return submit_once("react/assistant", "hi", send=lambda run_id: None, **options)[0]
+
+
+def words(html: str) -> str:
+    """The page's text."""
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", html))
+
+
+# ------------------------------------------------------------------------------------------------- a run's page
+
+
+def test_a_run_tells_its_story(root, driven) -> None:
+    run = driven([call("one"), "It is done."], "Do it", user=get_user_model().objects.create_user("olga"))
+
+    text = words(run_page(root, run))
+
+    for shown in (
+        "olga",
+        "completed",
+        str(run.id),
+        "Do it",
+        "It is done.",
+        "llm.call",
+        "tool.call echo",
+        "(text=one) → one",
+    ):
+        assert shown in text, shown
+    assert "2,400 → 68" in text
+    assert "$0.0042" in text
+    assert "1,200 → 34" in text
+    for seq in range(1, run.next_seq):
+        assert f'title="The whole entry">{seq}</a>' in run_page(root, run)
+
+
+def test_nothing_from_outside_is_markup(root, driven) -> None:
+    run = driven(
+        [[TextBlock(text=EVIL), call(EVIL)], EVIL],
+        EVIL,
+        user=get_user_model().objects.create_user(username=EVIL),
+        metadata={EVIL: EVIL},
+    )
+    entries = JournalEntry.objects.filter(run=run)
+    addresses = [
+        "/admin/ravi/run/",
+        f"/admin/ravi/run/?q={EVIL}",
+        f"/admin/ravi/run/{run.pk}/change/",
+        "/admin/ravi/session/",
+        f"/admin/ravi/session/{run.session_id}/change/",
+        *(f"/admin/ravi/journalentry/{entry.pk}/change/" for entry in entries),
+    ]
+
+    for address in addresses:
+        html = page(root, address)
+        assert EVIL not in html, address
+        assert "&lt;script&gt;alert(" in html or "journalentry" in address, address
+
+
+def test_a_failed_run_shows_the_providers_words(root, driven) -> None:
+    run = driven([ModelError(f"no such key {EVIL}", type="AuthenticationError")])
+
+    html = run_page(root, run)
+
+    assert run.status == "failed"
+    assert "AuthenticationError" in html
+    assert "no such key &lt;script&gt;" in html
+    assert EVIL not in html
+
+
+def test_a_blocked_run_shows_the_diff(root) -> None:
+    run = waiting()
+    diff = {
+        "path": "turn1.1",
+        "seq": 4,
+        "recorded": {"kind": "tool.call", "name": "echo", "arguments": {"text": EVIL}},
+        "asked": {"kind": "tool.call", "name": "other", "arguments": {}},
+    }
+    error = {"type": "Determinism", "message": "they differ", "diff": diff}
+    Run.objects.filter(id=run.id).update(status="blocked", error=error)
+
+    html = run_page(root, run)
+
+    text = words(html)
+    assert "The journal recorded" in text and "The code now asks for" in text
+    assert "turn1.1" in text and "(entry 4)" in text
+    assert "&quot;other&quot;" in html
+    assert EVIL not in html
+
+
+def test_hundreds_of_entries_are_paged(root, driven) -> None:
+    run = driven([*(call(f"number {n}", f"c{n}") for n in range(45)), "done"])
+    copies = []
+    for entry in JournalEntry.objects.filter(run=run, kind="tool.call"):
+        for copy in range(6):
+            seq = run.next_seq + len(copies)
+            copies.append(
+                JournalEntry(
+                    run=run, seq=seq, path=f"{entry.path}.{copy}", kind="tool.call", name="echo", request=entry.request,
+                    result={"content": [{"type": "text", "text": "x" * 60_000}]},
+                    started_at=entry.started_at, finished_at=entry.finished_at,
+                )
+            )  # fmt: skip
+    JournalEntry.objects.bulk_create(copies)
+    Run.objects.filter(id=run.id).update(next_seq=run.next_seq + len(copies))
+    run.refresh_from_db()
+    total = run.next_seq - 1
+    assert total > 300
+
+    first, second = run_page(root, run), run_page(root, run, "?journal=2")
+    beyond = run_page(root, run, "?journal=99999")
+
+    assert f"entries 1 to 100 of {total}" in words(first)
+    assert f"entries 101 to 200 of {total}" in words(second)
+    assert f"to {total} of {total}" in words(beyond)
+    assert first.count('title="The whole entry"') == 100
+    assert len(second) < 1_000_000  # big results are cut
+    assert "Cut here" in second
+    for odd in ("-1", "x", "٣", "1" * 40):
+        assert f"entries 1 to 100 of {total}" in words(run_page(root, run, f"?journal={odd}"))
+
+
+def test_an_entrys_page_has_all_of_it_and_what_it_was_made_with(root, driven, settings) -> None:
+    settings.RAVI = {**settings.RAVI, "INLINE_BYTES": 1000}
+    run = driven([call("y" * 50_000), "ok"])
+    entry = JournalEntry.objects.get(run=run, kind="tool.call")
+    assert "$blob" in entry.result
+    model_entry = JournalEntry.objects.filter(run=run, kind="llm.call").first()
+
+    assert "y" * 50_000 in page(root, f"/admin/ravi/journalentry/{entry.pk}/change/")
+    assert "kept beside the journal" in run_page(root, run)
+    shown = words(page(root, f"/admin/ravi/journalentry/{model_entry.pk}/change/"))
+    assert "Say it again." in shown  # the tools' schemas that the model saw
+    assert f"Entry {model_entry.seq}: llm.call" in shown
+
+
+def test_a_runs_page_costs_the_same_however_long_it_is(root, driven) -> None:
+    short, long = driven(["ok"]), driven([*(call("x", f"c{n}") for n in range(20)), "ok"], key="other")
+
+    counts = []
+    for run in (short, long):
+        run_page(root, run)
+        with CaptureQueriesContext(
+            connection,
+        ) as queries:
+            run_page(root, run)
+        counts.append(len(queries))
+
+    assert counts[0] == counts[1] < 16
+
+
+# --------------------------------------------------------------------------------------------------- the list
+
+
+def test_the_list_asks_a_fixed_number_of_questions_and_counts_no_further_than_it_shows(root) -> None:
+    def questions() -> list[str]:
+        with CaptureQueriesContext(connection) as queries:
+            page(root, "/admin/ravi/run/")
+        return [query["sql"] for query in queries]
+
+    waiting(user=get_user_model().objects.create_user("one"))
+    before = questions()
+    for n in range(12):
+        waiting(user=get_user_model().objects.create_user(f"user{n}"))
+    after = questions()
+
+    assert len(after) == len(before)
+    assert [sql for sql in after if "COUNT(" in sql and "ravi_run" in sql]
+    assert all("LIMIT 10000" in sql for sql in after if "COUNT(" in sql and "ravi_run" in sql)
+
+
+def test_search_and_filters_find_runs(root, driven) -> None:
+    olga = get_user_model().objects.create_user("olga")
+    mine, other = driven(["ok"], user=olga), waiting()
+
+    def found(query: str) -> set[str]:
+        html = page(root, f"/admin/ravi/run/?{query}")
+        return {run for run in (str(mine.id), str(other.id)) if f"/admin/ravi/run/{run}/change/" in html}
+
+    assert found("") == {str(mine.id), str(other.id)}
+    assert found(f"q={mine.id}") == {str(mine.id)}
+    assert found(f"q={str(mine.id)[:23]}") == {str(mine.id)}
+    assert found(f"q={mine.session_id.hex}") == {str(mine.id)}
+    assert found("q=olg") == {str(mine.id)}
+    assert found("q=nobody") == set()
+    assert found("status__exact=pending") == {str(other.id)}
+    assert found("agent=react%2Fassistant") == {str(other.id)}
+
+
+# ------------------------------------------------------------------------------------------------ the others
+
+
+def test_a_session_shows_its_turns_and_runs(root, driven) -> None:
+    first = driven(["the first answer"], "the first question")
+    driven(["the second answer"], "the second question", session=first.session_id)
+
+    text = words(page(root, f"/admin/ravi/session/{first.session_id}/change/"))
+
+    assert re.search("the first question.*the first answer.*the second question.*the second answer", text)
+    assert text.count("completed") == 2
+    assert "the first question" in page(root, "/admin/ravi/session/?q=first+question")
+
+
+def test_an_empty_session_has_a_page(root) -> None:
+    session = Session.objects.create()
+
+    assert "Nothing has been said" in page(root, f"/admin/ravi/session/{session.pk}/change/")
+
+
+def test_migrating_makes_the_catalogue(root) -> None:
+    Agent.objects.all().delete()
+    call_command("migrate", verbosity=0)
+
+    html = page(root, "/admin/ravi/agent/")
+    agent = Agent.objects.get(address="react/assistant")
+
+    assert "react/assistant" in html
+    assert "calculator, current_time, send_invoice" in html
+    assert '<td class="field-model_name">rehearsal</td>' in html
+    assert "at_most_once" in page(root, f"/admin/ravi/agent/{agent.pk}/change/")
+
+
+def test_workers_are_listed_with_how_they_do(root) -> None:
+    now = timezone.now()
+    for name, seen in (("alive:1", now), ("dead:2", now - timedelta(minutes=5))):
+        WorkerProcess.objects.create(name=name, started_at=now - timedelta(hours=1), seen_at=seen, runs=3)
+
+    text = words(page(root, "/admin/ravi/workerprocess/"))
+
+    assert re.search(r"alive:1 .*?alive .*dead:2 .*?late", text)
+    assert root.get("/admin/ravi/workerprocess/alive_3A1/change/").status_code == 302
+
+
+def test_pages_work_without_javascript_of_ours(root, driven) -> None:
+    html = run_page(root, driven([call("x"), "ok"]))
+
+    assert "<details" in html
+    ours = html[html.index('id="content-main"') : html.rindex("</main>")]
+    assert "<script" not in ours
+    assert not re.search(r"\son\w+=|style=", ours)  # nor anything that a strict content policy forbids

@@ -1,0 +1,192 @@
+"""Who may do what in the admin: look, and nothing else but cancel a run or switch an agent off."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.apps import apps
+from django.contrib import admin
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth import get_user_model
+from django.test import Client
+
+from ravi_django.models import Agent, JournalEntry, Run, WorkerProcess
+from ravi_django.runtime import catalog, events
+from ravi_django.runtime.submit import submit_once
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def run(transactional_db: None) -> Run:
+    return submit_once("react/assistant", "hi", send=lambda run_id: None)[0]
+
+
+def cancel_action(client: Client, *runs: Run, **more: Any) -> Any:
+    chosen = {"action": "cancel_runs", "_selected_action": [str(run.pk) for run in runs], **more}
+    return client.post("/admin/ravi/run/", chosen, follow=True)
+
+
+def test_every_model_of_ours_refuses_to_be_added_or_deleted_even_by_a_superuser(root, rf) -> None:
+    request = rf.get("/")
+    request.user = get_user_model().objects.get(is_superuser=True)
+    ours = [(model, found) for model, found in admin.site._registry.items() if model._meta.app_label == "ravi"]
+
+    assert {model.__name__ for model, _ in ours} == {"Run", "Session", "JournalEntry", "Agent", "WorkerProcess"}
+    for model, found in ours:
+        assert not found.has_add_permission(request), model
+        assert not found.has_delete_permission(request), model
+        assert found.has_change_permission(request) is (model is Agent), model
+        assert "delete_selected" not in found.get_actions(request), model
+
+
+def test_posting_to_read_only_pages_changes_nothing(root, driven) -> None:
+    run = driven(["ok"])
+    entry = JournalEntry.objects.filter(run=run).first()
+    before = list(Run.objects.values()), list(JournalEntry.objects.values())
+
+    for address in (
+        f"/admin/ravi/run/{run.pk}/change/",
+        f"/admin/ravi/run/{run.pk}/delete/",
+        "/admin/ravi/run/add/",
+        f"/admin/ravi/session/{run.session_id}/change/",
+        f"/admin/ravi/session/{run.session_id}/delete/",
+        f"/admin/ravi/journalentry/{entry.pk}/change/",
+        f"/admin/ravi/journalentry/{entry.pk}/delete/",
+        "/admin/ravi/journalentry/add/",
+    ):
+        assert root.post(address, {"status": "failed", "post": "yes"}).status_code == 403, address
+    root.post("/admin/ravi/run/", {"action": "delete_selected", "_selected_action": [str(run.pk)], "post": "yes"})
+
+    assert (list(Run.objects.values()), list(JournalEntry.objects.values())) == before
+
+
+@pytest.mark.parametrize("place", ["the list", "the page"])
+def test_an_operator_cancels(operator, run, place) -> None:
+    client = operator("view_run", "change_run")
+
+    if place == "the list":
+        assert b"Cancellation asked for: 1 run." in cancel_action(client, run).content
+    else:
+        assert b"Cancel run" in client.get(f"/admin/ravi/run/{run.pk}/change/").content
+        client.post(f"/admin/ravi/run/{run.pk}/cancel/")
+
+    run.refresh_from_db()
+    assert run.status == "cancelled"
+    assert run.cancel_reason == "cancelled by staff-view_run-change_run in the admin"
+    assert LogEntry.objects.get().object_id == str(run.pk)
+    assert events.page(run.id)[1], "whoever watches is told"
+
+
+def test_who_may_only_look_cannot_cancel(operator, run) -> None:
+    client = operator("view_run")
+
+    html = client.get(f"/admin/ravi/run/{run.pk}/change/").content
+    cancel_action(client, run)
+
+    assert b"Cancel run" not in html
+    assert client.post(f"/admin/ravi/run/{run.pk}/cancel/").status_code == 403
+    assert b"cancel_runs" not in client.get("/admin/ravi/run/").content
+    run.refresh_from_db()
+    assert run.status == "pending"
+
+
+def test_cancelling_twice_is_a_warning(operator, run) -> None:
+    client = operator("change_run")
+
+    cancel_action(client, run)
+
+    assert b"Ended before: 1 run." in cancel_action(client, run).content
+    assert b"had ended before" in client.post(f"/admin/ravi/run/{run.pk}/cancel/", follow=True).content
+    assert b"Cancel run" not in client.get(f"/admin/ravi/run/{run.pk}/change/").content
+
+
+def test_cancelling_needs_a_post_with_a_token_and_an_id_that_is_there(operator, run) -> None:
+    client = operator("change_run")
+    strict = Client(enforce_csrf_checks=True)
+    strict.cookies = client.cookies
+
+    assert client.get(f"/admin/ravi/run/{run.pk}/cancel/").status_code == 405
+    assert strict.post(f"/admin/ravi/run/{run.pk}/cancel/").status_code == 403
+    assert client.post("/admin/ravi/run/nonsense/cancel/").status_code == 404
+    run.refresh_from_db()
+    assert run.status == "pending"
+
+
+def test_all_runs_of_all_pages_are_not_cancelled_by_a_slip(operator, run) -> None:
+    html = cancel_action(operator("change_run"), run, select_across="1").content
+
+    assert b"a page at a time" in html
+    run.refresh_from_db()
+    assert run.status == "pending"
+
+
+def test_the_admin_is_for_staff_with_a_permission(operator, run, driven) -> None:
+    entry = JournalEntry.objects.filter(run=driven(["ok"])).first()
+    addresses = [
+        "/admin/ravi/run/",
+        f"/admin/ravi/run/{run.pk}/change/",
+        f"/admin/ravi/journalentry/{entry.pk}/change/",
+        f"/admin/ravi/session/{run.session_id}/change/",
+        "/admin/ravi/agent/",
+        "/admin/ravi/workerprocess/",
+    ]
+    plain = Client()
+    plain.force_login(get_user_model().objects.create_user("plain"))
+    viewer = operator("view_run")
+
+    assert [operator().get(address).status_code for address in addresses[:1]] == [403]
+    assert {plain.get(address).status_code for address in addresses} == {302}  # to the login page
+    assert [viewer.get(address).status_code for address in addresses] == [200, 200, 200, 403, 403, 403]
+    assert viewer.get("/admin/ravi/journalentry/").url == "/admin/ravi/run/"
+
+
+def test_what_is_not_there_is_said_so(root) -> None:
+    for address in ("/admin/ravi/run/nonsense/change/", f"/admin/ravi/run/{'0' * 32}/change/"):
+        assert root.get(address).url == "/admin/"
+
+
+def test_an_operator_switches_an_agent_off_and_nothing_else(operator) -> None:
+    catalog.sync_agents()
+    agent = Agent.objects.get(address="react/assistant")
+    spec = agent.spec
+
+    operator("view_agent", "change_agent").post(
+        f"/admin/ravi/agent/{agent.pk}/change/", {"address": "react/other", "spec": "{}", "source": "admin"}
+    )
+
+    agent.refresh_from_db()
+    assert (agent.enabled, agent.address, agent.spec, agent.source) == (False, "react/assistant", spec, "code")
+
+
+def test_the_catalogue_follows_the_code_and_leaves_the_switch_alone() -> None:
+    catalog.sync_agents()
+    Agent.objects.filter(address="react/assistant").update(enabled=False, spec={}, description="old")
+
+    assert catalog.sync_agents() == ["react/assistant"]
+    assert catalog.sync_agents() == []
+    agent = Agent.objects.get(address="react/assistant")
+    assert (agent.enabled, agent.spec["class"], agent.description) == (False, "ReActAgent", "")
+
+
+def test_an_agent_that_cannot_describe_itself_stops_no_migration(driven) -> None:
+    from ravi_django import register
+    from ravi_django.agents import ReActAgent
+    from ravi_django.testing.scripted import ScriptedModel
+
+    agent = register(ReActAgent("mute", model=ScriptedModel("hi")))
+    agent.spec = lambda: 1 / 0
+
+    catalog.sync_after_migrate("default", apps)
+
+    assert Agent.objects.get(address="react/mute").spec == {"class": "ReActAgent"}
+
+
+def test_a_worker_is_not_deleted_by_hand(root) -> None:
+    from django.utils import timezone
+
+    WorkerProcess.objects.create(name="w", started_at=timezone.now(), seen_at=timezone.now())
+
+    assert root.post("/admin/ravi/workerprocess/w/delete/", {"post": "yes"}).status_code == 403
+    assert WorkerProcess.objects.count() == 1

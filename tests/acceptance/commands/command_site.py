@@ -1,0 +1,71 @@
+"""The demo site with agents for the command tests: a settings module, and an app, in one.
+
+`RAVI_ENGINE` in the environment overrides the engine.
+"""
+
+import os
+
+from django.apps import AppConfig
+
+from project.settings import *  # noqa: F403
+from project.settings import INSTALLED_APPS, RAVI
+
+INSTALLED_APPS = [*INSTALLED_APPS, "command_site.CommandSite"]
+RAVI = {
+    **RAVI,
+    "ENGINE": os.environ.get("RAVI_ENGINE", RAVI["ENGINE"]),
+    "DRAIN_S": 1.0,
+    "HEARTBEAT_S": 0.5,
+    "SWEEP_S": 0.5,
+    "RETRY_BASE_S": 0.1,
+}
+
+
+class CommandSite(AppConfig):
+    name = "command_site"
+
+    def ready(self) -> None:
+        import asyncio
+
+        from ravi_django import register
+        from ravi_django.agents import ReActAgent
+        from ravi_django.kernel import DeterminismError, ModelError, TextBlock, TransientError
+        from ravi_django.testing.scripted import ScriptedModel
+
+        async def slow(messages: object, options: object) -> str:
+            await asyncio.sleep(120)
+            return "at last"
+
+        def flaky(messages: object, options: object) -> object:
+            flaky.calls += 1
+            return TransientError("overloaded, come back later") if flaky.calls == 1 else "better now"
+
+        flaky.calls = 0
+
+        class Quiet:
+            """Streams nothing and calls no model."""
+
+            from ravi_django.kernel import AgentId
+
+            id = AgentId("plain", "quiet")
+
+            async def run(self, ctx: object, inbox: object) -> str:
+                return "said in the end"
+
+        class Drifted:
+            from ravi_django.kernel import AgentId
+
+            id = AgentId("plain", "drifted")
+
+            async def run(self, ctx: object, inbox: object) -> str:
+                raise DeterminismError("the code no longer fits")
+
+        for key, script in {
+            "slow": [slow],
+            "refused": [ModelError("no such key: sk-nothing", type="AuthenticationError")],
+            "flaky": [flaky],
+            "rude": [[TextBlock(text="red \x1b[31malert\x1b[0m\x07 done")]],
+        }.items():
+            register(ReActAgent(key, model=ScriptedModel(script)))
+        register(Quiet())
+        register(Drifted())

@@ -1,0 +1,81 @@
+"""`manage.py ravi_doctor`: each thing that is wrong, and its mend."""
+
+from __future__ import annotations
+
+import pytest
+
+from project.services import free_port
+
+pytestmark = pytest.mark.timeout(180)
+
+
+def test_a_site_where_all_is_well(inline_site) -> None:
+    with inline_site.managed("ravi_worker") as worker:
+        assert worker.says("serves"), worker.text
+
+        done = inline_site.manage("ravi_doctor")
+
+    assert done.returncode == 0, done.stdout
+    lines = done.stdout.splitlines()
+    assert all(line.startswith("ok ") for line in lines[:-1]), done.stdout
+    assert lines[-1] == f"ravi_doctor: ok={len(lines) - 1} warnings=0 errors=0"
+    for named in (
+        "settings:",
+        "database:",
+        "migrations:",
+        "agents: plain/drifted",
+        "model:",
+        "events:",
+        "worker:",
+        "sweep:",
+    ):
+        assert named in done.stdout
+
+
+def test_a_database_without_tables(sqlite_site, tmp_path) -> None:
+    done = sqlite_site.with_(DATABASE_URL=f"sqlite:///{tmp_path}/new.sqlite3").manage("ravi_doctor")
+
+    assert done.returncode == 1
+    assert "error    migrations: not applied: ravi.0001_initial" in done.stdout
+    assert "mend: manage.py migrate" in done.stdout
+
+
+def test_a_database_that_is_not_there(postgres_site) -> None:
+    address = f"postgres://nobody:nothing@127.0.0.1:{free_port()}/none"
+
+    done = postgres_site.with_(DATABASE_URL=address).manage("ravi_doctor")
+
+    assert done.returncode == 1
+    assert "error    database: OperationalError" in done.stdout
+    assert "mend: start it, or see to DATABASES" in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def test_nobody_works_and_redis_is_gone(postgres_site) -> None:
+    done = postgres_site.with_(REDIS_URL=f"redis://127.0.0.1:{free_port()}/0").manage("ravi_doctor")
+
+    assert done.returncode == 1
+    for name in ("broker", "channel_layer", "events", "worker"):
+        assert f"error    {name}: " in done.stdout
+    assert "mend: celery -A <site> worker -P threads -c 200" in done.stdout
+
+
+def test_a_model_without_its_key(sqlite_site) -> None:
+    absent = sqlite_site.with_(RAVI_MODEL="openai/gpt-4o", OPENAI_API_KEY="")
+    present = sqlite_site.with_(RAVI_MODEL="openai/gpt-4o", OPENAI_API_KEY="sk-something")
+
+    missing, there = absent.manage("ravi_doctor").stdout, present.manage("ravi_doctor").stdout
+
+    assert "error    model: RAVI_MODEL is openai/gpt-4o, and its key is not here" in missing
+    assert "mend: set OPENAI_API_KEY" in missing
+    assert "ok       model: RAVI_MODEL is openai/gpt-4o" in there
+    assert "sk-something" not in there
+
+
+def test_settings_that_the_checks_complain_of(sqlite_site) -> None:
+    """The inline engine's settings under celery: no broker, no layer that reaches another process."""
+    done = sqlite_site.with_(RAVI_ENGINE="celery").manage("ravi_doctor")
+
+    assert "warning  ravi.W001" in done.stdout
+    assert "warning  ravi.W002" in done.stdout
+    assert "mend: CHANNEL_LAYERS =" in done.stdout

@@ -1,0 +1,181 @@
+"""`manage.py ravi_run`."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from uuid import uuid4
+
+import pytest
+
+from project.process import wait_until
+
+pytestmark = pytest.mark.timeout(180)
+
+
+def test_it_shows_tool_calls_and_the_answer(inline_site) -> None:
+    done = inline_site.manage("ravi_run", "react/assistant", "What is 6 * 7?")
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0].startswith('→ calculator {"expression"')
+    assert done.stdout.splitlines()[1] == "← calculator: 42"
+    assert "42" in done.stdout.splitlines()[2]
+    assert len(done.stdout.splitlines()) == 3
+
+
+def test_json_is_a_frame_a_line_and_the_run_last(inline_site) -> None:
+    done = inline_site.manage("ravi_run", "react/assistant", "What is 6 * 7?", "--json")
+
+    assert done.returncode == 0, done.stderr
+    *frames, run = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [frame["seq"] for frame in frames] == list(range(1, len(frames) + 1))
+    assert frames[-1]["type"] == "stream.done"
+    assert {frame["run"] for frame in frames} == {run["id"]}
+    assert (run["status"], run["agent"], run["error"]) == ("completed", "react/assistant", None)
+    assert "".join(frame["text"] for frame in frames if frame["type"] == "text.delta") == run["output"]
+    assert inline_site.run(run["id"])[0] == "completed"
+
+
+def test_a_failed_run_ends_with_1_and_the_providers_words(sqlite_site) -> None:
+    done = sqlite_site.manage("ravi_run", "react/refused", "hi")
+    as_json = sqlite_site.manage("ravi_run", "react/refused", "hi", "--json")
+
+    assert (done.returncode, as_json.returncode) == (1, 1)
+    assert "AuthenticationError: no such key: sk-nothing" in done.stderr
+    run = json.loads(as_json.stdout.splitlines()[-1])
+    assert run["error"] == {"type": "AuthenticationError", "message": "no such key: sk-nothing"}
+
+
+def test_a_blocked_run_is_not_waited_for(sqlite_site) -> None:
+    done = sqlite_site.manage("ravi_run", "plain/drifted", "hi")
+
+    assert done.returncode == 1
+    assert "is blocked: Determinism" in done.stderr
+    assert "the code no longer fits" in done.stderr
+
+
+def test_a_retry_is_told_of(sqlite_site) -> None:
+    done = sqlite_site.manage("ravi_run", "react/flaky", "hi")
+
+    assert (done.returncode, done.stdout) == (0, "better now\n")
+    assert "retried: TransientError: overloaded, come back later" in done.stderr
+
+
+def test_an_agent_that_streams_nothing_has_its_output_shown(sqlite_site) -> None:
+    done = sqlite_site.manage("ravi_run", "plain/quiet", "hi")
+
+    assert (done.returncode, done.stdout) == (0, "said in the end\n")
+
+
+def test_escape_sequences_of_a_model_do_not_reach_the_terminal(sqlite_site) -> None:
+    done = sqlite_site.manage("ravi_run", "react/rude", "hi")
+
+    assert done.stdout == "red [31malert[0m done\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["react/nobody", "hi"], "no agent is registered as 'react/nobody'"),
+        (["nonsense", "hi"], "nonsense"),
+        (["react/assistant", "  "], "must not be empty"),
+        (["react/assistant", "x" * 120_000 + "é" * 80_000], "the limit is 262144"),
+        (["react/assistant"], "required: text"),
+        (["react/assistant", "hi", "--session", "17"], "a session's id is a UUID"),
+        (["react/assistant", "hi", "--session", str(uuid4())], "there is no session"),
+        (["react/assistant", "hi", "--user", "nobody"], "there is no user 'nobody'"),
+        (["react/assistant", "hi", "--what"], "unrecognized arguments"),
+    ],
+)
+def test_bad_usage_ends_with_2_and_writes_nothing(sqlite_site, arguments, words) -> None:
+    before = sqlite_site.rows("SELECT count(*) FROM ravi_run"), sqlite_site.rows("SELECT count(*) FROM ravi_session")
+
+    done = sqlite_site.manage("ravi_run", *arguments) if len(str(arguments)) < 10**5 else _long(sqlite_site, arguments)
+
+    assert done.returncode == 2, done.stderr
+    assert words in done.stderr
+    assert not done.stdout
+    after = sqlite_site.rows("SELECT count(*) FROM ravi_run"), sqlite_site.rows("SELECT count(*) FROM ravi_session")
+    assert after == before
+
+
+def _long(site, arguments) -> subprocess.CompletedProcess[str]:
+    """One argument of a command line has at most 128 KiB on Linux: as a caller from Python then."""
+    agent, text = arguments
+    line = ["manage.py", "ravi_run", agent]
+    code = (
+        "import django; django.setup()\n"
+        "from django.core.management import ManagementUtility\n"
+        f"ManagementUtility([*{line!r}, {text[0]!r} * 120_000 + {text[-1]!r} * 80_000]).execute()"
+    )
+    return site._run([sys.executable, "-c", code], 60)
+
+
+def test_a_session_goes_on_and_belongs_to_its_owner(sqlite_site) -> None:
+    sqlite_site.python(
+        "from django.contrib.auth import get_user_model as users\n"
+        "for name in ('olga', 'stranger'): users().objects.get_or_create(username=name)"
+    )
+    first = json.loads(
+        sqlite_site.manage("ravi_run", "react/assistant", "hello", "--user", "olga", "--json").stdout.splitlines()[-1]
+    )
+
+    again = sqlite_site.manage("ravi_run", "react/assistant", "hello again", "--session", first["session"], "--json")
+    stranger = sqlite_site.manage(
+        "ravi_run", "react/assistant", "hi", "--session", first["session"], "--user", "stranger"
+    )
+
+    second = json.loads(again.stdout.splitlines()[-1])
+    assert (again.returncode, second["session"]) == (0, first["session"])
+    assert stranger.returncode == 2
+    key = first["session"].replace("-", "")
+    owners = sqlite_site.rows(
+        f"SELECT username FROM ravi_run r JOIN auth_user u ON u.id = r.owner_id WHERE session_id = '{key}'"
+    )
+    assert owners == [("olga",), ("olga",)]
+    assert sqlite_site.rows(f"SELECT count(*) FROM ravi_turn WHERE session_id = '{key}'") == [(4,)]
+
+
+def test_ctrl_c_leaves_the_run_and_says_where_it_is(inline_site) -> None:
+    with inline_site.managed("ravi_run", "react/slow", "hi", "--json") as command:
+        assert command.says('"thinking"'), command.text
+        run_id = json.loads(command.text.splitlines()[0])["run"]
+
+        command.process.send_signal(signal.SIGINT)
+
+        assert command.process.wait(15) == 130
+        assert f"Run {run_id} goes on" in command.text
+        assert f"cancel: POST /ravi/runs/{run_id}/cancel/" in command.text
+    assert inline_site.run(run_id) == ("pending", None, "")
+    inline_site.python(f"from ravi_django.runtime.cancel import cancel; cancel('{run_id}', 'done with it')")
+
+
+def test_a_reader_that_goes_away_ends_it_quietly(sqlite_site) -> None:
+    done = sqlite_site._run(
+        ["bash", "-o", "pipefail", "-c", f"{sys.executable} manage.py ravi_run react/assistant hi --json | head -1"], 60
+    )
+
+    assert done.stdout.count("\n") == 1
+    assert "Traceback" not in done.stderr
+
+
+def test_with_celery_the_workers_drive_it_and_ctrl_c_does_not_stop_them(postgres_site) -> None:
+    celery = [sys.executable, "-m", "celery", "-A", "project", "worker", "-P", "threads", "-c", "4", "-l", "WARNING"]
+    with postgres_site.background(*celery) as worker:
+        alive = "SELECT count(*) FROM ravi_workerprocess"
+        assert wait_until(lambda: postgres_site.rows(alive) == [(1,)], 30), worker.text
+
+        done = postgres_site.manage("ravi_run", "react/assistant", "What is 6 * 7?")
+        with postgres_site.managed("ravi_run", "react/slow", "hi", "--json") as command:
+            assert command.says('"thinking"'), command.text
+            run_id = json.loads(command.text.splitlines()[0])["run"]
+            command.process.send_signal(signal.SIGINT)
+            ended = command.process.wait(15)
+
+        assert (done.returncode, "42" in done.stdout) == (0, True), done.stderr
+        assert ended == 130
+        assert postgres_site.run(run_id)[0] == "running"
+        postgres_site.python(f"from ravi_django.runtime.cancel import cancel; cancel('{run_id}', 'done with it')")
+        assert wait_until(lambda: postgres_site.run(run_id)[0] == "cancelled", 15)

@@ -1,0 +1,88 @@
+"""`manage.py ravi_worker` and `ravi_sweep`."""
+
+from __future__ import annotations
+
+import re
+import signal
+
+import pytest
+
+from project.process import wait_until
+
+pytestmark = pytest.mark.timeout(180)
+
+
+def test_a_worker_finds_runs_that_other_processes_submit_and_stops_when_asked(inline_site) -> None:
+    early = inline_site.submit("react/assistant", "What is 6 * 7?")
+    with inline_site.managed("ravi_worker") as worker:
+        assert worker.says("ravi_worker "), worker.text
+        first_line = worker.text.splitlines()[0]
+        late = inline_site.submit("react/assistant", "What is 6 * 8?")
+
+        assert wait_until(lambda: inline_site.run(early)[0] == inline_site.run(late)[0] == "completed", 20), worker.text
+        worker.process.terminate()
+
+        assert worker.process.wait(15) == 0, worker.text
+    assert "serves plain/drifted, plain/quiet, react/assistant" in first_line
+    assert worker.text.splitlines()[1:] == ["ravi_worker: draining 0 runs, for up to 1 s", "ravi_worker: stopped"]
+    assert ("42" in inline_site.run(early)[1], "48" in inline_site.run(late)[1]) == (True, True)
+    assert inline_site.rows("SELECT name FROM ravi_workerprocess") == []
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+def test_an_asked_worker_gives_open_runs_back(inline_site, sent) -> None:
+    inline_site.empty()
+    run_id = inline_site.submit("react/slow")
+    with inline_site.managed("ravi_worker") as worker:
+        held = "SELECT runs FROM ravi_workerprocess"
+        assert wait_until(lambda: inline_site.rows(held) == [(1,)], 20), worker.text
+
+        worker.process.send_signal(sent)
+
+        assert worker.process.wait(15) == 0, worker.text
+        assert "draining 1 run, for up to 1 s" in worker.text
+    assert inline_site.run(run_id) == ("pending", None, "")
+    inline_site.empty()
+
+
+def test_a_second_signal_ends_it_at_once(sqlite_site) -> None:
+    site = sqlite_site
+    site.empty()
+    run_id = site.submit("react/slow")
+    with site.managed("ravi_worker") as worker:
+        assert wait_until(lambda: site.run(run_id)[0] == "running", 20), worker.text
+        worker.process.terminate()
+        assert worker.says("draining"), worker.text
+
+        worker.process.terminate()
+
+        assert worker.process.wait(0.9) == -signal.SIGTERM
+    site.empty()
+
+
+def test_a_worker_without_tables_says_what_to_do(sqlite_site, tmp_path) -> None:
+    done = sqlite_site.with_(DATABASE_URL=f"sqlite:///{tmp_path}/new.sqlite3").manage("ravi_worker")
+
+    assert done.returncode == 1
+    assert "manage.py migrate" in done.stderr
+
+
+def test_a_sweep_says_what_it_did(postgres_site) -> None:
+    postgres_site.empty()
+    postgres_site.submit("react/assistant")
+
+    first, second = postgres_site.manage("ravi_sweep"), postgres_site.manage("ravi_sweep")
+
+    assert (first.returncode, first.stdout) == (0, "ravi_sweep: hinted=1 promoted=0 published=0\n"), first.stderr
+    assert re.fullmatch(r"ravi_sweep: hinted=[01] promoted=0 published=0\n", second.stdout)
+
+
+def test_a_sweep_of_an_inline_site_begins_nothing(sqlite_site) -> None:
+    sqlite_site.empty()
+    run_id = sqlite_site.submit("react/assistant")
+
+    done = sqlite_site.manage("ravi_sweep")
+
+    assert "hinted=1" in done.stdout
+    assert "manage.py ravi_worker drives them" in done.stdout
+    assert sqlite_site.run(run_id)[0] == "pending"

@@ -1,0 +1,99 @@
+"""Imports are inside: when this is loaded, Django's settings are not there yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from live_site import PacedModel, Server
+
+    from ravi_django.models import Run
+
+
+@pytest.fixture
+def paced() -> Iterator[PacedModel]:
+    """The model of the agent react/paced."""
+    from live_site import PacedModel
+
+    from ravi_django import register
+    from ravi_django.agents import ReActAgent
+    from ravi_django.runtime import registry
+
+    model = PacedModel([f"w{number} " for number in range(12)])
+    agent = register(ReActAgent("paced", model=model))
+    yield model
+    model.let_all()
+    registry.unregister(agent.id)
+
+
+@pytest.fixture
+def demo(transactional_db: None) -> Any:
+    from django.contrib.auth import get_user_model
+
+    return get_user_model().objects.create_user("demo")  # no password: hashing one is slow
+
+
+@pytest.fixture
+def stranger(transactional_db: None) -> Any:
+    from django.contrib.auth import get_user_model
+
+    return get_user_model().objects.create_user("stranger")
+
+
+@pytest.fixture
+def worker(transactional_db: None, settings: Any) -> Iterator[Any]:
+    """Drives whatever is submitted, in this process."""
+    from ravi_django.runtime.database import forget_readers
+    from ravi_django.runtime.worker import close_worker, get_worker
+
+    settings.RAVI = {**settings.RAVI, "ENGINE": "inline", "HEARTBEAT_S": 0.2, "LEASE_S": 5.0}
+    yield get_worker()
+    close_worker()
+    forget_readers(close=True)
+
+
+@pytest.fixture
+def server(transactional_db: None) -> Iterator[Server]:
+    from live_site import Server
+
+    from ravi_django.runtime.database import forget_readers
+
+    running = Server()
+    running.start()
+    yield running
+    running.stop()
+    forget_readers(close=True)
+
+
+@pytest.fixture
+def ticket() -> Callable[[Any], str]:
+    from ravi_django.runtime import tickets
+
+    return lambda user: tickets.issue(user)[0]
+
+
+@pytest.fixture
+def cookie() -> Callable[[Any], str]:
+    """The Cookie header of a logged-in browser."""
+    from django.test import Client
+
+    def log_in(user: Any) -> str:
+        client = Client()
+        client.force_login(user)
+        return f"sessionid={client.cookies['sessionid'].value}"
+
+    return log_in
+
+
+@pytest.fixture
+def submitted(demo: Any) -> Callable[..., Run]:
+    """A run that nobody drives, unless there is a worker."""
+    from ravi_django.runtime.submit import submit_once
+
+    def submit(agent: str = "react/assistant", text: str = "hi", send: Any = None, **options: Any) -> Run:
+        return submit_once(agent, text, **{"user": demo, **options}, send=send)[0]
+
+    return submit

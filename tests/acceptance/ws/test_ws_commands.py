@@ -1,0 +1,221 @@
+"""What a client says on a socket, and what it is answered."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from websockets.exceptions import ConnectionClosed
+
+from project.process import wait_until
+from ravi_django.models import Agent, Run, Turn
+from ravi_django.runtime import store
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def until(client: Any, *types: str) -> list[dict[str, Any]]:
+    """The frames up to and with the first of one of these types."""
+    frames = [json.loads(client.recv(timeout=10))]
+    while frames[-1]["type"] not in types:
+        frames.append(json.loads(client.recv(timeout=10)))
+    return frames
+
+
+@pytest.fixture
+def opened(server, demo, ticket) -> Any:
+    return lambda kind, key, tail="", user=demo: server.connect(f"/ws/ravi/{kind}/{key}/?ticket={ticket(user)}{tail}")
+
+
+def test_cancel_ends_a_running_run(worker, opened, paced, submitted) -> None:
+    run = submitted("react/paced")
+    with opened("runs", run.id) as client:
+        paced.let()
+        until(client, "text.delta")
+
+        client.send('{"type": "cancel"}')
+        answer = until(client, "accepted")[-1]
+        last = until(client, "stream.done")[-1]
+
+    assert answer == {"type": "accepted", "run": str(run.id)}
+    assert last["reason"] == "cancelled"
+    run.refresh_from_db()
+    assert run.status == "cancelled"
+    assert run.cancel_reason == "cancelled by demo"
+
+
+def test_cancel_ends_a_waiting_run_and_its_stream_at_once(opened, submitted) -> None:
+    run = submitted(send=lambda run_id: None)
+    with opened("runs", run.id) as client:
+        client.send('{"type": "cancel"}')
+
+        frames = until(client, "stream.done")
+
+    assert frames[-1]["reason"] == "cancelled"
+    assert Run.objects.get(id=run.id).status == "cancelled"
+
+
+def test_cancel_starts_the_run_that_was_queued_behind(worker, opened, paced, submitted) -> None:
+    first = submitted("react/paced", send=lambda run_id: None)
+    queued = submitted("react/paced", session=first.session_id)
+    assert queued.status == "queued"
+    paced.let_all()
+
+    with opened("runs", first.id) as client:
+        client.send('{"type": "cancel"}')
+        until(client, "stream.done")
+
+    assert wait_until(lambda: Run.objects.get(id=queued.id).status == "completed", 10)
+
+
+def test_a_message_becomes_the_next_run_of_the_session(worker, opened, submitted, demo) -> None:
+    run = submitted("react/assistant", "hello")
+    with opened("runs", run.id) as client:
+        client.send(json.dumps({"type": "message", "text": "What is 6 * 7?"}))
+        frames = until(client, "accepted")
+        new = Run.objects.get(id=frames[-1]["run"])
+        if "stream.done" not in [frame["type"] for frame in frames]:
+            until(client, "stream.done")
+
+    assert (new.session_id, new.agent, new.owner) == (run.session_id, "react/assistant", demo)
+    assert wait_until(lambda: Run.objects.get(id=new.id).status == "completed", 10)
+    assert "42" in Run.objects.get(id=new.id).output
+    assert set(Turn.objects.values_list("run", flat=True)) == {run.id, new.id}
+
+
+@pytest.mark.parametrize(
+    ("sent", "code", "field"),
+    [
+        ("nonsense", "invalid_input", None),
+        ("[]", "invalid_input", None),
+        ("{}", "invalid_input", "type"),
+        ('{"type": "dance"}', "invalid_input", "type"),
+        ('{"type": ["cancel"]}', "invalid_input", "type"),
+        ('{"type": "message"}', "invalid_input", "text"),
+        ('{"type": "message", "text": 7}', "invalid_input", "text"),
+        ('{"type": "message", "text": "  "}', "invalid_input", "input"),
+        ('{"type": "message", "text": "hi", "user": 1}', "invalid_input", "user"),
+        ('{"type": "cancel", "run": "other"}', "invalid_input", "run"),
+        ("[" * 100_000, "invalid_input", None),
+        (b"\x00\x01", "invalid_input", None),
+        (json.dumps({"type": "message", "text": "é" * 140_000}), "too_large", "input"),
+        (json.dumps({"type": "message", "text": "x" * 2_000_000}), "too_large", None),
+    ],
+)
+def test_a_bad_frame_is_answered_and_changes_nothing(opened, submitted, sent, code, field) -> None:
+    run = submitted(send=lambda run_id: None)
+    with opened("runs", run.id) as client:
+        client.send(sent)
+        answer = json.loads(client.recv(timeout=10))
+        client.send('{"type": "cancel"}')  # the socket is still there
+        until(client, "stream.done")
+
+    assert (answer["type"], answer["code"], answer.get("field")) == ("error", code, field)
+    assert answer["message"]
+    assert "seq" not in answer
+    assert Run.objects.count() == 1
+
+
+def test_cancelling_what_has_ended_is_a_conflict(opened, submitted, monkeypatch) -> None:
+    run = submitted(send=lambda run_id: None)
+    with opened("runs", run.id) as client:
+        store.request_cancel(run.id, "by somebody else")
+
+        client.send('{"type": "cancel"}')
+        answer = json.loads(client.recv(timeout=10))
+
+    assert (answer["type"], answer["code"]) == ("error", "illegal_transition")
+
+
+def test_a_disabled_agent_takes_no_message(opened, submitted) -> None:
+    run = submitted(send=lambda run_id: None)
+    Agent.objects.update_or_create(address="react/assistant", defaults={"enabled": False})
+    with opened("runs", run.id) as client:
+        client.send('{"type": "message", "text": "hi"}')
+        answer = json.loads(client.recv(timeout=10))
+
+    assert (answer["code"], answer["field"]) == ("not_found", "agent")
+    assert Run.objects.count() == 1
+
+
+def test_somebody_locked_out_meanwhile_has_no_say(opened, submitted, demo) -> None:
+    run = submitted(send=lambda run_id: None)
+    with opened("runs", run.id) as client:
+        client.send("hello?")
+        until(client, "error")  # it is open
+        demo.is_active = False
+        demo.save()
+
+        client.send('{"type": "cancel"}')
+
+        with pytest.raises(ConnectionClosed):
+            client.recv(timeout=10)
+        assert client.close_code == 4401
+    assert Run.objects.get(id=run.id).status == "pending"
+
+
+# ---------------------------------------------------------------------------------------------- session sockets
+
+
+def test_a_session_socket_goes_from_run_to_run(worker, opened, paced, submitted) -> None:
+    run = submitted("react/paced")
+    paced.let(12)
+    with opened("sessions", run.session_id) as client:
+        first = until(client, "stream.done")
+        client.send('{"type": "message", "text": "again"}')
+        new = until(client, "accepted")[-1]["run"]
+        paced.let_all()
+        second = until(client, "stream.done")
+        third = submitted("react/paced", session=run.session_id)
+        others = until(client, "stream.done")
+
+    for frames, key in ((first, run.id), (second, new), (others, third.id)):
+        assert {frame["run"] for frame in frames} == {str(key)}
+        assert [frame["seq"] for frame in frames] == list(range(1, len(frames) + 1))
+
+
+def test_a_session_socket_begins_with_the_oldest_active_run(worker, opened, paced, submitted) -> None:
+    ended = submitted("react/assistant")
+    assert wait_until(lambda: Run.objects.get(id=ended.id).is_terminal, 10)
+    active = submitted("react/paced", session=ended.session_id)
+    queued = submitted("react/paced", session=ended.session_id)
+
+    with opened("sessions", ended.session_id) as client:
+        frames = until(client, "progress")
+        paced.let_all()
+        frames += until(client, "stream.done") + until(client, "stream.done")
+
+    assert list(dict.fromkeys(frame["run"] for frame in frames)) == [str(active.id), str(queued.id)]
+
+
+def test_a_session_socket_comes_back_where_it_was(worker, opened, paced, submitted) -> None:
+    run = submitted("react/paced")
+    paced.let(12)
+    with opened("sessions", run.session_id) as client:
+        seen = until(client, "text.delta")
+    assert wait_until(lambda: Run.objects.get(id=run.id).is_terminal, 10)
+    later = submitted("react/paced", session=run.session_id)
+    paced.let_all()
+    assert wait_until(lambda: Run.objects.get(id=later.id).is_terminal, 10)
+
+    with opened("sessions", run.session_id, f"&run={run.id}&after={seen[-1]['seq']}") as client:
+        rest = until(client, "stream.done")
+        more = until(client, "stream.done")
+
+    assert [frame["seq"] for frame in seen + rest] == list(range(1, len(seen + rest) + 1))
+    assert {frame["run"] for frame in rest} == {str(run.id)}
+    assert {frame["run"] for frame in more} == {str(later.id)}
+    assert more[0]["seq"] == 1
+
+
+def test_an_idle_session_has_nothing_to_cancel(worker, opened, submitted) -> None:
+    run = submitted()
+    with opened("sessions", run.session_id) as client:
+        until(client, "stream.done")
+
+        def conflict() -> bool:  # the socket may not have moved on from the ended run yet: the same answer
+            client.send('{"type": "cancel"}')
+            return json.loads(client.recv(timeout=10))["code"] == "conflict"
+
+        assert wait_until(conflict, 5)

@@ -1,0 +1,213 @@
+"""Who does not get in, and how a socket says so: accepted first, then closed with the code."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+from urllib.parse import unquote, urlsplit
+from uuid import uuid4
+
+import pytest
+from asgiref.sync import sync_to_async
+from asgiref.testing import ApplicationCommunicator  # channels.testing wants daphne installed
+from channels.routing import URLRouter
+from django.utils import timezone
+from websockets.exceptions import ConnectionClosed
+
+from ravi_django.models import Ticket
+from ravi_django.routing import websocket_urlpatterns
+from ravi_django.runtime import publish
+from ravi_django.runtime.cancel import cancel
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+OUR_ORIGIN = [(b"origin", b"http://localhost:8000")]
+
+
+@pytest.fixture(autouse=True)
+def _close_readers() -> Any:
+    from ravi_django.runtime.database import forget_readers
+
+    yield
+    forget_readers(close=True)
+
+
+async def code_of(path: str, *, user: Any = None, headers: Any = OUR_ORIGIN) -> tuple[int, list[dict[str, Any]]]:
+    """The close code and what was sent before it."""
+    address = urlsplit(path)
+    scope = {
+        "type": "websocket",
+        "path": unquote(address.path),
+        "query_string": address.query.encode(),
+        "headers": headers,
+        **({"user": user} if user else {}),
+    }
+    socket = ApplicationCommunicator(URLRouter(websocket_urlpatterns), scope)
+    await socket.send_input({"type": "websocket.connect"})
+    said = [await socket.receive_output(timeout=5)]
+    assert said[0]["type"] == "websocket.accept", "browsers cannot see the code of a refused handshake"
+    while said[-1]["type"] != "websocket.close":
+        said.append(await socket.receive_output(timeout=5))
+    await socket.send_input({"type": "websocket.disconnect", "code": said[-1]["code"]})
+    await socket.wait(timeout=5)
+    return said[-1]["code"], said[1:-1]
+
+
+@pytest.fixture
+def run(submitted) -> Any:
+    """A run that has ended, so that an open socket closes by itself."""
+    found = submitted(send=lambda run_id: None)
+    cancel(found.id, "ended for the test")
+    return found
+
+
+@pytest.mark.asyncio
+async def test_nobody(run) -> None:
+    assert await code_of(f"/ws/ravi/runs/{run.id}/") == (4401, [])
+
+
+@pytest.mark.asyncio
+async def test_a_logged_in_user_on_a_page_of_ours(run, demo) -> None:
+    code, frames = await code_of(f"/ws/ravi/runs/{run.id}/", user=demo)
+
+    assert code == 1000
+    assert frames
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [],
+        [(b"origin", b"https://evil.example")],
+        [(b"origin", b"null")],
+        [(b"origin", b"http://[bad")],
+        [(b"origin", b"")],
+        [*OUR_ORIGIN, (b"origin", b"https://evil.example")],
+    ],
+)
+async def test_a_cookie_from_elsewhere(run, demo, headers) -> None:
+    assert await code_of(f"/ws/ravi/runs/{run.id}/", user=demo, headers=headers) == (4403, [])
+
+
+@pytest.mark.asyncio
+async def test_a_missing_origin_is_refused_where_any_host_is_allowed(run, demo, settings) -> None:
+    settings.ALLOWED_HOSTS = ["*"]
+
+    assert (await code_of(f"/ws/ravi/runs/{run.id}/", user=demo, headers=[]))[0] == 4403
+    assert (await code_of(f"/ws/ravi/runs/{run.id}/", user=demo))[0] == 1000
+
+
+@pytest.mark.asyncio
+async def test_a_ticket_needs_no_origin_and_works_once(run, demo, ticket) -> None:
+    address = f"/ws/ravi/runs/{run.id}/?ticket={await sync_to_async(ticket)(demo)}"
+
+    assert (await code_of(address, headers=[]))[0] == 1000
+    assert await code_of(address, headers=[]) == (4401, [])
+
+
+@pytest.mark.asyncio
+async def test_of_two_that_come_with_one_ticket_at_once_one_gets_in(run, demo, ticket) -> None:
+    address = f"/ws/ravi/runs/{run.id}/?ticket={await sync_to_async(ticket)(demo)}"
+
+    codes = await asyncio.gather(*(code_of(address) for _ in range(4)))
+
+    assert sorted(code for code, _ in codes) == [1000, 4401, 4401, 4401]
+
+
+@pytest.mark.asyncio
+async def test_an_old_ticket(run, demo, ticket) -> None:
+    address = f"/ws/ravi/runs/{run.id}/?ticket={await sync_to_async(ticket)(demo)}"
+    await Ticket.objects.aupdate(expires_at=timezone.now() - timedelta(seconds=1))
+
+    assert await code_of(address) == (4401, [])
+
+
+@pytest.mark.asyncio
+async def test_a_ticket_of_a_user_who_was_locked_out(run, demo, ticket) -> None:
+    address = f"/ws/ravi/runs/{run.id}/?ticket={await sync_to_async(ticket)(demo)}"
+    demo.is_active = False
+    await demo.asave()
+
+    assert await code_of(address) == (4401, [])
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("ticket", ["", "nonsense", "%00", "%F0%9F%8E%AB"])
+async def test_a_made_up_ticket_is_not_helped_by_a_cookie(run, demo, ticket) -> None:
+    assert await code_of(f"/ws/ravi/runs/{run.id}/?ticket={ticket}", user=demo) == (4401, [])
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("kind", ["runs", "sessions"])
+async def test_what_belongs_to_somebody_else_is_not_there(run, stranger, kind) -> None:
+    target = run.id if kind == "runs" else run.session_id
+
+    assert await code_of(f"/ws/ravi/{kind}/{target}/", user=stranger) == (4404, [])
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "path",
+    [
+        f"runs/{uuid4()}/",
+        "runs/17/",
+        "runs/{{01a1feeb-2f96-704d-822f-1aec322d8d0d}}/",
+        f"sessions/{uuid4()}/",
+        "sessions/%00/",
+        "nothing/",
+        "",
+    ],
+)
+async def test_what_is_not_there(demo, path) -> None:
+    assert await code_of(f"/ws/ravi/{path}", user=demo) == (4404, [])
+
+
+@pytest.mark.asyncio
+async def test_a_run_of_another_session_does_not_open_this_one(run, submitted, demo) -> None:
+    other = await sync_to_async(submitted)(send=lambda run_id: None)
+
+    assert await code_of(f"/ws/ravi/sessions/{run.session_id}/?run={other.id}", user=demo) == (4404, [])
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("after", ["x", "-1", "1.5", "", "%D9%A3", "9" * 19, "1" * 5000])
+async def test_a_bad_after_is_explained_and_closed(run, demo, after) -> None:
+    code, frames = await code_of(f"/ws/ravi/runs/{run.id}/?after={after}", user=demo)
+
+    assert code == 4400
+    assert [frame["text"].split('"message"')[0] for frame in frames] == ['{"type":"error","code":"invalid_input",']
+
+
+@pytest.mark.asyncio
+async def test_a_superuser_sees_every_run(run, stranger) -> None:
+    stranger.is_superuser = True
+
+    assert (await code_of(f"/ws/ravi/runs/{run.id}/", user=stranger))[0] == 1000
+
+
+@pytest.mark.asyncio
+async def test_a_buffer_that_is_away_asks_for_another_try(run, demo, monkeypatch) -> None:
+    def away(*args: Any) -> Any:
+        raise ConnectionError("the event buffer is away")
+
+    monkeypatch.setattr("ravi_django.runtime.events.page", away)
+
+    code, frames = await code_of(f"/ws/ravi/runs/{run.id}/", user=demo)
+
+    assert code == 1011
+    assert '"unavailable"' in frames[0]["text"]
+
+
+def test_over_a_real_server_a_cookie_opens_and_a_foreign_page_does_not(server, run, demo, cookie) -> None:
+    headers = {"Cookie": cookie(demo)}
+    publish.republish(str(run.id))
+
+    with server.connect(f"/ws/ravi/runs/{run.id}/", additional_headers=headers, origin="http://localhost") as ours:
+        assert '"stream.done"' in list(ours)[-1]
+        assert ours.close_code == 1000
+    with server.connect(f"/ws/ravi/runs/{run.id}/", additional_headers=headers, origin="http://evil.example") as evil:
+        with pytest.raises(ConnectionClosed):
+            evil.recv(timeout=5)
+        assert evil.close_code == 4403
