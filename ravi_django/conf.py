@@ -10,7 +10,7 @@ from django.core.exceptions import ImproperlyConfigured
 DEFAULTS: dict[str, Any] = {
     # How submitted runs start: "celery" sends a hint to the broker, "inline" drives them in this process.
     "ENGINE": "celery",
-    # Names this deployment's code; a run whose journal does not fit goes back for a worker of another release.
+    # Names this deployment's code: kept on the runs it wrote and on its worker processes.
     "RELEASE": "",
     # --- leases, seconds
     "LEASE_S": 30.0,

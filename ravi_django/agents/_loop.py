@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic_core import to_json
 
+from ravi_django.agents._task import _task_turns
 from ravi_django.agents.context import ContextConfig
 from ravi_django.agents.history import Address, HistoryProvider
 from ravi_django.kernel import (
@@ -102,9 +103,15 @@ async def persist_turns(
     session_id: str,
     run_id: str,
     new_turns: Sequence[ChatMessage],
-    start: int = 0,
+    start: int | None = None,
 ) -> None:
-    """Store a run's turns; the first of them is the run's turn `start`. Storing a turn again is a no-op."""
+    """Store a run's turns; the first of them is the run's turn `start`, or follows those given before. Storing a turn
+    again is a no-op."""
+    given = _task_turns.get()
+    if start is None:
+        start = given[0] if given else 0
+    if given is not None:
+        given[0] = start + len(new_turns)
     if cfg.stores is not None and new_turns:
         await cfg.stores.append_many(agent_id, session_id, new_turns, run_id=run_id, start=start)
 

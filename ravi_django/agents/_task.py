@@ -10,3 +10,5 @@ _task_agent_label: ContextVar[str | None] = ContextVar("ravi_task_agent_label", 
 _task_thread_id: ContextVar[str | None] = ContextVar("ravi_task_thread_id", default=None)  # the session
 _task_parent_agent_id: ContextVar[str | None] = ContextVar("ravi_task_parent_agent_id", default=None)
 _task_run_id: ContextVar[str | None] = ContextVar("ravi_task_run_id", default=None)
+# How many turns this execution of the run's code has handed to the history; a replay counts anew from 0.
+_task_turns: ContextVar[list[int] | None] = ContextVar("ravi_task_turns", default=None)

@@ -8,6 +8,7 @@ index to prefer over the primary key. Other databases do the same in one short t
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -42,12 +43,14 @@ _ENTRY = (
     ("inbox_upto", "bigint"),
     ("elapsed", "float8"),
 )
-_TURN = (("role", "text"), ("content", "jsonb"), ("name", "text"))
+MAX_ROWS = 50  # in one statement; more (thousands of notes between two effects) go through the ORM
+_thread = threading.local()  # .cursor: this thread's, on the connection that it was made for
+_TURN = (("agent", "text"), ("role", "text"), ("content", "jsonb"), ("name", "text"))
 
 
 def append(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn]) -> int:
     """Write rows under the lease; returns the seq of the first. Raises LeaseLostError when the fence is gone."""
-    if connection.vendor == "postgresql":
+    if _in_one_statement(entries, turns):
         return _append_postgres(lease, entries, turns)
     with transaction.atomic():
         return _append_by_orm(lease, entries, turns)
@@ -55,11 +58,15 @@ def append(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn]) -> 
 
 def append_in_transaction(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn], **changes: Any) -> int:
     """The same inside the caller's transaction, with other changes of the run beside it."""
-    if connection.vendor != "postgresql" or not entries:
+    if not _in_one_statement(entries, turns):
         return _append_by_orm(lease, entries, turns, **changes)
     first = _append_postgres(lease, entries, turns)
     Run.objects.filter(id=lease.run_id).update(**changes)  # fenced: the statement before holds the row
     return first
+
+
+def _in_one_statement(entries: Sequence[Entry], turns: Sequence[NewTurn]) -> bool:
+    return connection.vendor == "postgresql" and bool(entries) and len(entries) + len(turns) <= MAX_ROWS
 
 
 def sums(entries: Sequence[Entry]) -> tuple[int, int, int, int, float, bool]:
@@ -162,9 +169,14 @@ def _append_postgres(lease: Lease, entries: Sequence[Entry], turns: Sequence[New
         params += _entry_params(entry)
     params += [now, str(SCHEMA), str(lease.epoch)]
     if turns:
-        params += [str(turns[0].session_id), turns[0].agent, now]
+        params += [str(turns[0].session_id), now]
         for turn in turns:
-            params += [turn.message.role.value, dumps(turn.message.to_json()["content"]), turn.message.name or ""]
+            params += [
+                turn.agent,
+                turn.message.role.value,
+                dumps(turn.message.to_json()["content"]),
+                turn.message.name or "",
+            ]
     row = _execute(_statement(len(entries), len(turns)), params)
     if row is None:
         raise LeaseLostError(lease.run_id, lease.epoch)
@@ -199,7 +211,7 @@ def _entry_params(entry: Entry) -> list[str | None]:
     ]
 
 
-def _execute(sql: bytes, params: list[str | None]) -> Any:
+def _execute(sql: str, params: list[str | None]) -> Any:
     """Run one statement on this thread's connection with parameters bound by the server, so that it is planned once.
 
     Prepared statements are left off where Django is told that a transaction pooler sits in between.
@@ -211,8 +223,11 @@ def _execute(sql: bytes, params: list[str | None]) -> Any:
     pooled = mine.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS")
     if not pooled and mine.connection.prepare_threshold is None:
         mine.connection.prepare_threshold = 2  # Django's own cursors bind on the client and never prepare
-    with mine.wrap_database_errors, Cursor(mine.connection) as cursor:
-        return cursor.execute(sql, params, prepare=not pooled).fetchone()
+    cursor = getattr(_thread, "cursor", None)
+    if cursor is None or cursor.connection is not mine.connection:
+        cursor = _thread.cursor = Cursor(mine.connection)  # kept: making one costs as much as using it
+    with mine.wrap_database_errors:
+        return cursor.execute(sql.encode(), params, prepare=not pooled).fetchone()
 
 
 def _values(columns: Sequence[tuple[str, str]], count: int) -> str:
@@ -222,7 +237,7 @@ def _values(columns: Sequence[tuple[str, str]], count: int) -> str:
 
 
 @cache
-def _statement(entries: int, turns: int) -> bytes:
+def _statement(entries: int, turns: int) -> str:
     names = ", ".join(name for name, _ in _ENTRY)
     stored = ", ".join(name for name, _ in _ENTRY if name != "elapsed")
     picked = ", ".join(f"e.{name}" for name, _ in _ENTRY if name != "elapsed")
@@ -249,9 +264,9 @@ WITH fence AS (
   UPDATE ravi_session SET next_position = next_position + {turns} FROM fence
   WHERE ravi_session.id = %s::uuid RETURNING ravi_session.id, next_position - {turns} AS base
 ), turns AS (
-  INSERT INTO ravi_turn (session_id, run_id, position, index, role, content, name, agent, created_at)
-  SELECT place.id, fence.id, place.base + t.place, fence.turn_base + t.place, t.role, t.content, t.name, %s::text,
+  INSERT INTO ravi_turn (session_id, run_id, position, index, agent, role, content, name, created_at)
+  SELECT place.id, fence.id, place.base + t.place, fence.turn_base + t.place, t.agent, t.role, t.content, t.name,
          coalesce(%s::timestamptz, statement_timestamp())
   FROM fence, place, (VALUES {_values(_TURN, turns)}) AS t(place, {names})
 )"""  # noqa: S608
-    return (sql + " SELECT base FROM fence").encode()  # noqa: S608
+    return sql + " SELECT base FROM fence"  # noqa: S608

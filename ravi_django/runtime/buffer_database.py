@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 from uuid import UUID
 
-from django.db import connection, transaction
+from django.db import DatabaseError, connection, transaction
 from django.db.models import Max
 
 from ravi_django.models import Run, StreamFrame
@@ -18,7 +19,13 @@ TICK_S = 0.2
 
 class DatabaseBuffer:
     def append(self, batches: list[Batch]) -> list[list[int] | Exception]:
-        return [self._append(batch) for batch in batches]
+        outcomes: list[list[int] | Exception] = []
+        for batch in batches:
+            try:
+                outcomes.append(self._append(batch))
+            except DatabaseError as error:  # of this tree alone
+                outcomes.append(error)
+        return outcomes
 
     def _append(self, batch: Batch) -> list[int] | Exception:
         """Under the root row's lock: the numbers have one writer at a time, and epochs are read from the rows."""
@@ -41,7 +48,9 @@ class DatabaseBuffer:
                 else:
                     last += 1
                     seen.add(frame.key)
-                    rows.append(StreamFrame(tree_id=batch.tree, seq=last, key=frame.key, body=frame.body()))
+                    rows.append(
+                        StreamFrame(tree_id=batch.tree, seq=last, key=frame.key, body=json.loads(frame.encoded()))
+                    )
                     numbers.append(last)
             StreamFrame.objects.bulk_create(rows)
         return numbers

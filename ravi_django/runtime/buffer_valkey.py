@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 import redis
 import redis.asyncio
-from pydantic_core import from_json, to_json
+from pydantic_core import from_json
 
 from ravi_django.conf import conf
 from ravi_django.runtime.buffer import POLL_S, Batch, Lost, MarkReached
@@ -38,6 +38,7 @@ for i = 5, #ARGV, 4 do
   if epoch < seen then
     out[#out + 1] = -1
   elseif ARGV[i + 2] ~= '' and redis.call('SADD', KEYS[3], ARGV[i + 2]) == 0 then
+    if epoch > seen then redis.call('HSET', KEYS[1], field, epoch) end
     out[#out + 1] = 0
   else
     if epoch > seen then redis.call('HSET', KEYS[1], field, epoch) end
@@ -66,7 +67,7 @@ class ValkeyBuffer:
             start = "restart" if batch.restart else "fresh" if batch.fresh else "go"
             args: list[Any] = [start, batch.mark, conf.STREAM_TTL_S, _channel(batch.tree)]
             for frame in batch.frames:
-                args += [frame.source.run, frame.source.epoch, frame.key, to_json(frame.body())]
+                args += [frame.source.run, frame.source.epoch, frame.key, frame.encoded()]
             self._script(keys=_keys(batch.tree), args=args, client=pipe)
         return [_outcome(reply) for reply in pipe.execute(raise_on_error=True)]
 

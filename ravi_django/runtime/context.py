@@ -40,6 +40,10 @@ def current_context() -> DurableContext | None:
     return _current.get()
 
 
+MAX_NAME = 200  # characters, as the journal's columns
+MAX_PATH = 450
+
+
 class DurableContext:
     """The RunContext of one lease. See `kernel/contracts.py` for what the methods promise."""
 
@@ -56,6 +60,7 @@ class DurableContext:
         self.model: ChatModel | None = getattr(agent, "model", None)
         self.output: Any = None  # what was replied last
         self.replied = False
+        self.turns_given = 0  # how many this lease's code has handed over
         self.turns_known = run.next_turn  # history turns of this run that are stored or waiting to be
 
     # ------------------------------------------------------------------------------------------- effects
@@ -90,6 +95,8 @@ class DurableContext:
             await self.effects.record(Entry(kind="emit", path=path, name=str(topic), result=data))
 
     async def log(self, kind: str, data: Any = None) -> None:
+        if not isinstance(kind, str) or not 0 < len(kind) <= MAX_NAME:
+            raise InvalidInputError(f"a log entry's kind has 1 to {MAX_NAME} characters, not {kind!r}", field="kind")
         path = self._path()
         row = self.effects.journal.find(path)
         if row is not None:
@@ -151,12 +158,25 @@ class DurableContext:
         return scope
 
     def _path(self) -> str:
-        return self._scope().next_path()
+        path = self._scope().next_path()
+        if len(path) > MAX_PATH:
+            raise InvalidInputError(f"the scopes here are nested too deep, or named too long: {path!r}", field="path")
+        return path
 
     # ------------------------------------------------------------------------------------------- history
 
-    def remember(self, agent_id: AgentId, session_id: str, messages: Sequence[ChatMessage], start: int) -> None:
-        """Store turns with the next commit; those stored in an earlier lease are known by their index."""
+    def remember(self, agent_id: AgentId, session_id: str, messages: Sequence[ChatMessage], start: int | None) -> None:
+        """Store turns with the next commit; those stored in an earlier lease are known by their index in the run.
+
+        Without `start` they follow what this run's code has handed over before.
+        """
+        if str(session_id) != self.session_id:
+            raise InvalidInputError(
+                f"a run writes the history of its own session {self.session_id}, not of {session_id}",
+                field="session_id",
+            )
+        start = self.turns_given if start is None else start
+        self.turns_given = start + len(messages)
         for place, message in enumerate(messages, start):
             if place >= self.turns_known:
                 self.effects.turns.append(NewTurn(UUID(str(session_id)), str(agent_id), message))

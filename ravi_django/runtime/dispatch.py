@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
@@ -34,9 +35,24 @@ def send(run_id: UUID | str) -> None:
 
         get_worker().hint(run_id)
         return
+    _send_to_broker(run_id)
+
+
+REST_S = 5.0  # after a failure, hints go nowhere for this long: each could cost its caller a connection timeout
+_down_until = 0.0
+
+
+def _send_to_broker(run_id: UUID | str) -> None:
+    global _down_until
     from ravi_django.tasks import run
 
-    run.apply_async(args=(str(run_id),), retry=False, ignore_result=True)
+    if time.monotonic() < _down_until:
+        raise ConnectionError("the broker failed a moment ago; the sweep will send the hint")
+    try:
+        run.apply_async(args=(str(run_id),), retry=False, ignore_result=True)
+    except Exception:
+        _down_until = time.monotonic() + REST_S
+        raise
 
 
 def send_many(run_ids: Sequence[UUID]) -> list[UUID]:

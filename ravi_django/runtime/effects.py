@@ -17,12 +17,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from django.db import IntegrityError
+from django.db import DataError, IntegrityError
 
 from ravi_django.conf import conf
 from ravi_django.kernel import (
+    BudgetExhaustedError,
     CancellationToken,
     DeterminismError,
+    ExecutionBudget,
     LeaseLostError,
     SuspendInterrupt,
     TransientError,
@@ -38,12 +40,36 @@ from ravi_django.runtime.store import Lease
 
 log = logging.getLogger("ravi.effects")
 
+UNWIND_S = 1.0  # after an unwinding has begun, the agent's main task gets this long to see it
+
 _inside: ContextVar[tuple[object, ...]] = ContextVar("ravi_inside", default=())  # the open effects around this code
+
+
+@dataclass(slots=True)
+class Spending:
+    """What the run's model calls have used, recorded ones included: the same at the same place of every replay."""
+
+    budget: ExecutionBudget
+    tokens: int = 0
+    cost: float = 0.0  # US dollars, where the price is known
+    turns: int = 0  # model calls
+
+    def add(self, tokens: int, cost: float | None) -> None:
+        self.tokens += tokens
+        self.cost += cost or 0.0
+        self.turns += 1
+
+    def check(self) -> None:
+        """Before a model call: raise BudgetExhaustedError when nothing is left."""
+        for name, used in (("max_tokens", self.tokens), ("max_cost_usd", self.cost), ("max_turns", self.turns)):
+            limit = getattr(self.budget, name)
+            if limit is not None and used >= limit:
+                raise BudgetExhaustedError(f"the run has used its {name} of {limit:g}; submit it with a larger budget")
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Why the lease ends before the agent does: retry, block, drain or lost."""
+    """Why the lease ends before the agent does: retry, block, fail, drain or lost."""
 
     kind: str
     error: Exception | None = None
@@ -74,12 +100,16 @@ class Effects:
         self.notes: list[Entry] = []  # ride on the next commit, in order
         self.turns: list[NewTurn] = []
         self.tool_calls = 0
+        self.budget = Spending(ExecutionBudget.model_validate(lease.run.budget or {}))
         self.attempts = lease.run.attempts  # transient failures in a row
         self._noted = noted  # system rows that are there already
         self._open: set[object] = set()  # effects under way
         self._held: set[object] = set()  # of those, tool calls that wait for a parked call of their own
         self.unwinding = False  # SuspendInterrupt is on its way through the agent's code
         self._parked: set[asyncio.Future[None]] = set()
+        self.asked: set[str] = set()  # paths of the calls made in this lease
+        self.started: dict[str, Entry | Recorded] = {}  # at-most-once effects begun, and without a result
+        self.on_stuck: Callable[[], None] = lambda: None  # ends a run whose main task waits for what was unwound
         expires = lease.run.lease_expires_at
         claimed = expires - timedelta(seconds=conf.LEASE_S) if expires else datetime.now(UTC)
         self._offset = claimed - datetime.now(UTC)  # the database's clock against ours
@@ -90,8 +120,11 @@ class Effects:
         self, path: str, kind: str, name: str, arguments: Any, digests: dict[str, Any] | None
     ) -> Recorded | None:
         """The recorded result of the call at `path`, in its turn; None when it has to be made."""
+        self.asked.add(path)
         row = self.journal.find(path)
         if row is None:
+            if (begun := self.journal.started(path)) is not None:
+                self.identity(begun, kind, name, arguments)
             return None
         try:
             check_identity(row, kind, name, arguments)
@@ -133,7 +166,7 @@ class Effects:
             _inside.reset(inside)
             self._open.discard(effect)
             self._unwind_when_idle()
-        if self.stop is not None and self.stop.kind in ("retry", "lost", "block"):
+        if self.stop is not None and self.stop.kind != "drain":
             await self._park()
 
     async def _may_begin(self) -> None:
@@ -148,15 +181,20 @@ class Effects:
         """Commit an effect with the notes and turns before it; returns its seq. Raises LeaseLostError."""
         entries, turns = self.take_pending(entry)
         try:
-            first = await self.database.call(append_repeatable, self.lease, entries, turns)
+            first, cancelled = await self.database.see_through(append_repeatable, self.lease, entries, turns)
         except (LeaseLostError, asyncio.CancelledError):
             raise
+        except (DataError, ValueError, TypeError) as error:  # no other worker could write it either
+            self._stop_with(Stop("fail", error))
+            raise LeaseLostError(self.lease.run_id, self.lease.epoch) from error
         except Exception as error:
             # Done but not recorded: going on would build on nothing. The lease runs out and the run is taken over.
             log.exception("run %s: could not record", self.lease.run_id, extra={"action": "append.failed"})
             raise LeaseLostError(self.lease.run_id, self.lease.epoch) from error
         self.attempts = 0
         self.published(entries, first)
+        if cancelled:
+            raise asyncio.CancelledError
         return first + len(entries) - 1
 
     def take_pending(self, *entries: Entry) -> tuple[list[Entry], list[NewTurn]]:
@@ -202,7 +240,7 @@ class Effects:
 
     def _stop_with(self, stop: Stop) -> None:
         if self.stop is None or (self.stop.kind == "drain" and stop.kind != "drain"):
-            self.stop = stop
+            self.stop = stop  # the first reason stays, but a drain gives way to any other
         self._unwind_when_idle()
 
     async def _park(self) -> None:
@@ -225,6 +263,32 @@ class Effects:
             for parked in self._parked:
                 if not parked.done():
                     parked.set_exception(SuspendInterrupt())
+            asyncio.get_running_loop().call_later(UNWIND_S, self.on_stuck)
+
+    @property
+    def waits(self) -> bool:
+        """Whether the effect that this code is inside of waits for a parked call of its own."""
+        inside = _inside.get()
+        return self.stop is not None and bool(inside) and inside[-1] in self._held
+
+    async def park(self) -> None:
+        """Never returns: wait for the unwinding."""
+        await self._park()
+
+    def close(self) -> None:
+        """The agent's code is over: whatever it left behind begins nothing more."""
+        self.stop = self.stop or Stop("lost", LeaseLostError(self.lease.run_id, self.lease.epoch))
+
+    def check_started(self) -> None:
+        """At the end of the agent's code: raise UncertainEffectError when an at-most-once effect was left open."""
+        left = {**self.journal.open_started(), **self.started}
+        for path, entry in left.items():
+            raise UncertainEffectError(
+                f"{entry.name} was started at {path!r} and has no recorded result, and the run's code does not wait "
+                "for it; it may or may not have happened, and a person decides",
+                path=path,
+                tool=entry.name,
+            )
 
     @property
     def last_attempt(self) -> bool:

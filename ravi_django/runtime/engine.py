@@ -14,10 +14,13 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any, cast
 from uuid import UUID
 
-from ravi_django.agents._task import _task_run_id
+from django.db import DataError
+
+from ravi_django.agents._task import _task_run_id, _task_turns
 from ravi_django.capabilities.llm import close_clients
 from ravi_django.conf import conf
 from ravi_django.kernel import (
@@ -25,6 +28,7 @@ from ravi_django.kernel import (
     AgentCrashError,
     AgentId,
     AgentNotFoundError,
+    HandlerError,
     LeaseLostError,
     Message,
     RunContext,
@@ -85,7 +89,7 @@ class Engine:
         """One lease of a run, if it can be had: claim, load, drive, settle, release. Says whether it was had."""
         if not self.has_room:
             return False  # the row stays claimable; the sweep hints it again
-        return await self._drive(store.claim, run_id, self.name)
+        return await self._drive(store.claim, run_id, self.name, known_addresses())
 
     async def _drive(self, claim: Callable[..., Lease | None], *args: Any) -> bool:
         self._driving += 1
@@ -126,8 +130,13 @@ class Engine:
         try:
             agent = get_agent(lease.run.agent)
         except AgentNotFoundError as error:
-            raise settle.NotDrivable(error, block=lease.run.attempts + 1 >= conf.MAX_ATTEMPTS) from error
+            raise settle.NotDrivable(error, block=False) from error
         loaded = await self.database.call(store.load, lease)
+        try:
+            inbox = [Message.model_validate(body) for _, body in loaded.inbox]
+            pinned_spec(agent)
+        except Exception as error:  # no other try would end otherwise
+            raise settle.NotDrivable(HandlerError(error), block=True) from error
         self.publisher.open(lease.run)
         effects = Effects(
             lease,
@@ -145,7 +154,7 @@ class Engine:
             for row in loaded.journal:
                 self.publisher.emit(*frames.durable(effects.source, row, row.seq))
         await self._note_beginning(agent, effects)
-        return agent, active, [Message.model_validate(body) for _, body in loaded.inbox]
+        return agent, active, inbox
 
     async def _note_beginning(self, agent: Agent, effects: Effects) -> None:
         """The run's first row pins the agent's spec; every later lease leaves a row too. They ride on an effect."""
@@ -170,24 +179,30 @@ class Engine:
         async def story() -> Any:
             contexts._current.set(ctx)
             _task_run_id.set(ctx.run_id)
+            _task_turns.set([0])
             paths._scope.set(scope)
             return await agent.run(cast(RunContext, ctx), inbox)
 
         active.task = asyncio.create_task(story(), name=f"ravi-run-{active.lease.run_id}")
+        effects.on_stuck = partial(_cancel, active.task)
         if active.lease.run.cancel_requested_at is not None:
             self.cancel(active, active.lease.run.cancel_reason)
         alarm = self._set_deadline(active, meta)
         try:
             returned = await active.task
-            if effects.stop is not None and effects.stop.kind != "drain":  # swallowed by the agent's code
-                return Outcome.of_stop(effects.stop, effects.attempts)
+            if effects.stop is not None and (effects.stop.kind != "drain" or effects.unwinding):
+                return Outcome.of_stop(effects.stop, effects.attempts)  # the agent's code swallowed the interrupt
+            effects.close()
+            await _end_children(children)
             effects.journal.check_all_asked()
+            effects.check_started()
             return Outcome.of_return(ctx, returned)
         except (Exception, BaseExceptionGroup, SuspendInterrupt, asyncio.CancelledError) as error:
             return self._outcome_of(active, error)
         finally:
             if alarm is not None:
                 alarm.cancel()
+            effects.close()
             await _end_children(children)
 
     def _outcome_of(self, active: Active, error: BaseException) -> Outcome:
@@ -204,7 +219,12 @@ class Engine:
         """Record how the lease ended, tell whoever watches, and give the lease back."""
         effects, lease = active.effects, active.lease
         entries, turns = effects.take_pending(*outcome.entries(lease))
-        first, promoted = await self.database.call(settle.write, lease, outcome, entries, turns)
+        try:
+            first, promoted = await self.database.call(settle.write, lease, outcome, entries, turns)
+        except (DataError, ValueError, TypeError) as error:  # notes or an output that no row can hold
+            outcome = Outcome.of_error(error)
+            entries, turns = outcome.entries(lease), []
+            first, promoted = await self.database.call(settle.write, lease, outcome, entries, turns)
         effects.published(entries, first)
         if outcome.status in (Status.COMPLETED, Status.FAILED, Status.CANCELLED) and lease.run.parent_id is None:
             self.publisher.emit(frames.stream_done(effects.source, outcome.status))
@@ -218,7 +238,11 @@ class Engine:
     async def _set_aside(self, lease: Lease, error: settle.NotDrivable) -> None:
         """A run that cannot be driven here goes back for another worker, or to an operator."""
         log.warning("run %s: %s", lease.run_id, error, extra={"action": "lease.not_drivable"})
-        await self.database.call(settle.set_aside, lease, error)
+        first, entries = await self.database.call(settle.set_aside, lease, error)
+        self.publisher.open(lease.run)
+        source = frames.Source.of(lease.run, lease.epoch)
+        for seq, entry in enumerate(entries, first):
+            self.publisher.emit(*frames.durable(source, entry, seq))
 
     # --------------------------------------------------------------------------------------------- many leases
 
@@ -346,6 +370,10 @@ def _meta(lease: Lease, effects: Effects) -> RunMeta:
         trace_id=str(run.tree_id),
         tenant_id=run.tenant or None,
     )
+
+
+def _cancel(task: asyncio.Task[Any]) -> None:
+    task.cancel()
 
 
 def _keep(children: set[asyncio.Task[Any]], task: asyncio.Task[Any]) -> None:

@@ -108,7 +108,27 @@ class Recorded:
 
 def dumps(value: Any) -> str | None:
     """JSON text of a column; None stays NULL."""
-    return None if value is None else to_json(value).decode()
+    return None if value is None else encode(value).decode()
+
+
+def encode(value: Any) -> bytes:
+    """JSON as every database can hold it; what is no JSON goes in as its text."""
+    try:
+        body = to_json(value, fallback=str)
+    except ValueError:  # half a surrogate pair
+        return to_json(storable(value), fallback=str)
+    return to_json(storable(value), fallback=str) if b"\\u0000" in body else body
+
+
+def storable(value: Any) -> Any:
+    """A JSON value without what no row can hold: NUL characters and halves of surrogate pairs."""
+    if isinstance(value, str):
+        return value.replace("\0", "\ufffd").encode(errors="replace").decode()
+    if isinstance(value, dict):
+        return {storable(key): storable(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [storable(inner) for inner in value]
+    return value
 
 
 def make_blob(body: bytes, *, compress: bool = False) -> Blob:
@@ -131,7 +151,7 @@ def externalize(entry: Entry) -> list[Blob]:
         value = getattr(entry, name)
         if value is None:
             continue
-        body = to_json(value)
+        body = encode(value)
         if len(body) > limit:
             blob = make_blob(body, compress=True)
             body = to_json({BLOB_KEY: blob.id, "size": blob.size})
@@ -153,7 +173,8 @@ def internalize(rows: list[Any]) -> None:
     ids = {_blob_id(getattr(row, name)) for row, name in places}
     values: dict[str | None, Any] = {blob.id: blob_value(blob) for blob in Blob.objects.filter(id__in=ids)}
     for row, name in places:
-        setattr(row, name, values[_blob_id(getattr(row, name))])
+        value = getattr(row, name)  # of an agent's own log entry it may be that it only looks like a reference
+        setattr(row, name, values.get(_blob_id(value), value))
 
 
 def _blob_id(value: Any) -> str | None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from ravi_django.kernel import AgentStep
 from ravi_django.models import Run
+from ravi_django.runtime.entries import encode
 
 CLIP = 4000  # characters of a tool's arguments or result in a frame; the journal has the whole
 
@@ -48,6 +49,10 @@ class Frame:
     type: str
     data: dict[str, Any]
     key: str = ""  # set for durable frames
+
+    def encoded(self) -> bytes:
+        """The body as JSON; what an agent put in that is no JSON goes as its text."""
+        return encode(self.body())
 
     def body(self) -> dict[str, Any]:
         source = self.source

@@ -13,7 +13,7 @@ from django.db import connections
 
 from ravi_django.conf import conf
 from ravi_django.runtime import store
-from ravi_django.runtime.database import with_retry
+from ravi_django.runtime.database import limit_waits, with_retry
 
 if TYPE_CHECKING:
     from ravi_django.runtime.engine import Engine
@@ -30,6 +30,7 @@ class Heartbeat(threading.Thread):
         self._stop_asked = threading.Event()
 
     def run(self) -> None:
+        limit_waits()
         while not self._stop_asked.is_set():
             try:
                 self.beat()
@@ -56,9 +57,9 @@ class Heartbeat(threading.Thread):
         verdicts = with_retry(store.heartbeat, self._engine.name, leases) if leases else {}
         for active in held:
             verdict = verdicts[active.lease.run_id]
-            if verdict != "lost":
+            if verdict in ("ok", "cancel"):
                 active.effects.renewed_at = asked_at
-            if verdict != "ok":
+            if verdict in ("cancel", "lost"):
                 args = (active.lease.run_id, active.lease.epoch, verdict)
                 self._engine.loop.call_soon_threadsafe(self._engine.verdict, *args)
         with_retry(store.worker_seen, self._engine.name, len(leases))

@@ -6,7 +6,7 @@ are immutable, so that a replay reads the same conversation again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -40,10 +40,10 @@ class DjangoHistoryProvider:
     ) -> None:
         """Store messages; one that is there already under (run, index) is left as it is."""
         ctx = _context_of(run_id)
-        if ctx is not None and start is not None:
+        if ctx is not None:
             ctx.remember(agent_id, session_id, messages, start)
         else:
-            await sync_to_async(_append, thread_sensitive=False)(agent_id, session_id, messages, run_id, start)
+            await sync_to_async(_append)(agent_id, session_id, messages, run_id, start)
 
     async def get(
         self, agent_id: AgentId, session_id: str, *, limit: int | None = None, offset: int = 0
@@ -52,19 +52,27 @@ class DjangoHistoryProvider:
         ctx = _context_of(None)
         if ctx is not None and str(ctx.session_id) == str(session_id):
             return await ctx.read_history(agent_id, limit=limit, offset=offset)
-        found: list[ChatMessage] = await sync_to_async(read, thread_sensitive=False)(
-            agent_id, session_id, limit=limit, offset=offset
-        )
+        found: list[ChatMessage] = await sync_to_async(read)(agent_id, session_id, limit=limit, offset=offset)
         return found
 
     async def count(self, agent_id: AgentId, session_id: str) -> int:
-        return int(await _turns(agent_id, session_id).acount())
+        return int(await _off_loop(_turns(agent_id, session_id).count))
 
     async def clear(self, agent_id: AgentId, session_id: str) -> None:
-        await _turns(agent_id, session_id).adelete()
+        await _off_loop(_turns(agent_id, session_id).delete)
 
     async def clear_run(self, agent_id: AgentId, session_id: str, run_id: str) -> None:
-        await _turns(agent_id, session_id).filter(run_id=run_id).adelete()
+        """Forget a run's turns, also those that wait for its next commit."""
+        ctx = _context_of(run_id)
+        if ctx is not None:
+            ctx.effects.turns.clear()
+        await _off_loop(_turns(agent_id, session_id).filter(run_id=run_id).delete)
+
+
+async def _off_loop(function: Callable[[], Any]) -> Any:
+    """On the run's database threads; outside of runs, as Django's own async calls do."""
+    ctx = _context_of(None)
+    return await (sync_to_async(function)() if ctx is None else ctx.effects.database.call(function))
 
 
 def read(

@@ -9,10 +9,8 @@ from types import TracebackType
 from typing import Any, Self
 from uuid import UUID
 
-from asgiref.sync import sync_to_async
-
 from ravi_django.kernel import Agent, AgentId, Message, NotFoundError, RunFailedError
-from ravi_django.models import Run, Status
+from ravi_django.models import Run, Status, uuid7
 from ravi_django.runtime import registry
 from ravi_django.runtime.engine import Engine
 from ravi_django.runtime.keeper import keep
@@ -60,7 +58,8 @@ class Runtime:
         def here(run_id: UUID | str) -> None:
             loop.call_soon_threadsafe(self.engine.hint, run_id)
 
-        run, _ = await sync_to_async(submit_once)(target, message, send=here, **options)
+        new_id = uuid7()  # a repeated call, after a lost connection, finds its own run
+        run, _ = await self.engine.database.call(submit_once, target, message, send=here, run_id=new_id, **options)
         return str(run.id)
 
     async def result(self, run_id: str, timeout: float | None = None) -> str:

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 from ravi_django.conf import conf
 from ravi_django.kernel import (
     AgentStep,
+    CancellationError,
     ChatMessage,
     ChatModel,
     GenerationOptions,
+    LeaseLostError,
     ModelError,
     ModelResponse,
-    PermanentError,
     ReasoningDelta,
     Role,
     TextDelta,
@@ -24,7 +25,7 @@ from ravi_django.kernel import (
 )
 from ravi_django.runtime import bodies as bodies_
 from ravi_django.runtime import frames, paths
-from ravi_django.runtime.entries import Entry, Recorded
+from ravi_django.runtime.entries import Entry, Recorded, storable
 
 if TYPE_CHECKING:
     from ravi_django.runtime.context import DurableContext
@@ -36,12 +37,14 @@ KIND = "llm.call"
 async def call(
     ctx: DurableContext, model: ChatModel, messages: Sequence[ChatMessage], options: GenerationOptions
 ) -> ModelResponse:
-    """Raises ModelError or another PermanentError, recorded, with the provider's words."""
+    """Raises ModelError, recorded, with the provider's words, and BudgetExhaustedError."""
     effects = ctx.effects
+    effects.budget.check()
     path = ctx._path()
     digests = _digests(messages, options)
     row = await effects.recall(path, KIND, model.name, None, digests)
     if row is not None:
+        effects.budget.add(row.usage.total, None if row.cost is None else float(row.cost))
         return _decode(row)
     async with effects.performing():
         await _keep_bodies(effects, messages, options)
@@ -49,21 +52,27 @@ async def call(
         begun = time.monotonic()
         entry = Entry(KIND, path, model.name, digests=digests, inbox_upto=effects.inbox_upto)
         entry.request = {"messages": len(messages)}
-        failure: Exception | None = None
+        failure: ModelError | None = None
         try:
             with paths.entered(None):  # a client's own tasks are no part of the run's numbering: a replay has none
-                response = await _stream(ctx, model, messages, options, path)
+                response = _storable(await _stream(ctx, model, messages, options, path))
             _fill(entry, response)
         except TransientError as error:
             if not effects.last_attempt:
                 raise
             failure = ModelError(str(error), type=error.type)  # as it will be replayed
-        except PermanentError as error:
-            failure = error
+        except (CancellationError, LeaseLostError):
+            raise
+        except Exception as error:  # journaled as what a replay will raise
+            status = getattr(error, "status", None)
+            failure = ModelError(str(error), type=getattr(error, "type", type(error).__name__), status=status)
         if failure is not None:
-            entry.error = {"type": getattr(failure, "type", type(failure).__name__), "message": str(failure)}
+            entry.error = storable({"type": failure.type, "message": str(failure)})
+            if failure.status is not None:
+                entry.error["status"] = failure.status
         entry.elapsed_s = time.monotonic() - begun
         await effects.record(entry)
+    effects.budget.add(entry.usage.total if entry.usage else 0, entry.cost)
     if failure is not None:
         raise failure
     return response
@@ -95,6 +104,13 @@ async def _stream(
     return response
 
 
+def _storable(response: ModelResponse) -> ModelResponse:
+    """The response as its row will hold it, so that a replay gives the very same."""
+    said = response.message.to_json()
+    clean = storable(said)
+    return response if clean == said else response.model_copy(update={"message": ChatMessage.model_validate(clean)})
+
+
 def _fill(entry: Entry, response: ModelResponse) -> None:
     entry.result = {"content": response.message.to_json()["content"]}
     if response.model and response.model != entry.name:
@@ -107,7 +123,8 @@ def _fill(entry: Entry, response: ModelResponse) -> None:
 
 def _decode(row: Recorded) -> ModelResponse:
     if row.error is not None:
-        raise ModelError(row.error.get("message", ""), type=row.error.get("type", "ModelError"))
+        error = row.error
+        raise ModelError(error.get("message", ""), type=error.get("type", "ModelError"), status=error.get("status"))
     return ModelResponse(
         message=ChatMessage.model_validate({"role": Role.ASSISTANT, "content": row.result["content"]}),
         usage=row.usage,

@@ -76,7 +76,8 @@ class Publisher:
                     continue
                 if len(tree.waiting) < MAX_WAITING or frame.key:
                     tree.waiting.append(frame)
-        self._dirty.set()
+        if not self._dirty.is_set():  # setting it takes a lock, and between two flushes it is set already
+            self._dirty.set()
 
     def close(self, timeout: float = 5.0) -> None:
         """Flush what is waiting and stop the thread."""
@@ -120,8 +121,18 @@ class Publisher:
                     tree = trees[batch.tree]
                     tree.waiting = batch.frames + tree.waiting
             raise
+        failure: Exception | None = None
         for batch, outcome in zip(batches, outcomes, strict=True):
-            self._settle(trees[batch.tree], batch, outcome)
+            tree = trees[batch.tree]
+            try:
+                self._settle(tree, batch, outcome)
+            except Exception as error:  # one tree's trouble is not the others'
+                failure = error
+                if isinstance(outcome, Exception):  # not in the buffer yet, or its durable frames are known there
+                    with self._lock:
+                        tree.waiting = batch.frames + tree.waiting
+        if failure is not None:
+            raise failure
 
     def _settle(self, tree: _Tree, batch: Batch, outcome: list[int] | Exception) -> None:
         if isinstance(outcome, MarkReached):
@@ -131,9 +142,11 @@ class Publisher:
         if isinstance(outcome, Lost):
             log.warning("events of %s were lost, numbering on", batch.tree, extra={"action": "publish.gap"})
             return self._settle(tree, batch, restart(self._buffer, batch))
+        if isinstance(outcome, Exception):
+            raise outcome
         tree.fresh = False
         tree.mark = batch.mark
-        if batch.frames[-1].type == "stream.done" and isinstance(outcome, list) and outcome[-1] >= 0:
+        if batch.frames[-1].type == "stream.done" and outcome[-1] >= 0:
             with self._lock:
                 self._trees.pop(batch.tree, None)
             with_retry(archive, self._buffer, batch.tree)
@@ -162,7 +175,7 @@ def republish(tree: str, buffer: EventBuffer | None = None) -> None:
     root, found = _durable_frames(tree)
     found.append(framing.stream_done(Source.of(root), root.status))
     mark = store.raise_event_mark(tree, len(found) + RESERVE)
-    fresh = root.lease_epoch <= 1  # never leased, or died before its first frame
+    fresh = root.started_at is None  # whoever leased it may have used numbers that the buffer has lost since
     batch = Batch(tree, found, mark, fresh=fresh)
     outcome = buffer.append([batch])[0]
     if isinstance(outcome, MarkReached):

@@ -8,11 +8,9 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from pydantic_core import to_json
-
 from ravi_django.conf import conf
 from ravi_django.kernel import DeterminismError
-from ravi_django.runtime.entries import Recorded
+from ravi_django.runtime.entries import Recorded, dumps
 
 log = logging.getLogger("ravi.replay")
 
@@ -53,6 +51,10 @@ class Journal:
         """A started row without a result: the effect may have happened."""
         return None if path in self._results else self._started.get(path)
 
+    def open_started(self) -> dict[str, Recorded]:
+        """Started rows without a result."""
+        return {path: row for path, row in self._started.items() if path not in self._results}
+
     def take_now(self, row: Recorded) -> None:
         """Hand out a row whose value needs no waiting for its turn (a recorded time, a log entry)."""
         self._taken.add(row.seq)
@@ -73,12 +75,14 @@ class Journal:
     async def _turn_of(self, row: Recorded) -> None:
         waiter = self._waiting[row.seq] = asyncio.get_running_loop().create_future()
         try:
-            await asyncio.wait_for(waiter, STALL_S)
+            while not waiter.done():
+                reached = self._next
+                await asyncio.wait([waiter], timeout=STALL_S)
+                if not waiter.done() and self._next == reached:  # nothing was handed out all that time
+                    raise self._missing(self._order[self._next], f"{row.path!r} (entry {row.seq})")
         except asyncio.CancelledError:
             self.take_now(row)  # the loser of a race, recorded all the same: those behind it must not wait for it
             raise
-        except TimeoutError:
-            raise self._missing(self._order[self._next], f"{row.path!r} (entry {row.seq})") from None
         finally:
             self._waiting.pop(row.seq, None)
 
@@ -121,7 +125,7 @@ def check_identity(row: Recorded, kind: str, name: str, arguments: Any) -> None:
     Raises DeterminismError with a readable diff.
     """
     recorded = (row.request or {}).get("arguments") if row.kind == "tool.call" else None
-    asked = json.loads(to_json(arguments)) if kind == "tool.call" else None
+    asked = json.loads(dumps(arguments) or "null") if kind == "tool.call" else None
     if (row.kind, row.name) == (kind, name) and _same(recorded, asked):
         return
     was = describe(row)

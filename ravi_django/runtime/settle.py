@@ -14,7 +14,7 @@ from ravi_django.kernel import DeterminismError, HandlerError, KernelError, Unce
 from ravi_django.models import Status
 from ravi_django.runtime import store
 from ravi_django.runtime.effects import Stop
-from ravi_django.runtime.entries import Entry, NewTurn
+from ravi_django.runtime.entries import Entry, NewTurn, storable
 from ravi_django.runtime.store import Lease
 
 DEADLINE = "deadline passed"
@@ -55,6 +55,8 @@ class Outcome:
         """What the effects gate decided, or that the worker drains."""
         if stop.kind == "lost" and stop.error is not None:
             raise stop.error
+        if stop.kind == "fail":
+            return cls(Status.FAILED, error=error_of(stop.error))
         if stop.kind == "block":
             return cls(Status.BLOCKED, error=error_of(stop.error))
         if stop.kind == "retry":
@@ -93,12 +95,12 @@ def write(lease: Lease, outcome: Outcome, entries: list[Entry], turns: list[NewT
             return store.finish(lease, outcome.status, entries, turns, output=outcome.output, error=outcome.error)
 
 
-def set_aside(lease: Lease, error: NotDrivable) -> None:
-    if error.block:
-        entry = Entry("run.blocked", f"@blocked.{lease.epoch}", error=error_of(error.cause))
-        store.block(lease, [entry], error=error_of(error.cause))
-    else:
-        store.requeue(lease, delay_s=conf.SWEEP_S, attempts=lease.run.attempts + 1)
+def set_aside(lease: Lease, error: NotDrivable) -> tuple[int, list[Entry]]:
+    """Block the run, or give it back with a delay; returns the rows written and the seq of the first."""
+    if not error.block:
+        return store.requeue(lease, delay_s=conf.SWEEP_S, attempts=lease.run.attempts + 1), []
+    entry = Entry("run.blocked", f"@blocked.{lease.epoch}", error=error_of(error.cause))
+    return store.block(lease, [entry], error=error_of(error.cause)), [entry]
 
 
 def backoff(attempts: int, retry_after: float | None) -> float:
@@ -118,11 +120,12 @@ def error_of(error: BaseException | None) -> dict[str, Any]:
     found: dict[str, Any] = {"type": kind or type(error).__name__, "message": str(error)}
     if isinstance(error, DeterminismError) and error.diff:
         found["diff"] = error.diff
-    return found
+    return dict(storable(found))
 
 
 def as_output(value: Any) -> str:
     """A run's output is a string: text as it is, `{"text": …}` as its text, anything else as JSON."""
+    value = storable(value)
     if value is None:
         return ""
     if isinstance(value, str):

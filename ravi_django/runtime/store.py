@@ -101,10 +101,12 @@ def claimable() -> Q:
     return (Q(status=Status.PENDING) & due) | Q(status=Status.RUNNING, lease_expires_at__lt=clock.now())
 
 
-def claim(run_id: UUID | str, owner: str) -> Lease | None:
-    """Take the lease of a claimable run; None when somebody else has it or there is nothing to do."""
+def claim(run_id: UUID | str, owner: str, agents: Iterable[str] | None = None) -> Lease | None:
+    """Take the lease of a claimable run of one of these agents (None: any); None when somebody else has it or there
+    is nothing to do."""
+    known = {} if agents is None else {"agent__in": list(agents)}
     with transaction.atomic():
-        taken = Run.objects.filter(claimable(), id=run_id).update(
+        taken = Run.objects.filter(claimable(), id=run_id, **known).update(
             status=Status.RUNNING,
             lease_owner=owner,
             lease_expires_at=clock.after(conf.LEASE_S),
@@ -125,10 +127,15 @@ def claim(run_id: UUID | str, owner: str) -> Lease | None:
 
 
 def claim_next(owner: str, agents: Iterable[str]) -> Lease | None:
-    """Take the most urgent claimable run of these agents. SKIP LOCKED only spares waiting; `claim` is the guard."""
+    """Take the most urgent claimable run of these agents, one that is ready before one whose worker died. SKIP LOCKED
+    only spares waiting; `claim` is the guard."""
+    known = list(agents)
     with transaction.atomic():
-        run_id = _skip_locked(ready().filter(agent__in=list(agents))).values_list("id", flat=True).first()
-        return claim(run_id, owner) if run_id else None
+        for part in (ready(), expired()):
+            run_id = _skip_locked(part.filter(agent__in=known)).values_list("id", flat=True).first()
+            if run_id is not None and (lease := claim(run_id, owner)) is not None:
+                return lease
+    return None
 
 
 def ready() -> QuerySet[Run]:
@@ -161,24 +168,29 @@ def load(lease: Lease) -> Loaded:
 
 
 def heartbeat(owner: str, leases: Sequence[tuple[UUID, int]]) -> dict[UUID, str]:
-    """Renew all leases of a process in one UPDATE; says "ok", "cancel" or "lost" for each."""
+    """Renew all leases of a process in one UPDATE; says "ok", "cancel" or "lost" for each.
+
+    A row that somebody else has locked is left for the next beat, and reads "unknown": one slow transaction must not
+    cost the others their leases.
+    """
     ids = [run_id for run_id, _ in leases]
-    Run.objects.filter(id__in=ids, lease_owner=owner, status=Status.RUNNING).update(
-        lease_expires_at=clock.after(conf.LEASE_S)
-    )
-    held = {
-        run_id: (epoch, cancel)
-        for run_id, epoch, cancel in Run.objects.filter(
-            id__in=ids, lease_owner=owner, status=Status.RUNNING
-        ).values_list("id", "lease_epoch", "cancel_requested_at")
-    }
+    held = Run.objects.filter(id__in=ids, lease_owner=owner, status=Status.RUNNING)
+    columns = ("id", "lease_epoch", "cancel_requested_at")
+    with transaction.atomic():
+        free = {row[0]: row[1:] for row in _skip_locked(held.order_by("id")).values_list(*columns)}
+        Run.objects.filter(id__in=list(free)).update(lease_expires_at=clock.after(conf.LEASE_S))
+        locked = {}
+        if len(free) < len(ids):
+            locked = {row[0]: row[1:] for row in held.exclude(id__in=list(free)).values_list(*columns)}
     verdicts = {}
     for run_id, epoch in leases:
-        found = held.get(run_id)
-        if found is None or found[0] != epoch:
+        mine, cancel = free.get(run_id) or locked.get(run_id) or (None, None)
+        if mine != epoch:
             verdicts[run_id] = "lost"
+        elif run_id in locked:
+            verdicts[run_id] = "unknown"
         else:
-            verdicts[run_id] = "cancel" if found[1] else "ok"
+            verdicts[run_id] = "cancel" if cancel else "ok"
     return verdicts
 
 

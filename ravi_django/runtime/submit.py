@@ -40,7 +40,6 @@ from ravi_django.models import Run, Session, uuid7
 from ravi_django.runtime import dispatch, store
 from ravi_django.runtime.registry import get_agent
 
-
 _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")  # JSON's escape of it, not an escaped backslash before it
 
 
@@ -97,14 +96,16 @@ def submit_once(
     deadline: datetime | str | None = None,
     metadata: Mapping[str, Any] | None = None,
     send: Any = None,
+    run_id: UUID | None = None,
 ) -> tuple[Run, bool]:
-    """`submit`, also saying whether the run is new. `send` replaces the dispatch on commit."""
+    """`submit`, also saying whether the run is new. `send` replaces the dispatch on commit; `run_id` makes the call
+    safe to repeat."""
     agent_id = _agent_id(agent)
     message = _message(agent_id, input)
     owner = user if user is not None and user.is_authenticated else None
     found = _session(session, owner)
     run = Run(
-        id=uuid7(),
+        id=run_id or uuid7(),
         agent=str(agent_id),
         owner=owner,
         tenant=tenant or (found.tenant if found else ""),
@@ -123,7 +124,7 @@ def submit_once(
             run.session = found or _new_session(run, message)
             store.create_run(run, _boot(run, message))
     except IntegrityError:
-        if (first := _first_of(run)) is not None:
+        if (first := _first_of(run) or Run.objects.filter(id=run.id).first()) is not None:
             return first, False
         raise
     if run.status == "pending":
@@ -179,7 +180,11 @@ def _check_size(value: Any) -> None:
 
 
 def _session(given: Session | UUID | str | None, owner: Any) -> Session | None:
-    if given is None or isinstance(given, Session):
+    if given is None:
+        return None
+    if isinstance(given, Session):
+        if owner is not None and not owner.is_superuser and given.owner_id != owner.pk:
+            raise SessionNotFoundError(given.id)
         return given
     try:
         wanted = given if isinstance(given, UUID) else UUID(str(given))

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import time
+from collections.abc import Callable
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
 from django.contrib.auth import get_user_model
-from django.db import connections, transaction
-from pydantic_core import to_json
+from django.db import InterfaceError, OperationalError, connections, transaction
+from pydantic_core import PydanticSerializationError, to_json
 
 from ravi_django.conf import conf
 from ravi_django.kernel import (
     AgentStep,
     Block,
     CancellationError,
+    DeterminismError,
     Effect,
+    InvalidInputError,
     LeaseLostError,
     TextBlock,
     Tool,
@@ -30,11 +34,13 @@ from ravi_django.kernel import (
 from ravi_django.kernel.content import blocks_adapter, blocks_json
 from ravi_django.runtime import frames, paths
 from ravi_django.runtime.effects import append_repeatable
-from ravi_django.runtime.entries import Entry, Recorded
+from ravi_django.runtime.entries import Entry, Recorded, storable
 from ravi_django.runtime.frames import CLIP
+from ravi_django.runtime.replay import check_identity
 
 if TYPE_CHECKING:
     from ravi_django.runtime.context import DurableContext
+    from ravi_django.runtime.effects import Effects
 
 KIND = "tool.call"
 
@@ -42,18 +48,21 @@ KIND = "tool.call"
 async def call(ctx: DurableContext, name: str, arguments: dict[str, Any]) -> ToolExecutionResult:
     """Whatever a tool does or fails to do comes back as a result; only what ends the lease does not."""
     effects = ctx.effects
+    name = storable(name)[:200]  # a model may make one up that no column holds
     call_id = ctx._scope().call_id
     path = ctx._path()
     row = await effects.recall(path, KIND, name, arguments, None)
     effects.tool_calls += 1
     if row is not None:
         return _decode(row, call_id or path)
+    _check_json(name, arguments)
     entry = Entry(KIND, path, name, request={"arguments": arguments})
     if call_id:
         entry.request["call_id"] = call_id
     async with effects.performing():
         _announce(ctx, entry)
         begun = time.monotonic()
+        _check_not_begun(effects, entry)
         prepared = await _prepare(ctx, name, arguments)
         if isinstance(prepared, str):
             result = _error(prepared)
@@ -64,7 +73,36 @@ async def call(ctx: DurableContext, name: str, arguments: dict[str, Any]) -> Too
             _fill(entry, result)
             entry.elapsed_s = time.monotonic() - begun
             await effects.record(entry)
+        effects.started.pop(path, None)
     return result.model_copy(update={"call_id": call_id or path})
+
+
+def _check_json(name: str, arguments: dict[str, Any]) -> None:
+    """What is no JSON has no lasting form: a replay could not tell whether the call is the same."""
+    for argument, value in arguments.items():
+        try:
+            to_json(value)
+        except ValueError as error:
+            if isinstance(error, PydanticSerializationError):
+                raise InvalidInputError(f"{name}: argument {argument!r} is not JSON: {error}", field=argument) from None
+
+
+def _check_not_begun(effects: Effects, entry: Entry) -> None:
+    """An at-most-once effect that was begun and has no result is uncertain, whatever the tool promises by now, and
+    wherever the code has moved the call to."""
+    for path, row in effects.journal.open_started().items():
+        moved = path not in effects.asked and _same_call(row, entry)
+        if path == entry.path or moved:
+            at = f"{row.finished_at:%Y-%m-%d %H:%M:%S} UTC"
+            raise _uncertain(entry, f"it was started at {at} and its worker died")
+
+
+def _same_call(row: Recorded, entry: Entry) -> bool:
+    try:
+        check_identity(row, KIND, entry.name, entry.request["arguments"])
+    except DeterminismError:
+        return False
+    return True
 
 
 async def _prepare(ctx: DurableContext, name: str, arguments: dict[str, Any]) -> tuple[Tool, dict[str, Any]] | str:
@@ -104,6 +142,7 @@ async def _idempotent(ctx: DurableContext, tool: Tool, ready: dict[str, Any], en
             return _error(f"{error.type}: {error}")
         raise
     except TimeoutError:
+        await _not_ours(ctx)
         return _error(f"{tool.name} did not finish within {_timeout(tool):g} s")
     except Exception as error:
         return _error(f"{type(error).__name__}: {error}")
@@ -111,27 +150,31 @@ async def _idempotent(ctx: DurableContext, tool: Tool, ready: dict[str, Any], en
 
 async def _at_most_once(ctx: DurableContext, tool: Tool, ready: dict[str, Any], entry: Entry) -> ToolExecutionResult:
     """A started row first. From then on anything but a result or ToolRefused leaves open whether it happened."""
-    started = ctx.effects.journal.started(entry.path)
-    if started is not None:
-        raise _uncertain(
-            tool, entry, f"it was started at {started.finished_at:%Y-%m-%d %H:%M:%S} UTC and the worker died"
-        )
+    effects = ctx.effects
     await ctx.effects.record(Entry(KIND, entry.path, entry.name, phase="started", request=entry.request))
+    effects.started[entry.path] = entry
     try:
         return _result_of(await _execute(ctx, tool, ready, entry.path))
     except ToolRefused as error:
         return _error(str(error))
     except TimeoutError:
-        raise _uncertain(tool, entry, f"it did not finish within {_timeout(tool):g} s") from None
+        await _not_ours(ctx)
+        raise _uncertain(entry, f"it did not finish within {_timeout(tool):g} s") from None
     except Exception as error:
-        raise _uncertain(tool, entry, f"it raised {type(error).__name__}: {error}") from error
+        raise _uncertain(entry, f"it raised {type(error).__name__}: {error}") from error
 
 
-def _uncertain(tool: Tool, entry: Entry, why: str) -> UncertainEffectError:
+async def _not_ours(ctx: DurableContext) -> None:
+    """A timeout that struck while the tool waited for a parked call of its own is not the tool's: go on waiting."""
+    if ctx.effects.waits:
+        await ctx.effects.park()
+
+
+def _uncertain(entry: Entry, why: str) -> UncertainEffectError:
     return UncertainEffectError(
-        f"{tool.name} may or may not have happened: {why}. It is not tried again by itself; a person decides",
+        f"{entry.name} may or may not have happened: {why}. It is not tried again by itself; a person decides",
         path=entry.path,
-        tool=tool.name,
+        tool=entry.name,
     )
 
 
@@ -154,19 +197,16 @@ async def _transactional(ctx: DurableContext, tool: Tool, ready: dict[str, Any],
         return result
 
     try:
-        async with asyncio.timeout(_timeout(tool)):
-            with paths.entered(paths.Scope(f"{entry.path}/")):
-                result: ToolExecutionResult = await effects.run_sync(
-                    copy_context().run, _with_clean_connections, perform
-                )
+        with paths.entered(_scope_below(entry.path)):
+            result: ToolExecutionResult = await _on_a_thread(ctx, perform, _timeout(tool))
     except LeaseLostError:
         raise
     except Exception as error:  # rolled back: nothing happened
         entry.result = entry.error = None
         effects.notes[:0] = entries[:-1]
         effects.turns[:0] = turns
-        if isinstance(error, TimeoutError):
-            # The thread may still commit: only another lease can tell.
+        if isinstance(error, TimeoutError | OperationalError | InterfaceError):
+            # It may still commit, or have committed: only another lease can tell.
             raise LeaseLostError(effects.lease.run_id, effects.lease.epoch) from error
         return _error(f"{type(error).__name__}: {error}")
     effects.published(entries, first)
@@ -183,14 +223,37 @@ _PERFORM = {
 
 async def _execute(ctx: DurableContext, tool: Tool, ready: dict[str, Any], path: str) -> Any:
     """Run it on the loop or on a tool thread, under its timeout; calls it makes through ctx are numbered below it."""
-    async with asyncio.timeout(_timeout(tool)):
-        with paths.entered(paths.Scope(f"{path}/")):
-            if inspect.iscoroutinefunction(tool.execute):
+    with paths.entered(_scope_below(path)):
+        if inspect.iscoroutinefunction(tool.execute):
+            async with asyncio.timeout(_timeout(tool)):
                 return await tool.execute(**ready)
-            done = await ctx.effects.run_sync(
-                copy_context().run, _with_clean_connections, lambda: tool.execute(**ready)
-            )
+        done = await _on_a_thread(ctx, lambda: tool.execute(**ready), _timeout(tool))
+        async with asyncio.timeout(_timeout(tool)):
             return await done if inspect.isawaitable(done) else done
+
+
+async def _on_a_thread(ctx: DurableContext, function: Callable[[], Any], timeout: float) -> Any:
+    """Run sync code on the tools' threads. Its time begins when a thread does: waiting for one is no timeout."""
+    loop = asyncio.get_running_loop()
+    begun = loop.create_future()
+
+    def begin() -> Any:
+        loop.call_soon_threadsafe(begun.set_result, None)
+        return _with_clean_connections(function)
+
+    running = asyncio.ensure_future(ctx.effects.run_sync(copy_context().run, begin))
+    try:
+        await asyncio.wait([begun, running], return_when=asyncio.FIRST_COMPLETED)
+        async with asyncio.timeout(timeout):
+            return await running
+    finally:
+        running.cancel()
+
+
+def _scope_below(path: str) -> paths.Scope:
+    """Where the calls that a tool makes are numbered; tasks that it makes belong to the run as the agent's do."""
+    above = paths.current()
+    return paths.Scope(f"{path}/", on_task=above.on_task if above else None)
 
 
 def _with_clean_connections(function: Any) -> Any:
@@ -222,13 +285,16 @@ def _result_of(value: Any) -> ToolExecutionResult:
 
 def _checked(result: ToolExecutionResult) -> ToolExecutionResult:
     try:
-        result.model_dump_json()
+        body = result.model_dump_json()
     except ValueError as error:
         return _error(f"the tool returned something that is not JSON: {error}")
-    return result
+    if "\\u0000" not in body:
+        return result
+    return result.model_copy(update={"content": blocks_adapter.validate_python(storable(blocks_json(result.content)))})
 
 
 def _cut(text: str) -> str:
+    text = storable(text)
     limit = int(conf.MAX_RESULT_BYTES)
     if len(text) * 4 <= limit or len(body := text.encode()) <= limit:
         return text
@@ -252,7 +318,7 @@ def _decode(row: Recorded, call_id: str) -> ToolExecutionResult:
 
 def _announce(ctx: DurableContext, entry: Entry) -> None:
     shown = to_json(entry.request["arguments"], fallback=str).decode()
-    arguments = entry.request["arguments"] if len(shown) <= CLIP else {"…": shown[:CLIP]}
+    arguments = json.loads(shown) if len(shown) <= CLIP else {"…": shown[:CLIP]}
     content = {
         "tool": entry.name,
         "arguments": arguments,

@@ -23,6 +23,7 @@ class Worker:
     def __init__(self) -> None:
         self._ready: Future[Engine] = Future()
         self._loop = asyncio.new_event_loop()
+        self._keeper: Future[None] | None = None
         self._thread = threading.Thread(target=self._serve, name="ravi-loop", daemon=True)
         self._thread.start()
         self.engine = self._ready.result(timeout=60)
@@ -37,7 +38,6 @@ class Worker:
 
     async def _start(self) -> None:
         try:
-            # Promoted runs go out as hints to whoever has room; this process included.
             self._ready.set_result(Engine())
         except BaseException as error:
             self._ready.set_exception(error)
@@ -58,7 +58,7 @@ class Worker:
     def keep_looking(self, *, sweeping: bool = False) -> None:
         """Look every RAVI["SWEEP_S"] seconds. No hint comes while the broker is away, and Celery itself takes up to
         half a minute to see that it is back. `sweeping` does the beat's part too."""
-        asyncio.run_coroutine_threadsafe(keep(self.engine, sweeping=sweeping), self._loop)
+        self._keeper = asyncio.run_coroutine_threadsafe(keep(self.engine, sweeping=sweeping), self._loop)
 
     def stop_claiming(self) -> None:
         self.engine.draining = True
@@ -67,6 +67,8 @@ class Worker:
         """Drain, then end the loop and the thread."""
         if not self._thread.is_alive():
             return
+        if self._keeper is not None:
+            self._keeper.cancel()
         asyncio.run_coroutine_threadsafe(self.engine.close(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout=10)

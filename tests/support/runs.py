@@ -18,7 +18,6 @@ from ravi_django.conf import conf
 from ravi_django.kernel import AgentId, ChatMessage, ChatPayload, Message
 from ravi_django.models import Run, Session, uuid7
 from ravi_django.runtime import settle, store
-from ravi_django.runtime.effects import append_repeatable
 from ravi_django.runtime.engine import Engine
 from ravi_django.runtime.store import Lease
 from ravi_django.testing import FakeClock
@@ -97,22 +96,25 @@ async def adrive(
 
 
 def _let_die(engine: Engine, at: float, written: bool) -> None:
-    call = engine.database.call
+    database = engine.database
+    call, see_through = database.call, database.see_through
     appends = 0
 
-    async def dying(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    async def appending(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         nonlocal appends
+        appends += 1
+        if appends < at:
+            return await see_through(function, *args, **kwargs)
+        if written and appends == at:
+            await see_through(function, *args, **kwargs)
+        raise Died
+
+    async def calling(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if function is settle.write:
             raise Died
-        if function is append_repeatable:
-            appends += 1
-            if appends >= at:
-                if written and appends == at:
-                    await call(function, *args, **kwargs)
-                raise Died
         return await call(function, *args, **kwargs)
 
-    engine.database.call = dying  # type: ignore[method-assign]
+    database.call, database.see_through = calling, appending  # type: ignore[method-assign]
 
 
 def take_over(clock: FakeClock, run: Run, **how: Any) -> Run:

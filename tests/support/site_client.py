@@ -1,6 +1,6 @@
 """A process of the site without any engine: what a web process does to runs, asked for over stdin.
 
-One JSON object a line comes in, `{"do": name, …arguments}`; one goes out, `{"result": …}` or `{"error": "Type: words"}`.
+One JSON object a line comes in, `{"do": name, …arguments}`; one goes out, `{"result": …}` or `{"error": words}`.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any
 import django
 
 
-def submit(text: str, agent: str, session: str | None = None, queue: str | None = None) -> dict[str, Any]:
-    """Start a run; with a `queue`, the hint goes there instead of to whichever worker comes first."""
+def submit(text: str, agent: str, session: str | None = None, hint: str | None = None) -> dict[str, Any]:
+    """Start a run. The hint goes to the queue `hint`, nowhere when that is empty, else to whichever worker comes."""
     from ravi_django.runtime.submit import submit_once
 
-    run, _ = submit_once(agent, text, session=session, **({"send": _sender(queue)} if queue else {}))
+    run, _ = submit_once(agent, text, session=session, send=None if hint is None else _sender(hint))
     return {"id": str(run.id), "session": str(run.session_id)}
 
 
@@ -37,7 +37,8 @@ def _sender(queue: str) -> Any:
     from ravi_django.tasks import run
 
     def send(run_id: Any, task_id: str | None = None) -> None:
-        run.apply_async(args=[str(run_id)], queue=queue, task_id=task_id, retry=False)
+        if queue:
+            run.apply_async(args=[str(run_id)], queue=queue, task_id=task_id, retry=False)
 
     return send
 

@@ -70,12 +70,12 @@ class Worker:
 class Client:
     """See tests/support/site_client.py."""
 
-    def __init__(self, site: Site) -> None:
-        with site.folder.joinpath("client.log").open("ab") as log:
+    def __init__(self, folder: Path, env: dict[str, str]) -> None:
+        with folder.joinpath("client.log").open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.support.site_client"],
                 cwd=ROOT,
-                env={**os.environ, **site.env},
+                env={**os.environ, **env},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -125,7 +125,7 @@ class Site:
         subprocess.run(
             [sys.executable, "manage.py", "migrate", "-v0"], cwd=ROOT, env={**os.environ, **self.env}, check=True
         )
-        self.client = Client(self)
+        self.client = Client(self.folder, self.env)
         self._stack.callback(self.client.close)
         schedule = self.folder / "celerybeat-schedule"
         self.beat = self.child(
@@ -204,14 +204,17 @@ class Site:
         """A run that `worker` leases. Where another one found it first, that one finishes it and the next try is a
         new conversation."""
         for _ in range(5):
-            run_id = str(self.client.ask("submit", text=about.text, agent=AGENT, queue=worker.name)["id"])
-            assert wait_until(lambda: self.run(run_id)["lease_epoch"] > 0, 10), f"nobody took run {run_id}"
+            run_id = str(self.client.ask("submit", text=about.text, agent=AGENT, hint=worker.name)["id"])
+            self._wait_leased(run_id)
             if worker.drives(self.owner(run_id)):
                 return run_id
             about.release()
             self.completed(run_id)
             self.model.renew(about)
         raise AssertionError(f"{worker.name} took none of the runs that were meant for it")
+
+    def _wait_leased(self, run_id: str) -> None:
+        assert wait_until(lambda: self.run(run_id)["lease_epoch"] > 0, 10), f"nobody took run {run_id}"
 
     def owner(self, run_id: str) -> str:
         """The engine, host:pid:…, that has the run's lease, or had the last one."""

@@ -2,7 +2,12 @@
 
 const FIRST_PAUSE = 500; // ms before the first reconnect; doubles
 const LONGEST_PAUSE = 8000;
-const REFUSED = { 4401: "You are logged out.", 4403: "This run is not yours to see.", 4404: "There is no such run." };
+const REFUSED = {
+  4400: "The page asked for something odd; reload it.",
+  4401: "You are logged out.",
+  4403: "This run is not yours to see.",
+  4404: "There is no such run.",
+};
 
 export class RunStream {
   // Calls `on.frame(frame)` for each frame, `on.state("live" | "lost")`, and at the end once `on.end(problem)`, where

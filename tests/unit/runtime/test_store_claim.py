@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 from django.db import connection, transaction
 
@@ -238,10 +240,10 @@ def test_heartbeat_renews_the_leases_of_its_own_worker_alone(clock):
     assert store.claim(other.id, "w3") is not None
 
 
-def test_heartbeat_costs_two_queries_whatever_it_holds(django_assert_num_queries):
+def test_heartbeat_costs_one_select_and_one_update_whatever_it_holds(django_assert_num_queries):
     leases = [leased(make_run(), "w1") for _ in range(7)]
 
-    with django_assert_num_queries(2):
+    with django_assert_num_queries(4):  # with BEGIN and COMMIT
         store.heartbeat("w1", [(lease.run_id, lease.epoch) for lease in leases])
 
 
@@ -255,3 +257,25 @@ def test_times_are_the_databases_own():
 
     assert 0 < left.total_seconds() <= conf.LEASE_S
     assert lease.run.lease_expires_at is not None
+
+
+def test_a_locked_row_does_not_hold_up_the_other_leases(clock):
+    mine, others = leased(make_run(), "w1"), [leased(make_run(), "w1") for _ in range(3)]
+    leases = [(lease.run_id, lease.epoch) for lease in (mine, *others)]
+    held, done = threading.Event(), threading.Event()
+
+    def somebody_else() -> None:
+        with transaction.atomic():
+            Run.objects.select_for_update().get(id=mine.run_id)
+            held.set()
+            done.wait(10)
+        connection.close()
+
+    thread = threading.Thread(target=somebody_else)
+    thread.start()
+    assert held.wait(10)
+    verdicts = store.heartbeat("w1", leases)
+    done.set()
+    thread.join()
+
+    assert [verdicts[run_id] for run_id, _ in leases] == ["unknown", "ok", "ok", "ok"]

@@ -134,5 +134,5 @@ def test_the_fence_reaches_its_row_by_the_primary_key(busy_site, monkeypatch):
 def test_the_orm_fence_reaches_its_row_by_the_primary_key(busy_site):
     lease = leased(busy_site)
 
-    for plan in plans_of(store.requeue, lease, [Entry("log", "1")]):
+    for plan in plans_of(store.requeue, lease):
         assert_indexed(plan, "ravi_run_pkey")

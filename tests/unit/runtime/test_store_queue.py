@@ -167,5 +167,5 @@ def test_an_expired_lease_keeps_the_place_in_the_session(clock):
     clock.advance(conf.LEASE_S + 1)
 
     assert store.promote_orphans(10) == []
-    assert store.claim_next("w", [second.agent]) is None
-    assert store.claim(first.id, "w") is not None
+    taken = store.claim_next("w", [second.agent])
+    assert taken is not None and taken.run_id == first.id

@@ -1,0 +1,292 @@
+"""Both event buffers keep the same promises."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+import redis
+
+from ravi_django.conf import conf
+from ravi_django.models import Run
+from ravi_django.runtime import buffer as buffers
+from ravi_django.runtime import frames
+from ravi_django.runtime.buffer import Batch, Lost, MarkReached
+from ravi_django.runtime.buffer_database import DatabaseBuffer
+from ravi_django.runtime.buffer_valkey import ValkeyBuffer
+from ravi_django.runtime.frames import Frame, Source
+from tests.support.runs import in_background, make_run, on_postgresql
+
+pytestmark = pytest.mark.django_db
+
+
+def delta(run, text, *, epoch=1):
+    return Frame(Source.of(run, epoch), "text.delta", {"text": text, "call": "1", "attempt": str(epoch)})
+
+
+def durable(run, key, *, epoch=1):
+    return Frame(Source.of(run, epoch), "completion", {"content": []}, key=f"{run.id}:{key}")
+
+
+def batch(run, *found, mark=1000, fresh=True, restart=False):
+    return Batch(str(run.tree_id), list(found), mark, fresh=fresh, restart=restart)
+
+
+def numbers_of(buffer, run, after=0, limit=100):
+    return [frame["seq"] for frame in buffer.read(str(run.tree_id), after, limit) or []]
+
+
+class BufferContract:
+    """Give it a `buffer`, and `take_over`: what makes epoch 2 the newest of a run."""
+
+    @pytest.fixture
+    def run(self):
+        return make_run()
+
+    def take_over(self, run):
+        Run.objects.filter(id=run.id).update(lease_epoch=2)
+
+    def test_numbers_rise_by_one_from_one(self, buffer, run):
+        first = buffer.append([batch(run, delta(run, "a"), delta(run, "b"))])
+        second = buffer.append([batch(run, durable(run, "1"), fresh=False)])
+
+        assert (first, second) == ([[1, 2]], [[3]])
+        assert numbers_of(buffer, run) == [1, 2, 3]
+
+    def test_a_frame_reads_back_with_its_number(self, buffer, run):
+        frame = delta(run, "ä☃")
+        buffer.append([batch(run, frame)])
+
+        (found,) = buffer.read(str(run.tree_id), 0, 10)
+
+        assert found["ts"] <= frame.body()["ts"]
+        assert {**found, "ts": None} == {**frame.body(), "seq": 1, "ts": None}
+
+    def test_several_trees_are_numbered_apart_in_one_call(self, buffer, run):
+        other = make_run()
+
+        assert buffer.append([batch(run, delta(run, "a"), delta(run, "b")), batch(other, delta(other, "c"))]) == [
+            [1, 2],
+            [1],
+        ]
+
+    def test_a_copy_of_a_durable_frame_is_dropped(self, buffer, run):
+        buffer.append([batch(run, durable(run, "1"), delta(run, "a"))])
+
+        again = buffer.append([batch(run, durable(run, "1"), durable(run, "2"), delta(run, "a"), fresh=False)])
+
+        assert again == [[0, 3, 4]]
+
+    def test_a_copy_within_one_call_is_dropped(self, buffer, run):
+        assert buffer.append([batch(run, durable(run, "1"), durable(run, "1"), durable(run, "2"))]) == [[1, 0, 2]]
+
+    def test_an_older_epoch_is_refused(self, buffer, run):
+        buffer.append([batch(run, delta(run, "old"))])
+        self.take_over(run)
+        buffer.append([batch(run, delta(run, "new", epoch=2), fresh=False)])
+
+        zombie = buffer.append(
+            [batch(run, delta(run, "zombie"), durable(run, "1"), delta(run, "new", epoch=2), fresh=False)]
+        )
+
+        assert zombie == [[-1, -1, 3]]
+        assert [frame["text"] for frame in buffer.read(str(run.id), 0, 10)] == ["old", "new", "new"]
+
+    def test_what_was_refused_leaves_no_key_behind(self, buffer, run):
+        self.take_over(run)
+        buffer.append([batch(run, delta(run, "new", epoch=2))])
+        buffer.append([batch(run, durable(run, "1", epoch=1), fresh=False)])
+
+        assert buffer.append([batch(run, durable(run, "1", epoch=2), fresh=False)]) == [[2]]
+
+    def test_the_epochs_of_the_runs_of_a_tree_are_apart(self, buffer, run):
+        child = make_run(parent=run, root=run)
+        self.take_over(run)
+        buffer.append([batch(run, delta(run, "root", epoch=2))])
+
+        assert buffer.append([batch(run, delta(child, "child", epoch=1), fresh=False)]) == [[2]]
+
+    def test_reading_begins_after_a_number_and_ends_at_a_limit(self, buffer, run):
+        buffer.append([batch(run, *(delta(run, str(number)) for number in range(10)))])
+
+        assert numbers_of(buffer, run, after=0, limit=4) == [1, 2, 3, 4]
+        assert numbers_of(buffer, run, after=4, limit=4) == [5, 6, 7, 8]
+        assert numbers_of(buffer, run, after=8, limit=4) == [9, 10]
+        assert numbers_of(buffer, run, after=10) == []
+        assert numbers_of(buffer, run, after=99) == []
+
+    def test_an_unknown_tree_has_no_frames(self, buffer, run):
+        assert not buffer.read(str(run.id), 0, 10)
+
+    def test_it_answers(self, buffer):
+        buffer.ping()
+
+    def test_a_reader_is_woken_by_a_frame(self, buffer, run):
+        async def main():
+            async with buffer.watch(str(run.tree_id)) as hints:
+                waiting = asyncio.create_task(anext(hints))
+                while not waiting.done():
+                    await asyncio.to_thread(self.publish, buffer, run)
+                    await asyncio.sleep(0.01)
+                return time.monotonic()
+
+        begun = time.monotonic()
+        assert asyncio.run(main()) - begun < 2
+
+    def publish(self, buffer, run):
+        """From another thread, as the publisher does."""
+
+
+@pytest.mark.sqlite
+class TestDatabaseBuffer(BufferContract):
+    @pytest.fixture
+    def buffer(self):
+        return DatabaseBuffer()
+
+    def test_frames_of_a_run_that_is_gone_are_refused(self, buffer, run):
+        gone = delta(run, "x")
+        Run.objects.filter(id=run.id).delete()
+
+        assert buffer.append([batch(run, gone)]) == [[-1]]
+
+    @on_postgresql
+    @pytest.mark.django_db(transaction=True)
+    def test_writers_at_once_leave_no_gap_and_lose_nothing(self, buffer, run):
+        def write(name):
+            return [buffer.append([batch(run, delta(run, f"{name}{n}"), durable(run, f"{n}"))]) for n in range(10)]
+
+        for done in [in_background(write, name) for name in "abcd"]:
+            done.result(30)
+
+        assert numbers_of(buffer, run) == list(range(1, 51))
+
+    def test_it_is_the_buffer_of_a_site_without_redis(self, settings):
+        settings.CHANNEL_LAYERS = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
+        settings.CELERY_BROKER_URL = "memory://"
+
+        assert isinstance(buffers.get_buffer(), DatabaseBuffer)
+        assert buffers.get_buffer() is buffers.get_buffer()
+
+
+class TestValkeyBuffer(BufferContract):
+    @pytest.fixture
+    def buffer(self, valkey_url):
+        return ValkeyBuffer(valkey_url)
+
+    def publish(self, buffer, run):
+        buffer.append([batch(run, delta(run, "x"))])
+
+    def test_a_tree_that_is_gone_is_lost(self, buffer, run):
+        assert isinstance(buffer.append([batch(run, delta(run, "a"), fresh=False)])[0], Lost)
+        assert numbers_of(buffer, run) == []
+
+    def test_a_lost_tree_is_numbered_on_above_its_mark(self, buffer, run):
+        opening = buffer.append([batch(run, delta(run, "gap"), mark=1000, fresh=False, restart=True)])
+        after = buffer.append([batch(run, delta(run, "a"), mark=2000, fresh=False)])
+
+        assert (opening, after) == ([[1001]], [[1002]])
+
+    def test_no_number_above_the_mark_is_given(self, buffer, run):
+        buffer.append([batch(run, delta(run, "a"), delta(run, "b"), mark=3)])
+
+        reached = buffer.append([batch(run, delta(run, "c"), delta(run, "d"), mark=3, fresh=False)])[0]
+
+        assert isinstance(reached, MarkReached)
+        assert reached.at == 2
+        assert numbers_of(buffer, run) == [1, 2]
+        assert buffer.append([batch(run, delta(run, "c"), mark=3, fresh=False)]) == [[3]]
+
+    def test_one_trees_trouble_is_not_the_others(self, buffer, run):
+        other = make_run()
+
+        lost, fine = buffer.append([batch(run, delta(run, "a"), fresh=False), batch(other, delta(other, "b"))])
+
+        assert isinstance(lost, Lost)
+        assert fine == [1]
+
+    def test_frames_expire_a_day_after_the_last_and_soon_after_the_end(self, buffer, run, valkey_url):
+        buffer.append([batch(run, delta(run, "a"), durable(run, "1"))])
+        with redis.Redis.from_url(valkey_url) as client:
+            keys = client.keys("*")
+            assert len(keys) == 3
+            assert {client.ttl(key) for key in keys} <= {conf.STREAM_TTL_S, conf.STREAM_TTL_S - 1}
+
+            buffer.expire(str(run.tree_id))
+
+            assert {client.ttl(key) for key in keys} <= {conf.STREAM_DONE_TTL_S, conf.STREAM_DONE_TTL_S - 1}
+
+    def test_writers_at_once_leave_no_gap_and_lose_nothing(self, buffer, run):
+        def write(name):
+            return [buffer.append([batch(run, delta(run, f"{name}{n}"), durable(run, f"{n}"))]) for n in range(10)]
+
+        for done in [in_background(write, name) for name in "abcd"]:
+            done.result(30)
+
+        assert numbers_of(buffer, run) == list(range(1, 51))
+
+    def test_it_is_the_buffer_of_a_site_with_a_redis_channel_layer(self, settings, valkey_url):
+        assert buffers.stream_url() == valkey_url
+        assert isinstance(buffers.get_buffer(), ValkeyBuffer)
+
+
+@pytest.mark.parametrize(
+    ("layer", "broker", "url"),
+    [
+        ({"BACKEND": "x.RedisChannelLayer", "CONFIG": {"hosts": ["redis://a/1"]}}, "redis://b/2", "redis://a/1"),
+        ({"BACKEND": "x.RedisChannelLayer", "CONFIG": {"hosts": [{"address": "redis://a/1"}]}}, "", "redis://a/1"),
+        ({"BACKEND": "x.RedisChannelLayer", "CONFIG": {"hosts": [("a", 6380)]}}, "", "redis://a:6380/0"),
+        ({"BACKEND": "channels.layers.InMemoryChannelLayer"}, "redis://b/2", "redis://b/2"),
+        ({}, "amqp://b", None),
+    ],
+)
+def test_the_streams_address_comes_from_the_channel_layer_or_the_broker(settings, layer, broker, url):
+    settings.CHANNEL_LAYERS = {"default": layer}
+    settings.CELERY_BROKER_URL = broker
+    settings.RAVI = {**settings.RAVI, "ENGINE": "celery"}
+
+    assert buffers.stream_url() == url
+
+
+def test_the_streams_address_may_be_set(settings):
+    settings.RAVI = {**settings.RAVI, "STREAM_URL": "redis://c/3"}
+
+    assert buffers.stream_url() == "redis://c/3"
+
+
+def sequence(*parts):
+    """Frames as a buffer gives them: `parts` are (call, text) of deltas, or a type."""
+    found = []
+    for seq, part in enumerate(parts, 1):
+        if isinstance(part, str):
+            found.append({"seq": seq, "type": part, "run": "r"})
+        else:
+            call, text = part
+            found.append({"seq": seq, "type": "text.delta", "run": "r", "call": call, "attempt": "1", "text": text})
+    return found
+
+
+def test_neighbouring_deltas_of_a_call_collapse_to_one_that_names_its_numbers():
+    kept = frames.collapse(sequence("progress", ("1", "a"), ("1", "b"), ("1", "c"), "completion", ("2", "d")))
+
+    assert [(frame.get("from_seq"), frame["seq"], frame.get("text")) for frame in kept] == [
+        (None, 1, None),
+        (2, 4, "abc"),
+        (None, 5, None),
+        (None, 6, "d"),
+    ]
+
+
+def test_deltas_of_two_calls_and_of_two_attempts_stay_apart():
+    found = sequence(("1", "a"), ("2", "b"), ("1", "c"), ("1", "d"))
+    found[3]["attempt"] = "2"
+
+    assert [frame["text"] for frame in frames.collapse(found)] == ["a", "b", "c", "d"]
+
+
+def test_collapsing_leaves_what_it_was_given_alone():
+    found = sequence(("1", "a"), ("1", "b"))
+
+    frames.collapse(found)
+
+    assert [frame["text"] for frame in found] == ["a", "b"]

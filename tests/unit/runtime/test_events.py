@@ -1,0 +1,186 @@
+"""Reading a stream: everything in order, from where the reader left off, until the end."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from ravi_django.kernel import ChatMessage, TextDelta
+from ravi_django.runtime import events, store
+from ravi_django.runtime.buffer_database import DatabaseBuffer
+from ravi_django.runtime.buffer_valkey import ValkeyBuffer
+from ravi_django.runtime.database import forget_readers
+from ravi_django.runtime.engine import Engine
+from ravi_django.testing import ScriptedModel
+from tests.support.runs import auntil, code, drive, leased, make_run
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(autouse=True)
+def _no_threads_left():
+    yield
+    forget_readers(close=True)
+
+
+@pytest.fixture(params=["valkey", "database"])
+def buffer(request, monkeypatch):
+    from ravi_django.runtime import publish
+
+    found = DatabaseBuffer() if request.param == "database" else ValkeyBuffer(request.getfixturevalue("valkey_url"))
+    for module in (events, publish):
+        monkeypatch.setattr(module, "get_buffer", lambda: found)
+    return found
+
+
+class Slow(ScriptedModel):
+    """Says a word each time that it is let."""
+
+    def __init__(self, *words):
+        super().__init__(["".join(words)])
+        self.words = words
+        self.let = asyncio.Queue()
+
+    async def stream(self, messages, options, meta):
+        *_, response = [event async for event in super().stream(messages, options, meta)]
+        for word in self.words:
+            await self.let.get()
+            yield TextDelta(text=word)
+        yield response
+
+
+async def ask(ctx, inbox):
+    return (await ctx.llm([ChatMessage.of("user", "hi")])).text
+
+
+def test_followers_get_frames_as_they_come_until_done(buffer):
+    async def main():
+        model = Slow("one ", "two ", "three")
+        code(ask, model=model)
+        engine = Engine()
+        seen = []
+
+        async def watch():
+            async for frame in events.follow(run.id):
+                seen.append(frame)
+
+        watching = asyncio.create_task(watch())
+        driving = asyncio.create_task(engine.drive(run.id))
+        for number, word in enumerate(model.words):
+            assert not watching.done()
+            model.let.put_nowait(1)
+            said = "".join(model.words[: number + 1])
+            await auntil(lambda said=said: "".join(frame.get("text", "") for frame in seen) == said)
+            assert word in said
+        await asyncio.wait_for(driving, 10)
+        await engine.close()
+        await asyncio.wait_for(watching, 10)
+        return seen
+
+    run = make_run()
+
+    seen = asyncio.run(main())
+
+    assert [frame["seq"] for frame in seen] == list(range(1, len(seen) + 1))
+    assert [frame["type"] for frame in seen if frame["type"] != "text.delta"] == [
+        "progress",
+        "progress",
+        "completion",
+        "progress",
+        "stream.done",
+    ]
+
+
+@pytest.mark.parametrize("after", [0, 1, 3, 5, 99])
+def test_a_reader_that_comes_back_gets_exactly_the_rest(buffer, after):
+    code(ask, model=ScriptedModel(["hello"]))
+    run = drive(make_run())
+    everything, _ = events.page(run.id)
+
+    async def rest():
+        return [frame async for frame in events.follow(run.id, after)]
+
+    assert asyncio.run(asyncio.wait_for(rest(), 10)) == everything[after:]
+
+
+def test_readers_that_come_and_go_miss_and_double_nothing(buffer):
+    async def main():
+        model = Slow(*"abcdefghij")
+        code(ask, model=model)
+        engine = Engine()
+        driving = asyncio.create_task(engine.drive(run.id))
+        seen = []
+        for _ in range(100):
+            model.let.put_nowait(1)
+            async for frame in events.follow(run.id, len(seen)):
+                seen.append(frame)
+                break
+            if seen[-1]["type"] == "stream.done":
+                break
+        await driving
+        await engine.close()
+        return seen
+
+    run = make_run()
+
+    seen = asyncio.run(asyncio.wait_for(main(), 30))
+
+    assert [frame["seq"] for frame in seen] == list(range(1, len(seen) + 1))
+    assert "".join(frame["text"] for frame in seen if frame["type"] == "text.delta") == "abcdefghij"
+    assert seen[-1]["type"] == "stream.done"
+
+
+def test_many_followers_see_the_same(buffer):
+    async def main():
+        model = Slow("a", "b")
+        code(ask, model=model)
+        engine = Engine()
+
+        async def watch():
+            return [frame async for frame in events.follow(run.id)]
+
+        watching = [asyncio.create_task(watch()) for _ in range(8)]
+        driving = asyncio.create_task(engine.drive(run.id))
+        for _ in model.words:
+            model.let.put_nowait(1)
+        await driving
+        await engine.close()
+        return await asyncio.wait_for(asyncio.gather(*watching), 20)
+
+    run = make_run()
+
+    first, *others = asyncio.run(main())
+
+    assert first[-1]["type"] == "stream.done"
+    assert all(other == first for other in others)
+
+
+def test_pages_have_a_limit_and_say_when_they_are_the_last(buffer):
+    code(ask, model=ScriptedModel(["hello"]))
+    run = drive(make_run())
+    total = len(events.page(run.id)[0])
+
+    pages, after = [], 0
+    while True:
+        found, done = events.page(run.id, after, limit=2)
+        pages.append(len(found))
+        if done:
+            break
+        after = found[-1]["seq"]
+
+    assert sum(pages) == total
+    assert max(pages) == 2
+
+
+def test_a_run_that_has_not_begun_has_an_empty_page_that_is_not_the_last(buffer):
+    run = make_run()
+
+    assert events.page(run.id) == ([], False)
+
+
+def test_a_suspended_or_retried_run_is_not_at_its_end(buffer):
+    lease = leased()
+    store.requeue(lease)
+
+    assert events.page(lease.run_id)[1] is False

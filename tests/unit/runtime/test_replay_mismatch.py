@@ -1,0 +1,307 @@
+"""Code that no longer does what the journal says: blocked with words for the operator, never a wrong answer."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from ravi_django import tool
+from ravi_django.kernel import ChatMessage, GenerationOptions, ToolSpec
+from ravi_django.models import JournalEntry, Status
+from ravi_django.runtime import replay
+from ravi_django.testing import ScriptedModel, journal_of
+from tests.support.runs import code, drive, make_run, take_over
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+USER = ChatMessage.of("user", "hi")
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    """What is never asked for need not be waited for."""
+    monkeypatch.setattr(replay, "STALL_S", 0.2)
+
+
+@tool
+async def add(a: int, b: int) -> int:
+    """Add."""
+    return a + b
+
+
+@tool
+async def multiply(a: int, b: int) -> int:
+    """Multiply."""
+    return a * b
+
+
+@tool
+async def echo(value: dict) -> dict:
+    """Give it back."""
+    return value
+
+
+TOOLS = [add, multiply, echo]
+
+
+def recorded_then(clock, first, then, *, model=None, then_model=None):
+    """Record what `first` does, then run `then` over it."""
+    code(first, tools=TOOLS, model=model or ScriptedModel(["x", "y"]))
+    run = drive(make_run(), dies="end")
+    code(then, tools=TOOLS, model=then_model or model or ScriptedModel(["x", "y"]))
+    return take_over(clock, run)
+
+
+def calls(*steps):
+    """Agent code that makes these calls, one after the other."""
+
+    async def story(ctx, inbox):
+        for name, arguments in steps:
+            if name == "llm":
+                await ctx.llm([USER])
+            elif name == "log":
+                await ctx.log("note")
+            elif name == "now":
+                ctx.now()
+            else:
+                await ctx.tool(name, **arguments)
+        return "done"
+
+    return story
+
+
+ADD = ("add", {"a": 1, "b": 2})
+
+
+@pytest.mark.sqlite
+@pytest.mark.parametrize(
+    ("now", "words"),
+    [
+        (("multiply", {"a": 1, "b": 2}), 'tool.call \'multiply\' with {"a": 1, "b": 2}'),
+        (("add", {"a": 1, "b": 3}), 'tool.call \'add\' with {"a": 1, "b": 3}'),
+        (("add", {"a": 1}), "tool.call 'add' with {\"a\": 1}"),
+        (("llm", {}), "llm.call 'scripted'"),
+        (("log", {}), "log 'note'"),
+        (("now", {}), "now ''"),
+    ],
+    ids=["other tool", "other argument", "missing argument", "other kind", "a log entry", "a time"],
+)
+def test_another_call_at_the_same_place_blocks_the_run(clock, now, words):
+    run = recorded_then(clock, calls(ADD), calls(now))
+
+    assert run.status == Status.BLOCKED
+    assert run.error["type"] == "DeterminismError"
+    assert run.error["message"] == (
+        "at '1' the journal recorded tool.call 'add' with {\"a\": 1, \"b\": 2} (entry 2), "
+        f"the code now asks for {words}"
+    )
+    assert run.error["diff"]["recorded"] == {"kind": "tool.call", "name": "add", "arguments": {"a": 1, "b": 2}}
+    assert run.error["diff"]["path"] == "1"
+    assert [entry.kind for entry in journal_of(run)][-1] == "run.blocked"
+
+
+def test_another_model_blocks_the_run(clock):
+    run = recorded_then(clock, calls(("llm", {})), calls(("llm", {})), then_model=ScriptedModel(["x"], name="another"))
+
+    assert run.status == Status.BLOCKED
+    assert "recorded llm.call 'scripted' (entry 2), the code now asks for llm.call 'another'" in run.error["message"]
+
+
+@pytest.mark.parametrize(
+    "then",
+    [
+        [("multiply", {"a": 3, "b": 4}), ("echo", {"value": {}})],
+        [("echo", {"value": {}})],
+    ],
+)
+def test_a_removed_step_blocks_the_run(clock, then):
+    first = [ADD, ("multiply", {"a": 3, "b": 4}), ("echo", {"value": {}})]
+
+    run = recorded_then(clock, calls(*first), calls(*then))
+
+    assert run.status == Status.BLOCKED
+    assert "at '1' the journal recorded tool.call 'add'" in run.error["message"]
+
+
+def test_a_branch_that_is_no_longer_asked_for_blocks_the_run_with_its_name(clock):
+    async def before(ctx, inbox):
+        with ctx.scope("plan"):
+            await ctx.tool("add", a=1, b=2)
+        with ctx.scope("act"):
+            await ctx.tool("multiply", a=3, b=4)
+
+    async def after(ctx, inbox):
+        with ctx.scope("act"):
+            await ctx.tool("multiply", a=3, b=4)
+
+    run = recorded_then(clock, before, after)
+
+    assert run.status == Status.BLOCKED
+    assert run.error["message"] == (
+        "the journal has tool.call 'add' at 'plan.1' (entry 2), which the code no longer asks for before 'act.1' "
+        "(entry 3)"
+    )
+    assert run.error["diff"]["recorded"]["name"] == "add"
+
+
+def test_a_last_step_that_is_no_longer_asked_for_blocks_the_run_with_its_name(clock):
+    run = recorded_then(clock, calls(ADD, ("multiply", {"a": 3, "b": 4})), calls(ADD))
+
+    assert run.status == Status.BLOCKED, run.output
+    assert "tool.call 'multiply' at '2' (entry 3)" in run.error["message"]
+
+
+def test_a_new_step_at_the_end_is_no_mismatch(clock):
+    run = recorded_then(clock, calls(ADD), calls(ADD, ("multiply", {"a": 3, "b": 4})))
+
+    assert run.status == Status.COMPLETED
+    assert JournalEntry.objects.filter(kind="tool.call").count() == 2
+
+
+def test_a_mismatch_cannot_be_swallowed(clock):
+    async def greedy(ctx, inbox):
+        try:
+            await ctx.tool("multiply", a=1, b=2)
+        except Exception:
+            return "swallowed"
+        return "went on"
+
+    async def very_greedy(ctx, inbox):
+        try:
+            await ctx.tool("multiply", a=1, b=2)
+        except BaseException:
+            return "swallowed"
+
+    for swallowing in (greedy, very_greedy):
+        run = recorded_then(clock, calls(ADD), swallowing)
+
+        assert (run.status, run.output) == (Status.BLOCKED, None)
+
+
+def test_a_mismatch_in_one_branch_lets_the_others_finish_and_be_recorded(clock):
+    began, gate = [], {}
+
+    @tool
+    async def slow() -> str:
+        """Take time."""
+        began.append("slow")
+        gate["began"].set()
+        await gate["open"].wait()
+        return "slow"
+
+    async def after(ctx, inbox):
+        gate.update(began=asyncio.Event(), open=asyncio.Event())
+
+        async def wrong():
+            await gate["began"].wait()
+            asyncio.get_running_loop().call_later(0.05, gate["open"].set)
+            with ctx.scope("place"):
+                await ctx.tool("multiply", a=1, b=2)
+
+        await asyncio.gather(ctx.tool("slow"), wrong())
+
+    async def before(ctx, inbox):
+        with ctx.scope("place"):
+            await ctx.tool("add", a=1, b=2)
+
+    code(before, tools=TOOLS)
+    run = drive(make_run(), dies="end")
+    code(after, tools=[*TOOLS, slow])
+    run = take_over(clock, run)
+
+    assert run.status == Status.BLOCKED
+    assert list(JournalEntry.objects.filter(kind="tool.call").order_by("seq").values_list("name", flat=True)) == [
+        "add",
+        "slow",
+    ]
+
+
+NASTY = [
+    {"z": 1, "a": 2, "m": {"q": 1, "b": 2}},
+    {"float": 0.1 + 0.2, "tiny": 5e-324, "huge": 1.7e308, "round": 1.0, "negative": -0.0, "exponent": 1e22},
+    {"int": 2**53 + 1, "big": 10**30},
+    {"text": "ä☃𝄞 \u2028 \\ \" ' \n\t", "empty": "", "ä": "key"},
+    {"nested": [[], {}, [None, True, False, [1.5, {"x": None}]]]},
+    {"looks": "2030-01-01T00:00:00Z", "like": "1.0", "null": "null"},
+]
+
+
+@pytest.mark.sqlite
+@pytest.mark.parametrize("value", NASTY, ids=["order", "floats", "ints", "text", "nested", "strings"])
+def test_what_the_database_does_to_json_is_no_mismatch(clock, value):
+    seen = []
+
+    async def story(ctx, inbox):
+        result = await ctx.tool("echo", value=value)
+        await ctx.tool("echo", value=dict(reversed(value.items())))
+        seen.append(result.text)
+        return "done"
+
+    run = recorded_then(clock, story, story)
+
+    assert run.status == Status.COMPLETED, run.error
+    assert seen[0] == seen[1]
+
+
+def asking(**change):
+    """One model call with these instructions, options and tools."""
+
+    async def story(ctx, inbox):
+        system = ChatMessage.of("system", change.get("instructions", "be brief"))
+        options = GenerationOptions(
+            temperature=change.get("temperature"),
+            tools=[ToolSpec(name="t", description=change.get("description", "a tool"))],
+        )
+        return (await ctx.llm([system, ChatMessage.of("user", change.get("text", "hi"))], options=options)).text
+
+    return story
+
+
+DRIFTS = {
+    "instructions": ({"instructions": "be long"}, ["instructions", "view"]),
+    "options": ({"temperature": 0.5}, ["options"]),
+    "tool schema": ({"description": "a better tool"}, ["tools"]),
+    "view": ({"text": "hello"}, ["view"]),
+}
+
+
+@pytest.mark.sqlite
+@pytest.mark.parametrize("drift", DRIFTS)
+def test_drift_is_noted_once_and_the_recorded_result_used(clock, drift):
+    change, components = DRIFTS[drift]
+    model = ScriptedModel(["said once"])
+    code(asking(), model=model)
+    run = drive(make_run(), dies="end")
+    code(asking(**change), model=model)
+
+    take_over(clock, run, dies="end")
+    run = take_over(clock, run)
+
+    assert (run.status, run.output, len(model.calls)) == (Status.COMPLETED, "said once", 1)
+    notes = [entry for entry in journal_of(run) if entry.kind == "replay.drift"]
+    assert [note.result for note in notes] == [{"changed": components}]
+
+
+def test_no_drift_is_noted_when_nothing_has_changed(clock):
+    run = recorded_then(clock, asking(), asking())
+
+    assert run.status == Status.COMPLETED
+    assert not JournalEntry.objects.filter(kind="replay.drift").exists()
+
+
+@pytest.mark.parametrize("drift", DRIFTS)
+def test_strict_replay_blocks_on_drift(clock, settings, drift):
+    settings.RAVI = {**settings.RAVI, "REPLAY": "strict"}
+    change, components = DRIFTS[drift]
+
+    run = recorded_then(clock, asking(), asking(**change), model=ScriptedModel(["x"]))
+
+    assert run.status == Status.BLOCKED
+    assert f"at '1' {', '.join(components)} changed since entry 2 was recorded" in run.error["message"]
+
+
+def test_strict_replay_of_the_same_code_goes_on(clock, settings):
+    settings.RAVI = {**settings.RAVI, "REPLAY": "strict"}
+
+    assert recorded_then(clock, asking(), asking()).status == Status.COMPLETED

@@ -1,0 +1,417 @@
+"""Submitting writes rows in the caller's transaction, and is never undone by what comes after."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import UTC, datetime, timedelta
+from uuid import uuid4
+
+import pytest
+from django.contrib.auth.models import AnonymousUser, User
+from django.db import transaction
+
+from ravi_django import asubmit, submit
+from ravi_django.agents import ReActAgent
+from ravi_django.agents.context import ContextConfig, DjangoHistoryProvider
+from ravi_django.conf import conf
+from ravi_django.kernel import (
+    AgentId,
+    AgentNotFoundError,
+    ChatMessage,
+    ChatPayload,
+    ExecutionBudget,
+    IdempotencyMismatchError,
+    InputTooLargeError,
+    InvalidInputError,
+    Message,
+    Priority,
+    SessionNotFoundError,
+    TextBlock,
+)
+from ravi_django.models import InboxMessage, Run, Session, Status
+from ravi_django.runtime import dispatch, registry, sweeper
+from ravi_django.runtime.submit import submit_once
+from ravi_django.testing import ScriptedModel, run_until_idle
+from tests.support.runs import code, in_background, make_run
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(autouse=True)
+def agent():
+    async def story(ctx, inbox):
+        return inbox[0].payload.message.text.upper()
+
+    return code(story)
+
+
+@pytest.fixture
+def hints(monkeypatch):
+    """Where the hints go."""
+    sent = []
+    monkeypatch.setattr(dispatch, "send", sent.append)
+    return sent
+
+
+@pytest.fixture
+def ann():
+    return User.objects.create_user("ann")
+
+
+@pytest.fixture
+def bob():
+    return User.objects.create_user("bob")
+
+
+# ------------------------------------------------------------------------------------------- the transaction
+
+
+@pytest.mark.sqlite
+def test_a_submitted_run_is_rows_and_then_a_hint(hints, ann):
+    run = submit("test/code", "hello", user=ann, metadata={"k": 1})
+
+    stored = Run.objects.select_related("session").get()
+    assert stored == run
+    assert (stored.status, stored.owner, stored.agent, stored.metadata) == ("pending", ann, "test/code", {"k": 1})
+    assert (stored.session.owner, stored.session.title, stored.session.agent) == (ann, "hello", "test/code")
+    assert InboxMessage.objects.get().body["payload"]["message"]["content"] == [{"type": "text", "text": "hello"}]
+    assert hints == [run.id]
+
+
+@pytest.mark.sqlite
+def test_a_rollback_leaves_no_run_and_sends_nothing(hints):
+    with pytest.raises(RuntimeError), transaction.atomic():
+        submit("test/code", "hello")
+        assert Run.objects.count() == 1
+        raise RuntimeError
+
+    assert not Run.objects.exists()
+    assert not Session.objects.exists()
+    assert not InboxMessage.objects.exists()
+    assert hints == []
+
+
+@pytest.mark.sqlite
+def test_the_hint_waits_for_the_commit(hints):
+    with transaction.atomic():
+        submit("test/code", "hello")
+        assert hints == []
+
+    assert len(hints) == 1
+
+
+def test_asubmit_does_the_same(hints):
+    run = asyncio.run(asubmit("test/code", "hello"))
+
+    assert hints == [run.id]
+
+
+def test_a_failing_hint_does_not_reach_the_caller(monkeypatch, caplog):
+    monkeypatch.setattr(dispatch, "send", lambda run_id: 1 / 0)
+
+    run = submit("test/code", "hello")
+
+    assert Run.objects.get().status == Status.PENDING
+    assert f"run {run.id}: no hint sent" in caplog.text
+
+
+@pytest.fixture
+def dead_broker(settings, monkeypatch):
+    """A broker at an address where nobody listens, with a producer pool of its own."""
+    from project.celery import app
+    from project.services import free_port
+
+    monkeypatch.setattr(dispatch, "_down_until", 0.0)
+    pool = app.amqp._producer_pool
+    before = app.conf.broker_url, app.conf.broker_write_url
+    url = f"redis://127.0.0.1:{free_port()}/0"
+    app.conf.broker_url = app.conf.broker_write_url = url
+    app.amqp._producer_pool = app._pool = None
+    yield url
+    app.amqp._producer_pool = pool
+    app._pool = None
+    app.conf.broker_url, app.conf.broker_write_url = before
+
+
+def test_submitting_succeeds_with_the_broker_down_and_the_sweep_finds_the_run(dead_broker, settings, hints_of_sweep):
+    settings.RAVI = {**settings.RAVI, "ENGINE": "celery"}
+    begun = time.monotonic()
+
+    run = submit("test/code", "hello")
+
+    assert time.monotonic() - begun < 3
+    assert Run.objects.get().status == Status.PENDING
+    assert sweeper.sweep(hints_of_sweep.extend).hinted == 1
+    assert hints_of_sweep == [run.id]
+
+
+@pytest.fixture
+def hints_of_sweep():
+    return []
+
+
+def test_many_submits_with_the_broker_down_do_not_wait_for_it_each_time(dead_broker, settings):
+    settings.RAVI = {**settings.RAVI, "ENGINE": "celery"}
+    begun = time.monotonic()
+
+    for _ in range(20):
+        submit("test/code", "hello")
+
+    assert time.monotonic() - begun < 6
+    assert Run.objects.count() == 20
+
+
+# ---------------------------------------------------------------------------------------------- idempotency
+
+
+@pytest.mark.sqlite
+def test_a_repeated_key_gives_the_first_run(hints, ann):
+    first, created = submit_once("test/code", "hello", user=ann, idempotency_key="k")
+
+    again, created_again = submit_once("test/code", "hello", user=ann, idempotency_key="k")
+
+    assert (created, created_again, again.id) == (True, False, first.id)
+    assert (Run.objects.count(), Session.objects.count(), len(hints)) == (1, 1, 1)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"input": "other"},
+        {"priority": "high"},
+        {"budget": {"max_turns": 3}},
+        {"deadline": "2040-01-01T00:00:00Z"},
+        {"metadata": {"k": 2}},
+        {"session": "own"},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_a_repeated_key_with_another_body_is_a_mismatch(hints, ann, change):
+    given = {"input": "hello", "metadata": {"k": 1}}
+    submit("test/code", **given, user=ann, idempotency_key="k")
+    if change.get("session") == "own":
+        change = {"session": Session.objects.get().id}
+
+    with pytest.raises(IdempotencyMismatchError, match="use a new key"):
+        submit("test/code", **{**given, **change}, user=ann, idempotency_key="k")
+
+    assert Run.objects.count() == 1
+
+
+def test_a_key_belongs_to_its_user_and_agent(hints, ann, bob):
+    registry.register(ReActAgent("other", model=ScriptedModel("x")))
+
+    runs = {
+        submit(agent, "hello", user=user, idempotency_key="k").id
+        for agent in ("test/code", "react/other")
+        for user in (ann, bob, None)
+    }
+
+    assert len(runs) == 6
+
+
+@pytest.mark.sqlite
+def test_of_eight_that_race_with_one_key_one_makes_the_run(hints):
+    def post():
+        run, created = submit_once("test/code", "hello", idempotency_key="k")
+        return run.id, created
+
+    answers = [posted.result(30) for posted in [in_background(post) for _ in range(8)]]
+
+    assert sorted(created for _, created in answers) == [False] * 7 + [True]
+    assert {run_id for run_id, _ in answers} == {Run.objects.get().id}
+    assert Session.objects.count() == 1
+    assert len(hints) == 1
+
+
+def test_a_race_inside_transactions_has_one_run_too(hints):
+    def post():
+        with transaction.atomic():
+            return submit("test/code", "hello", idempotency_key="k").id
+
+    assert len({posted.result(30) for posted in [in_background(post) for _ in range(6)]}) == 1
+    assert Run.objects.count() == 1
+
+
+# ------------------------------------------------------------------------------------------------- sessions
+
+
+def test_somebody_elses_session_does_not_exist(hints, ann, bob):
+    session = submit("test/code", "hello", user=ann).session
+
+    for stranger in (bob, AnonymousUser()):
+        if not stranger.is_authenticated:
+            continue
+        with pytest.raises(SessionNotFoundError) as caught:
+            submit("test/code", "again", user=stranger, session=session.id)
+        assert caught.value.field == "session"
+
+    assert Run.objects.count() == 1
+
+
+def test_an_unknown_session_does_not_exist(hints):
+    with pytest.raises(SessionNotFoundError):
+        submit("test/code", "hello", session=uuid4())
+
+
+@pytest.mark.parametrize("how", [str, lambda value: value])
+def test_a_session_of_ones_own_goes_on(hints, ann, how):
+    first = submit("test/code", "hello", user=ann)
+
+    second = submit("test/code", "again", user=ann, session=how(first.session_id))
+
+    assert second.session_id == first.session_id
+    assert (second.status, len(hints)) == (Status.QUEUED, 1)
+
+
+def talking(replies):
+    """An agent with a memory, whose model tells what it was shown of the conversation."""
+
+    def say(messages, options):
+        return f"{replies.pop(0)}: " + " / ".join(message.text for message in messages if message.role != "system")
+
+    return registry.register(
+        ReActAgent("talker", model=ScriptedModel([say]), context=ContextConfig(DjangoHistoryProvider()))
+    )
+
+
+@pytest.mark.sqlite
+def test_a_second_message_waits_for_the_first_and_sees_it(hints):
+    talking(["A", "B"])
+    first = submit("react/talker", "one")
+    second = submit("react/talker", "two", session=first.session)
+    assert second.status == Status.QUEUED
+
+    run_until_idle()
+
+    first.refresh_from_db()
+    second.refresh_from_db()
+    assert first.output == "A: one"
+    assert second.output == "B: one / A: one / two"
+
+
+@pytest.mark.sqlite
+def test_two_sessions_never_share_their_history(hints):
+    talking(["A"] * 6)
+    sessions = [submit("react/talker", f"{name}1").session for name in "xy"]
+    run_until_idle()
+    for name, session in zip("xy", sessions, strict=True):
+        submit("react/talker", f"{name}2", session=session)
+    run_until_idle()
+
+    outputs = list(Run.objects.order_by("id").values_list("output", flat=True))
+
+    assert outputs == ["A: x1", "A: y1", "A: x1 / A: x1 / x2", "A: y1 / A: y1 / y2"]
+
+
+# ---------------------------------------------------------------------------------------------- what is refused
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"input": ""}, "input"),
+        ({"input": "  \n"}, "input"),
+        ({"input": []}, "input"),
+        ({"input": None}, "input"),
+        ({"input": 7}, "input"),
+        ({"input": {"text": "x"}}, "input"),
+        ({"input": ["text"]}, "input"),
+        ({"input": [{"type": "text"}]}, "input"),
+        ({"input": [object()]}, "input"),
+        ({"input": "nul \x00"}, "input"),
+        ({"input": "half \ud800"}, "input"),
+        ({"session": "not-a-uuid"}, "session"),
+        ({"priority": "urgent"}, "priority"),
+        ({"priority": 3}, "priority"),
+        ({"budget": {"max_turns": 0}}, "budget"),
+        ({"budget": {"max_turn": 1}}, "budget"),
+        ({"budget": "much"}, "budget"),
+        ({"deadline": "soon"}, "deadline"),
+        ({"deadline": "2030-13-01T00:00:00Z"}, "deadline"),
+        ({"deadline": 7}, "deadline"),
+        ({"metadata": []}, "metadata"),
+        ({"metadata": {"x": object()}}, "metadata"),
+        ({"metadata": {"x": "y" * 20_000}}, "metadata"),
+        ({"metadata": {"x": "nul \x00"}}, "metadata"),
+        ({"idempotency_key": ""}, "idempotency_key"),
+        ({"idempotency_key": "k" * 201}, "idempotency_key"),
+        ({"idempotency_key": 7}, "idempotency_key"),
+        ({"tenant": "t" * 101}, "tenant"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_bad_input_names_its_field_and_writes_nothing(hints, given, field):
+    with pytest.raises(InvalidInputError) as caught:
+        submit("test/code", **{"input": "hello", **given})
+
+    assert caught.value.field == field
+    assert not Run.objects.exists()
+    assert not Session.objects.exists()
+    assert hints == []
+
+
+@pytest.mark.parametrize("agent", ["test/nobody", AgentId("test", "nobody")])
+def test_an_unknown_agent_is_named(hints, agent):
+    with pytest.raises(AgentNotFoundError, match="test/nobody") as caught:
+        submit(agent, "hello")
+
+    assert caught.value.field == "agent"
+
+
+@pytest.mark.parametrize("agent", ["code", "", "a b/c", 7, None])
+def test_an_address_that_is_none_is_refused(hints, agent):
+    with pytest.raises(InvalidInputError):
+        submit(agent, "hello")
+
+
+def test_input_over_the_limit_is_refused_and_at_the_limit_taken(hints):
+    text = "é" * ((conf.MAX_INPUT_BYTES - 2) // 2)
+
+    submit("test/code", text)
+    with pytest.raises(InputTooLargeError):
+        submit("test/code", text + "é")
+
+    assert Run.objects.count() == 1
+
+
+def test_input_may_be_text_blocks_or_a_message(hints, agent):
+    message = Message(
+        target=agent.id, payload=ChatPayload(message=ChatMessage.of("user", "hi")), metadata={"from": "a test"}
+    )
+
+    runs = [submit(agent, given) for given in ("hi", [{"type": "text", "text": "hi"}], [TextBlock(text="hi")], message)]
+    run_until_idle()
+
+    assert [Run.objects.get(id=run.id).output for run in runs] == ["HI"] * 4
+    assert InboxMessage.objects.get(run=runs[3]).body["metadata"] == {"from": "a test"}
+
+
+@pytest.mark.parametrize("name", [priority.name.lower() for priority in Priority])
+def test_priorities_go_by_name(hints, name):
+    assert submit("test/code", "hello", priority=name).priority == Priority[name.upper()].value
+
+
+def test_limits_are_kept_with_the_run(hints):
+    deadline = datetime(2040, 1, 1, tzinfo=UTC)
+
+    run = submit("test/code", "hello", budget=ExecutionBudget(max_turns=3), deadline=deadline, tenant="acme")
+
+    run.refresh_from_db()
+    assert (run.budget, run.deadline, run.tenant) == ({"max_turns": 3}, deadline, "acme")
+    assert run.session.tenant == "acme"
+
+
+def test_a_hint_for_each_run_that_can_start(hints):
+    runs = [make_run() for _ in range(3)]
+
+    assert dispatch.send_many([run.id for run in runs]) == []
+    assert hints == [run.id for run in runs]
+
+
+def test_a_deadline_without_a_zone_is_the_sites(hints, settings):
+    run = submit("test/code", "hello", deadline=datetime(2040, 1, 1, 12))
+
+    assert run.deadline - datetime(2040, 1, 1, 12, tzinfo=UTC) == timedelta(0)

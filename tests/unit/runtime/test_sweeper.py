@@ -1,0 +1,119 @@
+"""The sweep finds what no hint has reached; one at a time, and one bad row does not stop the rest."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import connection, transaction
+
+from ravi_django.conf import conf
+from ravi_django.models import Run, Status, SweepState, WorkerProcess
+from ravi_django.runtime import dispatch, publish, store, sweeper
+from tests.support.runs import in_background, leased, make_run, on_postgresql
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.mark.sqlite
+def test_it_hints_lost_runs_dead_leases_and_orphans(clock):
+    dead = make_run()
+    leased(dead)
+    clock.advance(conf.LEASE_S + 1)
+    pending = make_run()
+    ended = make_run()
+    orphan = make_run(session=ended.session)
+    Run.objects.filter(id=ended.id).update(status=Status.COMPLETED)
+    hinted = []
+
+    swept = sweeper.sweep(hinted.extend)
+
+    assert hinted == [dead.id, pending.id, orphan.id]
+    assert (swept.ran, swept.hinted, swept.promoted) == (True, 3, 1)
+
+
+def test_hints_that_did_not_go_out_are_tried_again_by_the_next(clock):
+    runs = [make_run() for _ in range(3)]
+    sweeper.sweep(lambda run_ids: run_ids[1:])
+    again = []
+
+    sweeper.sweep(again.extend)
+
+    assert again == [run.id for run in runs[1:]]
+
+
+def test_a_broker_that_fails_is_asked_no_more_in_this_sweep(clock, monkeypatch):
+    asked = []
+
+    def fail(run_id):
+        asked.append(run_id)
+        raise ConnectionError("away")
+
+    monkeypatch.setattr(dispatch, "send", fail)
+    runs = [make_run() for _ in range(3)]
+
+    swept = sweeper.sweep()
+
+    assert (asked, swept.hinted) == ([runs[0].id], 0)
+    assert SweepState.objects.exists()
+
+
+@on_postgresql
+def test_only_one_sweeps_at_a_time(clock):
+    make_run()
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_xact_lock(%s)", [sweeper._LOCK])
+
+        other = in_background(sweeper.sweep, lambda run_ids: None).result(10)
+
+    assert other.ran is False
+    assert Run.objects.get().hints == 0
+    assert sweeper.sweep(lambda run_ids: None).hinted == 1
+
+
+def test_hints_go_out_after_the_commit_and_outside_of_the_lock(clock):
+    make_run()
+    seen = []
+
+    def send(run_ids):
+        seen.append((connection.in_atomic_block, Run.objects.get().hints))
+
+    sweeper.sweep(send)
+
+    assert seen == [(False, 1)]
+
+
+def test_a_stream_that_cannot_be_published_does_not_stop_the_others(clock, monkeypatch):
+    ended = [make_run() for _ in range(3)]
+    for run in ended:
+        store.finish(leased(run), Status.COMPLETED, [])
+    clock.advance(60)
+    republish = publish.republish
+
+    def faulty(tree):
+        if tree == str(ended[0].id):
+            raise ConnectionError("away")
+        republish(tree)
+
+    monkeypatch.setattr(publish, "republish", faulty)
+
+    swept = sweeper.sweep(lambda run_ids: None)
+
+    assert swept.published == 2
+    assert Run.objects.get(published_at=None).id == ended[0].id
+
+
+@pytest.mark.sqlite
+def test_it_forgets_workers_that_are_long_gone(clock):
+    store.worker_seen("gone", 3)
+    clock.advance(10 * conf.HEARTBEAT_S + 61)
+    store.worker_seen("here", 3)
+
+    sweeper.sweep(lambda run_ids: None)
+
+    assert list(WorkerProcess.objects.values_list("name", flat=True)) == ["here"]
+
+
+@pytest.mark.sqlite
+def test_it_leaves_its_time_for_health(clock):
+    sweeper.sweep(lambda run_ids: None)
+
+    assert SweepState.objects.get().ran_at == clock.now
