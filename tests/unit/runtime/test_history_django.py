@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+import pytest_asyncio
 from asgiref.sync import sync_to_async
 from django.db import connections
 
@@ -22,10 +23,10 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.mark.sqlite
 class TestDjangoHistoryProvider(HistoryContract):
-    @pytest.fixture
-    def provider(self):
+    @pytest_asyncio.fixture
+    async def provider(self):
         yield DjangoHistoryProvider()
-        connections.close_all()
+        await sync_to_async(connections.close_all)()
 
     async def new_session(self):
         session = await sync_to_async(store.create_session)(Session(agent=str(AGENT)))
@@ -37,6 +38,17 @@ class TestDjangoHistoryProvider(HistoryContract):
             return make_run(f"test/{Session.objects.count()}{session.runs.count()}", session=session)
 
         return str((await sync_to_async(make)()).id)
+
+
+def add(agent_id, session, texts):
+    """From outside of any run, as a view would."""
+
+    async def append():
+        messages = [ChatMessage.of("user", text) for text in texts]
+        await DjangoHistoryProvider().append_many(agent_id, str(session.id), messages)
+        await sync_to_async(connections.close_all)()
+
+    asyncio.run(append())
 
 
 def remembering(*script):
@@ -84,9 +96,7 @@ def test_a_replay_reads_the_history_that_the_first_execution_read(clock):
     remembering(shown)
     session = drive(make_run("react/memory", text="one")).session
     run = drive(make_run("react/memory", text="two", session=session), dies="end")
-    late = ChatMessage.of("user", "from elsewhere")
-    asyncio.run(DjangoHistoryProvider().append(AgentId("react", "memory"), str(session.id), late))
-    connections.close_all()
+    add(AgentId("react", "memory"), session, ["from elsewhere"])
 
     run = take_over(clock, run)
 
@@ -152,10 +162,7 @@ def test_reading_a_long_history_is_one_query(django_assert_num_queries):
     from ravi_django.runtime.history import read
 
     session = store.create_session(Session())
-    asyncio.run(
-        DjangoHistoryProvider().append_many(AGENT, str(session.id), [ChatMessage.of("user", str(n)) for n in range(50)])
-    )
-    connections.close_all()
+    add(AGENT, session, map(str, range(50)))
 
     with django_assert_num_queries(1):
         assert len(read(AGENT, session.id)) == 50
