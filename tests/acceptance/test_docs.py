@@ -36,7 +36,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         + '\nINSTALLED_APPS += ["shop"]\n'
         + snippet("settings.py")
         + '\nDATABASES["default"]["OPTIONS"] = {"transaction_mode": "IMMEDIATE"}\n'
-        + 'import os\nRAVI = {"ENGINE": "inline"} if os.environ.get("SMALL_SITE") else {}\n'
+        + 'import os\nif os.environ.get("SMALL_SITE"):\n    RAVI = {"ENGINE": "inline"}\n    CHANNEL_LAYERS = {}\n'
     )
     urls = folder / "mysite/urls.py"
     urls.write_text(urls.read_text() + "\n" + snippet("urls.py"))

@@ -109,7 +109,7 @@ def test_a_killed_client_leaves_nothing_behind_and_the_run_goes_on(
 
         cut(client)
 
-        assert wait_until(lambda: server.streams() == 0, 5)
+        assert wait_until(lambda: server.streams() == 0, 20)
     paced.let_all()
     assert wait_until(lambda: Run.objects.get(id=run.id).status == "completed", 10)
 
@@ -135,7 +135,7 @@ def test_a_client_that_does_not_read_holds_the_reading_up(server, submitted, dem
 
     assert stalled
     assert rest == list(range(2, 2001))
-    assert wait_until(lambda: server.streams() == 0, 5)
+    assert wait_until(lambda: server.streams() == 0, 20)
 
 
 def cut(client: ClientConnection) -> None:
