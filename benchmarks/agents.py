@@ -1,0 +1,55 @@
+"""The agents that are measured. The app's autodiscovery registers them in the worker processes too."""
+
+import os
+
+from ravi_django import register, tool
+from ravi_django.agents import CompactionPipeline, ReActAgent
+from ravi_django.agents.context import ContextConfig, DjangoHistoryProvider
+from ravi_django.integrations.llm import LLMFactory
+from ravi_django.kernel import ToolUseBlock, Usage
+from ravi_django.testing import ScriptedModel
+
+ANSWER = "Done: all the numbers have been added, one after the other."
+MODEL_DELAY_S = float(os.environ.get("BENCH_MODEL_DELAY_S", "2"))
+
+
+@tool
+async def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+def loop_agent(turns: int) -> ReActAgent:
+    """`turns` model calls and one tool call less, from a model that answers at once. Shows the model everything."""
+    script = [
+        [ToolUseBlock(tool_name="add", arguments={"a": 1, "b": n}, call_id=f"call_{n}")] for n in range(turns - 1)
+    ]
+    usage = Usage(input_tokens=100, output_tokens=20)
+    return ReActAgent(
+        f"bench-loop-{turns}",
+        model=ScriptedModel([*script, ANSWER], usage=usage, cost=0.001, record=False),
+        tools=[add],
+        context=ContextConfig(DjangoHistoryProvider(), CompactionPipeline()),
+        system_instructions="You add numbers.",
+        max_iterations=turns,
+    )
+
+
+def answering_agent(key: str, model: object) -> ReActAgent:
+    """One model call, streamed word by word."""
+    context = ContextConfig(DjangoHistoryProvider())
+    return ReActAgent(key, model=model, context=context, system_instructions="You answer briefly.")  # type: ignore[arg-type]
+
+
+scripted = register(
+    answering_agent("bench-scripted", ScriptedModel(ANSWER, delay=MODEL_DELAY_S, chunk="words", record=False))
+)
+litellm = register(
+    answering_agent(
+        "bench-litellm",
+        LLMFactory(
+            "openai/bench", api_key="sk-of-the-bench-server", api_base=os.environ.get("BENCH_MODEL_URL"), timeout=60
+        ).build(),
+    )
+)
+instant = register(answering_agent("bench-instant", ScriptedModel(ANSWER, chunk="words", record=False)))

@@ -1,0 +1,87 @@
+"""From submitting a run over HTTP to its first token on a websocket, with nothing else going on."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+from statistics import median, quantiles
+
+from django.contrib.auth import get_user_model
+from rest_framework.authtoken.models import Token
+from websockets.sync.client import connect
+
+from benchmarks.in_flight import ready_worker
+from benchmarks.report import Figure
+from benchmarks.stack import Stack, web
+from project.process import ProcessError, wait_until
+
+AGENT = "react/bench-instant"
+WARM_UP = 3
+FRAME_TIMEOUT_S = 20.0
+
+
+class Client:
+    """A program with a token, on a kept connection."""
+
+    def __init__(self, address: str) -> None:
+        user = get_user_model().objects.get_or_create(username="bench")[0]
+        self._token = Token.objects.get_or_create(user=user)[0].key
+        self._address = address
+        self._http = http.client.HTTPConnection(address, timeout=30)
+
+    def post(self, path: str, body: dict[str, str]) -> dict[str, str]:
+        headers = {"Authorization": f"Token {self._token}", "Content-Type": "application/json"}
+        self._http.request("POST", f"/ravi/{path}", json.dumps(body), headers)
+        response = self._http.getresponse()
+        answer = response.read()
+        if response.status != 201:
+            raise ProcessError(f"POST {path}: {response.status} {answer[:500]!r}")
+        found: dict[str, str] = json.loads(answer)
+        return found
+
+    def healthy(self) -> bool:
+        try:
+            self._http.request("GET", "/ravi/agents/")
+            self._http.getresponse().read()
+        except OSError:
+            self._http.close()
+            return False
+        return True
+
+    def once(self) -> tuple[float, float]:
+        """Submit, then watch; milliseconds to the first frame and to the first token."""
+        ticket = self.post("tickets/", {})["ticket"]
+        begun = time.perf_counter()
+        run = self.post("runs/", {"agent": AGENT, "input": "Say something."})["id"]
+        first_frame = first_token = 0.0
+        with connect(f"ws://{self._address}/ws/ravi/runs/{run}/?ticket={ticket}", proxy=None) as socket:
+            while True:
+                frame = json.loads(socket.recv(timeout=FRAME_TIMEOUT_S))
+                taken = (time.perf_counter() - begun) * 1000
+                first_frame = first_frame or taken
+                if frame["type"] == "text.delta":
+                    first_token = first_token or taken
+                if frame["type"] == "stream.done":
+                    return first_frame, first_token
+
+    def close(self) -> None:
+        self._http.close()
+
+
+def measure(stack: Stack, runs: int) -> list[Figure]:
+    with ready_worker(stack, [AGENT]), web(stack) as address:
+        client = Client(address)
+        if not wait_until(client.healthy, 30):
+            raise ProcessError(f"the site on {address} did not answer")
+        for _ in range(WARM_UP):
+            client.once()
+        samples = [client.once() for _ in range(runs)]
+        client.close()
+    frames, tokens = zip(*samples, strict=True)
+    return [*_figures("first_frame", list(frames)), *_figures("first_token", list(tokens))]
+
+
+def _figures(name: str, samples: list[float]) -> list[Figure]:
+    p95 = quantiles(samples, n=20, method="inclusive")[-1]
+    return [Figure(f"{name}_p50", None, median(samples), "ms"), Figure(f"{name}_p95", None, p95, "ms")]

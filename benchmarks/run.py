@@ -1,0 +1,110 @@
+"""`make bench`: what the project costs, on the real stack, beside what its database costs.
+
+    python -m benchmarks.run            everything, a few minutes
+    python -m benchmarks.run --quick    the same with few repetitions, to see that it works
+    python -m benchmarks.run --only steps,storage
+
+docs/benchmarks.md says what the figures mean.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks import report, stack
+from benchmarks.report import Figure
+from benchmarks.stack import Stack
+from project.process import ProcessError
+
+OUT = Path(__file__).resolve().parent / "out.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much is measured."""
+
+    repetitions: dict[int, int]  # turns: runs whose steps are timed
+    stored: dict[int, int]  # turns: runs whose bytes are counted
+    in_flight: int  # runs at once
+    first_tokens: int  # runs one after another
+
+
+FULL = Plan(repetitions={10: 40, 50: 15, 200: 7}, stored={10: 120, 200: 8}, in_flight=500, first_tokens=60)
+QUICK = Plan(repetitions={3: 2, 6: 2}, stored={3: 3, 6: 3}, in_flight=8, first_tokens=3)
+
+
+def steps(stack: Stack, plan: Plan) -> list[Figure]:
+    from benchmarks import steps
+    from benchmarks.raw_commit import RawCommit
+
+    with RawCommit(stack.database_url) as raw:
+        return steps.measure(plan.repetitions, raw)
+
+
+def storage(stack: Stack, plan: Plan) -> list[Figure]:
+    from benchmarks import storage
+
+    return storage.measure(plan.stored, stack.database_url)
+
+
+def in_flight(stack: Stack, plan: Plan) -> list[Figure]:
+    from benchmarks import in_flight
+
+    return in_flight.measure(stack, plan.in_flight)
+
+
+def first_token(stack: Stack, plan: Plan) -> list[Figure]:
+    from benchmarks import first_token
+
+    return first_token.measure(stack, plan.first_tokens)
+
+
+BENCHMARKS: dict[str, Callable[[Stack, Plan], list[Figure]]] = {
+    "steps": steps,
+    "storage": storage,
+    "in_flight": in_flight,
+    "first_token": first_token,
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description="Measure the project.")
+    parser.add_argument("--quick", action="store_true", help="few repetitions: the figures mean little")
+    parser.add_argument("--only", type=_names, default=list(BENCHMARKS), help=f"of {','.join(BENCHMARKS)}")
+    parser.add_argument("--out", type=Path, default=OUT, help="where the figures go, as JSON")
+    options = parser.parse_args()
+    plan = QUICK if options.quick else FULL
+    try:
+        figures = _measure(options.only, plan)
+    except ProcessError as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 1
+    report.write(figures, options.out)
+    print(report.figures_table(figures))
+    print(report.closing_line("bench", figures))
+    return 0
+
+
+def _measure(names: list[str], plan: Plan) -> list[Figure]:
+    with stack.servers() as servers:
+        stack.set_up_site()
+        found: list[Figure] = []
+        for name in names:
+            print(f"measuring {name}", file=sys.stderr, flush=True)
+            found += BENCHMARKS[name](servers, plan)
+        return found
+
+
+def _names(text: str) -> list[str]:
+    names = text.split(",")
+    if unknown := [name for name in names if name not in BENCHMARKS]:
+        raise argparse.ArgumentTypeError(f"no benchmark {unknown[0]!r}; there are {', '.join(BENCHMARKS)}")
+    return names
+
+
+if __name__ == "__main__":
+    sys.exit(main())

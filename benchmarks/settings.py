@@ -1,0 +1,11 @@
+"""The demo site with the benchmarks' agents beside its own, and limits that a run of 200 turns fits in."""
+
+from typing import Any
+
+from project.settings import *  # noqa: F403
+from project.settings import INSTALLED_APPS as DEMO_APPS
+from project.settings import RAVI as DEMO_RAVI
+
+INSTALLED_APPS = [*DEMO_APPS, "benchmarks"]
+
+RAVI: dict[str, Any] = {**DEMO_RAVI, "MAX_TOOL_CALLS": 10_000}

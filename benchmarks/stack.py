@@ -1,0 +1,114 @@
+"""What the benchmarks run on: servers of their own with fsync on, and the site's processes where one is measured."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from project.process import Child, ProcessError, wait_until
+from project.services import Postgres, Valkey, free_port
+
+ROOT = Path(__file__).resolve().parent.parent
+START_TIMEOUT_S = 60.0
+WORKER_NAME = "bench-worker"  # the application_name of the worker's database connections
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    folder: Path
+    database_url: str
+    redis_url: str
+
+    def child(self, name: str, *command: str, **env: str) -> Child:
+        """A Python process of the site."""
+        return Child(
+            name,
+            [sys.executable, *command],
+            log=self.folder / f"{name}.log",
+            pid_file=self.folder / f"{name}.pid",
+            env={"PYTHONUNBUFFERED": "1", **env},
+            cwd=ROOT,
+        )
+
+
+@contextmanager
+def servers() -> Iterator[Stack]:
+    """PostgreSQL and Valkey in a temporary folder, named in the environment."""
+    with tempfile.TemporaryDirectory(prefix="ravi-bench-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        with Postgres(folder / "postgresql") as pg, Valkey(folder / "valkey") as valkey:
+            os.environ.update(
+                DATABASE_URL=pg.url,
+                REDIS_URL=valkey.url,
+                DJANGO_SETTINGS_MODULE="benchmarks.settings",
+                LOG_LEVEL="WARNING",
+            )
+            yield Stack(folder, pg.url, valkey.url)
+
+
+def set_up_site() -> None:
+    """Django in this process, and an up-to-date schema."""
+    import django
+    from django.core.management import call_command
+
+    django.setup()
+    call_command("migrate", verbosity=0)
+
+
+@contextmanager
+def worker(stack: Stack, **env: str) -> Iterator[Child]:
+    """A Celery worker as CONTRACT says to start one, warm: its engine and its model library are there."""
+    options = ("-P", "threads", "-c", "200", "--without-gossip", "--without-mingle", "--loglevel", "WARNING")
+    child = stack.child(
+        "worker",
+        *("-m", "celery", "-A", "project", "worker", *options),
+        **{"DATABASE_URL": f"{stack.database_url}?application_name={WORKER_NAME}", **env},
+    )
+    with running(child):
+        yield child
+
+
+@contextmanager
+def web(stack: Stack) -> Iterator[str]:
+    """The site under uvicorn; gives its host and port."""
+    port = free_port()
+    child = stack.child(
+        "web",
+        *("-m", "uvicorn", "project.asgi:application", "--host", "127.0.0.1", "--port", str(port)),
+        *("--lifespan", "off", "--log-level", "warning"),
+    )
+    with running(child):
+        yield f"127.0.0.1:{port}"
+
+
+@contextmanager
+def model_server(stack: Stack, delay_s: float, tokens: int) -> Iterator[str]:
+    """The OpenAI-protocol server in a process of its own; gives its base URL."""
+    child = stack.child(
+        "model-server",
+        *("tests/support/openai_server.py", "--delay", str(delay_s), "--tokens", str(tokens)),
+    )
+    with running(child):
+        require(lambda: child.tail().strip().isdigit(), child, "print its port")
+        yield f"http://127.0.0.1:{child.tail().strip()}/v1"
+
+
+@contextmanager
+def running(child: Child) -> Iterator[None]:
+    child.start()
+    try:
+        yield
+    finally:
+        child.stop()
+
+
+def require(condition: object, child: Child, what: str) -> None:
+    """Wait for a condition on a child. Raises ProcessError with its log's tail when it does not come true."""
+    assert callable(condition)
+    if not wait_until(lambda: bool(condition()) or not child.running, START_TIMEOUT_S) or not condition():
+        raise ProcessError(f"{child.name} did not {what} within {START_TIMEOUT_S:.0f} s\n{child.tail()}")
