@@ -35,9 +35,9 @@ class Run(Owned):
     session = models.ForeignKey(Session, on_delete=models.CASCADE, related_name="runs", db_index=False)
     root = models.ForeignKey("self", null=True, on_delete=models.CASCADE, related_name="tree")
     parent = models.ForeignKey("self", null=True, on_delete=models.CASCADE, related_name="children")
-    depth = models.PositiveSmallIntegerField(default=0)
+    depth = models.SmallIntegerField(default=0)
     status = models.CharField(max_length=10, choices=Status.choices, default=Status.PENDING)
-    priority = models.PositiveSmallIntegerField(
+    priority = models.SmallIntegerField(
         choices=[(p.value, p.name.lower()) for p in Priority], default=Priority.NORMAL.value
     )
     metadata = models.JSONField(default=dict, blank=True)
@@ -59,14 +59,14 @@ class Run(Owned):
     wake_at = models.DateTimeField(null=True, blank=True, help_text="Not claimable before")
     cancel_requested_at = models.DateTimeField(null=True, blank=True)
     cancel_reason = models.CharField(max_length=200, blank=True, default="")
-    attempts = models.PositiveIntegerField(default=0, help_text="Retries after transient errors since the last effect")
-    crashes = models.PositiveIntegerField(default=0, help_text="Expired running leases since the last effect")
-    hints = models.PositiveIntegerField(default=0, help_text="How often the sweep has hinted it; backs off")
+    attempts = models.IntegerField(default=0, help_text="Retries after transient errors since the last effect")
+    crashes = models.IntegerField(default=0, help_text="Expired running leases since the last effect")
+    hints = models.IntegerField(default=0, help_text="How often the sweep has hinted it; backs off")
     hint_after = models.DateTimeField(null=True, blank=True)
     release = models.CharField(max_length=100, blank=True, default="", help_text="The code that wrote last")
 
     # --- the journal and its sums
-    generation = models.PositiveIntegerField(default=0)
+    generation = models.IntegerField(default=0)
     next_seq = models.BigIntegerField(default=1)
     next_turn = models.IntegerField(default=0, help_text="How many history turns this run has written")
     input_tokens = models.BigIntegerField(default=0)

@@ -10,7 +10,7 @@ class WorkerProcess(models.Model):
 
     name = models.CharField(primary_key=True, max_length=100)
     release = models.CharField(max_length=100, blank=True, default="")
-    runs = models.PositiveIntegerField(default=0, help_text="Leases held")
+    runs = models.IntegerField(default=0, help_text="Leases held")
     started_at = models.DateTimeField()
     seen_at = models.DateTimeField()
 
@@ -24,7 +24,7 @@ class WorkerProcess(models.Model):
 class SweepState(models.Model):
     """One row: when the sweep last came to its end."""
 
-    id = models.PositiveSmallIntegerField(primary_key=True, default=1)
+    id = models.SmallIntegerField(primary_key=True, default=1)
     ran_at = models.DateTimeField()
 
     def __str__(self) -> str:

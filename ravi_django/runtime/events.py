@@ -17,13 +17,20 @@ PAGE = 500
 
 def page(tree: UUID | str, after: int = 0, limit: int = PAGE) -> tuple[list[dict[str, Any]], bool]:
     """Frames above `after`, in order, and whether they end the stream. Reads the buffer, then the archive."""
+    found = _read(tree, after, limit)
+    done = _is_end(tree, found, limit)
+    if done and not found:  # the last frames may have come between the look at them and the look at the root
+        found = _read(tree, after, limit)
+        done = not found or _is_end(tree, found, limit)
+    return found, done
+
+
+def _read(tree: UUID | str, after: int, limit: int) -> list[dict[str, Any]]:
     found = get_buffer().read(str(tree), after, limit)
-    if found is None:
-        found = _archived(tree, after, limit)
-    return found, _is_end(tree, found, after, limit)
+    return _archived(tree, after, limit) if found is None else found
 
 
-def _is_end(tree: UUID | str, found: list[dict[str, Any]], after: int, limit: int) -> bool:
+def _is_end(tree: UUID | str, found: list[dict[str, Any]], limit: int) -> bool:
     """The last frame is `stream.done` (or was read before), and the root is terminal: a retry goes on after it."""
     if len(found) >= limit:
         return False

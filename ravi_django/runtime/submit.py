@@ -14,7 +14,7 @@ from django.db import IntegrityError, transaction
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 from pydantic import ValidationError
-from pydantic_core import to_json
+from pydantic_core import from_json, to_json
 
 from ravi_django.conf import conf
 from ravi_django.kernel import (
@@ -108,7 +108,7 @@ def submit_once(
         id=run_id or uuid7(),
         agent=str(agent_id),
         owner=owner,
-        tenant=tenant or (found.tenant if found else ""),
+        tenant=_tenant(tenant) or (found.tenant if found else ""),
         priority=_priority(priority).value,
         budget=_budget(budget),
         deadline=_deadline(deadline),
@@ -249,12 +249,20 @@ def _metadata(value: Mapping[str, Any] | None) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise InvalidInputError("metadata must be an object", field="metadata")
     try:
-        size = len(to_json(dict(value)))
+        body = to_json(dict(value))
     except ValueError as error:
         raise InvalidInputError(f"metadata is not JSON: {error}", field="metadata") from None
-    if size > 16 * 1024:
-        raise InvalidInputError(f"metadata has {size} bytes, the limit is 16384", field="metadata")
-    return dict(value)
+    if _NUL.search(body):
+        raise InvalidInputError("metadata holds a NUL character, which the database cannot store", field="metadata")
+    if len(body) > 16 * 1024:
+        raise InvalidInputError(f"metadata has {len(body)} bytes, the limit is 16384", field="metadata")
+    return dict(from_json(body))
+
+
+def _tenant(value: str) -> str:
+    if not isinstance(value, str) or len(value) > 100 or "\0" in value:
+        raise InvalidInputError("tenant must be a string of at most 100 characters", field="tenant")
+    return value
 
 
 def _first(error: ValidationError) -> str:

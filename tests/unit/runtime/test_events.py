@@ -10,18 +10,11 @@ from ravi_django.kernel import ChatMessage, TextDelta
 from ravi_django.runtime import events, store
 from ravi_django.runtime.buffer_database import DatabaseBuffer
 from ravi_django.runtime.buffer_valkey import ValkeyBuffer
-from ravi_django.runtime.database import forget_readers
 from ravi_django.runtime.engine import Engine
 from ravi_django.testing import ScriptedModel
 from tests.support.runs import auntil, code, drive, leased, make_run
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture(autouse=True)
-def _no_threads_left():
-    yield
-    forget_readers(close=True)
 
 
 @pytest.fixture(params=["valkey", "database"])
@@ -184,3 +177,23 @@ def test_a_suspended_or_retried_run_is_not_at_its_end(buffer):
     store.requeue(lease)
 
     assert events.page(lease.run_id)[1] is False
+
+
+def test_an_end_that_is_published_while_it_is_looked_for_is_read(buffer, monkeypatch):
+    code(lambda ctx, inbox: ask(ctx, inbox), model=ScriptedModel("hello"))
+    run = drive(make_run())
+    late = []
+    read = buffer.read
+
+    def read_before_it_was_there(tree, after, limit):
+        if late:
+            return read(tree, after, limit)
+        late.append(1)
+        return []
+
+    monkeypatch.setattr(buffer, "read", read_before_it_was_there)
+
+    found, done = events.page(run.id)
+
+    assert done
+    assert found[-1]["type"] == "stream.done"
