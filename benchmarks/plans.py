@@ -1,0 +1,65 @@
+"""Print the plans of the claim, the sweep and the append over 200,000 runs: `python -m benchmarks.plans`."""
+
+from __future__ import annotations
+
+from benchmarks.stack import servers, set_up_site
+
+STATES = (("completed", 198_000), ("running", 400), ("pending", 500), ("suspended", 1_000), ("queued", 100))
+
+
+def fill() -> None:
+    from django.db import connection
+
+    from ravi_django.models import Session
+
+    session = Session.objects.create().id
+    with connection.cursor() as cursor:
+        for status, count in STATES:
+            cursor.execute(
+                "INSERT INTO ravi_run (id, agent, session_id, depth, status, priority, metadata, lease_owner,"
+                " lease_epoch, lease_expires_at, finished_at, published_at, tenant, cancel_reason, request_digest,"
+                " attempts, crashes, hints, release, generation, next_seq, next_turn, input_tokens, cached_tokens,"
+                " output_tokens, reasoning_tokens, cost, cost_unknown, event_mark)"
+                " SELECT gen_random_uuid(), 'react/' || left(%s, 1) || n, %s, 0, %s, 2, '{}', 'w', 1,"
+                " CASE WHEN %s = 'running' THEN now() + (n - 100) * interval '1 second' END,"
+                " CASE WHEN %s = 'completed' THEN now() END,"
+                " CASE WHEN %s = 'completed' AND n > 50 THEN now() END,"
+                " '', '', '', 0, 0, 0, '', 0, 1, 0, 0, 0, 0, 0, 0, false, 0 FROM generate_series(1, %s) n",
+                [status, session, status, status, status, status, count],
+            )
+        cursor.execute("ANALYZE ravi_run")
+
+
+def show(title: str, plan: str) -> None:
+    print(f"{title}\n\n" + "\n".join(f"    {line}" for line in plan.splitlines()) + "\n")
+
+
+def main() -> None:
+    with servers():
+        set_up_site()
+        from django.db import connection
+
+        from ravi_django.models import Run
+        from ravi_django.runtime import store
+
+        fill()
+        one = Run.objects.filter(status="running").values_list("id", flat=True)[0]
+        agents = [f"react/p{number}" for number in range(20)]
+        show("The next run for a worker with room", store.ready().filter(agent__in=agents)[:1].explain())
+        show("A run that was hinted", Run.objects.filter(store.claimable(), id=one).explain())
+        show("The sweep: leases whose worker is gone", store.expired()[:500].explain())
+        show("The sweep: runs that no hint has reached", store.ready()[:500].explain())
+        show("The sweep: queued runs that nobody promotes", store.orphaned()[:500].explain())
+        show("The sweep: ended trees whose last frame may not be out", store.unpublished_trees(0)[:50].explain())
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "EXPLAIN UPDATE ravi_run SET next_seq = next_seq + 1 "
+                "WHERE id = %s AND lease_epoch = 1 AND lease_owner = 'w'",
+                [one],
+            )
+            show("The fence of every append", "\n".join(row[0] for row in cursor.fetchall()))
+        connection.close()
+
+
+if __name__ == "__main__":
+    main()
