@@ -7,6 +7,7 @@ django_application = get_asgi_application()  # sets Django up, which the imports
 
 from channels.auth import AuthMiddlewareStack  # noqa: E402
 from channels.routing import ProtocolTypeRouter, URLRouter  # noqa: E402
+
 from ravi_django.routing import websocket_urlpatterns  # noqa: E402
 
 application = ProtocolTypeRouter(
