@@ -156,7 +156,7 @@ class _Hub:
 
     def _kept(self, keeper: asyncio.Task[None]) -> None:
         self._keeper = None
-        if not keeper.cancelled():
+        if not (keeper.cancelled() or keeper.cancelling()):
             self._touch()
 
     async def _keep(self) -> None:
@@ -165,8 +165,11 @@ class _Hub:
         pubsub = client.pubsub(ignore_subscribe_messages=False)
         reader: asyncio.Task[None] | None = None
         subscribed: set[str] = set()
+        me = asyncio.current_task()
+        assert me is not None
         try:
-            while self._watchers or await self._change_within(LINGER_S):
+            # redis-py can swallow a cancellation, hence the question.
+            while not me.cancelling() and (self._watchers or await self._change_within(LINGER_S)):
                 self._changed.clear()
                 wanted = set(self._watchers)
                 try:
@@ -179,7 +182,8 @@ class _Hub:
                     continue
                 subscribed = wanted
                 reader = reader or asyncio.create_task(self._read(pubsub))
-                await self._changed.wait()
+                if not me.cancelling():
+                    await self._changed.wait()
         finally:
             if reader is not None:
                 reader.cancel()
@@ -197,7 +201,8 @@ class _Hub:
     async def _read(self, pubsub: Any) -> None:
         """Turn published hints into events. redis-py reconnects and subscribes again by itself; what was missed
         meanwhile is found by the readers' own clock."""
-        while True:
+        me = asyncio.current_task()
+        while me is not None and not me.cancelling():
             try:
                 message = await pubsub.get_message(timeout=None)
             except (redis.RedisError, OSError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -15,6 +16,11 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 HERE = Path(__file__).resolve().parent
+
+
+def obey_ctrl_c() -> None:
+    """As in a terminal: what is started in the background of a shell ignores it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 class Site:
@@ -54,7 +60,13 @@ class Site:
         output = self.folder / f"output-{len(list(self.folder.iterdir()))}.txt"
         with output.open("w") as file:
             process = subprocess.Popen(
-                command, cwd=ROOT, env=self.environment, stdout=file, stderr=subprocess.STDOUT, text=True
+                command,
+                cwd=ROOT,
+                env=self.environment,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                text=True,
+                preexec_fn=obey_ctrl_c,
             )
         try:
             yield Background(process, output)
