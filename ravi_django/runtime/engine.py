@@ -10,7 +10,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
@@ -77,6 +77,7 @@ class Engine:
         self._leases: set[asyncio.Task[Any]] = set()
         self._driving = 0  # leases held or being claimed
         self._looking = False
+        self._look_again = False  # a look was asked for when there was no room
         self.settled = asyncio.Event()  # set, and replaced, whenever a lease ends
         self._on_promoted = on_promoted
         self._restore_task_factory = paths.install(self.loop)
@@ -91,8 +92,11 @@ class Engine:
             return False  # the row stays claimable; the sweep hints it again
         return await self._drive(store.claim, run_id, self.name, known_addresses())
 
-    async def _drive(self, claim: Callable[..., Lease | None], *args: Any) -> bool:
-        self._driving += 1
+    def _drive(self, claim: Callable[..., Lease | None], *args: Any) -> Coroutine[Any, Any, bool]:
+        self._driving += 1  # at once: who asks for room before the task begins must see that it is taken
+        return self._claim_and_drive(claim, *args)
+
+    async def _claim_and_drive(self, claim: Callable[..., Lease | None], *args: Any) -> bool:
         try:
             lease = await self.database.call(claim, *args)
             if lease is None:
@@ -101,6 +105,8 @@ class Engine:
             return True
         finally:
             self._driving -= 1
+            if self._look_again:
+                self.look()
 
     @property
     def has_room(self) -> bool:
@@ -268,7 +274,10 @@ class Engine:
 
     def look(self) -> None:
         """Look for the next claimable run; one look at a time."""
-        if not self._looking and self.has_room:
+        if self._looking or self.draining:
+            return
+        self._look_again = not self.has_room
+        if not self._look_again:
             self._looking = True
             self._background(self._drive(self._claim_next))
 

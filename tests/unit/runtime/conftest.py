@@ -1,24 +1,47 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from ravi_django import tool
+from ravi_django.agents.function_tool import FunctionTool
 from ravi_django.runtime import bodies, registry
+from ravi_django.runtime.database import forget_readers
 from ravi_django.testing import FakeClock
 
 
 @pytest.fixture(autouse=True)
 def _nothing_left_behind() -> Iterator[None]:
-    """Agents that a test registers are its own; what a process knows to be stored is in another test's database."""
+    """Agents that a test registers are its own, what a process knows to be stored is in another test's database, and
+    threads that read events keep a connection open."""
     known = dict(registry._agents)
     bodies.forget()
     yield
     registry._agents.clear()
     registry._agents.update(known)
+    forget_readers(close=True)
 
 
 @pytest.fixture
 def clock() -> Iterator[FakeClock]:
     with FakeClock() as clock:
         yield clock
+
+
+@pytest.fixture
+def ran() -> list[Any]:
+    """What the tools of a test have done, in order."""
+    return []
+
+
+@pytest.fixture
+def step(ran: list[Any]) -> FunctionTool:
+    @tool
+    async def step(name: str) -> str:
+        """Step."""
+        ran.append(name)
+        return name
+
+    return step

@@ -134,6 +134,18 @@ def test_append_returns_the_first_of_the_numbers():
 
 
 @pytest.mark.sqlite
+def test_more_rows_than_one_statement_takes_are_written_all_the_same():
+    lease = leased()
+    count = append.MAX_ROWS + 5
+
+    first = store.append(lease, [Entry("log", str(n)) for n in range(count)])
+
+    assert first == 1
+    assert list(JournalEntry.objects.order_by("seq").values_list("seq", flat=True)) == list(range(1, count + 1))
+    assert store.append(lease, [Entry("log", "next")]) == count + 1
+
+
+@pytest.mark.sqlite
 def test_turns_get_positions_in_the_session_and_indexes_in_the_run():
     run = make_run()
     Session.objects.filter(id=run.session_id).update(next_position=40)
@@ -200,11 +212,15 @@ def test_one_shape_of_append_is_prepared_once():
 
 
 @pytest.mark.sqlite
-def test_a_refused_append_writes_nothing():
+@pytest.mark.parametrize("vendor", [None, "another"])
+@pytest.mark.parametrize("change", [{"epoch": 0}, {"owner": "somebody else"}], ids=["epoch", "owner"])
+def test_a_refused_append_writes_nothing(monkeypatch, vendor, change):
     lease = leased()
-    zombie = replace(lease, epoch=lease.epoch - 1)
+    zombie = replace(lease, **change)
+    if vendor is not None:
+        monkeypatch.setattr(connection, "vendor", vendor)
 
-    with pytest.raises(LeaseLostError, match=f"run {lease.run_id}: lease epoch 0 is over"):
+    with pytest.raises(LeaseLostError, match=f"run {lease.run_id}: lease epoch {zombie.epoch} is over"):
         store.append(zombie, BATCHES["many"], [NewTurn(lease.run.session_id, lease.run.agent, TURNS[0])])
 
     assert not JournalEntry.objects.exists()

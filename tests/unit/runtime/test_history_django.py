@@ -15,6 +15,7 @@ from ravi_django.kernel import AgentId, ChatMessage
 from ravi_django.models import JournalEntry, Session, Status, Turn
 from ravi_django.runtime import registry, store
 from ravi_django.testing import ScriptedModel, journal_of
+from tests.support.gates import cancelled_in
 from tests.support.history_contract import AGENT, HistoryContract
 from tests.support.runs import code, drive, make_run, take_over
 
@@ -143,8 +144,6 @@ def test_turns_of_a_run_that_failed_are_kept(clock):
 
 
 def test_the_turns_of_a_cancelled_run_are_kept(clock):
-    from tests.unit.runtime.test_lease_end import cancelled_in
-
     async def story(ctx, inbox):
         history = DjangoHistoryProvider()
         await history.append_many(

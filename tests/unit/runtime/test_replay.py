@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import random
-
 import pytest
 
 from ravi_django import tool
@@ -14,23 +11,16 @@ from ravi_django.kernel import (
     GenerationOptions,
     ModelError,
     ModelResponse,
-    RunContext,
     TextBlock,
     Usage,
 )
 from ravi_django.models import Blob, JournalEntry, Run, Status
 from ravi_django.testing import ScriptedModel, journal_of
-from tests.support.runs import auntil, code, drive, make_run, take_over
+from tests.support.runs import code, drive, make_run, take_over
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 USER = ChatMessage.of("user", "hi")
-
-
-@pytest.fixture
-def ran():
-    """Which tool calls were really made, in the order they began."""
-    return []
 
 
 @pytest.fixture
@@ -128,247 +118,6 @@ def test_a_replayed_tool_result_is_the_result(clock):
 
     assert seen[0] == seen[1]
     assert (seen[0].call_id, seen[0].status) == ("c1", "ok")
-
-
-def test_parallel_calls_come_back_whichever_ended_first(clock, ran):
-    gates = {}
-
-    @tool
-    async def fetch(page: str) -> str:
-        """Fetch."""
-        ran.append(page)
-        await gates[page].wait()
-        gates[{"c": "a", "a": "b"}.get(page, "")].set() if page in "ca" else None
-        return page.upper()
-
-    async def story(ctx, inbox):
-        gates.update({page: asyncio.Event() for page in "abc"})
-        gates["c"].set()
-        found = await asyncio.gather(*(ctx.tool("fetch", page=page) for page in "abc"))
-        return "".join(result.text for result in found)
-
-    code(story, tools=[fetch])
-    run = drive(make_run(), dies="end")
-
-    run = take_over(clock, run)
-
-    assert run.output == "ABC"
-    assert ran == ["a", "b", "c"]
-    assert sorted(effects_of(run)) == ["t1.1", "t2.1", "t3.1"]
-
-
-@pytest.mark.parametrize("first", ["a", "b", "c"])
-@pytest.mark.sqlite
-def test_a_race_is_won_again_by_its_winner(clock, ran, first):
-    won = []
-    ends = {}
-
-    @tool
-    async def race(name: str) -> str:
-        """Race."""
-        ran.append(name)
-        await ends[name].wait()
-        return name
-
-    async def story(ctx, inbox):
-        ends.update({name: asyncio.Event() for name in "abc"})
-        ends[first].set()
-        tasks = [asyncio.create_task(ctx.tool("race", name=name)) for name in "abc"]
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        won.append([task.result().text for task in tasks if task in done])
-        for event in ends.values():
-            event.set()
-        await asyncio.wait(tasks)
-        return won[-1][0]
-
-    code(story, tools=[race])
-    run = drive(make_run(), dies="end")
-
-    run = take_over(clock, run)
-
-    assert won == [[first], [first]]
-    assert run.output == first
-    assert len(ran) == 3
-
-
-def test_a_race_of_branches_with_several_steps_is_won_again(clock):
-    """The slower branch's first step is recorded before the faster one's last."""
-    order = []
-
-    @tool
-    async def step(name: str) -> str:
-        """Step."""
-        for _ in range(random.randrange(20)):
-            await asyncio.sleep(0)
-        return name
-
-    async def story(ctx, inbox):
-        async def branch(name, steps):
-            for number in range(steps):
-                await ctx.tool("step", name=f"{name}{number}")
-            return name
-
-        tasks = [asyncio.create_task(branch(name, 4)) for name in "abc"]
-        ended = [await task for task in asyncio.as_completed(tasks)]
-        order.append(ended)
-        return "".join(ended)
-
-    code(story, tools=[step])
-    run = drive(make_run(), dies="end")
-
-    run = take_over(clock, run)
-
-    assert order[0] == order[1]
-    assert run.status == Status.COMPLETED
-
-
-def test_the_loser_of_a_race_that_was_cancelled_is_not_missed(clock, ran):
-    """Its row was on the way when the winner's was read: it is recorded, and the code cancels its task again."""
-    ends = {}
-
-    @tool
-    async def race(name: str) -> str:
-        """Race."""
-        ran.append(name)
-        await ends[name].wait()
-        return name
-
-    async def story(ctx, inbox):
-        ends.update({name: asyncio.Event() for name in "ab"})
-        tasks = [asyncio.create_task(ctx.tool("race", name=name)) for name in "ab"]
-        if len(ran) < 2:
-            await auntil(lambda: len(ran) == 2)
-        ends["a"].set()
-        ends["b"].set()
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
-        return (await ctx.tool("race", name="a")).text
-
-    code(story, tools=[race])
-    run = drive(make_run(), dies="end")
-
-    run = take_over(clock, run)
-
-    assert run.status == Status.COMPLETED, run.error
-    assert ran == ["a", "b", "a"]
-
-
-def test_code_after_a_recorded_call_may_take_its_time(clock, ran, add):
-    """A branch that computes between its recorded calls holds the others back; it is no mismatch."""
-
-    async def story(ctx, inbox):
-        async def slow():
-            await ctx.tool("add", a=1, b=1)
-            for _ in range(200):
-                await asyncio.sleep(0)
-            return await ctx.tool("add", a=2, b=2)
-
-        async def fast():
-            return await ctx.tool("add", a=3, b=3)
-
-        await asyncio.gather(slow(), fast())
-        return "done"
-
-    code(story, tools=[add])
-    run = drive(make_run(), dies="end")
-
-    assert take_over(clock, run).output == "done"
-    assert len(ran) == 3
-
-
-def test_calls_made_inside_a_recorded_tool_are_not_missed(clock, ran, add):
-    """A tool's own calls, times and log entries lie below it; once its result is recorded nobody asks for them."""
-
-    @tool
-    async def outer(ctx: RunContext) -> str:
-        """Call others."""
-        ctx.now()
-        await ctx.log("inside", {"x": 1})
-        inner = await ctx.tool("add", a=1, b=2)
-        return (await ctx.llm([USER])).text + inner.text
-
-    async def story(ctx, inbox):
-        first = await ctx.tool("outer")
-        return first.text + (await ctx.tool("add", a=5, b=5)).text
-
-    model = ScriptedModel(["hello"])
-    agent = code(story, tools=[outer, add], model=model)
-    run = drive(make_run(), dies="end")
-
-    run = take_over(clock, run)
-
-    assert agent is not None
-    assert (run.status, run.output) == (Status.COMPLETED, "hello310"), run.error
-    assert (ran, len(model.calls)) == ([(1, 2), (5, 5)], 1)
-
-
-def test_calls_made_inside_an_unrecorded_tool_are_replayed(clock, ran, add):
-    attempts = []
-
-    @tool
-    async def outer(ctx: RunContext) -> str:
-        """Call another."""
-        attempts.append(ctx.idempotency_key)
-        return (await ctx.tool("add", a=1, b=2)).text
-
-    async def story(ctx, inbox):
-        return (await ctx.tool("outer")).text
-
-    code(story, tools=[outer, add])
-    run = drive(make_run(), dies=2)  # the inner call is recorded, the outer one is not
-
-    run = take_over(clock, run)
-
-    assert (run.output, ran) == ("3", [(1, 2)])
-    assert len(attempts) == 2
-    assert len(set(attempts)) == 1
-
-
-def test_tasks_of_a_model_client_do_not_disturb_the_numbering(clock, ran, add):
-    """A client makes tasks while it streams; in the replay there is no streaming."""
-
-    class BusyModel(ScriptedModel):
-        async def stream(self, messages, options, meta):
-            await asyncio.gather(*(asyncio.sleep(0) for _ in range(3)))
-            async for event in super().stream(messages, options, meta):
-                yield event
-
-    async def story(ctx, inbox):
-        await ctx.llm([USER])
-        found = await asyncio.gather(ctx.tool("add", a=1, b=1), ctx.tool("add", a=2, b=2))
-        return "".join(result.text for result in found)
-
-    code(story, tools=[add], model=BusyModel(["x"]))
-    run = drive(make_run(), dies="end")
-
-    run = take_over(clock, run)
-
-    assert (run.output, run.status) == ("24", Status.COMPLETED)
-    assert ran == [(1, 1), (2, 2)]
-    assert sorted(effects_of(run)) == ["1", "t1.1", "t2.1"]
-
-
-def test_tasks_that_library_code_makes_inside_a_tool_do_not_disturb_the_numbering(clock, ran, add):
-    @tool
-    async def busy() -> str:
-        """Make tasks."""
-        await asyncio.gather(*(asyncio.sleep(0) for _ in range(3)))
-        return "x"
-
-    async def story(ctx, inbox):
-        await ctx.tool("busy")
-        found = await asyncio.gather(ctx.tool("add", a=1, b=1), ctx.tool("add", a=2, b=2))
-        return "".join(result.text for result in found)
-
-    code(story, tools=[add, busy])
-    run = drive(make_run(), dies="end")
-
-    run = take_over(clock, run)
-
-    assert (run.output, ran) == ("24", [(1, 1), (2, 2)])
-    assert sorted(effects_of(run)) == ["1", "t1.1", "t2.1"]
 
 
 def test_time_chance_ids_and_log_replay_equal(clock, add):

@@ -139,6 +139,25 @@ def test_runs_of_agents_that_the_worker_does_not_know_are_left_alone():
     assert store.claim_next("w", []) is None
 
 
+def test_a_hint_for_an_agent_that_the_worker_does_not_know_is_left_to_another():
+    run = make_run("test/other")
+
+    assert store.claim(run.id, "w", ["test/code"]) is None
+    assert store.claim(run.id, "w", ["test/code", "test/other"]) is not None
+
+
+def test_what_is_ready_comes_before_what_a_dead_worker_left(clock):
+    dead = make_run(priority=Priority.CRITICAL.value)
+    leased(dead)
+    clock.advance(conf.LEASE_S + 1)
+    ready = make_run()
+
+    taken = [store.claim_next("w", ["test/code"]).run_id for _ in range(2)]
+
+    assert taken == [ready.id, dead.id]
+    assert store.claim_next("w", ["test/code"]) is None
+
+
 def test_the_first_start_stays(clock):
     run = make_run()
     started = clock.now

@@ -1,0 +1,79 @@
+"""Tool calls that stand open until a test lets them go, and what may happen to their run meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+
+from ravi_django import tool
+from ravi_django.models import Run
+from ravi_django.runtime import store
+from ravi_django.runtime.engine import Engine
+from tests.support.runs import auntil, code, in_background
+
+
+def steal(run):
+    """Another worker claims the run, as if the lease had expired."""
+    Run.objects.filter(id=run.id).update(lease_expires_at="2000-01-01T00:00:00Z")
+    assert store.claim(run.id, "thief") is not None
+
+
+class Gate:
+    """A tool call that stands open until the test lets it go."""
+
+    def __init__(self):
+        self.began = asyncio.Event()
+        self.open = asyncio.Event()
+
+    def tool(self):
+        @tool(timeout=30)
+        async def hold(name: str = "hold") -> str:
+            """Hold."""
+            self.began.set()
+            await self.open.wait()
+            return name
+
+        return hold
+
+
+def drained(run, agent_code, *, tools=(), model=None, while_draining=None, drain_s=5.0):
+    """Drive the run, and close the worker while the held call is open."""
+    gate = None
+
+    async def main():
+        nonlocal gate
+        gate = Gate()
+        code(agent_code, tools=[gate.tool(), *tools], model=model)
+        engine = Engine()
+        driving = engine.hint(run.id)
+        await asyncio.wait_for(gate.began.wait(), 10)
+        closing = asyncio.create_task(engine.close(drain_s))
+        await auntil(lambda: engine.draining)
+        if while_draining is not None:
+            while_draining(gate)
+        await asyncio.wait_for(closing, 20)
+        await asyncio.wait_for(driving, 1)
+
+    asyncio.run(main())
+    run.refresh_from_db()
+    return run
+
+
+def cancelled_in(run, agent_code, *, tools=(), model=None, began=None):
+    """Drive the run; cancel it once a call is open; returns it as it is then."""
+
+    async def main():
+        gate = Gate()
+        code(agent_code, tools=[gate.tool(), *tools], model=model)
+        engine = Engine()
+        try:
+            driving = asyncio.create_task(engine.drive(run.id))
+            await (asyncio.wait_for(gate.began.wait(), 10) if began is None else auntil(began))
+            await asyncio.to_thread(lambda: in_background(store.request_cancel, run.id, "enough").result(10))
+            await asyncio.to_thread(lambda: in_background(engine.heartbeat.beat).result(10))
+            await asyncio.wait_for(driving, 10)
+        finally:
+            await engine.close(drain_s=0)
+
+    asyncio.run(main())
+    run.refresh_from_db()
+    return run

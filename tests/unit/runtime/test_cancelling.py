@@ -1,0 +1,142 @@
+"""Cancellation and deadlines reach a run wherever it stands."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from ravi_django.kernel import ChatMessage
+from ravi_django.models import Status
+from ravi_django.runtime import store
+from ravi_django.testing import ScriptedModel, journal_of
+from tests.support.gates import cancelled_in
+from tests.support.runs import code, drive, make_run, take_over
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+USER = ChatMessage.of("user", "hi")
+
+
+@pytest.mark.sqlite
+def test_cancelling_reaches_a_model_call_that_hangs(clock):
+    model = ScriptedModel(["late"], delay=60)
+
+    async def story(ctx, inbox):
+        return (await ctx.llm([USER])).text
+
+    run = cancelled_in(make_run(), story, model=model, began=lambda: model.calls)
+
+    assert (run.status, run.error["type"]) == (Status.CANCELLED, "Cancelled")
+    assert [entry.kind for entry in journal_of(run)] == ["run.started", "run.cancelled"]
+
+
+def test_cancelling_reaches_an_open_tool_call(clock):
+    async def story(ctx, inbox):
+        return (await ctx.tool("hold")).text
+
+    assert cancelled_in(make_run(), story).status == Status.CANCELLED
+
+
+def test_cancelling_reaches_the_tasks_of_a_group(clock):
+    async def story(ctx, inbox):
+        async with asyncio.TaskGroup() as group:
+            group.create_task(ctx.tool("hold"))
+            group.create_task(ctx.tool("hold", name="other"))
+
+    assert cancelled_in(make_run(), story).status == Status.CANCELLED
+
+
+def test_check_sees_a_cancellation(clock):
+    async def story(ctx, inbox):
+        try:
+            await ctx.tool("hold")
+        except asyncio.CancelledError:
+            ctx.check()
+
+    assert cancelled_in(make_run(), story).status == Status.CANCELLED
+
+
+def test_a_task_group_that_checks_is_cancelled_and_not_failed(clock):
+    async def story(ctx, inbox):
+        async def careful():
+            try:
+                await ctx.tool("hold")
+            except asyncio.CancelledError:
+                ctx.check()
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(careful())
+
+    assert cancelled_in(make_run(), story).status == Status.CANCELLED
+
+
+def test_a_run_cancelled_before_its_next_lease_does_nothing_more(clock, ran, step):
+    async def story(ctx, inbox):
+        await ctx.tool("step", name="first")
+        await ctx.tool("step", name="second")
+
+    code(story, tools=[step])
+    run = drive(make_run(), dies=2)
+    ran.clear()
+    store.request_cancel(run.id, "enough")
+
+    run = take_over(clock, run)
+
+    assert (run.status, run.error) == (Status.CANCELLED, {"type": "Cancelled", "message": "enough"})
+    assert ran == []
+
+
+def test_the_next_run_of_the_session_goes_on_after_a_cancelled_one(clock):
+    async def story(ctx, inbox):
+        if run.id.hex == ctx.run_id.replace("-", ""):
+            await ctx.tool("hold")
+        return "second"
+
+    run = make_run()
+    second = make_run(session=run.session)
+    cancelled_in(run, story)
+
+    second.refresh_from_db()
+    assert second.status in (Status.PENDING, Status.COMPLETED)  # the engine may have taken it at once
+
+
+# ------------------------------------------------------------------------------------------------- deadline
+
+
+def test_a_deadline_fails_the_run(clock):
+    async def story(ctx, inbox):
+        return (await ctx.llm([USER])).text
+
+    code(story, model=ScriptedModel(["late"], delay=60))
+    run = make_run(deadline=clock.now + timedelta(seconds=0.05))
+
+    drive(run)
+
+    assert run.status == Status.FAILED
+    assert run.error == {"type": "DeadlineExceeded", "message": "the run's deadline passed before it ended"}
+
+
+def test_a_budgets_deadline_counts_from_the_first_start(clock, ran, step):
+    async def story(ctx, inbox):
+        await ctx.tool("step", name="first")
+        await ctx.tool("step", name="second")
+
+    code(story, tools=[step])
+    run = make_run(budget={"deadline_s": 20})
+    drive(run, dies=2)
+
+    run = take_over(clock, run)  # more than 20 s later
+
+    assert (run.status, run.error["type"]) == (Status.FAILED, "DeadlineExceeded")
+
+
+def test_a_run_in_time_meets_its_deadline(clock):
+    async def story(ctx, inbox):
+        assert ctx.meta.deadline == clock.now + timedelta(seconds=60)
+        return "in time"
+
+    code(story)
+
+    assert drive(make_run(deadline=clock.now + timedelta(seconds=60))).output == "in time"

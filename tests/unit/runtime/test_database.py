@@ -1,0 +1,201 @@
+"""The database threads: few, with connections of their own, and patient for a bounded time."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+from django.db import InterfaceError, OperationalError, connection, connections, transaction
+
+from ravi_django.conf import conf
+from ravi_django.models import Run
+from ravi_django.runtime import database
+from ravi_django.runtime.database import DatabaseThreads, with_retry
+from tests.support.runs import in_background, make_run, on_postgresql
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def on_threads(story, size=4):
+    async def main():
+        threads = DatabaseThreads(size)
+        try:
+            return await story(threads)
+        finally:
+            await asyncio.to_thread(threads.close)
+
+    return asyncio.run(main())
+
+
+@pytest.mark.sqlite
+def test_a_call_gives_back_what_the_function_returns_or_raises():
+    make_run()
+
+    async def story(threads):
+        with pytest.raises(ZeroDivisionError):
+            await threads.call(lambda: 1 / 0)
+        return await threads.call(Run.objects.count)
+
+    assert on_threads(story) == 1
+
+
+def test_a_hundred_calls_share_a_few_threads():
+    seen = set()
+
+    def look():
+        seen.add((threading.current_thread().name, id(connections["default"])))
+        return Run.objects.count()
+
+    async def story(threads):
+        await asyncio.gather(*(threads.call(look) for _ in range(100)))
+
+    on_threads(story, size=3)
+
+    assert 1 <= len(seen) <= 3
+
+
+def test_closing_waits_for_calls_under_way_and_closes_their_connections():
+    wrappers = []
+
+    def look():
+        wrappers.append(connections["default"])
+        return Run.objects.count()
+
+    async def story(threads):
+        await asyncio.gather(*(threads.call(look) for _ in range(20)))
+
+    on_threads(story)
+
+    assert wrappers
+    assert all(wrapper.connection is None for wrapper in wrappers)
+
+
+def test_a_write_is_seen_through_when_its_caller_is_cancelled():
+    gate, done = threading.Event(), []
+
+    def write():
+        gate.wait(10)
+        done.append(1)
+        return "written"
+
+    async def story(threads):
+        writing = asyncio.create_task(threads.see_through(write))
+        await asyncio.sleep(0)
+        writing.cancel()
+        await asyncio.sleep(0)
+        assert not writing.done()
+        gate.set()
+        await asyncio.wait([writing], timeout=10)
+        return writing
+
+    writing = on_threads(story, size=1)
+
+    assert writing.done()
+    assert done == [1]
+
+
+@on_postgresql
+def test_a_call_survives_a_connection_that_was_cut():
+    make_run()
+    backends = []
+
+    def count():
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_backend_pid()")
+            backends.append(cursor.fetchone()[0])
+        return Run.objects.count()
+
+    def cut():
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_terminate_backend(%s)", [backends[0]])
+
+    async def story(threads):
+        await threads.call(count)
+        await asyncio.to_thread(lambda: in_background(cut).result(10))
+        return await threads.call(count)
+
+    assert on_threads(story, size=1) == 1
+    assert len(set(backends)) == 2
+
+
+@pytest.fixture
+def no_pauses(monkeypatch):
+    """Time that passes by itself when somebody sleeps."""
+    now = [0.0]
+    monkeypatch.setattr(database.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(database.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    return now
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OperationalError("canceling statement due to lock timeout"),
+        OperationalError("database is locked"),
+        OperationalError("deadlock detected"),
+    ],
+)
+def test_a_lock_that_is_not_had_is_asked_for_again(no_pauses, error):
+    tries = []
+
+    def locked():
+        tries.append(1)
+        if len(tries) < 4:
+            raise error
+        return "had"
+
+    assert with_retry(locked) == "had"
+
+
+def test_patience_is_bounded(no_pauses):
+    def locked():
+        raise OperationalError("database is locked")
+
+    with pytest.raises(OperationalError):
+        with_retry(locked)
+
+    assert no_pauses[0] <= database.RETRY_S
+
+
+@pytest.mark.parametrize("error", [OperationalError("syntax error"), ValueError("no"), InterfaceError("no")])
+def test_other_errors_are_not_tried_again(no_pauses, error):
+    tries = []
+
+    def fail():
+        tries.append(1)
+        raise error
+
+    Run.objects.count()  # the connection works
+    with pytest.raises(type(error)):
+        with_retry(fail)
+
+    assert len(tries) == 1
+
+
+@on_postgresql
+def test_its_connections_wait_for_locks_less_long_than_a_heartbeat():
+    def limits():
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT current_setting('lock_timeout'), current_setting('statement_timeout')")
+            return cursor.fetchone()
+
+    async def story(threads):
+        return await threads.call(limits)
+
+    lock, statement = on_threads(story)
+
+    assert lock == statement
+    assert (
+        0
+        < int(lock.removesuffix("ms").removesuffix("s")) * (1 if lock.endswith("ms") else 1000)
+        < (conf.HEARTBEAT_S * 1000)
+    )
+    assert limits() == ("0", "0")
+
+
+@on_postgresql
+def test_the_isolation_is_read_committed():
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SHOW transaction_isolation")
+        assert cursor.fetchone()[0] == "read committed"

@@ -1,0 +1,84 @@
+"""Being installed costs a site nothing: no model library, no thread, no connection, no loop before there is work."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+
+LOOK = """
+import asyncio, sys, threading
+made = []
+new_loop = asyncio.new_event_loop
+asyncio.new_event_loop = lambda: made.append(1) or new_loop()
+
+import django
+django.setup()
+import ravi_django.runtime.engine, ravi_django.runtime.worker, ravi_django.tasks, ravi_django.testing
+import ravi_django.agents, ravi_django.capabilities.tools
+from django.apps import apps
+from django.db import connections
+
+assert apps.is_installed("ravi_django")
+print({
+    "litellm": any(name.split(".")[0] == "litellm" for name in sys.modules),
+    "threads": [thread.name for thread in threading.enumerate()],
+    "connections": [one.alias for one in connections.all(initialized_only=True) if one.connection is not None],
+    "loops": made,
+})
+"""
+
+
+@pytest.mark.parametrize("url", ["", "redis://127.0.0.1:1/0"], ids=["no services", "a broker"])
+def test_setup_imports_no_model_library_and_makes_no_thread_connection_or_loop(url, tmp_path):
+    env = {key: value for key, value in os.environ.items() if key not in ("DATABASE_URL", "REDIS_URL")}
+    env |= {"DJANGO_SETTINGS_MODULE": "project.settings", "DATABASE_URL": f"sqlite:///{tmp_path}/db"}
+    if url:
+        env["REDIS_URL"] = url
+
+    done = subprocess.run([sys.executable, "-c", LOOK], cwd=ROOT, env=env, capture_output=True, text=True, timeout=60)
+
+    assert done.returncode == 0, done.stderr
+    found = {"litellm": False, "threads": ["MainThread"], "connections": [], "loops": []}
+    assert done.stdout.strip() == str(found)
+    assert not list(tmp_path.iterdir())
+
+
+def test_importing_the_package_needs_no_django():
+    code = (
+        "import sys, ravi_django.kernel, ravi_django.agents; print('django' in sys.modules, 'litellm' in sys.modules)"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+
+    assert done.stdout.split() == ["False", "False"], done.stderr
+
+
+FORK = """
+import django, os, sys
+django.setup()
+from ravi_django.runtime import worker
+assert worker._worker is None
+pid = os.fork()
+if pid == 0:
+    from ravi_django.runtime.worker import close_worker, get_worker
+    get_worker()
+    close_worker()
+    os._exit(7)
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+
+def test_a_forked_child_makes_a_worker_of_its_own(tmp_path):
+    env = {key: value for key, value in os.environ.items() if key not in ("DATABASE_URL", "REDIS_URL")}
+    env |= {"DJANGO_SETTINGS_MODULE": "project.settings", "DATABASE_URL": f"sqlite:///{tmp_path}/db"}
+    subprocess.run([sys.executable, "manage.py", "migrate", "-v0"], cwd=ROOT, env=env, check=True, timeout=60)
+
+    done = subprocess.run([sys.executable, "-c", FORK], cwd=ROOT, env=env, capture_output=True, text=True, timeout=60)
+
+    assert done.stdout.strip() == "7", done.stderr

@@ -1,0 +1,218 @@
+"""The end of a stream: once, last, and kept."""
+
+from __future__ import annotations
+
+import pytest
+import redis
+
+from ravi_django.conf import conf
+from ravi_django.kernel import ChatMessage, TextDelta, TransientError
+from ravi_django.models import Blob, Run, Status
+from ravi_django.runtime import events, store, sweeper
+from ravi_django.runtime.buffer_valkey import ValkeyBuffer
+from ravi_django.runtime.entries import Entry, blob_value
+from ravi_django.runtime.frames import Source, durable, stream_done
+from ravi_django.runtime.publish import Publisher
+from ravi_django.testing import ScriptedModel
+from tests.support.runs import code, drive, leased, make_run
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+async def ask(ctx, inbox):
+    return (await ctx.llm([ChatMessage.of("user", "hi")])).text
+
+
+def types_of(run, after=0):
+    return [frame["type"] for frame in events.page(run.tree_id, after)[0]]
+
+
+def numbers_of(run, after=0):
+    return [frame["seq"] for frame in events.page(run.tree_id, after)[0]]
+
+
+def empty(url):
+    with redis.Redis.from_url(url) as client:
+        client.flushdb()
+
+
+def test_a_run_streams_its_steps_and_ends_with_done():
+    code(ask, model=ScriptedModel(["hello there"], chunk="words"))
+
+    run = drive(make_run())
+
+    found, done = events.page(run.id)
+    assert done
+    assert [frame["seq"] for frame in found] == list(range(1, len(found) + 1))
+    steps = [frame["step"] for frame in found if frame["type"] == "progress"]
+    assert steps == ["started", "thinking", "done"]
+    assert "".join(frame["text"] for frame in found if frame["type"] == "text.delta") == "hello there"
+    assert found[-1] == {**found[-1], "type": "stream.done", "reason": "completed", "run": str(run.id), "parent": None}
+    assert types_of(run).count("stream.done") == 1
+
+
+def test_the_ended_stream_is_kept_without_its_single_tokens(valkey_url, settings):
+    settings.RAVI = {**settings.RAVI, "STREAM_FLUSH_S": 0.001}
+    model = ScriptedModel(["one two three four"], chunk="words")
+    code(ask, model=model)
+    run = drive(make_run())
+    live = events.page(run.id)[0]
+
+    empty(valkey_url)
+    kept, done = events.page(run.id)
+
+    assert done
+    assert run.published_at is not None
+    text = next(frame for frame in kept if frame["type"] == "text.delta")
+    singles = [frame for frame in live if frame["type"] == "text.delta"]
+    assert text["text"] == "one two three four"
+    assert (text.get("from_seq", text["seq"]), text["seq"]) == (singles[0]["seq"], singles[-1]["seq"])
+    assert [frame for frame in kept if frame is not text] == [frame for frame in live if frame not in singles]
+    assert events.page(run.id, after=kept[-2]["seq"]) == ([kept[-1]], True)
+    assert events.page(run.id, after=kept[-1]["seq"]) == ([], True)
+    assert events.page(run.id, limit=2)[0] == kept[:2]
+
+
+def test_the_archive_is_one_compressed_blob():
+    code(ask, model=ScriptedModel(["hello"]))
+
+    run = drive(make_run())
+
+    blob = Blob.objects.get(id=run.archive_id)
+    assert blob.encoding == "json+zlib"
+    assert blob_value(blob)[-1]["type"] == "stream.done"
+
+
+def unpublished(run):
+    """As after a worker that died between its last commit and its last frame."""
+    Run.objects.filter(id=run.id).update(published_at=None, archive=None)
+    run.refresh_from_db()
+
+
+def test_the_sweep_gives_an_ended_stream_its_done_exactly_once(clock, valkey_url):
+    lease = leased()
+    run = lease.run
+    publisher = Publisher(ValkeyBuffer(valkey_url))
+    publisher.open(run)
+    entries = [Entry("run.started", "@started"), Entry("run.completed", "@completed.1")]
+    store.finish(lease, Status.COMPLETED, entries, output="x")
+    publisher.emit(*durable(Source.of(run, 1), entries[0], 1))  # the last of what it sent
+    publisher.close()
+    assert types_of(run) == ["progress"]
+    clock.advance(60)
+
+    for _ in range(2):
+        sweeper.sweep(lambda run_ids: None)
+        unpublished(run)
+    sweeper.sweep(lambda run_ids: None)
+
+    found, done = events.page(run.id)
+    assert [(frame["seq"], frame["type"], frame.get("step")) for frame in found] == [
+        (1, "progress", "started"),
+        (2, "progress", "done"),
+        (3, "stream.done", None),
+    ]
+    assert done
+
+
+def test_a_worker_and_the_sweep_that_both_publish_the_end_give_it_once(clock):
+    code(ask, model=ScriptedModel(["hello"]))
+    run = drive(make_run())
+    before = events.page(run.id)[0]
+    unpublished(run)
+    clock.advance(60)
+
+    swept = sweeper.sweep(lambda run_ids: None)
+
+    assert swept.published == 1
+    assert [(frame["seq"], frame["type"]) for frame in events.page(run.id)[0]] == [
+        (frame["seq"], frame["type"]) for frame in before
+    ]
+    run.refresh_from_db()
+    assert run.published_at is not None
+
+
+def test_a_stream_that_was_lost_before_it_was_archived_ends_behind_a_gap(clock, valkey_url):
+    code(ask, model=ScriptedModel(["hello"]))
+    run = drive(make_run())
+    unpublished(run)
+    empty(valkey_url)
+    clock.advance(60)
+
+    sweeper.sweep(lambda run_ids: None)
+
+    found, done = events.page(run.id)
+    assert done
+    first = found[0]["seq"]
+    assert found[0]["type"] == "stream.gap"
+    assert found[0]["to"] == first - 1 >= 1000
+    assert [frame["seq"] for frame in found] == list(range(first, first + len(found)))
+    assert found[-1]["type"] == "stream.done"
+
+
+def test_a_run_cancelled_before_it_began_has_a_stream_that_ends(clock):
+    run = make_run()
+    store.request_cancel(run.id, "no")
+    clock.advance(60)
+
+    sweeper.sweep(lambda run_ids: None)
+
+    found, done = events.page(run.id)
+    assert done
+    assert [frame["type"] for frame in found] == ["progress", "error", "stream.done"]
+    assert [frame["seq"] for frame in found] == [1, 2, 3]
+
+
+def test_what_a_dead_worker_had_recorded_is_published_by_the_next(clock):
+    async def twice(ctx, inbox):
+        await ctx.llm([ChatMessage.of("user", "one")])
+        return (await ctx.llm([ChatMessage.of("user", "two")])).text
+
+    code(twice, model=ScriptedModel(["hello"]))
+    run = make_run()
+
+    def mute(engine):
+        engine.publisher.emit = lambda *frames: None
+
+    drive(run, dies=2, setup=mute)
+    clock.advance(conf.LEASE_S + 1)
+    drive(run)
+
+    found, done = events.page(run.id)
+    assert done
+    numbers = [frame["seq"] for frame in found]
+    assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+    assert [frame["type"] for frame in found if frame["type"] in ("completion", "stream.done")] == [
+        "completion",
+        "completion",
+        "stream.done",
+    ]
+
+
+def test_a_retried_call_replaces_its_partial_text(clock):
+    class Breaking(ScriptedModel):
+        async def stream(self, messages, options, meta):
+            if not self.calls:
+                self.calls.append(1)
+                yield TextDelta(text="hel")
+                raise TransientError("connection lost")
+            async for event in super().stream(messages, options, meta):
+                yield event
+
+    code(ask, model=Breaking(["hello"]))
+    run = drive(make_run())
+    clock.advance(60)
+    drive(run)
+
+    found = [frame for frame in events.page(run.id)[0] if frame["type"] == "text.delta"]
+    assert [(frame["text"], frame["call"], frame["attempt"]) for frame in found] == [
+        ("hel", "1", "1"),
+        ("hello", "1", "2"),
+    ]
+
+
+def test_the_last_frame_of_each_end_has_a_key_of_its_own():
+    source = Source.of(leased().run)
+
+    assert stream_done(source, "failed").key == stream_done(source, "completed").key
+    assert stream_done(source, "failed").key != durable(source, Entry("run.completed", "@completed.1"), 1)[0].key

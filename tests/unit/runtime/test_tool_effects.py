@@ -1,0 +1,286 @@
+"""What a tool's effect promises about crashes."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from django.contrib.auth.models import Group
+
+from ravi_django import tool
+from ravi_django.kernel import RunContext, ToolRefused
+from ravi_django.models import JournalEntry, Run, Status
+from ravi_django.runtime import append, store
+from tests.support.runs import Died, code, drive, in_background, make_run, take_over
+from tests.support.tool_calls import calling, output_of, phases
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+# -------------------------------------------------------------------------------------------------- idempotent
+
+
+@pytest.mark.sqlite
+def test_an_idempotent_tool_runs_again_under_the_same_key(clock, ran):
+    @tool(effect="idempotent")
+    def pay(amount: int, ctx: RunContext) -> str:
+        """Pay."""
+        ran.append(ctx.idempotency_key)
+        return f"paid {amount}"
+
+    code(calling("pay", amount=3), tools=[pay])
+    run = drive(make_run(), dies=1)
+    assert phases() == []
+
+    run = take_over(clock, run)
+
+    assert run.output == "ok: paid 3"
+    assert len(ran) == 2
+    assert len(set(ran)) == 1
+    assert phases() == ["result"]
+
+
+def test_each_call_of_each_run_has_a_key_of_its_own(ran):
+    @tool
+    async def pay(ctx: RunContext) -> str:
+        """Pay."""
+        ran.append(ctx.idempotency_key)
+        return ""
+
+    async def story(ctx, inbox):
+        await ctx.tool("pay")
+        await ctx.tool("pay")
+        with ctx.scope("place"):
+            await ctx.tool("pay")
+        await asyncio.gather(ctx.tool("pay"), ctx.tool("pay"))
+
+    code(story, tools=[pay])
+    drive(make_run())
+    drive(make_run())
+
+    assert len(set(ran)) == len(ran) == 10
+
+
+# ------------------------------------------------------------------------------------------------ at most once
+
+
+@pytest.mark.sqlite
+def test_an_at_most_once_tool_leaves_a_started_row_first(ran):
+    @tool(effect="at_most_once")
+    def send(to: str) -> str:
+        """Send."""
+        ran.append(in_background(phases).result(10))
+        return f"sent to {to}"
+
+    assert output_of(send, to="ACME") == "ok: sent to ACME"
+    assert ran == [["started"]]
+    assert phases() == ["started", "result"]
+    started, result = JournalEntry.objects.filter(kind="tool.call").order_by("seq")
+    assert started.request == result.request == {"arguments": {"to": "ACME"}}
+    assert started.path == result.path
+
+
+@pytest.mark.sqlite
+def test_a_crash_after_the_started_row_blocks_the_run_and_calls_nothing(clock, ran):
+    @tool(effect="at_most_once")
+    def send(to: str) -> str:
+        """Send."""
+        ran.append(to)
+        return "sent"
+
+    code(calling("send", to="ACME"), tools=[send])
+    run = drive(make_run(), dies=2)
+
+    run = take_over(clock, run)
+
+    assert ran == ["ACME"]
+    assert (run.status, run.error["type"]) == (Status.BLOCKED, "UncertainEffectError")
+    assert "send may or may not have happened" in run.error["message"]
+    assert "its worker died" in run.error["message"]
+
+
+def test_a_crash_before_the_started_row_is_written_calls_the_tool(clock, ran):
+    @tool(effect="at_most_once")
+    def send() -> str:
+        """Send."""
+        ran.append(1)
+        return "sent"
+
+    code(calling("send"), tools=[send])
+    run = drive(make_run(), dies=1)
+    assert ran == []
+
+    assert take_over(clock, run).output == "ok: sent"
+    assert ran == [1]
+
+
+def test_a_high_risk_is_at_most_once_by_itself(ran):
+    @tool(risk="high")
+    def send() -> str:
+        """Send."""
+        return "sent"
+
+    output_of(send)
+
+    assert phases() == ["started", "result"]
+
+
+@pytest.mark.parametrize("effect", ["idempotent", "at_most_once", "transactional"])
+def test_a_refusal_before_the_effect_goes_to_the_model(effect):
+    @tool(effect=effect)
+    def send(amount: int) -> str:
+        """Send."""
+        raise ToolRefused(f"{amount} is too much")
+
+    assert output_of(send, amount=9).removeprefix("error: ").removeprefix("ToolRefused: ") == "9 is too much"
+
+
+def test_a_refused_call_is_not_uncertain_in_the_replay(clock):
+    @tool(effect="at_most_once")
+    def send() -> str:
+        """Send."""
+        raise ToolRefused("no")
+
+    code(calling("send"), tools=[send])
+    run = drive(make_run(), dies="end")
+
+    assert take_over(clock, run).output == "error: no"
+
+
+def raising():
+    raise ValueError("connection reset")
+
+
+async def raising_later():
+    raise ValueError("connection reset")
+
+
+async def hanging():
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize(
+    ("do", "why"),
+    [(raising, "raised ValueError: connection reset"), (raising_later, "raised ValueError"), (hanging, "within 0.1 s")],
+)
+def test_anything_but_a_result_or_a_refusal_is_uncertain(ran, do, why):
+    swallowed = []
+
+    @tool(effect="at_most_once", timeout=0.1)
+    async def send() -> str:
+        """Send."""
+        found = do()
+        return await found if asyncio.iscoroutine(found) else found
+
+    async def story(ctx, inbox):
+        try:
+            await ctx.tool("send")
+        except Exception as error:
+            swallowed.append(error)
+        return "went on"
+
+    code(story, tools=[send])
+
+    run = drive(make_run())
+
+    assert (run.status, run.error["type"], swallowed) == (Status.BLOCKED, "UncertainEffectError", [])
+    assert why in run.error["message"]
+    assert phases() == ["started"]
+
+
+# ----------------------------------------------------------------------------------------------- transactional
+
+
+@tool(effect="transactional")
+def add_group(name: str) -> str:
+    """Add a group."""
+    Group.objects.create(name=name)
+    return f"added {name}"
+
+
+@pytest.mark.sqlite
+def test_a_transactional_tools_write_commits_with_its_row(monkeypatch, ran):
+    write = append.append
+
+    def watching(lease, entries, turns):
+        if any(entry.name == "add_group" for entry in entries):
+            ran.append(in_background(Group.objects.count).result(10))
+        return write(lease, entries, turns)
+
+    monkeypatch.setattr(append, "append", watching)
+
+    assert output_of(add_group, name="staff") == "ok: added staff"
+    assert ran == [0]  # nobody sees the group before the row
+    assert (Group.objects.count(), phases()) == (1, ["result"])
+
+
+@pytest.mark.sqlite
+def test_a_transactional_tool_whose_row_cannot_be_written_has_written_nothing(clock, monkeypatch):
+    write = append.append
+
+    def failing(lease, entries, turns):
+        if any(entry.name == "add_group" for entry in entries):
+            raise Died
+        return write(lease, entries, turns)
+
+    code(calling("add_group", name="staff"), tools=[add_group])
+    with monkeypatch.context() as patch:
+        patch.setattr(append, "append", failing)
+        run = drive(make_run(), dies="end")
+    assert (Group.objects.count(), phases()) == (0, [])
+
+    run = take_over(clock, run)
+
+    assert (run.output, Group.objects.count()) == ("ok: added staff", 1)
+
+
+@pytest.mark.sqlite
+def test_a_lost_lease_rolls_a_transactional_tool_back(clock, ran):
+    run = make_run()
+
+    def steal():
+        Run.objects.filter(id=run.id).update(lease_expires_at="2000-01-01T00:00:00Z")
+        return store.claim(run.id, "thief")
+
+    async def story(ctx, inbox):
+        if not ran:
+            ran.append(1)
+            assert await asyncio.to_thread(lambda: in_background(steal).result(10))
+        return (await ctx.tool("add_group", name="staff")).text
+
+    code(story, tools=[add_group])
+
+    drive(run)
+
+    assert (run.status, run.lease_owner) == (Status.RUNNING, "thief")
+    assert (Group.objects.count(), phases()) == (0, [])
+    clock.now = run.lease_expires_at
+    assert take_over(clock, run).output == "added staff"
+    assert Group.objects.count() == 1
+
+
+def test_a_transactional_tool_that_fails_has_written_nothing_and_the_model_is_told():
+    @tool(effect="transactional")
+    def add_two() -> str:
+        """Add two groups."""
+        Group.objects.create(name="one")
+        raise ValueError("no second one")
+
+    assert output_of(add_two) == "error: ValueError: no second one"
+    assert (Group.objects.count(), phases()) == (0, ["result"])
+
+
+def test_a_transactional_tool_that_breaks_a_constraint_is_told_to_the_model():
+    Group.objects.create(name="staff")
+
+    assert output_of(add_group, name="staff").startswith("error: IntegrityError: ")
+    assert phases() == ["result"]
+
+
+def test_a_transactional_tool_must_be_sync():
+    @tool(effect="transactional")
+    async def later() -> str:
+        """Later."""
+        return ""
+
+    assert output_of(later) == "error: later is transactional and must be a sync tool"

@@ -1,0 +1,119 @@
+"""Text and numbers that no row can hold do not poison a run."""
+
+from __future__ import annotations
+
+import pytest
+
+from ravi_django import tool
+from ravi_django.kernel import ChatMessage, DataBlock
+from ravi_django.models import Status
+from ravi_django.testing import ScriptedModel
+from tests.support.runs import code, drive, make_run, take_over
+from tests.support.tool_calls import calling, phases
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@tool
+def divide(a: int, b: int) -> float:
+    """Divide."""
+    return a / b
+
+
+class Odd:
+    def __str__(self):
+        return "an odd thing"
+
+
+@pytest.mark.parametrize("text", ["nul \x00 in it", "half a pair \ud800"], ids=["nul", "surrogate"])
+@pytest.mark.parametrize("block", [False, True])
+@pytest.mark.sqlite
+def test_text_that_no_row_can_hold_does_not_poison_the_run(text, block):
+    @tool
+    def read():
+        """Read a binary file."""
+        return DataBlock(data={"text": text}) if block else text
+
+    code(calling("read"), tools=[read])
+
+    run = drive(make_run())
+
+    assert run.status == Status.COMPLETED, run.status
+    assert phases() == ["result"]
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_numbers_that_are_not_json_do_not_poison_the_run(number):
+    @tool
+    def measure():
+        """Measure."""
+        return DataBlock(data={"x": number})
+
+    code(calling("measure"), tools=[measure])
+
+    assert drive(make_run()).status == Status.COMPLETED
+
+
+def test_a_model_that_says_what_no_row_can_hold_does_not_poison_the_run():
+    async def story(ctx, inbox):
+        return (await ctx.llm([ChatMessage.of("user", "hi")])).text
+
+    code(story, model=ScriptedModel(["nul \x00 in it"]))
+
+    run = drive(make_run())
+
+    assert run.status == Status.COMPLETED, run.status
+    assert run.output.startswith("nul ")
+
+
+def test_text_that_was_mended_for_its_row_replays_as_it_was(clock):
+    seen = []
+
+    @tool
+    def echo(text: str) -> str:
+        """Echo."""
+        return text + "\x00"
+
+    async def story(ctx, inbox):
+        said = (await ctx.llm([ChatMessage.of("user", "hi")])).text
+        seen.append((said, (await ctx.tool("echo", text=said)).text, (await ctx.tool("echo", text="\x00")).text))
+        await ctx.log("note", {"text": "\x00 \ud800", "odd": Odd(), "$blob": 1})
+
+    code(story, model=ScriptedModel(["a \x00 \ud800"]), tools=[echo])
+    run = drive(make_run(), dies="end")
+
+    run = take_over(clock, run)
+
+    assert run.status == Status.COMPLETED, run.error
+    assert seen == [("a \ufffd ?", "a \ufffd ?\ufffd", "\ufffd\ufffd")] * 2
+
+
+def test_a_log_entry_may_look_like_a_reference_to_a_blob(clock):
+    async def story(ctx, inbox):
+        await ctx.log("note", {"$blob": "nowhere", "size": 1})
+        await ctx.tool("divide", a=1, b=1)
+        return "done"
+
+    code(story, tools=[divide])
+    run = drive(make_run(), dies="end")
+
+    assert take_over(clock, run).output == "done"
+
+
+@pytest.mark.parametrize("error", [ValueError("nul \x00"), ValueError("half \ud800")], ids=["nul", "surrogate"])
+def test_an_error_that_no_row_can_hold_does_not_poison_the_run(error):
+    async def story(ctx, inbox):
+        raise error
+
+    code(story)
+
+    assert drive(make_run()).status == Status.FAILED
+
+
+def test_an_output_that_no_row_can_hold_does_not_poison_the_run():
+    async def story(ctx, inbox):
+        return "nul \x00 and \ud800"
+
+    code(story)
+
+    assert drive(make_run()).status == Status.COMPLETED

@@ -1,0 +1,148 @@
+"""What a site's own tests are given."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+
+import pytest
+
+from ravi_django import register, submit, tool
+from ravi_django.agents import ReActAgent
+from ravi_django.kernel import ToolUseBlock
+from ravi_django.models import Run, Session
+from ravi_django.runtime import clock as clocks
+from ravi_django.runtime import dispatch, registry, store
+from ravi_django.testing import FakeClock, ScriptedModel, arun_until_idle, journal_of, run_until_idle
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch):
+    """No worker is hinted, and the agents of a test are its own."""
+    monkeypatch.setattr(dispatch, "send", lambda run_id: None)
+    known = dict(registry._agents)
+    yield
+    registry._agents.clear()
+    registry._agents.update(known)
+
+
+@tool
+def add(a: int, b: int) -> int:
+    """Add."""
+    return a + b
+
+
+def adder(*script):
+    return register(ReActAgent("adder", model=ScriptedModel(list(script)), tools=[add]))
+
+
+CALL = ToolUseBlock(tool_name="add", arguments={"a": 1, "b": 2}, call_id="c1")
+
+
+@pytest.mark.sqlite
+def test_a_run_with_a_tool_call_is_driven_to_its_end():
+    run = submit(adder(CALL, "three"), "what is 1 + 2?")
+
+    leases = run_until_idle()
+
+    run.refresh_from_db()
+    assert leases == 1
+    assert run.output == "three", run.error
+    assert [entry.kind for entry in journal_of(run)] == [
+        "run.started",
+        "llm.call",
+        "tool.call",
+        "llm.call",
+        "run.completed",
+    ]
+
+
+@pytest.mark.sqlite
+def test_queued_runs_are_driven_too():
+    agent = adder("one")
+    first = submit(agent, "a")
+    second = submit(agent, "b", session=first.session)
+
+    assert run_until_idle() == 2
+
+    assert set(Run.objects.values_list("id", "status")) == {(first.id, "completed"), (second.id, "completed")}
+
+
+def test_nothing_to_do_is_no_lease():
+    assert run_until_idle() == 0
+
+
+def test_runs_of_agents_that_are_not_registered_are_left():
+    agent = adder("one")
+    run = submit(agent, "a")
+    registry.unregister(agent.id)
+
+    assert run_until_idle() == 0
+
+    run.refresh_from_db()
+    assert run.status == "pending"
+
+
+def test_a_run_that_waits_for_a_retry_is_left_for_later():
+    from ravi_django.kernel import TransientError
+
+    with FakeClock() as clock:
+        answers = [TransientError("busy"), "hello"]
+        agent = register(ReActAgent("retrying", model=ScriptedModel([lambda *_: answers.pop(0)])))
+        run = submit(agent, "a")
+
+        assert run_until_idle() == 1
+        clock.advance(60)
+        assert run_until_idle() == 1
+
+    run.refresh_from_db()
+    assert run.output == "hello"
+
+
+def test_it_gives_up_after_its_time_and_leaves_the_run_claimable():
+    agent = register(ReActAgent("slow", model=ScriptedModel(["late"], delay=60)))
+    run = submit(agent, "a")
+
+    with pytest.raises(TimeoutError, match=str(run.id)):
+        run_until_idle(timeout=0.1)
+
+    run.refresh_from_db()
+    assert (run.status, run.crashes) == ("pending", 0)
+
+
+def test_async_tests_have_it_too():
+    submit(adder("one"), "a")
+
+    assert asyncio.run(arun_until_idle()) == 1
+
+
+def test_the_journal_is_in_order_with_big_values_put_back():
+    text = "x" * 100_000
+    run = submit(adder(text), "a")
+    run_until_idle()
+
+    for given in (run, run.id, str(run.id)):
+        entries = journal_of(given)
+        assert [entry.seq for entry in entries] == [1, 2, 3]
+        assert entries[1].result["content"][0]["text"] == text
+
+
+def test_the_fake_clock_is_the_present_of_rows_and_comparisons():
+    start = datetime(2040, 2, 3, tzinfo=UTC)
+
+    with FakeClock(start) as clock:
+        session = store.create_session(Session())
+        later = clock.advance(90)
+        store.swept()
+
+    assert (session.created_at, later) == (start, datetime(2040, 2, 3, 0, 1, 30, tzinfo=UTC))
+
+
+def test_the_clock_before_comes_back():
+    with FakeClock() as outer:
+        with FakeClock(datetime(2050, 1, 1, tzinfo=UTC)):
+            assert clocks.fixed().year == 2050
+        assert clocks.fixed() == outer.now
+    assert clocks.fixed() is None
