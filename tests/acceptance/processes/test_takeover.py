@@ -78,7 +78,8 @@ def test_a_killed_worker_is_taken_over_wherever_it_was(site: Site, workers: list
     doomed, heir = workers[:2]
     held_at = (1, 2, 5, 10)  # model calls in flight: nothing recorded, then one, four and nine tool calls
     halted = [site.model.conversation(f"held at {number}", steps=STEPS, hold={number}) for number in held_at]
-    flowing = [site.model.conversation("flowing", steps=STEPS) for _ in range(6)]
+    # Held at the answer alone: on a slow machine one could end before its worker is killed.
+    flowing = [site.model.conversation("flowing", steps=STEPS, hold={STEPS + 1}) for _ in range(6)]
     runs = {site.submit_to(doomed, about): about for about in halted}
     for number, about in zip(held_at, halted, strict=True):
         about.wait_held(number)
@@ -90,7 +91,7 @@ def test_a_killed_worker_is_taken_over_wherever_it_was(site: Site, workers: list
     doomed.child.kill()
     killed_at = time.monotonic()
     site.model.delay = 0.0
-    for about in halted:
+    for about in (*halted, *flowing):
         about.release()
     done = [site.completed(run_id, TAKEOVER_S) for run_id in runs]
 
