@@ -1,0 +1,214 @@
+"""Ways in which an agent's code, or a change of it, once led to a doubled effect, a wrong end or a run that hung."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from ravi_django import tool
+from ravi_django.agents._loop import persist_turns
+from ravi_django.agents.context import ContextConfig
+from ravi_django.kernel import ChatMessage, ModelError, TransientError
+from ravi_django.models import Status, Turn
+from ravi_django.runtime.history import DjangoHistoryProvider
+from ravi_django.testing import ScriptedModel
+from tests.support.gates import drained
+from tests.support.runs import code, drive, make_run, take_over
+from tests.support.tool_calls import calling, phases
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+USER = ChatMessage.of("user", "hi")
+
+
+def died_after_its_started_row(clock, ran):
+    @tool(effect="at_most_once")
+    def pay(amount: int) -> str:
+        """Pay."""
+        ran.append(amount)
+        return "paid"
+
+    code(calling("pay", amount=3), tools=[pay])
+    run = drive(make_run(), dies=2)
+    assert (phases(), ran) == (["started"], [3])
+    return run
+
+
+def pay_again(ran, effect):
+    @tool(effect=effect)
+    def pay(amount: int) -> str:
+        """Pay."""
+        ran.append(amount)
+        return "paid"
+
+    return pay
+
+
+def test_a_started_effect_stays_uncertain_when_the_tool_is_made_idempotent(clock, ran):
+    run = died_after_its_started_row(clock, ran)
+    code(calling("pay", amount=3), tools=[pay_again(ran, "idempotent")])
+
+    run = take_over(clock, run)
+
+    assert (run.status, run.error["type"], ran) == (Status.BLOCKED, "UncertainEffectError", [3])
+
+
+def test_a_started_effect_stays_uncertain_when_the_tool_is_gone(clock, ran):
+    run = died_after_its_started_row(clock, ran)
+    code(calling("pay", amount=3), tools=[])
+
+    run = take_over(clock, run)
+
+    assert (run.status, run.error["type"]) == (Status.BLOCKED, "UncertainEffectError")
+
+
+def test_a_started_effect_is_known_again_where_the_code_has_moved_it(clock, ran):
+    run = died_after_its_started_row(clock, ran)
+
+    async def story(ctx, inbox):
+        with ctx.scope("elsewhere"):
+            return (await ctx.tool("pay", amount=3)).text
+
+    code(story, tools=[pay_again(ran, "at_most_once")])
+
+    run = take_over(clock, run)
+
+    assert (run.status, run.error["type"], ran) == (Status.BLOCKED, "UncertainEffectError", [3])
+
+
+def test_a_started_effect_that_the_code_no_longer_asks_for_is_not_forgotten(clock, ran):
+    run = died_after_its_started_row(clock, ran)
+
+    async def story(ctx, inbox):
+        return "nothing was paid"
+
+    code(story)
+
+    run = take_over(clock, run)
+
+    assert (run.status, run.error["type"]) == (Status.BLOCKED, "UncertainEffectError")
+
+
+def test_a_run_does_not_end_over_an_effect_that_it_did_not_wait_for(clock):
+    begun = []
+
+    @tool(effect="at_most_once")
+    async def pay() -> str:
+        """Pay."""
+        begun.append(1)
+        await asyncio.Event().wait()
+        return "paid"
+
+    async def story(ctx, inbox):
+        task = asyncio.create_task(ctx.tool("pay"))
+        while not begun:
+            await asyncio.sleep(0)
+        return f"left behind: {task.done()}"
+
+    code(story, tools=[pay])
+
+    run = drive(make_run())
+
+    assert (run.status, run.error["type"]) == (Status.BLOCKED, "UncertainEffectError")
+
+
+def test_an_interrupt_taken_for_a_value_does_not_complete_a_draining_run(clock, ran, step):
+    async def story(ctx, inbox):
+        await ctx.tool("hold")
+        left = await asyncio.gather(ctx.tool("step", name="a"), ctx.tool("step", name="b"), return_exceptions=True)
+        return "; ".join(type(item).__name__ for item in left)
+
+    run = drained(make_run(), story, tools=[step], while_draining=lambda gate: gate.open.set())
+
+    assert (run.status, run.output) == (Status.PENDING, None)
+
+
+def test_a_run_whose_main_task_waits_for_what_was_unwound_is_given_back(clock):
+    class Busy:
+        name = "busy"
+
+        async def stream(self, messages, options, meta):
+            raise TransientError("try later")
+            yield
+
+    async def story(ctx, inbox):
+        queue = asyncio.Queue()
+
+        async def produce():
+            await queue.put(await ctx.llm([USER]))
+
+        task = asyncio.create_task(produce())
+        return (await queue.get()).text + str(task)
+
+    code(story, model=Busy())
+
+    run = drive(make_run())
+
+    assert (run.status, run.attempts) == (Status.PENDING, 1)
+
+
+def test_any_error_of_a_model_is_recorded_as_it_is_replayed(clock):
+    class Odd:
+        name = "odd"
+
+        def __init__(self):
+            self.calls = 0
+
+        async def stream(self, messages, options, meta):
+            self.calls += 1
+            raise KeyError("choices")
+            yield
+
+    model, seen = Odd(), []
+
+    async def story(ctx, inbox):
+        try:
+            await ctx.llm([USER])
+        except ModelError as error:
+            seen.append((str(error), error.type))
+        await ctx.tool("nothing")
+        return "went on"
+
+    code(story, model=model)
+    run = drive(make_run(), dies=2)
+
+    run = take_over(clock, run)
+
+    assert (run.status, model.calls) == (Status.COMPLETED, 1)
+    assert seen == [("'choices'", "KeyError")] * 2
+
+
+@pytest.mark.parametrize(("budget", "name"), [({"max_turns": 1}, "max_turns"), ({"max_tokens": 1}, "max_tokens")])
+def test_a_used_up_budget_ends_the_run_with_its_name(clock, budget, name):
+    from ravi_django.kernel import Usage
+
+    async def story(ctx, inbox):
+        await ctx.llm([USER])
+        return (await ctx.llm([USER])).text
+
+    code(story, model=ScriptedModel("hello", usage=Usage(input_tokens=3, output_tokens=2)))
+
+    run = drive(make_run(budget=budget))
+
+    assert (run.status, run.error["type"]) == (Status.FAILED, "BudgetExhaustedError")
+    assert name in run.error["message"]
+
+
+def test_turns_handed_over_message_by_message_are_all_stored_once(clock):
+    context = ContextConfig(DjangoHistoryProvider())
+
+    async def story(ctx, inbox):
+        for text in ("one", "two"):
+            turns = [ChatMessage.of("user", text), ChatMessage.of("assistant", text.upper())]
+            await persist_turns(context, ctx.agent_id, ctx.session_id, ctx.run_id, turns)
+            await ctx.tool("nothing")
+        return "done"
+
+    code(story)
+    run = drive(make_run(), dies=2)
+
+    run = take_over(clock, run)
+
+    stored = Turn.objects.filter(run=run).order_by("position")
+    assert [turn.content[0]["text"] for turn in stored] == ["one", "ONE", "two", "TWO"]
