@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
@@ -14,7 +15,7 @@ from ravi_django.models import Status, Turn
 from ravi_django.runtime.history import DjangoHistoryProvider
 from ravi_django.testing import ScriptedModel
 from tests.support.gates import drained
-from tests.support.runs import code, drive, make_run, take_over
+from tests.support.runs import BOUND_S, code, drive, make_run, take_over
 from tests.support.tool_calls import calling, phases
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -142,10 +143,12 @@ def test_a_run_whose_main_task_waits_for_what_was_unwound_is_given_back(clock):
         return (await queue.get()).text + str(task)
 
     code(story, model=Busy())
+    begun = time.monotonic()
 
     run = drive(make_run())
 
     assert (run.status, run.attempts) == (Status.PENDING, 1)
+    assert time.monotonic() - begun < BOUND_S / 2, "it was only ended from outside"
 
 
 def test_any_error_of_a_model_is_recorded_as_it_is_replayed(clock):
