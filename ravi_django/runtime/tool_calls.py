@@ -34,7 +34,7 @@ from ravi_django.kernel import (
 from ravi_django.kernel.content import blocks_adapter, blocks_json
 from ravi_django.runtime import frames, paths
 from ravi_django.runtime.effects import append_repeatable
-from ravi_django.runtime.entries import Entry, Recorded, storable
+from ravi_django.runtime.entries import Entry, Recorded, encode, storable
 from ravi_django.runtime.frames import CLIP
 from ravi_django.runtime.replay import check_identity
 
@@ -81,10 +81,9 @@ def _check_json(name: str, arguments: dict[str, Any]) -> None:
     """What is no JSON has no lasting form: a replay could not tell whether the call is the same."""
     for argument, value in arguments.items():
         try:
-            to_json(value)
-        except ValueError as error:
-            if isinstance(error, PydanticSerializationError):
-                raise InvalidInputError(f"{name}: argument {argument!r} is not JSON: {error}", field=argument) from None
+            to_json(storable(value))
+        except PydanticSerializationError as error:
+            raise InvalidInputError(f"{name}: argument {argument!r} is not JSON: {error}", field=argument) from None
 
 
 def _check_not_begun(effects: Effects, entry: Entry) -> None:
@@ -241,7 +240,9 @@ async def _on_a_thread(ctx: DurableContext, function: Callable[[], Any], timeout
         loop.call_soon_threadsafe(begun.set_result, None)
         return _with_clean_connections(function)
 
-    running = asyncio.ensure_future(ctx.effects.run_sync(copy_context().run, begin))
+    context = copy_context()
+    with paths.entered(None):  # the task that waits is the engine's own
+        running = asyncio.ensure_future(ctx.effects.run_sync(context.run, begin))
     try:
         await asyncio.wait([begun, running], return_when=asyncio.FIRST_COMPLETED)
         async with asyncio.timeout(timeout):
@@ -279,7 +280,7 @@ def _result_of(value: Any) -> ToolExecutionResult:
         return _checked(ToolExecutionResult(content=[value]))
     if isinstance(value, list) and value and all(isinstance(item, Block) for item in value):
         return _checked(ToolExecutionResult(content=value))
-    text = value if isinstance(value, str) else "" if value is None else to_json(value, fallback=str).decode()
+    text = value if isinstance(value, str) else "" if value is None else encode(value).decode()
     return ToolExecutionResult(content=[TextBlock(text=_cut(text))])
 
 
@@ -317,7 +318,7 @@ def _decode(row: Recorded, call_id: str) -> ToolExecutionResult:
 
 
 def _announce(ctx: DurableContext, entry: Entry) -> None:
-    shown = to_json(entry.request["arguments"], fallback=str).decode()
+    shown = encode(entry.request["arguments"]).decode()
     arguments = json.loads(shown) if len(shown) <= CLIP else {"…": shown[:CLIP]}
     content = {
         "tool": entry.name,

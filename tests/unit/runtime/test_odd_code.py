@@ -12,6 +12,7 @@ from ravi_django.agents._loop import persist_turns
 from ravi_django.agents.context import ContextConfig
 from ravi_django.kernel import ChatMessage, ModelError, TransientError
 from ravi_django.models import Status, Turn
+from ravi_django.runtime import paths
 from ravi_django.runtime.history import DjangoHistoryProvider
 from ravi_django.testing import ScriptedModel
 from tests.support.gates import drained
@@ -215,3 +216,57 @@ def test_turns_handed_over_message_by_message_are_all_stored_once(clock):
 
     stored = Turn.objects.filter(run=run).order_by("position")
     assert [turn.content[0]["text"] for turn in stored] == ["one", "ONE", "two", "TWO"]
+
+
+def test_half_a_character_in_a_models_arguments_does_not_end_the_run(clock, ran):
+    @tool
+    def note(text: str) -> str:
+        """Note."""
+        ran.append(text)
+        return "noted"
+
+    code(calling("note", text="half \ud800"), tools=[note])
+
+    run = drive(make_run())
+
+    assert (run.status, run.output) == (Status.COMPLETED, "ok: noted"), run.error
+
+
+def test_an_argument_that_is_no_json_is_refused_by_its_name(clock):
+    code(calling("note", text=object()), tools=[])
+
+    run = drive(make_run())
+
+    assert (run.status, run.error["type"]) == (Status.FAILED, "InvalidInputError")
+    assert "argument 'text' is not JSON" in run.error["message"]
+
+
+def test_a_thread_that_the_engine_waits_for_takes_no_place_in_a_tools_numbering(clock):
+    places = []
+
+    @tool
+    def look() -> str:
+        """Look."""
+        scope = paths.current()
+        places.append((scope.prefix, scope.children))
+        return ""
+
+    code(calling("look"), tools=[look])
+
+    drive(make_run())
+
+    assert places == [("1/", 0)]
+
+
+def test_half_a_character_in_what_a_risky_tool_returns_leaves_nothing_uncertain(clock):
+    @tool(effect="at_most_once")
+    def pay() -> dict[str, str]:
+        """Pay."""
+        return {"receipt": "half \ud800"}
+
+    code(calling("pay"), tools=[pay])
+
+    run = drive(make_run())
+
+    assert run.status == Status.COMPLETED, run.error
+    assert run.output.startswith("ok: ")
