@@ -1,4 +1,4 @@
-"""Rows and constraints; no behaviour beyond querysets. Run state is written by `runtime/store.py` alone."""
+"""Rows and constraints; no behaviour beyond querysets. Run state is written by `runtime/store/` alone."""
 
 from ravi_django.models.agent import Agent
 from ravi_django.models.ids import uuid7

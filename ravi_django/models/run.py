@@ -28,7 +28,7 @@ TERMINAL = [Status.COMPLETED, Status.FAILED, Status.CANCELLED]
 
 
 class Run(Owned):
-    """One execution of an agent. Written by `runtime/store.py` alone."""
+    """One execution of an agent. Written by `runtime/store/` alone."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     agent = models.CharField(max_length=302, help_text="type/key")

@@ -12,8 +12,9 @@ from django.test.utils import CaptureQueriesContext
 
 from ravi_django.kernel import ChatMessage, LeaseLostError, TextBlock, ToolUseBlock, Usage
 from ravi_django.models import JournalEntry, Run, Session, Turn, uuid7
-from ravi_django.runtime import append, store
+from ravi_django.runtime import store
 from ravi_django.runtime.entries import Entry, NewTurn
+from ravi_django.runtime.store import fence
 from tests.support.runs import leased, make_run, on_postgresql
 
 pytestmark = pytest.mark.django_db
@@ -136,7 +137,7 @@ def test_append_returns_the_first_of_the_numbers():
 @pytest.mark.sqlite
 def test_more_rows_than_one_statement_takes_are_written_all_the_same():
     lease = leased()
-    count = append.MAX_ROWS + 5
+    count = fence.MAX_ROWS + 5
 
     first = store.append(lease, [Entry("log", str(n)) for n in range(count)])
 
@@ -167,8 +168,8 @@ def test_turns_get_positions_in_the_session_and_indexes_in_the_run():
 def test_an_append_is_one_statement(monkeypatch, turns):
     lease = leased()
     statements = []
-    execute = append._execute
-    monkeypatch.setattr(append, "_execute", lambda sql, params: (statements.append(sql), execute(sql, params))[1])
+    execute = fence._execute
+    monkeypatch.setattr(fence, "_execute", lambda sql, params: (statements.append(sql), execute(sql, params))[1])
     new = [NewTurn(lease.run.session_id, lease.run.agent, message) for message in turns]
 
     with CaptureQueriesContext(connection) as others:

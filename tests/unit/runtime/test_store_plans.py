@@ -10,8 +10,9 @@ from django.test.utils import CaptureQueriesContext
 
 from ravi_django.kernel import ChatMessage, LeaseLostError
 from ravi_django.models import Run, Status
-from ravi_django.runtime import append, clock, store
+from ravi_django.runtime import clock, store
 from ravi_django.runtime.entries import Entry, NewTurn
+from ravi_django.runtime.store import fence
 from tests.support.runs import leased, make_run, on_postgresql
 
 pytestmark = [pytest.mark.django_db, on_postgresql]
@@ -121,7 +122,7 @@ def test_the_fence_reaches_its_row_by_the_primary_key(busy_site, monkeypatch):
         with ClientCursor(connection.connection) as cursor:
             plans.append("\n".join(row[0] for row in cursor.execute("EXPLAIN " + sql, params)))
 
-    monkeypatch.setattr(append, "_execute", explain)
+    monkeypatch.setattr(fence, "_execute", explain)
     turn = NewTurn(busy_site.session_id, busy_site.agent, ChatMessage.of("user", "hi"))
     with pytest.raises(LeaseLostError):  # nothing was executed
         store.append(lease, [Entry("tool.call", "1", "t"), Entry("tool.call", "2", "t")], [turn])

@@ -10,7 +10,8 @@ from django.contrib.auth.models import Group
 from ravi_django import tool
 from ravi_django.kernel import RunContext, ToolRefused
 from ravi_django.models import JournalEntry, Run, Status
-from ravi_django.runtime import append, store
+from ravi_django.runtime import store
+from ravi_django.runtime.store import fence
 from tests.support.runs import Died, code, drive, in_background, make_run, take_over
 from tests.support.tool_calls import calling, output_of, phases
 
@@ -200,14 +201,14 @@ def add_group(name: str) -> str:
 
 @pytest.mark.sqlite
 def test_a_transactional_tools_write_commits_with_its_row(monkeypatch, ran):
-    write = append.append
+    write = fence.append
 
     def watching(lease, entries, turns):
         if any(entry.name == "add_group" for entry in entries):
             ran.append(in_background(Group.objects.count).result(10))
         return write(lease, entries, turns)
 
-    monkeypatch.setattr(append, "append", watching)
+    monkeypatch.setattr(fence, "append", watching)
 
     assert output_of(add_group, name="staff") == "ok: added staff"
     assert ran == [0]  # nobody sees the group before the row
@@ -216,7 +217,7 @@ def test_a_transactional_tools_write_commits_with_its_row(monkeypatch, ran):
 
 @pytest.mark.sqlite
 def test_a_transactional_tool_whose_row_cannot_be_written_has_written_nothing(clock, monkeypatch):
-    write = append.append
+    write = fence.append
 
     def failing(lease, entries, turns):
         if any(entry.name == "add_group" for entry in entries):
@@ -225,7 +226,7 @@ def test_a_transactional_tool_whose_row_cannot_be_written_has_written_nothing(cl
 
     code(calling("add_group", name="staff"), tools=[add_group])
     with monkeypatch.context() as patch:
-        patch.setattr(append, "append", failing)
+        patch.setattr(fence, "append", failing)
         run = drive(make_run(), dies="end")
     assert (Group.objects.count(), phases()) == (0, [])
 

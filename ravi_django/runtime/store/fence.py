@@ -22,7 +22,7 @@ from ravi_django.runtime import clock
 from ravi_django.runtime.entries import SCHEMA, Entry, NewTurn, dumps, journal_row, stored_text
 
 if TYPE_CHECKING:
-    from ravi_django.runtime.store import Lease
+    from ravi_django.runtime.store.leases import Lease
 
 _ENTRY = (
     ("id", "uuid"),

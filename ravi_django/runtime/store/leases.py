@@ -1,0 +1,142 @@
+"""Who may write a run: the claim raises the epoch, heartbeats move the expiry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from django.db import connection, transaction
+from django.db.models import Case, F, IntegerField, Q, QuerySet, When
+from django.db.models.functions import Coalesce
+
+from ravi_django.conf import conf
+from ravi_django.models import (
+    InboxMessage,
+    JournalEntry,
+    Run,
+    Status,
+)
+from ravi_django.runtime import clock
+from ravi_django.runtime.entries import Recorded, internalize
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to write one run, until another claim raises the epoch."""
+
+    run: Run  # the row as claimed
+    epoch: int
+    owner: str
+
+    @property
+    def run_id(self) -> UUID:
+        return self.run.id
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What a lease starts from."""
+
+    journal: list[Recorded]  # this generation, in seq order
+    inbox: list[tuple[int, dict[str, Any]]]  # (id, message), oldest first
+
+
+def claimable() -> Q:
+    """Pending and due, or running under an expired lease."""
+    due = Q(wake_at__isnull=True) | Q(wake_at__lte=clock.now())
+    return (Q(status=Status.PENDING) & due) | Q(status=Status.RUNNING, lease_expires_at__lt=clock.now())
+
+
+def claim(run_id: UUID | str, owner: str, agents: Iterable[str] | None = None) -> Lease | None:
+    """Take the lease of a claimable run of one of these agents (None: any); None when somebody else has it or there
+    is nothing to do."""
+    known = {} if agents is None else {"agent__in": list(agents)}
+    with transaction.atomic():
+        taken = Run.objects.filter(claimable(), id=run_id, **known).update(
+            status=Status.RUNNING,
+            lease_owner=owner,
+            lease_expires_at=clock.after(conf.LEASE_S),
+            lease_epoch=F("lease_epoch") + 1,
+            crashes=F("crashes") + Case(When(status=Status.RUNNING, then=1), default=0, output_field=IntegerField()),
+            started_at=Coalesce("started_at", clock.now()),
+            wake_at=None,
+            hints=0,
+            hint_after=None,
+            release=conf.RELEASE,
+        )
+        if not taken:
+            return None
+        run = Run.objects.select_related("session").get(id=run_id)
+        if run.parent_id is not None:  # rare, and dear: two more rows as wide as the run's
+            run = Run.objects.select_related("session", "root", "parent").get(id=run_id)
+    return Lease(run=run, epoch=run.lease_epoch, owner=owner)
+
+
+def claim_next(owner: str, agents: Iterable[str]) -> Lease | None:
+    """Take the most urgent claimable run of these agents, one that is ready before one whose worker died. SKIP LOCKED
+    only spares waiting; `claim` is the guard."""
+    known = list(agents)
+    with transaction.atomic():
+        for part in (ready(), expired()):
+            run_id = skip_locked(part.filter(agent__in=known)).values_list("id", flat=True).first()
+            if run_id is not None and (lease := claim(run_id, owner)) is not None:
+                return lease
+    return None
+
+
+def ready() -> QuerySet[Run]:
+    """Pending runs that are due, the most urgent first."""
+    due = Q(wake_at__isnull=True) | Q(wake_at__lte=clock.now())
+    return Run.objects.filter(due, status=Status.PENDING).order_by("-priority", "id")
+
+
+def expired() -> QuerySet[Run]:
+    """Running runs whose lease is over: their worker is gone, or has let go."""
+    return Run.objects.filter(status=Status.RUNNING, lease_expires_at__lt=clock.now()).order_by("lease_expires_at")
+
+
+def skip_locked(rows: QuerySet[Run]) -> QuerySet[Run]:
+    """Where the database has it; SQLite silently ignores it."""
+    if connection.features.has_select_for_update_skip_locked:
+        return rows.select_for_update(skip_locked=True, of=("self",))
+    return rows
+
+
+def load(lease: Lease) -> Loaded:
+    """The journal in one query, the inbox in another; a run's first lease has no journal to read."""
+    journal: list[Recorded] = []
+    if lease.epoch > 1:
+        rows = JournalEntry.objects.filter(run_id=lease.run_id, generation=lease.run.generation)
+        journal = [Recorded(*row) for row in rows.order_by("seq").values_list(*Recorded.FIELDS)]
+        internalize(journal)
+    inbox = InboxMessage.objects.filter(run_id=lease.run_id).order_by("id").values_list("id", "body")
+    return Loaded(journal=journal, inbox=list(inbox))
+
+
+def heartbeat(owner: str, leases: Sequence[tuple[UUID, int]]) -> dict[UUID, str]:
+    """Renew all leases of a process in one UPDATE; says "ok", "cancel" or "lost" for each.
+
+    A row that somebody else has locked is left for the next beat, and reads "unknown": one slow transaction must not
+    cost the others their leases.
+    """
+    ids = [run_id for run_id, _ in leases]
+    held = Run.objects.filter(id__in=ids, lease_owner=owner, status=Status.RUNNING)
+    columns = ("id", "lease_epoch", "cancel_requested_at")
+    with transaction.atomic():
+        free = {row[0]: row[1:] for row in skip_locked(held.order_by("id")).values_list(*columns)}
+        Run.objects.filter(id__in=list(free)).update(lease_expires_at=clock.after(conf.LEASE_S))
+        locked = {}
+        if len(free) < len(ids):
+            locked = {row[0]: row[1:] for row in held.exclude(id__in=list(free)).values_list(*columns)}
+    verdicts = {}
+    for run_id, epoch in leases:
+        mine, cancel = free.get(run_id) or locked.get(run_id) or (None, None)
+        if mine != epoch:
+            verdicts[run_id] = "lost"
+        elif run_id in locked:
+            verdicts[run_id] = "unknown"
+        else:
+            verdicts[run_id] = "cancel" if cancel else "ok"
+    return verdicts
