@@ -6,17 +6,22 @@ from ravi_django.models.journal import Blob, InboxMessage, JournalEntry, Phase
 from ravi_django.models.run import ACTIVE, TERMINAL, Run, Status
 from ravi_django.models.session import Session, Turn
 from ravi_django.models.site import StreamFrame, SweepState, Ticket, WorkerProcess
+from ravi_django.models.waiting import Ask, AskKind, HumanRequest, Signal
 
 __all__ = [
     "ACTIVE",
     "TERMINAL",
     "Agent",
+    "Ask",
+    "AskKind",
     "Blob",
+    "HumanRequest",
     "InboxMessage",
     "JournalEntry",
     "Phase",
     "Run",
     "Session",
+    "Signal",
     "Status",
     "StreamFrame",
     "SweepState",

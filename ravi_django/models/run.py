@@ -64,9 +64,23 @@ class Run(Owned):
     hints = models.IntegerField(default=0, help_text="How often the sweep has hinted it; backs off")
     hint_after = models.DateTimeField(null=True, blank=True)
     release = models.CharField(max_length=100, blank=True, default="", help_text="The code that wrote last")
+    for_release = models.CharField(
+        max_length=100, blank=True, default="", db_default="", help_text="Whose worker may claim it before `wake_at`"
+    )
+    wake_seq = models.BigIntegerField(
+        default=0, db_default=0, help_text="Rises with every wake-up: who suspends says which one it saw"
+    )
+    paused_at = models.DateTimeField(null=True, blank=True, help_text="Not claimable until it is resumed")
 
     # --- the journal and its sums
     generation = models.IntegerField(default=0)
+    inbox_from = models.BigIntegerField(
+        default=0, db_default=0, help_text="This generation's inbox begins after this message"
+    )
+    forked_from = models.UUIDField(null=True, blank=True, help_text="The run whose past was copied")
+    fork_seq = models.BigIntegerField(
+        default=0, db_default=0, help_text="Rows up to here were copied from the run it was forked from"
+    )
     next_seq = models.BigIntegerField(default=1)
     next_turn = models.IntegerField(default=0, help_text="How many history turns this run has written")
     input_tokens = models.BigIntegerField(default=0)
