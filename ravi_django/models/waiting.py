@@ -19,12 +19,14 @@ class Signal(models.Model):
     key = models.CharField(max_length=64, blank=True, default="", help_text="The sender's: a repeat is the same signal")
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     consumed_at = models.DateTimeField(null=True, blank=True)
+    woke = models.BooleanField(default=True, help_text="False until the run was touched: the sweep looks for these")
 
     class Meta:
         ordering = ["id"]
         constraints = [models.UniqueConstraint(fields=["run", "key"], condition=~Q(key=""), name="ravi_signal_once")]
         indexes = [
             models.Index(fields=["run", "id"], condition=Q(consumed_at__isnull=True), name="ravi_signal_unread"),
+            models.Index(fields=["run"], condition=Q(woke=False), name="ravi_signal_silent"),
         ]
 
     def __str__(self) -> str:
@@ -103,6 +105,7 @@ class HumanRequest(Owned):
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
     )
     answered_at = models.DateTimeField(null=True, blank=True)
+    woke = models.BooleanField(default=True, help_text="False until the run was touched for the answer")
     version = models.IntegerField(default=1, help_text="Rises with every change: an answer names the one it saw")
 
     objects = OwnedQuerySet.as_manager()
@@ -119,6 +122,7 @@ class HumanRequest(Owned):
         indexes = [
             models.Index(fields=["run", "status"], name="ravi_request_run"),
             models.Index(fields=["-id"], condition=Q(status="pending"), name="ravi_request_pending"),
+            models.Index(fields=["run"], condition=Q(woke=False), name="ravi_request_silent"),
         ]
 
     def __str__(self) -> str:

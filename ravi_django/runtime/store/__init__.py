@@ -23,6 +23,7 @@ from ravi_django.runtime.store.leases import (
     heartbeat,
     load,
     ready,
+    timed,
 )
 from ravi_django.runtime.store.processes import (
     due_for_hint,
@@ -62,6 +63,7 @@ __all__ = [
     "requeue",
     "save_blobs",
     "swept",
+    "timed",
     "unpublished",
     "unpublished_trees",
     "worker_gone",

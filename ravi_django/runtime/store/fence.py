@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from django.db import DEFAULT_DB_ALIAS, connection, connections, transaction
 from django.db.models import F
 
+from ravi_django.conf import conf
 from ravi_django.kernel import LeaseLostError
 from ravi_django.models import JournalEntry, Run, Session, Turn
 from ravi_django.runtime import clock
@@ -98,6 +99,7 @@ def _append_by_orm(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTu
             "output_tokens": F("output_tokens") + tokens_out,
             "reasoning_tokens": F("reasoning_tokens") + reasoning,
             "cost": F("cost") + cost,
+            "release": conf.RELEASE,
             **changes,
         }
     )
@@ -159,6 +161,7 @@ def _append_postgres(lease: Lease, entries: Sequence[Entry], turns: Sequence[New
         "t" if unknown else "f",
         "0" if effect else "1",
         "0" if effect else "1",
+        conf.RELEASE,
         str(lease.run_id),
         str(lease.epoch),
         lease.owner,
@@ -248,7 +251,7 @@ WITH fence AS (
     input_tokens = input_tokens + %s::bigint, cached_tokens = cached_tokens + %s::bigint,
     output_tokens = output_tokens + %s::bigint, reasoning_tokens = reasoning_tokens + %s::bigint,
     cost = cost + %s::numeric, cost_unknown = cost_unknown OR %s::boolean,
-    crashes = crashes * %s::int, attempts = attempts * %s::int
+    crashes = crashes * %s::int, attempts = attempts * %s::int, release = %s::text
   WHERE id = %s::uuid AND lease_epoch = %s::bigint AND lease_owner = %s::text
   RETURNING id, generation, next_seq - {entries} AS base, next_turn - {turns} AS turn_base
 ), entries AS (

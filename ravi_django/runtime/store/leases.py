@@ -44,9 +44,17 @@ class Loaded:
 
 
 def claimable() -> Q:
-    """Pending and due, or running under an expired lease."""
+    """Pending and due, suspended until a time that has passed, or running under an expired lease."""
+    now = clock.now()
+    pending = Q(status=Status.PENDING) & _due()
+    timed = Q(status=Status.SUSPENDED, wake_at__lte=now)
+    return ((pending | timed) & Q(paused_at=None)) | Q(status=Status.RUNNING, lease_expires_at__lt=now)
+
+
+def _due() -> Q:
+    """Its time has come; a run that waits for a worker of a release need not wait for anything else there."""
     due = Q(wake_at__isnull=True) | Q(wake_at__lte=clock.now())
-    return (Q(status=Status.PENDING) & due) | Q(status=Status.RUNNING, lease_expires_at__lt=clock.now())
+    return due | Q(for_release=conf.RELEASE) if conf.RELEASE else due
 
 
 def claim(run_id: UUID | str, owner: str, agents: Iterable[str] | None = None) -> Lease | None:
@@ -64,7 +72,6 @@ def claim(run_id: UUID | str, owner: str, agents: Iterable[str] | None = None) -
             wake_at=None,
             hints=0,
             hint_after=None,
-            release=conf.RELEASE,
         )
         if not taken:
             return None
@@ -79,7 +86,7 @@ def claim_next(owner: str, agents: Iterable[str]) -> Lease | None:
     only spares waiting; `claim` is the guard."""
     known = list(agents)
     with transaction.atomic():
-        for part in (ready(), expired()):
+        for part in (ready(), timed(), expired()):
             run_id = skip_locked(part.filter(agent__in=known)).values_list("id", flat=True).first()
             if run_id is not None and (lease := claim(run_id, owner)) is not None:
                 return lease
@@ -88,8 +95,12 @@ def claim_next(owner: str, agents: Iterable[str]) -> Lease | None:
 
 def ready() -> QuerySet[Run]:
     """Pending runs that are due, the most urgent first."""
-    due = Q(wake_at__isnull=True) | Q(wake_at__lte=clock.now())
-    return Run.objects.filter(due, status=Status.PENDING).order_by("-priority", "id")
+    return Run.objects.filter(_due(), status=Status.PENDING, paused_at=None).order_by("-priority", "id")
+
+
+def timed() -> QuerySet[Run]:
+    """Suspended runs whose time has come, the longest overdue first."""
+    return Run.objects.filter(status=Status.SUSPENDED, wake_at__lte=clock.now(), paused_at=None).order_by("wake_at")
 
 
 def expired() -> QuerySet[Run]:

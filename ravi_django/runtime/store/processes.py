@@ -15,7 +15,7 @@ from ravi_django.models import (
     WorkerProcess,
 )
 from ravi_django.runtime import clock
-from ravi_django.runtime.store.leases import expired, ready, skip_locked
+from ravi_django.runtime.store.leases import expired, ready, skip_locked, timed
 
 
 def worker_seen(name: str, runs: int) -> None:
@@ -46,7 +46,7 @@ def due_for_hint(limit: int) -> list[UUID]:
     quiet = Q(hint_after__isnull=True) | Q(hint_after__lte=clock.now())
     with transaction.atomic():
         found: list[tuple[UUID, int]] = []
-        for part in (expired(), ready()):
+        for part in (expired(), timed(), ready()):
             found += skip_locked(part.filter(quiet)).values_list("id", "hints")[: limit - len(found)]
         groups: dict[int, list[UUID]] = {}
         for run_id, hints in found:

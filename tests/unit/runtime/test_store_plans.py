@@ -77,9 +77,10 @@ def test_claim_next_finds_its_run_by_the_index_of_claimable_runs(busy_site):
 
 
 def test_the_sweep_finds_runs_by_the_partial_indexes(busy_site):
-    expired, ready, *updates = plans_of(store.due_for_hint, 500)
+    expired, timed, ready, *updates = plans_of(store.due_for_hint, 500)
 
     assert_indexed(expired, "ravi_run_leased")
+    assert_indexed(timed, "ravi_run_timers")
     assert_indexed(ready, "ravi_run_claimable")
     assert updates
     assert all("Seq Scan on ravi_run" not in plan for plan in updates)
