@@ -52,17 +52,18 @@ def active_root(run: Run) -> QuerySet[Run]:
     return Run.objects.filter(session_id=run.session_id, agent=run.agent, parent=None, status__in=ACTIVE)
 
 
-def promote(run: Run) -> UUID | None:
-    """The session's next queued run of this agent becomes pending. Under the session's lock, as `create_run`."""
+def promote(run: Run) -> list[UUID]:
+    """The session's next queued run of this agent, if any, becomes pending. Under the session's lock, as
+    `create_run`."""
     if run.parent_id is not None:
-        return None
+        return []
     lock_session(run)
     queued = Run.objects.filter(session_id=run.session_id, agent=run.agent, parent=None, status=Status.QUEUED)
     next_id: UUID | None = queued.order_by("id").values_list("id", flat=True).first()
     if next_id is None or active_root(run).exists():
-        return None
+        return []
     Run.objects.filter(id=next_id, status=Status.QUEUED).update(status=Status.PENDING)
-    return next_id
+    return [next_id]
 
 
 def orphaned() -> QuerySet[Run]:
@@ -78,6 +79,5 @@ def promote_orphans(limit: int) -> list[UUID]:
     promoted: list[UUID] = []
     for run in orphaned()[:limit]:
         with transaction.atomic():
-            if (next_id := promote(run)) is not None:
-                promoted.append(next_id)
+            promoted += promote(run)
     return promoted

@@ -7,10 +7,7 @@ from uuid import UUID
 from django.db import transaction
 from django.db.models import QuerySet
 
-from ravi_django.models import (
-    Blob,
-    Run,
-)
+from ravi_django.models import TERMINAL, Blob, Run
 from ravi_django.runtime import clock
 from ravi_django.runtime.store.journal import save_blobs
 
@@ -21,12 +18,14 @@ def raise_event_mark(tree_id: UUID | str, above: int) -> int:
     return int(Run.objects.values_list("event_mark", flat=True).get(id=tree_id))
 
 
-def mark_published(tree_id: UUID | str, archive: Blob | None) -> None:
-    """The end of the tree's stream is out; its frames, without the single tokens, are kept."""
+def mark_published(tree_id: UUID | str, archive: Blob | None, epoch: int) -> bool:
+    """The end that the root came to under `epoch` is out; the frames, without the single tokens, are kept. False when
+    the run was retried since: its stream goes on."""
     with transaction.atomic():
         if archive is not None:
             save_blobs([archive])
-        Run.objects.filter(id=tree_id).update(published_at=clock.now(), archive=archive)
+        ended = Run.objects.filter(id=tree_id, lease_epoch=epoch, status__in=TERMINAL)
+        return bool(ended.update(published_at=clock.now(), archive=archive))
 
 
 def unpublished(limit: int, older_than_s: float) -> list[UUID]:
