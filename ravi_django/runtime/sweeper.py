@@ -36,6 +36,8 @@ def sweep(send: Callable[[list[UUID]], Sequence[UUID] | None] = dispatch.send_ma
     with transaction.atomic():
         if not _alone():
             return Swept(ran=False)
+        for run_id in store.silent(BATCH, older_than_s=conf.SWEEP_S):
+            store.wake_silent(run_id)
         due = store.due_for_hint(BATCH)
         promoted = store.promote_orphans(BATCH)
     failed = send([*due, *promoted])

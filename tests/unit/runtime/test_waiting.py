@@ -10,16 +10,10 @@ import pytest
 from ravi_django import signal
 from ravi_django.models import Run, Signal, Status
 from ravi_django.runtime import store
-from ravi_django.testing import FakeClock, journal_of
+from ravi_django.testing import journal_of
 from tests.support.runs import code, drive, make_run, take_over
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture
-def clock():
-    with FakeClock() as clock:
-        yield clock
 
 
 @pytest.mark.sqlite
