@@ -366,7 +366,7 @@ def test_a_worker_that_dies_anywhere_makes_no_second_child(clock, dies, written,
     async def story(ctx, inbox):
         boot = said("work")
         handle = await ctx.spawn(CHILD, boot)
-        await ctx.tool("step", n=1)
+        await ctx.tool("step", name="1")
         answer = await ctx.ask(handle, boot)
         return answer.result
 
@@ -388,7 +388,7 @@ def test_a_worker_that_dies_anywhere_makes_no_second_child(clock, dies, written,
 @pytest.mark.parametrize("written", [True, False])
 def test_a_child_whose_worker_dies_around_its_reply_answers_once(clock, dies, written, step):
     async def answer(ctx, inbox):
-        await ctx.tool("step", n=1)
+        await ctx.tool("step", name="1")
         await ctx.reply(inbox[0], "once")
 
     register(CodeAgent(answer, key="child", tools=[step]))

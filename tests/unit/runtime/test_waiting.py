@@ -19,7 +19,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 @pytest.mark.sqlite
 def test_a_signal_that_came_before_the_wait_is_kept(step):
     async def story(ctx, inbox):
-        await ctx.tool("step", n=1)
+        await ctx.tool("step", name="1")
         return await ctx.sleep_until_signal("go")
 
     code(story, tools=[step])
@@ -99,7 +99,7 @@ def test_a_signal_or_a_deadline(clock, comes):
 def test_other_effects_finish_before_the_run_suspends(step):
     async def story(ctx, inbox):
         async def work():
-            return [(await ctx.tool("step", n=n)).text for n in range(3)]
+            return [(await ctx.tool("step", name=str(n))).text for n in range(3)]
 
         done, told = await asyncio.gather(work(), ctx.sleep_until_signal("go"))
         return [*done, told]
@@ -184,7 +184,7 @@ def test_a_race_that_was_won_once_is_won_the_same_way_after_the_loser_has_come_t
         done, left = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         for task in left:
             task.cancel()
-        await ctx.tool("step", n=1)
+        await ctx.tool("step", name="1")
         return [task.result() for task in done]
 
     code(story, tools=[step])
