@@ -80,7 +80,7 @@ def test_a_loop_that_is_patched_in_the_middle_stays_on_its_branch(clock, step):
 
     async def new(ctx, inbox):
         for _ in range(4):
-            await ctx.tool("step", name=str(10 if ctx.patched("better")) else 1)
+            await ctx.tool("step", name="10" if ctx.patched("better") else "1")
             await ctx.sleep_until_signal("go")
         return ctx.patched("better")
 
