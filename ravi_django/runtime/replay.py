@@ -28,6 +28,8 @@ class Journal:
         self._system: dict[str, Recorded] = {}  # rows of the runtime itself, which no code asks for
         self._kinds = {row.kind for row in rows}
         self.on_replayed: Callable[[], None] = lambda: None  # called when the last recorded result is handed out
+        self.on_settled: Callable[[], None] = lambda: None  # called when one has reached who waited for it
+        self.stall_s = STALL_S
         self.alone: Callable[[], bool] = lambda: False  # whether the run has one task, which nothing can race with
         self._set_aside: dict[str, int] = {}  # the last attempt at a path that a retry has superseded
         superseded = _superseded(rows) if "run.retried" in self._kinds else ()
@@ -129,7 +131,7 @@ class Journal:
         try:
             while not waiter.done():
                 reached = self._next
-                await asyncio.wait([waiter], timeout=STALL_S)
+                await asyncio.wait([waiter], timeout=self.stall_s)
                 if not waiter.done() and self._next == reached:  # nothing was handed out all that time
                     raise self._missing(self._order[self._next], f"{row.path!r} (entry {row.seq})")
         except asyncio.CancelledError:
@@ -158,6 +160,7 @@ class Journal:
         else:
             self._settling = False
             self._advance()
+            self.on_settled()
 
     def _advance(self) -> None:
         was = self.replaying

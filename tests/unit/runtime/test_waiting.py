@@ -208,3 +208,23 @@ def test_a_suspended_run_keeps_no_lease_and_leaves_no_active_run(step):
 
     row = Run.objects.get(id=run.id)
     assert (row.lease_owner, row.lease_expires_at, row.wake_at) == ("", None, None)
+
+
+def test_parallel_results_that_are_replayed_right_before_a_wait_do_not_hold_it_up(step):
+    async def story(ctx, inbox):
+        await asyncio.gather(*(ctx.tool("step", name=name) for name in "ab"))
+        found = [await ctx.sleep_until_signal("go")]
+        await asyncio.gather(*(ctx.tool("step", name=name) for name in "cd"))
+        found.append(await ctx.sleep_until_signal("go"))
+        return found
+
+    code(story, tools=[step])
+    run = drive(make_run())
+    signal(run.id, "other")  # it is replayed, and has to suspend again
+    run = drive(run)
+    assert run.status == Status.SUSPENDED
+    for number in (1, 2):
+        signal(run.id, "go", number)
+        run = drive(run)
+
+    assert run.output == "[1,2]"
