@@ -25,6 +25,7 @@ from ravi_django.kernel import (
     Agent,
     AgentCrashError,
     AgentNotFoundError,
+    DeterminismError,
     HandlerError,
     LeaseLostError,
     Message,
@@ -147,12 +148,15 @@ class Engine:
         try:
             inbox = [(place, Message.model_validate(body)) for place, body in loaded.inbox]
             pinned_spec(agent)
+            journal = Journal(loaded.journal)
+        except DeterminismError as error:
+            raise settle.NotDrivable(error, block=True) from error
         except Exception as error:  # no other try would end otherwise
             raise settle.NotDrivable(HandlerError(error), block=True) from error
         self.publisher.open(lease.run)
         effects = Effects(
             lease,
-            Journal(loaded.journal),
+            journal,
             database=self.database,
             publisher=self.publisher,
             run_sync=self._run_sync,

@@ -10,7 +10,7 @@ from typing import Any
 
 from ravi_django.conf import conf
 from ravi_django.kernel import DeterminismError
-from ravi_django.runtime.entries import Entry, Recorded, dumps
+from ravi_django.runtime.entries import SCHEMA, Entry, Recorded, dumps
 
 log = logging.getLogger("ravi.replay")
 
@@ -22,6 +22,13 @@ class Journal:
     """Look-ups of one lease. `take` gives each recorded result once."""
 
     def __init__(self, rows: Sequence[Recorded]) -> None:
+        """Raises DeterminismError for rows of a form that this release does not know."""
+        later = next((row for row in rows if row.schema > SCHEMA), None)
+        if later is not None:
+            raise DeterminismError(
+                f"entry {later.seq} has the form {later.schema} of a later release, this one reads up to {SCHEMA}; "
+                "a worker of that release can go on with the run"
+            )
         self._results: dict[str, Recorded] = {}
         self._started: dict[str, Recorded] = {}
         self._paused: dict[str, int] = {}  # the attempt that a wait has closed
