@@ -129,6 +129,11 @@ class ForkSerializer(StrictSerializer):
     )
 
 
+class SignalSerializer(StrictSerializer):
+    name = TextField(max_length=200)
+    payload = serializers.JSONField(required=False, allow_null=True, default=None)
+
+
 class EntryUsageSerializer(UsageSerializer):
     cached_tokens = serializers.IntegerField()
     reasoning_tokens = serializers.IntegerField()

@@ -45,7 +45,7 @@ class Run(Owned):
     deadline = models.DateTimeField(null=True, blank=True)
     output = models.TextField(null=True, blank=True)  # noqa: DJ001 - null until completed, "" is an answer
     error = models.JSONField(null=True, blank=True, help_text="type, message, and a diff when blocked")
-    waiting_on = models.JSONField(null=True, blank=True, help_text="The waits of the last suspension; any one wakes")
+    waiting_on = models.JSONField(null=True, blank=True)  # the waits of the last suspension; any one wakes
 
     idempotency_scope = models.CharField(  # noqa: DJ001 - unique among those that have one
         max_length=64, null=True, unique=True, editable=False, help_text="Hash of user, agent and key"

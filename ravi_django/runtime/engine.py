@@ -119,7 +119,6 @@ class Engine:
         return not (self.draining or self._crashers) and self._driving < conf.MAX_RUNS
 
     async def _drive_lease(self, lease: Lease) -> None:
-        active = None
         try:
             agent, active, rounds = await self._load(lease)
             async with self._alone(active):
@@ -132,9 +131,15 @@ class Engine:
         except Exception:
             log.exception("run %s: could not be driven", lease.run_id, extra={"action": "lease.failed"})
         finally:
-            self.active.pop(lease.run_id, None)
+            self._forget(lease)
             ended, self.settled = self.settled, asyncio.Event()
             ended.set()
+
+    def _forget(self, lease: Lease) -> None:
+        """Renew this lease no more; the same run may be leased here anew by now, and that one stays."""
+        active = self.active.get(lease.run_id)
+        if active is not None and active.lease is lease:
+            del self.active[lease.run_id]
 
     async def _load(self, lease: Lease) -> tuple[Agent, Active, Rounds]:
         """Find the agent, read journal and inbox, and count the run as ours."""
@@ -235,7 +240,7 @@ class Engine:
         effects.published(entries, settled.first)
         if settled.status in TERMINAL and lease.run.parent_id is None:
             self.publisher.emit(frames.stream_done(effects.source, settled.status))
-        self.active.pop(lease.run_id, None)  # whoever is hinted next may claim it again
+        self._forget(lease)  # whoever is hinted next may claim it again
         self._hint_after(lease.run_id, outcome, settled)
         if outcome == Outcome(Status.PENDING) and conf.ENGINE == "celery":  # drained: a deploy need not cost a sweep
             await asyncio.to_thread(dispatch.send_many, [lease.run_id])
