@@ -2,6 +2,8 @@
 #
 #   make demo [PORT=8000] [HOST=127.0.0.1] [CHECK=1]    the demo site with all its services
 #   make test [ARGS="tests/unit -k journal"]            the test suite
+#   make chaos [N=40] [SEED=7]                          N runs while everything around them dies
+#   make mutants [ARGS="fence"]                         take each guard out, and see which test notices
 #   make lint                                           what CI says about the code
 #   make bench, make bench-peers                        the measurements, ours and beside others
 #   make clean                                          remove what these made, the demo's data too
@@ -9,7 +11,7 @@
 PY ?= python3
 VENV := .venv/bin
 
-.PHONY: demo test lint bench bench-peers clean
+.PHONY: demo test chaos mutants lint bench bench-peers clean
 
 demo:
 	@$(PY) .ci/install demo
@@ -18,6 +20,14 @@ demo:
 test:
 	@$(PY) .ci/install dev
 	@exec $(VENV)/python -m pytest $(ARGS)
+
+chaos:
+	@$(PY) .ci/install dev
+	@exec $(VENV)/python -m tests.acceptance.crash.chaos --runs $(or $(N),40) $(if $(SEED),--seed $(SEED))
+
+mutants:
+	@$(PY) .ci/install dev
+	@exec $(VENV)/python -m tests.mutants $(ARGS)
 
 lint:
 	@$(PY) .ci/install dev
