@@ -4,20 +4,19 @@ A worker's writes carry (run, epoch) and must match one row: zero rows raise Lea
 Who holds no lease touches a run by its id alone, under its lock. Transactions over several runs lock them in the order
 of their ids, and runs before sessions. READ COMMITTED.
 
-- `leases`: claim, load, heartbeat
+- `claims`, `leases`: claim, load, heartbeat
 - `fence`, `journal`: effects, and the end of a lease
 - `queue`: sessions, and which of their runs is active
 - `control`: cancellation, from outside of the lease
 - `streams`, `processes`: event numbers, workers, and what the sweep looks for
 """
 
+from ravi_django.runtime.store.claims import claim, claim_many, claim_next
 from ravi_django.runtime.store.control import request_cancel
 from ravi_django.runtime.store.journal import already_appended, append, block, finish, requeue, save_blobs
 from ravi_django.runtime.store.leases import (
     Lease,
     Loaded,
-    claim,
-    claim_next,
     claimable,
     expired,
     heartbeat,
@@ -33,7 +32,7 @@ from ravi_django.runtime.store.processes import (
     worker_gone,
     worker_seen,
 )
-from ravi_django.runtime.store.queue import create_run, create_session, orphaned, promote_orphans
+from ravi_django.runtime.store.queue import create_run, create_session, is_disabled, orphaned, promote_orphans
 from ravi_django.runtime.store.streams import mark_published, raise_event_mark, unpublished, unpublished_trees
 
 __all__ = [
@@ -43,6 +42,7 @@ __all__ = [
     "append",
     "block",
     "claim",
+    "claim_many",
     "claim_next",
     "claimable",
     "create_run",
@@ -53,6 +53,7 @@ __all__ = [
     "forget_dead_workers",
     "heartbeat",
     "hint_failed",
+    "is_disabled",
     "load",
     "mark_published",
     "orphaned",

@@ -8,19 +8,21 @@ index to prefer over the primary key. Other databases do the same in one short t
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from django.db import DEFAULT_DB_ALIAS, connection, connections, transaction
-from django.db.models import F
+from django.db import connection, transaction
+from django.db.models import F, Value
+from django.db.models.functions import Now
 
 from ravi_django.conf import conf
 from ravi_django.kernel import LeaseLostError
 from ravi_django.models import JournalEntry, Run, Session, Turn
 from ravi_django.runtime import clock
 from ravi_django.runtime.entries import SCHEMA, Entry, NewTurn, dumps, journal_row, stored_text
+from ravi_django.runtime.store.postgres import as_text, cast
+from ravi_django.runtime.store.postgres import execute as _execute
 
 if TYPE_CHECKING:
     from ravi_django.runtime.store.leases import Lease
@@ -45,7 +47,6 @@ _ENTRY = (
     ("elapsed", "float8"),
 )
 MAX_ROWS = 50  # in one statement; more (thousands of notes between two effects) go through the ORM
-_thread = threading.local()  # .cursor: this thread's, on the connection that it was made for
 _TURN = (("agent", "text"), ("role", "text"), ("content", "jsonb"), ("name", "text"))
 
 
@@ -61,9 +62,16 @@ def append_in_transaction(lease: Lease, entries: Sequence[Entry], turns: Sequenc
     """The same inside the caller's transaction, with other changes of the run beside it."""
     if not _in_one_statement(entries, turns):
         return _append_by_orm(lease, entries, turns, **changes)
-    first = _append_postgres(lease, entries, turns)
-    Run.objects.filter(id=lease.run_id).update(**changes)  # fenced: the statement before holds the row
+    given = {name: value.value if isinstance(value, Value) else value for name, value in changes.items()}
+    plain = {name: value for name, value in given.items() if type(value) is Now or not _is_expression(value)}
+    first = _append_postgres(lease, entries, turns, plain)
+    if others := {name: value for name, value in changes.items() if name not in plain}:
+        Run.objects.filter(id=lease.run_id).update(**others)  # fenced: the statement before holds the row
     return first
+
+
+def _is_expression(value: Any) -> bool:
+    return hasattr(value, "resolve_expression")
 
 
 def _in_one_statement(entries: Sequence[Entry], turns: Sequence[NewTurn]) -> bool:
@@ -146,7 +154,9 @@ def _write_turns(lease: Lease, turns: Sequence[NewTurn], index: int) -> None:
     )
 
 
-def _append_postgres(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn]) -> int:
+def _append_postgres(
+    lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn], changes: dict[str, Any] | None = None
+) -> int:
     tokens_in, cached, tokens_out, reasoning, cost, unknown = sums(entries)
     effect = any(entry.is_effect for entry in entries)
     # Everything goes as text: parameters of one type keep one prepared statement.
@@ -159,9 +169,8 @@ def _append_postgres(lease: Lease, entries: Sequence[Entry], turns: Sequence[New
         str(reasoning),
         repr(cost),
         "t" if unknown else "f",
-        "0" if effect else "1",
-        "0" if effect else "1",
         conf.RELEASE,
+        *_change_params(changes, effect),
         str(lease.run_id),
         str(lease.epoch),
         lease.owner,
@@ -180,10 +189,23 @@ def _append_postgres(lease: Lease, entries: Sequence[Entry], turns: Sequence[New
                 dumps(turn.message.to_json()["content"]),
                 turn.message.name or "",
             ]
-    row = _execute(_statement(len(entries), len(turns)), params)
-    if row is None:
+    rows = _execute(_statement(len(entries), len(turns), _shape(changes or {})), params)
+    if not rows:
         raise LeaseLostError(lease.run_id, lease.epoch)
-    return int(row[0])
+    return int(rows[0][0])
+
+
+def _change_params(changes: dict[str, Any] | None, effect: bool) -> list[str | None]:
+    """A recorded effect forgets crashes and attempts, unless the caller says what they are."""
+    given = changes or {}
+    kept: list[str | None] = ["0" if effect else "1" for name in ("crashes", "attempts") if name not in given]
+    fields = {field.name: field for field in Run._meta.concrete_fields}
+    return kept + [as_text(fields[name], value) for name, value in given.items() if type(value) is not Now]
+
+
+def _shape(changes: dict[str, Any]) -> tuple[tuple[str, bool], ...]:
+    """What the statement has to know of the changes: the fields, and whether one is the present."""
+    return tuple((name, type(value) is Now) for name, value in changes.items())
 
 
 def _entry_params(entry: Entry) -> list[str | None]:
@@ -214,25 +236,6 @@ def _entry_params(entry: Entry) -> list[str | None]:
     ]
 
 
-def _execute(sql: str, params: list[str | None]) -> Any:
-    """Run one statement on this thread's connection with parameters bound by the server, so that it is planned once.
-
-    Prepared statements are left off where Django is told that a transaction pooler sits in between.
-    """
-    from psycopg import Cursor
-
-    mine = connections[DEFAULT_DB_ALIAS]  # the proxy would look it up at each use
-    mine.ensure_connection()
-    pooled = mine.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS")
-    if not pooled and mine.connection.prepare_threshold is None:
-        mine.connection.prepare_threshold = 2  # Django's own cursors bind on the client and never prepare
-    cursor = getattr(_thread, "cursor", None)
-    if cursor is None or cursor.connection is not mine.connection:
-        cursor = _thread.cursor = Cursor(mine.connection)  # kept: making one costs as much as using it
-    with mine.wrap_database_errors:
-        return cursor.execute(sql.encode(), params, prepare=not pooled).fetchone()
-
-
 def _values(columns: Sequence[tuple[str, str]], count: int) -> str:
     """VALUES of `count` rows, numbered from 0 in a column `place`; only the first row needs the types."""
     typed = ", ".join(f"%s::{kind}" for _, kind in columns)
@@ -240,7 +243,11 @@ def _values(columns: Sequence[tuple[str, str]], count: int) -> str:
 
 
 @cache
-def _statement(entries: int, turns: int) -> str:
+def _statement(entries: int, turns: int, changes: tuple[tuple[str, bool], ...]) -> str:
+    more = [f"{name} = {name} * %s::int" for name in ("crashes", "attempts") if name not in dict(changes)]
+    for name, is_now in changes:
+        field: Any = Run._meta.get_field(name)
+        more.append(f"{field.column} = " + ("statement_timestamp()" if is_now else f"%s::{cast(field)}"))
     names = ", ".join(name for name, _ in _ENTRY)
     stored = ", ".join(name for name, _ in _ENTRY if name != "elapsed")
     picked = ", ".join(f"e.{name}" for name, _ in _ENTRY if name != "elapsed")
@@ -251,7 +258,7 @@ WITH fence AS (
     input_tokens = input_tokens + %s::bigint, cached_tokens = cached_tokens + %s::bigint,
     output_tokens = output_tokens + %s::bigint, reasoning_tokens = reasoning_tokens + %s::bigint,
     cost = cost + %s::numeric, cost_unknown = cost_unknown OR %s::boolean,
-    crashes = crashes * %s::int, attempts = attempts * %s::int, release = %s::text
+    release = %s::text, {", ".join(more)}
   WHERE id = %s::uuid AND lease_epoch = %s::bigint AND lease_owner = %s::text
   RETURNING id, generation, next_seq - {entries} AS base, next_turn - {turns} AS turn_base
 ), entries AS (
