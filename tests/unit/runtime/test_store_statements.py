@@ -24,7 +24,7 @@ def statements(function, *args, **kwargs):
 
 def test_a_submit_asks_for_the_agent_and_writes_everything_in_one_statement(monkeypatch):
     monkeypatch.setattr(dispatch, "send", lambda run_id: None)
-    code(None)
+    code(store.claim)
 
     assert statements(submit, "test/code", "hello") == ["SELECT", "WITH"]
 
