@@ -13,21 +13,22 @@ from typing import Any
 from uuid import UUID
 
 from django.db import connections
-from pydantic_core import to_json
 
 from ravi_django.conf import conf
 from ravi_django.models import JournalEntry, Run
 from ravi_django.runtime import frames as framing
 from ravi_django.runtime import store
+from ravi_django.runtime.archive import archive
 from ravi_django.runtime.buffer import Batch, EventBuffer, Lost, MarkReached, get_buffer
 from ravi_django.runtime.database import with_retry
-from ravi_django.runtime.entries import internalize, make_blob
+from ravi_django.runtime.entries import internalize
 from ravi_django.runtime.frames import Frame, Source
 
 log = logging.getLogger("ravi.publish")
 
 RESERVE = 1000  # numbers reserved on the root's row at a time
 MAX_TREES = 20_000  # trees remembered; one that is forgotten is opened again by its next lease
+ARCHIVE_S = 0.5  # how often ended trees are archived, at most
 MAX_WAITING = 10_000  # frames of one tree kept while the buffer is away
 
 
@@ -51,6 +52,8 @@ class Publisher:
         self._lock = threading.Lock()
         self._dirty = threading.Event()
         self._closing = False
+        self._ended: dict[str, int] = {}  # trees whose end is out, with its epoch; of the thread alone
+        self._archived_at = 0.0
         self._thread = threading.Thread(target=self._serve, name="ravi-publish", daemon=True)
         self._thread.start()
 
@@ -88,12 +91,14 @@ class Publisher:
     def _serve(self) -> None:
         pause = conf.STREAM_FLUSH_S
         while True:
-            self._dirty.wait()
+            self._dirty.wait(ARCHIVE_S if self._ended else None)
             self._dirty.clear()
             closing = self._closing
             begun = time.monotonic()
             try:
                 self.flush()
+                if closing or time.monotonic() - self._archived_at >= ARCHIVE_S:
+                    self._archive()
                 pause = max(conf.STREAM_FLUSH_S, 2 * (time.monotonic() - begun))
             except Exception as error:
                 log.warning("the event buffer failed: %s", error, extra={"action": "publish.failed"})
@@ -134,6 +139,15 @@ class Publisher:
         if failure is not None:
             raise failure
 
+    def _archive(self) -> None:
+        """Trees that have ended since the last time, together: one by one they would cost as much as their runs."""
+        ended, self._ended = self._ended, {}
+        self._archived_at = time.monotonic()
+        try:
+            with_retry(archive, self._buffer, ended)
+        except Exception as error:  # the sweep does it again
+            log.warning("%d streams not archived: %s", len(ended), error, extra={"action": "publish.archive"})
+
     def _settle(self, tree: _Tree, batch: Batch, outcome: list[int] | Exception) -> None:
         if isinstance(outcome, MarkReached):
             tree.mark = with_retry(store.raise_event_mark, batch.tree, outcome.at + len(batch.frames) + RESERVE)
@@ -149,7 +163,7 @@ class Publisher:
         if batch.frames[-1].type == "stream.done" and outcome[-1] >= 0:
             with self._lock:
                 self._trees.pop(batch.tree, None)
-            with_retry(archive, self._buffer, batch.tree)
+            self._ended[batch.tree] = batch.frames[-1].source.epoch
         return None
 
 
@@ -183,23 +197,7 @@ def republish(tree: str, buffer: EventBuffer | None = None) -> None:
         outcome = buffer.append([batch])[0]
     if isinstance(outcome, Lost):
         restart(buffer, batch)
-    archive(buffer, tree)
-
-
-def archive(buffer: EventBuffer, tree: str) -> None:
-    """Keep the ended tree's sequence, its tokens collapsed, in one compressed blob, and mark it published."""
-    from ravi_django.runtime.buffer_database import DatabaseBuffer
-
-    if isinstance(buffer, DatabaseBuffer):  # its table is the archive
-        store.mark_published(tree, None)
-        return
-    kept: list[dict[str, Any]] = []
-    after = 0
-    while found := buffer.read(tree, after, 5000):
-        kept += found
-        after = found[-1]["seq"]
-    store.mark_published(tree, make_blob(to_json(framing.collapse(kept)), compress=True))
-    buffer.expire(tree)
+    archive(buffer, {tree: root.lease_epoch})
 
 
 def _durable_frames(tree: str) -> tuple[Run, list[Frame]]:

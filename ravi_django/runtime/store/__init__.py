@@ -33,7 +33,13 @@ from ravi_django.runtime.store.processes import (
     worker_seen,
 )
 from ravi_django.runtime.store.queue import create_run, create_session, is_disabled, orphaned, promote_orphans
-from ravi_django.runtime.store.streams import mark_published, raise_event_mark, unpublished, unpublished_trees
+from ravi_django.runtime.store.streams import (
+    mark_many_published,
+    mark_published,
+    raise_event_mark,
+    unpublished,
+    unpublished_trees,
+)
 
 __all__ = [
     "Lease",
@@ -55,6 +61,7 @@ __all__ = [
     "hint_failed",
     "is_disabled",
     "load",
+    "mark_many_published",
     "mark_published",
     "orphaned",
     "promote_orphans",

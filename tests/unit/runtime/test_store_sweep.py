@@ -71,7 +71,7 @@ def test_unpublished_finds_ended_roots_after_a_while(clock):
     ended, child, published = make_run(), make_run(parent=make_run()), make_run()
     for run in (ended, child, published):
         store.finish(leased(run), Status.COMPLETED, [])
-    store.mark_published(published.id, None)
+    store.mark_published(published.id, None, epoch=1)
 
     assert store.unpublished(10, older_than_s=10) == []
     clock.advance(10.1)
@@ -103,7 +103,8 @@ def test_a_sweep_leaves_its_time(clock):
 
 def test_a_published_tree_is_marked(clock):
     run = make_run()
+    store.finish(leased(run), Status.COMPLETED, [])
 
-    store.mark_published(run.id, None)
+    store.mark_published(run.id, None, epoch=1)
 
     assert Run.objects.get(id=run.id).published_at == clock.now
