@@ -10,13 +10,15 @@ _EXPORTS = {
     "register": "ravi_django.runtime.registry",
     "submit": "ravi_django.runtime.submit",
     "asubmit": "ravi_django.runtime.submit",
+    "signal": "ravi_django.runtime.signals",
 }
 
-__all__ = ["__version__", "asubmit", "register", "submit", "tool"]
+__all__ = ["__version__", "asubmit", "register", "signal", "submit", "tool"]
 
 if TYPE_CHECKING:
     from ravi_django.agents.function_tool import tool
     from ravi_django.runtime.registry import register
+    from ravi_django.runtime.signals import signal
     from ravi_django.runtime.submit import asubmit, submit
 
 

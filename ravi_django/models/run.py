@@ -77,6 +77,7 @@ class Run(Owned):
     inbox_from = models.BigIntegerField(
         default=0, db_default=0, help_text="This generation's inbox begins after this message"
     )
+    turn_from = models.IntegerField(default=0, db_default=0, help_text="The first history turn of this generation")
     forked_from = models.UUIDField(null=True, blank=True, help_text="The run whose past was copied")
     fork_seq = models.BigIntegerField(
         default=0, db_default=0, help_text="Rows up to here were copied from the run it was forked from"
@@ -93,7 +94,9 @@ class Run(Owned):
     # --- the stream of the tree (on its root)
     event_mark = models.BigIntegerField(default=1000, help_text="Event numbers up to here may have been used")
     published_at = models.DateTimeField(null=True, blank=True, help_text="When the end of the stream was published")
-    archive = models.ForeignKey("ravi.Blob", null=True, on_delete=models.SET_NULL, related_name="+", db_index=False)
+    archive = models.ForeignKey(  # unchecked: the prune deletes blobs, and each would be looked for in every run
+        "ravi.Blob", null=True, on_delete=models.SET_NULL, related_name="+", db_index=False, db_constraint=False
+    )
 
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     started_at = models.DateTimeField(null=True, blank=True)

@@ -19,9 +19,8 @@ def cancel(run_id: UUID | str, reason: str) -> None:
 
     Raises IllegalTransitionError when the run has ended already.
     """
-    promoted = store.request_cancel(run_id, reason)
-    if promoted is not None:
-        dispatch.on_commit(promoted)
+    for claimable in store.request_cancel(run_id, reason):
+        dispatch.on_commit(claimable)
     run = Run.objects.get(id=run_id)
     if run.is_terminal and run.parent_id is None:
         transaction.on_commit(lambda: _publish_end(run), robust=True)

@@ -8,7 +8,7 @@ import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -16,19 +16,22 @@ from ravi_django.agents.toolbox import Toolbox
 from ravi_django.kernel import (
     Agent,
     AgentId,
+    AskOutcome,
     ChatMessage,
     ChatModel,
     GenerationOptions,
     InvalidInputError,
     Message,
     ModelResponse,
+    RunHandle,
     RunMeta,
     ToolExecutionResult,
     TopicId,
 )
-from ravi_django.runtime import history, llm_calls, paths, tool_calls
+from ravi_django.runtime import asks, history, llm_calls, paths, tool_calls, waits
 from ravi_django.runtime.effects import Effects
 from ravi_django.runtime.entries import Entry, NewTurn
+from ravi_django.runtime.gate import Stop
 
 log = logging.getLogger("ravi.context")
 
@@ -60,7 +63,10 @@ class DurableContext:
         self.model: ChatModel | None = getattr(agent, "model", None)
         self.output: Any = None  # what was replied last
         self.replied = False
-        self.turns_given = 0  # how many this lease's code has handed over
+        self.message_ids: dict[str, str] = {}  # of messages that a replay makes anew: the id that was sent
+        self.booted: dict[str, str] = {}  # child run: the message that it was started with
+        self._patches: dict[str, bool] = {}
+        self.turns_given = run.turn_from  # how many this lease's code has handed over
         self.turns_known = run.next_turn  # history turns of this run that are stored or waiting to be
 
     # ------------------------------------------------------------------------------------------- effects
@@ -85,6 +91,33 @@ class DurableContext:
     async def reply(self, message: Message, result: Any) -> None:
         """Answer a message. The last reply is the run's output; it is stored when the run ends."""
         self.output, self.replied = result, True
+        if message.reply_to and message.reply_to != self.run_id:
+            await asks.reply(self, message, result)
+
+    async def spawn(self, target: AgentId, boot: Message | str | None = None) -> RunHandle:
+        return await asks.spawn(self, target, boot)
+
+    async def ask(
+        self, target: RunHandle | AgentId, message: Message | str, *, timeout: float | timedelta | None = None
+    ) -> AskOutcome:
+        return await asks.ask(self, target, message, timeout)
+
+    async def join(self, handle: RunHandle, *, timeout: float | timedelta | None = None) -> AskOutcome:
+        return await asks.ask(self, handle, None, timeout)
+
+    async def send(self, target: AgentId | RunHandle, message: Message | str) -> None:
+        await asks.send(self, target, message)
+
+    async def sleep_until(self, when: datetime | timedelta) -> None:
+        await waits.sleep_until(self, when)
+
+    async def sleep_until_signal(self, name: str, *, until: datetime | timedelta | None = None) -> Any:
+        return await waits.sleep_until_signal(self, name, until)
+
+    async def continue_as_new(self, *args: Any) -> None:
+        """Begin anew with an empty journal and `args` (messages, texts or JSON) as the inbox. Never returns."""
+        messages = tuple(asks.body_of(self, self.agent_id, arg) for arg in args)
+        await self.effects.end(Stop("continue", messages=messages))
 
     async def emit(self, topic: TopicId, data: Any) -> None:
         """Publish to a topic's followers."""
@@ -107,6 +140,21 @@ class DurableContext:
 
     _log = log
 
+    async def log_once(self, key: str, data: Any = None) -> None:
+        """`log`, but for once in the run's generation, wherever and however often the code comes by."""
+        if not isinstance(key, str) or not 0 < len(key) <= MAX_NAME:
+            raise InvalidInputError(f"a log entry's key has 1 to {MAX_NAME} characters, not {key!r}", field="key")
+        self.effects.note_once(Entry(kind="log", path=f"@once.{key}", name=key, result=data))
+
+    def patched(self, name: str) -> bool:
+        """Whether this run takes the new branch of changed code: False for one that went by here before the change."""
+        if name not in self._patches:
+            marker, journal = Entry(kind="patched", path=f"@patched.{name}", name=name), self.effects.journal
+            self._patches[name] = journal.system(marker.path) is not None or not journal.replaying
+            if self._patches[name]:
+                self.effects.note_once(marker)
+        return self._patches[name]
+
     # ---------------------------------------------------------------------------------- deterministic values
 
     def now(self) -> datetime:
@@ -128,7 +176,8 @@ class DurableContext:
 
     def _seed(self, what: str) -> bytes:
         run = self.effects.lease.run
-        return hashlib.sha256(f"{run.id}:{run.generation}:{self._path()}:{what}".encode()).digest()
+        maker = self.effects.journal.origin or run.id  # in the past that a fork shares, the run that recorded it
+        return hashlib.sha256(f"{maker}:{run.generation}:{self._path()}:{what}".encode()).digest()
 
     # ------------------------------------------------------------------------------------------- control
 
@@ -141,7 +190,8 @@ class DurableContext:
         scope = paths.current()
         run = self.effects.lease.run
         place = scope.prefix if scope is not None else ""
-        return hashlib.sha256(f"{run.id}:{run.generation}:{place}".encode()).hexdigest()
+        origin = None if "/" in place else self.effects.journal.origin  # a tool that runs is this run's own effect
+        return hashlib.sha256(f"{origin or run.id}:{run.generation}:{place}".encode()).hexdigest()
 
     @contextmanager
     def scope(self, name: str, *, call_id: str = "") -> Iterator[None]:
@@ -175,7 +225,7 @@ class DurableContext:
                 f"a run writes the history of its own session {self.session_id}, not of {session_id}",
                 field="session_id",
             )
-        start = self.turns_given if start is None else start
+        start = self.turns_given if start is None else self.effects.lease.run.turn_from + start
         self.turns_given = start + len(messages)
         for place, message in enumerate(messages, start):
             if place >= self.turns_known:

@@ -1,48 +1,40 @@
-"""The gate between an agent's code and the world, for one lease: recall what was recorded, record what was done.
-
-An outcome that ends the lease (retry, block, drain, lost) is never raised into the agent's code as an ordinary
-exception, which it could swallow: the call is parked, other open effects finish and are recorded, and then
-SuspendInterrupt unwinds every parked task.
-"""
+"""Recall what was recorded, record what was done: an agent's effects in one lease."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from django.db import DataError, IntegrityError
 
 from ravi_django.conf import conf
 from ravi_django.kernel import (
     BudgetExhaustedError,
-    CancellationToken,
+    CancellationError,
     DeterminismError,
     ExecutionBudget,
+    InvalidInputError,
     LeaseLostError,
+    SpawnDeniedError,
     SuspendInterrupt,
-    TransientError,
-    UncertainEffectError,
 )
-from ravi_django.runtime import clock, frames, store
+from ravi_django.runtime import frames, store
 from ravi_django.runtime.database import DatabaseThreads
 from ravi_django.runtime.entries import Entry, NewTurn, Recorded
 from ravi_django.runtime.frames import Frame, Source
+from ravi_django.runtime.gate import Gate, Stop, Wait
 from ravi_django.runtime.publish import Publisher
 from ravi_django.runtime.replay import Journal, check_identity, drift
-from ravi_django.runtime.store import Lease
+from ravi_django.runtime.store import Facts, Lease
 
 log = logging.getLogger("ravi.effects")
 
-UNWIND_S = 1.0  # after an unwinding has begun, the agent's main task gets this long to see it
-
-_inside: ContextVar[tuple[object, ...]] = ContextVar("ravi_inside", default=())  # the open effects around this code
+Write = Callable[..., int]  # (lease, entries, turns) -> seq of the first row: an append, or one with more beside it
 
 
 @dataclass(slots=True)
@@ -67,15 +59,7 @@ class Spending:
                 raise BudgetExhaustedError(f"the run has used its {name} of {limit:g}; submit it with a larger budget")
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """Why the lease ends before the agent does: retry, block, fail, drain or lost."""
-
-    kind: str
-    error: Exception | None = None
-
-
-class Effects:
+class Effects(Gate):
     def __init__(
         self,
         lease: Lease,
@@ -84,35 +68,31 @@ class Effects:
         database: DatabaseThreads,
         publisher: Publisher,
         run_sync: Callable[..., Any],
-        inbox_upto: int | None,
+        wake: Callable[[Iterable[UUID]], None],
+        facts: Facts,
         noted: set[str],
     ) -> None:
-        self.lease = lease
-        self.journal = journal
+        super().__init__(lease, journal, facts)
         self.database = database
         self.publisher = publisher
         self.run_sync = run_sync  # runs a sync tool on its own threads
+        self.wake = wake  # hints runs that an effect has made claimable
         self.source = Source.of(lease.run, lease.epoch)
-        self.inbox_upto = inbox_upto
-        self.token = CancellationToken()
-        self.renewed_at = time.monotonic()  # set by the heartbeat
-        self.stop: Stop | None = None
+        self.inbox_upto: int | None = None  # the last message that the code was given
         self.notes: list[Entry] = []  # ride on the next commit, in order
         self.turns: list[NewTurn] = []
         self.tool_calls = 0
         self.budget = Spending(ExecutionBudget.model_validate(lease.run.budget or {}))
         self.attempts = lease.run.attempts  # transient failures in a row
+        self.entangled = lease.run.generation > 0 or journal.has_kind("child.spawned", "request.opened")
         self._noted = noted  # system rows that are there already
-        self._open: set[object] = set()  # effects under way
-        self._held: set[object] = set()  # of those, tool calls that wait for a parked call of their own
-        self.unwinding = False  # SuspendInterrupt is on its way through the agent's code
-        self._parked: set[asyncio.Future[None]] = set()
+        self.deadline: datetime | None = None  # the run's own
         self.asked: set[str] = set()  # paths of the calls made in this lease
         self.started: dict[str, Entry | Recorded] = {}  # at-most-once effects begun, and without a result
-        self.on_stuck: Callable[[], None] = lambda: None  # ends a run whose main task waits for what was unwound
-        expires = lease.run.lease_expires_at
-        claimed = expires - timedelta(seconds=conf.LEASE_S) if expires else datetime.now(UTC)
-        self._offset = claimed - datetime.now(UTC)  # the database's clock against ours
+        self.uncertain: dict[str, Entry] = {}  # of those, the ones that a person decides on
+        self._given: set[int] = set()  # signals that a wait has taken
+        self._refreshing = False
+        journal.on_replayed = self.poke
 
     # ------------------------------------------------------------------------------------------- recall
 
@@ -145,44 +125,21 @@ class Effects:
             self.unwinding = True
             raise SuspendInterrupt from error
 
-    # ------------------------------------------------------------------------------------------- perform
+    # -------------------------------------------------------------------------------------------- record
 
-    @asynccontextmanager
-    async def performing(self) -> AsyncIterator[None]:
-        """Around an effect that is made now. What ends the lease does not come out of here as an exception."""
-        await self._may_begin()
-        effect = object()
-        self._open.add(effect)
-        inside = _inside.set((*_inside.get(), effect))
-        try:
-            yield
-        except TransientError as error:
-            self._stop_with(Stop("retry", error))
-        except LeaseLostError as error:
-            self._stop_with(Stop("lost", error))
-        except UncertainEffectError as error:
-            self._stop_with(Stop("block", error))
-        finally:
-            _inside.reset(inside)
-            self._open.discard(effect)
-            self._unwind_when_idle()
-        if self.stop is not None and self.stop.kind != "drain":
-            await self._park()
-
-    async def _may_begin(self) -> None:
-        self.token.check()
-        if self.stop is None and time.monotonic() - self.renewed_at > conf.LEASE_S * 0.8:
-            # Right before an external call: a worker that was asleep must not act on a lease that may be over.
-            self._stop_with(Stop("lost", LeaseLostError(self.lease.run_id, self.lease.epoch)))
-        if self.stop is not None and not (self.stop.kind == "drain" and _inside.get()):
-            await self._park()  # but what an open tool call needs to finish may begin while the worker drains
-
-    async def record(self, entry: Entry) -> int:
-        """Commit an effect with the notes and turns before it; returns its seq. Raises LeaseLostError."""
+    async def record(self, entry: Entry, write: Write | None = None) -> int:
+        """Commit an effect with the notes and turns before it; returns its seq. `write` appends and does more in the
+        same transaction: what it refuses is raised, and nothing is written. Raises LeaseLostError."""
         entries, turns = self.take_pending(entry)
+        args = (self.lease, entries, turns, write or store.append)
         try:
-            first, cancelled = await self.database.see_through(append_repeatable, self.lease, entries, turns)
+            first, cancelled = await self.database.see_through(append_repeatable, *args)
         except (LeaseLostError, asyncio.CancelledError):
+            raise
+        except (CancellationError, SpawnDeniedError, store.NotDue) as error:
+            self.notes[:0], self.turns[:0] = entries[:-1], turns
+            if isinstance(error, CancellationError):
+                self.token.cancel(error.reason)
             raise
         except (DataError, ValueError, TypeError) as error:  # no other worker could write it either
             self._stop_with(Stop("fail", error))
@@ -201,6 +158,7 @@ class Effects:
         """Everything that has to be written now; nothing is left behind."""
         notes, self.notes = self.notes, []
         turns, self.turns = self.turns, []
+        self.journal.number([*notes, *entries])
         return [*notes, *entries], turns
 
     def published(self, entries: list[Entry], first_seq: int) -> None:
@@ -223,72 +181,45 @@ class Effects:
     def note_drift(self, path: str, changed: list[str]) -> None:
         self.note_once(Entry(kind="replay.drift", path=f"@drift.{path}", result={"changed": changed}))
 
-    def present(self) -> datetime:
-        """Now, by the database's clock."""
-        return clock.fixed() or datetime.now(UTC) + self._offset
-
-    # --------------------------------------------------------------------------------------------- stop
-
-    def drain(self) -> None:
-        """Start no new effect; what is open may finish and be recorded."""
-        self._stop_with(Stop("drain"))
-
-    async def end(self, stop: Stop) -> None:
-        """Never returns: the lease ends as `stop` says, once no effect is open."""
-        self._stop_with(stop)
-        await self._park()
-
-    def _stop_with(self, stop: Stop) -> None:
-        if self.stop is None or (self.stop.kind == "drain" and stop.kind != "drain"):
-            self.stop = stop  # the first reason stays, but a drain gives way to any other
-        self._unwind_when_idle()
-
-    async def _park(self) -> None:
-        parked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._parked.add(parked)
-        self._held.update(_inside.get())
-        self._unwind_when_idle()
+    async def refresh(self) -> None:
+        """Read what has happened to the run meanwhile, and look whether a wait is over."""
+        if self._refreshing:
+            return
+        self._refreshing = True
         try:
-            await parked
+            new = await self.database.call(store.facts, self.lease)
         finally:
-            self._parked.discard(parked)
+            self._refreshing = False
+        new.signals = [signal for signal in new.signals if signal[0] not in self._given]
+        self.facts = new
+        self.poke()
 
-    def _unwind_when_idle(self) -> None:
-        if self.stop is not None and self._parked and self._open <= self._held:
-            asyncio.get_running_loop().call_soon(self._unwind)
+    def take_signal(self, name: str) -> tuple[int, Any] | None:
+        """The oldest unread signal of this name, for the one wait that takes it."""
+        for place, (signal_id, its_name, payload) in enumerate(self.facts.signals):
+            if its_name == name:
+                del self.facts.signals[place]
+                self._given.add(signal_id)
+                return signal_id, payload
+        return None
 
-    def _unwind(self) -> None:
-        if self._open <= self._held:
-            self.unwinding = True
-            for parked in self._parked:
-                if not parked.done():
-                    parked.set_exception(SuspendInterrupt())
-            asyncio.get_running_loop().call_later(UNWIND_S, self.on_stuck)
+    async def wait(self, wait: Wait, path: str = "") -> Any:
+        """`Gate.wait`, for the call at `path`. Raises InvalidInputError inside an at-most-once tool: it could not be
+        called again after the wait."""
+        for begun in self.started:
+            if path.startswith(f"{begun}/"):
+                raise InvalidInputError(
+                    f"the tool at {begun!r} is at-most-once and cannot wait: it would be called again after the "
+                    "wait. Wait before it in the agent's code, or make the tool idempotent",
+                    field="effect",
+                )
+        return await super().wait(wait)
 
-    @property
-    def waits(self) -> bool:
-        """Whether the effect that this code is inside of waits for a parked call of its own."""
-        inside = _inside.get()
-        return self.stop is not None and bool(inside) and inside[-1] in self._held
+    # --------------------------------------------------------------------------------------------- the end
 
-    async def park(self) -> None:
-        """Never returns: wait for the unwinding."""
-        await self._park()
-
-    def close(self) -> None:
-        """The agent's code is over: whatever it left behind begins nothing more."""
-        self.stop = self.stop or Stop("lost", LeaseLostError(self.lease.run_id, self.lease.epoch))
-
-    def check_started(self) -> None:
-        """At the end of the agent's code: raise UncertainEffectError when an at-most-once effect was left open."""
-        left = {**self.journal.open_started(), **self.started}
-        for path, entry in left.items():
-            raise UncertainEffectError(
-                f"{entry.name} was started at {path!r} and has no recorded result, and the run's code does not wait "
-                "for it; it may or may not have happened, and a person decides",
-                path=path,
-                tool=entry.name,
-            )
+    def left_open(self) -> dict[str, Entry | Recorded]:
+        """At-most-once effects that were begun and have no result, by path."""
+        return {**self.journal.open_started(), **self.started, **self.uncertain}
 
     @property
     def last_attempt(self) -> bool:
@@ -296,10 +227,10 @@ class Effects:
         return self.attempts + 1 >= int(conf.MAX_ATTEMPTS)
 
 
-def append_repeatable(lease: Lease, entries: list[Entry], turns: list[NewTurn]) -> int:
+def append_repeatable(lease: Lease, entries: list[Entry], turns: list[NewTurn], write: Write = store.append) -> int:
     """Append; when the answer to an earlier try was lost on the way, finding our own row is success."""
     try:
-        return store.append(lease, entries, turns)
+        return write(lease, entries, turns)
     except IntegrityError:
         seq = store.already_appended(entries[0].id)
         if seq is None:

@@ -10,12 +10,13 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Any, cast
+from typing import Any
 from uuid import UUID
 
 from django.db import DataError
@@ -31,26 +32,30 @@ from ravi_django.kernel import (
     HandlerError,
     LeaseLostError,
     Message,
-    RunContext,
     RunMeta,
     Supervision,
     SuspendInterrupt,
 )
 from ravi_django.kernel.supervision import ExecutionBudget, HistoryRetention, Priority
-from ravi_django.models import Status
-from ravi_django.runtime import bodies, dispatch, frames, paths, settle, store
+from ravi_django.models import TERMINAL, Status
+from ravi_django.runtime import bodies, dispatch, frames, paths, settle, store, tool_calls
 from ravi_django.runtime import context as contexts
 from ravi_django.runtime.database import DatabaseThreads
-from ravi_django.runtime.effects import Effects, Stop
+from ravi_django.runtime.effects import Effects
 from ravi_django.runtime.entries import Entry
+from ravi_django.runtime.gate import Stop
 from ravi_django.runtime.heartbeat import Heartbeat
 from ravi_django.runtime.publish import Publisher
 from ravi_django.runtime.registry import get_agent, known_addresses, pinned_spec
 from ravi_django.runtime.replay import Journal
+from ravi_django.runtime.rounds import Rounds
 from ravi_django.runtime.settle import Outcome
 from ravi_django.runtime.store import Lease
 
 log = logging.getLogger("ravi.engine")
+
+ALONE_AFTER = 2  # crashes in a row
+NEAR_S = 60.0  # a timer that is due within this time is kept by the process too; the sweep is the guarantee
 
 
 @dataclass(slots=True)
@@ -76,6 +81,8 @@ class Engine:
         self._tools = ThreadPoolExecutor(int(conf.TOOL_THREADS), thread_name_prefix="ravi-tool")
         self._leases: set[asyncio.Task[Any]] = set()
         self._driving = 0  # leases held or being claimed
+        self._crashers: set[UUID] = set()  # runs that are driven alone, or wait to be
+        self._one_crasher = asyncio.Lock()
         self._looking = False
         self._look_again = False  # a look was asked for when there was no room
         self.settled = asyncio.Event()  # set, and replaced, whenever a lease ends
@@ -110,13 +117,14 @@ class Engine:
 
     @property
     def has_room(self) -> bool:
-        return not self.draining and self._driving < conf.MAX_RUNS
+        return not (self.draining or self._crashers) and self._driving < conf.MAX_RUNS
 
     async def _drive_lease(self, lease: Lease) -> None:
         active = None
         try:
-            agent, active, inbox = await self._load(lease)
-            outcome = await self._run(agent, active, inbox)
+            agent, active, rounds = await self._load(lease)
+            async with self._alone(active):
+                outcome = await self._run(agent, active, rounds)
             await self._settle(active, outcome)
         except LeaseLostError as error:
             log.warning("run %s: %s", lease.run_id, error, extra={"action": "lease.lost"})
@@ -129,7 +137,7 @@ class Engine:
             ended, self.settled = self.settled, asyncio.Event()
             ended.set()
 
-    async def _load(self, lease: Lease) -> tuple[Agent, Active, list[Message]]:
+    async def _load(self, lease: Lease) -> tuple[Agent, Active, Rounds]:
         """Find the agent, read journal and inbox, and count the run as ours."""
         if lease.run.crashes >= conf.MAX_ATTEMPTS:
             raise settle.NotDrivable(AgentCrashError(lease.run_id, lease.run.agent), block=True)
@@ -137,9 +145,9 @@ class Engine:
             agent = get_agent(lease.run.agent)
         except AgentNotFoundError as error:
             raise settle.NotDrivable(error, block=False) from error
-        loaded = await self.database.call(store.load, lease)
+        loaded, facts = await self.database.call(store.load_with_facts, lease)
         try:
-            inbox = [Message.model_validate(body) for _, body in loaded.inbox]
+            inbox = [(place, Message.model_validate(body)) for place, body in loaded.inbox]
             pinned_spec(agent)
         except Exception as error:  # no other try would end otherwise
             raise settle.NotDrivable(HandlerError(error), block=True) from error
@@ -150,7 +158,8 @@ class Engine:
             database=self.database,
             publisher=self.publisher,
             run_sync=self._run_sync,
-            inbox_upto=loaded.inbox[-1][0] if loaded.inbox else None,
+            wake=self.wake,
+            facts=facts,
             noted={row.path for row in loaded.journal if row.path.startswith("@")},
         )
         active = self.active[lease.run_id] = Active(lease, effects)
@@ -159,22 +168,40 @@ class Engine:
         if lease.run.crashes:  # what the dead worker had recorded may not be out
             for row in loaded.journal:
                 self.publisher.emit(*frames.durable(effects.source, row, row.seq))
-        await self._note_beginning(agent, effects)
-        return agent, active, inbox
+        rounds = Rounds(effects, inbox)
+        await self._note_beginning(agent, effects, rounds)
+        return agent, active, rounds
 
-    async def _note_beginning(self, agent: Agent, effects: Effects) -> None:
+    @asynccontextmanager
+    async def _alone(self, active: Active) -> AsyncIterator[None]:
+        """A run that took its workers down is driven with no other beside it: it must not take them along again."""
+        if active.lease.run.crashes < ALONE_AFTER:
+            yield
+            return
+        self._crashers.add(active.lease.run_id)
+        try:
+            async with self._one_crasher:
+                while self.active.keys() - self._crashers and not (active.lost or self.draining):
+                    await self.settled.wait()
+                yield
+        finally:
+            self._crashers.discard(active.lease.run_id)
+
+    async def _note_beginning(self, agent: Agent, effects: Effects, rounds: Rounds) -> None:
         """The run's first row pins the agent's spec; every later lease leaves a row too. They ride on an effect."""
         lease = effects.lease
         digest, spec = pinned_spec(agent)
         await bodies.keep(self.database, {digest: lambda: spec})
         started = Entry("run.started", "@started", result={"spec": digest, "worker": self.name})
+        if rounds.first_upto is not None:
+            started.result["inbox_upto"] = rounds.first_upto
         effects.note_once(started)
         if started in effects.notes:  # it will be the next row: whoever watches need not wait for the commit
             self.publisher.emit(*frames.durable(effects.source, started, lease.run.next_seq))
         if lease.epoch > 1:
             effects.note(Entry("run.resumed", f"@resumed.{lease.epoch}", result={"worker": self.name}))
 
-    async def _run(self, agent: Agent, active: Active, inbox: list[Message]) -> Outcome:
+    async def _run(self, agent: Agent, active: Active, rounds: Rounds) -> Outcome:
         """Run the agent's code from the top to its end, or to what stops it."""
         effects = active.effects
         meta = _meta(active.lease, effects)
@@ -186,22 +213,23 @@ class Engine:
             contexts._current.set(ctx)
             _task_run_id.set(ctx.run_id)
             _task_turns.set([0])
-            paths._scope.set(scope)
-            return await agent.run(cast(RunContext, ctx), inbox)
+            return await rounds.drive(agent, ctx, scope)
 
         active.task = asyncio.create_task(story(), name=f"ravi-run-{active.lease.run_id}")
         effects.on_stuck = partial(_cancel, active.task)
+        effects.journal.alone = lambda: not children
+        effects.deadline = meta.deadline
         if active.lease.run.cancel_requested_at is not None:
             self.cancel(active, active.lease.run.cancel_reason)
         alarm = self._set_deadline(active, meta)
         try:
             returned = await active.task
             if effects.stop is not None and (effects.stop.kind != "drain" or effects.unwinding):
-                return Outcome.of_stop(effects.stop, effects.attempts)  # the agent's code swallowed the interrupt
+                return Outcome.of_stop(effects.stop, effects)  # the agent's code swallowed the interrupt
             effects.close()
             await _end_children(children)
             effects.journal.check_all_asked()
-            effects.check_started()
+            await tool_calls.decide_left(ctx)
             return Outcome.of_return(ctx, returned)
         except (Exception, BaseExceptionGroup, SuspendInterrupt, asyncio.CancelledError) as error:
             return self._outcome_of(active, error)
@@ -216,30 +244,41 @@ class Engine:
         if active.lost:
             raise LeaseLostError(active.lease.run_id, active.lease.epoch)
         if effects.stop is not None and (effects.unwinding or not isinstance(error, Exception)):
-            return Outcome.of_stop(effects.stop, effects.attempts)
+            return Outcome.of_stop(effects.stop, effects)
         if effects.token.cancelled:  # whatever the agent's code made of it
             return Outcome.of_cancel(effects.token.reason or "cancelled")
-        return Outcome.of_error(error)
+        return Outcome.of_error(error, active.lease)
 
     async def _settle(self, active: Active, outcome: Outcome) -> None:
         """Record how the lease ended, tell whoever watches, and give the lease back."""
         effects, lease = active.effects, active.lease
         entries, turns = effects.take_pending(*outcome.entries(lease))
         try:
-            first, promoted = await self.database.call(settle.write, lease, outcome, entries, turns)
+            settled = await self.database.call(settle.write, effects, outcome, entries, turns)
+        except store.Unseen:  # the code is to be given it: again from the top, by whoever has room
+            outcome, entries = Outcome(Status.PENDING), entries[:-1]
+            settled = await self.database.call(settle.write, effects, outcome, entries, turns)
+            settled.hints.append(lease.run_id)
         except (DataError, ValueError, TypeError) as error:  # notes or an output that no row can hold
-            outcome = Outcome.of_error(error)
+            outcome = Outcome.of_error(error, lease)
             entries, turns = outcome.entries(lease), []
-            first, promoted = await self.database.call(settle.write, lease, outcome, entries, turns)
-        effects.published(entries, first)
-        if outcome.status in (Status.COMPLETED, Status.FAILED, Status.CANCELLED) and lease.run.parent_id is None:
-            self.publisher.emit(frames.stream_done(effects.source, outcome.status))
-        if promoted is not None:
-            self.promote(promoted)
-        if outcome.retry_in is not None:
-            self.loop.call_later(outcome.retry_in, self.hint, lease.run_id)
-        elif outcome.status == Status.PENDING and conf.ENGINE == "celery":  # drained: a deploy need not cost a sweep
+            settled = await self.database.call(settle.write, effects, outcome, entries, turns)
+        effects.published(entries, settled.first)
+        if settled.status in TERMINAL and lease.run.parent_id is None:
+            self.publisher.emit(frames.stream_done(effects.source, settled.status))
+        self.active.pop(lease.run_id, None)  # whoever is hinted next may claim it again
+        self._hint_after(lease.run_id, outcome, settled)
+        if outcome == Outcome(Status.PENDING) and conf.ENGINE == "celery":  # drained: a deploy need not cost a sweep
             await asyncio.to_thread(dispatch.send_many, [lease.run_id])
+
+    def _hint_after(self, run_id: UUID, outcome: Outcome, settled: settle.Settled) -> None:
+        """What the end of this lease makes claimable, now or at a time that is near."""
+        for other in settled.hints:
+            self.promote(other)
+        if outcome.retry_in is not None:
+            self.loop.call_later(outcome.retry_in, self.hint, run_id)
+        elif outcome.wait_s is not None and settled.status == Status.SUSPENDED and outcome.wait_s <= NEAR_S:
+            self.loop.call_later(max(0.0, outcome.wait_s), self.hint, run_id)
 
     async def _set_aside(self, lease: Lease, error: settle.NotDrivable) -> None:
         """A run that cannot be driven here goes back for another worker, or to an operator."""
@@ -256,7 +295,21 @@ class Engine:
         """Try for the lease of a run, in the background. On the loop's thread."""
         if self.draining:
             return None
+        active = self.active.get(run_id if isinstance(run_id, UUID) else UUID(run_id))
+        if active is not None:  # it is driven here: something may have come of its waits
+            return self._background(active.effects.refresh()) if active.effects.waits_for else None
         return self._background(self.drive(run_id))
+
+    def wake(self, run_ids: Iterable[UUID]) -> None:
+        """Hint runs that one driven here has made claimable: here while there is room, else anywhere."""
+        elsewhere = []
+        for run_id in run_ids:
+            if self.has_room:
+                self.promote(run_id)
+            else:
+                elsewhere.append(run_id)
+        if elsewhere and conf.ENGINE == "celery":
+            self._background(asyncio.to_thread(dispatch.send_many, elsewhere))
 
     def _background(self, coro: Any) -> asyncio.Task[Any]:
         with paths.entered(None):  # asked for by a run's own code or not, it is no part of that run
@@ -298,7 +351,7 @@ class Engine:
             self.hint(run_id)
 
     def verdict(self, run_id: UUID, epoch: int, verdict: str) -> None:
-        """What the heartbeat learned of a lease: "cancel" or "lost"."""
+        """What the heartbeat learned of a lease: "cancel", "lost" or "woken"."""
         active = self.active.get(run_id)
         if active is None or active.lease.epoch != epoch:
             return
@@ -308,6 +361,8 @@ class Engine:
                 active.task.cancel()
         elif verdict == "cancel":
             self.cancel(active, "cancelled")
+        elif verdict == "woken" and active.effects.waits_for:
+            self._background(active.effects.refresh())
 
     def cancel(self, active: Active, reason: str) -> None:
         if not active.effects.token.cancelled:

@@ -91,7 +91,9 @@ def progress(source: Source, step: AgentStep, content: Any = None) -> Frame:
 
 
 def stream_done(source: Source, reason: str) -> Frame:
-    return Frame(source, "stream.done", {"reason": reason}, key=f"{source.run}:done:{source.epoch}")
+    """The end of a tree's stream. A retry leads to another, of a later `attempt`: only the newest ends it."""
+    data = {"reason": reason, "attempt": str(source.epoch)}
+    return Frame(source, "stream.done", data, key=f"{source.run}:done:{source.epoch}")
 
 
 def durable(source: Source, entry: Any, seq: int) -> list[Frame]:
@@ -112,6 +114,8 @@ def _of_entry(entry: Any) -> Iterable[tuple[str, dict[str, Any]]]:
             return [_step(AgentStep.TOOL_RESULT, _tool_result(entry))]
         case "run.completed":
             return [_step(AgentStep.DONE, None)]
+        case "run.retried" if entry.error is None:  # by a person: no error, but a new start
+            return [_step(AgentStep.STARTED, {"status": "retried"})]
         case "run.failed" | "run.blocked" | "run.cancelled" | "run.retried":
             error = entry.error or {}
             code, message = error.get("type", "Error"), error.get("message", "")

@@ -54,12 +54,13 @@ class Heartbeat(threading.Thread):
         asked_at = time.monotonic()
         held = list(self._engine.active.values())
         leases = [(active.lease.run_id, active.lease.epoch) for active in held]
-        verdicts = with_retry(store.heartbeat, self._engine.name, leases) if leases else {}
+        seen = {active.lease.run_id: active.effects.facts.wake_seq or active.lease.run.wake_seq for active in held}
+        verdicts = with_retry(store.heartbeat, self._engine.name, leases, seen) if leases else {}
         for active in held:
             verdict = verdicts[active.lease.run_id]
-            if verdict in ("ok", "cancel"):
+            if verdict in ("ok", "cancel", "woken"):
                 active.effects.renewed_at = asked_at
-            if verdict in ("cancel", "lost"):
+            if verdict in ("cancel", "lost", "woken"):
                 args = (active.lease.run_id, active.lease.epoch, verdict)
                 self._engine.loop.call_soon_threadsafe(self._engine.verdict, *args)
         with_retry(store.worker_seen, self._engine.name, len(leases))

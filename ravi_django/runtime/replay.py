@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ravi_django.conf import conf
 from ravi_django.kernel import DeterminismError
-from ravi_django.runtime.entries import Recorded, dumps
+from ravi_django.runtime.entries import Entry, Recorded, dumps
 
 log = logging.getLogger("ravi.replay")
 
@@ -24,10 +24,25 @@ class Journal:
     def __init__(self, rows: Sequence[Recorded]) -> None:
         self._results: dict[str, Recorded] = {}
         self._started: dict[str, Recorded] = {}
+        self._paused: dict[str, int] = {}  # the attempt that a wait has closed
+        self._system: dict[str, Recorded] = {}  # rows of the runtime itself, which no code asks for
+        self._kinds = {row.kind for row in rows}
+        self.on_replayed: Callable[[], None] = lambda: None  # called when the last recorded result is handed out
+        self.alone: Callable[[], bool] = lambda: False  # whether the run has one task, which nothing can race with
+        self._set_aside: dict[str, int] = {}  # the last attempt at a path that a retry has superseded
+        superseded = _superseded(rows) if "run.retried" in self._kinds else ()
+        self._origins = _origins(rows) if "run.forked" in self._kinds else []
         for row in rows:  # a later attempt supersedes an earlier one
-            if row.path.startswith("@"):
-                continue
-            (self._results if row.phase == "result" else self._started)[row.path] = row
+            if row.seq in superseded:
+                self._set_aside[row.path] = row.attempt
+            elif row.path.startswith("@"):
+                self._system[row.path] = row
+            elif row.phase == "result":
+                self._results[row.path] = row
+            elif row.phase == "paused":
+                self._paused[row.path] = row.attempt
+            else:
+                self._started[row.path] = row
         asked = [row for row in self._results.values() if not self._inside_recorded(row.path)]
         self._order = [row.seq for row in sorted(asked, key=lambda row: row.seq)]
         self._taken: set[int] = set()
@@ -44,16 +59,50 @@ class Journal:
         """Whether recorded results are left."""
         return self._next < len(self._order)
 
+    @property
+    def busy(self) -> bool:
+        """Whether a recorded result is on its way to who waits for it."""
+        return self._settling or any(not waiter.done() for waiter in self._waiting.values())
+
     def find(self, path: str) -> Recorded | None:
         return self._results.get(path)
 
+    def system(self, path: str) -> Recorded | None:
+        """A row of the runtime itself, by its path with the @."""
+        return self._system.get(path)
+
+    def has_kind(self, *kinds: str) -> bool:
+        return not self._kinds.isdisjoint(kinds)
+
     def started(self, path: str) -> Recorded | None:
-        """A started row without a result: the effect may have happened."""
+        """A started row without a result: the effect may have happened, or the wait has begun."""
         return None if path in self._results else self._started.get(path)
 
+    def next_attempt(self, path: str) -> int:
+        """1, or one more than the attempts that are recorded at the path."""
+        row = self._started.get(path)
+        return 1 if row is None else row.attempt + 1
+
     def open_started(self) -> dict[str, Recorded]:
-        """Started rows without a result."""
-        return {path: row for path, row in self._started.items() if path not in self._results}
+        """At-most-once effects that were begun and have no result."""
+        return {
+            path: row
+            for path, row in self._started.items()
+            if row.kind == "tool.call" and path not in self._results and self._paused.get(path, 0) < row.attempt
+        }
+
+    def number(self, entries: Sequence[Entry]) -> None:
+        """Above the attempts that a retry has superseded at their paths."""
+        for entry in entries if self._set_aside else ():
+            entry.attempt = max(entry.attempt, self._set_aside.get(entry.path, 0) + 1)
+
+    @property
+    def origin(self) -> str | None:
+        """The run that the present place of the replay was copied from; None where it is this run's own."""
+        if not self._origins or not self.replaying:
+            return None
+        seq = self._order[self._next]
+        return next((run_id for upto, run_id in self._origins if seq <= upto), None)
 
     def take_now(self, row: Recorded) -> None:
         """Hand out a row whose value needs no waiting for its turn (a recorded time, a log entry)."""
@@ -68,6 +117,9 @@ class Journal:
         """
         if self._settling or (self.replaying and self._order[self._next] < row.seq):
             await self._turn_of(row)
+        if self.alone():
+            self.take_now(row)
+            return
         self._settling = True
         asyncio.get_running_loop().call_soon(self._settle, SETTLE_TURNS)
         self.take_now(row)
@@ -108,8 +160,11 @@ class Journal:
             self._advance()
 
     def _advance(self) -> None:
+        was = self.replaying
         while self.replaying and self._order[self._next] in self._taken:
             self._next += 1
+        if was and not self.replaying:
+            self.on_replayed()
         if self.replaying and not self._settling:
             waiter = self._waiting.get(self._order[self._next])
             if waiter is not None and not waiter.done():
@@ -117,6 +172,17 @@ class Journal:
 
     def _by_seq(self, seq: int) -> Recorded:
         return next(row for row in self._results.values() if row.seq == seq)
+
+
+def _superseded(rows: Sequence[Recorded]) -> set[int]:
+    """What failed the run before a person had it retried: the code is not given it any more."""
+    return {seq for row in rows if row.kind == "run.retried" for seq in (row.result or {}).get("supersedes", ())}
+
+
+def _origins(rows: Sequence[Recorded]) -> list[list[Any]]:
+    """Of a fork: [last seq, id of the run that recorded up to there], oldest first."""
+    found: list[list[Any]] = [row.result["origins"] for row in rows if row.kind == "run.forked"][-1]
+    return found
 
 
 def check_identity(row: Recorded, kind: str, name: str, arguments: Any) -> None:

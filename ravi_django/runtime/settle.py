@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from pydantic_core import to_json
@@ -13,9 +14,12 @@ from ravi_django.conf import conf
 from ravi_django.kernel import DeterminismError, HandlerError, KernelError, UncertainEffectError
 from ravi_django.models import Status
 from ravi_django.runtime import store
-from ravi_django.runtime.effects import Stop
 from ravi_django.runtime.entries import Entry, NewTurn, storable
+from ravi_django.runtime.gate import Stop, Wait
 from ravi_django.runtime.store import Lease
+
+if TYPE_CHECKING:
+    from ravi_django.runtime.effects import Effects
 
 DEADLINE = "deadline passed"
 
@@ -37,6 +41,11 @@ class Outcome:
     error: dict[str, Any] | None = None
     retry_in: float | None = None
     attempts: int | None = None  # transient failures in a row, this one included
+    waits: tuple[Wait, ...] = ()  # of a suspended run
+    wake_at: datetime | None = None  # of a suspended run: when it goes on by itself
+    wait_s: float | None = None  # until then
+    messages: tuple[dict[str, Any], ...] | None = None  # what the next generation begins with
+    for_release: str = ""  # whose worker should try, before the run is blocked
 
     @classmethod
     def of_return(cls, ctx: Any, returned: Any) -> Outcome:
@@ -51,48 +60,121 @@ class Outcome:
         return cls(Status.CANCELLED, error={"type": "Cancelled", "message": reason})
 
     @classmethod
-    def of_stop(cls, stop: Stop, attempts: int) -> Outcome:
-        """What the effects gate decided, or that the worker drains."""
-        if stop.kind == "lost" and stop.error is not None:
-            raise stop.error
-        if stop.kind == "fail":
-            return cls(Status.FAILED, error=error_of(stop.error))
-        if stop.kind == "block":
-            return cls(Status.BLOCKED, error=error_of(stop.error))
-        if stop.kind == "retry":
-            after = getattr(stop.error, "retry_after", None)
-            delay = backoff(attempts, after)
-            return cls(Status.PENDING, error=error_of(stop.error), retry_in=delay, attempts=attempts + 1)
-        return cls(Status.PENDING)
+    def of_stop(cls, stop: Stop, effects: Effects) -> Outcome:
+        """What the gate decided, or that the worker drains."""
+        match stop.kind:
+            case "lost" if stop.error is not None:
+                raise stop.error
+            case "fail":
+                return cls(Status.FAILED, error=error_of(stop.error))
+            case "block":
+                return cls.of_block(stop.error, effects.lease)
+            case "suspend":
+                return cls.of_waits(effects)
+            case "continue":
+                return cls(Status.PENDING, messages=stop.messages)
+            case "retry":
+                delay = backoff(effects.attempts, getattr(stop.error, "retry_after", None))
+                return cls(Status.PENDING, error=error_of(stop.error), retry_in=delay, attempts=effects.attempts + 1)
+            case _:
+                return cls(Status.PENDING)
 
     @classmethod
-    def of_error(cls, error: BaseException) -> Outcome:
+    def of_waits(cls, effects: Effects) -> Outcome:
+        """Suspended until the first of the waits is over, or the run's deadline."""
+        ends = [wait.until for wait in effects.suspended_on if wait.until is not None]
+        wake_at = min([*ends, *([effects.deadline] if effects.deadline else [])], default=None)
+        wait_s = None if wake_at is None else (wake_at - effects.present()).total_seconds()
+        return cls(Status.SUSPENDED, waits=tuple(effects.suspended_on), wake_at=wake_at, wait_s=wait_s)
+
+    @classmethod
+    def of_block(cls, error: BaseException | None, lease: Lease) -> Outcome:
+        """Code that does not fit the journal may be the wrong release of it: the one that wrote last goes first."""
+        wanted = lease.run.release
+        if isinstance(error, DeterminismError) and wanted not in ("", conf.RELEASE) and not lease.run.for_release:
+            return cls(Status.PENDING, error=error_of(error), for_release=wanted)
+        return cls(Status.BLOCKED, error=error_of(error))
+
+    @classmethod
+    def of_error(cls, error: BaseException, lease: Lease) -> Outcome:
         if isinstance(error, DeterminismError | UncertainEffectError):
-            return cls(Status.BLOCKED, error=error_of(error))
+            return cls.of_block(error, lease)
         return cls(Status.FAILED, error=error_of(error))
 
     def entries(self, lease: Lease) -> list[Entry]:
         """The lifecycle row; a drain leaves none, nothing happened to the run."""
-        if self.status == Status.PENDING and self.retry_in is None:
+        result: Any = None
+        name = str(self.status)
+        if self.messages is not None:
+            name, result = "continued", {"generation": lease.run.generation + 1}
+        elif self.retry_in is not None:
+            name, result = "retried", {"attempt": self.attempts, "retry_in_s": round(self.retry_in, 3)}
+        elif self.status == Status.PENDING:
             return []
-        kind = "run.retried" if self.status == Status.PENDING else f"run.{self.status}"
-        name = kind.removeprefix("run.")
-        result = None
-        if self.retry_in is not None:
-            result = {"attempt": self.attempts, "retry_in_s": round(self.retry_in, 3)}
-        return [Entry(kind, f"@{name}.{lease.epoch}", error=self.error, result=result)]
+        elif self.status == Status.SUSPENDED:
+            result = {"waiting_on": [wait.shown() for wait in self.waits]}
+        return [Entry(f"run.{name}", f"@{name}.{lease.epoch}", error=self.error, result=result)]
 
 
-def write(lease: Lease, outcome: Outcome, entries: list[Entry], turns: list[NewTurn]) -> tuple[int, UUID | None]:
-    """One transaction; returns the seq of the first row and the promoted run, if any."""
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What was written: the seq of the first row, the status that the run has now, the runs to hint."""
+
+    first: int
+    status: Status
+    hints: list[UUID] = field(default_factory=list)
+
+
+def write(effects: Effects, outcome: Outcome, entries: list[Entry], turns: list[NewTurn]) -> Settled:
+    """One transaction. Raises store.Unseen when a run that would complete has an unread message."""
+    lease = effects.lease
+    if outcome.messages is not None:
+        upto = effects.inbox_upto or 0
+        first = store.continue_as_new(lease, entries, turns, messages=outcome.messages, inbox_upto=upto)
+        return Settled(first, Status.PENDING, [lease.run_id])
     match outcome.status:
+        case Status.SUSPENDED:
+            first, status = store.suspend(
+                lease,
+                entries,
+                turns,
+                seen=effects.facts.wake_seq or lease.run.wake_seq,
+                waits=[wait.shown() for wait in outcome.waits],
+                wake_at=outcome.wake_at,
+            )
+            return Settled(first, status, [] if status == Status.SUSPENDED else [lease.run_id])
+        case Status.PENDING if outcome.for_release:
+            return _send_back(lease, outcome)
         case Status.PENDING:
             delay_s = outcome.retry_in or 0.0
-            return store.requeue(lease, entries, turns, delay_s=delay_s, attempts=outcome.attempts), None
+            first = store.requeue(lease, entries, turns, delay_s=delay_s, attempts=outcome.attempts)
+            return Settled(first, Status.PENDING)
         case Status.BLOCKED:
-            return store.block(lease, entries, turns, error=outcome.error or {}), None
+            return Settled(store.block(lease, entries, turns, error=outcome.error or {}), Status.BLOCKED)
         case _:
-            return store.finish(lease, outcome.status, entries, turns, output=outcome.output, error=outcome.error)
+            first, hints = store.finish(
+                lease,
+                outcome.status,
+                entries,
+                turns,
+                output=outcome.output,
+                error=outcome.error,
+                inbox_upto=effects.inbox_upto,
+                entangled=effects.entangled,
+            )
+            return Settled(first, outcome.status, hints)
+
+
+def _send_back(lease: Lease, outcome: Outcome) -> Settled:
+    """For a worker of the release that wrote last, while there is one; else the run is blocked here and now."""
+    if store.has_worker(outcome.for_release):
+        wait_s = 2 * conf.LEASE_S
+        return Settled(
+            store.requeue(lease, delay_s=wait_s, for_release=outcome.for_release), Status.PENDING, [lease.run_id]
+        )
+    error = outcome.error or {}
+    entry = Entry("run.blocked", f"@blocked.{lease.epoch}", error=error)
+    return Settled(store.block(lease, [entry], error=error), Status.BLOCKED)
 
 
 def set_aside(lease: Lease, error: NotDrivable) -> tuple[int, list[Entry]]:

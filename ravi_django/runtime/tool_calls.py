@@ -8,6 +8,7 @@ import json
 import time
 from collections.abc import Callable
 from contextvars import copy_context
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from django.contrib.auth import get_user_model
@@ -23,6 +24,7 @@ from ravi_django.kernel import (
     Effect,
     InvalidInputError,
     LeaseLostError,
+    PermanentError,
     TextBlock,
     Tool,
     ToolArgumentsError,
@@ -32,15 +34,15 @@ from ravi_django.kernel import (
     UncertainEffectError,
 )
 from ravi_django.kernel.content import blocks_adapter, blocks_json
-from ravi_django.runtime import frames, paths
+from ravi_django.runtime import frames, human, paths
 from ravi_django.runtime.effects import append_repeatable
 from ravi_django.runtime.entries import Entry, Recorded, encode, storable
 from ravi_django.runtime.frames import CLIP
+from ravi_django.runtime.gate import Stop
 from ravi_django.runtime.replay import check_identity
 
 if TYPE_CHECKING:
     from ravi_django.runtime.context import DurableContext
-    from ravi_django.runtime.effects import Effects
 
 KIND = "tool.call"
 
@@ -62,18 +64,20 @@ async def call(ctx: DurableContext, name: str, arguments: dict[str, Any]) -> Too
     async with effects.performing():
         _announce(ctx, entry)
         begun = time.monotonic()
-        _check_not_begun(effects, entry)
-        prepared = await _prepare(ctx, name, arguments)
-        if isinstance(prepared, str):
-            result = _error(prepared)
-        else:
-            tool, ready = prepared
-            result = await _PERFORM[tool.promised_effect](ctx, tool, ready, entry)
+        result = await _decided(ctx, entry)
+        if result is None:
+            prepared = await _prepare(ctx, name, arguments)
+            if isinstance(prepared, str):
+                result = _error(prepared)
+            else:
+                tool, ready = prepared
+                result = await _PERFORM[tool.promised_effect](ctx, tool, ready, entry)
         if entry.result is None:  # a transactional tool has recorded itself
             _fill(entry, result)
             entry.elapsed_s = time.monotonic() - begun
             await effects.record(entry)
         effects.started.pop(path, None)
+        effects.uncertain.pop(path, None)
     return result.model_copy(update={"call_id": call_id or path})
 
 
@@ -86,14 +90,39 @@ def _check_json(name: str, arguments: dict[str, Any]) -> None:
             raise InvalidInputError(f"{name}: argument {argument!r} is not JSON: {error}", field=argument) from None
 
 
-def _check_not_begun(effects: Effects, entry: Entry) -> None:
-    """An at-most-once effect that was begun and has no result is uncertain, whatever the tool promises by now, and
-    wherever the code has moved the call to."""
+async def _decided(ctx: DurableContext, entry: Entry) -> ToolExecutionResult | None:
+    """An at-most-once effect that was begun and has no result is uncertain, whatever the tool promises by now: a
+    person's decision is its result. None when it is to be performed, as the next attempt."""
+    effects = ctx.effects
     for path, row in effects.journal.open_started().items():
-        moved = path not in effects.asked and _same_call(row, entry)
-        if path == entry.path or moved:
-            at = f"{row.finished_at:%Y-%m-%d %H:%M:%S} UTC"
-            raise _uncertain(entry, f"it was started at {at} and its worker died")
+        if path not in effects.asked and _same_call(row, entry):
+            raise _uncertain(entry, f"it was started at {path!r}, from where the code has moved it")
+    entry.attempt = effects.journal.next_attempt(entry.path)
+    begun = effects.journal.open_started().get(entry.path)
+    if begun is None:
+        return None
+    entry.attempt = begun.attempt
+    tool = ctx.toolbox.get(entry.name)
+    decidable = human.may_decide_at(effects, begun.finished_at, _timeout(tool) if tool else conf.TOOL_TIMEOUT_S)
+    why = f"it was started at {begun.finished_at:%Y-%m-%d %H:%M:%S} UTC and its worker died"
+    return await _decide(ctx, entry, why, decidable)
+
+
+async def _decide(
+    ctx: DurableContext, entry: Entry, why: str, not_before: datetime | None
+) -> ToolExecutionResult | None:
+    """Wait for a person's word; None is "run it again", as the next attempt."""
+    effects = ctx.effects
+    effects.started.pop(entry.path, None)
+    effects.uncertain[entry.path] = entry
+    answer = await human.decide(ctx, entry, why, not_before=not_before)
+    if answer["outcome"] == "fail":
+        await effects.end(Stop("fail", _uncertain(entry, f"{why}; a person has decided to fail the run")))
+    effects.uncertain.pop(entry.path, None)
+    if answer["outcome"] == "run_again":
+        entry.attempt += 1
+        return None
+    return _checked(ToolExecutionResult(content=human.content_of(answer.get("result"))))
 
 
 def _same_call(row: Recorded, entry: Entry) -> bool:
@@ -150,17 +179,40 @@ async def _idempotent(ctx: DurableContext, tool: Tool, ready: dict[str, Any], en
 async def _at_most_once(ctx: DurableContext, tool: Tool, ready: dict[str, Any], entry: Entry) -> ToolExecutionResult:
     """A started row first. From then on anything but a result or ToolRefused leaves open whether it happened."""
     effects = ctx.effects
-    await ctx.effects.record(Entry(KIND, entry.path, entry.name, phase="started", request=entry.request))
-    effects.started[entry.path] = entry
-    try:
-        return _result_of(await _execute(ctx, tool, ready, entry.path))
-    except ToolRefused as error:
-        return _error(str(error))
-    except TimeoutError:
-        await _not_ours(ctx)
-        raise _uncertain(entry, f"it did not finish within {_timeout(tool):g} s") from None
-    except Exception as error:
-        raise _uncertain(entry, f"it raised {type(error).__name__}: {error}") from error
+    while True:
+        started = Entry(KIND, entry.path, entry.name, phase="started", attempt=entry.attempt, request=entry.request)
+        await effects.record(started)
+        effects.started[entry.path] = entry
+        not_before = None  # the tool's own code has ended, one way or the other
+        try:
+            return _result_of(await _execute(ctx, tool, ready, entry.path))
+        except ToolRefused as error:
+            return _error(str(error))
+        except TimeoutError:
+            await _not_ours(ctx)
+            why = f"it did not finish within {_timeout(tool):g} s"
+            not_before = human.may_decide_at(effects, effects.present(), 0.0)
+        except Exception as error:
+            why = f"it raised {type(error).__name__}: {error}"
+        decided = await _decide(ctx, entry, why, not_before)
+        if decided is not None:
+            return decided
+
+
+async def decide_left(ctx: DurableContext) -> None:
+    """At the end of the agent's code: at-most-once effects that it began and did not wait for are decided too."""
+    effects = ctx.effects
+    left = effects.left_open()
+    if left:
+        effects.stop = None  # the code is over, its tasks are ended: this is the engine's own wait
+    for path, begun in left.items():
+        entry = Entry(KIND, path, begun.name, attempt=begun.attempt, request=begun.request)
+        tool = ctx.toolbox.get(entry.name)
+        begun_at = begun.finished_at if isinstance(begun, Recorded) else effects.present()
+        decidable = human.may_decide_at(effects, begun_at, _timeout(tool) if tool else conf.TOOL_TIMEOUT_S)
+        answer = await human.decide(ctx, entry, "the run's code did not wait for it", not_before=decidable)
+        if answer["outcome"] == "fail":
+            raise PermanentError(f"{entry.name} at {path!r}: a person has decided to fail the run")
 
 
 async def _not_ours(ctx: DurableContext) -> None:

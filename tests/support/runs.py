@@ -16,7 +16,7 @@ from project.process import wait_until
 from ravi_django import register
 from ravi_django.conf import conf
 from ravi_django.kernel import AgentId, ChatMessage, ChatPayload, Message
-from ravi_django.models import Run, Session, uuid7
+from ravi_django.models import HumanRequest, Run, Session, uuid7
 from ravi_django.runtime import settle, store
 from ravi_django.runtime.engine import Engine
 from ravi_django.runtime.store import Lease
@@ -121,6 +121,14 @@ def take_over(clock: FakeClock, run: Run, **how: Any) -> Run:
     """The next worker's lease, once that of a dead one has expired."""
     clock.advance(conf.LEASE_S + 1)
     return drive(run, **how)
+
+
+def asked(run: Run) -> HumanRequest:
+    """The one open request of a run, which it waits for."""
+    request = HumanRequest.objects.get(run=run, status="pending")
+    assert run.status == "suspended", (run.status, run.error)
+    assert run.waiting_on == [{"kind": "request", "id": str(request.id), "until": None}]
+    return request
 
 
 def in_background(function: Callable[..., Any], *args: Any) -> Future[Any]:

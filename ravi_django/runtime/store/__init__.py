@@ -7,13 +7,29 @@ of their ids, and runs before sessions. READ COMMITTED.
 - `claims`, `leases`: claim, load, heartbeat
 - `fence`, `journal`: effects, and the end of a lease
 - `queue`: sessions, and which of their runs is active
-- `control`: cancellation, from outside of the lease
+- `waiting`, `touching`: suspending, signals, waking
+- `asking`, `people`, `generations`: runs among themselves, requests to people, beginning anew
+- `retry`, `fork`: going on from a journal; `prune`: letting go of old ones
+- `control`, `endings`: cancellation from outside of the lease, and what the end of a run means for others
 - `streams`, `processes`: event numbers, workers, and what the sweep looks for
 """
 
+from ravi_django.runtime.store.asking import (
+    NotDue,
+    control,
+    deliver,
+    deliver_to_agent,
+    make_child,
+    open_ask,
+    reply,
+    spawn,
+    time_out_ask,
+)
 from ravi_django.runtime.store.claims import claim, claim_many, claim_next
-from ravi_django.runtime.store.control import request_cancel
-from ravi_django.runtime.store.journal import already_appended, append, block, finish, requeue, save_blobs
+from ravi_django.runtime.store.control import request_cancel, resume
+from ravi_django.runtime.store.fork import fork
+from ravi_django.runtime.store.generations import continue_as_new
+from ravi_django.runtime.store.journal import Unseen, already_appended, append, block, finish, requeue, save_blobs
 from ravi_django.runtime.store.leases import (
     Lease,
     Loaded,
@@ -24,15 +40,18 @@ from ravi_django.runtime.store.leases import (
     ready,
     timed,
 )
+from ravi_django.runtime.store.people import answer_request, open_request
 from ravi_django.runtime.store.processes import (
     due_for_hint,
     forget_dead_workers,
+    has_worker,
     hint_failed,
     swept,
     worker_gone,
     worker_seen,
 )
 from ravi_django.runtime.store.queue import create_run, create_session, is_disabled, orphaned, promote_orphans
+from ravi_django.runtime.store.retry import retry
 from ravi_django.runtime.store.streams import (
     mark_many_published,
     mark_published,
@@ -40,40 +59,77 @@ from ravi_django.runtime.store.streams import (
     unpublished,
     unpublished_trees,
 )
+from ravi_django.runtime.store.touching import touch
+from ravi_django.runtime.store.waiting import (
+    Facts,
+    consume_signal,
+    facts,
+    load_with_facts,
+    send_signal,
+    silent,
+    suspend,
+    wake_silent,
+)
 
 __all__ = [
+    "Facts",
     "Lease",
     "Loaded",
+    "NotDue",
+    "Unseen",
     "already_appended",
+    "answer_request",
     "append",
     "block",
     "claim",
     "claim_many",
     "claim_next",
     "claimable",
+    "consume_signal",
+    "continue_as_new",
+    "control",
     "create_run",
     "create_session",
+    "deliver",
+    "deliver_to_agent",
     "due_for_hint",
     "expired",
+    "facts",
     "finish",
     "forget_dead_workers",
+    "fork",
+    "has_worker",
     "heartbeat",
     "hint_failed",
     "is_disabled",
     "load",
+    "load_with_facts",
+    "make_child",
     "mark_many_published",
     "mark_published",
+    "open_ask",
+    "open_request",
     "orphaned",
     "promote_orphans",
     "raise_event_mark",
     "ready",
+    "reply",
     "request_cancel",
     "requeue",
+    "resume",
+    "retry",
     "save_blobs",
+    "send_signal",
+    "silent",
+    "spawn",
+    "suspend",
     "swept",
+    "time_out_ask",
     "timed",
+    "touch",
     "unpublished",
     "unpublished_trees",
+    "wake_silent",
     "worker_gone",
     "worker_seen",
 ]

@@ -58,13 +58,16 @@ def append(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn]) -> 
         return _append_by_orm(lease, entries, turns)
 
 
-def append_in_transaction(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn], **changes: Any) -> int:
-    """The same inside the caller's transaction, with other changes of the run beside it."""
+def append_in_transaction(
+    lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn], *, seen: int | None = None, **changes: Any
+) -> int:
+    """The same inside the caller's transaction, with other changes of the run beside it. With `seen`, the number of a
+    wake-up, a run that was woken since is refused as one whose lease is lost."""
     if not _in_one_statement(entries, turns):
-        return _append_by_orm(lease, entries, turns, **changes)
+        return _append_by_orm(lease, entries, turns, seen=seen, **changes)
     given = {name: value.value if isinstance(value, Value) else value for name, value in changes.items()}
     plain = {name: value for name, value in given.items() if type(value) is Now or not _is_expression(value)}
-    first = _append_postgres(lease, entries, turns, plain)
+    first = _append_postgres(lease, entries, turns, plain, seen)
     if others := {name: value for name, value in changes.items() if name not in plain}:
         Run.objects.filter(id=lease.run_id).update(**others)  # fenced: the statement before holds the row
     return first
@@ -92,13 +95,17 @@ def sums(entries: Sequence[Entry]) -> tuple[int, int, int, int, float, bool]:
     )
 
 
-def _append_by_orm(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn], **changes: Any) -> int:
+def _append_by_orm(
+    lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn], *, seen: int | None = None, **changes: Any
+) -> int:
     tokens_in, cached, tokens_out, reasoning, cost, unknown = sums(entries)
     if any(entry.is_effect for entry in entries):
         changes = {"crashes": 0, "attempts": 0, **changes}
     if unknown:
         changes["cost_unknown"] = True
-    updated = Run.objects.filter(id=lease.run_id, lease_epoch=lease.epoch, lease_owner=lease.owner).update(
+    unwoken = {} if seen is None else {"wake_seq": seen}
+    held = Run.objects.filter(id=lease.run_id, lease_epoch=lease.epoch, lease_owner=lease.owner, **unwoken)
+    updated = held.update(
         **{
             "next_seq": F("next_seq") + len(entries),
             "next_turn": F("next_turn") + len(turns),
@@ -155,7 +162,11 @@ def _write_turns(lease: Lease, turns: Sequence[NewTurn], index: int) -> None:
 
 
 def _append_postgres(
-    lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn], changes: dict[str, Any] | None = None
+    lease: Lease,
+    entries: Sequence[Entry],
+    turns: Sequence[NewTurn],
+    changes: dict[str, Any] | None = None,
+    seen: int | None = None,
 ) -> int:
     tokens_in, cached, tokens_out, reasoning, cost, unknown = sums(entries)
     effect = any(entry.is_effect for entry in entries)
@@ -169,11 +180,11 @@ def _append_postgres(
         str(reasoning),
         repr(cost),
         "t" if unknown else "f",
-        conf.RELEASE,
         *_change_params(changes, effect),
         str(lease.run_id),
         str(lease.epoch),
         lease.owner,
+        *([] if seen is None else [str(seen)]),
     ]
     present = clock.fixed()
     now = present.isoformat() if present else None
@@ -189,7 +200,7 @@ def _append_postgres(
                 dumps(turn.message.to_json()["content"]),
                 turn.message.name or "",
             ]
-    rows = _execute(_statement(len(entries), len(turns), _shape(changes or {})), params)
+    rows = _execute(_statement(len(entries), len(turns), _shape(changes or {}), seen is not None), params)
     if not rows:
         raise LeaseLostError(lease.run_id, lease.epoch)
     return int(rows[0][0])
@@ -198,9 +209,10 @@ def _append_postgres(
 def _change_params(changes: dict[str, Any] | None, effect: bool) -> list[str | None]:
     """A recorded effect forgets crashes and attempts, unless the caller says what they are."""
     given = changes or {}
-    kept: list[str | None] = ["0" if effect else "1" for name in ("crashes", "attempts") if name not in given]
-    fields = {field.name: field for field in Run._meta.concrete_fields}
-    return kept + [as_text(fields[name], value) for name, value in given.items() if type(value) is not Now]
+    kept: list[str | None] = [] if "release" in given else [conf.RELEASE]
+    kept += ["0" if effect else "1" for name in ("crashes", "attempts") if name not in given]
+    meta: Any = Run._meta
+    return kept + [as_text(meta.get_field(name), value) for name, value in given.items() if type(value) is not Now]
 
 
 def _shape(changes: dict[str, Any]) -> tuple[tuple[str, bool], ...]:
@@ -243,8 +255,10 @@ def _values(columns: Sequence[tuple[str, str]], count: int) -> str:
 
 
 @cache
-def _statement(entries: int, turns: int, changes: tuple[tuple[str, bool], ...]) -> str:
-    more = [f"{name} = {name} * %s::int" for name in ("crashes", "attempts") if name not in dict(changes)]
+def _statement(entries: int, turns: int, changes: tuple[tuple[str, bool], ...], unwoken: bool) -> str:
+    since = "AND wake_seq = %s::bigint" if unwoken else ""
+    more = [] if "release" in dict(changes) else ["release = %s::text"]
+    more += [f"{name} = {name} * %s::int" for name in ("crashes", "attempts") if name not in dict(changes)]
     for name, is_now in changes:
         field: Any = Run._meta.get_field(name)
         more.append(f"{field.column} = " + ("statement_timestamp()" if is_now else f"%s::{cast(field)}"))
@@ -258,8 +272,8 @@ WITH fence AS (
     input_tokens = input_tokens + %s::bigint, cached_tokens = cached_tokens + %s::bigint,
     output_tokens = output_tokens + %s::bigint, reasoning_tokens = reasoning_tokens + %s::bigint,
     cost = cost + %s::numeric, cost_unknown = cost_unknown OR %s::boolean,
-    release = %s::text, {", ".join(more)}
-  WHERE id = %s::uuid AND lease_epoch = %s::bigint AND lease_owner = %s::text
+    {", ".join(more)}
+  WHERE id = %s::uuid AND lease_epoch = %s::bigint AND lease_owner = %s::text {since}
   RETURNING id, generation, next_seq - {entries} AS base, next_turn - {turns} AS turn_base
 ), entries AS (
   INSERT INTO ravi_journalentry (run_id, seq, generation, {stored}, schema, epoch, started_at, finished_at)

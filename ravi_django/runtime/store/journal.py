@@ -8,16 +8,15 @@ from uuid import UUID
 
 from django.db import transaction
 
-from ravi_django.models import (
-    Blob,
-    JournalEntry,
-    Status,
-)
+from ravi_django.kernel import LeaseLostError
+from ravi_django.models import Blob, InboxMessage, JournalEntry, Run, Status
 from ravi_django.runtime import clock
 from ravi_django.runtime.entries import Entry, NewTurn, externalize
 from ravi_django.runtime.store import fence
+from ravi_django.runtime.store.endings import end_dependents, settle_asks
 from ravi_django.runtime.store.leases import Lease
-from ravi_django.runtime.store.queue import promote
+from ravi_django.runtime.store.queue import promote, stamp
+from ravi_django.runtime.store.touching import RELEASED, lock
 
 
 def append(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn] = ()) -> int:
@@ -39,7 +38,14 @@ def store_big_values(entries: Sequence[Entry]) -> None:
 
 
 def save_blobs(blobs: Sequence[Blob]) -> None:
-    Blob.objects.bulk_create(blobs, ignore_conflicts=True)
+    """Store bodies; one that is there already is young again, so that no prune takes it before its row is there."""
+    unique = {blob.id: stamp(blob) for blob in blobs}
+    rows = [unique[key] for key in sorted(unique)]  # always in this order: two writers must not wait for each other
+    Blob.objects.bulk_create(rows, update_conflicts=True, unique_fields=["id"], update_fields=["created_at"])
+
+
+class Unseen(Exception):
+    """The run has a message that its code has not been given: it is not complete yet."""
 
 
 def finish(
@@ -50,25 +56,46 @@ def finish(
     *,
     output: str | None = None,
     error: dict[str, Any] | None = None,
-) -> tuple[int, UUID | None]:
-    """End the run under its lease and promote the next queued run of its session.
+    inbox_upto: int | None = None,
+    entangled: bool = False,
+) -> tuple[int, list[UUID]]:
+    """End the run under its lease, tell whoever waits for it, and promote the next queued run of its session.
+    `entangled` says that it may have children or open requests: they end with it.
 
-    Returns the seq of the first row written, and the id of the promoted run.
+    Returns the seq of the first row written, and the runs to hint. Raises Unseen when a run that would complete has a
+    message above `inbox_upto`; nothing is written then.
     """
     store_big_values(entries)
     with transaction.atomic():
-        first = fence.append_in_transaction(
-            lease,
-            entries,
-            turns,
-            status=status,
-            output=output,
-            error=error,
-            finished_at=clock.now(),
-            waiting_on=None,
+        run = lease.run
+        if run.parent_id is not None:
+            lock([run.parent_id, run.id])
+        changes = {
+            "status": status,
+            "output": output,
+            "error": error,
+            "finished_at": clock.now(),
+            "waiting_on": None,
             **RELEASED,
+        }
+        woken = False
+        try:
+            first = fence.append_in_transaction(lease, entries, turns, seen=run.wake_seq, **changes)
+        except LeaseLostError:  # or woken since the claim: then this one does not raise
+            first, woken = fence.append_in_transaction(lease, entries, turns, **changes), True
+            if status == Status.COMPLETED and _unseen(run, inbox_upto):
+                raise Unseen from None
+        hints = (
+            [] if run.parent_id is None and not (woken or run.wake_seq) else settle_asks(run.id, status, output, error)
         )
-        return first, promote(lease.run)
+        if entangled:
+            hints += end_dependents(run)
+        return first, [*hints, *promote(run)]
+
+
+def _unseen(run: Run, inbox_upto: int | None) -> bool:
+    after = max(run.inbox_from, inbox_upto or 0)
+    return InboxMessage.objects.filter(run_id=run.id, id__gt=after).exists()
 
 
 def block(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn] = (), *, error: dict[str, Any]) -> int:
@@ -85,12 +112,16 @@ def requeue(
     *,
     delay_s: float = 0.0,
     attempts: int | None = None,
+    for_release: str = "",
 ) -> int:
     """Give the run back as pending: after a transient error, or because the worker drains. No crash is counted.
+    With `for_release` a worker of that release may have it before the delay is over.
 
     Returns the seq of the first row written.
     """
     changes: dict[str, Any] = {} if attempts is None else {"attempts": attempts}
+    if for_release:
+        changes["release"] = for_release  # it is still the last that wrote anything
     store_big_values(entries)
     with transaction.atomic():
         return fence.append_in_transaction(
@@ -100,8 +131,5 @@ def requeue(
             status=Status.PENDING,
             wake_at=clock.after(delay_s) if delay_s > 0 else None,
             **changes,
-            **RELEASED,
+            **{**RELEASED, "for_release": for_release},
         )
-
-
-RELEASED: dict[str, Any] = {"lease_owner": "", "lease_expires_at": None}

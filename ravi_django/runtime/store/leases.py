@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -102,15 +102,18 @@ def _inbox(run: Run) -> list[tuple[int, dict[str, Any]]]:
     return list(found.values_list("id", "body"))
 
 
-def heartbeat(owner: str, leases: Sequence[tuple[UUID, int]]) -> dict[UUID, str]:
-    """Renew all leases of a process in one UPDATE; says "ok", "cancel" or "lost" for each.
+def heartbeat(
+    owner: str, leases: Sequence[tuple[UUID, int]], seen: Mapping[UUID, int] | None = None
+) -> dict[UUID, str]:
+    """Renew all leases of a process in one UPDATE; says "ok", "cancel" or "lost" for each, and "woken" for those with
+    a wake-up after the one `seen`.
 
     A row that somebody else has locked is left for the next beat, and reads "unknown": one slow transaction must not
     cost the others their leases.
     """
     ids = [run_id for run_id, _ in leases]
     held = Run.objects.filter(id__in=ids, lease_owner=owner, status=Status.RUNNING)
-    columns = ("id", "lease_epoch", "cancel_requested_at")
+    columns = ("id", "lease_epoch", "cancel_requested_at", "wake_seq")
     with transaction.atomic():
         free = {row[0]: row[1:] for row in skip_locked(held.order_by("id")).values_list(*columns)}
         Run.objects.filter(id__in=list(free)).update(lease_expires_at=clock.after(conf.LEASE_S))
@@ -119,11 +122,13 @@ def heartbeat(owner: str, leases: Sequence[tuple[UUID, int]]) -> dict[UUID, str]
             locked = {row[0]: row[1:] for row in held.exclude(id__in=list(free)).values_list(*columns)}
     verdicts = {}
     for run_id, epoch in leases:
-        mine, cancel = free.get(run_id) or locked.get(run_id) or (None, None)
+        mine, cancel, woken = free.get(run_id) or locked.get(run_id) or (None, None, 0)
         if mine != epoch:
             verdicts[run_id] = "lost"
         elif run_id in locked:
             verdicts[run_id] = "unknown"
+        elif cancel:
+            verdicts[run_id] = "cancel"
         else:
-            verdicts[run_id] = "cancel" if cancel else "ok"
+            verdicts[run_id] = "woken" if seen and woken > seen.get(run_id, woken) else "ok"
     return verdicts

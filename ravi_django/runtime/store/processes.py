@@ -35,6 +35,12 @@ def forget_dead_workers(older_than_s: float) -> None:
     WorkerProcess.objects.filter(seen_at__lt=clock.after(-older_than_s)).delete()
 
 
+def has_worker(release: str) -> bool:
+    """Whether a process of that release has been seen lately."""
+    alive = WorkerProcess.objects.filter(release=release, seen_at__gte=clock.after(-3 * conf.HEARTBEAT_S))
+    return bool(alive.exists())
+
+
 def swept() -> None:
     """A sweep came to its end."""
     SweepState.objects.update_or_create(id=1, defaults={"ran_at": clock.now()})

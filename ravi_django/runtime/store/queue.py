@@ -141,22 +141,23 @@ def _has_active_root(run: Run) -> bool:
     return bool(postgres.execute(f"SELECT FROM ravi_run WHERE {_HERE} AND status IN ({_ACTIVE}) LIMIT 1", params))
 
 
-def promote(run: Run) -> UUID | None:
-    """The session's next queued run of this agent becomes pending. Under the session's lock, as `create_run`."""
+def promote(run: Run) -> list[UUID]:
+    """The session's next queued run of this agent, if any, becomes pending. Under the session's lock, as
+    `create_run`."""
     if run.parent_id is not None:
-        return None
+        return []
     lock_session(run)
     if postgres.in_use():
         return _promote_postgres(run)
     queued = Run.objects.filter(session_id=run.session_id, agent=run.agent, parent=None, status=Status.QUEUED)
     next_id: UUID | None = queued.order_by("id").values_list("id", flat=True).first()
     if next_id is None or active_root(run).exists():
-        return None
+        return []
     Run.objects.filter(id=next_id, status=Status.QUEUED).update(status=Status.PENDING)
-    return next_id
+    return [next_id]
 
 
-def _promote_postgres(run: Run) -> UUID | None:
+def _promote_postgres(run: Run) -> list[UUID]:
     """The same in one statement, behind the one that took the lock: this one sees what was committed by then."""
     rows = postgres.execute(
         f"""
@@ -166,7 +167,7 @@ WHERE status = 'queued' AND id = (SELECT id FROM ravi_run WHERE {_HERE} AND stat
 RETURNING id""",  # noqa: S608
         {"session": str(run.session_id), "agent": run.agent},
     )
-    return rows[0][0] if rows else None
+    return [row[0] for row in rows]
 
 
 def orphaned() -> QuerySet[Run]:
@@ -182,6 +183,5 @@ def promote_orphans(limit: int) -> list[UUID]:
     promoted: list[UUID] = []
     for run in orphaned()[:limit]:
         with transaction.atomic():
-            if (next_id := promote(run)) is not None:
-                promoted.append(next_id)
+            promoted += promote(run)
     return promoted

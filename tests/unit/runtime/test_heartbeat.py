@@ -103,7 +103,7 @@ def test_a_beat_that_fails_is_logged_and_not_the_last(caplog, monkeypatch, setti
     beats = threading.Event()
     failures = []
 
-    def heartbeat(owner, leases):
+    def heartbeat(owner, leases, seen):
         if not failures:
             failures.append(1)
             raise ValueError("no database")

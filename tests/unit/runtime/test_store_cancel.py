@@ -33,7 +33,7 @@ def test_a_leased_run_goes_on_until_its_worker_is_told(clock):
     run = make_run()
     lease = leased(run, "w")
 
-    assert store.request_cancel(run.id, "stop") is None
+    assert store.request_cancel(run.id, "stop") == []
 
     run.refresh_from_db()
     assert (run.status, run.cancel_requested_at, run.cancel_reason) == (Status.RUNNING, clock.now, "stop")

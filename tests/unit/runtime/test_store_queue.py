@@ -41,7 +41,7 @@ def test_the_end_of_a_run_promotes_the_oldest_that_waits(end):
 
     _, promoted = store.finish(leased(first), end, [])
 
-    assert promoted == second.id
+    assert promoted == [second.id]
     assert (status_of(second), status_of(third)) == (Status.PENDING, Status.QUEUED)
 
 
@@ -51,7 +51,7 @@ def test_a_cancelled_run_promotes_the_next():
 
     promoted = store.request_cancel(first.id, "no")
 
-    assert promoted == second.id
+    assert promoted == [second.id]
     assert status_of(second) == Status.PENDING
 
 
@@ -61,7 +61,7 @@ def test_a_cancelled_queued_run_promotes_nothing():
 
     promoted = store.request_cancel(second.id, "no")
 
-    assert promoted is None
+    assert promoted == []
     assert [status_of(run) for run in (first, second, third)] == [Status.PENDING, Status.CANCELLED, Status.QUEUED]
 
 
@@ -82,7 +82,7 @@ def test_a_childs_end_promotes_nothing():
 
     _, promoted = store.finish(leased(child), Status.COMPLETED, [])
 
-    assert promoted is None
+    assert promoted == []
     assert status_of(waiting) == Status.QUEUED
 
 

@@ -22,7 +22,7 @@ def test_finish_ends_the_run_and_writes_its_row(clock):
     first, promoted = store.finish(lease, Status.COMPLETED, [Entry("run.completed", "@completed.1")], output="done")
 
     run.refresh_from_db()
-    assert (first, promoted) == (2, None)
+    assert (first, promoted) == (2, [])
     assert (run.status, run.output, run.finished_at) == (Status.COMPLETED, "done", clock.now)
     assert (run.lease_owner, run.lease_expires_at) == ("", None)
     assert list(JournalEntry.objects.order_by("seq").values_list("kind", flat=True)) == ["tool.call", "run.completed"]

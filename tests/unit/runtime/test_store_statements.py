@@ -54,3 +54,29 @@ def test_a_run_that_is_there_already_leaves_the_callers_transaction_usable():
         store.create_run(Run(id=uuid7(), agent=first.agent), message(), Session(agent=first.agent))
 
     assert (Run.objects.count(), Session.objects.count()) == (2, 2)
+
+
+@pytest.mark.parametrize("vendor", [None, "another"])
+def test_what_is_changed_beside_an_append_goes_before_what_an_append_changes_itself(monkeypatch, vendor):
+    lease = leased()
+    if vendor is not None:
+        monkeypatch.setattr(connection, "vendor", vendor)
+
+    store.requeue(lease, [Entry("tool.call", "1", "t")], delay_s=5, attempts=3, for_release="r9")
+
+    run = Run.objects.get(id=lease.run_id)
+    assert (run.status, run.attempts, run.release, run.for_release, run.lease_owner) == ("pending", 3, "r9", "r9", "")
+    assert run.wake_at is not None
+
+
+@pytest.mark.parametrize("vendor", [None, "another"])
+def test_an_end_that_was_woken_in_between_sees_what_woke_it(monkeypatch, vendor):
+    lease = leased()
+    store.touch([lease.run_id])
+    if vendor is not None:
+        monkeypatch.setattr(connection, "vendor", vendor)
+
+    first, _ = store.finish(lease, Status.COMPLETED, [Entry("run.completed", "@end")], output="x", inbox_upto=10**9)
+
+    run = Run.objects.get(id=lease.run_id)
+    assert (first, run.status, run.output, run.next_seq) == (1, Status.COMPLETED, "x", 2)

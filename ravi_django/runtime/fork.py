@@ -1,0 +1,39 @@
+"""Forking a run, for every surface."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+from uuid import UUID
+
+from django.db import transaction
+
+from ravi_django.kernel import InvalidInputError
+from ravi_django.models import Run
+from ravi_django.runtime import dispatch, publish, store
+
+log = logging.getLogger("ravi.fork")
+
+
+def fork(run_id: UUID | str, after_seq: int, *, send: Any = None) -> Run:
+    """A new run in a new session that shares a run's past up to a journal entry, and goes its own way from there.
+
+    The past ends at the nearest place at or before `after_seq` where no effect was open. Inside the caller's
+    transaction; a worker is told after the commit. Raises InvalidInputError for an `after_seq` that is no entry of the
+    run's journal, ConflictError when that was pruned.
+    """
+    if isinstance(after_seq, bool) or not isinstance(after_seq, int) or after_seq < 1:
+        raise InvalidInputError(
+            f"after_seq must be the number of an entry, from 1, not {after_seq!r}", field="after_seq"
+        )
+    run = store.fork(run_id, after_seq)
+    transaction.on_commit(lambda: _publish(run), robust=True)  # first, so that it comes before what the worker says
+    dispatch.on_commit(run.id, send)
+    return run
+
+
+def _publish(run: Run) -> None:
+    try:
+        publish.publish_past(run)
+    except Exception as error:  # its stream then begins with the next thing that it does
+        log.warning("run %s: its past is not published: %s", run.id, error, extra={"action": "publish.failed"})

@@ -1,0 +1,143 @@
+"""Requests to people: one row, one answer, whatever the surface.
+
+An at-most-once effect that was begun and has no result may have happened. Nobody but a person can say: the run waits
+for the decision as for anything else, and is nothing but rows meanwhile.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from pydantic import ValidationError
+from pydantic_core import to_json
+
+from ravi_django.conf import conf
+from ravi_django.kernel import InvalidInputError
+from ravi_django.kernel.content import blocks_adapter
+from ravi_django.models import HumanRequest, uuid7
+from ravi_django.runtime import dispatch, store
+from ravi_django.runtime.entries import Entry, storable
+from ravi_django.runtime.gate import Wait
+from ravi_django.runtime.signals import wake
+
+if TYPE_CHECKING:
+    from ravi_django.runtime.context import DurableContext
+    from ravi_django.runtime.effects import Effects
+
+OUTCOMES = ("happened", "run_again", "fail")
+
+
+async def decide(ctx: DurableContext, entry: Entry, why: str, *, not_before: datetime | None = None) -> dict[str, Any]:
+    """Wait for a person's decision on the effect of this entry's attempt: `{"outcome": …, "result"?: …}`."""
+    effects = ctx.effects
+    asked = effects.journal.system(_path(entry))
+    request_id = asked.result["id"] if asked is not None else await _open(effects, entry, why, not_before)
+
+    def met() -> dict[str, Any] | None:
+        request = effects.facts.requests.get((entry.path, entry.attempt))
+        return request.answer if request is not None and request.answer else None
+
+    answer: dict[str, Any] = await effects.wait(Wait("request", request_id, met), "")
+    effects.note_once(
+        Entry("request.closed", f"@closed{_path(entry)}", "uncertain", result={"id": request_id, "answer": answer})
+    )
+    return answer
+
+
+async def _open(effects: Effects, entry: Entry, why: str, not_before: datetime | None) -> str:
+    run = effects.lease.run
+    request = HumanRequest(
+        id=uuid7(),
+        owner_id=run.owner_id,
+        tenant=run.tenant,
+        run_id=run.id,
+        generation=run.generation,
+        path=entry.path,
+        attempt=entry.attempt,
+        kind=HumanRequest.Kind.UNCERTAIN,
+        text=f"{entry.name} may or may not have happened: {why}. Find out, then say: it happened (with its result), "
+        "run it again, or fail the run.",
+        tool=entry.name,
+        arguments=(entry.request or {}).get("arguments"),
+        not_before=not_before,
+    )
+    shown = {
+        "id": str(request.id),
+        "kind": str(request.kind),
+        "text": request.text,
+        "tool": request.tool,
+        "arguments": request.arguments,
+    }
+    announced = Entry("request.opened", _path(entry), "uncertain", result=shown)
+    async with effects.performing():
+        await effects.record(announced, partial(store.open_request, request=request))
+    effects.entangled = True
+    return str(request.id)
+
+
+def _path(entry: Entry) -> str:
+    return f"@request.{entry.path}.{entry.attempt}"
+
+
+def may_decide_at(effects: Effects, begun_at: datetime, timeout_s: float) -> datetime:
+    """Until then the worker that began the effect may still be at it."""
+    return begun_at + timedelta(seconds=timeout_s + conf.LEASE_S)
+
+
+# ------------------------------------------------------------------------------------------------------ answer
+
+
+def resolve(
+    request_id: UUID | str,
+    outcome: str,
+    *,
+    result: Any = None,
+    reason: str = "",
+    by: Any = None,
+    version: int | None = None,
+) -> UUID:
+    """Say what became of an uncertain effect: "happened" with its `result` (text, JSON, or content blocks),
+    "run_again" or "fail". The first answer wins. Returns the run's id.
+
+    Raises InvalidInputError, NotFoundError and ConflictError.
+    """
+    if outcome not in OUTCOMES:
+        raise InvalidInputError(f"outcome is one of {', '.join(OUTCOMES)}, not {outcome!r}", field="outcome")
+    answer: dict[str, Any] = {"action": "resolve", "outcome": outcome, "reason": _text("reason", reason)}
+    if outcome == "happened":
+        answer["result"] = _result(result)
+    elif result is not None:
+        raise InvalidInputError(f"a result goes with happened, not with {outcome}", field="result")
+    run_id = store.answer_request(request_id, answer, by=by, version=version)
+    dispatch.on_commit(run_id, wake)
+    return run_id
+
+
+def _text(field: str, value: Any) -> str:
+    if not isinstance(value, str) or len(value) > 10_000:
+        raise InvalidInputError(f"{field} is a text of at most 10000 characters", field=field)
+    return str(storable(value))
+
+
+def _result(value: Any) -> Any:
+    try:
+        size = len(to_json(value))
+    except ValueError as error:
+        raise InvalidInputError(f"result is not JSON: {error}", field="result") from None
+    if size > conf.MAX_RESULT_BYTES:
+        raise InvalidInputError(f"result has {size} bytes, the limit is {conf.MAX_RESULT_BYTES}", field="result")
+    return storable(value)
+
+
+def content_of(value: Any) -> list[Any]:
+    """What a person gave as a tool's result, as content blocks."""
+    if isinstance(value, list):
+        try:
+            return blocks_adapter.validate_python(value)
+        except ValidationError:
+            pass
+    text = value if isinstance(value, str) else "" if value is None else to_json(value).decode()
+    return blocks_adapter.validate_python([{"type": "text", "text": text}])

@@ -1,0 +1,62 @@
+"""The batches of messages that an agent's code is given: one call of `run` a batch, the same on every replay."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from ravi_django.kernel import Agent, Message, RunContext
+from ravi_django.runtime import paths
+from ravi_django.runtime.entries import Entry
+
+if TYPE_CHECKING:
+    from ravi_django.runtime.context import DurableContext
+    from ravi_django.runtime.effects import Effects
+
+
+class Rounds:
+    """What had come when the run began is the first batch; what came until the code returned is the next."""
+
+    def __init__(self, effects: Effects, inbox: list[tuple[int, Message]]) -> None:
+        self._effects = effects
+        self._inbox = inbox
+        self._number = 0
+
+    async def drive(self, agent: Agent, ctx: DurableContext, scope: paths.Scope) -> Any:
+        """Call the agent's code for every batch; returns what the last call returned."""
+        while True:
+            batch = self._next()
+            prefix = "" if self._number == 1 else f"r{self._number}."
+            paths._scope.set(paths.Scope(prefix, on_task=scope.on_task))
+            returned = await agent.run(cast(RunContext, ctx), batch)
+            if not self._more():
+                return returned
+
+    @property
+    def first_upto(self) -> int | None:
+        """Where the first batch ends, when this is the run's first lease."""
+        return self._inbox[-1][0] if self._inbox else None
+
+    def _next(self) -> list[Message]:
+        self._number += 1
+        effects = self._effects
+        after = effects.inbox_upto or 0
+        upto = self._recorded_upto(self._number)
+        if upto is None:
+            upto = self.first_upto or 0
+            if self._number > 1:
+                effects.journal.check_all_asked()
+                result = {"inbox_upto": upto}
+                effects.note_once(Entry("msg.received", f"@round.{self._number}", result=result))
+        effects.inbox_upto = upto or None
+        return [message for place, message in self._inbox if after < place <= upto]
+
+    def _more(self) -> bool:
+        if self._recorded_upto(self._number + 1) is not None:
+            return True
+        upto = self._effects.inbox_upto or 0
+        return bool(self._inbox) and self._inbox[-1][0] > upto and self._effects.stop is None
+
+    def _recorded_upto(self, number: int) -> int | None:
+        row = self._effects.journal.system("@started" if number == 1 else f"@round.{number}")
+        found: int | None = None if row is None else row.result.get("inbox_upto")
+        return found

@@ -1,0 +1,293 @@
+"""Runs among themselves: children, questions with one outcome each, and messages.
+
+Every function here writes two runs: it locks both in the order of their ids before the fence locks its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from django.db import transaction
+
+from ravi_django.conf import conf
+from ravi_django.kernel import CancellationError, IllegalTransitionError, PermanentError, SpawnDeniedError
+from ravi_django.models import TERMINAL, Ask, AskKind, HumanRequest, InboxMessage, JournalEntry, Run, Session, Status
+from ravi_django.runtime import clock
+from ravi_django.runtime.entries import Entry, NewTurn
+from ravi_django.runtime.store import fence
+from ravi_django.runtime.store.control import request_cancel, resume
+from ravi_django.runtime.store.endings import ENDS, end_result
+from ravi_django.runtime.store.journal import store_big_values
+from ravi_django.runtime.store.leases import Lease
+from ravi_django.runtime.store.queue import active_root, create_run, create_session, stamp
+from ravi_django.runtime.store.touching import lock, touch
+from ravi_django.runtime.store.waiting import send_signal
+
+
+class NotDue(Exception):
+    """The ask is not to time out (yet): `until` is its new deadline, None when it has an outcome by now."""
+
+    def __init__(self, until: datetime | None) -> None:
+        self.until = until
+        super().__init__()
+
+
+# -------------------------------------------------------------------------------------------------- children
+
+
+def spawn(
+    lease: Lease,
+    entries: Sequence[Entry],
+    turns: Sequence[NewTurn] = (),
+    *,
+    child: Run,
+    message: dict[str, Any] | None,
+) -> int:
+    """Write a child run, its session, its message and the parent's row. Without a message the child waits for one.
+
+    Raises CancellationError when the parent is to be cancelled: the cascade would not see this child, and
+    SpawnDeniedError when the tree is full.
+    """
+    store_big_values(entries)
+    with transaction.atomic():
+        first = fence.append(lease, entries, turns)
+        if Run.objects.filter(id=lease.run_id, cancel_requested_at__isnull=False).exists():
+            raise CancellationError("cancelled")
+        _check_room(lease.run)
+        create_session(child.session)
+        if message is None:
+            child.status, child.waiting_on = Status.SUSPENDED, [{"kind": "message", "name": "", "until": None}]
+        stamp(child).save(force_insert=True)
+        if message is not None:
+            InboxMessage.objects.create(run=child, message_id=message["id"], body=message)
+        return first
+
+
+def _check_room(parent: Run) -> None:
+    live = Run.objects.filter(root_id=parent.tree_id).exclude(status__in=TERMINAL).count() + 1
+    if live >= conf.MAX_AGENTS:
+        raise SpawnDeniedError(f"the tree has {live} live runs, the limit is {conf.MAX_AGENTS}; wait for one to end")
+
+
+def make_child(lease: Lease, agent: str, child_id: UUID, session_id: UUID) -> Run:
+    """The child's row: owner, tenant, priority and the absolute deadline are its parent's; the session is its own."""
+    parent = lease.run
+    session = Session(
+        id=session_id, owner=parent.owner, tenant=parent.tenant, agent=agent, parent_session_id=parent.session_id
+    )
+    return Run(
+        id=child_id,
+        agent=agent,
+        session=session,
+        root_id=parent.tree_id,
+        parent_id=parent.id,
+        depth=parent.depth + 1,
+        owner_id=parent.owner_id,
+        tenant=parent.tenant,
+        priority=parent.priority,
+        deadline=parent.deadline,
+    )
+
+
+# ------------------------------------------------------------------------------------------------------ asks
+
+
+def open_ask(
+    lease: Lease,
+    entries: Sequence[Entry],
+    turns: Sequence[NewTurn] = (),
+    *,
+    ask: Ask,
+    message: dict[str, Any] | None,
+) -> int:
+    """Deliver the question and open the cell that its outcome is written to, once. `message` None waits for the
+    target's end alone. What is known already (the target has ended, or replied; the wait would close a cycle) is the
+    outcome at once."""
+    store_big_values(entries)
+    with transaction.atomic():
+        lock([lease.run_id, ask.target_id])
+        first = fence.append(lease, entries, turns)
+        target = Run.objects.get(id=ask.target_id)
+        delivered = message is not None and _deliver_here(target, message)
+        _settle_at_once(ask, target, known=message is None or not delivered)
+        stamp(ask).save(force_insert=True)
+        if delivered and not target.is_terminal:
+            touch([target.id])
+        if ask.outcome is not None:
+            touch([lease.run_id])  # so that the facts are read again
+        return first
+
+
+def _deliver_here(target: Run, message: dict[str, Any]) -> bool:
+    """Put the message into the run's inbox; False when it is there already. Nobody reads that of an ended run."""
+    if InboxMessage.objects.filter(run=target, message_id=message["id"]).exists():
+        return False
+    if not target.is_terminal:
+        InboxMessage.objects.create(run=target, message_id=message["id"], body=message)
+    return True
+
+
+def _settle_at_once(ask: Ask, target: Run, *, known: bool) -> None:
+    if ask.message_id:
+        replies = JournalEntry.objects.filter(run=target, kind="ask.replied", name=ask.message_id)
+        reply = replies.order_by("seq").values_list("result", flat=True).first()
+        if reply is not None:
+            _settle(ask, AskKind.REPLIED, reply.get("result"))
+            return
+    if target.is_terminal and known:
+        _settle(ask, ENDS[Status(target.status)], end_result(target.status, target.output, target.error))
+    elif target.is_terminal:
+        error = {"type": "Ended", "message": f"run {target.id} is {target.status}; it reads no more messages"}
+        _settle(ask, AskKind.TARGET_FAILED, error)
+    elif _waits_for(target.id, ask.asker_id):
+        error = {"type": "Cycle", "message": f"run {target.id} waits for run {ask.asker_id} itself"}
+        _settle(ask, AskKind.TARGET_FAILED, error)
+
+
+def _settle(ask: Ask, outcome: AskKind, result: Any) -> None:
+    ask.outcome, ask.result, ask.settled_at = outcome, result, clock.now()
+
+
+def _waits_for(run_id: UUID, wanted: UUID) -> bool:
+    """Whether a run waits, over any number of open asks, for another."""
+    reached, edge = {run_id}, {run_id}
+    while edge and wanted not in reached:
+        asked = Ask.objects.filter(asker_id__in=edge, outcome=None, asker__status__in=["suspended", "running"])
+        edge = set(asked.values_list("target_id", flat=True)) - reached
+        reached |= edge
+    return wanted in reached
+
+
+def time_out_ask(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn] = (), *, ask_id: UUID) -> int:
+    """Record that no outcome came in time. Raises NotDue when one has, or when the target's tree waited for people:
+    that time is added to the deadline."""
+    store_big_values(entries)
+    with transaction.atomic():
+        first = fence.append(lease, entries, turns)
+        ask = Ask.objects.select_for_update().get(id=ask_id)
+        if ask.outcome is not None:
+            raise NotDue(None)
+        now = present()
+        until = (ask.deadline or now) + _waited_for_people(ask, now)
+        if until > now:
+            raise NotDue(until)
+        Ask.objects.filter(id=ask_id).update(outcome=AskKind.TIMED_OUT, settled_at=clock.now())
+        return first
+
+
+def present() -> datetime:
+    fixed = clock.fixed()
+    if fixed is not None:
+        return fixed
+    found: datetime = Run.objects.annotate(present=clock.now()).values_list("present", flat=True)[:1].get()
+    return found
+
+
+def _waited_for_people(ask: Ask, present: datetime) -> timedelta:
+    """How long, since the ask, somebody in the target's tree had a request open."""
+    below = _descendants(ask.target)
+    total, covered = timedelta(), ask.created_at
+    requests = HumanRequest.objects.filter(run_id__in=below, created_at__lt=present).order_by("created_at")
+    for begun, ended in requests.values_list("created_at", "answered_at"):
+        begun, ended = max(begun, covered), min(ended or present, present)
+        if ended > begun:
+            total += ended - begun
+            covered = ended
+    return total
+
+
+def _descendants(run: Run) -> set[UUID]:
+    parents = Run.objects.filter(root_id=run.tree_id).values_list("id", "parent_id")
+    children: dict[UUID, list[UUID]] = {}
+    for child, parent in parents:
+        children.setdefault(parent, []).append(child)
+    found, edge = {run.id}, [run.id]
+    while edge:
+        edge = [child for parent in edge for child in children.get(parent, [])]
+        found.update(edge)
+    return found
+
+
+# -------------------------------------------------------------------------------------------------- messages
+
+
+def reply(
+    lease: Lease,
+    entries: Sequence[Entry],
+    turns: Sequence[NewTurn] = (),
+    *,
+    asker_id: UUID,
+    message_id: str,
+    result: Any,
+    late: dict[str, Any],
+) -> int:
+    """Set the outcome of the ask of this very message and wake its asker. After a timeout the reply becomes an
+    ordinary message, `late`; before the ask, the row alone keeps it."""
+    store_big_values(entries)
+    with transaction.atomic():
+        lock([lease.run_id, asker_id])
+        first = fence.append(lease, entries, turns)
+        asks = Ask.objects.filter(target_id=lease.run_id, asker_id=asker_id, message_id=message_id)
+        settled = asks.filter(outcome=None).update(outcome=AskKind.REPLIED, result=result, settled_at=clock.now())
+        if settled:
+            touch([asker_id])
+        elif asks.filter(outcome=AskKind.TIMED_OUT).exists():
+            asker = Run.objects.get(id=asker_id)
+            if _deliver_here(asker, late) and not asker.is_terminal:
+                touch([asker_id])
+        return first
+
+
+def deliver(
+    lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn] = (), *, target_id: UUID, message: dict[str, Any]
+) -> int:
+    """Put a message into another run's inbox and wake it. That of an ended run is not read; the row says so."""
+    with transaction.atomic():
+        lock([lease.run_id, target_id])
+        target = Run.objects.get(id=target_id)
+        for entry in entries[-1:]:
+            entry.result = {"run": str(target_id), "delivered": not target.is_terminal}
+        store_big_values(entries)
+        first = fence.append(lease, entries, turns)
+        if _deliver_here(target, message) and not target.is_terminal:
+            touch([target_id])
+        return first
+
+
+def deliver_to_agent(
+    lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn] = (), *, run: Run, message: dict[str, Any]
+) -> int:
+    """Put a message into the inbox of the agent's active run in the session; `run` becomes that run when none is."""
+    active = active_root(run).values_list("id", flat=True).first()
+    if active is not None:
+        return deliver(lease, entries, turns, target_id=active, message=message)
+    with transaction.atomic():
+        for entry in entries[-1:]:
+            entry.result = {"run": str(run.id), "delivered": True}
+        store_big_values(entries)
+        first = fence.append(lease, entries, turns)
+        create_run(run, message)
+        return first
+
+
+def control(lease: Lease, target_id: UUID, signal: str, data: dict[str, Any], key: str) -> list[UUID]:
+    """What a control message does to a run: `abort` cancels it, `resume` lifts a pause, anything else is a signal. Safe
+    to repeat. Only an ancestor may. Returns the runs to hint."""
+    ancestor = Run.objects.select_related("parent").get(id=target_id)
+    while ancestor.parent_id is not None and ancestor.parent_id != lease.run_id:
+        ancestor = ancestor.parent
+    if ancestor.parent_id is None:
+        raise PermanentError(f"run {lease.run_id} may not control run {target_id}: it is no ancestor of it")
+    if signal == "resume":
+        resume(target_id)
+        return [target_id]
+    try:
+        if signal == "abort":
+            return request_cancel(target_id, f"aborted by run {lease.run_id}")
+        send_signal(target_id, signal, data, key)
+        return [target_id]
+    except IllegalTransitionError:
+        return []  # it has ended, or this is a repeat

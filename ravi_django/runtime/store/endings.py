@@ -1,0 +1,85 @@
+"""What the end of a run means for others: who asked it, its children, and the people it has asked."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from django.db.models import F
+
+from ravi_django.models import TERMINAL, Ask, AskKind, HumanRequest, Run, Status
+from ravi_django.runtime import clock
+from ravi_django.runtime.entries import Entry, journal_row
+from ravi_django.runtime.store.queue import promote
+from ravi_django.runtime.store.touching import RELEASED, touch
+
+ENDS = {
+    Status.COMPLETED: AskKind.REPLIED,
+    Status.FAILED: AskKind.TARGET_FAILED,
+    Status.CANCELLED: AskKind.TARGET_CANCELLED,
+}
+
+
+def end_result(status: str, output: str | None, error: dict[str, Any] | None) -> Any:
+    return output if status == Status.COMPLETED else error
+
+
+def settle_asks(target_id: UUID, status: Status, output: str | None, error: dict[str, Any] | None) -> list[UUID]:
+    """The target has ended: that is the outcome of what is still open. Returns the runs woken by it."""
+    open_asks = Ask.objects.filter(target_id=target_id, outcome=None)
+    askers = list(open_asks.values_list("asker_id", flat=True))
+    if not askers:
+        return []
+    open_asks.update(outcome=ENDS[status], result=end_result(status, output, error), settled_at=clock.now())
+    touch(askers)
+    return sorted(set(askers))
+
+
+def end_dependents(run: Run) -> list[UUID]:
+    """Nothing outlives the run that needs it: live children are cancelled, open requests closed. Returns the runs to
+    hint."""
+    HumanRequest.objects.filter(run_id=run.id, status=HumanRequest.Status.PENDING).update(
+        status=HumanRequest.Status.CANCELLED, version=F("version") + 1
+    )
+    return cancel_children(run, f"run {run.id} has ended")
+
+
+def cancel_locked(run: Run, reason: str) -> list[UUID]:
+    """Cancel a run that is locked, and what depends on it: at once, or by telling whoever leases it."""
+    Run.objects.filter(id=run.id).update(cancel_requested_at=clock.now(), cancel_reason=reason[:200])
+    if run.status == Status.RUNNING:
+        return cancel_children(run, reason)
+    return end_unleased(run, Status.CANCELLED, {"type": "Cancelled", "message": reason})
+
+
+def cancel_children(run: Run, reason: str) -> list[UUID]:
+    hints = []
+    live = Run.objects.select_for_update().filter(parent_id=run.id).exclude(status__in=TERMINAL).order_by("id")
+    for child in live:
+        hints += cancel_locked(child, reason)
+    return hints
+
+
+def end_unleased(run: Run, status: Status, error: dict[str, Any]) -> list[UUID]:
+    """End a locked run that nobody leases: the epoch rises, and its row is written under the new one."""
+    entry = Entry(kind=f"run.{status}", path=f"@{status}.{run.lease_epoch + 1}", error=error)
+    Run.objects.filter(id=run.id).update(
+        status=status,
+        error=error,
+        lease_epoch=F("lease_epoch") + 1,
+        next_seq=F("next_seq") + 1,
+        finished_at=clock.now(),
+        waiting_on=None,
+        **RELEASED,
+    )
+    journal_row(
+        entry,
+        run_id=run.id,
+        seq=run.next_seq,
+        generation=run.generation,
+        epoch=run.lease_epoch + 1,
+        now=clock.now(),
+        start=clock.now(),
+    ).save(force_insert=True)
+    hints = [*settle_asks(run.id, status, None, error), *end_dependents(run)]
+    return hints if run.status == Status.QUEUED else [*hints, *promote(run)]

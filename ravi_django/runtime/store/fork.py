@@ -1,0 +1,226 @@
+"""A new run that shares another's past by copy, and lives on alone."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from itertools import islice
+from typing import Any
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import Max, Min, Q, QuerySet, Sum
+
+from ravi_django.kernel import ConflictError, InvalidInputError
+from ravi_django.models import InboxMessage, JournalEntry, Phase, Run, Session, Status, Turn, uuid7
+from ravi_django.runtime import clock
+from ravi_django.runtime.entries import Entry, journal_row
+from ravi_django.runtime.store.asking import present
+from ravi_django.runtime.store.prune import is_pruned
+from ravi_django.runtime.store.queue import create_session, stamp
+
+ENDED = ("run.completed", "run.failed", "run.cancelled", "run.blocked")
+BATCH = 500  # rows copied in one statement
+
+
+def fork(run_id: UUID | str, after_seq: int) -> Run:
+    """Copy the run's past up to the nearest point at or before `after_seq` with no open effect, into a new root run in
+    a new session. Returns it, pending; the source stays as it is.
+
+    Copied are the journal, the messages that had arrived, and the conversation before the run's own turns, which the
+    replay hands over again. Raises InvalidInputError for an `after_seq` that the journal does not have, ConflictError
+    for a run whose journal was pruned.
+    """
+    with transaction.atomic():
+        source: Run = Run.objects.select_for_update().get(id=run_id)  # its journal must not grow meanwhile
+        point = _point(source, after_seq)
+        past = JournalEntry.objects.filter(run_id=source.id, seq__lte=point)
+        epoch = (past.aggregate(last=Max("epoch"))["last"] or 0) + 1
+        now = present()
+        new = Run(
+            id=uuid7(),
+            agent=source.agent,
+            owner_id=source.owner_id,
+            tenant=source.tenant,
+            session=_copy_session(source, point),
+            status=Status.PENDING,
+            priority=source.priority,
+            metadata=source.metadata,
+            budget=source.budget,
+            deadline=source.deadline if source.deadline and source.deadline > now else None,
+            release=source.release,
+            lease_epoch=epoch,
+            generation=source.generation,
+            forked_from=source.id,
+            fork_seq=point,
+            next_seq=point + 2,
+            event_mark=0,  # no number of its stream was ever used
+        )
+        stamp(new).save(force_insert=True)
+        inbox = _copy_inbox(source, new, point)
+        _copy_journal(past, new, inbox)
+        entry = Entry(
+            "run.forked",
+            f"@forked.{epoch}",
+            result={"run": str(source.id), "seq": point, "origins": _origins(source, point)},
+        )
+        journal_row(
+            entry,
+            run_id=new.id,
+            seq=point + 1,
+            generation=new.generation,
+            epoch=epoch,
+            now=clock.now(),
+            start=clock.now(),
+        ).save(force_insert=True)
+        Run.objects.filter(id=new.id).update(**_sums(new))
+        new.refresh_from_db()
+    return new
+
+
+# ------------------------------------------------------------------------------------------------- where
+
+
+def _point(source: Run, after_seq: int) -> int:
+    """The nearest place at or before `after_seq`, in this generation, where nothing was open and the run not ended."""
+    if is_pruned(source):
+        raise ConflictError(f"the journal of run {source.id} was pruned; there is no past to share")
+    if after_seq >= source.next_seq:
+        raise InvalidInputError(
+            f"after_seq must be an entry of the journal, which has {source.next_seq - 1}, not {after_seq}",
+            field="after_seq",
+        )
+    rows = JournalEntry.objects.filter(run_id=source.id, generation=source.generation)
+    first = rows.aggregate(first=Min("seq"))["first"]
+    start: int = source.next_seq if first is None else first
+    if after_seq < start:
+        raise InvalidInputError(
+            f"after_seq {after_seq} is in an earlier generation of the run; the present one begins with entry {start}",
+            field="after_seq",
+        )
+    rows = rows.filter(seq__lte=after_seq)
+    retried = {
+        seq: set(result["supersedes"])
+        for seq, result in rows.filter(kind="run.retried").values_list("seq", "result")
+        if result and "supersedes" in result
+    }
+    taken = rows.order_by("seq").values_list("seq", "path", "phase", "kind")
+    return _last_clean(taken.iterator(chunk_size=1000), retried, before=start - 1)
+
+
+def _last_clean(rows: Iterable[tuple[int, str, str, str]], retried: dict[int, set[int]], *, before: int) -> int:
+    begun: set[str] = set()  # paths of effects that were begun with a row of their own
+    left: set[str] = set()  # and have no result
+    paths: dict[int, str] = {}
+    ended, point = False, before
+    for seq, path, phase, kind in rows:
+        if path.startswith("@"):
+            ended = kind in ENDED
+            left |= begun & {paths.get(superseded, "") for superseded in retried.get(seq, ())}
+        elif phase == Phase.RESULT:
+            paths[seq] = path
+            left.discard(path)
+        else:
+            begun.add(path)
+            left.add(path)
+        if not left and not ended:
+            point = seq
+    return point
+
+
+def _origins(source: Run, point: int) -> list[list[Any]]:
+    """Which run each part of the copied journal was recorded by: [last seq, run id], oldest first. What the code
+    derives from the run's id, it derives from that one's there."""
+    rows = JournalEntry.objects.filter(run_id=source.id, generation=source.generation, kind="run.forked")
+    result = rows.order_by("-seq").values_list("result", flat=True).first()
+    found: list[list[Any]] = []
+    for upto, run_id in [*(result["origins"] if result else []), [point, str(source.id)]]:
+        if not found or found[-1][0] < point:
+            found.append([min(upto, point), run_id])
+    return found
+
+
+# ------------------------------------------------------------------------------------------------- what
+
+
+def _copy_session(source: Run, point: int) -> Session:
+    """The conversation as the run could read it, at the same positions: what it read is journaled by position."""
+    end = _first_own_position(source, point)
+    session = create_session(
+        Session(
+            owner_id=source.owner_id,
+            tenant=source.tenant,
+            agent=source.agent,
+            title=source.session.title,
+            next_position=end,
+        )
+    )
+    turns = Turn.objects.filter(session_id=source.session_id, position__lt=end).order_by("position")
+    for batch in _batches(turns):
+        for turn in batch:
+            turn.pk, turn.session_id, turn.index = None, session.id, None
+        Turn.objects.bulk_create(batch)
+    return session
+
+
+def _first_own_position(source: Run, point: int) -> int:
+    turns = Turn.objects.filter(session_id=source.session_id)
+    own = turns.filter(run_id=source.id, index__gte=source.turn_from).aggregate(first=Min("position"))["first"]
+    if own is not None:
+        return int(own)
+    reads = JournalEntry.objects.filter(
+        run_id=source.id, generation=source.generation, kind="history.read", seq__lte=point
+    )
+    if positions := [result["position"] for result in reads.values_list("result", flat=True)]:
+        return int(max(positions))
+    last = turns.filter(created_at__lte=_time_of(source, point)).aggregate(last=Max("position"))["last"]
+    return 0 if last is None else int(last) + 1
+
+
+def _copy_inbox(source: Run, new: Run, point: int) -> dict[int, int]:
+    """The messages of this generation that had arrived by then; returns the new ids by the old."""
+    rows = InboxMessage.objects.filter(run_id=source.id, id__gt=source.inbox_from)
+    seen = JournalEntry.objects.filter(run_id=source.id, generation=source.generation, seq__lte=point)
+    upto = max(
+        seen.aggregate(last=Max("inbox_upto"))["last"] or 0,
+        rows.aggregate(first=Min("id"))["first"] or 0,  # what the run began with
+    )
+    arrived = list(rows.filter(Q(id__lte=upto) | Q(created_at__lte=_time_of(source, point))).order_by("id"))
+    old = [message.id for message in arrived]
+    for message in arrived:
+        message.pk, message.run = None, new
+    InboxMessage.objects.bulk_create(arrived)
+    return dict(zip(old, (message.id for message in arrived), strict=True))
+
+
+def _copy_journal(past: QuerySet[JournalEntry], new: Run, inbox: dict[int, int]) -> None:
+    old, mine = list(inbox), list(inbox.values())
+    for batch in _batches(past.order_by("seq")):
+        for row in batch:
+            row.pk, row.run_id = uuid7(), new.id
+            if row.inbox_upto is not None:
+                seen = bisect_right(old, row.inbox_upto)
+                row.inbox_upto = mine[seen - 1] if seen else None  # else a message of an earlier generation
+        JournalEntry.objects.bulk_create(batch)
+
+
+def _batches(rows: QuerySet[Any]) -> Iterator[list[Any]]:
+    found = rows.iterator(chunk_size=BATCH)
+    while batch := list(islice(found, BATCH)):
+        yield batch
+
+
+def _time_of(source: Run, point: int) -> datetime:
+    """When the last row that is shared was recorded; for none, when the run was made."""
+    rows = JournalEntry.objects.filter(run_id=source.id, seq=point)
+    finished: datetime | None = rows.values_list("finished_at", flat=True).first()
+    return finished or source.created_at
+
+
+def _sums(new: Run) -> dict[str, Any]:
+    used = JournalEntry.objects.filter(run_id=new.id, input_tokens__isnull=False)
+    names = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens", "cost")
+    found = used.aggregate(**{f"sum_{name}": Sum(name) for name in names})
+    sums: dict[str, Any] = {name: found[f"sum_{name}"] or 0 for name in names}
+    return {**sums, "cost_unknown": used.filter(cost=None).exists()}

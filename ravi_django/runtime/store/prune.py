@@ -1,0 +1,182 @@
+"""Letting go of what is old. Runs, their outputs and their sessions' turns stay.
+
+Trees that have ended lose their rows in bounded batches, each a transaction under the roots' locks: a retry or a fork
+comes before it or after it. A run's journal goes from its end: without its last row it is pruned, and is neither
+retried nor forked, however much of it is left when the prune is interrupted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import Exists, F, OuterRef, Q, QuerySet
+from django.db.models.fields.json import KT
+
+from ravi_django.models import TERMINAL, Ask, Blob, JournalEntry, Run, Signal, StreamFrame, Ticket
+from ravi_django.runtime import clock
+from ravi_django.runtime.entries import BLOB_KEY
+
+TREES = 200  # looked at together
+ROWS = 5_000  # deleted in one transaction, at most
+BLOB_AGE_S = 24 * 3600.0  # a body is stored before the row that names it, and processes know for hours what is stored
+
+
+def is_pruned(run: Run) -> bool:
+    """Whether the journal has lost its end."""
+    return run.next_seq > 1 and not JournalEntry.objects.filter(run_id=run.id, seq=run.next_seq - 1).exists()
+
+
+# ------------------------------------------------------------------------------------------------- ended trees
+
+
+def ended_trees(older_than_s: float) -> Iterator[list[UUID]]:
+    """Roots of trees that ended longer ago than that, in batches. One pass over the runs, in the order of their ids."""
+    rows = Run.objects.filter(parent=None).order_by("id")
+    last: UUID | None = None
+    while True:
+        part = rows if last is None else rows.filter(id__gt=last)
+        ids = list(part.filter(_ended(older_than_s)).values_list("id", flat=True)[:TREES])
+        if not ids:
+            return
+        last = ids[-1]
+        yield ids
+
+
+def _ended(older_than_s: float) -> Q:
+    live = Run.objects.filter(root_id=OuterRef("id")).exclude(status__in=TERMINAL)
+    return Q(~Exists(live), status__in=TERMINAL, finished_at__lt=clock.after(-older_than_s))
+
+
+Rows = Callable[[Sequence[UUID]], QuerySet[Any]]
+
+
+def journal_rows(roots: Sequence[UUID]) -> QuerySet[JournalEntry]:
+    return JournalEntry.objects.filter(run_id__in=_tree(roots)).order_by("run_id", "-seq")
+
+
+def consumed_signals(roots: Sequence[UUID]) -> QuerySet[Signal]:
+    return Signal.objects.filter(run_id__in=_tree(roots), consumed_at__isnull=False)
+
+
+def settled_asks(roots: Sequence[UUID]) -> QuerySet[Ask]:
+    return Ask.objects.filter(asker_id__in=_tree(roots), outcome__isnull=False)
+
+
+def frames(roots: Sequence[UUID]) -> QuerySet[StreamFrame]:
+    """All of a pruned tree's, else all but the last one: a retry numbers on from that."""
+    later = StreamFrame.objects.filter(tree_id=OuterRef("tree_id"), seq__gt=OuterRef("seq"))
+    end = JournalEntry.objects.filter(run_id=OuterRef("tree_id"), seq=OuterRef("tree__next_seq") - 1)
+    return StreamFrame.objects.filter(Exists(later) | ~Exists(end), tree_id__in=roots).order_by("tree_id", "seq")
+
+
+def archives(roots: Sequence[UUID]) -> QuerySet[Run]:
+    return Run.objects.filter(id__in=roots, archive__isnull=False)
+
+
+def _tree(roots: Sequence[UUID]) -> list[UUID]:
+    return [*roots, *Run.objects.filter(root_id__in=roots).values_list("id", flat=True)]
+
+
+def prune_trees(roots: Sequence[UUID], rows: Rows, older_than_s: float) -> int:
+    """Delete at most ROWS of these rows, of trees that are still ended; returns how many. Call it until that is 0."""
+    if not rows(roots).exists():  # most trees were pruned before: they are not locked for nothing
+        return 0
+    with transaction.atomic():
+        held = _hold(roots, older_than_s)
+        found = list(rows(held).values_list("pk", flat=True)[:ROWS]) if held else []
+        return _delete(rows(held).model._default_manager.filter(pk__in=found)) if found else 0
+
+
+def forget_archives(roots: Sequence[UUID], older_than_s: float) -> int:
+    """Their bodies are nobody's then, and go with the blobs."""
+    if not archives(roots).exists():
+        return 0
+    with transaction.atomic():
+        return archives(_hold(roots, older_than_s)).update(archive=None)
+
+
+def _hold(roots: Sequence[UUID], older_than_s: float) -> list[UUID]:
+    """Lock the roots, in the order of their ids, and leave out what has come to life since: whoever brings a run back
+    has to lock it."""
+    locked = Run.objects.select_for_update().filter(id__in=roots).order_by("id")
+    ids = list(locked.values_list("id", flat=True))
+    return list(Run.objects.filter(_ended(older_than_s), id__in=ids).values_list("id", flat=True))
+
+
+# -------------------------------------------------------------------------------------- generations that are over
+
+
+def long_lived() -> Iterator[list[UUID]]:
+    """Runs that have begun anew, whatever their status, in batches."""
+    last: UUID | None = None
+    while True:
+        rows = Run.objects.filter(generation__gt=0).order_by("id")
+        ids = list((rows if last is None else rows.filter(id__gt=last)).values_list("id", flat=True)[:TREES])
+        if not ids:
+            return
+        last = ids[-1]
+        yield ids
+
+
+def old_generations(run_ids: Sequence[UUID], older_than_s: float) -> QuerySet[JournalEntry]:
+    """Rows that no replay reads any more."""
+    return JournalEntry.objects.filter(
+        run_id__in=run_ids, generation__lt=F("run__generation"), finished_at__lt=clock.after(-older_than_s)
+    )
+
+
+def prune_generations(run_ids: Sequence[UUID], older_than_s: float) -> int:
+    """Delete at most ROWS of them; returns how many. Nobody writes to a generation that is over."""
+    with transaction.atomic():
+        found = list(old_generations(run_ids, older_than_s).values_list("pk", flat=True)[:ROWS])
+        return _delete(JournalEntry.objects.filter(pk__in=found))
+
+
+# ------------------------------------------------------------------------------------------------- bodies
+
+
+def unreferenced_blobs() -> set[str]:
+    """Bodies that no row names, older than a day. One pass over the journal."""
+    left = set(Blob.objects.filter(created_at__lt=clock.after(-BLOB_AGE_S)).values_list("id", flat=True).iterator())
+    if left:
+        for named in _references():
+            left.difference_update(named)
+    return left
+
+
+def _references() -> Iterator[Iterable[str]]:
+    rows = JournalEntry.objects.order_by()
+    for name in ("request", "result"):
+        big = rows.filter(**{f"{name}__has_key": BLOB_KEY})
+        yield big.annotate(blob=KT(f"{name}__{BLOB_KEY}")).values_list("blob", flat=True).iterator()
+    specs = rows.filter(kind="run.started").annotate(spec=KT("result__spec"))
+    yield specs.values_list("spec", flat=True).distinct().iterator()
+    for digests in rows.filter(digests__isnull=False).values_list("digests", flat=True).iterator():
+        yield [value for value in (digests or {}).values() if isinstance(value, str)]
+    yield Run.objects.filter(archive__isnull=False).order_by().values_list("archive_id", flat=True).iterator()
+
+
+def prune_blobs(ids: Sequence[str]) -> int:
+    """Delete those that nobody has stored again meanwhile; returns how many. Give it at most some hundreds."""
+    old = Blob.objects.filter(id__in=ids, created_at__lt=clock.after(-BLOB_AGE_S))
+    return _delete(old)
+
+
+# ------------------------------------------------------------------------------------------------- tickets
+
+
+def expired_tickets() -> QuerySet[Ticket]:
+    return Ticket.objects.filter(expires_at__lte=clock.now())
+
+
+def prune_tickets() -> int:
+    return _delete(expired_tickets())
+
+
+def _delete(rows: QuerySet[Any]) -> int:
+    """In one statement: nothing hangs on these rows, and the ORM would read them all to find that out."""
+    deleted: int = rows._raw_delete(rows.db)
+    return deleted

@@ -1,0 +1,138 @@
+"""A second try, asked for by a person: a failed or blocked run goes on from its journal."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import F
+
+from ravi_django.kernel import IllegalTransitionError
+from ravi_django.models import TERMINAL, JournalEntry, Phase, Run, Status
+from ravi_django.runtime import clock
+from ravi_django.runtime.entries import Entry, journal_row
+from ravi_django.runtime.store.asking import present
+from ravi_django.runtime.store.prune import is_pruned
+from ravi_django.runtime.store.queue import active_root, lock_session
+from ravi_django.runtime.store.touching import RELEASED, lock
+
+EFFECTS = ("llm.call", "tool.call", "ask", "child.spawned")
+NOTES = ("log", "log_once", "now", "history.read")  # they ride on other rows' commits, and cost nothing to make again
+
+
+def retry(run_id: UUID | str) -> Run:
+    """Make a failed or blocked run claimable again: pending, or queued behind its session's active run of the agent.
+
+    What failed it is superseded and made anew; everything else that is recorded stays. The seconds of a `deadline_s`
+    budget count from the run's first start on, from the retry when they had run out by then. Returns the run.
+
+    Raises IllegalTransitionError for a run in another status, a failed child (its parent has read the outcome), a
+    deadline that has passed, and a run whose journal was pruned.
+    """
+    with transaction.atomic():
+        parent_id = Run.objects.values_list("parent_id", flat=True).get(id=run_id)
+        if parent_id is not None:
+            lock([parent_id, UUID(str(run_id))])
+        run: Run = Run.objects.select_for_update().get(id=run_id)
+        now = present()
+        _check(run, now)
+        if run.parent_id is None:
+            lock_session(run)
+        others = run.parent_id is None and active_root(run).exclude(id=run.id).exists()
+        epoch = run.lease_epoch + 1
+        entry = Entry("run.retried", f"@retried.{epoch}", result={"supersedes": _superseded(run)})
+        Run.objects.filter(id=run.id).update(
+            status=Status.QUEUED if others else Status.PENDING,
+            started_at=clock.now() if _spent(run, now) else F("started_at"),
+            lease_epoch=epoch,
+            next_seq=F("next_seq") + 1,
+            **_AFRESH,
+            **RELEASED,
+        )
+        journal_row(
+            entry,
+            run_id=run.id,
+            seq=run.next_seq,
+            generation=run.generation,
+            epoch=epoch,
+            now=clock.now(),
+            start=clock.now(),
+        ).save(force_insert=True)
+        run.refresh_from_db()
+    return run
+
+
+# The archive stays: it is what came before in the stream that now goes on.
+_AFRESH: dict[str, Any] = {
+    "attempts": 0,
+    "crashes": 0,
+    "hints": 0,
+    "hint_after": None,
+    "wake_at": None,
+    "waiting_on": None,
+    "error": None,
+    "finished_at": None,
+    "published_at": None,
+    "cancel_requested_at": None,
+    "cancel_reason": "",
+}
+
+
+def _check(run: Run, now: datetime) -> None:
+    if run.status not in (Status.FAILED, Status.BLOCKED):
+        raise IllegalTransitionError(f"run {run.id} is {run.status}; only a failed or a blocked run can be retried")
+    if run.parent_id is not None:
+        if run.status == Status.FAILED:
+            raise IllegalTransitionError(
+                f"run {run.id} is a child whose parent has read that it failed; retry the root run {run.tree_id}"
+            )
+        if Run.objects.filter(id=run.parent_id, status__in=TERMINAL).exists():
+            raise IllegalTransitionError(f"the parent of run {run.id} has ended; retry the root run {run.tree_id}")
+    if run.deadline is not None and run.deadline <= now:
+        raise IllegalTransitionError(
+            f"the deadline of run {run.id} passed at {run.deadline:%Y-%m-%d %H:%M:%S} UTC; fork it, or submit its "
+            "input again with a later one"
+        )
+    if is_pruned(run):
+        raise IllegalTransitionError(f"the journal of run {run.id} was pruned; submit its input again")
+
+
+def _spent(run: Run, now: datetime) -> bool:
+    seconds = (run.budget or {}).get("deadline_s")
+    return bool(seconds and run.started_at and run.started_at + timedelta(seconds=seconds) <= now)
+
+
+def _superseded(run: Run) -> list[int]:
+    """The rows to set aside: the effects whose error is the run's own, and the notes made because of them.
+
+    An effect that the same code went on to make after the error is a consequence of it. Then nothing is set aside:
+    once the error is gone, the code may ask for another effect there.
+    """
+    failed: list[tuple[int, str]] = []
+    later: list[tuple[int, str, str]] = []
+    rows = JournalEntry.objects.filter(run_id=run.id, generation=run.generation, phase=Phase.RESULT)
+    rows = rows.exclude(path__startswith="@").order_by("-seq")
+    for seq, path, kind, error in rows.values_list("seq", "path", "kind", "error").iterator(chunk_size=200):
+        if kind in EFFECTS and _same(error, run.error):
+            if any(kind not in NOTES and _goes_on(at, path) for _, at, kind in later):
+                break
+            failed.append((seq, path))
+            continue
+        if failed and kind not in NOTES:
+            break
+        later.append((seq, path, kind))
+    notes = [seq for seq, at, kind in later if kind in NOTES and any(seq > s and _goes_on(at, p) for s, p in failed)]
+    return sorted([*(seq for seq, _ in failed), *notes])
+
+
+def _same(error: dict[str, Any] | None, failure: dict[str, Any] | None) -> bool:
+    return bool(error and failure) and all(error.get(key) == failure.get(key) for key in ("type", "message"))
+
+
+def _goes_on(path: str, failed: str) -> bool:
+    """Whether a later call at `path` may be made by the code that saw the call at `failed` fail: in the same scope, or
+    in one around it."""
+    scope = path[: max(path.rfind("."), path.rfind("/")) + 1]
+    return failed.startswith(scope)

@@ -1,0 +1,33 @@
+"""Waking runs, and locking several of them: what every other part of the store builds on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Case, F, Value, When
+
+from ravi_django.models import Run, Status
+
+RELEASED: dict[str, Any] = {"lease_owner": "", "lease_expires_at": None, "for_release": ""}
+
+
+def touch(run_ids: Iterable[UUID]) -> None:
+    """Wake runs, whatever they do: a suspended one becomes pending, any other will not suspend unseeing."""
+    suspended = When(status=Status.SUSPENDED, then=Value(Status.PENDING.value))
+    for run_id in sorted(set(run_ids)):
+        Run.objects.filter(id=run_id).update(
+            wake_seq=F("wake_seq") + 1,
+            wake_at=Case(When(status=Status.SUSPENDED, then=None), default=F("wake_at")),
+            status=Case(suspended, default=F("status")),
+            hints=0,
+            hint_after=None,
+        )
+
+
+def lock(run_ids: Iterable[UUID]) -> None:
+    """Lock several runs, in the order of their ids."""
+    wanted = sorted(set(run_ids))
+    if len(wanted) > 1:
+        list(Run.objects.select_for_update().filter(id__in=wanted).order_by("id").values_list("id"))

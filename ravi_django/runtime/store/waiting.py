@@ -1,0 +1,141 @@
+"""Suspending and waking. A waker touches the run by its id alone; who suspends says which wake-up it has seen.
+
+So no wake-up is lost: either the touch comes first, and the run does not suspend, or it comes after, and the touch
+itself makes the suspended run pending. A status in the waker's condition would skip a row that is being suspended at
+that moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.db import IntegrityError, connection, transaction
+
+from ravi_django.kernel import IllegalTransitionError, LeaseLostError, NotFoundError
+from ravi_django.models import TERMINAL, Ask, HumanRequest, Run, Signal, Status
+from ravi_django.runtime import clock
+from ravi_django.runtime.entries import Entry, NewTurn
+from ravi_django.runtime.store import fence, leases
+from ravi_django.runtime.store.journal import store_big_values
+from ravi_django.runtime.store.leases import Lease
+from ravi_django.runtime.store.touching import RELEASED, touch
+
+
+@dataclass(slots=True)
+class Facts:
+    """What has happened to a run that its journal does not know yet."""
+
+    wake_seq: int = 0  # the wake-ups that these facts include
+    signals: list[tuple[int, str, Any]] = field(default_factory=list)  # unread (id, name, payload), oldest first
+    asks: dict[str, Ask] = field(default_factory=dict)  # of this generation, settled or not, by path
+    requests: dict[tuple[str, int], HumanRequest] = field(default_factory=dict)  # by path and attempt, the latest
+
+
+def load_with_facts(lease: Lease) -> tuple[leases.Loaded, Facts]:
+    """What a lease starts from. A run that nobody has ever woken has no facts to read."""
+    return leases.load(lease), facts(lease) if lease.run.wake_seq else Facts()
+
+
+def facts(lease: Lease) -> Facts:
+    """Read them, the number of the wake-up first: what comes after it is known to be new."""
+    run_id = lease.run_id
+    seen = Run.objects.values_list("wake_seq", flat=True).get(id=run_id)
+    if not seen:
+        return Facts()
+    unread = Signal.objects.filter(run_id=run_id, consumed_at=None).order_by("id")
+    asks = Ask.objects.filter(asker_id=run_id, generation=lease.run.generation)
+    requests = HumanRequest.objects.filter(run_id=run_id, generation=lease.run.generation).order_by("id")
+    return Facts(
+        wake_seq=seen,
+        signals=list(unread.values_list("id", "name", "payload")),
+        asks={ask.path: ask for ask in asks},
+        requests={(request.path, request.attempt): request for request in requests},
+    )
+
+
+def suspend(
+    lease: Lease,
+    entries: Sequence[Entry],
+    turns: Sequence[NewTurn] = (),
+    *,
+    seen: int,
+    waits: list[dict[str, Any]],
+    wake_at: datetime | None,
+) -> tuple[int, Status]:
+    """Give the lease back and wait; pending instead when the run was woken after `seen`, or is to be cancelled.
+
+    Returns the seq of the first row written and the run's status.
+    """
+    store_big_values(entries)
+    with transaction.atomic():
+        first = fence.append(lease, entries, turns)
+        unseen = Run.objects.filter(id=lease.run_id, wake_seq=seen, cancel_requested_at=None)
+        changes = {"waiting_on": waits, "wake_at": wake_at, **RELEASED}
+        if unseen.update(status=Status.SUSPENDED, **changes):
+            return first, Status.SUSPENDED
+        Run.objects.filter(id=lease.run_id).update(status=Status.PENDING, **{**changes, "wake_at": None})
+        return first, Status.PENDING
+
+
+# -------------------------------------------------------------------------------------------------- signals
+
+
+def send_signal(run_id: UUID | str, name: str, payload: Any, key: str = "") -> bool:
+    """Write a signal for a run; False when one with this key is there already. Wakes the run in the same transaction,
+    or, inside a caller's, leaves that to `wake_silent` after the commit: the caller's may be long.
+
+    Raises NotFoundError, and IllegalTransitionError when the run has ended.
+    """
+    inside = connection.in_atomic_block
+    with transaction.atomic():
+        status = Run.objects.filter(id=run_id).values_list("status", flat=True).first()
+        if status is None:
+            raise NotFoundError(f"there is no run {run_id}")
+        if status in TERMINAL:
+            raise IllegalTransitionError(f"run {run_id} is {status} already; nobody would read the signal")
+        row = Signal(run_id=run_id, name=name, payload=payload, key=key, woke=not inside)
+        try:
+            with transaction.atomic():
+                row.save(force_insert=True)
+        except IntegrityError:
+            if key and Signal.objects.filter(run_id=run_id, key=key).exists():
+                return False
+            raise
+        if not inside:
+            touch([row.run_id])
+    return True
+
+
+def wake_silent(run_id: UUID | str) -> None:
+    """Touch a run for signals and answers that were written inside of somebody's transaction; once for all of them."""
+    with transaction.atomic():
+        silent_signals = Signal.objects.filter(run_id=run_id, woke=False).update(woke=True)
+        silent_answers = HumanRequest.objects.filter(run_id=run_id, woke=False).update(woke=True)
+        if silent_signals or silent_answers:
+            touch([UUID(str(run_id))])
+
+
+def silent(limit: int, older_than_s: float = 0.0) -> list[UUID]:
+    """Runs with signals or answers for which nobody has woken them: whoever wrote them died after the commit."""
+    found: list[UUID] = []
+    before = clock.after(-older_than_s)
+    for rows in (
+        Signal.objects.filter(woke=False, created_at__lte=before),
+        HumanRequest.objects.filter(woke=False, answered_at__lte=before),
+    ):
+        found += rows.values_list("run_id", flat=True).distinct()[: max(0, limit - len(found))]
+    return found
+
+
+def consume_signal(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn] = (), *, signal_id: int) -> int:
+    """Append the row of a wait with the signal that ended it, which nobody else can read any more."""
+    store_big_values(entries)
+    with transaction.atomic():
+        first = fence.append(lease, entries, turns)
+        if not Signal.objects.filter(id=signal_id, consumed_at=None).update(consumed_at=clock.now()):
+            raise LeaseLostError(lease.run_id, lease.epoch)
+        return first

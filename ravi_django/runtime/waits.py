@@ -1,0 +1,86 @@
+"""Waiting for a time or a signal: recorded when it is over; until then the run may suspend and be nothing but rows."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from django.utils import timezone
+
+from ravi_django.kernel import InvalidInputError
+from ravi_django.runtime import store
+from ravi_django.runtime.entries import Entry
+from ravi_django.runtime.gate import Wait
+
+if TYPE_CHECKING:
+    from ravi_django.runtime.context import DurableContext
+
+MAX_NAME = 200  # characters of a signal's name
+
+
+async def sleep_until(ctx: DurableContext, when: datetime | timedelta) -> None:
+    """Wait for a time, or for as long as `when` says from now."""
+    effects, path = ctx.effects, ctx._path()
+    if await effects.recall(path, "timer", "", None, None) is not None:
+        return
+    until = fixed_until(ctx, path, "timer", "", when)
+    await effects.wait(Wait("timer", "", lambda: over(ctx, until), until), path)
+    async with effects.performing():
+        await effects.record(Entry("timer", path, result={"until": until.isoformat()}))
+
+
+async def sleep_until_signal(ctx: DurableContext, name: str, until: datetime | timedelta | None) -> Any:
+    """Wait for a signal of this name; one that came before is taken. Returns its payload, `{}` when it had none, and
+    None when `until` came first."""
+    check_name(name)
+    effects, path = ctx.effects, ctx._path()
+    row = await effects.recall(path, "signal", name, None, None)
+    if row is not None:
+        return row.result.get("payload")
+    deadline = None if until is None else fixed_until(ctx, path, "signal", name, until)
+
+    def met() -> Any:
+        return effects.take_signal(name) or (deadline is not None and over(ctx, deadline))
+
+    found = await effects.wait(Wait("signal", name, lambda: met() or None, deadline), path)
+    async with effects.performing():
+        if found is True:
+            await effects.record(Entry("signal", path, name, result={"timed_out": True}))
+            return None
+        signal_id, payload = found
+        payload = {} if payload is None else payload
+        entry = Entry("signal", path, name, result={"payload": payload})
+        await effects.record(entry, partial(store.consume_signal, signal_id=signal_id))
+    return payload
+
+
+def over(ctx: DurableContext, until: datetime) -> bool | None:
+    return True if ctx.effects.present() >= until else None
+
+
+def fixed_until(ctx: DurableContext, path: str, kind: str, name: str, when: datetime | timedelta) -> datetime:
+    """The end of a wait, as it was first said: "in an hour" is not an hour after each replay."""
+    begun = ctx.effects.journal.started(path)
+    if begun is not None and begun.request:
+        return datetime.fromisoformat(begun.request["until"])
+    until = moment(ctx, when)
+    ctx.effects.note_once(Entry(kind, path, name, phase="started", request={"until": until.isoformat()}))
+    return until
+
+
+def moment(ctx: DurableContext, when: datetime | timedelta | float) -> datetime:
+    """A time or a duration (seconds, when it is a number) as a time in UTC. Raises InvalidInputError."""
+    if isinstance(when, timedelta):
+        return ctx.effects.present() + when
+    if isinstance(when, datetime):
+        aware = when if timezone.is_aware(when) else timezone.make_aware(when, timezone.get_default_timezone())
+        return aware.astimezone(UTC)
+    if isinstance(when, int | float) and not isinstance(when, bool):
+        return ctx.effects.present() + timedelta(seconds=when)
+    raise InvalidInputError(f"a time is a datetime or a timedelta, not {when!r}", field="when")
+
+
+def check_name(name: Any) -> None:
+    if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME or "\0" in name:
+        raise InvalidInputError(f"a signal's name has 1 to {MAX_NAME} characters, not {name!r}", field="name")

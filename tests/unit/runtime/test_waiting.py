@@ -1,0 +1,216 @@
+"""Waiting: a suspended run is rows and nothing else, and goes on where it was."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from ravi_django import signal
+from ravi_django.models import Run, Signal, Status
+from ravi_django.runtime import store
+from ravi_django.testing import FakeClock, journal_of
+from tests.support.runs import code, drive, make_run, take_over
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def clock():
+    with FakeClock() as clock:
+        yield clock
+
+
+@pytest.mark.sqlite
+def test_a_signal_that_came_before_the_wait_is_kept(step):
+    async def story(ctx, inbox):
+        await ctx.tool("step", n=1)
+        return await ctx.sleep_until_signal("go")
+
+    code(story, tools=[step])
+    run = make_run()
+    signal(run.id, "go", {"to": "Paris"})
+
+    run = drive(run)
+
+    assert (run.status, run.output) == (Status.COMPLETED, '{"to":"Paris"}')
+    assert Signal.objects.filter(consumed_at=None).count() == 0
+
+
+@pytest.mark.sqlite
+def test_a_run_that_waits_for_a_signal_suspends_and_goes_on_with_it():
+    async def story(ctx, inbox):
+        first = await ctx.sleep_until_signal("go")
+        second = await ctx.sleep_until_signal("go")
+        return [first, second]
+
+    code(story)
+    run = drive(make_run())
+    assert (run.status, run.lease_owner) == (Status.SUSPENDED, "")
+    assert run.waiting_on == [{"kind": "signal", "name": "go", "until": None}]
+
+    signal(run.id, "other", 0)
+    run = drive(run)
+    assert run.status == Status.SUSPENDED
+    signal(run.id, "go", 1)
+    run = drive(run)
+    assert run.status == Status.SUSPENDED
+    signal(run.id, "go", 2)
+    run = drive(run)
+
+    assert (run.status, run.output) == (Status.COMPLETED, "[1,2]")
+    assert [entry.seq for entry in journal_of(run)] == list(range(1, run.next_seq))
+
+
+@pytest.mark.sqlite
+def test_a_timer_wakes_the_run_and_is_not_set_anew_by_a_replay(clock):
+    async def story(ctx, inbox):
+        await ctx.sleep_until(timedelta(hours=1))
+        return "slept"
+
+    code(story)
+    run = drive(make_run())
+    assert (run.status, run.wake_at) == (Status.SUSPENDED, clock.now + timedelta(hours=1))
+
+    clock.advance(1800)
+    signal(run.id, "hurry")
+    due = run.wake_at
+    run = drive(run)
+    assert (run.status, run.wake_at) == (Status.SUSPENDED, due)
+    assert store.claim(run.id, "w") is None
+    clock.advance(1800)
+    run = drive(run)
+
+    assert (run.status, run.output) == (Status.COMPLETED, "slept")
+
+
+@pytest.mark.parametrize("comes", [True, False])
+def test_a_signal_or_a_deadline(clock, comes):
+    async def story(ctx, inbox):
+        return {"got": await ctx.sleep_until_signal("go", until=timedelta(minutes=5))}
+
+    code(story)
+    run = drive(make_run())
+
+    if comes:
+        signal(run.id, "go", "early")
+    else:
+        clock.advance(301)
+    run = drive(run)
+
+    assert run.output == ('{"got":"early"}' if comes else '{"got":null}')
+
+
+def test_other_effects_finish_before_the_run_suspends(step):
+    async def story(ctx, inbox):
+        async def work():
+            return [(await ctx.tool("step", n=n)).text for n in range(3)]
+
+        done, told = await asyncio.gather(work(), ctx.sleep_until_signal("go"))
+        return [*done, told]
+
+    code(story, tools=[step])
+
+    run = drive(make_run())
+
+    assert run.status == Status.SUSPENDED
+    assert [entry.kind for entry in journal_of(run)].count("tool.call") == 3
+    signal(run.id, "go", "x")
+    run = drive(run)
+    assert run.status == Status.COMPLETED
+    assert [entry.kind for entry in journal_of(run)].count("tool.call") == 3
+
+
+def test_the_set_of_waits_is_shown_and_any_one_wakes(clock):
+    async def story(ctx, inbox):
+        waits = [asyncio.ensure_future(ctx.sleep_until_signal(name)) for name in ("a", "b")]
+        timer = asyncio.ensure_future(ctx.sleep_until(timedelta(minutes=1)))
+        done, left = await asyncio.wait([*waits, timer], return_when=asyncio.FIRST_COMPLETED)
+        for task in left:
+            task.cancel()
+        return [task.result() for task in done]
+
+    code(story)
+    run = drive(make_run())
+    assert [wait["kind"] for wait in run.waiting_on] == ["signal", "signal", "timer"]
+
+    signal(run.id, "b", "second")
+    run = drive(run)
+
+    assert run.output == '["second"]'
+
+
+@pytest.mark.parametrize("dies", [1, 2, 3, "end"])
+@pytest.mark.parametrize("written", [True, False])
+def test_a_worker_that_dies_anywhere_loses_no_signal_and_reads_none_twice(clock, step, dies, written):
+    async def story(ctx, inbox):
+        found = []
+        for _ in range(3):
+            found.append(await ctx.sleep_until_signal("go"))
+        return found
+
+    code(story)
+    run = make_run()
+    for n in range(3):
+        signal(run.id, "go", n)
+
+    drive(run, dies=dies, written=written)
+    run = take_over(clock, run)
+
+    assert (run.status, run.output) == (Status.COMPLETED, "[0,1,2]")
+
+
+def test_two_waits_for_one_name_take_one_signal_each(step):
+    async def story(ctx, inbox):
+        return await asyncio.gather(*(ctx.sleep_until_signal("go") for _ in range(2)))
+
+    code(story)
+    run = drive(make_run())
+    signal(run.id, "go", 1)
+    run = drive(run)
+    assert run.status == Status.SUSPENDED
+    signal(run.id, "go", 2)
+    run = drive(run)
+
+    assert run.output == "[1,2]"
+
+
+def test_a_signal_with_a_key_is_sent_once():
+    run = make_run()
+
+    assert [signal(run.id, "go", n, key="order-7") for n in range(2)] == [True, False]
+
+    assert Signal.objects.get().payload == 0
+
+
+def test_a_race_that_was_won_once_is_won_the_same_way_after_the_loser_has_come_too(clock, step):
+    async def story(ctx, inbox):
+        waits = [asyncio.ensure_future(ctx.sleep_until_signal(name)) for name in ("a", "b")]
+        done, left = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for task in left:
+            task.cancel()
+        await ctx.tool("step", n=1)
+        return [task.result() for task in done]
+
+    code(story, tools=[step])
+    run = make_run()
+    signal(run.id, "b", "b")
+    drive(run, dies=2, written=True)  # the wait for b is recorded, and the step
+    signal(run.id, "a", "a")
+
+    run = take_over(clock, run)
+
+    assert (run.status, run.output) == (Status.COMPLETED, '["b"]')
+
+
+def test_a_suspended_run_keeps_no_lease_and_leaves_no_active_run(step):
+    async def story(ctx, inbox):
+        await ctx.sleep_until_signal("go")
+
+    code(story)
+
+    run = drive(make_run())
+
+    row = Run.objects.get(id=run.id)
+    assert (row.lease_owner, row.lease_expires_at, row.wake_at) == ("", None, None)
