@@ -160,6 +160,18 @@ def externalize(entry: Entry) -> list[Blob]:
     return blobs
 
 
+def fits_in_row(entry: Entry) -> bool:
+    """Whether no value is too big for a row: then `externalize` has nothing to do, and they are encoded for good."""
+    limit = int(conf.INLINE_BYTES)
+    for name in ("request", "result"):
+        if (value := getattr(entry, name)) is not None:
+            body = encode(value)
+            if len(body) > limit:
+                return False
+            entry.stored[name] = body.decode()
+    return True
+
+
 def stored_text(entry: Entry, name: str) -> str | None:
     """JSON text of the entry's request or result; None stays NULL."""
     return entry.stored.get(name) or dumps(getattr(entry, name))

@@ -27,6 +27,7 @@ from ravi_django.runtime.store.asking import (
 )
 from ravi_django.runtime.store.claims import claim, claim_many, claim_next
 from ravi_django.runtime.store.control import request_cancel, resume
+from ravi_django.runtime.store.fence import append_statement
 from ravi_django.runtime.store.fork import fork
 from ravi_django.runtime.store.generations import continue_as_new
 from ravi_django.runtime.store.journal import Unseen, already_appended, append, block, finish, requeue, save_blobs
@@ -80,6 +81,7 @@ __all__ = [
     "already_appended",
     "answer_request",
     "append",
+    "append_statement",
     "block",
     "claim",
     "claim_many",

@@ -20,9 +20,10 @@ from ravi_django.conf import conf
 from ravi_django.kernel import LeaseLostError
 from ravi_django.models import JournalEntry, Run, Session, Turn
 from ravi_django.runtime import clock
-from ravi_django.runtime.entries import SCHEMA, Entry, NewTurn, dumps, journal_row, stored_text
+from ravi_django.runtime.entries import SCHEMA, Entry, NewTurn, dumps, fits_in_row, journal_row, stored_text
 from ravi_django.runtime.store.postgres import as_text, cast
 from ravi_django.runtime.store.postgres import execute as _execute
+from ravi_django.runtime.wire import Statement
 
 if TYPE_CHECKING:
     from ravi_django.runtime.store.leases import Lease
@@ -56,6 +57,19 @@ def append(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn]) -> 
         return _append_postgres(lease, entries, turns)
     with transaction.atomic():
         return _append_by_orm(lease, entries, turns)
+
+
+def append_statement(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn]) -> Statement | None:
+    """The append as the one statement that it is, for a connection that waits for nothing; None where it is more."""
+    if not _in_one_statement(entries, turns) or not all(map(fits_in_row, entries)):
+        return None
+
+    def answer(value: bytes | None) -> int:
+        if value is None:
+            raise LeaseLostError(lease.run_id, lease.epoch)
+        return int(value)
+
+    return Statement(*_bound(lease, entries, turns), answer)
 
 
 def append_in_transaction(
@@ -168,6 +182,20 @@ def _append_postgres(
     changes: dict[str, Any] | None = None,
     seen: int | None = None,
 ) -> int:
+    rows = _execute(*_bound(lease, entries, turns, changes, seen))
+    if not rows:
+        raise LeaseLostError(lease.run_id, lease.epoch)
+    return int(rows[0][0])
+
+
+def _bound(
+    lease: Lease,
+    entries: Sequence[Entry],
+    turns: Sequence[NewTurn],
+    changes: dict[str, Any] | None = None,
+    seen: int | None = None,
+) -> tuple[str, list[str | None]]:
+    """The statement and its parameters."""
     tokens_in, cached, tokens_out, reasoning, cost, unknown = sums(entries)
     effect = any(entry.is_effect for entry in entries)
     # Everything goes as text: parameters of one type keep one prepared statement.
@@ -200,10 +228,7 @@ def _append_postgres(
                 dumps(turn.message.to_json()["content"]),
                 turn.message.name or "",
             ]
-    rows = _execute(_statement(len(entries), len(turns), _shape(changes or {}), seen is not None), params)
-    if not rows:
-        raise LeaseLostError(lease.run_id, lease.epoch)
-    return int(rows[0][0])
+    return _statement(len(entries), len(turns), _shape(changes or {}), seen is not None), params
 
 
 def _change_params(changes: dict[str, Any] | None, effect: bool) -> list[str | None]:
