@@ -1,12 +1,14 @@
 """The agents that are measured. The app's autodiscovery registers them in the worker processes too."""
 
+import asyncio
 import os
+import time
 
 from ravi_django import register, tool
 from ravi_django.agents import CompactionPipeline, ReActAgent
 from ravi_django.agents.context import ContextConfig, DjangoHistoryProvider
 from ravi_django.integrations.llm import LLMFactory
-from ravi_django.kernel import ToolUseBlock, Usage
+from ravi_django.kernel import AgentId, ChatPayload, Message, RunContext, ToolUseBlock, Usage
 from ravi_django.testing import ScriptedModel
 
 ANSWER = "Done: all the numbers have been added, one after the other."
@@ -49,3 +51,40 @@ if not os.environ.get("BENCH_SCRIPTED_ALONE"):  # a worker imports the model lib
     model = LLMFactory("openai/bench", api_key="sk-of-the-bench-server", api_base=MODEL_URL, timeout=60).build()
     register(answering_agent("bench-litellm", model))
 instant = register(answering_agent("bench-instant", ScriptedModel(ANSWER, chunk="words", record=False)))
+
+
+class Waiter:
+    """Makes as many calls as its message says, waits for the signal "go", and says when it went on."""
+
+    id = AgentId("test", "bench-waiter")
+    tools = (add,)
+
+    async def run(self, ctx: RunContext, inbox: list[Message]) -> str:
+        payload = inbox[0].payload
+        assert isinstance(payload, ChatPayload)
+        for number in range(int(payload.message.text)):
+            await ctx.tool("add", a=1, b=number)
+        await ctx.sleep_until_signal("go")
+        return str(time.time())
+
+
+@tool(timeout=600)
+async def hold() -> str:
+    """Hold."""
+    await asyncio.sleep(600)
+    return "held"
+
+
+class Holder:
+    """Is in the middle of a call for as long as anybody lets it."""
+
+    id = AgentId("test", "bench-holder")
+
+    tools = (hold,)
+
+    async def run(self, ctx: RunContext, inbox: list[Message]) -> str:
+        return (await ctx.tool("hold")).text
+
+
+register(Waiter())
+register(Holder())

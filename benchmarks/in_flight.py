@@ -124,9 +124,9 @@ def _cpu(process: psutil.Process) -> float:
 
 
 @contextmanager
-def ready_worker(stack: Stack, agents: list[str], **env: str) -> Iterator[Child]:
+def ready_worker(stack: Stack, agents: list[str], name: str = "worker", **env: str) -> Iterator[Child]:
     """A worker that has driven a run of each agent."""
-    with worker(stack, **env) as child:
+    with worker(stack, name, **env) as child:
         require(WorkerProcess.objects.exists, child, "sign on")
         for agent in agents:
             _wait(child, [submit(agent, PROMPT).id])

@@ -31,10 +31,19 @@ class Plan:
     stored: dict[int, int]  # turns: runs whose bytes are counted
     in_flight: int  # runs at once
     first_tokens: int  # runs one after another
+    wake_ups: int  # signals one after another
+    suspended: int  # runs that wait beside a sweep
 
 
-FULL = Plan(repetitions={10: 40, 50: 15, 200: 7}, stored={10: 120, 200: 8}, in_flight=500, first_tokens=60)
-QUICK = Plan(repetitions={3: 2, 6: 2}, stored={3: 3, 6: 3}, in_flight=8, first_tokens=3)
+FULL = Plan(
+    repetitions={10: 40, 50: 15, 200: 7},
+    stored={10: 120, 200: 8},
+    in_flight=500,
+    first_tokens=60,
+    wake_ups=60,
+    suspended=100_000,
+)
+QUICK = Plan(repetitions={3: 2, 6: 2}, stored={3: 3, 6: 3}, in_flight=8, first_tokens=3, wake_ups=3, suspended=500)
 
 
 def steps(stack: Stack, plan: Plan) -> list[Figure]:
@@ -63,11 +72,18 @@ def first_token(stack: Stack, plan: Plan) -> list[Figure]:
     return first_token.measure(stack, plan.first_tokens)
 
 
+def durability(stack: Stack, plan: Plan) -> list[Figure]:
+    from benchmarks import durability
+
+    return durability.measure(stack, samples=plan.wake_ups, many=plan.suspended)
+
+
 BENCHMARKS: dict[str, Callable[[Stack, Plan], list[Figure]]] = {
     "steps": steps,
     "storage": storage,
     "in_flight": in_flight,
     "first_token": first_token,
+    "durability": durability,
 }
 
 

@@ -1,5 +1,6 @@
 """The demo site with the benchmarks' agents beside its own, and limits that a run of 200 turns fits in."""
 
+import os
 from typing import Any
 
 from project.settings import *  # noqa: F403
@@ -9,3 +10,8 @@ from project.settings import RAVI as DEMO_RAVI
 INSTALLED_APPS = [*DEMO_APPS, "benchmarks"]
 
 RAVI: dict[str, Any] = {**DEMO_RAVI, "MAX_TOOL_CALLS": 10_000}
+RAVI |= {
+    name: float(os.environ[f"BENCH_{name}"])
+    for name in ("LEASE_S", "HEARTBEAT_S", "SWEEP_S")
+    if f"BENCH_{name}" in os.environ
+}

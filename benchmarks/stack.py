@@ -61,11 +61,11 @@ def set_up_site() -> None:
 
 
 @contextmanager
-def worker(stack: Stack, **env: str) -> Iterator[Child]:
+def worker(stack: Stack, name: str = "worker", **env: str) -> Iterator[Child]:
     """A Celery worker as CONTRACT says to start one, warm: its engine and its model library are there."""
     options = ("-P", "threads", "-c", "200", "--without-gossip", "--without-mingle", "--loglevel", "WARNING")
     child = stack.child(
-        "worker",
+        name,
         *("-m", "celery", "-A", "project", "worker", *options),
         **{"DATABASE_URL": f"{stack.database_url}?application_name={WORKER_NAME}", **env},
     )

@@ -16,6 +16,9 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]
     given = getattr(settings, "RAVI", None) or {}
     if not isinstance(given, dict):
         return [Error("RAVI must be a dict.", hint='RAVI = {"LEASE_S": 30}', id="ravi.E001")]
+    from ravi_django.kernel import InvalidInputError
+    from ravi_django.runtime.prune import retention  # needs the models, which are not loaded when this module is
+
     found: list[CheckMessage] = [
         Error(f"RAVI has an unknown key {key!r}.", hint=f"Known keys: {', '.join(sorted(DEFAULTS))}.", id="ravi.E002")
         for key in sorted(set(given) - set(DEFAULTS))
@@ -24,6 +27,11 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]
         found.append(Error(f"RAVI['ENGINE'] is {conf.ENGINE!r}.", hint='Use "celery" or "inline".', id="ravi.E003"))
     if conf.REPLAY not in ("lenient", "strict"):
         found.append(Error(f"RAVI['REPLAY'] is {conf.REPLAY!r}.", hint='Use "lenient" or "strict".', id="ravi.E004"))
+    try:
+        retention()
+    except InvalidInputError as error:
+        hint = 'RETENTION = 90, or {"journal": 90, "streams": 7}: days; None keeps everything.'
+        found.append(Error(f"RAVI: {error}.", hint=hint, id="ravi.E006"))
     if conf.HEARTBEAT_S * 2 > conf.LEASE_S:
         found.append(
             Error(

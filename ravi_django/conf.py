@@ -44,6 +44,8 @@ DEFAULTS: dict[str, Any] = {
     # --- REST: dotted paths of DRF authentication classes; None is token (when installed) and session
     "API_AUTHENTICATION": None,
     "TICKET_S": 60,
+    # --- what `ravi_prune` removes: None keeps everything; days, or {"journal": days, "streams": days}
+    "RETENTION": None,
 }
 
 

@@ -6,7 +6,7 @@ from ravi_django.api.agents import AgentsView, AgentView
 from ravi_django.api.events import EventsView
 from ravi_django.api.health import HealthView
 from ravi_django.api.nothing import NothingView
-from ravi_django.api.runs import CancelView, JournalView, RunsView, RunView, TreeView
+from ravi_django.api.runs import CancelView, ForkView, JournalView, RetryView, RunsView, RunView, SignalsView, TreeView
 from ravi_django.api.schema import SchemaView
 from ravi_django.api.sessions import MessagesView, SessionsView, SessionView
 from ravi_django.api.tickets import TicketsView
@@ -23,6 +23,9 @@ urlpatterns = [
     path("runs/<uuid:id>/tree/", TreeView.as_view(), name="run-tree"),
     path("runs/<uuid:id>/events/", EventsView.as_view(), name="run-events"),
     path("runs/<uuid:id>/cancel/", CancelView.as_view(), name="run-cancel"),
+    path("runs/<uuid:id>/retry/", RetryView.as_view(), name="run-retry"),
+    path("runs/<uuid:id>/fork/", ForkView.as_view(), name="run-fork"),
+    path("runs/<uuid:id>/signals/", SignalsView.as_view(), name="run-signals"),
     path("sessions/", SessionsView.as_view(), name="sessions"),
     path("sessions/<uuid:id>/", SessionView.as_view(), name="session"),
     path("sessions/<uuid:id>/messages/", MessagesView.as_view(), name="session-messages"),

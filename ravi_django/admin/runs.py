@@ -206,7 +206,7 @@ def _facts(run: Run) -> list[tuple[str, Any]]:
         ("Deadline", run.deadline),
         ("Budget", show.as_text(run.budget)),
         ("Metadata", show.as_text(run.metadata)),
-        ("Waits for", show.as_text(run.waiting_on)),
+        ("Waits for", show.as_text(run.waiting_on if run.waits_for else None)),
         ("Not before", run.wake_at),
         (
             "Cancellation asked for",

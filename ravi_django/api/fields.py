@@ -37,6 +37,15 @@ class TextField(serializers.CharField):
         return str(super().to_internal_value(data))
 
 
+class NumberField(serializers.IntegerField):
+    """A whole number as JSON has it."""
+
+    def to_internal_value(self, data: Any) -> int:
+        if isinstance(data, bool) or not isinstance(data, int):
+            self.fail("invalid")
+        return data
+
+
 class IdField(serializers.UUIDField):
     def to_internal_value(self, data: Any) -> UUID:
         if not isinstance(data, str):

@@ -1,4 +1,4 @@
-"""Runs: submit, list, read, look into, cancel."""
+"""Runs: submit, list, read, look into, cancel, retry, fork, signal."""
 
 from __future__ import annotations
 
@@ -20,6 +20,9 @@ from ravi_django.kernel import AgentId, InvalidInputError
 from ravi_django.models import Run, Status
 from ravi_django.runtime.cancel import cancel
 from ravi_django.runtime.entries import internalize
+from ravi_django.runtime.fork import fork
+from ravi_django.runtime.retry import retry
+from ravi_django.runtime.signals import signal
 from ravi_django.runtime.submit import submit_once
 
 FILTERS = [
@@ -107,6 +110,63 @@ class CancelView(ApiView):
         cancel(run.id, given.validated_data.get("reason") or f"cancelled by {request.user}")
         run.refresh_from_db()
         return Response(serializers.RunSerializer(run).data, status=status.HTTP_202_ACCEPTED)
+
+
+class RetryView(ApiView):
+    @documented(
+        "runs_retry",
+        request=serializers.EmptySerializer,
+        ok={202: serializers.RunSerializer},
+        errors=[400, 403, 404, 409, 413, 415],
+    )
+    def post(self, request: Any, id: UUID) -> Response:
+        """Let a failed or blocked run go on.
+
+        What it has recorded stays, what failed it is made anew. 409 in any other state, for a child that failed, after
+        the run's deadline, and when its journal was pruned.
+        """
+        serializers.EmptySerializer(data=request.data).is_valid(raise_exception=True)
+        run = retry(find_run(request, id).id)
+        return Response(serializers.RunSerializer(run).data, status=status.HTTP_202_ACCEPTED)
+
+
+class ForkView(ApiView):
+    @documented(
+        "runs_fork",
+        request=serializers.ForkSerializer,
+        ok={201: serializers.RunSerializer},
+        errors=[400, 403, 404, 409, 413, 415],
+    )
+    def post(self, request: Any, id: UUID) -> Response:
+        """Start a new run, in a new session, that shares this one's past and goes its own way from there.
+
+        409 when the journal was pruned.
+        """
+        source = find_run(request, id)
+        given = serializers.ForkSerializer(data=request.data)
+        given.is_valid(raise_exception=True)
+        require_runnable(source.agent)
+        run = fork(source.id, given.validated_data["after_seq"])
+        return Response(serializers.RunSerializer(run).data, status=status.HTTP_201_CREATED)
+
+
+class SignalsView(ApiView):
+    @documented(
+        "runs_signal",
+        request=serializers.SignalSerializer,
+        ok={202: serializers.RunSerializer},
+        errors=[400, 403, 404, 409, 413, 415],
+    )
+    def post(self, request: Any, id: UUID) -> Response:
+        """Send the run a signal: what its agent waits for by name, now or later.
+
+        409 when the run has ended.
+        """
+        found = find_run(request, id)
+        given = serializers.SignalSerializer(data=request.data)
+        given.is_valid(raise_exception=True)
+        signal(found.id, given.validated_data["name"], given.validated_data["payload"])
+        return Response(serializers.RunSerializer(find_run(request, id)).data, status=status.HTTP_202_ACCEPTED)
 
 
 def _filters(given: Any) -> dict[str, Any]:

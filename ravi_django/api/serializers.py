@@ -12,6 +12,7 @@ from ravi_django.api.fields import (
     BudgetField,
     IdField,
     InputField,
+    NumberField,
     PriorityField,
     StrictSerializer,
     TextField,
@@ -86,7 +87,7 @@ class RunSerializer(Shown[Any]):
             "parent": _text(run.parent_id),
             "root": str(run.tree_id),
             "depth": run.depth,
-            "waiting_on": run.waiting_on,
+            "waiting_on": run.waits_for,
             "priority": self.fields["priority"].to_representation(run.priority),
             "metadata": run.metadata,
             "attempts": 0 if run.started_at is None else run.attempts + 1,
@@ -120,6 +121,17 @@ class RunRequestSerializer(StrictSerializer):
 
 class CancelSerializer(StrictSerializer):
     reason = TextField(required=False, max_length=200, help_text="Shown as the run's error message")
+
+
+class ForkSerializer(StrictSerializer):
+    after_seq = NumberField(
+        min_value=1, help_text="An entry of the journal; the shared past ends there, or before it where nothing is open"
+    )
+
+
+class SignalSerializer(StrictSerializer):
+    name = TextField(max_length=200)
+    payload = serializers.JSONField(required=False, allow_null=True, default=None)
 
 
 class EntryUsageSerializer(UsageSerializer):

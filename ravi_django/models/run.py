@@ -45,7 +45,7 @@ class Run(Owned):
     deadline = models.DateTimeField(null=True, blank=True)
     output = models.TextField(null=True, blank=True)  # noqa: DJ001 - null until completed, "" is an answer
     error = models.JSONField(null=True, blank=True, help_text="type, message, and a diff when blocked")
-    waiting_on = models.JSONField(null=True, blank=True)
+    waiting_on = models.JSONField(null=True, blank=True)  # the waits of the last suspension; any one wakes
 
     idempotency_scope = models.CharField(  # noqa: DJ001 - unique among those that have one
         max_length=64, null=True, unique=True, editable=False, help_text="Hash of user, agent and key"
@@ -135,6 +135,11 @@ class Run(Owned):
     def tree_id(self) -> Any:
         """The id of the root of this run's tree: its own at the root."""
         return self.root_id or self.id
+
+    @property
+    def waits_for(self) -> dict[str, Any] | None:
+        """What a suspended run waits for: the first of its waits, as {kind, id or name, until}."""
+        return self.waiting_on[0] if self.waiting_on and self.status == Status.SUSPENDED else None
 
     @property
     def is_terminal(self) -> bool:

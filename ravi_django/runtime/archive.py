@@ -11,6 +11,7 @@ from ravi_django.models import Blob
 from ravi_django.runtime import store
 from ravi_django.runtime.buffer import EventBuffer
 from ravi_django.runtime.entries import make_blob
+from ravi_django.runtime.events import archived
 from ravi_django.runtime.frames import collapse
 
 PAGE = 5000  # frames read at a time
@@ -41,6 +42,8 @@ def _rest(buffer: EventBuffer, tree: str, frames: list[dict[str, Any]]) -> list[
     while page and len(page) == PAGE:
         page = buffer.read(tree, frames[-1]["seq"], PAGE)
         frames += page or []
+    if frames and frames[0]["seq"] > 1:  # the buffer has lost what came before a retry
+        frames = [*(frame for frame in archived(tree) if frame["seq"] < frames[0]["seq"]), *frames]
     return frames
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
@@ -12,13 +13,15 @@ from ravi_django.models import Blob
 from ravi_django.runtime import store
 from ravi_django.runtime.database import DatabaseThreads
 
-_kept: OrderedDict[str, None] = OrderedDict()  # digests that this process has stored
+_kept: OrderedDict[str, float] = OrderedDict()  # digests that this process has stored, and when
 _MOST = 10_000
+_TRUSTED_S = 6 * 3600.0  # then they are stored again: the prune takes those that were not for a day
 
 
 async def keep(database: DatabaseThreads, bodies: dict[str, Callable[[], Any]]) -> None:
     """Store what is new; `bodies` maps a digest to a function that gives the JSON value."""
-    new = [digest for digest in bodies if digest not in _kept]
+    now = time.monotonic()
+    new = [digest for digest in bodies if now - _kept.get(digest, -_TRUSTED_S) >= _TRUSTED_S]
     if not new:
         return
     texts = {digest: to_json(bodies[digest](), fallback=str) for digest in new}
@@ -27,7 +30,7 @@ async def keep(database: DatabaseThreads, bodies: dict[str, Callable[[], Any]]) 
         [Blob(id=digest, body=text, encoding="json", size=len(text)) for digest, text in texts.items()],
     )
     for digest in new:
-        _kept[digest] = None
+        _kept[digest] = now
     while len(_kept) > _MOST:
         _kept.popitem(last=False)
 

@@ -93,7 +93,6 @@ class Effects(Gate):
         self.uncertain: dict[str, Entry] = {}  # of those, the ones that a person decides on
         self._given: set[int] = set()  # signals that a wait has taken
         self._refreshing = False
-        journal.on_replayed = self.poke
 
     # ------------------------------------------------------------------------------------------- recall
 

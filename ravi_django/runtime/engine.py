@@ -14,32 +14,25 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import timedelta
-from functools import partial
 from typing import Any
 from uuid import UUID
 
 from django.db import DataError
 
-from ravi_django.agents._task import _task_run_id, _task_turns
 from ravi_django.capabilities.llm import close_clients
 from ravi_django.conf import conf
 from ravi_django.kernel import (
     Agent,
     AgentCrashError,
-    AgentId,
     AgentNotFoundError,
+    DeterminismError,
     HandlerError,
     LeaseLostError,
     Message,
     RunMeta,
-    Supervision,
-    SuspendInterrupt,
 )
-from ravi_django.kernel.supervision import ExecutionBudget, HistoryRetention, Priority
 from ravi_django.models import TERMINAL, Status
-from ravi_django.runtime import bodies, dispatch, frames, paths, settle, store, tool_calls
-from ravi_django.runtime import context as contexts
+from ravi_django.runtime import bodies, dispatch, frames, paths, settle, store
 from ravi_django.runtime.database import DatabaseThreads
 from ravi_django.runtime.effects import Effects
 from ravi_django.runtime.entries import Entry
@@ -51,6 +44,7 @@ from ravi_django.runtime.replay import Journal
 from ravi_django.runtime.rounds import Rounds
 from ravi_django.runtime.settle import Outcome
 from ravi_django.runtime.store import Lease
+from ravi_django.runtime.story import Story
 
 log = logging.getLogger("ravi.engine")
 
@@ -64,8 +58,13 @@ class Active:
 
     lease: Lease
     effects: Effects
-    task: asyncio.Task[Any] | None = None
+    story: Story | None = None  # None while it waits to be driven
     lost: bool = False
+
+    def cancel_task(self) -> None:
+        if self.story is not None:
+            self.story.lost = self.lost
+            self.story.cancel()
 
 
 class Engine:
@@ -120,7 +119,6 @@ class Engine:
         return not (self.draining or self._crashers) and self._driving < conf.MAX_RUNS
 
     async def _drive_lease(self, lease: Lease) -> None:
-        active = None
         try:
             agent, active, rounds = await self._load(lease)
             async with self._alone(active):
@@ -133,9 +131,15 @@ class Engine:
         except Exception:
             log.exception("run %s: could not be driven", lease.run_id, extra={"action": "lease.failed"})
         finally:
-            self.active.pop(lease.run_id, None)
+            self._forget(lease)
             ended, self.settled = self.settled, asyncio.Event()
             ended.set()
+
+    def _forget(self, lease: Lease) -> None:
+        """Renew this lease no more; the same run may be leased here anew by now, and that one stays."""
+        active = self.active.get(lease.run_id)
+        if active is not None and active.lease is lease:
+            del self.active[lease.run_id]
 
     async def _load(self, lease: Lease) -> tuple[Agent, Active, Rounds]:
         """Find the agent, read journal and inbox, and count the run as ours."""
@@ -149,12 +153,15 @@ class Engine:
         try:
             inbox = [(place, Message.model_validate(body)) for place, body in loaded.inbox]
             pinned_spec(agent)
+            journal = Journal(loaded.journal)
+        except DeterminismError as error:
+            raise settle.NotDrivable(error, block=True) from error
         except Exception as error:  # no other try would end otherwise
             raise settle.NotDrivable(HandlerError(error), block=True) from error
         self.publisher.open(lease.run)
         effects = Effects(
             lease,
-            Journal(loaded.journal),
+            journal,
             database=self.database,
             publisher=self.publisher,
             run_sync=self._run_sync,
@@ -203,51 +210,18 @@ class Engine:
 
     async def _run(self, agent: Agent, active: Active, rounds: Rounds) -> Outcome:
         """Run the agent's code from the top to its end, or to what stops it."""
-        effects = active.effects
-        meta = _meta(active.lease, effects)
-        ctx = contexts.DurableContext(agent, effects, meta)
-        children: set[asyncio.Task[Any]] = set()
-        scope = paths.Scope(on_task=lambda task: _keep(children, task))
-
-        async def story() -> Any:
-            contexts._current.set(ctx)
-            _task_run_id.set(ctx.run_id)
-            _task_turns.set([0])
-            return await rounds.drive(agent, ctx, scope)
-
-        active.task = asyncio.create_task(story(), name=f"ravi-run-{active.lease.run_id}")
-        effects.on_stuck = partial(_cancel, active.task)
-        effects.journal.alone = lambda: not children
-        effects.deadline = meta.deadline
+        if active.lost:
+            raise LeaseLostError(active.lease.run_id, active.lease.epoch)
+        story = active.story = Story(agent, active.effects, rounds)
+        story.begin()
         if active.lease.run.cancel_requested_at is not None:
             self.cancel(active, active.lease.run.cancel_reason)
-        alarm = self._set_deadline(active, meta)
+        alarm = self._set_deadline(active, story.meta)
         try:
-            returned = await active.task
-            if effects.stop is not None and (effects.stop.kind != "drain" or effects.unwinding):
-                return Outcome.of_stop(effects.stop, effects)  # the agent's code swallowed the interrupt
-            effects.close()
-            await _end_children(children)
-            effects.journal.check_all_asked()
-            await tool_calls.decide_left(ctx)
-            return Outcome.of_return(ctx, returned)
-        except (Exception, BaseExceptionGroup, SuspendInterrupt, asyncio.CancelledError) as error:
-            return self._outcome_of(active, error)
+            return await story.end()
         finally:
             if alarm is not None:
                 alarm.cancel()
-            effects.close()
-            await _end_children(children)
-
-    def _outcome_of(self, active: Active, error: BaseException) -> Outcome:
-        effects = active.effects
-        if active.lost:
-            raise LeaseLostError(active.lease.run_id, active.lease.epoch)
-        if effects.stop is not None and (effects.unwinding or not isinstance(error, Exception)):
-            return Outcome.of_stop(effects.stop, effects)
-        if effects.token.cancelled:  # whatever the agent's code made of it
-            return Outcome.of_cancel(effects.token.reason or "cancelled")
-        return Outcome.of_error(error, active.lease)
 
     async def _settle(self, active: Active, outcome: Outcome) -> None:
         """Record how the lease ended, tell whoever watches, and give the lease back."""
@@ -266,7 +240,7 @@ class Engine:
         effects.published(entries, settled.first)
         if settled.status in TERMINAL and lease.run.parent_id is None:
             self.publisher.emit(frames.stream_done(effects.source, settled.status))
-        self.active.pop(lease.run_id, None)  # whoever is hinted next may claim it again
+        self._forget(lease)  # whoever is hinted next may claim it again
         self._hint_after(lease.run_id, outcome, settled)
         if outcome == Outcome(Status.PENDING) and conf.ENGINE == "celery":  # drained: a deploy need not cost a sweep
             await asyncio.to_thread(dispatch.send_many, [lease.run_id])
@@ -357,8 +331,7 @@ class Engine:
             return
         if verdict == "lost":
             active.lost = True
-            if active.task is not None:
-                active.task.cancel()
+            active.cancel_task()
         elif verdict == "cancel":
             self.cancel(active, "cancelled")
         elif verdict == "woken" and active.effects.waits_for:
@@ -367,8 +340,7 @@ class Engine:
     def cancel(self, active: Active, reason: str) -> None:
         if not active.effects.token.cancelled:
             active.effects.token.cancel(reason or "cancelled")
-        if active.task is not None:
-            active.task.cancel()
+        active.cancel_task()
 
     def cancel_run(self, run_id: UUID) -> None:
         """A cancellation that was just asked for in this process need not wait for a heartbeat."""
@@ -395,8 +367,7 @@ class Engine:
             await asyncio.wait(self._leases, timeout=conf.DRAIN_S if drain_s is None else drain_s)
         for active in list(self.active.values()):
             active.effects.stop = active.effects.stop or Stop("drain")
-            if active.task is not None:
-                active.task.cancel()
+            active.cancel_task()
         if self._leases:
             await asyncio.wait(self._leases, timeout=5)
         self._restore_task_factory()
@@ -409,47 +380,3 @@ class Engine:
         self.publisher.close()
         self._tools.shutdown(wait=False, cancel_futures=True)
         self.database.close()
-
-
-def _meta(lease: Lease, effects: Effects) -> RunMeta:
-    run = lease.run
-    budget = ExecutionBudget.model_validate(run.budget or {})
-    limits = [run.deadline] if run.deadline else []
-    if budget.deadline_s and run.started_at:
-        limits.append(run.started_at + timedelta(seconds=budget.deadline_s))
-    agent = AgentId.parse(run.agent)
-    return RunMeta(
-        run_id=str(run.id),
-        cancellation=effects.token,
-        supervision=Supervision(
-            run_id=str(run.id),
-            session_id=str(run.session_id),
-            root_id=agent if run.root is None else AgentId.parse(run.root.agent),
-            parent_id=None if run.parent is None else AgentId.parse(run.parent.agent),
-            depth=run.depth,
-            execution_budget=budget,
-            retention=HistoryRetention.PERMANENT if run.parent_id is None else HistoryRetention.RUN,
-            priority=Priority(run.priority),
-        ),
-        deadline=min(limits, default=None),
-        trace_id=str(run.tree_id),
-        tenant_id=run.tenant or None,
-    )
-
-
-def _cancel(task: asyncio.Task[Any]) -> None:
-    task.cancel()
-
-
-def _keep(children: set[asyncio.Task[Any]], task: asyncio.Task[Any]) -> None:
-    children.add(task)
-    task.add_done_callback(children.discard)
-
-
-async def _end_children(children: set[asyncio.Task[Any]]) -> None:
-    """Tasks that the agent's code left behind end with it, before the lease does."""
-    left = [task for task in children if not task.done()]
-    for task in left:
-        task.cancel()
-    if left:
-        await asyncio.wait(left, timeout=5)

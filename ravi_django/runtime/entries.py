@@ -75,6 +75,7 @@ class Recorded:
     cost: Any
     inbox_upto: int | None
     finished_at: datetime
+    schema: int = SCHEMA
 
     FIELDS = (
         "seq",
@@ -94,6 +95,7 @@ class Recorded:
         "cost",
         "inbox_upto",
         "finished_at",
+        "schema",
     )
 
     @property

@@ -27,7 +27,12 @@ def page(tree: UUID | str, after: int = 0, limit: int = PAGE) -> tuple[list[dict
 
 def _read(tree: UUID | str, after: int, limit: int) -> list[dict[str, Any]]:
     found = get_buffer().read(str(tree), after, limit)
-    return _archived(tree, after, limit) if found is None else found
+    if found is None:
+        return archived(tree, after, limit)
+    if found and found[0]["seq"] > after + 1:  # what came before a retry may be in the archive alone
+        earlier = [frame for frame in archived(tree, after, limit) if frame["seq"] < found[0]["seq"]]
+        found = [*earlier, *found][:limit]
+    return found
 
 
 def _is_end(tree: UUID | str, found: list[dict[str, Any]], limit: int) -> bool:
@@ -36,13 +41,17 @@ def _is_end(tree: UUID | str, found: list[dict[str, Any]], limit: int) -> bool:
         return False
     if found and found[-1]["type"] != "stream.done":
         return False
-    root = Run.objects.only("status", "published_at").get(id=tree)
+    root = Run.objects.only("status", "published_at", "lease_epoch").get(id=tree)
     if not root.is_terminal:
         return False
-    return bool(found) or root.published_at is not None
+    if found:  # the newest end: an earlier one was followed by a retry
+        newest = str(root.lease_epoch)
+        return bool(found[-1].get("attempt", newest) == newest)
+    return root.published_at is not None
 
 
-def _archived(tree: UUID | str, after: int, limit: int) -> list[dict[str, Any]]:
+def archived(tree: UUID | str, after: int = 0, limit: int | None = None) -> list[dict[str, Any]]:
+    """The frames above `after` that were kept when the stream last ended."""
     root = Run.objects.select_related("archive").get(id=tree)
     if root.archive is None:
         return []

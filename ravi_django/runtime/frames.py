@@ -124,6 +124,21 @@ def _of_entry(entry: Any) -> Iterable[tuple[str, dict[str, Any]]]:
                 ("error", {"code": code, "message": message}),
             ]
         case _:
+            return _of_waiting(entry)
+
+
+def _of_waiting(entry: Any) -> Iterable[tuple[str, dict[str, Any]]]:
+    result = entry.result or {}
+    match entry.kind:
+        case "run.suspended":
+            return [_step(AgentStep.PAUSED, result)]
+        case "child.spawned" if entry.error is None:
+            return [_step(AgentStep.HANDOFF, {"agent": entry.name, **result})]
+        case "request.opened":
+            return [("request", dict(result))]
+        case "request.closed":
+            return [("request.closed", {"id": result.get("id")})]
+        case _:
             return []
 
 

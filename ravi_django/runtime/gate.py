@@ -26,7 +26,7 @@ from ravi_django.kernel import (
     UncertainEffectError,
 )
 from ravi_django.runtime import clock
-from ravi_django.runtime.replay import SETTLE_TURNS, STALL_S, Journal
+from ravi_django.runtime.replay import SETTLE_TURNS, Journal
 from ravi_django.runtime.store import Facts, Lease
 
 UNWIND_S = 1.0  # after an unwinding has begun, the agent's main task gets this long to see it
@@ -82,6 +82,8 @@ class Gate:
         self.suspended_on: list[Wait] = []
         self._moves = 0  # rises with everything that happens here: a gate that is quiet for a while is idle
         self._alarm: asyncio.TimerHandle | None = None
+        journal.on_replayed = self.poke
+        journal.on_settled = self._moved
         expires = lease.run.lease_expires_at
         claimed = expires - timedelta(seconds=conf.LEASE_S) if expires else datetime.now(UTC)
         self._offset = claimed - datetime.now(UTC)  # the database's clock against ours
@@ -221,7 +223,7 @@ class Gate:
         if turns:
             loop.call_soon(self._settle, moves, turns - 1)
         elif self.journal.replaying:
-            loop.call_later(STALL_S, self._stalled, moves)
+            loop.call_later(self.journal.stall_s, self._stalled, moves)
         else:
             self._stop_with(Stop("suspend"))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -22,6 +23,7 @@ from ravi_django.runtime.archive import archive
 from ravi_django.runtime.buffer import Batch, EventBuffer, Lost, MarkReached, get_buffer
 from ravi_django.runtime.database import with_retry
 from ravi_django.runtime.entries import internalize
+from ravi_django.runtime.events import archived
 from ravi_django.runtime.frames import Frame, Source
 
 log = logging.getLogger("ravi.publish")
@@ -60,7 +62,7 @@ class Publisher:
     def open(self, run: Run) -> None:
         """A lease of this run begins: learn which numbers its tree may use."""
         root = run.root or run
-        fresh = run.root_id is None and run.lease_epoch == 1
+        fresh = run.root_id is None and (run.lease_epoch == 1 or run.event_mark == 0)
         with self._lock:
             tree = self._trees.setdefault(str(run.tree_id), _Tree(root.event_mark, fresh))
             tree.mark = max(tree.mark, root.event_mark)
@@ -171,7 +173,9 @@ def restart(buffer: EventBuffer, batch: Batch) -> list[int] | Exception:
     """The buffer lost the tree: number on above every number that may have been used, after one `stream.gap`."""
     old = batch.mark
     batch.mark = with_retry(store.raise_event_mark, batch.tree, old + len(batch.frames) + RESERVE)
-    gap = Frame(batch.frames[0].source, "stream.gap", {"from": 1, "to": old, "snapshot": snapshot(batch.tree)})
+    kept = archived(batch.tree)  # before a retry
+    start = kept[-1]["seq"] + 1 if kept else 1
+    gap = Frame(batch.frames[0].source, "stream.gap", {"from": start, "to": old, "snapshot": snapshot(batch.tree)})
     opening = Batch(batch.tree, [gap], old, fresh=False, restart=True)
     buffer.append([opening])
     return buffer.append([batch])[0]
@@ -187,23 +191,56 @@ def republish(tree: str, buffer: EventBuffer | None = None) -> None:
     """Publish an ended tree's durable frames again, and its end; copies are dropped by their keys."""
     buffer = buffer or get_buffer()
     root, found = _durable_frames(tree)
+    if not root.is_terminal:  # retried since
+        return
     found.append(framing.stream_done(Source.of(root), root.status))
+    # Whoever leased it may have used numbers that the buffer has lost since.
+    fresh = root.event_mark == 0 or (root.started_at is None and root.lease_epoch <= 1)
     mark = store.raise_event_mark(tree, len(found) + RESERVE)
-    fresh = root.started_at is None  # whoever leased it may have used numbers that the buffer has lost since
     batch = Batch(tree, found, mark, fresh=fresh)
-    outcome = buffer.append([batch])[0]
-    if isinstance(outcome, MarkReached):
-        batch.mark = store.raise_event_mark(tree, outcome.at + len(found) + RESERVE)
-        outcome = buffer.append([batch])[0]
-    if isinstance(outcome, Lost):
+    if isinstance(_append(buffer, batch), Lost):
+        if root.archive_id is not None:  # it has what came before the last retry
+            batch.frames = [*_durable_frames(tree, since=_retried_at(root))[1], found[-1]]
         restart(buffer, batch)
     archive(buffer, {tree: root.lease_epoch})
 
 
-def _durable_frames(tree: str) -> tuple[Run, list[Frame]]:
+def _append(buffer: EventBuffer, batch: Batch) -> list[int] | Exception:
+    outcome = buffer.append([batch])[0]
+    if isinstance(outcome, MarkReached):
+        batch.mark = store.raise_event_mark(batch.tree, outcome.at + len(batch.frames) + RESERVE)
+        outcome = buffer.append([batch])[0]
+    return outcome
+
+
+def _retried_at(root: Run) -> datetime | None:
+    retried = JournalEntry.objects.filter(run_id=root.id, kind="run.retried", error__isnull=True).order_by("-seq")
+    found: datetime | None = retried.values_list("finished_at", flat=True).first()
+    return found
+
+
+def publish_retried(run: Run) -> None:
+    """Say that a run goes on. Where the buffer has lost its tree, that is left to the next lease's frames."""
+    row = JournalEntry.objects.filter(run_id=run.id, kind="run.retried").latest("seq")
+    found = framing.durable(Source.of(run), _Row(row), row.seq)
+    _append(get_buffer(), Batch(str(run.tree_id), found, (run.root or run).event_mark, fresh=False))
+
+
+def publish_past(run: Run) -> None:
+    """Begin a fork's stream with what it has come to share."""
+    root, found = _durable_frames(str(run.id))
+    if found and root.event_mark == 0:
+        mark = store.raise_event_mark(run.id, len(found) + RESERVE)
+        _append(get_buffer(), Batch(str(run.id), found, mark, fresh=True))
+
+
+def _durable_frames(tree: str, since: datetime | None = None) -> tuple[Run, list[Frame]]:
     root = Run.objects.get(id=tree)
     sources = {run.id: Source.of(run) for run in (root, *Run.objects.filter(root_id=UUID(tree)))}
-    entries = list(JournalEntry.objects.filter(run_id__in=sources).order_by("finished_at", "seq"))
+    rows = JournalEntry.objects.filter(run_id__in=sources)
+    if since is not None:
+        rows = rows.filter(finished_at__gte=since)
+    entries = list(rows.order_by("finished_at", "seq"))
     internalize(entries)
     found = [frame for row in entries for frame in framing.durable(sources[row.run_id], _Row(row), row.seq)]
     return root, found

@@ -10,7 +10,7 @@ from typing import Any
 
 from ravi_django.conf import conf
 from ravi_django.kernel import DeterminismError
-from ravi_django.runtime.entries import Entry, Recorded, dumps
+from ravi_django.runtime.entries import SCHEMA, Entry, Recorded, dumps
 
 log = logging.getLogger("ravi.replay")
 
@@ -22,12 +22,21 @@ class Journal:
     """Look-ups of one lease. `take` gives each recorded result once."""
 
     def __init__(self, rows: Sequence[Recorded]) -> None:
+        """Raises DeterminismError for rows of a form that this release does not know."""
+        later = next((row for row in rows if row.schema > SCHEMA), None)
+        if later is not None:
+            raise DeterminismError(
+                f"entry {later.seq} has the form {later.schema} of a later release, this one reads up to {SCHEMA}; "
+                "a worker of that release can go on with the run"
+            )
         self._results: dict[str, Recorded] = {}
         self._started: dict[str, Recorded] = {}
         self._paused: dict[str, int] = {}  # the attempt that a wait has closed
         self._system: dict[str, Recorded] = {}  # rows of the runtime itself, which no code asks for
         self._kinds = {row.kind for row in rows}
         self.on_replayed: Callable[[], None] = lambda: None  # called when the last recorded result is handed out
+        self.on_settled: Callable[[], None] = lambda: None  # called when one has reached who waited for it
+        self.stall_s = STALL_S
         self.alone: Callable[[], bool] = lambda: False  # whether the run has one task, which nothing can race with
         self._set_aside: dict[str, int] = {}  # the last attempt at a path that a retry has superseded
         superseded = _superseded(rows) if "run.retried" in self._kinds else ()
@@ -129,7 +138,7 @@ class Journal:
         try:
             while not waiter.done():
                 reached = self._next
-                await asyncio.wait([waiter], timeout=STALL_S)
+                await asyncio.wait([waiter], timeout=self.stall_s)
                 if not waiter.done() and self._next == reached:  # nothing was handed out all that time
                     raise self._missing(self._order[self._next], f"{row.path!r} (entry {row.seq})")
         except asyncio.CancelledError:
@@ -158,6 +167,7 @@ class Journal:
         else:
             self._settling = False
             self._advance()
+            self.on_settled()
 
     def _advance(self) -> None:
         was = self.replaying

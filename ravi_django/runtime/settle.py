@@ -168,10 +168,8 @@ def write(effects: Effects, outcome: Outcome, entries: list[Entry], turns: list[
 def _send_back(lease: Lease, outcome: Outcome) -> Settled:
     """For a worker of the release that wrote last, while there is one; else the run is blocked here and now."""
     if store.has_worker(outcome.for_release):
-        wait_s = 2 * conf.LEASE_S
-        return Settled(
-            store.requeue(lease, delay_s=wait_s, for_release=outcome.for_release), Status.PENDING, [lease.run_id]
-        )
+        first = store.requeue(lease, delay_s=2 * conf.LEASE_S, for_release=outcome.for_release)
+        return Settled(first, Status.PENDING)
     error = outcome.error or {}
     entry = Entry("run.blocked", f"@blocked.{lease.epoch}", error=error)
     return Settled(store.block(lease, [entry], error=error), Status.BLOCKED)
@@ -181,6 +179,9 @@ def set_aside(lease: Lease, error: NotDrivable) -> tuple[int, list[Entry]]:
     """Block the run, or give it back with a delay; returns the rows written and the seq of the first."""
     if not error.block:
         return store.requeue(lease, delay_s=conf.SWEEP_S, attempts=lease.run.attempts + 1), []
+    outcome = Outcome.of_block(error.cause, lease)
+    if outcome.for_release and store.has_worker(outcome.for_release):
+        return store.requeue(lease, delay_s=2 * conf.LEASE_S, for_release=outcome.for_release), []
     entry = Entry("run.blocked", f"@blocked.{lease.epoch}", error=error_of(error.cause))
     return store.block(lease, [entry], error=error_of(error.cause)), [entry]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 from uuid import UUID
 
 from django.db import connection, transaction
@@ -13,6 +14,8 @@ from ravi_django.conf import conf
 from ravi_django.runtime import dispatch, publish, store
 
 log = logging.getLogger("ravi.sweep")
+
+T = TypeVar("T")
 
 BATCH = 500
 _LOCK = 0x72617669  # "ravi"
@@ -29,7 +32,8 @@ class Swept:
 
 
 def sweep(send: Callable[[list[UUID]], Sequence[UUID] | None] = dispatch.send_many) -> Swept:
-    """Find what to hint in one short transaction under an advisory lock, then hint outside of it.
+    """Find what to hint in one short transaction under an advisory lock; mend and hint outside of it, row by row, so
+    that one bad row never stops the rest.
 
     `send` returns the runs that it could not hint.
     """
@@ -37,14 +41,28 @@ def sweep(send: Callable[[list[UUID]], Sequence[UUID] | None] = dispatch.send_ma
         if not _alone():
             return Swept(ran=False)
         due = store.due_for_hint(BATCH)
-        promoted = store.promote_orphans(BATCH)
-    failed = send([*due, *promoted])
+        silent = store.silent(BATCH, older_than_s=conf.SWEEP_S)
+        orphans = store.orphans(BATCH)
+    woken = [run_id for run_id in silent if _each(store.wake_silent, run_id) is not None]
+    promoted = [run_id for orphan in orphans for run_id in _each(store.promote_orphan, orphan) or ()]
+    failed = send(list(dict.fromkeys([*due, *promoted, *woken])))
     if failed:
         store.hint_failed(failed)
-    published = sum(_publish(tree) for tree in store.unpublished(50, older_than_s=2 * conf.SWEEP_S))
+    unpublished = store.unpublished(50, older_than_s=2 * conf.SWEEP_S)
+    published = sum(_each(_publish, tree) is not None for tree in unpublished)
     store.forget_dead_workers(older_than_s=10 * conf.HEARTBEAT_S + 60)
     store.swept()
-    return Swept(hinted=len(due) + len(promoted) - len(failed or ()), promoted=len(promoted), published=published)
+    hinted = len(due) + len(promoted) + len(woken) - len(failed or ())
+    return Swept(hinted=hinted, promoted=len(promoted), published=published)
+
+
+def _each(mend: Callable[[Any], T], row: Any) -> T | None:
+    """Do it for one row; None when that fails."""
+    try:
+        return mend(row)
+    except Exception as error:
+        log.warning("the sweep left %s for the next: %s", row, error, extra={"action": "sweep.row_failed"})
+        return None
 
 
 def _alone() -> bool:
@@ -56,9 +74,5 @@ def _alone() -> bool:
 
 
 def _publish(tree: UUID) -> bool:
-    try:
-        publish.republish(str(tree))
-        return True
-    except Exception as error:
-        log.warning("run %s: its events could not be published: %s", tree, error, extra={"action": "publish.failed"})
-        return False
+    publish.republish(str(tree))
+    return True

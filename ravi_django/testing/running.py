@@ -30,12 +30,13 @@ async def arun_until_idle(*, timeout: float = 30.0) -> int:
     try:
         while True:
             settled = engine.settled
+            busy = bool(engine.active or engine._leases)  # before the look: what ends meanwhile may wake another run
             lease = await engine.database.call(store.claim_next, engine.name, registry.known_addresses())
             if lease is not None:
                 leases += 1
                 engine._background(engine._drive_lease(lease))
                 continue
-            if not engine.active and not engine._leases:
+            if not busy:
                 return leases
             remaining = give_up - time.monotonic()
             if remaining <= 0:

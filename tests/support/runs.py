@@ -83,7 +83,7 @@ def drive(
 async def adrive(
     run: Run, *, dies: int | str | None = None, written: bool = False, setup: Callable[[Engine], Any] | None = None
 ) -> None:
-    engine = Engine()
+    engine = Engine(on_promoted=lambda run_id: None)  # this run, and no other that it wakes
     if dies is not None:
         _let_die(engine, math.inf if dies == "end" else int(dies), written)
     if setup is not None:

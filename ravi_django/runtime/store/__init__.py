@@ -51,7 +51,14 @@ from ravi_django.runtime.store.processes import (
     worker_gone,
     worker_seen,
 )
-from ravi_django.runtime.store.queue import create_run, create_session, is_disabled, orphaned, promote_orphans
+from ravi_django.runtime.store.queue import (
+    create_run,
+    create_session,
+    is_disabled,
+    orphaned,
+    orphans,
+    promote_orphan,
+)
 from ravi_django.runtime.store.retry import retry
 from ravi_django.runtime.store.streams import (
     mark_many_published,
@@ -112,7 +119,8 @@ __all__ = [
     "open_ask",
     "open_request",
     "orphaned",
-    "promote_orphans",
+    "orphans",
+    "promote_orphan",
     "raise_event_mark",
     "ready",
     "reply",

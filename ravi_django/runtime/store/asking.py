@@ -111,11 +111,15 @@ def open_ask(
         lock([lease.run_id, ask.target_id])
         first = fence.append(lease, entries, turns)
         target = Run.objects.get(id=ask.target_id)
-        delivered = message is not None and _deliver_here(target, message)
-        _settle_at_once(ask, target, known=message is None or not delivered)
+        if not target.is_terminal and _waits_for(target.id, ask.asker_id):
+            error = {"type": "Cycle", "message": f"run {target.id} waits for run {ask.asker_id} itself"}
+            _settle(ask, AskKind.TARGET_FAILED, error)
+        else:
+            new = message is not None and _deliver_here(target, message)
+            _settle_at_once(ask, target, known=not new)
+            if new and not target.is_terminal:
+                touch([target.id])
         stamp(ask).save(force_insert=True)
-        if delivered and not target.is_terminal:
-            touch([target.id])
         if ask.outcome is not None:
             touch([lease.run_id])  # so that the facts are read again
         return first
@@ -141,9 +145,6 @@ def _settle_at_once(ask: Ask, target: Run, *, known: bool) -> None:
         _settle(ask, ENDS[Status(target.status)], end_result(target.status, target.output, target.error))
     elif target.is_terminal:
         error = {"type": "Ended", "message": f"run {target.id} is {target.status}; it reads no more messages"}
-        _settle(ask, AskKind.TARGET_FAILED, error)
-    elif _waits_for(target.id, ask.asker_id):
-        error = {"type": "Cycle", "message": f"run {target.id} waits for run {ask.asker_id} itself"}
         _settle(ask, AskKind.TARGET_FAILED, error)
 
 

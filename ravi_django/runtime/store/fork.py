@@ -172,7 +172,7 @@ def _first_own_position(source: Run, point: int) -> int:
     reads = JournalEntry.objects.filter(
         run_id=source.id, generation=source.generation, kind="history.read", seq__lte=point
     )
-    if positions := [result["position"] for result in reads.values_list("result", flat=True)]:
+    if positions := [result["position"] for result in reads.values_list("result", flat=True) if result]:
         return int(max(positions))
     last = turns.filter(created_at__lte=_time_of(source, point)).aggregate(last=Max("position"))["last"]
     return 0 if last is None else int(last) + 1
@@ -195,13 +195,20 @@ def _copy_inbox(source: Run, new: Run, point: int) -> dict[int, int]:
 
 
 def _copy_journal(past: QuerySet[JournalEntry], new: Run, inbox: dict[int, int]) -> None:
+    """Rows as they are, but for the ids of messages in them."""
     old, mine = list(inbox), list(inbox.values())
+
+    def copied(upto: int) -> int:
+        seen = bisect_right(old, upto)
+        return mine[seen - 1] if seen else 0  # else a message of an earlier generation
+
     for batch in _batches(past.order_by("seq")):
         for row in batch:
             row.pk, row.run_id = uuid7(), new.id
             if row.inbox_upto is not None:
-                seen = bisect_right(old, row.inbox_upto)
-                row.inbox_upto = mine[seen - 1] if seen else None  # else a message of an earlier generation
+                row.inbox_upto = copied(row.inbox_upto)
+            if row.path.startswith("@") and isinstance(row.result, dict) and row.result.get("inbox_upto"):
+                row.result["inbox_upto"] = copied(row.result["inbox_upto"])
         JournalEntry.objects.bulk_create(batch)
 
 

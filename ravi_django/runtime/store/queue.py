@@ -178,10 +178,11 @@ def orphaned() -> QuerySet[Run]:
     return Run.objects.filter(~Exists(active), status=Status.QUEUED, parent=None).order_by("id")
 
 
-def promote_orphans(limit: int) -> list[UUID]:
+def orphans(limit: int) -> list[Run]:
     """A guard behind the promotion in `finish`: finds nothing unless a promotion was lost."""
-    promoted: list[UUID] = []
-    for run in orphaned()[:limit]:
-        with transaction.atomic():
-            promoted += promote(run)
-    return promoted
+    return list(orphaned()[:limit])
+
+
+def promote_orphan(run: Run) -> list[UUID]:
+    with transaction.atomic():
+        return promote(run)

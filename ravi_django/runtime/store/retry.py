@@ -7,10 +7,10 @@ from typing import Any
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models import F
+from django.db.models import Exists, F, OuterRef
 
 from ravi_django.kernel import IllegalTransitionError
-from ravi_django.models import TERMINAL, JournalEntry, Phase, Run, Status
+from ravi_django.models import TERMINAL, HumanRequest, JournalEntry, Phase, Run, Status
 from ravi_django.runtime import clock
 from ravi_django.runtime.entries import Entry, journal_row
 from ravi_django.runtime.store.asking import present
@@ -25,8 +25,9 @@ NOTES = ("log", "log_once", "now", "history.read")  # they ride on other rows' c
 def retry(run_id: UUID | str) -> Run:
     """Make a failed or blocked run claimable again: pending, or queued behind its session's active run of the agent.
 
-    What failed it is superseded and made anew; everything else that is recorded stays. The seconds of a `deadline_s`
-    budget count from the run's first start on, from the retry when they had run out by then. Returns the run.
+    What failed it is superseded and made anew; everything else that is recorded stays, and requests to people that
+    the failure closed are open again. The seconds of a `deadline_s` budget count from the run's first start on, from
+    the retry when they had run out by then. Returns the run.
 
     Raises IllegalTransitionError for a run in another status, a failed child (its parent has read the outcome), a
     deadline that has passed, and a run whose journal was pruned.
@@ -60,6 +61,7 @@ def retry(run_id: UUID | str) -> Run:
             now=clock.now(),
             start=clock.now(),
         ).save(force_insert=True)
+        _reopen_requests(run)
         run.refresh_from_db()
     return run
 
@@ -104,6 +106,21 @@ def _spent(run: Run, now: datetime) -> bool:
     return bool(seconds and run.started_at and run.started_at + timedelta(seconds=seconds) <= now)
 
 
+def _reopen_requests(run: Run) -> None:
+    """Those that the failure closed, and whose effects are still open: the run will wait for their answers again."""
+    done = JournalEntry.objects.filter(
+        run_id=run.id, generation=run.generation, path=OuterRef("path"), phase=Phase.RESULT
+    )
+    closed = HumanRequest.objects.filter(
+        ~Exists(done),
+        run_id=run.id,
+        generation=run.generation,
+        status=HumanRequest.Status.CANCELLED,
+        answer__isnull=True,
+    )
+    closed.update(status=HumanRequest.Status.PENDING, version=F("version") + 1)
+
+
 def _superseded(run: Run) -> list[int]:
     """The rows to set aside: the effects whose error is the run's own, and the notes made because of them.
 
@@ -128,7 +145,7 @@ def _superseded(run: Run) -> list[int]:
 
 
 def _same(error: dict[str, Any] | None, failure: dict[str, Any] | None) -> bool:
-    return bool(error and failure) and all(error.get(key) == failure.get(key) for key in ("type", "message"))
+    return all(error.get(key) == failure.get(key) for key in ("type", "message")) if error and failure else False
 
 
 def _goes_on(path: str, failed: str) -> bool:

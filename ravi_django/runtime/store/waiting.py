@@ -110,13 +110,14 @@ def send_signal(run_id: UUID | str, name: str, payload: Any, key: str = "") -> b
     return True
 
 
-def wake_silent(run_id: UUID | str) -> None:
+def wake_silent(run_id: UUID | str) -> bool:
     """Touch a run for signals and answers that were written inside of somebody's transaction; once for all of them."""
     with transaction.atomic():
         silent_signals = Signal.objects.filter(run_id=run_id, woke=False).update(woke=True)
         silent_answers = HumanRequest.objects.filter(run_id=run_id, woke=False).update(woke=True)
         if silent_signals or silent_answers:
             touch([UUID(str(run_id))])
+        return bool(silent_signals or silent_answers)
 
 
 def silent(limit: int, older_than_s: float = 0.0) -> list[UUID]:

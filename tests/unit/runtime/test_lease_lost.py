@@ -11,10 +11,11 @@ import pytest
 from ravi_django.conf import conf
 from ravi_django.kernel import ChatMessage
 from ravi_django.models import JournalEntry, Status
+from ravi_django.runtime import store
 from ravi_django.runtime.effects import append_repeatable
-from ravi_django.runtime.engine import Engine
+from ravi_django.runtime.engine import Active, Engine
 from tests.support.gates import Gate, steal
-from tests.support.runs import code, drive, in_background, make_run, take_over
+from tests.support.runs import code, drive, in_background, leased, make_run, take_over
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -61,7 +62,8 @@ def test_a_stolen_run_is_dropped_by_the_next_heartbeat():
             await asyncio.wait_for(held.began.wait(), 10)
             await asyncio.to_thread(lambda: in_background(steal, run).result(10))
             await asyncio.to_thread(lambda: in_background(engine.heartbeat.beat).result(10))
-            assert await asyncio.wait_for(driving, 10)
+            done, _ = await asyncio.wait({driving}, timeout=10)
+            assert done
         finally:
             await engine.close(drain_s=0)
 
@@ -139,3 +141,22 @@ def test_a_call_cancelled_while_its_row_is_written_ends_when_it_is(clock, ran, s
     assert (run.status, run.output) == (Status.COMPLETED, "winner"), run.error
     assert seen[0] == seen[1]
     assert ran == ["loser", "winner"]
+
+
+def test_a_lease_that_ends_late_leaves_the_next_one_of_the_same_process_alone():
+    async def main():
+        engine = Engine()
+        try:
+            engine.active[new.run_id] = Active(new, None)
+            engine._forget(old)
+            assert engine.active[new.run_id].lease is new
+            engine._forget(new)
+            assert not engine.active
+        finally:
+            await engine.close(drain_s=0)
+
+    old = leased()
+    store.requeue(old)
+    new = leased(old.run)
+
+    asyncio.run(main())

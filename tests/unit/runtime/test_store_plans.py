@@ -97,7 +97,7 @@ def test_the_sweep_finds_runs_by_the_partial_indexes(busy_site):
 
 
 def test_orphans_are_found_by_an_index(busy_site):
-    find, *_ = plans_of(store.promote_orphans, 500)
+    find, *_ = plans_of(store.orphans, 500)
 
     assert "Seq Scan on ravi_run" not in find, find
 

@@ -13,6 +13,10 @@ from tests.support.runs import in_background, leased, make_run, on_postgresql, u
 pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
 
 
+def promoted_orphans(limit):
+    return [run_id for orphan in store.orphans(limit) for run_id in store.promote_orphan(orphan)]
+
+
 def status_of(run):
     return Run.objects.values_list("status", flat=True).get(id=run.id)
 
@@ -144,7 +148,7 @@ def test_an_orphan_is_promoted_by_the_sweep():
     second, third = make_run(session=first.session), make_run(session=first.session)
     Run.objects.filter(id=first.id).update(status=Status.COMPLETED)  # an end that promoted nobody
 
-    promoted = store.promote_orphans(10)
+    promoted = promoted_orphans(10)
 
     assert promoted == [second.id]
     assert (status_of(second), status_of(third)) == (Status.PENDING, Status.QUEUED)
@@ -156,7 +160,7 @@ def test_runs_that_wait_rightly_do_not_keep_an_orphan_from_being_found():
     orphan = make_run(session=(ended := make_run()).session)
     Run.objects.filter(id=ended.id).update(status=Status.COMPLETED)
 
-    assert store.promote_orphans(3) == [orphan.id]
+    assert promoted_orphans(3) == [orphan.id]
 
 
 def test_an_expired_lease_keeps_the_place_in_the_session(clock):
@@ -166,6 +170,6 @@ def test_an_expired_lease_keeps_the_place_in_the_session(clock):
 
     clock.advance(conf.LEASE_S + 1)
 
-    assert store.promote_orphans(10) == []
+    assert promoted_orphans(10) == []
     taken = store.claim_next("w", [second.agent])
     assert taken is not None and taken.run_id == first.id

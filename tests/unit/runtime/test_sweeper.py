@@ -117,3 +117,51 @@ def test_it_leaves_its_time_for_health(clock):
     sweeper.sweep(lambda run_ids: None)
 
     assert SweepState.objects.get().ran_at == clock.now
+
+
+def test_a_row_that_cannot_be_mended_does_not_stop_the_others(clock, monkeypatch):
+    runs = [make_run() for _ in range(3)]
+    for run in runs:
+        Run.objects.filter(id=run.id).update(status=Status.SUSPENDED)
+        with transaction.atomic():
+            store.send_signal(run.id, "go", 1)
+    wake = store.wake_silent
+
+    def faulty(run_id):
+        if run_id == runs[1].id:
+            raise ValueError("a bad row")
+        return wake(run_id)
+
+    monkeypatch.setattr(store, "wake_silent", faulty)
+    clock.advance(conf.SWEEP_S + 1)
+    hinted = []
+
+    sweeper.sweep(hinted.extend)
+
+    assert sorted(hinted) == sorted([runs[0].id, runs[2].id])
+    assert Run.objects.get(status=Status.SUSPENDED).id == runs[1].id
+    assert SweepState.objects.exists()
+
+
+@on_postgresql
+def test_ten_sweeps_at_once_hint_each_run_once(clock):
+    runs = [make_run() for _ in range(30)]
+    hinted = []
+
+    sweeping = [in_background(sweeper.sweep, hinted.extend) for _ in range(10)]
+    done = [future.result(30) for future in sweeping]
+
+    assert any(swept.ran for swept in done)
+    assert sorted(hinted) == sorted(run.id for run in runs)
+
+
+def test_a_sweep_takes_no_more_than_its_batch(clock, monkeypatch):
+    monkeypatch.setattr(sweeper, "BATCH", 2)
+    for _ in range(5):
+        make_run()
+    sizes = []
+
+    for _ in range(3):
+        sweeper.sweep(lambda run_ids: sizes.append(len(run_ids)))
+
+    assert sizes == [2, 2, 1]

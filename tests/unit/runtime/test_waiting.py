@@ -10,22 +10,16 @@ import pytest
 from ravi_django import signal
 from ravi_django.models import Run, Signal, Status
 from ravi_django.runtime import store
-from ravi_django.testing import FakeClock, journal_of
+from ravi_django.testing import journal_of
 from tests.support.runs import code, drive, make_run, take_over
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-@pytest.fixture
-def clock():
-    with FakeClock() as clock:
-        yield clock
-
-
 @pytest.mark.sqlite
 def test_a_signal_that_came_before_the_wait_is_kept(step):
     async def story(ctx, inbox):
-        await ctx.tool("step", n=1)
+        await ctx.tool("step", name="1")
         return await ctx.sleep_until_signal("go")
 
     code(story, tools=[step])
@@ -105,7 +99,7 @@ def test_a_signal_or_a_deadline(clock, comes):
 def test_other_effects_finish_before_the_run_suspends(step):
     async def story(ctx, inbox):
         async def work():
-            return [(await ctx.tool("step", n=n)).text for n in range(3)]
+            return [(await ctx.tool("step", name=str(n))).text for n in range(3)]
 
         done, told = await asyncio.gather(work(), ctx.sleep_until_signal("go"))
         return [*done, told]
@@ -190,7 +184,7 @@ def test_a_race_that_was_won_once_is_won_the_same_way_after_the_loser_has_come_t
         done, left = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         for task in left:
             task.cancel()
-        await ctx.tool("step", n=1)
+        await ctx.tool("step", name="1")
         return [task.result() for task in done]
 
     code(story, tools=[step])
@@ -214,3 +208,23 @@ def test_a_suspended_run_keeps_no_lease_and_leaves_no_active_run(step):
 
     row = Run.objects.get(id=run.id)
     assert (row.lease_owner, row.lease_expires_at, row.wake_at) == ("", None, None)
+
+
+def test_parallel_results_that_are_replayed_right_before_a_wait_do_not_hold_it_up(step):
+    async def story(ctx, inbox):
+        await asyncio.gather(*(ctx.tool("step", name=name) for name in "ab"))
+        found = [await ctx.sleep_until_signal("go")]
+        await asyncio.gather(*(ctx.tool("step", name=name) for name in "cd"))
+        found.append(await ctx.sleep_until_signal("go"))
+        return found
+
+    code(story, tools=[step])
+    run = drive(make_run())
+    signal(run.id, "other")  # it is replayed, and has to suspend again
+    run = drive(run)
+    assert run.status == Status.SUSPENDED
+    for number in (1, 2):
+        signal(run.id, "go", number)
+        run = drive(run)
+
+    assert run.output == "[1,2]"

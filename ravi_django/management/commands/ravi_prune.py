@@ -1,0 +1,47 @@
+"""`manage.py ravi_prune`: let go of what is old."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from ravi_django.kernel import InvalidInputError
+from ravi_django.runtime import prune
+
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": prune.DAY_S, "w": 7 * prune.DAY_S}
+
+
+def duration(text: str) -> float:
+    """Seconds. Raises ArgumentTypeError."""
+    found = re.fullmatch(r"([0-9]{1,5}(?:\.[0-9]{1,5})?)([smhdw])", text, re.ASCII)
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text!r} is no duration; write 30d, 12h, 90m, 2w or 45s")
+    return float(found[1]) * _UNITS[found[2]]
+
+
+class Command(BaseCommand):
+    help = (
+        "Remove journals, event streams, consumed signals and settled asks of trees of runs that ended long ago, "
+        "generations that are over, bodies that nothing names any more, and expired tickets. Runs, their outputs and "
+        "conversations stay; nothing of a live tree is touched. Safe while workers run, and to interrupt. A pruned run "
+        "can be neither retried nor forked."
+    )
+
+    def add_arguments(self, parser: Any) -> None:
+        parser.add_argument("--older-than", type=duration, help="like 30d; RAVI['RETENTION'] when absent")
+        parser.add_argument("--dry-run", action="store_true", help="remove nothing, say what would go")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        older_than = options["older_than"]
+        try:
+            keep = prune.retention() if older_than is None else dict.fromkeys(prune.KINDS, older_than)
+        except InvalidInputError as error:
+            raise CommandError(f"RAVI: {error}") from None
+        if not keep:
+            self.stdout.write("ravi_prune: RAVI['RETENTION'] keeps everything; --older-than 30d says otherwise")
+        removed = prune.prune(keep, dry_run=options["dry_run"])
+        counts = " ".join(f"{name}={count}" for name, count in removed.items())
+        self.stdout.write(f"ravi_prune: {'would remove' if options['dry_run'] else 'removed'} {counts}")

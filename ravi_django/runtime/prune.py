@@ -1,0 +1,92 @@
+"""Retention: what is old goes, in bounded batches, while workers work. `store/prune.py` says what, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+from ravi_django.conf import conf
+from ravi_django.kernel import InvalidInputError
+from ravi_django.runtime.store import prune as store
+
+DAY_S = 24 * 3600.0
+KINDS = ("journal", "streams")
+BLOBS = 500  # deleted in one statement
+
+
+def retention(setting: Any = None) -> dict[str, float]:
+    """Seconds to keep each kind, by RAVI["RETENTION"]: days, or days by kind; what is not named is kept for ever.
+
+    Raises InvalidInputError for anything else.
+    """
+    given = conf.RETENTION if setting is None else setting
+    by_kind = given if isinstance(given, dict) else dict.fromkeys(KINDS, given)
+    if unknown := sorted(set(by_kind) - set(KINDS)):
+        raise InvalidInputError(f"RETENTION knows {' and '.join(KINDS)}, not {unknown[0]!r}", field="RETENTION")
+    for kind, days in by_kind.items():
+        if days is not None and (isinstance(days, bool) or not isinstance(days, int | float) or days < 0):
+            raise InvalidInputError(f"RETENTION is in days: {kind} cannot be {days!r}", field="RETENTION")
+    return {kind: days * DAY_S for kind, days in by_kind.items() if days is not None}
+
+
+def prune(keep_s: dict[str, float], *, dry_run: bool = False) -> dict[str, int]:
+    """Remove what is older than `keep_s` seconds, by kind; returns how many rows of each table went, or would go.
+
+    journal: the rows of ended trees, their consumed signals and settled asks, and generations that are over.
+    streams: the events of ended trees. In any case bodies that nothing names any more and tickets that have expired; a
+    dry run cannot count the bodies that only the rows it leaves in place still name.
+    """
+    removed = {"journal": 0, "signals": 0, "asks": 0, "frames": 0, "archives": 0}
+    if "journal" in keep_s:
+        rows = {"journal": store.journal_rows, "signals": store.consumed_signals, "asks": store.settled_asks}
+        _prune_trees(removed, rows, keep_s["journal"], dry_run)
+        removed["journal"] += _prune_generations(keep_s["journal"], dry_run)
+    if "streams" in keep_s:
+        _prune_trees(removed, {"frames": store.frames}, keep_s["streams"], dry_run)
+        removed["archives"] = _forget_archives(keep_s["streams"], dry_run)
+    removed["blobs"] = _prune_blobs(dry_run)
+    removed["tickets"] = store.expired_tickets().count() if dry_run else store.prune_tickets()
+    return removed
+
+
+def _prune_trees(removed: dict[str, int], rows: Mapping[str, store.Rows], older_than_s: float, dry_run: bool) -> None:
+    for roots in store.ended_trees(older_than_s):
+        for name, kind in rows.items():
+            if dry_run:
+                removed[name] += kind(roots).count()
+            else:
+                removed[name] += _until_none(store.prune_trees, roots, kind, older_than_s)
+
+
+def _forget_archives(older_than_s: float, dry_run: bool) -> int:
+    batches = store.ended_trees(older_than_s)
+    if dry_run:
+        return sum(store.archives(roots).count() for roots in batches)
+    return sum(store.forget_archives(roots, older_than_s) for roots in batches)
+
+
+def _prune_generations(older_than_s: float, dry_run: bool) -> int:
+    if dry_run:
+        return sum(store.old_generations(ids, older_than_s).count() for ids in store.long_lived())
+    return sum(_until_none(store.prune_generations, ids, older_than_s) for ids in store.long_lived())
+
+
+def _prune_blobs(dry_run: bool) -> int:
+    ids = store.unreferenced_blobs()
+    if dry_run:
+        return len(ids)
+    return sum(store.prune_blobs(batch) for batch in _batches(ids))
+
+
+def _batches(ids: set[str]) -> Iterator[Sequence[str]]:
+    left = iter(ids)
+    while batch := list(islice(left, BLOBS)):
+        yield batch
+
+
+def _until_none(delete: Callable[..., int], *args: Any) -> int:
+    total = 0
+    while deleted := delete(*args):
+        total += deleted
+    return total

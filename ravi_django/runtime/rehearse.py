@@ -1,0 +1,110 @@
+"""Replaying a live run against the code of this process, without doing anything: would it still fit its journal?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, cast
+from uuid import UUID
+
+from ravi_django.kernel import KernelError, Message
+from ravi_django.models import ACTIVE, Run, Status
+from ravi_django.runtime import paths, store
+from ravi_django.runtime.database import DatabaseThreads
+from ravi_django.runtime.effects import Effects
+from ravi_django.runtime.frames import Frame
+from ravi_django.runtime.gate import Stop, Wait
+from ravi_django.runtime.publish import Publisher
+from ravi_django.runtime.registry import get_agent
+from ravi_django.runtime.replay import Journal
+from ravi_django.runtime.rounds import Rounds
+from ravi_django.runtime.settle import error_of
+from ravi_django.runtime.store import Facts, Lease
+from ravi_django.runtime.story import Story
+
+STALL_S = 2.0  # nothing here takes time: a recorded result that nobody asks for by then is asked for no more
+BATCH = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a run would do under this code."""
+
+    run_id: UUID
+    agent: str
+    error: dict[str, Any] | None = None  # why it would be blocked, or fail
+    drift: list[str] = field(default_factory=list)  # what has changed without harm: instructions, tools, options, view
+
+
+def live_runs(agent: str | None = None) -> Iterator[Run]:
+    """Every run that has begun and not ended, in batches, oldest first."""
+    rows = Run.objects.filter(status__in=ACTIVE, next_seq__gt=1).select_related("session", "root", "parent")
+    if agent is not None:
+        rows = rows.filter(agent=agent)
+    return iter(rows.order_by("id").iterator(BATCH))
+
+
+async def rehearse(run: Run, database: DatabaseThreads) -> Verdict:
+    """Replay the run's journal up to its end. Nothing is called, written or sent."""
+    # One epoch on: a lease of its own would be the next one, and reads the journal.
+    lease = Lease(run=run, epoch=run.lease_epoch + 1, owner="")
+    try:
+        agent = get_agent(run.agent)
+        loaded = await database.call(store.load, lease)
+        inbox = [(place, Message.model_validate(body)) for place, body in loaded.inbox]
+    except (KernelError, ValueError) as error:
+        return Verdict(run.id, run.agent, error_of(error))
+    effects = _Rehearsal(lease, Journal(loaded.journal), database)
+    before = asyncio.get_running_loop().get_task_factory()
+    restore = paths.install(asyncio.get_running_loop()) if before is None else (lambda: None)
+    try:
+        story = Story(agent, effects, Rounds(effects, inbox))
+        story.begin()
+        outcome = await story.end()
+    finally:
+        restore()
+    drift = [note.result["changed"] for note in effects.notes if note.kind == "replay.drift"]
+    changed = sorted({name for names in drift for name in names})
+    harmless = effects.reached_the_end or outcome.status == Status.COMPLETED
+    return Verdict(run.id, run.agent, None if harmless else outcome.error, changed)
+
+
+class _Rehearsal(Effects):
+    """Recalls what was recorded; where the record ends, so does the rehearsal."""
+
+    def __init__(self, lease: Lease, journal: Journal, database: DatabaseThreads) -> None:
+        super().__init__(
+            lease,
+            journal,
+            database=database,
+            publisher=cast(Publisher, _Silence()),
+            run_sync=_nothing,
+            wake=lambda run_ids: None,
+            facts=Facts(),
+            noted=set(),
+        )
+        journal.stall_s = STALL_S
+        self.reached_the_end = False
+
+    async def _may_begin(self) -> None:
+        self.reached_the_end = True
+        await self.park()
+
+    async def wait(self, wait: Wait, path: str = "") -> Any:
+        self.reached_the_end = True
+        return await super().wait(wait)
+
+    def _stop_with(self, stop: Stop) -> None:
+        if stop.kind not in ("suspend", "drain"):
+            self.reached_the_end = False  # it has ended before, in another way
+        super()._stop_with(stop)
+
+
+class _Silence:
+    def emit(self, *frames: Frame) -> None:
+        """Nobody watches."""
+
+
+async def _nothing(*args: Any) -> Any:
+    raise AssertionError("a rehearsal calls nothing")

@@ -1,0 +1,116 @@
+"""An agent's code, run once from the top to its end, or to what stops it."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+from ravi_django.agents._task import _task_run_id, _task_turns
+from ravi_django.kernel import Agent, AgentId, LeaseLostError, RunMeta, Supervision, SuspendInterrupt
+from ravi_django.kernel.supervision import ExecutionBudget, HistoryRetention, Priority
+from ravi_django.runtime import context as contexts
+from ravi_django.runtime import paths, tool_calls
+from ravi_django.runtime.effects import Effects
+from ravi_django.runtime.rounds import Rounds
+from ravi_django.runtime.settle import Outcome
+from ravi_django.runtime.store import Lease
+
+
+class Story:
+    """`begin` starts the code as a task of its own, `end` waits for it and says how it ended."""
+
+    def __init__(self, agent: Agent, effects: Effects, rounds: Rounds) -> None:
+        self.effects = effects
+        self.meta = meta_of(effects.lease, effects)
+        self.lost = False  # the lease is another worker's
+        self._agent, self._rounds = agent, rounds
+        self._ctx = contexts.DurableContext(agent, effects, self.meta)
+        self._children: set[asyncio.Task[Any]] = set()  # tasks that the agent's code has made
+        self.task: asyncio.Task[Any] | None = None
+
+    def begin(self) -> asyncio.Task[Any]:
+        effects = self.effects
+        self.task = asyncio.create_task(self._tell(), name=f"ravi-run-{effects.lease.run_id}")
+        effects.on_stuck = self.cancel
+        effects.journal.alone = lambda: not self._children
+        effects.deadline = self.meta.deadline
+        return self.task
+
+    async def _tell(self) -> Any:
+        contexts._current.set(self._ctx)
+        _task_run_id.set(self._ctx.run_id)
+        _task_turns.set([0])
+        return await self._rounds.drive(self._agent, self._ctx, paths.Scope(on_task=self._keep))
+
+    def _keep(self, task: asyncio.Task[Any]) -> None:
+        self._children.add(task)
+        task.add_done_callback(self._children.discard)
+
+    async def end(self) -> Outcome:
+        """How the lease ends. Raises LeaseLostError."""
+        effects = self.effects
+        assert self.task is not None
+        try:
+            returned = await self.task
+            if effects.stop is not None and (effects.stop.kind != "drain" or effects.unwinding):
+                return Outcome.of_stop(effects.stop, effects)  # the agent's code swallowed the interrupt
+            effects.close()
+            await self._end_children()
+            effects.journal.check_all_asked()
+            await tool_calls.decide_left(self._ctx)
+            return Outcome.of_return(self._ctx, returned)
+        except (Exception, BaseExceptionGroup, SuspendInterrupt, asyncio.CancelledError) as error:
+            return self._outcome_of(error)
+        finally:
+            effects.close()
+            await self._end_children()
+
+    def _outcome_of(self, error: BaseException) -> Outcome:
+        effects = self.effects
+        if self.lost:
+            raise LeaseLostError(effects.lease.run_id, effects.lease.epoch)
+        if effects.stop is not None and (effects.unwinding or not isinstance(error, Exception)):
+            return Outcome.of_stop(effects.stop, effects)
+        if effects.token.cancelled:  # whatever the agent's code made of it
+            return Outcome.of_cancel(effects.token.reason or "cancelled")
+        return Outcome.of_error(error, effects.lease)
+
+    async def _end_children(self) -> None:
+        """Tasks that the agent's code left behind end with it, before the lease does."""
+        left = [task for task in self._children if not task.done()]
+        for task in left:
+            task.cancel()
+        if left:
+            await asyncio.wait(left, timeout=5)
+
+    def cancel(self) -> None:
+        if self.task is not None:
+            self.task.cancel()
+
+
+def meta_of(lease: Lease, effects: Effects) -> RunMeta:
+    """What the run's calls are told of it."""
+    run = lease.run
+    budget = ExecutionBudget.model_validate(run.budget or {})
+    limits = [run.deadline] if run.deadline else []
+    if budget.deadline_s and run.started_at:
+        limits.append(run.started_at + timedelta(seconds=budget.deadline_s))
+    agent = AgentId.parse(run.agent)
+    return RunMeta(
+        run_id=str(run.id),
+        cancellation=effects.token,
+        supervision=Supervision(
+            run_id=str(run.id),
+            session_id=str(run.session_id),
+            root_id=agent if run.root is None else AgentId.parse(run.root.agent),
+            parent_id=None if run.parent is None else AgentId.parse(run.parent.agent),
+            depth=run.depth,
+            execution_budget=budget,
+            retention=HistoryRetention.PERMANENT if run.parent_id is None else HistoryRetention.RUN,
+            priority=Priority(run.priority),
+        ),
+        deadline=min(limits, default=None),
+        trace_id=str(run.tree_id),
+        tenant_id=run.tenant or None,
+    )

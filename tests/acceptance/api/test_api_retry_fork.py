@@ -1,0 +1,207 @@
+"""POST runs/{id}/retry/ and runs/{id}/fork/."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import redis
+from django.utils import timezone
+from rest_framework.test import APIClient
+
+from ravi_django.kernel import ModelError, RunFailedError
+from ravi_django.models import JournalEntry, Run, Status
+from ravi_django.runtime import registry
+from ravi_django.runtime.store import prune
+from ravi_django.runtime.submit import submit
+from ravi_django.testing import ScriptedModel
+from tests.acceptance.api.api_support import client_of, drive, error_of, make_agent
+
+WRONG_KEY = ModelError("wrong key", type="AuthenticationError")
+
+
+def failing_once() -> None:
+    script = iter([WRONG_KEY])
+    registry.register(make_agent(model=ScriptedModel([lambda messages, options: next(script, "It is 42.")])))
+
+
+def drive_to_failure(run: Any) -> None:
+    with pytest.raises(RunFailedError, match="wrong key"):
+        drive(str(run))
+
+
+def page(client: APIClient, run: str, after: int = 0) -> dict[str, Any]:
+    response = client.get(f"/ravi/runs/{run}/events/?after={after}", headers={"Accept": "application/json"})
+    assert response.status_code == 200
+    return dict(response.json())
+
+
+# ------------------------------------------------------------------------------------------------- retry
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_failed_run_is_retried_and_its_stream_goes_on(client: APIClient, user: Any, agent: str) -> None:
+    failing_once()
+    run = str(submit(agent, "hi", user=user).id)
+    drive_to_failure(run)
+    failed = client.get(f"/ravi/runs/{run}/").json()
+    seen = page(client, run)
+    assert (failed["status"], failed["error"]["type"], seen["done"]) == ("failed", "AuthenticationError", True)
+
+    response = client.post(f"/ravi/runs/{run}/retry/")
+
+    assert response.status_code == 202
+    found = response.json()
+    assert (found["id"], found["status"], found["error"], found["finished_at"]) == (run, "pending", None, None)
+    drive(run)
+    assert client.get(f"/ravi/runs/{run}/").json()["output"] == "It is 42."
+    later = page(client, run, after=seen["next_after"])
+    assert later["done"]
+    assert later["results"][0]["seq"] == seen["next_after"] + 1
+    assert [frame["type"] for frame in later["results"]].count("stream.done") == 1
+    assert (later["results"][-1]["type"], later["results"][-1]["reason"]) == ("stream.done", "completed")
+    entries = client.get(f"/ravi/runs/{run}/journal/").json()["results"]
+    first, second = [entry for entry in entries if entry["kind"] == "llm.call"]
+    assert (first["attempt"], second["attempt"]) == (1, 2)
+    assert [entry["result"] for entry in entries if entry["kind"] == "run.retried"] == [{"supersedes": [first["seq"]]}]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("status", [s for s in Status if s not in (Status.FAILED, Status.BLOCKED)])
+def test_what_has_not_failed_is_a_conflict(client: APIClient, user: Any, agent: str, status: Status) -> None:
+    run = submit(agent, "hi", user=user)
+    Run.objects.filter(id=run.id).update(status=status)
+
+    response = client.post(f"/ravi/runs/{run.id}/retry/")
+
+    assert (response.status_code, error_of(response)["code"]) == (409, "illegal_transition")
+    assert Run.objects.get().status == status
+
+
+@pytest.mark.django_db
+def test_a_deadline_that_has_passed_is_a_conflict(client: APIClient, user: Any, agent: str) -> None:
+    run = submit(agent, "hi", user=user)
+    past = timezone.now() - timedelta(seconds=1)
+    Run.objects.filter(id=run.id).update(status=Status.FAILED, deadline=past)
+
+    response = client.post(f"/ravi/runs/{run.id}/retry/")
+
+    assert (response.status_code, "deadline" in error_of(response)["message"]) == (409, True)
+
+
+@pytest.mark.django_db
+def test_a_retry_takes_no_options(client: APIClient, user: Any, agent: str) -> None:
+    run = submit(agent, "hi", user=user)
+    Run.objects.filter(id=run.id).update(status=Status.FAILED)
+
+    response = client.post(f"/ravi/runs/{run.id}/retry/", {"now": True}, format="json")
+
+    assert (response.status_code, error_of(response)["field"]) == (400, "now")
+    assert Run.objects.get().status == Status.FAILED
+
+
+@pytest.mark.django_db
+def test_a_stranger_retries_and_forks_nothing(strange_client: APIClient, user: Any, agent: str) -> None:
+    run = submit(agent, "hi", user=user)
+    Run.objects.filter(id=run.id).update(status=Status.FAILED)
+
+    assert strange_client.post(f"/ravi/runs/{run.id}/retry/").status_code == 404
+    assert strange_client.post(f"/ravi/runs/{run.id}/fork/", {"after_seq": 1}, format="json").status_code == 404
+    assert strange_client.post(f"/ravi/runs/{run.id}/fork/", {}, format="json").status_code == 404
+    assert Run.objects.get().status == Status.FAILED
+
+
+# ------------------------------------------------------------------------------------------------- fork
+
+
+def fork(client: APIClient, run: Any, body: Any) -> Any:
+    return client.post(f"/ravi/runs/{run}/fork/", body, format="json")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_fork_is_a_new_run_in_a_new_session(client: APIClient, user: Any, agent: str) -> None:
+    run = submit(agent, "hi", user=user, metadata={"a": 1})
+    drive(str(run.id))
+    before = client.get(f"/ravi/runs/{run.id}/").json()
+    called = JournalEntry.objects.get(kind="tool.call")
+
+    response = fork(client, run.id, {"after_seq": called.seq})
+
+    assert response.status_code == 201
+    found = response.json()
+    assert (found["status"], found["agent"], found["metadata"]) == ("pending", agent, {"a": 1})
+    assert found["id"] != str(run.id)
+    assert found["session"] != str(run.session_id)
+    assert (found["parent"], found["root"], found["depth"]) == (None, found["id"], 0)
+    assert found["usage"] == {"input_tokens": 5, "output_tokens": 3, "cost": 0.25}
+    drive(found["id"])
+    assert client.get(f"/ravi/runs/{found['id']}/").json()["output"] == "It is 42."
+    assert client.get(f"/ravi/runs/{run.id}/").json() == before
+    frames = page(client, found["id"])
+    assert [frame["seq"] for frame in frames["results"]] == list(range(1, len(frames["results"]) + 1))
+    assert (frames["done"], frames["results"][-1]["reason"]) == (True, "completed")
+    entries = client.get(f"/ravi/runs/{found['id']}/journal/").json()["results"]
+    assert [entry["seq"] for entry in entries] == list(range(1, len(entries) + 1))
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(
+    "body",
+    [{}, *({"after_seq": given} for given in (None, 0, -1, "1", 1.5, True, 99, 10**30, [1]))],
+)
+def test_a_bad_place_names_its_field(client: APIClient, user: Any, agent: str, body: Any) -> None:
+    run = submit(agent, "hi", user=user)
+    drive(str(run.id))
+
+    response = fork(client, run.id, body)
+
+    assert (response.status_code, error_of(response)["field"]) == (400, "after_seq")
+    assert Run.objects.count() == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_superusers_fork_belongs_to_the_sources_owner(user: Any, admin_user: Any, agent: str) -> None:
+    run = submit(agent, "hi", user=user)
+    drive(str(run.id))
+
+    found = fork(client_of(admin_user), run.id, {"after_seq": 1}).json()
+
+    assert Run.objects.get(id=found["id"]).owner == user
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_agent_that_is_gone_cannot_go_another_way(client: APIClient, user: Any, agent: str) -> None:
+    run = submit(agent, "hi", user=user)
+    drive(str(run.id))
+    registry.unregister(agent)
+
+    response = fork(client, run.id, {"after_seq": 1})
+
+    assert (response.status_code, error_of(response)["field"]) == (404, "agent")
+    assert Run.objects.count() == 1
+
+
+# ------------------------------------------------------------------------------------------------- pruned runs
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_a_pruned_run_answers(client: APIClient, user: Any, agent: str, valkey_url: str) -> None:
+    failing_once()
+    run = submit(agent, "hi", user=user)
+    drive_to_failure(run.id)
+    Run.objects.filter(id=run.id).update(finished_at=timezone.now() - timedelta(days=1))
+    for rows in (prune.journal_rows, prune.frames):
+        prune.prune_trees([run.id], rows, 60)
+    prune.forget_archives([run.id], 60)
+    with redis.Redis.from_url(valkey_url) as buffer:
+        buffer.flushdb()
+
+    journal = client.get(f"/ravi/runs/{run.id}/journal/")
+    answers = [client.post(f"/ravi/runs/{run.id}/retry/"), fork(client, run.id, {"after_seq": 1})]
+
+    assert (journal.status_code, journal.json()["results"]) == (200, [])
+    assert page(client, str(run.id)) == {"results": [], "next_after": 0, "done": True}
+    assert client.get(f"/ravi/runs/{run.id}/").json()["error"]["type"] == "AuthenticationError"
+    assert [answer.status_code for answer in answers] == [409, 409]
+    assert all("was pruned" in error_of(answer)["message"] for answer in answers)

@@ -1,0 +1,24 @@
+"""The guards that the system's promises rest on, and what is left of the code without each.
+
+`make mutants` takes them out one at a time and runs the tests named here: one of them has to fail. To add a guard, add
+a `Mutant` to a list of the file where it belongs:
+
+- `before` is the guard's text in `file`, where it must stand exactly once (`tests/unit/project/test_mutants.py`
+  checks it, so that a change of the code cannot quietly retire a mutant);
+- `after` is the same code without the guard. It must still run: a mutant that breaks the import proves nothing;
+- `tests` are the files that have to notice, the quickest first; they run in this order and stop at the first failure.
+  Give the tests of the guard itself, not the whole suite, and none that hangs without it.
+
+Then `make mutants ARGS="a part of its name"` until it is killed each time.
+"""
+
+from __future__ import annotations
+
+from tests.support.guards.effects import EFFECTS, REPLAY, SWEEP
+from tests.support.guards.leases import CLAIM, FENCE, HEARTBEAT, WAITING
+from tests.support.guards.mutant import Mutant
+from tests.support.guards.surfaces import OWNERS, SUBMIT
+
+__all__ = ["MUTANTS", "Mutant"]
+
+MUTANTS = [*FENCE, *CLAIM, *HEARTBEAT, *WAITING, *EFFECTS, *REPLAY, *SWEEP, *OWNERS, *SUBMIT]

@@ -1,0 +1,115 @@
+"""What is done at most once, what is replayed, and what a stream takes."""
+
+from __future__ import annotations
+
+from tests.support.guards.mutant import RUNTIME, STORE, UNIT, Mutant
+
+EFFECTS = [
+    Mutant(
+        "at most once: the started row",
+        RUNTIME + "tool_calls.py",
+        "        await effects.record(started)\n",
+        "",
+        (UNIT + "test_tool_effects.py",),
+    ),
+    Mutant(
+        "at most once: a started row is looked at",
+        RUNTIME + "tool_calls.py",
+        "    if begun is None:\n        return None\n",
+        "    return None\n",
+        (UNIT + "test_tool_effects.py",),
+    ),
+    Mutant(
+        "at most once: an error leaves it open",
+        RUNTIME + "tool_calls.py",
+        '            why = f"it raised {type(error).__name__}: {error}"\n',
+        '            return _error(f"{type(error).__name__}: {error}")\n',
+        (UNIT + "test_tool_effects.py",),
+    ),
+    Mutant(
+        "transactional: one commit with its row",
+        RUNTIME + "tool_calls.py",
+        "        with transaction.atomic():\n            result = ",
+        "        if True:\n            result = ",
+        (UNIT + "test_tool_effects.py",),
+    ),
+    Mutant(
+        "effects: a write is seen through",
+        RUNTIME + "effects.py",
+        "first, cancelled = await self.database.see_through(",
+        "cancelled, first = False, await self.database.call(",
+        (UNIT + "test_lease_lost.py",),
+    ),
+]
+
+REPLAY = [
+    Mutant(
+        "replay: the identity of a call",
+        RUNTIME + "replay.py",
+        "if (row.kind, row.name) == (kind, name) and _same(recorded, asked):",
+        "if True:",
+        (UNIT + "test_replay_mismatch.py",),
+    ),
+    Mutant(
+        "replay: the arguments of a tool",
+        RUNTIME + "replay.py",
+        " and _same(recorded, asked):",
+        ":",
+        (UNIT + "test_replay_mismatch.py",),
+    ),
+    Mutant(
+        "replay: results in the order of their recording",
+        RUNTIME + "replay.py",
+        "(self.replaying and self._order[self._next] < row.seq)",
+        "False",
+        (UNIT + "test_replay_order.py",),
+    ),
+    Mutant(
+        "replay: one result at a time",
+        RUNTIME + "replay.py",
+        "if self._settling or (self.replaying",
+        "if (self.replaying",
+        (UNIT + "test_replay_order.py",),
+    ),
+    Mutant(
+        "replay: rows inside of a recorded tool are not missed",
+        RUNTIME + "replay.py",
+        "if not self._inside_recorded(row.path)",
+        "if True",
+        (UNIT + "test_replay_order.py",),
+    ),
+]
+
+SWEEP = [
+    Mutant(
+        "sweep: one at a time",
+        RUNTIME + "sweeper.py",
+        "return bool(cursor.fetchone()[0])",
+        "return True",
+        (UNIT + "test_sweeper.py",),
+    ),
+    Mutant(
+        "sweep: hints back off", STORE + "processes.py", "part.filter(quiet)", "part", (UNIT + "test_store_sweep.py",)
+    ),
+    Mutant(
+        "sweep: the pause between hints doubles",
+        STORE + "processes.py",
+        "conf.SWEEP_S * 2**hints",
+        "conf.SWEEP_S",
+        (UNIT + "test_store_sweep.py",),
+    ),
+    Mutant(
+        "stream: an older epoch is refused, in Valkey",
+        RUNTIME + "buffer_valkey.py",
+        "if epoch < seen then",
+        "if false then",
+        (UNIT + "test_buffers.py",),
+    ),
+    Mutant(
+        "stream: an older epoch is refused, in the database",
+        RUNTIME + "buffer_database.py",
+        "if frame.source.epoch < epochs.get(frame.source.run, 0):",
+        "if False:",
+        (UNIT + "test_buffers.py",),
+    ),
+]

@@ -1,0 +1,133 @@
+"""What comes from outside: whose it is, and that it comes once."""
+
+from __future__ import annotations
+
+from tests.support.guards.mutant import RUNTIME, STORE, UNIT, Mutant
+
+API = "tests/acceptance/api/"
+WS = "tests/acceptance/ws/"
+
+OWNERS = [
+    Mutant(
+        "owner: the run of a REST address",
+        "ravi_django/api/lookup.py",
+        "Run.objects.for_user(request.user)",
+        "Run.objects.all()",
+        (API + "test_api_access.py",),
+    ),
+    Mutant(
+        "owner: the session of a REST address",
+        "ravi_django/api/lookup.py",
+        "Session.objects.for_user(request.user)",
+        "Session.objects.all()",
+        (API + "test_api_access.py",),
+    ),
+    Mutant(
+        "owner: the list of runs",
+        "ravi_django/api/runs.py",
+        "Run.objects.for_user(request.user).filter(",
+        "Run.objects.filter(",
+        (API + "test_api_access.py",),
+    ),
+    Mutant(
+        "owner: the list of sessions",
+        "ravi_django/api/sessions.py",
+        "Session.objects.for_user(request.user)",
+        "Session.objects",
+        (API + "test_api_access.py",),
+    ),
+    Mutant(
+        "owner: the run of a socket",
+        "ravi_django/ws/run.py",
+        "Run.objects.for_user(self.user).select_related",
+        "Run.objects.select_related",
+        (WS + "test_ws_refusals.py",),
+    ),
+    Mutant(
+        "owner: the session of a socket",
+        "ravi_django/ws/session.py",
+        "Session.objects.for_user(self.user).filter(id=session_id)",
+        "Session.objects.filter(id=session_id)",
+        (WS + "test_ws_refusals.py",),
+    ),
+    Mutant(
+        "owner: the origin of a socket's page",
+        "ravi_django/ws/access.py",
+        "if not origin_allowed(scope):",
+        "if False:",
+        (WS + "test_ws_refusals.py",),
+    ),
+    Mutant(
+        "owner: the session that is submitted to",
+        RUNTIME + "submit.py",
+        "Session.objects.for_user(owner)",
+        "Session.objects.all()",
+        (UNIT + "test_submit.py",),
+    ),
+    Mutant(
+        "owner: the run whose events are read in process",
+        RUNTIME + "events.py",
+        "Run.objects.for_user(user)",
+        "Run.objects",
+        (UNIT + "test_topics.py",),
+    ),
+    Mutant(
+        "ticket: used once",
+        RUNTIME + "tickets.py",
+        "return row.user if deleted and row.user.is_active else None",
+        "return row.user if row.user.is_active else None",
+        (API + "test_api_tickets.py",),
+    ),
+    Mutant(
+        "ticket: not for long",
+        RUNTIME + "tickets.py",
+        "filter(id=_hash(ticket), expires_at__gt=clock.now())",
+        "filter(id=_hash(ticket))",
+        (API + "test_api_tickets.py",),
+    ),
+]
+
+SUBMIT = [
+    Mutant(
+        "idempotency: the key belongs to its user",
+        RUNTIME + "submit.py",
+        "f\"{getattr(owner, 'pk', None)}\\0{agent_id}\\0{key}\"",
+        'f"{agent_id}\\0{key}"',
+        (UNIT + "test_submit.py",),
+    ),
+    Mutant(
+        "idempotency: another body is a mismatch",
+        RUNTIME + "submit.py",
+        "first.request_digest != run.request_digest",
+        "False",
+        (UNIT + "test_submit.py",),
+    ),
+    Mutant(
+        "submit: the hint waits for the commit",
+        RUNTIME + "dispatch.py",
+        "transaction.on_commit(lambda: _guarded(send_hint or send, run_id), robust=True)",
+        "_guarded(send_hint or send, run_id)",
+        (UNIT + "test_submit.py",),
+    ),
+    Mutant(
+        "queue: the lock of the session",
+        STORE + "queue.py",
+        "        lock_session(run)\n        if run.parent_id is None and",
+        "        if run.parent_id is None and",
+        (UNIT + "test_store_queue.py",),
+    ),
+    Mutant(
+        "queue: one active root",
+        STORE + "queue.py",
+        "if run.parent_id is None and active_root(run).exists():",
+        "if False:",
+        (UNIT + "test_store_queue.py",),
+    ),
+    Mutant(
+        "queue: the end of a run promotes the next",
+        STORE + "journal.py",
+        "return first, [*hints, *promote(run)]",
+        "return first, hints",
+        (UNIT + "test_store_queue.py",),
+    ),
+]

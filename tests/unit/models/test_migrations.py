@@ -1,0 +1,27 @@
+"""Every migration can run while workers of the former release are at work."""
+
+from __future__ import annotations
+
+from django.db import migrations
+from django.db.migrations.loader import MigrationLoader
+from django.db.models import NOT_PROVIDED
+
+FORWARD_SAFE = (migrations.AddField, migrations.CreateModel, migrations.AddIndex, migrations.RemoveIndex)
+LOOSENED = {("0004_archive_unchecked", "archive")}  # a constraint less: what was right stays right
+FIRST = ("0001_initial", "0002_fillfactor")  # of the first release: there was none before
+
+
+def test_what_a_migration_adds_the_former_release_need_not_know_of():
+    found = MigrationLoader(None, ignore_no_migrations=True).disk_migrations
+    ours = [migration for (app, name), migration in sorted(found.items()) if app == "ravi" and name not in FIRST]
+    assert ours
+
+    for migration in ours:
+        for operation in migration.operations:
+            if isinstance(operation, migrations.AddField):
+                field = operation.field
+                assert field.null or field.db_default is not NOT_PROVIDED, (migration.name, operation.name)
+            elif isinstance(operation, migrations.AlterField):
+                assert (migration.name, operation.name) in LOOSENED
+            else:
+                assert isinstance(operation, FORWARD_SAFE), (migration.name, operation)

@@ -1,0 +1,531 @@
+"""Runs among themselves: children, questions with one outcome each, messages."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from ravi_django import register, signal, tool
+from ravi_django.conf import conf
+from ravi_django.kernel import (
+    AgentId,
+    CancellationError,
+    ChatMessage,
+    ChatPayload,
+    ControlPayload,
+    Message,
+    RunHandle,
+    SpawnDeniedError,
+)
+from ravi_django.models import Ask, InboxMessage, Run, Session, Status, uuid7
+from ravi_django.runtime import human, store
+from ravi_django.runtime.cancel import cancel
+from ravi_django.runtime.entries import Entry
+from ravi_django.testing import journal_of, run_until_idle
+from tests.support.runs import CodeAgent, code, drive, make_run, take_over
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+CHILD = AgentId("test", "child")
+
+
+def child(function):
+    """Register a function as the agent `test/child`."""
+    agent = CodeAgent(function, key="child")
+    register(agent)
+    return agent
+
+
+def text_of(message):
+    return message.payload.message.text
+
+
+async def shout(ctx, inbox):
+    for message in inbox:
+        await ctx.reply(message, text_of(message).upper())
+
+
+async def stay(ctx, inbox):
+    return await ctx.sleep_until_signal("go")
+
+
+def said(text):
+    return Message(target=CHILD, payload=ChatPayload(message=ChatMessage.of("user", text)))
+
+
+def the_child(run):
+    return Run.objects.get(parent_id=run.id)
+
+
+def outcome(answer):
+    return {"kind": answer.kind, "result": answer.result}
+
+
+def asking(message="hello", *, timeout=None):
+    async def story(ctx, inbox):
+        return outcome(await ctx.ask(CHILD, message, timeout=timeout))
+
+    return story
+
+
+@pytest.mark.sqlite
+def test_an_ask_gives_the_childs_reply():
+    child(shout)
+    code(asking())
+    run = make_run()
+
+    run_until_idle()
+
+    run.refresh_from_db()
+    assert (run.status, run.output) == (Status.COMPLETED, '{"kind":"replied","result":"HELLO"}')
+    found = the_child(run)
+    assert (found.status, found.depth, found.root_id) == (Status.COMPLETED, 1, run.id)
+    assert found.session.parent_session_id == run.session_id
+    assert found.session_id != run.session_id
+    for one in (run, found):
+        assert [entry.seq for entry in journal_of(one)] == list(range(1, len(journal_of(one)) + 1))
+
+
+@pytest.mark.sqlite
+def test_spawn_then_ask_with_the_same_message_delivers_it_once():
+    seen = []
+
+    async def answer(ctx, inbox):
+        seen.append([text_of(message) for message in inbox])
+        await ctx.sleep_until_signal("go")
+        await ctx.reply(inbox[0], "done")
+
+    async def story(ctx, inbox):
+        boot = said("work")  # made anew by each replay, under another id
+        handle = await ctx.spawn(CHILD, boot)
+        return outcome(await ctx.ask(handle, boot))
+
+    child(answer)
+    code(story)
+    run = drive(make_run())
+    run_until_idle()
+    signal(the_child(run).id, "go")
+    run_until_idle()
+
+    run.refresh_from_db()
+    assert run.output == '{"kind":"replied","result":"done"}'
+    assert InboxMessage.objects.filter(run=the_child(run)).count() == 1
+    assert {tuple(batch) for batch in seen} == {("work",)}
+
+
+def test_a_child_that_completes_without_a_reply_counts_as_replied():
+    async def answer(ctx, inbox):
+        return "the output"
+
+    child(answer)
+    code(asking())
+    run = make_run()
+
+    run_until_idle()
+
+    run.refresh_from_db()
+    assert run.output == '{"kind":"replied","result":"the output"}'
+
+
+def test_a_failed_target_is_told_from_a_cancelled_one():
+    async def fail(ctx, inbox):
+        raise ValueError("no idea")
+
+    child(fail)
+    code(asking())
+    failed = make_run()
+    run_until_idle()
+    child(stay)
+    cancelled = make_run()
+    run_until_idle()
+    cancel(the_child(cancelled).id, "not needed")
+    run_until_idle()
+
+    failed.refresh_from_db()
+    cancelled.refresh_from_db()
+    assert '"kind":"target_failed"' in failed.output
+    assert "no idea" in failed.output
+    assert '"kind":"target_cancelled"' in cancelled.output
+
+
+def test_an_ask_that_times_out_leaves_the_target_and_a_late_reply_is_a_message(clock):
+    async def late(ctx, inbox):
+        await ctx.sleep_until_signal("go")
+        await ctx.reply(inbox[0], {"too": "late"})
+
+    async def story(ctx, inbox):
+        if inbox[0].sender == CHILD:
+            return f"late: {inbox[0].payload.data}"
+        answer = await ctx.ask(CHILD, "hello", timeout=60)
+        await ctx.sleep_until_signal("on")
+        return answer.kind
+
+    child(late)
+    code(story)
+    run = drive(make_run())
+    run_until_idle()
+    clock.advance(61)
+    run = drive(run)
+    assert (run.status, run.waiting_on[0]["name"]) == (Status.SUSPENDED, "on")
+    assert the_child(run).status == Status.SUSPENDED
+
+    signal(the_child(run).id, "go")
+    run_until_idle()
+    signal(run.id, "on")
+    run_until_idle()
+
+    run.refresh_from_db()
+    assert (run.status, run.output) == (Status.COMPLETED, "late: {'too': 'late'}")
+    assert Ask.objects.get().outcome == "timed_out"
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_two_parallel_asks_each_get_their_own_answer(order):
+    async def answer(ctx, inbox):
+        await ctx.sleep_until_signal("go")
+        await ctx.reply(inbox[0], f"answer to {text_of(inbox[0])}")
+
+    async def story(ctx, inbox):
+        answers = await asyncio.gather(ctx.ask(CHILD, "one"), ctx.ask(CHILD, "two"))
+        return [answer.result for answer in answers]
+
+    child(answer)
+    code(story)
+    run = drive(make_run())
+    run_until_idle()
+    children = list(Run.objects.filter(parent_id=run.id).order_by("id"))
+    for place in order:
+        signal(children[place].id, "go")
+        run_until_idle()
+
+    run.refresh_from_db()
+    assert run.output == '["answer to one","answer to two"]'
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_two_questions_to_one_run_are_told_apart_by_their_messages(order):
+    async def answer(ctx, inbox):
+        for place in order:
+            await ctx.reply(inbox[place], f"re: {text_of(inbox[place])}")
+
+    async def story(ctx, inbox):
+        handle = await ctx.spawn(CHILD)
+        answers = await asyncio.gather(ctx.ask(handle, "one"), ctx.ask(handle, "two"))
+        return [answer.result for answer in answers]
+
+    child(answer)
+    code(story)
+    run = drive(make_run())
+    assert the_child(run).inbox.count() == 2
+    run_until_idle()
+
+    run.refresh_from_db()
+    assert run.output == '["re: one","re: two"]'
+
+
+def test_join_waits_for_the_end():
+    async def story(ctx, inbox):
+        handles = [await ctx.spawn(CHILD, text) for text in ("a", "b")]
+        ends = await asyncio.gather(*(ctx.join(handle) for handle in handles))
+        return [end.result for end in ends]
+
+    child(shout)
+    code(story)
+    run = make_run()
+
+    run_until_idle()
+
+    run.refresh_from_db()
+    assert run.output == '["A","B"]'
+
+
+def test_a_join_of_a_child_that_has_ended_already_is_over_at_once(step):
+    async def story(ctx, inbox):
+        handle = await ctx.spawn(CHILD, "a")
+        await ctx.sleep_until_signal("go")
+        return outcome(await ctx.join(handle))
+
+    child(shout)
+    code(story)
+    run = make_run()
+    run_until_idle()
+    signal(run.id, "go")
+
+    run = drive(run)
+
+    assert run.output == '{"kind":"replied","result":"A"}'
+
+
+def test_an_ask_that_would_close_a_cycle_fails_at_once():
+    async def ask_back(ctx, inbox):
+        answer = await ctx.ask(RunHandle(inbox[0].reply_to, AgentId("test", "code")), "and you?")
+        await ctx.reply(inbox[0], outcome(answer))
+
+    child(ask_back)
+    code(asking())
+    run = make_run()
+
+    run_until_idle()
+
+    run.refresh_from_db()
+    assert run.status == Status.COMPLETED
+    assert '"kind":"target_failed"' in run.output
+    assert "Cycle" in run.output
+
+
+def test_a_cancelled_run_takes_its_children_with_it():
+    async def nested(ctx, inbox):
+        await ctx.ask(AgentId("test", "leaf"), "down")
+
+    child(nested)
+    register(CodeAgent(stay, key="leaf"))
+    code(asking())
+    run = make_run()
+    run_until_idle()
+    assert Run.objects.filter(status=Status.SUSPENDED).count() == 3
+
+    cancel(run.id, "enough")
+
+    assert Run.objects.filter(status=Status.CANCELLED).count() == 3
+
+
+def test_a_run_that_ends_leaves_no_live_child():
+    async def story(ctx, inbox):
+        await ctx.spawn(CHILD, "x")
+        return "done"
+
+    child(stay)
+    code(story)
+    run = make_run()
+
+    run_until_idle()
+
+    assert (Run.objects.get(id=run.id).status, the_child(run).status) == (Status.COMPLETED, Status.CANCELLED)
+
+
+def test_a_run_that_is_to_be_cancelled_spawns_no_child():
+    lease = store.claim(make_run().id, "w")
+    store.request_cancel(lease.run_id, "stop")
+    new = store.make_child(lease, "test/child", uuid7(), uuid7())
+
+    with pytest.raises(CancellationError):
+        store.spawn(lease, [Entry("child.spawned", "1", "test/child")], child=new, message=None)
+
+    assert not Run.objects.filter(parent_id=lease.run_id).exists()
+    assert not journal_of(lease.run_id)
+
+
+def test_a_tree_has_no_more_live_runs_than_allowed_and_the_refusal_is_replayed(settings, clock, step):
+    settings.RAVI = {**settings.RAVI, "MAX_AGENTS": 3}
+
+    async def story(ctx, inbox):
+        made = []
+        for _ in range(4):
+            try:
+                await ctx.spawn(CHILD, "x")
+                made.append("spawned")
+            except SpawnDeniedError:
+                made.append("denied")
+        await ctx.sleep_until_signal("go")
+        return made
+
+    child(stay)
+    code(story)
+    run = drive(make_run())
+    assert Run.objects.filter(parent_id=run.id).count() == 2
+    settings.RAVI = {**settings.RAVI, "MAX_AGENTS": 50}
+    signal(run.id, "go")
+
+    run = drive(run)
+
+    assert run.output == '["spawned","spawned","denied","denied"]'
+
+
+def test_a_tree_is_no_deeper_than_allowed(settings):
+    settings.RAVI = {**settings.RAVI, "MAX_DEPTH": 2}
+
+    async def nested(ctx, inbox):
+        await ctx.reply(inbox[0], outcome(await ctx.ask(CHILD, "deeper")))
+
+    child(nested)
+    code(asking())
+    run = make_run()
+
+    run_until_idle()
+
+    run.refresh_from_db()
+    assert Run.objects.filter(root_id=run.id).count() == 2
+    assert "SpawnDeniedError" in run.output
+
+
+@pytest.mark.parametrize("dies", [1, 2, 3, 4, "end"])
+@pytest.mark.parametrize("written", [True, False])
+def test_a_worker_that_dies_anywhere_makes_no_second_child(clock, dies, written, step):
+    async def story(ctx, inbox):
+        boot = said("work")
+        handle = await ctx.spawn(CHILD, boot)
+        await ctx.tool("step", name="1")
+        answer = await ctx.ask(handle, boot)
+        return answer.result
+
+    child(shout)
+    code(story, tools=[step])
+    run = make_run()
+
+    drive(run, dies=dies, written=written)
+    clock.advance(conf.LEASE_S + 1)
+    run_until_idle()
+
+    run.refresh_from_db()
+    assert (run.status, run.output) == (Status.COMPLETED, "WORK")
+    assert Run.objects.filter(parent_id=run.id).count() == 1
+    assert InboxMessage.objects.filter(run=the_child(run)).count() == 1
+
+
+@pytest.mark.parametrize("dies", [1, 2, "end"])
+@pytest.mark.parametrize("written", [True, False])
+def test_a_child_whose_worker_dies_around_its_reply_answers_once(clock, dies, written, step):
+    async def answer(ctx, inbox):
+        await ctx.tool("step", name="1")
+        await ctx.reply(inbox[0], "once")
+
+    register(CodeAgent(answer, key="child", tools=[step]))
+    code(asking())
+    run = drive(make_run())
+    drive(the_child(run), dies=dies, written=written)
+    take_over(clock, the_child(run))
+    run_until_idle()
+
+    run.refresh_from_db()
+    assert run.output == '{"kind":"replied","result":"once"}'
+
+
+def test_a_message_that_comes_while_the_code_runs_is_a_round_of_its_own(clock):
+    seen = []
+
+    async def story(ctx, inbox):
+        seen.append([text_of(message) for message in inbox])
+        await ctx.sleep_until_signal("go")
+        return len(inbox)
+
+    code(story)
+    run = drive(make_run(text="first"))
+    lease = store.claim(make_run().id, "w")
+    store.deliver(lease, [entry_to(run)], target_id=run.id, message=said("second").model_dump(mode="json"))
+    signal(run.id, "go")
+    run = drive(run)
+    run_until_idle_but(lease.run_id)
+    run.refresh_from_db()
+    assert run.status == Status.SUSPENDED
+    signal(run.id, "go")
+    run = drive(run)
+
+    assert run.status == Status.COMPLETED
+    assert seen[0] == ["first"]
+    assert seen[-1] == ["second"]
+    assert all(batch in (["first"], ["second"]) for batch in seen)
+
+
+def entry_to(run):
+    return Entry("msg.sent", "1", run.agent)
+
+
+def run_until_idle_but(run_id):
+    run_until_idle()
+    assert Run.objects.get(id=run_id).status == Status.RUNNING
+
+
+def test_a_message_to_an_address_goes_to_its_active_run_in_the_session_or_a_new_one():
+    async def story(ctx, inbox):
+        await ctx.send(CHILD, "hello")
+        await ctx.sleep_until_signal("go")
+        await ctx.send(CHILD, "again")
+
+    child(stay)
+    code(story)
+    run = drive(make_run())
+    other = Run.objects.get(agent=str(CHILD))
+    assert (other.parent_id, other.session_id, other.inbox.count()) == (None, run.session_id, 1)
+    run_until_idle()
+    signal(run.id, "go")
+
+    drive(run)
+
+    assert Run.objects.filter(agent=str(CHILD)).count() == 1
+    assert other.inbox.count() == 2
+
+
+@pytest.mark.parametrize(("word", "status"), [("abort", Status.CANCELLED), ("go", Status.COMPLETED)])
+def test_an_ancestors_control_message_acts_on_the_run(word, status):
+    async def story(ctx, inbox):
+        handle = await ctx.spawn(CHILD, "x")
+        await ctx.sleep_until_signal("now")
+        await ctx.send(handle, Message(target=CHILD, payload=ControlPayload(signal=word, data={"a": 1})))
+        return outcome(await ctx.join(handle))
+
+    child(stay)
+    code(story)
+    run = make_run()
+    run_until_idle()
+    signal(run.id, "now")
+    run_until_idle()
+
+    assert the_child(run).status == status
+
+
+def test_nobody_but_an_ancestor_may_send_a_control_message():
+    async def story(ctx, inbox):
+        await ctx.send(RunHandle(str(other.id), CHILD), Message(target=CHILD, payload=ControlPayload(signal="abort")))
+
+    other = make_run("test/other")
+    code(story)
+
+    run = drive(make_run())
+
+    assert (run.status, run.error["type"]) == (Status.FAILED, "PermanentError")
+    other.refresh_from_db()
+    assert other.status == Status.PENDING
+
+
+def test_a_run_reaches_no_run_of_somebody_else(django_user_model):
+    async def story(ctx, inbox):
+        await ctx.send(RunHandle(str(other.id), CHILD), "hi")
+
+    owner = django_user_model.objects.create_user("ann")
+    other = make_run("test/other", session=store.create_session(Session(owner=owner)), owner=owner)
+    code(story)
+
+    run = drive(make_run())
+
+    assert (run.status, run.error["type"]) == (Status.FAILED, "NotFoundError")
+    assert other.inbox.count() == 1
+
+
+def test_the_time_that_people_take_is_added_to_an_asks_deadline(clock):
+    @tool(effect="at_most_once")
+    def pay() -> str:
+        """Pay."""
+        raise OSError("no answer")
+
+    async def paying(ctx, inbox):
+        return (await ctx.tool("pay")).text
+
+    register(CodeAgent(paying, key="child", tools=[pay]))
+    code(asking(timeout=timedelta(minutes=5)))
+    run = drive(make_run())
+    run_until_idle()
+    assert the_child(run).waiting_on[0]["kind"] == "request"
+
+    clock.advance(400)
+    run_until_idle()
+    run.refresh_from_db()
+    assert run.status == Status.SUSPENDED
+
+    request = the_child(run).requests.get()
+    human.resolve(request.id, "happened", result="paid")
+    run_until_idle()
+
+    run.refresh_from_db()
+    assert run.output == '{"kind":"replied","result":"paid"}'

@@ -1,0 +1,321 @@
+"""Code that changes and code that never ends: patched, log_once, continue_as_new, releases."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from ravi_django import register, signal
+from ravi_django.conf import conf
+from ravi_django.kernel import AgentId
+from ravi_django.models import JournalEntry, Run, Status, Turn, WorkerProcess
+from ravi_django.runtime import clock as clocks
+from ravi_django.runtime import store
+from ravi_django.testing import journal_of, run_until_idle
+from tests.support.runs import CodeAgent, code, drive, make_run, take_over
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def texts(inbox):
+    return [getattr(message.payload, "data", None) or message.payload.message.text for message in inbox]
+
+
+# ------------------------------------------------------------------------------------------------------ patched
+
+
+async def before_the_change(ctx, inbox):
+    await ctx.tool("step", name="1")
+    await ctx.sleep_until_signal("go")
+    return "old"
+
+
+async def after_the_change(ctx, inbox):
+    if ctx.patched("better"):
+        await ctx.tool("step", name="10")
+    else:
+        await ctx.tool("step", name="1")
+    await ctx.sleep_until_signal("go")
+    return "new" if ctx.patched("better") else "old"
+
+
+@pytest.mark.sqlite
+def test_old_runs_keep_to_the_old_branch_and_new_ones_take_the_new(step, ran):
+    code(before_the_change, tools=[step])
+    old = drive(make_run())
+    code(after_the_change, tools=[step])
+    new = drive(make_run())
+    for run in (old, new):
+        signal(run.id, "go")
+
+    old, new = drive(old), drive(new)
+
+    assert (old.output, new.output) == ("old", "new")
+    assert ran == ["1", "10"]
+
+
+def test_without_patched_the_change_blocks_the_old_run_with_a_diff(step):
+    async def changed(ctx, inbox):
+        await ctx.tool("step", name="10")
+        await ctx.sleep_until_signal("go")
+
+    code(before_the_change, tools=[step])
+    run = drive(make_run())
+    code(changed, tools=[step])
+    signal(run.id, "go")
+
+    run = drive(run)
+
+    assert (run.status, run.error["type"]) == (Status.BLOCKED, "DeterminismError")
+    assert run.error["diff"]["recorded"]["arguments"] == {"name": "1"}
+    assert run.error["diff"]["asked"]["arguments"] == {"name": "10"}
+
+
+def test_a_loop_that_is_patched_in_the_middle_stays_on_its_branch(clock, step):
+    async def old(ctx, inbox):
+        for _ in range(4):
+            await ctx.tool("step", name="1")
+            await ctx.sleep_until_signal("go")
+
+    async def new(ctx, inbox):
+        for _ in range(4):
+            await ctx.tool("step", name="10" if ctx.patched("better") else "1")
+            await ctx.sleep_until_signal("go")
+        return ctx.patched("better")
+
+    code(old, tools=[step])
+    run = drive(make_run())
+    code(new, tools=[step])
+    for _ in range(4):
+        signal(run.id, "go")
+        run = drive(run)
+
+    assert (run.status, run.output) == (Status.COMPLETED, "false")
+
+
+def test_log_once_leaves_one_row_however_often_the_code_comes_by(clock, step):
+    async def story(ctx, inbox):
+        for n in range(3):
+            await ctx.log_once("begun", {"at": n})
+            await ctx.tool("step", name=str(n))
+            await ctx.log_once("begun", {"at": n})
+        await ctx.sleep_until_signal("go")
+
+    code(story, tools=[step])
+    run = make_run()
+    drive(run, dies=2)
+    take_over(clock, run)
+
+    assert [row.result for row in journal_of(run) if row.name == "begun"] == [{"at": 0}]
+
+
+# ------------------------------------------------------------------------------------------------ generations
+
+
+@pytest.mark.sqlite
+def test_a_run_that_continues_as_new_begins_with_an_empty_journal(clock, step, ran):
+    async def story(ctx, inbox):
+        (count,) = texts(inbox)
+        number = 0 if count == "hi" else count["n"]
+        await ctx.tool("step", name=str(number))
+        if number < 3:
+            await ctx.continue_as_new({"n": number + 1})
+        return f"went round {number} times"
+
+    code(story, tools=[step])
+    run = make_run()
+
+    run_until_idle()
+
+    run.refresh_from_db()
+    assert (run.status, run.output, run.generation) == (Status.COMPLETED, "went round 3 times", 3)
+    rows = journal_of(run)
+    assert [row.seq for row in rows] == list(range(1, len(rows) + 1))
+    assert {row.generation for row in rows} == {0, 1, 2, 3}
+    assert max(len([row for row in rows if row.generation == number]) for number in range(4)) <= 4
+
+
+def test_unread_signals_come_along(step):
+    async def story(ctx, inbox):
+        if texts(inbox) == ["hi"]:
+            await ctx.sleep_until_signal("go")
+            await ctx.continue_as_new("second")
+        return await ctx.sleep_until_signal("go")
+
+    code(story)
+    run = make_run()
+    for number in (1, 2):
+        signal(run.id, "go", number)
+
+    run_until_idle()
+
+    run.refresh_from_db()
+    assert (run.status, run.output) == (Status.COMPLETED, "2")
+
+
+@pytest.mark.parametrize("dies", [1, 2, 3, "end"])
+@pytest.mark.parametrize("written", [True, False])
+def test_a_worker_that_dies_around_it_loses_no_round(clock, step, dies, written):
+    async def story(ctx, inbox):
+        (count,) = texts(inbox)
+        number = 0 if count == "hi" else count["n"]
+        await ctx.tool("step", name=str(number))
+        await ctx.tool("step", name=str(number))
+        if number < 2:
+            await ctx.continue_as_new({"n": number + 1})
+        return number
+
+    code(story, tools=[step])
+    run = make_run()
+
+    drive(run, dies=dies, written=written)
+    clock.advance(conf.LEASE_S + 1)
+    run_until_idle()
+
+    run.refresh_from_db()
+    assert (run.output, run.generation) == ("2", 2)
+    assert [row.kind for row in journal_of(run)].count("tool.call") == 6
+
+
+def test_a_question_asked_of_the_former_generation_is_answered_by_the_next():
+    async def answer(ctx, inbox):
+        if ctx.effects.lease.run.generation == 0:
+            await ctx.continue_as_new(inbox[0])
+        await ctx.reply(inbox[0], "from the next")
+
+    async def story(ctx, inbox):
+        return (await ctx.ask(AgentId("test", "child"), "hello")).result
+
+    register(CodeAgent(answer, key="child"))
+    code(story)
+    run = make_run()
+
+    run_until_idle()
+
+    run.refresh_from_db()
+    assert run.output == "from the next"
+
+
+def test_history_goes_on_over_generations(clock):
+    from ravi_django.agents import ReActAgent
+    from ravi_django.agents.context import ContextConfig
+    from ravi_django.runtime.history import DjangoHistoryProvider
+    from ravi_django.testing import ScriptedModel
+
+    class Endless(ReActAgent):
+        async def run(self, ctx, inbox):
+            answer = await super().run(ctx, inbox)
+            if ctx.effects.lease.run.generation < 2:
+                await ctx.continue_as_new("again")
+            return answer
+
+    register(Endless("endless", model=ScriptedModel("yes", loop=True), context=ContextConfig(DjangoHistoryProvider())))
+    run = make_run("react/endless")
+
+    run_until_idle()
+
+    run.refresh_from_db()
+    assert run.status == Status.COMPLETED, run.error
+    turns = Turn.objects.filter(run=run).order_by("position")
+    assert [turn.role for turn in turns] == ["user", "assistant"] * 3
+    assert [turn.index for turn in turns] == list(range(6))
+
+
+# --------------------------------------------------------------------------------------------------- releases
+
+
+def seen(release):
+    WorkerProcess.objects.create(name=f"w-{release}", release=release, started_at=clocks.now(), seen_at=clocks.now())
+
+
+def written_by(settings, release, run, function, step):
+    settings.RAVI = {**settings.RAVI, "RELEASE": release}
+    code(function, tools=[step])
+    return drive(run)
+
+
+async def changed(ctx, inbox):
+    await ctx.tool("step", name="10")
+    await ctx.sleep_until_signal("go")
+    return "changed"
+
+
+def test_a_mismatch_goes_back_for_a_worker_of_the_release_that_wrote_last(settings, clock, step):
+    run = written_by(settings, "r1", make_run(), before_the_change, step)
+    assert run.release == "r1"
+    signal(run.id, "go")
+    seen("r1")
+
+    run = written_by(settings, "r2", run, changed, step)
+    assert (run.status, run.for_release, run.release) == (Status.PENDING, "r1", "r1")
+    assert store.claim(run.id, "w") is None
+    run = written_by(settings, "r1", run, before_the_change, step)
+
+    assert (run.status, run.output) == (Status.COMPLETED, "old")
+
+
+def test_it_is_blocked_when_no_worker_of_that_release_takes_it(settings, clock, step):
+    run = written_by(settings, "r1", make_run(), before_the_change, step)
+    signal(run.id, "go")
+    seen("r1")
+    run = written_by(settings, "r2", run, changed, step)
+    clock.advance(2 * conf.LEASE_S + 1)
+
+    run = written_by(settings, "r2", run, changed, step)
+
+    assert (run.status, run.error["type"]) == (Status.BLOCKED, "DeterminismError")
+
+
+def test_it_is_blocked_at_once_when_there_is_no_worker_of_that_release(settings, clock, step):
+    run = written_by(settings, "r1", make_run(), before_the_change, step)
+    signal(run.id, "go")
+
+    run = written_by(settings, "r2", run, changed, step)
+
+    assert (run.status, run.error["type"]) == (Status.BLOCKED, "DeterminismError")
+    assert JournalEntry.objects.filter(run=run, kind="run.blocked").exists()
+
+
+# ------------------------------------------------------------------------------------------------ driven alone
+
+
+def test_a_run_that_took_two_workers_down_is_driven_alone(settings):
+    from ravi_django.runtime.engine import Engine
+
+    driven, let_go = [], asyncio.Event
+
+    async def scenario():
+        gate = let_go()
+
+        async def held(ctx, inbox):
+            driven.append("held")
+            await gate.wait()
+            driven.append("held ends")
+
+        async def crasher(ctx, inbox):
+            driven.append("crasher")
+
+        register(CodeAgent(held, key="held"))
+        register(CodeAgent(crasher, key="crasher"))
+        engine = Engine()
+        try:
+            first = engine.hint(a.id)
+            while "held" not in driven:
+                await asyncio.sleep(0.01)
+            second = engine.hint(b.id)
+            while b.id not in engine._crashers:
+                await asyncio.sleep(0.01)
+            assert not engine.has_room
+            assert driven == ["held"]
+            gate.set()
+            await asyncio.wait_for(asyncio.gather(first, second), 20)
+        finally:
+            await engine.close(drain_s=0.5)
+
+    a, b = make_run("test/held"), make_run("test/crasher")
+    Run.objects.filter(id=b.id).update(crashes=2)
+
+    asyncio.run(scenario())
+
+    assert driven == ["held", "held ends", "crasher"]

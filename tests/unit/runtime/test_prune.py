@@ -1,0 +1,494 @@
+"""What is old goes, what lives stays, and what is pruned cannot go on from half of its past."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+
+import pytest
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
+
+from ravi_django.checks import check_settings
+from ravi_django.kernel import ChatMessage, IllegalTransitionError, InvalidInputError
+from ravi_django.management.commands.ravi_prune import duration
+from ravi_django.models import (
+    Ask,
+    Blob,
+    HumanRequest,
+    InboxMessage,
+    JournalEntry,
+    Run,
+    Signal,
+    Status,
+    StreamFrame,
+    Turn,
+)
+from ravi_django.runtime import bodies, entries, events, prune, store, tickets
+from ravi_django.runtime.buffer_database import DatabaseBuffer
+from ravi_django.runtime.entries import Entry, NewTurn
+from ravi_django.runtime.retry import retry
+from ravi_django.runtime.store import prune as rows
+from ravi_django.testing import ScriptedModel, journal_of
+from tests.support.runs import code, drive, in_background, leased, make_run, message, on_postgresql
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.sqlite]
+
+DAY = prune.DAY_S
+MONTH = dict.fromkeys(prune.KINDS, 30 * DAY)
+
+
+def ended(run=None, status=Status.COMPLETED, more=2):
+    """A run with a journal, a turn, frames and a signal, at its end; the output is said."""
+    run = run or make_run()
+    lease = leased(run)
+    store.append(lease, [Entry("run.started", "@started")])
+    for place in range(more):
+        store.append(lease, [Entry("tool.call", str(place + 1), "t", result={"x": place})])
+    store.append(lease, [Entry("log", "log")], [NewTurn(run.session_id, run.agent, ChatMessage.of("user", "said"))])
+    Signal.objects.create(run=run, name="read", consumed_at=lease.run.started_at)
+    Signal.objects.create(run=run, name="unread")
+    Ask.objects.create(asker=run, path="1", target=run, outcome="replied")
+    if run.parent_id is None:
+        StreamFrame.objects.bulk_create(StreamFrame(tree=run, seq=seq, body={"type": "x"}) for seq in range(1, 4))
+    store.finish(lease, status, [Entry(f"run.{status}", f"@{status}.1")], output="the answer", error={"type": "E"})
+    run.refresh_from_db()
+    return run
+
+
+def left(run):
+    return {
+        "journal": JournalEntry.objects.filter(run=run).count(),
+        "frames": StreamFrame.objects.filter(tree=run).count(),
+        "signals": sorted(Signal.objects.filter(run=run).values_list("name", flat=True)),
+        "asks": Ask.objects.filter(asker=run).count(),
+    }
+
+
+ALL = {"journal": 5, "frames": 3, "signals": ["read", "unread"], "asks": 1}
+NONE = {"journal": 0, "frames": 0, "signals": ["unread"], "asks": 0}
+
+
+# ------------------------------------------------------------------------------------------------- ended trees
+
+
+@pytest.mark.parametrize("status", [Status.COMPLETED, Status.FAILED, Status.CANCELLED])
+def test_an_old_trees_rows_go_and_its_answer_and_conversation_stay(clock, status):
+    run = ended(status=status)
+    clock.advance(30 * DAY + 1)
+
+    removed = prune.prune(MONTH)
+
+    assert left(run) == NONE
+    assert removed == {
+        "journal": 5,
+        "signals": 1,
+        "asks": 1,
+        "frames": 3,
+        "archives": 0,
+        "blobs": 0,
+        "tickets": 0,
+    }
+    assert Run.objects.get(id=run.id).output == "the answer"
+    assert Turn.objects.filter(session_id=run.session_id).count() == 1
+    assert InboxMessage.objects.filter(run=run).count() == 1
+
+
+def test_a_younger_tree_stays_whole(clock):
+    run = ended()
+    clock.advance(30 * DAY - 1)
+
+    removed = prune.prune(MONTH)
+
+    assert (left(run), set(removed.values())) == (ALL, {0})
+
+
+@pytest.mark.parametrize("status", [s for s in Status if s not in (Status.COMPLETED, Status.FAILED, Status.CANCELLED)])
+def test_a_live_run_stays_whole_however_old(clock, status):
+    run = ended()
+    Run.objects.filter(id=run.id).update(status=status)
+    clock.advance(999 * DAY)
+
+    prune.prune(MONTH)
+
+    assert left(run) == ALL
+
+
+@pytest.mark.parametrize("status", list(Status))
+def test_a_tree_lives_as_long_as_any_run_of_it(clock, status):
+    root = make_run()
+    child = ended(make_run(parent=root, root=root, depth=1))
+    grandchild = make_run(parent=child, root=root, depth=2, status=status)
+    ended(root)
+    JournalEntry.objects.create(
+        run=grandchild, seq=1, path="1", kind="log", started_at=clock.now, finished_at=clock.now
+    )
+    clock.advance(31 * DAY)
+
+    prune.prune(MONTH)
+
+    terminal = status in (Status.COMPLETED, Status.FAILED, Status.CANCELLED)
+    assert JournalEntry.objects.count() == (0 if terminal else 11)
+    assert left(root) == (NONE if terminal else ALL)
+
+
+def test_each_kind_has_its_own_time(clock):
+    run = ended()
+    clock.advance(10 * DAY)
+
+    prune.prune({"streams": 7 * DAY})
+
+    assert left(run) == {**ALL, "frames": 1}
+    assert left(run)["frames"] == 1
+    prune.prune({"journal": 7 * DAY})
+    assert left(run) == {**NONE, "frames": 1}
+    prune.prune({"streams": 7 * DAY})
+    assert left(run) == NONE
+
+
+def test_what_people_decided_is_kept_for_ever(clock):
+    run = ended()
+    HumanRequest.objects.create(run=run, path="1", kind="approval", status="answered")
+    clock.advance(31 * DAY)
+
+    prune.prune(MONTH)
+
+    assert HumanRequest.objects.count() == 1
+
+
+def test_nothing_is_removed_when_nothing_is_asked_for(clock):
+    run = ended()
+    clock.advance(999 * DAY)
+
+    prune.prune({})
+
+    assert left(run) == ALL
+
+
+def test_a_second_prune_finds_nothing(clock):
+    ended()
+    clock.advance(31 * DAY)
+    prune.prune(MONTH)
+
+    assert set(prune.prune(MONTH).values()) == {0}
+
+
+def test_a_dry_run_counts_what_would_go_and_removes_nothing(clock, django_user_model):
+    run = ended()
+    store.save_blobs([entries.make_blob(b"[1]")])
+    tickets.issue(django_user_model.objects.create_user("ann"))
+    clock.advance(31 * DAY)
+
+    would = prune.prune(MONTH, dry_run=True)
+
+    assert left(run) == ALL
+    assert Blob.objects.count() == 1
+    assert {**would, "frames": 3} == prune.prune(MONTH)  # the last frame goes with the journal's end
+    assert would["blobs"] == would["tickets"] == 1
+
+
+# ------------------------------------------------------------------------------------------------- bounds
+
+
+def test_each_transaction_is_bounded_and_everything_goes(clock, monkeypatch):
+    monkeypatch.setattr(rows, "ROWS", 3)
+    monkeypatch.setattr(rows, "TREES", 2)
+    sizes = []
+    delete = rows._delete
+    monkeypatch.setattr(rows, "_delete", lambda found: sizes.append(delete(found)) or sizes[-1])
+    runs = [ended(more=4) for _ in range(5)]
+    clock.advance(31 * DAY)
+
+    removed = prune.prune(MONTH)
+
+    assert (removed["journal"], removed["frames"]) == (35, 15)
+    assert max(sizes) == 3
+    assert [left(run) for run in runs] == [NONE] * 5
+
+
+def test_an_interrupted_prune_leaves_no_run_that_could_go_on_from_half_its_past(clock, monkeypatch):
+    monkeypatch.setattr(rows, "ROWS", 3)
+    run = ended(status=Status.FAILED, more=4)
+    clock.advance(31 * DAY)
+
+    assert rows.prune_trees([run.id], rows.journal_rows, 30 * DAY) == 3
+
+    assert [row.seq for row in journal_of(run)] == [1, 2, 3, 4]
+    with pytest.raises(IllegalTransitionError, match=f"the journal of run {run.id} was pruned"):
+        store.retry(run.id)
+
+
+def test_runs_that_were_pruned_before_cost_no_write(clock):
+    for _ in range(3):
+        ended()
+    clock.advance(31 * DAY)
+    prune.prune(MONTH)
+
+    with CaptureQueriesContext(connection) as asked:
+        prune.prune(MONTH)
+
+    said = [query["sql"] for query in asked if "ravi_ticket" not in query["sql"]]
+    assert not [sql for sql in said if "FOR UPDATE" in sql or sql.startswith(("DELETE", "UPDATE"))]
+
+
+def test_the_number_of_queries_does_not_rise_with_the_rows(clock):
+    def counted(runs, more):
+        for _ in range(runs):
+            ended(more=more)
+        clock.advance(31 * DAY)
+        with CaptureQueriesContext(connection) as asked:
+            prune.prune(MONTH)
+        return len(asked)
+
+    assert counted(1, 1) == counted(20, 30)
+
+
+# ------------------------------------------------------------------------------------------------- against others
+
+
+@on_postgresql
+def test_a_run_that_is_retried_meanwhile_is_left_alone(clock):
+    run = ended(status=Status.FAILED)
+    clock.advance(31 * DAY)
+
+    with transaction.atomic():
+        store.retry(run.id)
+        pruned = in_background(prune.prune, MONTH)
+        with pytest.raises(TimeoutError):
+            pruned.result(0.3)
+
+    pruned.result(20)
+    assert left(run) == {**ALL, "journal": 6}
+
+
+@on_postgresql
+def test_a_retry_that_comes_during_the_prune_is_refused(clock):
+    run = ended(status=Status.FAILED)
+    clock.advance(31 * DAY)
+
+    with transaction.atomic():
+        rows.prune_trees([run.id], rows.journal_rows, 30 * DAY)
+        retried = in_background(store.retry, run.id)
+        with pytest.raises(TimeoutError):
+            retried.result(0.3)
+
+    assert isinstance(retried.exception(20), IllegalTransitionError)
+
+
+@on_postgresql
+def test_two_prunes_at_once_are_as_one(clock):
+    for _ in range(20):
+        ended()
+    clock.advance(31 * DAY)
+
+    removed = [found.result(60) for found in [in_background(prune.prune, MONTH) for _ in range(3)]]
+
+    assert sum(one["journal"] for one in removed) == 100
+    assert JournalEntry.objects.count() == 0
+
+
+# ------------------------------------------------------------------------------------------------- generations
+
+
+def generations(clock, run):
+    """One row in each of three generations, ten days apart."""
+    for place in range(3):
+        lease = leased(run)
+        store.append(lease, [Entry("tool.call", "1", "t")])
+        if place < 2:
+            store.continue_as_new(lease, [Entry("run.continued", "@on")], messages=[message("on")], inbox_upto=0)
+            clock.advance(10 * DAY)
+    return run
+
+
+def test_generations_that_are_over_go_and_the_present_one_stays(clock):
+    run = generations(clock, make_run())
+
+    prune.prune({"journal": 15 * DAY})
+    assert list(JournalEntry.objects.values_list("generation", flat=True)) == [1, 1, 2]
+    clock.advance(100 * DAY)
+    assert prune.prune({"journal": 15 * DAY})["journal"] == 2
+
+    assert [(row.generation, row.seq) for row in journal_of(run)] == [(2, 5)]
+
+
+def test_a_run_whose_old_generations_went_can_be_retried(clock):
+    run = generations(clock, make_run())
+    run.refresh_from_db()
+    lease = store.Lease(run, run.lease_epoch, run.lease_owner)
+    store.finish(lease, Status.FAILED, [Entry("run.failed", "@failed.9")], error={"type": "E"})
+    prune.prune({"journal": 1 * DAY})
+
+    assert store.retry(run.id).status == Status.PENDING
+
+
+# ------------------------------------------------------------------------------------------------- bodies
+
+
+def body(text):
+    return entries.make_blob(f'"{text}"'.encode())
+
+
+def test_bodies_that_nothing_names_go_after_a_day(clock, settings):
+    settings.RAVI = {**settings.RAVI, "INLINE_BYTES": 100}
+    run = make_run()
+    lease = leased(run)
+    named = {name: body(name) for name in ("digest", "spec", "archive")}
+    store.save_blobs([*named.values(), body("nobody's")])
+    big = {"text": "x" * 200}
+    store.append(lease, [Entry("run.started", "@started", result={"spec": named["spec"].id})])
+    store.append(lease, [Entry("tool.call", "1", "t", request={"arguments": big}, result={"other": "y" * 200})])
+    store.append(lease, [Entry("llm.call", "2", "m", digests={"tools": named["digest"].id, "view": "short"})])
+    store.finish(lease, Status.COMPLETED, [Entry("run.completed", "@completed.1")])
+    store.mark_published(run.id, named["archive"], epoch=1)
+    clock.advance(DAY - 1)
+    assert prune.prune({})["blobs"] == 0
+    clock.advance(2)
+
+    assert prune.prune({})["blobs"] == 1
+
+    kept = set(Blob.objects.values_list("id", flat=True))
+    assert len(kept) == 5
+    assert kept > {one.id for one in named.values()}
+    assert journal_of(run)[1].request == {"arguments": big}
+    clock.advance(31 * DAY)
+    assert prune.prune(MONTH)["blobs"] == 5
+    assert Run.objects.get(id=run.id).archive_id is None
+
+
+def test_a_body_that_is_stored_again_is_young_again(clock):
+    store.save_blobs([body("a"), body("b")])
+    clock.advance(2 * DAY)
+    store.save_blobs([body("a"), body("a")])
+
+    assert prune.prune({})["blobs"] == 1
+
+    assert Blob.objects.get().id == body("a").id
+
+
+@on_postgresql
+def test_a_body_stored_while_the_prune_looks_is_not_taken(clock):
+    """Its row comes a moment later: without it, that would name nothing."""
+    store.save_blobs([body("a")])
+    clock.advance(2 * DAY)
+    found = list(rows.unreferenced_blobs())
+
+    with transaction.atomic():
+        store.save_blobs([body("a")])
+        deleted = in_background(rows.prune_blobs, found)
+        with pytest.raises(TimeoutError):
+            deleted.result(0.3)
+
+    assert deleted.result(20) == 0
+    assert Blob.objects.count() == 1
+
+
+def test_a_process_stores_again_what_it_has_not_stored_for_hours(monkeypatch):
+    saved, present = [], [1000.0]
+
+    class Database:
+        async def call(self, function, *args):
+            saved.append(len(args[0]))
+
+    monkeypatch.setattr(bodies.time, "monotonic", lambda: present[0])
+    for hours in (0, 1, 7):
+        present[0] = 1000.0 + hours * 3600
+        asyncio.run(bodies.keep(Database(), {"d": lambda: {"a": 1}}))
+
+    assert saved == [1, 1]
+    bodies.forget()
+
+
+def test_many_bodies_go_in_batches(clock, monkeypatch):
+    monkeypatch.setattr(prune, "BLOBS", 3)
+    store.save_blobs([body(str(place)) for place in range(10)])
+    clock.advance(2 * DAY)
+
+    assert prune.prune({})["blobs"] == 10
+    assert Blob.objects.count() == 0
+
+
+def test_expired_tickets_go(clock, django_user_model):
+    user = django_user_model.objects.create_user("ann")
+    tickets.issue(user)
+    clock.advance(61)
+
+    assert prune.prune({})["tickets"] == 1
+
+
+# ------------------------------------------------------------------------------------------------- afterwards
+
+
+def test_a_stream_whose_frames_went_is_over(clock, monkeypatch):
+    monkeypatch.setattr(events, "get_buffer", DatabaseBuffer)
+    run = ended()
+    store.mark_published(run.id, None, epoch=1)
+    clock.advance(31 * DAY)
+    prune.prune(MONTH)
+
+    assert events.page(run.id) == ([], True)
+
+
+def test_numbers_go_on_after_a_retry_of_a_run_whose_frames_went(clock, monkeypatch):
+    for module in ("publish", "events"):
+        monkeypatch.setattr(f"ravi_django.runtime.{module}.get_buffer", DatabaseBuffer)
+
+    async def ask(ctx, inbox):
+        return (await ctx.llm([ChatMessage.of("user", "hi")])).text
+
+    async def fail(ctx, inbox):
+        raise ValueError("no")
+
+    code(fail)
+    run = drive(make_run())
+    last = events.page(run.id)[0][-1]["seq"]
+    clock.advance(8 * DAY)
+    prune.prune({"streams": 7 * DAY})
+    assert [frame["seq"] for frame in events.page(run.id)[0]] == [last]
+    code(ask, model=ScriptedModel(["hello"]))
+
+    retry(run.id, send=lambda run_id: None)
+    drive(run)
+
+    found, done = events.page(run.id, after=last)
+    assert done
+    assert [frame["seq"] for frame in found] == list(range(last + 1, last + 1 + len(found)))
+
+
+# ------------------------------------------------------------------------------------------------- the setting
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("30d", 30 * DAY), ("1.5h", 5400), ("90m", 5400), ("2w", 14 * DAY)])
+def test_a_duration_is_a_number_and_a_unit(text, seconds):
+    assert duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["30", "d", "-1d", "1y", "30 d", "", "100000000w", "٣d", "1.d", "30d\n"])
+def test_what_is_no_duration_is_refused(text):
+    with pytest.raises(argparse.ArgumentTypeError, match="is no duration; write 30d"):
+        duration(text)
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        (None, {}),
+        (90, {"journal": 90 * DAY, "streams": 90 * DAY}),
+        ({"streams": 0.5}, {"streams": DAY / 2}),
+        ({"journal": None, "streams": 7}, {"streams": 7 * DAY}),
+    ],
+)
+def test_the_setting_is_in_days(settings, given, kept):
+    settings.RAVI = {**settings.RAVI, "RETENTION": given}
+
+    assert prune.retention() == kept
+    assert not [found for found in check_settings() if found.id == "ravi.E006"]
+
+
+@pytest.mark.parametrize("given", ["30d", -1, True, {"journals": 3}, {"journal": "3"}, [3]])
+def test_a_setting_that_says_nothing_is_reported(settings, given):
+    settings.RAVI = {**settings.RAVI, "RETENTION": given}
+
+    with pytest.raises(InvalidInputError):
+        prune.retention()
+    assert [found.id for found in check_settings()] == ["ravi.E006"]

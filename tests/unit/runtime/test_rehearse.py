@@ -1,0 +1,155 @@
+"""`ravi_replay_check`: every live run against the code on disk, and nothing happens."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from io import StringIO
+
+import pytest
+from django.core.management import call_command
+
+from ravi_django import register, signal
+from ravi_django.models import JournalEntry, Run, Status
+from ravi_django.runtime import registry
+from ravi_django.testing import run_until_idle
+from tests.support.runs import CodeAgent, code, drive, make_run
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+async def waiting(ctx, inbox):
+    await ctx.tool("step", name="a")
+    await asyncio.gather(ctx.tool("step", name="b"), ctx.tool("step", name="c"))
+    await ctx.sleep_until_signal("go")
+    await ctx.tool("step", name="d")
+
+
+async def another_argument(ctx, inbox):
+    await ctx.tool("step", name="x")
+
+
+async def one_less(ctx, inbox):
+    await ctx.tool("step", name="a")
+    await ctx.sleep_until_signal("go")
+
+
+async def ends_early(ctx, inbox):
+    await ctx.tool("step", name="a")
+
+
+async def raises(ctx, inbox):
+    raise RuntimeError("it is broken")
+
+
+async def one_more_after_the_wait(ctx, inbox):
+    await waiting(ctx, inbox)
+    await ctx.tool("step", name="e")
+
+
+def check(*args):
+    out = StringIO()
+    try:
+        call_command("ravi_replay_check", *args, stdout=out)
+    except SystemExit as exit:
+        return exit.code, out.getvalue()
+    return 0, out.getvalue()
+
+
+@pytest.fixture
+def suspended(step, ran):
+    code(waiting, tools=[step])
+    run = drive(make_run())
+    assert run.status == Status.SUSPENDED
+    ran.clear()
+    return run
+
+
+def snapshot():
+    return list(Run.objects.values()), JournalEntry.objects.count()
+
+
+def test_code_that_fits_passes_and_nothing_is_done(suspended, ran):
+    before = snapshot()
+
+    status, said = check()
+
+    assert (status, said.splitlines()[-1]) == (0, "ravi_replay_check: runs=1 broken=0 drifted=0")
+    assert (snapshot(), ran) == (before, [])
+
+
+def test_what_comes_after_the_record_may_change(suspended, step, ran):
+    code(one_more_after_the_wait, tools=[step])
+    signal(suspended.id, "go")
+
+    assert check()[0] == 0
+    assert ran == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        (another_argument, "DeterminismError"),
+        (one_less, "DeterminismError"),
+        (ends_early, "no longer asks for"),
+        (raises, "it is broken"),
+    ],
+)
+def test_code_that_does_not_fit_fails_the_check_with_the_list(suspended, step, ran, changed, words):
+    code(changed, tools=[step])
+    before = snapshot()
+
+    status, said = check()
+
+    assert status == 1
+    assert str(suspended.id) in said
+    assert words in said
+    assert said.splitlines()[-1] == "ravi_replay_check: runs=1 broken=1 drifted=0"
+    assert (snapshot(), ran) == (before, [])
+
+
+def test_an_agent_that_is_gone_fails_the_check(suspended):
+    registry._agents.clear()
+
+    status, said = check()
+
+    assert status == 1
+    assert "AgentNotFoundError" in said
+
+
+def test_a_diff_can_be_read_by_a_program(suspended, step):
+    code(another_argument, tools=[step])
+
+    status, said = check("--json")
+
+    (found,) = [json.loads(line) for line in said.splitlines()]
+    assert status == 1
+    assert found["error"]["diff"]["recorded"]["arguments"] == {"name": "a"}
+    assert found["error"]["diff"]["asked"]["arguments"] == {"name": "x"}
+
+
+def test_ended_and_queued_runs_are_not_looked_at(step, suspended):
+    code(ends_early, tools=[step])
+    drive(make_run())
+    make_run(session=suspended.session)
+
+    status, said = check("--agent", "test/nobody")
+
+    assert (status, said.splitlines()[-1]) == (0, "ravi_replay_check: runs=0 broken=0 drifted=0")
+    assert "runs=1 " in check()[1]
+
+
+def test_children_are_replayed_with_their_parents(step, ran):
+    async def parent(ctx, inbox):
+        await ctx.ask(CodeAgent(waiting, key="child").id, "go")
+
+    register(CodeAgent(waiting, key="child", tools=[step]))
+    code(parent)
+    make_run()
+    run_until_idle()
+    ran.clear()
+
+    assert check() == (0, "ravi_replay_check: runs=2 broken=0 drifted=0\n")
+    register(CodeAgent(another_argument, key="child", tools=[step]))
+    assert "runs=2 broken=1" in check()[1]
+    assert ran == []

@@ -1,0 +1,631 @@
+"""A failed or blocked run that a person has retried goes on from its journal."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from uuid import uuid4
+
+import pytest
+
+from ravi_django import tool
+from ravi_django.conf import conf
+from ravi_django.kernel import ChatMessage, IllegalTransitionError, LeaseLostError, ModelError, ToolUseBlock
+from ravi_django.models import HumanRequest, JournalEntry, Run, Session, Status, Turn
+from ravi_django.runtime import events, store, sweeper
+from ravi_django.runtime.buffer_database import DatabaseBuffer
+from ravi_django.runtime.entries import Entry
+from ravi_django.runtime.retry import retry
+from ravi_django.testing import ScriptedModel, journal_of
+from tests.support.runs import code, drive, in_background, leased, make_run, on_postgresql
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+USER = ChatMessage.of("user", "hi")
+WRONG_KEY = ModelError("wrong key", type="AuthenticationError", status=401)
+
+
+def model_failing(times, error=WRONG_KEY, then="hello"):
+    left = [times]
+
+    def say(messages, options):
+        left[0] -= 1
+        if left[0] >= 0:
+            raise error
+        return then
+
+    return ScriptedModel([say])
+
+
+async def ask(ctx, inbox):
+    return (await ctx.llm([USER])).text
+
+
+def hints():
+    sent = []
+    return sent, sent.append
+
+
+def again(run):
+    """Retried by a person, and driven."""
+    retry(run.id, send=lambda run_id: None)
+    return drive(run)
+
+
+def failed(run=None, error=None):
+    run = run or make_run()
+    store.finish(leased(run), Status.FAILED, [Entry("run.failed", "@failed.1")], error=error or {"type": "E"})
+    run.refresh_from_db()
+    return run
+
+
+def rows(run):
+    return [(row.seq, row.path, row.attempt, row.kind) for row in journal_of(run) if not row.path.startswith("@")]
+
+
+# ------------------------------------------------------------------------------------------------- the row
+
+
+@pytest.mark.sqlite
+def test_a_failed_run_is_pending_again_with_everything_of_its_failure_gone(clock):
+    run = failed()
+    Run.objects.filter(id=run.id).update(
+        attempts=4, crashes=3, cancel_requested_at=clock.now, cancel_reason="x", published_at=clock.now, hints=5
+    )
+
+    found = store.retry(run.id)
+
+    assert (found.id, found.status, found.attempts, found.crashes, found.hints) == (run.id, Status.PENDING, 0, 0, 0)
+    assert (found.error, found.finished_at, found.published_at) == (None, None, None)
+    assert (found.cancel_requested_at, found.cancel_reason) == (None, "")
+    row = JournalEntry.objects.get(kind="run.retried")
+    assert (row.seq, row.path, row.epoch, row.result) == (run.next_seq, "@retried.2", 2, {"supersedes": []})
+    assert (found.next_seq, found.lease_epoch) == (run.next_seq + 1, 2)
+    assert leased(found).epoch == 3
+
+
+@pytest.mark.sqlite
+def test_a_blocked_run_is_pending_again():
+    run = make_run()
+    store.block(leased(run), [Entry("run.blocked", "@blocked.1")], error={"type": "DeterminismError", "message": "x"})
+
+    assert store.retry(run.id).status == Status.PENDING
+
+
+@pytest.mark.sqlite
+@pytest.mark.parametrize("status", [s for s in Status if s not in (Status.FAILED, Status.BLOCKED)])
+def test_in_any_other_state_it_is_a_conflict_and_nothing_changes(status):
+    run = failed()
+    Run.objects.filter(id=run.id).update(status=status)
+    before = Run.objects.filter(id=run.id).values().get()
+
+    with pytest.raises(IllegalTransitionError, match=f"run {run.id} is {status}; only a failed or a blocked run"):
+        store.retry(run.id)
+
+    assert Run.objects.filter(id=run.id).values().get() == before
+    assert JournalEntry.objects.filter(kind="run.retried").count() == 0
+
+
+@pytest.mark.sqlite
+def test_it_is_queued_behind_the_active_run_of_its_session_and_started_after_it():
+    run = failed()
+    active = make_run(session=run.session)
+    sent, send = hints()
+
+    retry(run.id, send=send)
+
+    assert Run.objects.get(id=run.id).status == Status.QUEUED
+    assert sent == []
+    store.finish(leased(active), Status.COMPLETED, [])
+    assert Run.objects.get(id=run.id).status == Status.PENDING
+
+
+@pytest.mark.sqlite
+def test_another_agents_run_in_the_session_is_not_in_its_way():
+    run = failed()
+    make_run("test/other", session=run.session)
+
+    assert store.retry(run.id).status == Status.PENDING
+
+
+def test_a_worker_is_told_after_the_commit():
+    run = failed()
+    sent, send = hints()
+
+    retry(run.id, send=send)
+
+    assert sent == [run.id]
+
+
+@on_postgresql
+def test_of_two_at_once_one_is_a_conflict():
+    run = failed()
+
+    outcomes = [in_background(store.retry, run.id) for _ in range(2)]
+
+    errors = [outcome.exception(20) for outcome in outcomes]
+    assert sorted(error is None for error in errors) == [False, True]
+    assert JournalEntry.objects.filter(kind="run.retried").count() == 1
+
+
+def test_a_worker_of_before_the_retry_cannot_record():
+    run = make_run()
+    lease = leased(run)
+    store.block(lease, [Entry("run.blocked", "@blocked.1")], error={})
+    store.retry(run.id)
+
+    with pytest.raises(LeaseLostError):
+        store.append(lease, [Entry("tool.call", "1", "t")])
+
+
+# ------------------------------------------------------------------------------------------- children, deadlines
+
+
+@pytest.mark.sqlite
+def test_a_blocked_child_can_be_retried_and_a_failed_one_cannot():
+    root = make_run()
+    blocked, ended = make_run(parent=root, root=root, depth=1), make_run(parent=root, root=root, depth=1)
+    store.block(leased(blocked), [Entry("run.blocked", "@blocked.1")], error={})
+    failed(ended)
+
+    assert store.retry(blocked.id).status == Status.PENDING
+    with pytest.raises(IllegalTransitionError, match=f"retry the root run {root.id}"):
+        store.retry(ended.id)
+
+
+@pytest.mark.sqlite
+def test_a_child_of_a_run_that_has_ended_cannot_be_retried():
+    root = make_run()
+    child = make_run(parent=root, root=root, depth=1)
+    store.block(leased(child), [Entry("run.blocked", "@blocked.1")], error={})
+    Run.objects.filter(id=root.id).update(status=Status.FAILED)
+
+    with pytest.raises(IllegalTransitionError, match="the parent of run"):
+        store.retry(child.id)
+
+
+@pytest.mark.sqlite
+def test_a_deadline_that_has_passed_is_said(clock):
+    run = failed(make_run(deadline=clock.now + timedelta(seconds=60)))
+
+    clock.advance(61)
+
+    with pytest.raises(IllegalTransitionError, match=r"the deadline of run .* passed at 2030-01-01 00:01:00 UTC"):
+        store.retry(run.id)
+    clock.advance(-2)
+    assert store.retry(run.id).status == Status.PENDING
+
+
+@pytest.mark.sqlite
+def test_the_seconds_of_a_budget_count_from_the_first_start_unless_they_are_over(clock):
+    early, late = (make_run(budget={"deadline_s": 60}) for _ in range(2))
+    begun = clock.now
+    for run in (early, late):
+        failed(run)
+    clock.advance(59)
+    assert store.retry(early.id).started_at == begun
+    clock.advance(1)
+
+    assert store.retry(late.id).started_at == clock.now
+
+
+@pytest.mark.sqlite
+def test_a_run_that_its_deadline_failed_has_its_seconds_anew(clock):
+    async def slow(ctx, inbox):
+        await asyncio.Event().wait()
+
+    async def quick(ctx, inbox):
+        ctx.check()
+        return "in time"
+
+    code(slow)
+    run = drive(make_run(budget={"deadline_s": 0.05}))
+    assert run.error["type"] == "DeadlineExceeded"
+    clock.advance(3600)
+    code(quick)
+
+    again(run)
+
+    assert (run.status, run.output) == (Status.COMPLETED, "in time")
+
+
+# ------------------------------------------------------------------------------------------------- the journal
+
+
+@pytest.mark.sqlite
+def test_the_failing_call_is_made_again_as_its_next_attempt_and_the_rest_is_not(clock, ran, step):
+    async def work(ctx, inbox):
+        await ctx.tool("step", name="one")
+        said = await ctx.llm([USER])
+        await ctx.tool("step", name="two")
+        return said.text
+
+    model = model_failing(1)
+    code(work, model=model, tools=[step])
+    run = drive(make_run())
+    assert (run.status, run.error) == (Status.FAILED, {"type": "AuthenticationError", "message": "wrong key"})
+
+    again(run)
+
+    assert (run.status, run.output) == (Status.COMPLETED, "hello")
+    assert (ran, len(model.calls)) == (["one", "two"], 2)
+    assert rows(run) == [
+        (2, "1", 1, "tool.call"),
+        (3, "2", 1, "llm.call"),
+        (7, "2", 2, "llm.call"),
+        (8, "3", 1, "tool.call"),
+    ]
+    assert journal_of(run)[4].result == {"supersedes": [3]}
+
+
+@pytest.mark.sqlite
+def test_it_can_be_retried_as_often_as_it_fails(clock):
+    model = model_failing(3)
+    code(ask, model=model)
+    run = drive(make_run())
+
+    for _ in range(3):
+        again(run)
+
+    assert (run.status, run.output, len(model.calls)) == (Status.COMPLETED, "hello", 4)
+    assert [row.attempt for row in journal_of(run) if row.kind == "llm.call"] == [1, 2, 3, 4]
+
+
+@pytest.mark.sqlite
+def test_a_worker_that_dies_after_the_retry_costs_no_call_twice(clock):
+    async def twice(ctx, inbox):
+        await ctx.llm([USER])
+        return (await ctx.llm([USER])).text
+
+    model = model_failing(1)
+    code(twice, model=model)
+    run = drive(make_run())
+    retry(run.id, send=lambda run_id: None)
+    drive(run, dies=2)
+    clock.advance(conf.LEASE_S + 1)
+
+    drive(run)
+
+    assert (run.status, run.output) == (Status.COMPLETED, "hello")
+    assert len(model.calls) == 4  # one failed, one recorded, one lost with its worker, one more
+    assert [row[1:3] for row in rows(run)] == [("1", 1), ("1", 2), ("2", 1)]
+
+
+def test_the_code_was_mended(clock):
+    """No row of the journal failed it: nothing is superseded, and the recorded call stands."""
+
+    async def broken(ctx, inbox):
+        await ctx.llm([USER])
+        raise ValueError("a bug")
+
+    model = ScriptedModel(["hello"])
+    code(broken, model=model)
+    run = drive(make_run())
+    code(ask, model=model)
+
+    again(run)
+
+    assert (run.status, run.output, len(model.calls)) == (Status.COMPLETED, "hello", 1)
+    assert JournalEntry.objects.get(kind="run.retried").result == {"supersedes": []}
+
+
+def test_a_blocked_run_goes_on_when_the_code_fits_again(clock):
+    async def other(ctx, inbox):
+        return await ctx.tool("none", name="x")
+
+    model = ScriptedModel(["hello"])
+    code(ask, model=model)
+    run = drive(make_run(), dies="end")
+    clock.advance(conf.LEASE_S + 1)
+    code(other, model=model)
+    drive(run)
+    assert run.status == Status.BLOCKED
+    code(ask, model=model)
+
+    again(run)
+
+    assert (run.status, run.output, len(model.calls)) == (Status.COMPLETED, "hello", 1)
+
+
+def test_what_the_code_noted_of_the_failure_goes_with_it(clock):
+    async def notes(ctx, inbox):
+        try:
+            said = await ctx.llm([USER])
+        except ModelError:
+            await ctx.log("failed")
+            raise
+        await ctx.tool("none")
+        return said.text
+
+    code(notes, model=model_failing(1))
+    run = drive(make_run())
+
+    again(run)
+
+    assert (run.status, run.output) == (Status.COMPLETED, "hello")
+    assert JournalEntry.objects.get(kind="run.retried").result == {"supersedes": [2, 3]}
+
+
+def test_parallel_calls_that_failed_alike_are_all_made_again(clock):
+    async def both(ctx, inbox):
+        done = await asyncio.gather(ctx.llm([USER]), ctx.llm([USER]), return_exceptions=True)
+        for one in done:
+            if isinstance(one, Exception):
+                raise one
+        return " ".join(one.text for one in done)
+
+    code(both, model=model_failing(2))
+    run = drive(make_run())
+
+    again(run)
+
+    assert (run.status, run.output) == (Status.COMPLETED, "hello hello")
+
+
+def test_what_another_branch_recorded_after_the_failure_stays(clock, ran, step):
+    async def both(ctx, inbox):
+        async def late():
+            while not failures:
+                await asyncio.sleep(0)
+            await ctx.tool("step", name="late")
+
+        async def calling():
+            try:
+                return (await ctx.llm([USER])).text
+            except ModelError:
+                failures.append(1)
+                raise
+
+        said, _ = await asyncio.gather(calling(), late(), return_exceptions=True)
+        if isinstance(said, Exception):
+            raise said
+        return said
+
+    failures = []
+    code(both, model=model_failing(1), tools=[step])
+    run = drive(make_run())
+    assert (run.status, ran) == (Status.FAILED, ["late"])
+
+    again(run)
+
+    assert (run.status, run.output, ran) == (Status.COMPLETED, "hello", ["late"])
+
+
+def test_a_failure_that_the_code_went_on_from_is_part_of_the_past(clock, ran, step):
+    """The tool was called because of it: with the error gone, the code would ask for something else there."""
+
+    async def cleaning(ctx, inbox):
+        try:
+            return (await ctx.llm([USER])).text
+        except ModelError:
+            await ctx.tool("step", name="clean up")
+            raise
+
+    code(cleaning, model=model_failing(1), tools=[step])
+    run = drive(make_run())
+
+    again(run)
+
+    assert (run.status, run.error["type"], ran) == (Status.FAILED, "AuthenticationError", ["clean up"])
+
+
+def test_an_at_most_once_effect_that_may_have_happened_is_not_done_again_by_a_retry(clock, ran):
+    @tool(effect="at_most_once")
+    async def pay() -> str:
+        """Pay."""
+        ran.append("paid")
+        raise RuntimeError("no answer")
+
+    async def work(ctx, inbox):
+        return await ctx.tool("pay")
+
+    code(work, tools=[pay])
+    run = drive(make_run())
+    before = run.status
+    Run.objects.filter(id=run.id).update(status=Status.BLOCKED, error={"type": "E", "message": "m"})
+
+    again(run)
+
+    assert (run.status, ran) == (before, ["paid"])
+
+
+@pytest.mark.sqlite
+def test_what_people_were_still_asked_is_open_again():
+    run = make_run()
+    lease = leased(run)
+    store.append(lease, [Entry("tool.call", path, "t", phase="started") for path in ("1", "2")])
+    store.append(lease, [Entry("tool.call", "2", "t")])
+    wanted, settled, answered = (
+        HumanRequest.objects.create(run=run, path=path, attempt=attempt, kind="uncertain", answer=answer)
+        for path, attempt, answer in (("1", 1, None), ("2", 1, None), ("1", 2, {"outcome": "fail"}))
+    )
+    store.finish(lease, Status.FAILED, [Entry("run.failed", "@failed.1")], error={"type": "E"}, entangled=True)
+    assert set(HumanRequest.objects.values_list("status", flat=True)) == {"cancelled"}
+
+    store.retry(run.id)
+
+    for request, status in ((wanted, "pending"), (settled, "cancelled"), (answered, "cancelled")):
+        request.refresh_from_db()
+        assert request.status == status
+    assert wanted.version == 3
+
+
+def test_a_react_agents_conversation_has_each_turn_once(clock, step):
+    from ravi_django.agents import ReActAgent
+    from ravi_django.agents.context import ContextConfig, DjangoHistoryProvider
+    from ravi_django.runtime import registry
+
+    calls = []
+
+    def answer(messages, options):
+        calls.append(1)
+        if len(calls) == 1:
+            raise WRONG_KEY
+        return "done"
+
+    script = [ToolUseBlock(tool_name="step", arguments={"name": "x"}, call_id="c1"), answer]
+    context = ContextConfig(DjangoHistoryProvider())
+    registry.register(ReActAgent("retried", model=ScriptedModel(script), tools=[step], context=context))
+    run = drive(make_run("react/retried"))
+    assert run.status == Status.FAILED
+
+    again(run)
+
+    assert (run.status, run.output) == (Status.COMPLETED, "done")
+    assert list(Turn.objects.order_by("position").values_list("role", flat=True)) == [
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+    ]
+
+
+# ------------------------------------------------------------------------------------------------- the stream
+
+
+def page(run, after=0):
+    found, done = events.page(run.id, after)
+    return [frame["seq"] for frame in found], [frame["type"] for frame in found], done
+
+
+@pytest.fixture(params=["the site's", "the database's"])
+def buffered(request, monkeypatch):
+    """Valkey's and the table's."""
+    if request.param == "the database's":
+        for module in ("publish", "events"):
+            monkeypatch.setattr(f"ravi_django.runtime.{module}.get_buffer", DatabaseBuffer)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_the_numbers_go_on_and_a_new_done_follows(clock, buffered, times):
+    code(ask, model=model_failing(times))
+    run = drive(make_run())
+    seen, _, done = page(run)
+    assert done
+
+    for _ in range(times):
+        retry(run.id, send=lambda run_id: None)
+        _, types, done = page(run)
+        assert (types[-1], done) == ("progress", False)
+        drive(run)
+
+    everything, types, done = page(run)
+    assert done
+    assert everything == list(range(1, len(everything) + 1))
+    assert everything[: len(seen)] == seen
+    assert (types.count("stream.done"), types[-1]) == (times + 1, "stream.done")
+    after, types, done = page(run, after=seen[-1])
+    assert done
+    assert (after[0], types.count("stream.done")) == (seen[-1] + 1, times)
+    assert events.page(run.id)[0][-1]["reason"] == "completed"
+
+
+def test_an_old_end_is_not_the_end_before_the_new_frames_are_there(clock, buffered):
+    """The root has ended again, and its frames wait in the worker."""
+    code(ask, model=model_failing(1))
+    run = drive(make_run())
+    old = page(run)[0]
+    retry(run.id, send=lambda run_id: None)
+
+    def mute(engine):
+        engine.publisher.emit = lambda *frames: None
+
+    drive(run, setup=mute)
+    assert run.status == Status.COMPLETED
+
+    assert page(run)[2] is False
+    assert page(run, after=old[-1])[2] is False
+    clock.advance(60)
+    sweeper.sweep(lambda run_ids: None)
+    assert page(run)[1][-1] == "stream.done"
+    assert page(run)[2] is True
+
+
+def test_before_the_retried_frame_the_old_end_is_none_either(clock, monkeypatch):
+    monkeypatch.setattr("ravi_django.runtime.publish.publish_retried", lambda run: None)
+    code(ask, model=model_failing(1))
+    run = drive(make_run())
+    retry(run.id, send=lambda run_id: None)
+    assert page(run)[1][-1] == "stream.done"
+    assert page(run)[2] is False
+
+    Run.objects.filter(id=run.id).update(status=Status.FAILED)  # ended again, and nothing of it is out
+
+    assert page(run)[2] is False
+
+
+def forget(url):
+    import redis
+
+    with redis.Redis.from_url(url) as client:
+        client.flushdb()
+
+
+def test_after_the_buffer_has_let_go_the_archive_comes_first_then_a_gap(clock, valkey_url):
+    code(ask, model=model_failing(1))
+    run = drive(make_run())
+    old = events.page(run.id)[0]
+    forget(valkey_url)
+    retry(run.id, send=lambda run_id: None)
+    assert [frame["seq"] for frame in events.page(run.id)[0]] == [frame["seq"] for frame in old]
+
+    drive(run)
+
+    for emptied in (False, True):  # from the buffer, and from the new archive
+        if emptied:
+            forget(valkey_url)
+        found, done = events.page(run.id)
+        assert done
+        assert found[: len(old)] == old
+        gap = found[len(old)]
+        assert (gap["type"], gap["from"], gap["to"] + 1) == ("stream.gap", old[-1]["seq"] + 1, gap["seq"])
+        numbers = [frame["seq"] for frame in found[len(old) :]]
+        assert numbers == list(range(gap["seq"], gap["seq"] + len(numbers)))
+        assert (found[-1]["type"], found[-1]["reason"]) == ("stream.done", "completed")
+        assert events.page(run.id, after=gap["seq"])[0] == found[len(old) + 1 :]
+        assert events.page(run.id, limit=2)[0] == found[:2]
+
+
+def test_a_retried_run_that_is_cancelled_before_it_goes_on_ends_its_stream_again(clock, valkey_url):
+    from ravi_django.runtime.cancel import cancel
+
+    code(ask, model=model_failing(1))
+    run = drive(make_run())
+    old = events.page(run.id)[0]
+    forget(valkey_url)
+    clock.advance(1)
+    retry(run.id, send=lambda run_id: None)
+
+    cancel(run.id, "never mind")
+
+    found, done = events.page(run.id)
+    assert done
+    assert found[: len(old)] == old
+    new = [frame["type"] for frame in found[len(old) :]]
+    assert new == ["stream.gap", "progress", "progress", "error", "stream.done"]
+
+
+def test_a_late_end_of_before_the_retry_marks_nothing(clock):
+    run = failed()
+    store.retry(run.id)
+
+    assert store.mark_published(run.id, None, epoch=1) is False
+    assert Run.objects.get(id=run.id).published_at is None
+
+
+def test_the_sweep_does_not_end_the_stream_of_a_run_retried_meanwhile(clock):
+    from ravi_django.runtime import publish
+
+    run = failed()
+    store.retry(run.id)
+
+    publish.republish(str(run.id))
+
+    assert "stream.done" not in page(run)[1]
+
+
+@pytest.mark.sqlite
+def test_a_run_that_is_not_there():
+    with pytest.raises(Run.DoesNotExist):
+        store.retry(uuid4())
+    assert not Session.objects.exists()

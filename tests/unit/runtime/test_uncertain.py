@@ -1,0 +1,252 @@
+"""An effect that may have happened: kept as a request, decided once by a person, never tried again by itself."""
+
+from __future__ import annotations
+
+from io import StringIO
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.db import transaction
+
+from ravi_django import tool
+from ravi_django.conf import conf
+from ravi_django.kernel import ConflictError, InvalidInputError, RunContext
+from ravi_django.models import HumanRequest, Run, Status
+from ravi_django.runtime import human, store, sweeper
+from ravi_django.runtime.cancel import cancel
+from ravi_django.testing import journal_of
+from tests.support.runs import asked, code, drive, in_background, make_run, take_over
+from tests.support.tool_calls import calling
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def sent():
+    return []
+
+
+@pytest.fixture
+def uncertain(clock, sent):
+    """A run whose worker died after it had sent an invoice."""
+
+    @tool(effect="at_most_once", timeout=5)
+    def send(to: str) -> str:
+        """Send."""
+        sent.append(to)
+        return "sent"
+
+    code(calling("send", to="ACME"), tools=[send])
+    run = drive(make_run(), dies=2)
+    run = take_over(clock, run)
+    assert sent == ["ACME"]
+    return run
+
+
+def waited(clock):
+    clock.advance(conf.LEASE_S + 10)
+
+
+@pytest.mark.sqlite
+def test_it_happened_and_the_persons_result_is_the_tools(clock, sent, uncertain):
+    waited(clock)
+    human.resolve(asked(uncertain).id, "happened", result="invoice 7")
+
+    run = drive(uncertain)
+
+    assert (run.status, run.output, sent) == (Status.COMPLETED, "ok: invoice 7", ["ACME"])
+    assert [entry.seq for entry in journal_of(run)] == list(range(1, run.next_seq))
+    kinds = [entry.kind for entry in journal_of(run)]
+    assert kinds.count("request.opened") == kinds.count("request.closed") == 1
+
+
+@pytest.mark.sqlite
+def test_it_did_not_happen_and_is_run_again_as_the_next_attempt(clock, sent, uncertain):
+    waited(clock)
+    human.resolve(asked(uncertain).id, "run_again")
+
+    run = drive(uncertain)
+
+    assert (run.status, run.output, sent) == (Status.COMPLETED, "ok: sent", ["ACME", "ACME"])
+    rows = [(row.phase, row.attempt) for row in journal_of(run) if row.kind == "tool.call"]
+    assert rows == [("started", 1), ("started", 2), ("result", 2)]
+
+
+def test_an_attempt_that_is_lost_too_is_decided_on_by_itself(clock, sent, uncertain):
+    waited(clock)
+    human.resolve(asked(uncertain).id, "run_again")
+    drive(uncertain, dies=2)
+
+    run = take_over(clock, uncertain)
+
+    assert sent == ["ACME", "ACME"]
+    assert asked(run).attempt == 2
+    waited(clock)
+    human.resolve(asked(run).id, "happened", result="twice")
+    assert drive(run).output == "ok: twice"
+
+
+def test_a_person_may_fail_the_run(clock, uncertain):
+    waited(clock)
+    human.resolve(asked(uncertain).id, "fail", reason="nobody knows")
+
+    run = drive(uncertain)
+
+    assert (run.status, run.error["type"]) == (Status.FAILED, "UncertainEffectError")
+
+
+def test_nobody_may_decide_while_the_worker_that_began_it_may_still_be_at_it(uncertain):
+    with pytest.raises(ConflictError, match="can be answered from"):
+        human.resolve(asked(uncertain).id, "run_again")
+
+    assert asked(uncertain).answer is None
+
+
+def test_the_first_answer_wins(clock, uncertain, django_user_model):
+    ann = django_user_model.objects.create_user("ann")
+    waited(clock)
+    request = asked(uncertain)
+
+    human.resolve(request.id, "happened", result="one", by=ann)
+    with pytest.raises(ConflictError, match="answered already by ann"):
+        human.resolve(request.id, "run_again")
+
+    request.refresh_from_db()
+    assert (request.answer["outcome"], request.answered_by, request.version) == ("happened", ann, 2)
+
+
+def test_of_two_answers_at_once_one_counts(clock, uncertain):
+    waited(clock)
+    request = asked(uncertain)
+    with transaction.atomic():
+        HumanRequest.objects.select_for_update().get(id=request.id)
+        racing = [in_background(_resolved, request.id, outcome) for outcome in ("run_again", "fail")]
+
+    assert sorted(future.result(20) for future in racing) == [False, True]
+
+
+def _resolved(request_id, outcome):
+    try:
+        human.resolve(request_id, outcome)
+    except ConflictError:
+        return False
+    return True
+
+
+def test_an_answer_to_an_older_version_is_refused(clock, uncertain):
+    waited(clock)
+
+    with pytest.raises(ConflictError, match="has changed since"):
+        human.resolve(asked(uncertain).id, "fail", version=0)
+
+
+def test_an_answer_within_a_transaction_counts_with_it(clock, uncertain):
+    waited(clock)
+    request = asked(uncertain)
+    with transaction.atomic():
+        human.resolve(request.id, "happened", result="x")
+        transaction.set_rollback(True)
+    uncertain.refresh_from_db()
+    assert asked(uncertain).answer is None
+
+    with transaction.atomic():
+        human.resolve(request.id, "happened", result="x")
+        assert Run.objects.get(id=uncertain.id).status == Status.SUSPENDED
+    assert Run.objects.get(id=uncertain.id).status == Status.PENDING
+
+
+def test_the_sweep_wakes_a_run_whose_answerer_died_after_the_commit(clock, uncertain):
+    waited(clock)
+    request = asked(uncertain)
+    with transaction.atomic():
+        store.answer_request(request.id, {"outcome": "happened", "result": "x"}, by=None)
+    assert Run.objects.get(id=uncertain.id).status == Status.SUSPENDED
+    clock.advance(conf.SWEEP_S + 1)
+
+    sweeper.sweep(lambda run_ids: None)
+
+    assert Run.objects.get(id=uncertain.id).status == Status.PENDING
+    assert drive(uncertain).output == "ok: x"
+
+
+def test_a_run_that_is_cancelled_closes_its_requests(uncertain):
+    request = asked(uncertain)
+
+    cancel(uncertain.id, "no")
+
+    request.refresh_from_db()
+    assert request.status == "cancelled"
+    with pytest.raises(ConflictError):
+        store.answer_request(request.id, {"outcome": "fail"}, by=None)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "result", "field"),
+    [("maybe", None, "outcome"), ("fail", "x", "result"), ("happened", b"\xff", "result")],
+)
+def test_a_bad_answer_names_its_field_and_changes_nothing(clock, uncertain, outcome, result, field):
+    waited(clock)
+
+    with pytest.raises(InvalidInputError) as found:
+        human.resolve(asked(uncertain).id, outcome, result=result)
+
+    assert found.value.field == field
+    assert asked(uncertain).answer is None
+
+
+def test_an_at_most_once_tool_that_waits_is_uncertain_with_words_that_say_why(sent):
+    @tool(effect="at_most_once")
+    async def pay(ctx: RunContext) -> str:
+        """Pay."""
+        sent.append(1)
+        await ctx.sleep_until_signal("go")
+        return "paid"
+
+    async def story(ctx, inbox):
+        return (await ctx.tool("pay")).text
+
+    code(story, tools=[pay])
+
+    run = drive(make_run())
+
+    assert "is at-most-once and cannot wait" in asked(run).text
+
+
+# ----------------------------------------------------------------------------------------------------- commands
+
+
+def test_the_commands_list_and_decide(clock, uncertain, django_user_model):
+    django_user_model.objects.create_user("ann")
+    waited(clock)
+    out = StringIO()
+
+    call_command("ravi_requests", stdout=out)
+    request = asked(uncertain)
+    assert str(request.id) in out.getvalue()
+    assert 'send({"to": "ACME"})' in out.getvalue()
+    call_command("ravi_answer", str(request.id), "--happened", "invoice 7", "--user", "ann", stdout=out)
+
+    assert drive(uncertain).output == "ok: invoice 7"
+    request.refresh_from_db()
+    assert request.answered_by.username == "ann"
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["nonsense", "--fail"], "no request's id"),
+        (["01999999-9999-7999-8999-999999999999", "--fail"], "there is no request"),
+    ],
+)
+def test_the_command_says_what_is_wrong(args, words):
+    with pytest.raises(CommandError, match=words):
+        call_command("ravi_answer", *args)
+
+
+def test_the_command_refuses_a_second_answer(clock, uncertain):
+    waited(clock)
+    request = asked(uncertain)
+    call_command("ravi_answer", str(request.id), "--run-again", stdout=StringIO())
+
+    with pytest.raises(CommandError, match="answered already"):
+        call_command("ravi_answer", str(request.id), "--fail")

@@ -1,0 +1,211 @@
+"""No wake-up is lost: signal and suspend in every order, on two connections."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+from django.db import connection, transaction
+
+from ravi_django import signal
+from ravi_django.models import Run, Signal, Status
+from ravi_django.runtime import store, sweeper
+from ravi_django.runtime.engine import Engine
+from ravi_django.runtime.entries import Entry
+from ravi_django.testing import run_until_idle
+from tests.support.runs import (
+    auntil,
+    code,
+    drive,
+    in_background,
+    leased,
+    make_run,
+    on_postgresql,
+    somebody_waits_for_a_lock,
+    until,
+)
+
+pytestmark = [pytest.mark.django_db(transaction=True), on_postgresql]
+
+WAITS = [{"kind": "signal", "name": "go", "until": None}]
+
+
+def suspend(lease):
+    entry = Entry("run.suspended", f"@suspended.{lease.epoch}")
+    return store.suspend(lease, [entry], seen=lease.run.wake_seq, waits=WAITS, wake_at=None)[1]
+
+
+def status_of(run_id):
+    return Run.objects.values_list("status", flat=True).get(id=run_id)
+
+
+def test_a_signal_before_the_suspension_keeps_the_run_from_suspending():
+    lease = leased()
+    store.send_signal(lease.run_id, "go", 1)
+
+    assert suspend(lease) == Status.PENDING
+    assert status_of(lease.run_id) == Status.PENDING
+
+
+def test_a_signal_after_the_suspension_wakes_the_run():
+    lease = leased()
+    assert suspend(lease) == Status.SUSPENDED
+
+    store.send_signal(lease.run_id, "go", 1)
+
+    assert status_of(lease.run_id) == Status.PENDING
+
+
+def test_a_signal_that_comes_while_the_suspension_is_not_yet_committed_wakes_the_run():
+    lease = leased()
+    with transaction.atomic():
+        assert suspend(lease) == Status.SUSPENDED
+        sending = in_background(store.send_signal, lease.run_id, "go", 1)
+        until(somebody_waits_for_a_lock)  # it must not pass by a row that is being suspended
+
+    assert sending.result(20) is True
+    assert status_of(lease.run_id) == Status.PENDING
+
+
+def test_a_suspension_that_comes_while_the_signal_is_not_yet_committed_sees_it():
+    lease = leased()
+    with transaction.atomic():
+        Signal.objects.create(run_id=lease.run_id, name="go", payload=1)
+        store.touch([lease.run_id])
+        suspending = in_background(suspend, lease)
+        until(somebody_waits_for_a_lock)
+
+    assert suspending.result(20) == Status.PENDING
+
+
+def test_a_signal_of_a_long_transaction_is_touched_after_its_commit():
+    lease = leased()
+    with transaction.atomic():
+        signal(lease.run_id, "go", 1)
+        assert in_background(suspend, lease).result(20) == Status.SUSPENDED  # and holds up no worker
+
+    assert status_of(lease.run_id) == Status.PENDING
+
+
+def test_a_sender_that_died_between_commit_and_touch_is_made_good_by_the_sweep(settings):
+    settings.RAVI = {**settings.RAVI, "SWEEP_S": 0}
+    lease = leased()
+    suspend(lease)
+    with transaction.atomic():
+        store.send_signal(lease.run_id, "go", 1)
+    assert status_of(lease.run_id) == Status.SUSPENDED
+    hinted = []
+
+    sweeper.sweep(hinted.extend)
+
+    assert (status_of(lease.run_id), hinted) == (Status.PENDING, [lease.run_id])
+
+
+def test_a_cancel_before_the_suspension_keeps_the_run_from_suspending():
+    lease = leased()
+    store.request_cancel(lease.run_id, "stop")
+
+    assert suspend(lease) == Status.PENDING
+
+
+def test_a_signal_for_a_run_that_other_effects_keep_here_is_seen_when_it_is_hinted(step):
+    order = []
+
+    async def scenario(run):
+        gate = asyncio.Event()
+
+        async def story(ctx, inbox):
+            async def listen():
+                order.append(await ctx.sleep_until_signal("go"))
+                gate.set()
+
+            async def work():
+                await ctx.tool("step", name="long")
+
+            await asyncio.gather(listen(), work())
+
+        from ravi_django import tool
+
+        @tool
+        async def step(name: str) -> str:
+            """Step."""
+            await gate.wait()
+            order.append(name)
+            return name
+
+        code(story, tools=[step])
+        engine = Engine()
+        try:
+            driving = engine.hint(run.id)
+            await auntil(lambda: run.id in engine.active and engine.active[run.id].effects.waits_for)
+            await asyncio.to_thread(lambda: in_background(signal, run.id, "go", "now").result(20))
+            engine.hint(run.id)
+            await asyncio.wait_for(driving, 20)
+        finally:
+            await engine.close(drain_s=0.5)
+
+    run = make_run()
+
+    asyncio.run(scenario(run))
+
+    assert order == ["now", "long"]
+    assert status_of(run.id) == Status.COMPLETED
+
+
+def test_the_heartbeat_tells_of_a_wake_up_that_no_hint_told_of():
+    lease = leased(owner="w")
+    seen = {lease.run_id: 0}
+    assert store.heartbeat("w", [(lease.run_id, lease.epoch)], seen) == {lease.run_id: "ok"}
+
+    store.send_signal(lease.run_id, "go", 1)
+
+    assert store.heartbeat("w", [(lease.run_id, lease.epoch)], seen) == {lease.run_id: "woken"}
+
+
+def test_a_hundred_signals_from_many_threads_are_each_read_once():
+    async def story(ctx, inbox):
+        return [await ctx.sleep_until_signal("go") for _ in range(40)]
+
+    code(story)
+    run = drive(make_run())
+    sending = [in_background(_send_ten, run.id, start) for start in range(0, 40, 10)]
+    while status_of(run.id) != Status.COMPLETED:
+        run_until_idle()
+    [future.result(20) for future in sending]
+
+    run.refresh_from_db()
+    assert sorted(json.loads(run.output)) == list(range(40))
+    assert not Signal.objects.filter(consumed_at=None).exists()
+
+
+def _send_ten(run_id, start):
+    for number in range(start, start + 10):
+        store.send_signal(run_id, "go", number)
+
+
+def test_a_suspended_run_holds_no_connection_task_or_message():
+    async def story(ctx, inbox):
+        await ctx.sleep_until_signal("go")
+
+    async def scenario(run):
+        code(story)
+        engine = Engine()
+        try:
+            await asyncio.wait_for(engine.drive(run.id), 20)
+            assert not engine.active
+            assert not engine._leases
+            names = {task.get_name() for task in asyncio.all_tasks()}
+            assert not {name for name in names if name.startswith("ravi-run")}
+        finally:
+            await engine.close(drain_s=0.5)
+
+    run = make_run()
+
+    asyncio.run(scenario(run))
+
+    assert status_of(run.id) == Status.SUSPENDED
+    with connection.cursor() as cursor:
+        held = "SELECT count(*) FROM pg_locks WHERE relation = 'ravi_run'::regclass AND mode <> 'AccessShareLock'"
+        cursor.execute(held)
+        assert cursor.fetchone()[0] == 0
