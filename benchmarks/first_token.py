@@ -70,7 +70,7 @@ class Client:
 
 
 def measure(stack: Stack, runs: int) -> list[Figure]:
-    with ready_worker(stack, [AGENT]), web(stack) as address:
+    with ready_worker(stack, [AGENT], BENCH_SCRIPTED_ALONE="1"), web(stack) as address:
         client = Client(address)
         if not wait_until(client.healthy, 30):
             raise ProcessError(f"the site on {address} did not answer")

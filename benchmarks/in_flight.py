@@ -140,7 +140,7 @@ def measure(stack: Stack, runs: int) -> list[Figure]:
         ready_worker(stack, ["react/bench-litellm"], BENCH_MODEL_URL=url, **delay) as child,
     ):
         litellm = fly(stack, child, "react/bench-litellm", runs)
-    with ready_worker(stack, ["react/bench-scripted"], **delay) as child:
+    with ready_worker(stack, ["react/bench-scripted"], **delay, BENCH_SCRIPTED_ALONE="1") as child:
         scripted = fly(stack, child, "react/bench-scripted", runs)
     return [
         *_figures("litellm", litellm),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import threading
 from typing import Any
@@ -52,6 +53,8 @@ def _start() -> None:
     worker = get_worker()
     if any(isinstance(getattr(get_agent(address), "model", None), LiteLLMModel) for address in known_addresses()):
         warm()
+    gc.collect()
+    gc.freeze()  # a full collection over all that was imported stalls every run of the process for half a second
     worker.keep_looking()
 
 

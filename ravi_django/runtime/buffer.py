@@ -7,7 +7,7 @@ one already seen for its run is refused, so a zombie cannot stream.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -52,8 +52,12 @@ class EventBuffer(Protocol):
         """Frames with a number above `after`, in order; None when the buffer does not have the tree."""
         ...
 
-    def expire(self, tree: str) -> None:
-        """The tree has ended and is archived: let go of its frames before long."""
+    def read_many(self, trees: Sequence[str], limit: int) -> list[list[dict[str, Any]]]:
+        """The first frames of each tree, in one round trip; none when the buffer does not have it."""
+        ...
+
+    def expire(self, trees: Sequence[str]) -> None:
+        """The trees have ended and are archived: let go of their frames before long."""
         ...
 
     def ping(self) -> None:

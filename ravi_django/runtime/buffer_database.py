@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 from uuid import UUID
@@ -59,7 +59,10 @@ class DatabaseBuffer:
         rows = StreamFrame.objects.filter(tree_id=UUID(tree), seq__gt=after).order_by("seq").values_list("seq", "body")
         return [{"seq": seq, **body} for seq, body in rows[:limit]]
 
-    def expire(self, tree: str) -> None:
+    def read_many(self, trees: Sequence[str], limit: int) -> list[list[dict[str, Any]]]:
+        return [self.read(tree, 0, limit) or [] for tree in trees]
+
+    def expire(self, trees: Sequence[str]) -> None:
         """Kept until the prune: the table is the archive."""
 
     def ping(self) -> None:

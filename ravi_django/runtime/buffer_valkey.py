@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from contextvars import Context
 from typing import Any
@@ -79,12 +79,19 @@ class ValkeyBuffer:
         exists, rows = pipe.execute()
         if not exists:
             return None
-        return [{"seq": int(number.split(b"-")[0]), **from_json(fields[b"f"])} for number, fields in rows]
+        return _frames(rows)
 
-    def expire(self, tree: str) -> None:
+    def read_many(self, trees: Sequence[str], limit: int) -> list[list[dict[str, Any]]]:
         pipe = self._client.pipeline(transaction=False)
-        for key in _keys(tree):
-            pipe.expire(key, conf.STREAM_DONE_TTL_S)
+        for tree in trees:
+            pipe.xrange(_keys(tree)[1], count=limit)
+        return [_frames(rows) for rows in pipe.execute()]
+
+    def expire(self, trees: Sequence[str]) -> None:
+        pipe = self._client.pipeline(transaction=False)
+        for tree in trees:
+            for key in _keys(tree):
+                pipe.expire(key, conf.STREAM_DONE_TTL_S)
         pipe.execute()
 
     def ping(self) -> None:
@@ -100,6 +107,10 @@ class ValkeyBuffer:
 
 def _keys(tree: str) -> list[str]:
     return [f"ravi:{{{tree}}}:m", f"ravi:{{{tree}}}:s", f"ravi:{{{tree}}}:k"]
+
+
+def _frames(rows: Any) -> list[dict[str, Any]]:
+    return [{"seq": int(number.split(b"-")[0]), **from_json(fields[b"f"])} for number, fields in rows]
 
 
 def _channel(tree: str) -> str:

@@ -19,6 +19,7 @@ from typing import Any, ParamSpec, TypeVar
 from django.db import InterfaceError, OperationalError, connections
 
 from ravi_django.conf import conf
+from ravi_django.runtime.wire import Wire
 
 log = logging.getLogger("ravi.database")
 
@@ -43,6 +44,7 @@ class DatabaseThreads:
         self._waiting: deque[_Call] = deque()
         self._lock = threading.Lock()
         self._closed = False
+        self._wire = Wire()  # the loop's own connection, once somebody has use for it
 
     async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `function` on a database thread. Raises what it raises."""
@@ -67,6 +69,27 @@ class DatabaseThreads:
     def _start(self, function: Callable[..., Any], args: Any, kwargs: Any) -> _Call:
         loop = asyncio.get_running_loop()
         call = _Call(function, args, kwargs, loop, loop.create_future())
+        if not self._put_on_the_wire(call):
+            self._give(call)
+        return call
+
+    def _put_on_the_wire(self, call: _Call) -> bool:
+        """Calls that come down to one statement need no thread while the loop's own connection is free."""
+        as_statement = getattr(call.function, "as_statement", None)
+        if as_statement is None or self._closed:
+            return False
+        if not self._wire.ready:
+            if self._wire.wanted:
+                self._wire.opening()
+                self._give(_Call(self._wire.open, (call.loop,), {}, call.loop, call.loop.create_future()))
+            return False
+        statement = as_statement(*call.args, **call.kwargs)
+        if statement is None:
+            return False
+        self._wire.send(statement, call.settle, lambda: self._give(call))
+        return True
+
+    def _give(self, call: _Call) -> None:
         with self._lock:
             if self._closed:
                 raise RuntimeError("the database threads are closed")
@@ -76,7 +99,6 @@ class DatabaseThreads:
                 self._threads.append(_DatabaseThread(self, f"{self._name}_{len(self._threads)}", call))
             else:
                 self._waiting.append(call)
-        return call
 
     def next_for(self, thread: _DatabaseThread) -> _Call | None:
         """What an idle thread has to do; None notes it as idle."""
@@ -86,6 +108,10 @@ class DatabaseThreads:
             self._idle.append(thread)
             return None
 
+    def leave_loop(self) -> None:
+        """On the loop's thread, before it ends and `close`: let go of the loop's own connection."""
+        self._wire.close()
+
     def close(self) -> None:
         """Wait for calls under way, then close the threads' connections."""
         with self._lock:
@@ -94,6 +120,7 @@ class DatabaseThreads:
             thread.calls.put(None)
         for thread in self._threads:
             thread.join()
+        self._wire.close()
 
 
 @dataclass(slots=True)

@@ -31,6 +31,7 @@ from ravi_django.runtime.gate import Gate, Stop, Wait
 from ravi_django.runtime.publish import Publisher
 from ravi_django.runtime.replay import Journal, check_identity, drift
 from ravi_django.runtime.store import Facts, Lease
+from ravi_django.runtime.wire import Statement
 
 log = logging.getLogger("ravi.effects")
 
@@ -235,3 +236,13 @@ def append_repeatable(lease: Lease, entries: list[Entry], turns: list[NewTurn], 
         if seq is None:
             raise
         return seq
+
+
+def _as_statement(
+    lease: Lease, entries: list[Entry], turns: list[NewTurn], write: Write = store.append
+) -> Statement | None:
+    return store.append_statement(lease, entries, turns) if write is _append else None
+
+
+_append = store.append
+append_repeatable.as_statement = _as_statement  # type: ignore[attr-defined]

@@ -371,6 +371,7 @@ class Engine:
         if self._leases:
             await asyncio.wait(self._leases, timeout=5)
         self._restore_task_factory()
+        self.database.leave_loop()
         await close_clients()
         await asyncio.to_thread(self._close_threads)
 

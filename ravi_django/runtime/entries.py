@@ -122,6 +122,14 @@ def encode(value: Any) -> bytes:
     return to_json(storable(value), fallback=str) if b"\\u0000" in body else body
 
 
+def is_storable(value: Any) -> bool:
+    """Whether `storable` would change nothing; far cheaper than to find out by it."""
+    try:
+        return b"\\u0000" not in to_json(value, fallback=str)
+    except ValueError:
+        return False
+
+
 def storable(value: Any) -> Any:
     """A JSON value without what no row can hold: NUL characters and halves of surrogate pairs."""
     if isinstance(value, str):
@@ -160,6 +168,18 @@ def externalize(entry: Entry) -> list[Blob]:
             blobs.append(blob)
         entry.stored[name] = body.decode()
     return blobs
+
+
+def fits_in_row(entry: Entry) -> bool:
+    """Whether no value is too big for a row: then `externalize` has nothing to do, and they are encoded for good."""
+    limit = int(conf.INLINE_BYTES)
+    for name in ("request", "result"):
+        if (value := getattr(entry, name)) is not None:
+            body = encode(value)
+            if len(body) > limit:
+                return False
+            entry.stored[name] = body.decode()
+    return True
 
 
 def stored_text(entry: Entry, name: str) -> str | None:

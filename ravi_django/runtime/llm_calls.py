@@ -25,7 +25,7 @@ from ravi_django.kernel import (
 )
 from ravi_django.runtime import bodies as bodies_
 from ravi_django.runtime import frames, paths
-from ravi_django.runtime.entries import Entry, Recorded, storable
+from ravi_django.runtime.entries import Entry, Recorded, is_storable, storable
 
 if TYPE_CHECKING:
     from ravi_django.runtime.context import DurableContext
@@ -107,6 +107,8 @@ async def _stream(
 def _storable(response: ModelResponse) -> ModelResponse:
     """The response as its row will hold it, so that a replay gives the very same."""
     said = response.message.to_json()
+    if is_storable(said):
+        return response
     clean = storable(said)
     return response if clean == said else response.model_copy(update={"message": ChatMessage.model_validate(clean)})
 

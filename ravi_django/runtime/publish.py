@@ -14,15 +14,15 @@ from typing import Any
 from uuid import UUID
 
 from django.db import connections
-from pydantic_core import to_json
 
 from ravi_django.conf import conf
 from ravi_django.models import JournalEntry, Run
 from ravi_django.runtime import frames as framing
 from ravi_django.runtime import store
+from ravi_django.runtime.archive import archive
 from ravi_django.runtime.buffer import Batch, EventBuffer, Lost, MarkReached, get_buffer
 from ravi_django.runtime.database import with_retry
-from ravi_django.runtime.entries import internalize, make_blob
+from ravi_django.runtime.entries import internalize
 from ravi_django.runtime.events import archived
 from ravi_django.runtime.frames import Frame, Source
 
@@ -30,6 +30,7 @@ log = logging.getLogger("ravi.publish")
 
 RESERVE = 1000  # numbers reserved on the root's row at a time
 MAX_TREES = 20_000  # trees remembered; one that is forgotten is opened again by its next lease
+ARCHIVE_S = 0.5  # how often ended trees are archived, at most
 MAX_WAITING = 10_000  # frames of one tree kept while the buffer is away
 
 
@@ -53,6 +54,8 @@ class Publisher:
         self._lock = threading.Lock()
         self._dirty = threading.Event()
         self._closing = False
+        self._ended: dict[str, int] = {}  # trees whose end is out, with its epoch; of the thread alone
+        self._archived_at = 0.0
         self._thread = threading.Thread(target=self._serve, name="ravi-publish", daemon=True)
         self._thread.start()
 
@@ -90,12 +93,14 @@ class Publisher:
     def _serve(self) -> None:
         pause = conf.STREAM_FLUSH_S
         while True:
-            self._dirty.wait()
+            self._dirty.wait(ARCHIVE_S if self._ended else None)
             self._dirty.clear()
             closing = self._closing
             begun = time.monotonic()
             try:
                 self.flush()
+                if closing or time.monotonic() - self._archived_at >= ARCHIVE_S:
+                    self._archive()
                 pause = max(conf.STREAM_FLUSH_S, 2 * (time.monotonic() - begun))
             except Exception as error:
                 log.warning("the event buffer failed: %s", error, extra={"action": "publish.failed"})
@@ -136,6 +141,15 @@ class Publisher:
         if failure is not None:
             raise failure
 
+    def _archive(self) -> None:
+        """Trees that have ended since the last time, together: one by one they would cost as much as their runs."""
+        ended, self._ended = self._ended, {}
+        self._archived_at = time.monotonic()
+        try:
+            with_retry(archive, self._buffer, ended)
+        except Exception as error:  # the sweep does it again
+            log.warning("%d streams not archived: %s", len(ended), error, extra={"action": "publish.archive"})
+
     def _settle(self, tree: _Tree, batch: Batch, outcome: list[int] | Exception) -> None:
         if isinstance(outcome, MarkReached):
             tree.mark = with_retry(store.raise_event_mark, batch.tree, outcome.at + len(batch.frames) + RESERVE)
@@ -151,7 +165,7 @@ class Publisher:
         if batch.frames[-1].type == "stream.done" and outcome[-1] >= 0:
             with self._lock:
                 self._trees.pop(batch.tree, None)
-            with_retry(archive, self._buffer, batch.tree, batch.frames[-1].source.epoch)
+            self._ended[batch.tree] = batch.frames[-1].source.epoch
         return None
 
 
@@ -188,7 +202,7 @@ def republish(tree: str, buffer: EventBuffer | None = None) -> None:
         if root.archive_id is not None:  # it has what came before the last retry
             batch.frames = [*_durable_frames(tree, since=_retried_at(root))[1], found[-1]]
         restart(buffer, batch)
-    archive(buffer, tree, root.lease_epoch)
+    archive(buffer, {tree: root.lease_epoch})
 
 
 def _append(buffer: EventBuffer, batch: Batch) -> list[int] | Exception:
@@ -203,25 +217,6 @@ def _retried_at(root: Run) -> datetime | None:
     retried = JournalEntry.objects.filter(run_id=root.id, kind="run.retried", error__isnull=True).order_by("-seq")
     found: datetime | None = retried.values_list("finished_at", flat=True).first()
     return found
-
-
-def archive(buffer: EventBuffer, tree: str, epoch: int) -> None:
-    """Keep the sequence of a tree that ended under `epoch`, its tokens collapsed, in one compressed blob, and mark it
-    published."""
-    from ravi_django.runtime.buffer_database import DatabaseBuffer
-
-    if isinstance(buffer, DatabaseBuffer):  # its table is the archive
-        store.mark_published(tree, None, epoch)
-        return
-    kept: list[dict[str, Any]] = []
-    after = 0
-    while found := buffer.read(tree, after, 5000):
-        kept += found
-        after = found[-1]["seq"]
-    if kept and kept[0]["seq"] > 1:  # the buffer has lost what came before a retry
-        kept = [*(frame for frame in archived(tree) if frame["seq"] < kept[0]["seq"]), *kept]
-    if store.mark_published(tree, make_blob(to_json(framing.collapse(kept)), compress=True), epoch):
-        buffer.expire(tree)
 
 
 def publish_retried(run: Run) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 from pydantic import ValidationError
@@ -35,7 +35,6 @@ from ravi_django.kernel import (
 )
 from ravi_django.kernel.canonical import digest_of
 from ravi_django.kernel.content import blocks_adapter
-from ravi_django.models import Agent as AgentRow
 from ravi_django.models import Run, Session, uuid7
 from ravi_django.runtime import dispatch, store
 from ravi_django.runtime.registry import get_agent
@@ -119,10 +118,10 @@ def submit_once(
         run.request_digest = _request_digest(run, message, session)
         if (first := _first_of(run)) is not None:
             return first, False
+    session_row = found or _new_session(run, message)
+    run.session = session_row
     try:
-        with transaction.atomic():
-            run.session = found or _new_session(run, message)
-            store.create_run(run, _boot(run, message))
+        store.create_run(run, _boot(run, message), None if found else session_row)
     except IntegrityError:
         if (first := _first_of(run) or Run.objects.filter(id=run.id).first()) is not None:
             return first, False
@@ -141,7 +140,7 @@ def _agent_id(agent: Agent | AgentId | str) -> AgentId:
     address = agent if isinstance(agent, AgentId) else getattr(agent, "id", None)
     if isinstance(address, AgentId):
         get_agent(address)
-        if AgentRow.objects.filter(address=str(address), enabled=False).exists():
+        if store.is_disabled(str(address)):
             raise AgentNotFoundError(address)
         return address
     raise InvalidInputError(f"agent must be an address like type/key, not {agent!r}", field="agent")
@@ -199,9 +198,7 @@ def _session(given: Session | UUID | str | None, owner: Any) -> Session | None:
 
 def _new_session(run: Run, message: Message) -> Session:
     text = message.payload.message.text if isinstance(message.payload, ChatPayload) else ""
-    return store.create_session(
-        Session(owner=run.owner, tenant=run.tenant, agent=run.agent, title=" ".join(text.split())[:80])
-    )
+    return Session(owner=run.owner, tenant=run.tenant, agent=run.agent, title=" ".join(text.split())[:80])
 
 
 def _boot(run: Run, message: Message) -> dict[str, Any]:

@@ -4,7 +4,7 @@ A worker's writes carry (run, epoch) and must match one row: zero rows raise Lea
 Who holds no lease touches a run by its id alone, under its lock. Transactions over several runs lock them in the order
 of their ids, and runs before sessions. READ COMMITTED.
 
-- `leases`: claim, load, heartbeat
+- `claims`, `leases`: claim, load, heartbeat
 - `fence`, `journal`: effects, and the end of a lease
 - `queue`: sessions, and which of their runs is active
 - `waiting`, `touching`: suspending, signals, waking
@@ -25,15 +25,15 @@ from ravi_django.runtime.store.asking import (
     spawn,
     time_out_ask,
 )
+from ravi_django.runtime.store.claims import claim, claim_many, claim_next
 from ravi_django.runtime.store.control import request_cancel, resume
+from ravi_django.runtime.store.fence import append_statement
 from ravi_django.runtime.store.fork import fork
 from ravi_django.runtime.store.generations import continue_as_new
 from ravi_django.runtime.store.journal import Unseen, already_appended, append, block, finish, requeue, save_blobs
 from ravi_django.runtime.store.leases import (
     Lease,
     Loaded,
-    claim,
-    claim_next,
     claimable,
     expired,
     heartbeat,
@@ -51,9 +51,22 @@ from ravi_django.runtime.store.processes import (
     worker_gone,
     worker_seen,
 )
-from ravi_django.runtime.store.queue import create_run, create_session, orphaned, orphans, promote_orphan
+from ravi_django.runtime.store.queue import (
+    create_run,
+    create_session,
+    is_disabled,
+    orphaned,
+    orphans,
+    promote_orphan,
+)
 from ravi_django.runtime.store.retry import retry
-from ravi_django.runtime.store.streams import mark_published, raise_event_mark, unpublished, unpublished_trees
+from ravi_django.runtime.store.streams import (
+    mark_many_published,
+    mark_published,
+    raise_event_mark,
+    unpublished,
+    unpublished_trees,
+)
 from ravi_django.runtime.store.touching import touch
 from ravi_django.runtime.store.waiting import (
     Facts,
@@ -75,8 +88,10 @@ __all__ = [
     "already_appended",
     "answer_request",
     "append",
+    "append_statement",
     "block",
     "claim",
+    "claim_many",
     "claim_next",
     "claimable",
     "consume_signal",
@@ -95,9 +110,11 @@ __all__ = [
     "has_worker",
     "heartbeat",
     "hint_failed",
+    "is_disabled",
     "load",
     "load_with_facts",
     "make_child",
+    "mark_many_published",
     "mark_published",
     "open_ask",
     "open_request",

@@ -8,19 +8,22 @@ index to prefer over the primary key. Other databases do the same in one short t
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from django.db import DEFAULT_DB_ALIAS, connection, connections, transaction
-from django.db.models import F
+from django.db import connection, transaction
+from django.db.models import F, Value
+from django.db.models.functions import Now
 
 from ravi_django.conf import conf
 from ravi_django.kernel import LeaseLostError
 from ravi_django.models import JournalEntry, Run, Session, Turn
 from ravi_django.runtime import clock
-from ravi_django.runtime.entries import SCHEMA, Entry, NewTurn, dumps, journal_row, stored_text
+from ravi_django.runtime.entries import SCHEMA, Entry, NewTurn, dumps, fits_in_row, journal_row, stored_text
+from ravi_django.runtime.store.postgres import as_text, cast
+from ravi_django.runtime.store.postgres import execute as _execute
+from ravi_django.runtime.wire import Statement
 
 if TYPE_CHECKING:
     from ravi_django.runtime.store.leases import Lease
@@ -45,7 +48,6 @@ _ENTRY = (
     ("elapsed", "float8"),
 )
 MAX_ROWS = 50  # in one statement; more (thousands of notes between two effects) go through the ORM
-_thread = threading.local()  # .cursor: this thread's, on the connection that it was made for
 _TURN = (("agent", "text"), ("role", "text"), ("content", "jsonb"), ("name", "text"))
 
 
@@ -57,13 +59,36 @@ def append(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn]) -> 
         return _append_by_orm(lease, entries, turns)
 
 
-def append_in_transaction(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn], **changes: Any) -> int:
-    """The same inside the caller's transaction, with other changes of the run beside it."""
+def append_statement(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn]) -> Statement | None:
+    """The append as the one statement that it is, for a connection that waits for nothing; None where it is more."""
+    if not _in_one_statement(entries, turns) or not all(map(fits_in_row, entries)):
+        return None
+
+    def answer(value: bytes | None) -> int:
+        if value is None:
+            raise LeaseLostError(lease.run_id, lease.epoch)
+        return int(value)
+
+    return Statement(*_bound(lease, entries, turns), answer)
+
+
+def append_in_transaction(
+    lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn], *, seen: int | None = None, **changes: Any
+) -> int:
+    """The same inside the caller's transaction, with other changes of the run beside it. With `seen`, the number of a
+    wake-up, a run that was woken since is refused as one whose lease is lost."""
     if not _in_one_statement(entries, turns):
-        return _append_by_orm(lease, entries, turns, **changes)
-    first = _append_postgres(lease, entries, turns)
-    Run.objects.filter(id=lease.run_id).update(**changes)  # fenced: the statement before holds the row
+        return _append_by_orm(lease, entries, turns, seen=seen, **changes)
+    given = {name: value.value if isinstance(value, Value) else value for name, value in changes.items()}
+    plain = {name: value for name, value in given.items() if type(value) is Now or not _is_expression(value)}
+    first = _append_postgres(lease, entries, turns, plain, seen)
+    if others := {name: value for name, value in changes.items() if name not in plain}:
+        Run.objects.filter(id=lease.run_id).update(**others)  # fenced: the statement before holds the row
     return first
+
+
+def _is_expression(value: Any) -> bool:
+    return hasattr(value, "resolve_expression")
 
 
 def _in_one_statement(entries: Sequence[Entry], turns: Sequence[NewTurn]) -> bool:
@@ -84,13 +109,17 @@ def sums(entries: Sequence[Entry]) -> tuple[int, int, int, int, float, bool]:
     )
 
 
-def _append_by_orm(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn], **changes: Any) -> int:
+def _append_by_orm(
+    lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn], *, seen: int | None = None, **changes: Any
+) -> int:
     tokens_in, cached, tokens_out, reasoning, cost, unknown = sums(entries)
     if any(entry.is_effect for entry in entries):
         changes = {"crashes": 0, "attempts": 0, **changes}
     if unknown:
         changes["cost_unknown"] = True
-    updated = Run.objects.filter(id=lease.run_id, lease_epoch=lease.epoch, lease_owner=lease.owner).update(
+    unwoken = {} if seen is None else {"wake_seq": seen}
+    held = Run.objects.filter(id=lease.run_id, lease_epoch=lease.epoch, lease_owner=lease.owner, **unwoken)
+    updated = held.update(
         **{
             "next_seq": F("next_seq") + len(entries),
             "next_turn": F("next_turn") + len(turns),
@@ -146,7 +175,27 @@ def _write_turns(lease: Lease, turns: Sequence[NewTurn], index: int) -> None:
     )
 
 
-def _append_postgres(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn]) -> int:
+def _append_postgres(
+    lease: Lease,
+    entries: Sequence[Entry],
+    turns: Sequence[NewTurn],
+    changes: dict[str, Any] | None = None,
+    seen: int | None = None,
+) -> int:
+    rows = _execute(*_bound(lease, entries, turns, changes, seen))
+    if not rows:
+        raise LeaseLostError(lease.run_id, lease.epoch)
+    return int(rows[0][0])
+
+
+def _bound(
+    lease: Lease,
+    entries: Sequence[Entry],
+    turns: Sequence[NewTurn],
+    changes: dict[str, Any] | None = None,
+    seen: int | None = None,
+) -> tuple[str, list[str | None]]:
+    """The statement and its parameters."""
     tokens_in, cached, tokens_out, reasoning, cost, unknown = sums(entries)
     effect = any(entry.is_effect for entry in entries)
     # Everything goes as text: parameters of one type keep one prepared statement.
@@ -159,12 +208,11 @@ def _append_postgres(lease: Lease, entries: Sequence[Entry], turns: Sequence[New
         str(reasoning),
         repr(cost),
         "t" if unknown else "f",
-        "0" if effect else "1",
-        "0" if effect else "1",
-        conf.RELEASE,
+        *_change_params(changes, effect),
         str(lease.run_id),
         str(lease.epoch),
         lease.owner,
+        *([] if seen is None else [str(seen)]),
     ]
     present = clock.fixed()
     now = present.isoformat() if present else None
@@ -180,10 +228,21 @@ def _append_postgres(lease: Lease, entries: Sequence[Entry], turns: Sequence[New
                 dumps(turn.message.to_json()["content"]),
                 turn.message.name or "",
             ]
-    row = _execute(_statement(len(entries), len(turns)), params)
-    if row is None:
-        raise LeaseLostError(lease.run_id, lease.epoch)
-    return int(row[0])
+    return _statement(len(entries), len(turns), _shape(changes or {}), seen is not None), params
+
+
+def _change_params(changes: dict[str, Any] | None, effect: bool) -> list[str | None]:
+    """A recorded effect forgets crashes and attempts, unless the caller says what they are."""
+    given = changes or {}
+    kept: list[str | None] = [] if "release" in given else [conf.RELEASE]
+    kept += ["0" if effect else "1" for name in ("crashes", "attempts") if name not in given]
+    meta: Any = Run._meta
+    return kept + [as_text(meta.get_field(name), value) for name, value in given.items() if type(value) is not Now]
+
+
+def _shape(changes: dict[str, Any]) -> tuple[tuple[str, bool], ...]:
+    """What the statement has to know of the changes: the fields, and whether one is the present."""
+    return tuple((name, type(value) is Now) for name, value in changes.items())
 
 
 def _entry_params(entry: Entry) -> list[str | None]:
@@ -214,25 +273,6 @@ def _entry_params(entry: Entry) -> list[str | None]:
     ]
 
 
-def _execute(sql: str, params: list[str | None]) -> Any:
-    """Run one statement on this thread's connection with parameters bound by the server, so that it is planned once.
-
-    Prepared statements are left off where Django is told that a transaction pooler sits in between.
-    """
-    from psycopg import Cursor
-
-    mine = connections[DEFAULT_DB_ALIAS]  # the proxy would look it up at each use
-    mine.ensure_connection()
-    pooled = mine.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS")
-    if not pooled and mine.connection.prepare_threshold is None:
-        mine.connection.prepare_threshold = 2  # Django's own cursors bind on the client and never prepare
-    cursor = getattr(_thread, "cursor", None)
-    if cursor is None or cursor.connection is not mine.connection:
-        cursor = _thread.cursor = Cursor(mine.connection)  # kept: making one costs as much as using it
-    with mine.wrap_database_errors:
-        return cursor.execute(sql.encode(), params, prepare=not pooled).fetchone()
-
-
 def _values(columns: Sequence[tuple[str, str]], count: int) -> str:
     """VALUES of `count` rows, numbered from 0 in a column `place`; only the first row needs the types."""
     typed = ", ".join(f"%s::{kind}" for _, kind in columns)
@@ -240,7 +280,13 @@ def _values(columns: Sequence[tuple[str, str]], count: int) -> str:
 
 
 @cache
-def _statement(entries: int, turns: int) -> str:
+def _statement(entries: int, turns: int, changes: tuple[tuple[str, bool], ...], unwoken: bool) -> str:
+    since = "AND wake_seq = %s::bigint" if unwoken else ""
+    more = [] if "release" in dict(changes) else ["release = %s::text"]
+    more += [f"{name} = {name} * %s::int" for name in ("crashes", "attempts") if name not in dict(changes)]
+    for name, is_now in changes:
+        field: Any = Run._meta.get_field(name)
+        more.append(f"{field.column} = " + ("statement_timestamp()" if is_now else f"%s::{cast(field)}"))
     names = ", ".join(name for name, _ in _ENTRY)
     stored = ", ".join(name for name, _ in _ENTRY if name != "elapsed")
     picked = ", ".join(f"e.{name}" for name, _ in _ENTRY if name != "elapsed")
@@ -251,8 +297,8 @@ WITH fence AS (
     input_tokens = input_tokens + %s::bigint, cached_tokens = cached_tokens + %s::bigint,
     output_tokens = output_tokens + %s::bigint, reasoning_tokens = reasoning_tokens + %s::bigint,
     cost = cost + %s::numeric, cost_unknown = cost_unknown OR %s::boolean,
-    crashes = crashes * %s::int, attempts = attempts * %s::int, release = %s::text
-  WHERE id = %s::uuid AND lease_epoch = %s::bigint AND lease_owner = %s::text
+    {", ".join(more)}
+  WHERE id = %s::uuid AND lease_epoch = %s::bigint AND lease_owner = %s::text {since}
   RETURNING id, generation, next_seq - {entries} AS base, next_turn - {turns} AS turn_base
 ), entries AS (
   INSERT INTO ravi_journalentry (run_id, seq, generation, {stored}, schema, epoch, started_at, finished_at)

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from django.db import transaction
 
+from ravi_django.kernel import LeaseLostError
 from ravi_django.models import Blob, InboxMessage, JournalEntry, Run, Status
 from ravi_django.runtime import clock
 from ravi_django.runtime.entries import Entry, NewTurn, externalize
@@ -69,7 +70,6 @@ def finish(
         run = lease.run
         if run.parent_id is not None:
             lock([run.parent_id, run.id])
-        first = fence.append(lease, entries, turns)
         changes = {
             "status": status,
             "output": output,
@@ -78,12 +78,13 @@ def finish(
             "waiting_on": None,
             **RELEASED,
         }
-        rows = Run.objects.filter(id=run.id)
-        woken = not rows.filter(wake_seq=run.wake_seq).update(**changes)
-        if woken:
+        woken = False
+        try:
+            first = fence.append_in_transaction(lease, entries, turns, seen=run.wake_seq, **changes)
+        except LeaseLostError:  # or woken since the claim: then this one does not raise
+            first, woken = fence.append_in_transaction(lease, entries, turns, **changes), True
             if status == Status.COMPLETED and _unseen(run, inbox_upto):
-                raise Unseen
-            rows.update(**changes)
+                raise Unseen from None
         hints = (
             [] if run.parent_id is None and not (woken or run.wake_seq) else settle_asks(run.id, status, output, error)
         )

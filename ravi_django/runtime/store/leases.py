@@ -1,15 +1,15 @@
-"""Who may write a run: the claim raises the epoch, heartbeats move the expiry."""
+"""Who may write a run: what a claim gives, which runs can be claimed, and the heartbeats that move the expiry."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
 from django.db import connection, transaction
-from django.db.models import Case, F, IntegerField, Q, QuerySet, When
-from django.db.models.functions import Coalesce
+from django.db.models import Q, QuerySet
 
 from ravi_django.conf import conf
 from ravi_django.models import (
@@ -20,6 +20,7 @@ from ravi_django.models import (
 )
 from ravi_django.runtime import clock
 from ravi_django.runtime.entries import Recorded, internalize
+from ravi_django.runtime.store import postgres
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,42 +58,6 @@ def _due() -> Q:
     return due | Q(for_release=conf.RELEASE) if conf.RELEASE else due
 
 
-def claim(run_id: UUID | str, owner: str, agents: Iterable[str] | None = None) -> Lease | None:
-    """Take the lease of a claimable run of one of these agents (None: any); None when somebody else has it or there
-    is nothing to do."""
-    known = {} if agents is None else {"agent__in": list(agents)}
-    with transaction.atomic():
-        taken = Run.objects.filter(claimable(), id=run_id, **known).update(
-            status=Status.RUNNING,
-            lease_owner=owner,
-            lease_expires_at=clock.after(conf.LEASE_S),
-            lease_epoch=F("lease_epoch") + 1,
-            crashes=F("crashes") + Case(When(status=Status.RUNNING, then=1), default=0, output_field=IntegerField()),
-            started_at=Coalesce("started_at", clock.now()),
-            wake_at=None,
-            hints=0,
-            hint_after=None,
-        )
-        if not taken:
-            return None
-        run = Run.objects.select_related("session").get(id=run_id)
-        if run.parent_id is not None:  # rare, and dear: two more rows as wide as the run's
-            run = Run.objects.select_related("session", "root", "parent").get(id=run_id)
-    return Lease(run=run, epoch=run.lease_epoch, owner=owner)
-
-
-def claim_next(owner: str, agents: Iterable[str]) -> Lease | None:
-    """Take the most urgent claimable run of these agents, one that is ready before one whose worker died. SKIP LOCKED
-    only spares waiting; `claim` is the guard."""
-    known = list(agents)
-    with transaction.atomic():
-        for part in (ready(), timed(), expired()):
-            run_id = skip_locked(part.filter(agent__in=known)).values_list("id", flat=True).first()
-            if run_id is not None and (lease := claim(run_id, owner)) is not None:
-                return lease
-    return None
-
-
 def ready() -> QuerySet[Run]:
     """Pending runs that are due, the most urgent first."""
     return Run.objects.filter(_due(), status=Status.PENDING, paused_at=None).order_by("-priority", "id")
@@ -122,12 +87,19 @@ def load(lease: Lease) -> Loaded:
         rows = JournalEntry.objects.filter(run_id=lease.run_id, generation=lease.run.generation)
         journal = [Recorded(*row) for row in rows.order_by("seq").values_list(*Recorded.FIELDS)]
         internalize(journal)
-    inbox = (
-        InboxMessage.objects.filter(run_id=lease.run_id, id__gt=lease.run.inbox_from)
-        .order_by("id")
-        .values_list("id", "body")
-    )
-    return Loaded(journal=journal, inbox=list(inbox))
+    return Loaded(journal=journal, inbox=_inbox(lease.run))
+
+
+def _inbox(run: Run) -> list[tuple[int, dict[str, Any]]]:
+    """A statement of its own, after the claim's: what was delivered while the claim waited for the row is there."""
+    if postgres.in_use():
+        rows = postgres.execute(
+            "SELECT id, body FROM ravi_inboxmessage WHERE run_id = %s::uuid AND id > %s::bigint ORDER BY id",
+            [str(run.id), str(run.inbox_from)],
+        )
+        return [(number, json.loads(body)) for number, body in rows]
+    found = InboxMessage.objects.filter(run_id=run.id, id__gt=run.inbox_from).order_by("id")
+    return list(found.values_list("id", "body"))
 
 
 def heartbeat(

@@ -5,31 +5,110 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from django.db import transaction
+from django.db import DEFAULT_DB_ALIAS, IntegrityError, transaction
 from django.db.models import Exists, OuterRef, QuerySet
 
 from ravi_django.models import (
     ACTIVE,
+    Agent,
     InboxMessage,
     Run,
     Session,
     Status,
 )
 from ravi_django.runtime import clock
+from ravi_django.runtime.entries import encode
+from ravi_django.runtime.store import postgres
+from ravi_django.runtime.store.postgres import NOW
+
+# The root runs of a session's agent, and the statuses of which one at a time may be there.
+_HERE = "session_id = %(session)s::uuid AND agent = %(agent)s::text AND parent_id IS NULL"
+_ACTIVE = ", ".join(f"'{status.value}'" for status in ACTIVE)
 
 
-def create_run(run: Run, message: dict[str, Any]) -> Run:
-    """Write a run and its first message in the caller's transaction. A root run whose session has an active run of
-    the same agent is queued behind it."""
+def create_run(run: Run, message: dict[str, Any], session: Session | None = None) -> Run:
+    """Write a run and its first message in the caller's transaction, with its `session` when that is new. A root run
+    whose session has an active run of the same agent is queued behind it.
+
+    Raises IntegrityError when its id or its idempotency key is taken.
+    """
+    if session is not None:
+        run.session = session
+    if postgres.in_use():
+        return _create_run_postgres(run, message, session)
     with transaction.atomic():
-        lock_session(run)
-        if run.parent_id is None and active_root(run).exists():
-            run.status = Status.QUEUED
+        if session is not None:
+            create_session(session)
+        else:
+            _queue_behind(run)
         stamp(run).save(force_insert=True)
         Session.objects.filter(id=run.session_id).update(agent=run.agent, updated_at=clock.now())
         InboxMessage.objects.create(run=run, message_id=message["id"], body=message)
         run.refresh_from_db(fields=["created_at"])
     return run
+
+
+def _queue_behind(run: Run) -> None:
+    lock_session(run)
+    if run.parent_id is None and _has_active_root(run):
+        run.status = Status.QUEUED
+
+
+def _create_run_postgres(run: Run, message: dict[str, Any], session: Session | None) -> Run:
+    """One statement for a run with a session of its own. Nobody else can know of that session: there is no lock to
+    take, and nothing to be queued behind; and what another submit has written already is no error of the statement,
+    which would spoil the caller's transaction."""
+    if session is not None:
+        return _insert_run(run, message, session)
+    with transaction.atomic():
+        _queue_behind(run)
+        return _insert_run(run, message, None)
+
+
+def _insert_run(run: Run, message: dict[str, Any], session: Session | None) -> Run:
+    row = stamp(run)
+    columns, values, params = postgres.insertable(row)
+    params |= {"now": postgres.present(), "message_id": message["id"], "body": encode(message).decode()}
+    if session is None:
+        params |= {"session": str(run.session_id), "agent": run.agent}
+        beside = f"""UPDATE ravi_session SET agent = %(agent)s::text, updated_at = {NOW} FROM run
+  WHERE ravi_session.id = %(session)s::uuid RETURNING ravi_session.created_at, updated_at"""  # noqa: S608
+    else:
+        names, its, more = postgres.insertable(stamp(session))
+        params |= more
+        beside = f"INSERT INTO ravi_session ({names}) SELECT {its} FROM run RETURNING created_at, updated_at"  # noqa: S608
+    rows = postgres.execute(
+        f"""
+WITH run AS (
+  INSERT INTO ravi_run ({columns}) VALUES ({values}) ON CONFLICT DO NOTHING RETURNING id, created_at
+), session AS (
+  {beside}
+), message AS (
+  INSERT INTO ravi_inboxmessage (run_id, message_id, body, created_at)
+  SELECT id, %(message_id)s::text, %(body)s::jsonb, {NOW} FROM run
+)
+SELECT run.created_at, session.created_at, session.updated_at FROM run, session""",  # noqa: S608
+        params,
+    )
+    if not rows:
+        raise IntegrityError(f"the id or the idempotency key of run {run.id} is taken, or its session is not free")
+    run.created_at, *times = rows[0]
+    _is_stored(run)
+    if session is not None:
+        session.created_at, session.updated_at = times
+        _is_stored(session)
+    return run
+
+
+def _is_stored(row: Any) -> None:
+    row._state.adding, row._state.db = False, DEFAULT_DB_ALIAS
+
+
+def is_disabled(agent: str) -> bool:
+    """An operator has switched this agent off."""
+    if postgres.in_use():
+        return bool(postgres.execute("SELECT FROM ravi_agent WHERE address = %s::text AND NOT enabled", [agent]))
+    return Agent.objects.filter(address=agent, enabled=False).exists()
 
 
 def create_session(session: Session) -> Session:
@@ -45,11 +124,21 @@ def stamp(row: Any) -> Any:
 
 
 def lock_session(run: Run) -> None:
-    Session.objects.select_for_update().filter(id=run.session_id).values_list("id").get()
+    if postgres.in_use():
+        postgres.execute("SELECT FROM ravi_session WHERE id = %s::uuid FOR UPDATE", [str(run.session_id)])
+    else:
+        Session.objects.select_for_update().filter(id=run.session_id).values_list("id").get()
 
 
 def active_root(run: Run) -> QuerySet[Run]:
     return Run.objects.filter(session_id=run.session_id, agent=run.agent, parent=None, status__in=ACTIVE)
+
+
+def _has_active_root(run: Run) -> bool:
+    if not postgres.in_use():
+        return active_root(run).exists()
+    params = {"session": str(run.session_id), "agent": run.agent}
+    return bool(postgres.execute(f"SELECT FROM ravi_run WHERE {_HERE} AND status IN ({_ACTIVE}) LIMIT 1", params))
 
 
 def promote(run: Run) -> list[UUID]:
@@ -58,12 +147,27 @@ def promote(run: Run) -> list[UUID]:
     if run.parent_id is not None:
         return []
     lock_session(run)
+    if postgres.in_use():
+        return _promote_postgres(run)
     queued = Run.objects.filter(session_id=run.session_id, agent=run.agent, parent=None, status=Status.QUEUED)
     next_id: UUID | None = queued.order_by("id").values_list("id", flat=True).first()
     if next_id is None or active_root(run).exists():
         return []
     Run.objects.filter(id=next_id, status=Status.QUEUED).update(status=Status.PENDING)
     return [next_id]
+
+
+def _promote_postgres(run: Run) -> list[UUID]:
+    """The same in one statement, behind the one that took the lock: this one sees what was committed by then."""
+    rows = postgres.execute(
+        f"""
+UPDATE ravi_run SET status = 'pending'
+WHERE status = 'queued' AND id = (SELECT id FROM ravi_run WHERE {_HERE} AND status = 'queued' ORDER BY id LIMIT 1)
+  AND NOT EXISTS (SELECT FROM ravi_run WHERE {_HERE} AND status IN ({_ACTIVE}))
+RETURNING id""",  # noqa: S608
+        {"session": str(run.session_id), "agent": run.agent},
+    )
+    return [row[0] for row in rows]
 
 
 def orphaned() -> QuerySet[Run]:

@@ -165,18 +165,14 @@ def test_turns_get_positions_in_the_session_and_indexes_in_the_run():
 
 @on_postgresql
 @pytest.mark.parametrize("turns", [[], TURNS], ids=["no turns", "turns"])
-def test_an_append_is_one_statement(monkeypatch, turns):
+def test_an_append_is_one_statement(turns):
     lease = leased()
-    statements = []
-    execute = fence._execute
-    monkeypatch.setattr(fence, "_execute", lambda sql, params: (statements.append(sql), execute(sql, params))[1])
     new = [NewTurn(lease.run.session_id, lease.run.agent, message) for message in turns]
 
-    with CaptureQueriesContext(connection) as others:
+    with CaptureQueriesContext(connection) as captured:
         store.append(lease, BATCHES["many"], new)
 
-    assert len(statements) == 1
-    assert len(others) == 0
+    assert [query["sql"].split()[:2] for query in captured] == [["WITH", "fence"]]
 
 
 @on_postgresql

@@ -212,7 +212,7 @@ class TestValkeyBuffer(BufferContract):
             assert len(keys) == 3
             assert {client.ttl(key) for key in keys} <= {conf.STREAM_TTL_S, conf.STREAM_TTL_S - 1}
 
-            buffer.expire(str(run.tree_id))
+            buffer.expire([str(run.tree_id)])
 
             assert {client.ttl(key) for key in keys} <= {conf.STREAM_DONE_TTL_S, conf.STREAM_DONE_TTL_S - 1}
 

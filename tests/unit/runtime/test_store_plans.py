@@ -58,7 +58,7 @@ def plans_of(function, *args):
     """What the database does for each query on runs that the function makes."""
     with CaptureQueriesContext(connection) as captured:
         function(*args)
-    queries = [query["sql"] for query in captured if query["sql"].startswith(("SELECT", "UPDATE"))]
+    queries = [query["sql"] for query in captured if query["sql"].lstrip().startswith(("SELECT", "UPDATE", "WITH"))]
     return [plan_of(sql) for sql in queries if "ravi_run" in sql]
 
 
@@ -70,10 +70,20 @@ def assert_indexed(plan, index):
 def test_claim_next_finds_its_run_by_the_index_of_claimable_runs(busy_site):
     agents = ["test/template", *(f"test/pending{number}" for number in range(1, 20))]
 
-    find, claim, *_ = plans_of(store.claim_next, "w", agents)
+    ready, *_ = plans_of(store.claim_next, "w", agents)
 
+    claim, find = ready.split("CTE taken")[::-1]
     assert_indexed(find, "ravi_run_claimable")
     assert_indexed(claim, "ravi_run_pkey")
+
+
+def test_claims_by_time_find_their_runs_by_the_partial_indexes(busy_site):
+    Run.objects.filter(status=Status.PENDING).update(paused_at=clock.now())  # nothing is ready
+
+    _, timed, expired = plans_of(store.claim_next, "w", ["test/template"])
+
+    assert_indexed(timed, "ravi_run_timers")
+    assert_indexed(expired, "ravi_run_leased")
 
 
 def test_the_sweep_finds_runs_by_the_partial_indexes(busy_site):

@@ -1,0 +1,51 @@
+"""Ended trees: their sequence is kept, its tokens collapsed, in one compressed blob each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic_core import to_json
+
+from ravi_django.models import Blob
+from ravi_django.runtime import store
+from ravi_django.runtime.buffer import EventBuffer
+from ravi_django.runtime.entries import make_blob
+from ravi_django.runtime.events import archived
+from ravi_django.runtime.frames import collapse
+
+PAGE = 5000  # frames read at a time
+MOST = 50  # trees in one transaction
+
+
+def archive(buffer: EventBuffer, ended: Mapping[str, int]) -> None:
+    """Keep what the buffer has of these trees, by id the epoch that they ended under; mark them published, and let the
+    buffer go of them before long."""
+    trees = list(ended)
+    for start in range(0, len(trees), MOST):
+        some = trees[start : start + MOST]
+        blobs = zip(some, _blobs(buffer, some), strict=True)
+        buffer.expire(store.mark_many_published({tree: (blob, ended[tree]) for tree, blob in blobs}))
+
+
+def _blobs(buffer: EventBuffer, trees: Sequence[str]) -> list[Blob | None]:
+    from ravi_django.runtime.buffer_database import DatabaseBuffer
+
+    if isinstance(buffer, DatabaseBuffer):  # its table is the archive
+        return [None] * len(trees)
+    pages = buffer.read_many(trees, PAGE)
+    return [_blob(_rest(buffer, tree, page)) for tree, page in zip(trees, pages, strict=True)]
+
+
+def _rest(buffer: EventBuffer, tree: str, frames: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    page: list[dict[str, Any]] | None = frames
+    while page and len(page) == PAGE:
+        page = buffer.read(tree, frames[-1]["seq"], PAGE)
+        frames += page or []
+    if frames and frames[0]["seq"] > 1:  # the buffer has lost what came before a retry
+        frames = [*(frame for frame in archived(tree) if frame["seq"] < frames[0]["seq"]), *frames]
+    return frames
+
+
+def _blob(frames: list[dict[str, Any]]) -> Blob:
+    return make_blob(to_json(collapse(frames)), compress=True)

@@ -1,0 +1,223 @@
+"""A connection of the event loop's own, for the one statement that every journaled call costs.
+
+It is sent and its answer read without blocking, so the loop goes on meanwhile, and no thread has to be woken on the
+way there and back: that costs as much as the statement. One at a time; whatever does not fit in (another is under way,
+the server refuses, the connection breaks) is done by the database threads, which can wait, try again and say why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from hashlib import sha256
+from typing import Any
+
+from django.db import DEFAULT_DB_ALIAS, connections
+
+log = logging.getLogger("ravi.wire")
+
+REST_S = 5.0  # after a failure the threads do it all for this long
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """What a call comes down to: one statement of text parameters, and what its only value, or none, means."""
+
+    sql: str
+    params: Sequence[str | None]
+    answer: Callable[[bytes | None], Any]  # raises what the call raises
+
+
+Done = Callable[[Any, BaseException | None], None]
+
+
+class Wire:
+    """Used on the loop's thread alone, but for `open` and `close`."""
+
+    def __init__(self) -> None:
+        self._wrapper: Any = None  # Django's, which nobody else knows of
+        self._pg: Any = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._socket = -1  # a broken connection does not know its own any more
+        self._prepared: set[bytes] = set()
+        self._statement: Statement | None = None  # under way
+        self._preparing = b""
+        self._done: Done | None = None
+        self._failed: Callable[[], None] | None = None
+        self._rests_until = 0.0
+        self._opening = False
+        self._closed = False
+
+    @property
+    def ready(self) -> bool:
+        return self._pg is not None and self._statement is None
+
+    @property
+    def wanted(self) -> bool:
+        """Whether to open it."""
+        return self._pg is None and not (self._opening or self._closed) and time.monotonic() >= self._rests_until
+
+    def opening(self) -> None:
+        self._opening = True
+
+    def open(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Connect, on a database thread, as its own connection is: with the same limits on waiting."""
+        wrapper = None
+        try:
+            mine = connections[DEFAULT_DB_ALIAS]
+            if mine.vendor == "postgresql" and not mine.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS"):
+                wrapper = mine.copy()
+                wrapper.inc_thread_sharing()
+                wrapper.connect()
+                wrapper.connection.pgconn.nonblocking = 1
+            loop.call_soon_threadsafe(self._opened, wrapper, loop)
+        except Exception as error:
+            log.debug("no connection for the loop: %s", error)
+            if wrapper is not None:
+                wrapper.close()
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(self._opened, None, loop)
+
+    def _opened(self, wrapper: Any, loop: asyncio.AbstractEventLoop) -> None:
+        self._opening = False
+        if wrapper is None:
+            self._rest()
+            return
+        pg = wrapper.connection.pgconn
+        try:
+            if self._closed:
+                raise NotImplementedError
+            loop.add_reader(pg.socket, self._readable)
+        except NotImplementedError:  # a loop that reads sockets of its own alone
+            self._closed = True
+            _close(wrapper)
+            return
+        self._wrapper, self._pg, self._loop, self._socket = wrapper, pg, loop, pg.socket
+        self._prepared = set()
+
+    # ------------------------------------------------------------------------------------------- one statement
+
+    def send(self, statement: Statement, done: Done, failed: Callable[[], None]) -> None:
+        """Exactly one of the two is called, later. `failed` says nothing of what has happened at the server: do it
+        again in a way that can be repeated."""
+        self._statement, self._done, self._failed = statement, done, failed
+        name, sql = _named(statement.sql)
+        try:
+            if name in self._prepared:
+                self._pg.send_query_prepared(name, _encoded(statement.params))
+            else:
+                self._preparing = name
+                self._pg.send_prepare(name, sql)
+            self._flush()
+        except Exception as error:
+            self._break(error)
+
+    def _flush(self) -> None:
+        assert self._loop is not None
+        if self._pg.flush():  # more than the socket takes at once
+            self._loop.add_writer(self._socket, self._writable)
+        else:
+            self._loop.remove_writer(self._socket)
+
+    def _writable(self) -> None:
+        try:
+            self._flush()
+        except Exception as error:
+            self._break(error)
+
+    def _readable(self) -> None:
+        try:
+            self._pg.consume_input()
+            if self._pg.is_busy():
+                return
+            result = self._pg.get_result()
+            if result is None:  # a notice, or the server says goodbye
+                if self._pg.status != 0:  # CONNECTION_OK
+                    self._break(ConnectionError("the server closed the connection"))
+                return
+            while self._pg.get_result() is not None:
+                pass
+        except Exception as error:
+            self._break(error)
+            return
+        self._answered(result)
+
+    def _answered(self, result: Any) -> None:
+        if result.status not in (1, 2):  # PGRES_COMMAND_OK, PGRES_TUPLES_OK
+            self._break(Exception(result.error_message.decode(errors="replace")))
+        elif self._preparing:
+            self._prepared.add(self._preparing)
+            self._preparing = b""
+            statement, done, failed = self._statement, self._done, self._failed
+            assert statement and done and failed
+            self.send(statement, done, failed)
+        else:
+            assert self._statement is not None
+            value = result.get_value(0, 0) if result.ntuples else None
+            answer: tuple[Any, BaseException | None]
+            try:
+                answer = (self._statement.answer(value), None)
+            except Exception as error:
+                answer = (None, error)
+            self._finish(answer)
+
+    def _finish(self, answer: tuple[Any, BaseException | None] = (None, None), *, failed: bool = False) -> None:
+        done, other = self._done, self._failed
+        self._statement = self._done = self._failed = None
+        if failed and other is not None:
+            other()
+        elif done is not None:
+            done(*answer)
+
+    # ------------------------------------------------------------------------------------------------- the end
+
+    def _break(self, error: Exception) -> None:
+        """Whatever it was, the threads find out: they do the statement again."""
+        log.debug("the loop's database connection is given up: %s", error)
+        self._drop()
+        self._rest()
+
+    def _drop(self) -> None:
+        if self._pg is None:
+            return
+        assert self._loop is not None
+        with suppress(Exception):
+            self._loop.remove_reader(self._socket)
+            self._loop.remove_writer(self._socket)
+        wrapper, self._wrapper, self._pg = self._wrapper, None, None
+        with suppress(Exception):
+            _close(wrapper)
+        self._preparing = b""
+        if self._statement is not None:
+            self._finish(failed=True)
+
+    def _rest(self) -> None:
+        self._rests_until = time.monotonic() + REST_S
+
+    def close(self) -> None:
+        """On the loop's thread, or when the loop has ended. What is under way is left to the threads."""
+        self._closed = True
+        self._drop()
+
+
+def _close(wrapper: Any) -> None:
+    """Django's own `close` refuses to be called on an event loop's thread; there is nothing here to wait for."""
+    wrapper.connection.close()
+    wrapper.connection = None
+
+
+@cache
+def _named(sql: str) -> tuple[bytes, bytes]:
+    """A name for the prepared statement, and the text with the server's own placeholders."""
+    first, *rest = sql.split("%s")
+    numbered = first + "".join(f"${number}{part}" for number, part in enumerate(rest, 1))
+    return b"ravi_" + sha256(numbered.encode()).hexdigest()[:16].encode(), numbered.encode()
+
+
+def _encoded(params: Sequence[str | None]) -> list[bytes | None]:
+    return [None if param is None else param.encode() for param in params]

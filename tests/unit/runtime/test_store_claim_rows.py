@@ -1,0 +1,82 @@
+"""A claim is written twice, for PostgreSQL and for the others, and gives the rows without a second look."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
+
+from ravi_django.conf import conf
+from ravi_django.kernel import Priority
+from ravi_django.models import Run, Status
+from ravi_django.runtime import store
+from tests.support.runs import leased, make_run
+
+pytestmark = pytest.mark.django_db
+
+STATES = [  # seconds from now
+    {"status": status, "wake_at": wake, "paused_at": paused, "for_release": release, "lease_expires_at": expires}
+    for status in (Status.PENDING, Status.SUSPENDED, Status.RUNNING, Status.BLOCKED)
+    for wake in (None, -1, 0, 1)
+    for paused in (None, -1)
+    for release in ("", "r2")
+    for expires in (None, -1, 0, 1)
+]
+
+
+@pytest.mark.parametrize("release", ["", "r1", "r2"])
+def test_what_is_claimed_is_what_the_queries_call_claimable(clock, settings, release):
+    settings.RAVI = {**settings.RAVI, "RELEASE": release}
+    runs = [make_run() for _ in STATES]
+    for run, state in zip(runs, STATES, strict=True):
+        values = {
+            name: clock.now + timedelta(seconds=value) if isinstance(value, int) else value
+            for name, value in state.items()
+        }
+        Run.objects.filter(id=run.id).update(**values)
+    expected = set(Run.objects.filter(store.claimable()).values_list("id", flat=True))
+
+    with transaction.atomic():
+        one_by_one = {run.id for run in runs if store.claim(run.id, "w") is not None}
+        transaction.set_rollback(True)
+    together = {lease.run_id for lease in store.claim_many("w", ["test/code"], len(runs))}
+
+    assert one_by_one == together == expected
+    assert 0 < len(expected) < len(runs)
+
+
+def test_a_look_takes_as_many_as_asked_for_the_most_urgent_first(clock):
+    dead = make_run()
+    leased(dead)
+    clock.advance(conf.LEASE_S + 1)
+    low, high, _ = make_run(priority=Priority.LOW.value), make_run(priority=Priority.HIGH.value), make_run("test/other")
+
+    assert [lease.run_id for lease in store.claim_many("w", ["test/code"], 1)] == [high.id]
+    assert [lease.run_id for lease in store.claim_many("w", ["test/code"], 5)] == [low.id, dead.id]
+    assert store.claim_many("w", ["test/code"], 5) == []
+
+
+@pytest.mark.parametrize("vendor", [None, "another"])
+def test_the_lease_holds_the_rows_as_claimed(monkeypatch, clock, vendor):
+    metadata = {"a": [1, "é", None]}
+    root = make_run(metadata=metadata, budget={"max_turns": 3}, priority=Priority.HIGH.value, tenant="t")
+    child = make_run(parent=root, root=root, depth=1)
+    if vendor is not None:
+        monkeypatch.setattr(connection, "vendor", vendor)
+
+    for run in (root, child):
+        found = store.claim(run.id, "w1").run
+
+        stored = Run.objects.select_related("session", "root", "parent").get(id=run.id)
+        for mine, its in ((found, stored), (found.session, stored.session), (found.root, stored.root)):
+            assert (mine and model_values(mine)) == (its and model_values(its))
+        assert found.parent == stored.parent
+    with CaptureQueriesContext(connection) as queries:
+        assert (found.session.next_position, found.root.event_mark, found.parent.agent) == (0, 1000, "test/code")
+    assert not queries
+
+
+def model_values(row):
+    return {field.attname: getattr(row, field.attname) for field in row._meta.concrete_fields}
