@@ -190,6 +190,8 @@ class Effects(Gate):
             new = await self.database.call(store.facts, self.lease)
         finally:
             self._refreshing = False
+        if self.stop is not None:  # no wait is met any more: what is suspended must not count this as seen
+            return
         new.signals = [signal for signal in new.signals if signal[0] not in self._given]
         self.facts = new
         self.poke()

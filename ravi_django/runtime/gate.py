@@ -119,11 +119,19 @@ class Gate:
 
     async def _may_begin(self) -> None:
         self.token.check()
-        if self.stop is None and time.monotonic() - self.renewed_at > conf.LEASE_S * 0.8:
-            # Right before an external call: a worker that was asleep must not act on a lease that may be over.
-            self._stop_with(Stop("lost", LeaseLostError(self.lease.run_id, self.lease.epoch)))
+        if self.stop is None:
+            try:
+                self.check_awake()
+            except LeaseLostError as error:
+                self._stop_with(Stop("lost", error))
         if self.stop is not None and not (self.stop.kind == "drain" and _inside.get()):
             await self.park()  # but what an open tool call needs to finish may begin while the worker drains
+
+    def check_awake(self) -> None:
+        """Right before an external call: a worker that was asleep must not act on a lease that may be over. Raises
+        LeaseLostError."""
+        if time.monotonic() - self.renewed_at > conf.LEASE_S * 0.8:
+            raise LeaseLostError(self.lease.run_id, self.lease.epoch)
 
     # --------------------------------------------------------------------------------------------- wait
 

@@ -183,6 +183,7 @@ async def _at_most_once(ctx: DurableContext, tool: Tool, ready: dict[str, Any], 
         started = Entry(KIND, entry.path, entry.name, phase="started", attempt=entry.attempt, request=entry.request)
         await effects.record(started)
         effects.started[entry.path] = entry
+        effects.check_awake()  # it may have slept over the commit, and a person decided meanwhile
         not_before = None  # the tool's own code has ended, one way or the other
         try:
             return _result_of(await _execute(ctx, tool, ready, entry.path))

@@ -58,6 +58,7 @@ def test_frames_come_live_and_end_with_1000(worker, server, paced, submitted, de
         "depth": 0,
         "ts": "",
         "reason": "completed",
+        "attempt": "1",
     }
     assert client.close_code == 1000
 

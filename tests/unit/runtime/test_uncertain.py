@@ -212,6 +212,33 @@ def test_an_at_most_once_tool_that_waits_is_uncertain_with_words_that_say_why(se
     assert "is at-most-once and cannot wait" in asked(run).text
 
 
+def test_a_worker_that_slept_over_the_started_row_does_not_act(clock, sent):
+    @tool(effect="at_most_once")
+    def pay() -> str:
+        """Pay."""
+        sent.append(1)
+        return "paid"
+
+    async def story(ctx, inbox):
+        record = ctx.effects.record
+
+        async def sleepy(entry, write=None):
+            seq = await record(entry, write)
+            if entry.phase == "started":
+                ctx.effects.renewed_at -= conf.LEASE_S
+            return seq
+
+        ctx.effects.record = sleepy
+        return (await ctx.tool("pay")).text
+
+    code(story, tools=[pay])
+
+    run = drive(make_run())
+
+    assert (run.status, sent) == (Status.RUNNING, [])
+    assert asked(take_over(clock, run)).tool == "pay"
+
+
 # ----------------------------------------------------------------------------------------------------- commands
 
 

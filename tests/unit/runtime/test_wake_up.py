@@ -209,3 +209,30 @@ def test_a_suspended_run_holds_no_connection_task_or_message():
         held = "SELECT count(*) FROM pg_locks WHERE relation = 'ravi_run'::regclass AND mode <> 'AccessShareLock'"
         cursor.execute(held)
         assert cursor.fetchone()[0] == 0
+
+
+def test_a_look_at_the_facts_after_the_decision_to_suspend_does_not_hide_the_signal():
+    async def story(ctx, inbox):
+        return await ctx.sleep_until_signal("go")
+
+    async def scenario(run):
+        code(story)
+        engine = Engine(on_promoted=lambda run_id: None)
+        settle = engine._settle
+
+        async def late(active, outcome):
+            await asyncio.to_thread(lambda: in_background(store.send_signal, run.id, "go", 1).result(20))
+            await active.effects.refresh()
+            await settle(active, outcome)
+
+        engine._settle = late
+        try:
+            await asyncio.wait_for(engine.drive(run.id), 20)
+        finally:
+            await engine.close(drain_s=0.5)
+
+    run = make_run()
+
+    asyncio.run(scenario(run))
+
+    assert status_of(run.id) == Status.PENDING
