@@ -1,0 +1,179 @@
+"""The randomized campaign: `make chaos N=<runs> [SEED=]`.
+
+Runs with effects of all kinds, children, timers and signals, while everything around them dies. When it is quiet
+again, every invariant of `checks` has to hold. The last line says what happened; the exit status is 1 when something
+is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random, SystemRandom
+from tempfile import TemporaryDirectory
+
+from tests.acceptance.crash.checks import TERMINAL, Evidence, Violation, story_of
+from tests.acceptance.crash.lab import Lab
+from tests.acceptance.crash.lab_app.crash_points import POINTS
+from tests.acceptance.crash.story import EFFECTS, Author, Story
+from tests.acceptance.crash.trouble import Trouble
+
+WORKERS, MAX_RUNS = 3, 6
+AT_ONCE = 14  # runs
+SLOWEST_S = 0.04  # of a model call, and of each half of an effect
+TROUBLE_EVERY_S = 0.4  # on average
+ARMED = 0.3  # of the runs die at a named point as well
+LOOK_S = 0.3
+STILL_S = 20.0  # of trouble after the last run has begun
+SAY_S = 10.0
+QUIET_S = 20.0  # what has not moved for so long, when there is no more trouble, does not move
+MANY_LINES = 400  # of journals are printed
+TOOLS = (*EFFECTS, "nap", "wait", "poke", "delegate", "hire")
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    runs: int
+    kills: int
+    takeovers: int
+    violations: list[Violation]
+    trouble: dict[str, int]
+    journals: list[str]  # of the runs with violations, a line a row
+
+    def __str__(self) -> str:
+        return (
+            f"chaos: runs={self.runs} kills={self.kills} takeovers={self.takeovers} violations={len(self.violations)}"
+        )
+
+
+class Campaign:
+    def __init__(self, lab: Lab, seed: int, runs: int, say: Callable[[str], None]) -> None:
+        self.lab, self.runs, self.say = lab, runs, say
+        self.random = Random(seed)
+        self.author = Author(self.random, TOOLS)
+        self.trouble = Trouble(lab, self.random, every_s=TROUBLE_EVERY_S)
+        self.submitted: list[str] = []
+        self.live: set[str] = set()  # runs that have not ended, children too
+        self._signalled: dict[str, set[int]] = {}  # by run, the numbers of the waits that were told to go on
+        self._stories: dict[str, Story] = {}
+
+    def go(self, give_up_s: float) -> Figures:
+        """Submit and trouble; soon after the last run has begun, or when the time is over, wait in peace for what is
+        left."""
+        begun = said = time.monotonic()
+        last = begun + give_up_s
+        while time.monotonic() < last and not self._over():
+            if len(self.submitted) < self.runs:
+                self._submit()
+                last = min(begun + give_up_s, time.monotonic() + STILL_S)
+            self._trouble(LOOK_S)
+            self._look()
+            if time.monotonic() - said > SAY_S:
+                said = time.monotonic()
+                self.say(self._progress(said - begun))
+        self.trouble.calm()
+        self._wait_for_the_end()
+        return self._figures()
+
+    def _trouble(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            self.trouble.stir()
+            self.lab.tend()
+            time.sleep(0.02)
+
+    def _over(self) -> bool:
+        return len(self.submitted) == self.runs and not self.live
+
+    def _submit(self) -> None:
+        while len(self.submitted) < self.runs and len(self.live) < AT_ONCE:
+            dies = []
+            if self.random.random() < ARMED:
+                point = self.random.choice(POINTS)
+                dies = [f"{point}.{self.random.choice(['before', 'after'])}:{self.random.randint(1, 4)}"]
+            hinted = self.random.random() < 0.9
+            run_id = self.lab.submit(self.author.story(), *dies, hinted=hinted)
+            self.submitted.append(run_id)
+            self.live.add(run_id)
+
+    def _look(self) -> None:
+        """See what lives, and be the world for it: signal those that wait for that, decide what is uncertain."""
+        rows = self.lab.query("SELECT id, status FROM ravi_run WHERE NOT status = ANY(%s)", list(TERMINAL))
+        self.live = {str(row["id"]) for row in rows}
+        for run_id in self.live:
+            self._signal(run_id)
+        for request in self.lab.undecided():
+            self.lab.decide(request)
+
+    def _signal(self, run_id: str) -> None:
+        told = self._signalled.setdefault(run_id, set())
+        for step in self._story(run_id).steps():
+            if step.tool == "wait" and step.number not in told and self.random.random() < 0.4:
+                told.add(step.number)
+                self.lab.ask("signal", run_id=run_id, name=f"go {step.number}", key=f"go {step.number}")
+
+    def _story(self, run_id: str) -> Story:
+        if run_id not in self._stories:
+            self._stories[run_id] = self.lab.stories.get(run_id) or self._childs_story(run_id)
+        return self._stories[run_id]
+
+    def _childs_story(self, run_id: str) -> Story:
+        rows = self.lab.query("SELECT run_id, body FROM ravi_inboxmessage WHERE run_id = %s ORDER BY id", run_id)
+        return story_of(rows)
+
+    def _wait_for_the_end(self) -> None:
+        """As long as anything moves."""
+        moves, moved = -1, time.monotonic()
+        while time.monotonic() - moved < QUIET_S:
+            self._look()
+            if not self.live:
+                return
+            self.lab.until(lambda: False, LOOK_S)
+            now = self.lab.query("SELECT sum(next_seq) AS moves FROM ravi_run")[0]["moves"]
+            if now != moves:
+                moves, moved = now, time.monotonic()
+
+    def _figures(self) -> Figures:
+        evidence = Evidence(self.lab)
+        found = evidence.violations()
+        journals = [line for run_id in sorted({each.run for each in found}) for line in evidence.account(run_id)]
+        made = dict(self.trouble.made)
+        return Figures(len(self.submitted), self.lab.kills, self.lab.takeovers, found, made, journals)
+
+    def _progress(self, seconds: float) -> str:
+        ended = len(self.submitted) - len(self.live & set(self.submitted))
+        made = ", ".join(f"{kind} {count}" for kind, count in sorted(self.trouble.made.items()))
+        return f"{seconds:4.0f} s: {ended} of {self.runs} runs ended, {self.lab.kills} killed; {made}"
+
+
+def campaign(runs: int, seed: int, say: Callable[[str], None] = print, *, give_up_s: float | None = None) -> Figures:
+    """One campaign in a laboratory of its own. The trouble ends with the runs, or after `give_up_s`."""
+    give_up_s = 60 + 4.0 * runs if give_up_s is None else give_up_s
+    with (
+        TemporaryDirectory(prefix="ravi-lab-") as folder,
+        Lab(Path(folder), workers=WORKERS, max_runs=MAX_RUNS, slowest_s=SLOWEST_S) as lab,
+    ):
+        return Campaign(lab, seed, runs, say).go(give_up_s)
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="chaos", description="Runs that must survive everything.")
+    parser.add_argument("--runs", type=int, default=40)
+    parser.add_argument("--seed", type=int, help="of the stories and the trouble; the machine's timing stays its own")
+    given = parser.parse_args(argv)
+    seed = SystemRandom().randrange(1_000_000) if given.seed is None else given.seed
+    print(f"seed {seed}, {given.runs} runs", flush=True)
+    figures = campaign(given.runs, seed, lambda line: print(line, flush=True))
+    for violation in figures.violations:
+        print(f"violation: {violation}", flush=True)
+    print("\n".join(figures.journals[:MANY_LINES]), flush=True, end="\n" if figures.journals else "")
+    print(figures, flush=True)
+    return 1 if figures.violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

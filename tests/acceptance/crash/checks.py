@@ -1,0 +1,177 @@
+"""What has to be true once everything is quiet: of one run's rows, of the ledger, and of both together."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from tests.acceptance.crash.lab import Lab
+from tests.acceptance.crash.story import EFFECTS, Step, Story
+
+TERMINAL = ("completed", "failed", "cancelled")
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    run: str
+    wrong: str
+
+    def __str__(self) -> str:
+        return f"run {self.run}: {self.wrong}"
+
+
+class Evidence:
+    """Everything that is known of the runs, read once: of all of them, or of one tree."""
+
+    def __init__(self, lab: Lab, tree: str | None = None) -> None:
+        mine = "" if tree is None else "WHERE %s IN (id, root_id)"
+        given = () if tree is None else (tree,)
+        self.runs: list[Row] = lab.query(f"SELECT * FROM ravi_run {mine} ORDER BY id", *given)
+
+        def rows(table: str, order: str, run: str = "run_id") -> dict[str, list[Row]]:
+            found: dict[str, list[Row]] = {}
+            for row in lab.query(
+                f"SELECT * FROM {table} WHERE {run} IN (SELECT id FROM ravi_run {mine}) ORDER BY {order}", *given
+            ):
+                found.setdefault(str(row[run]), []).append(row)
+            return found
+
+        self.journal = rows("ravi_journalentry", "seq")
+        self.turns = rows("ravi_turn", "position")
+        self.rows = rows("lab_row", "id", "run")
+        self.inbox = rows("ravi_inboxmessage", "id")
+        self.signals = rows("ravi_signal", "id")
+        self.ledger: dict[str, list[Row]] = {}
+        for line in lab.ledger():
+            self.ledger.setdefault(line["run"], []).append(line)
+        self.submitted = set(lab.stories) if tree is None else {tree}
+        self.stories = dict(lab.stories)
+
+    def story(self, run_id: str) -> Story:
+        """A child's is in its inbox."""
+        if run_id not in self.stories:
+            self.stories[run_id] = story_of(self.inbox.get(run_id, []))
+        return self.stories[run_id]
+
+    def violations(self) -> list[Violation]:
+        found = [Violation(lost, "was submitted and is not there") for lost in self._lost()]
+        live = {str(run["id"]): run for run in self.runs}
+        for run in self.runs:
+            found += [Violation(str(run["id"]), wrong) for wrong in self._of_run(run, live)]
+        return found
+
+    def account(self, run_id: str) -> Iterator[str]:
+        """What is known of a run, a line a row: its journal, then its lines of the ledger."""
+        yield f"run {run_id}:"
+        for row in self.journal.get(run_id, []):
+            request = row["request"] if row["kind"] == "tool.call" else ""
+            what = f"{row['kind']} {row['name']} {row['phase']} at {row['path']} {request} {row['error'] or ''}"
+            yield f"  {row['seq']} epoch {row['epoch']} {row['finished_at']:%M:%S.%f} {what}"
+        for line in self.ledger.get(run_id, []):
+            yield f"  ledger: {line}"
+
+    def _lost(self) -> list[str]:
+        return sorted(self.submitted - {str(run["id"]) for run in self.runs})
+
+    def _of_run(self, run: Row, runs: dict[str, Row]) -> Iterator[str]:
+        run_id = str(run["id"])
+        parent = runs.get(str(run["parent_id"]))
+        yield from _numbering(run, self.journal.get(run_id, []))
+        if run["status"] != "cancelled" or parent is None or parent["status"] not in TERMINAL:
+            yield from _ending(run, self.story(run_id))  # but what a parent leaves behind is cancelled with its end
+        yield from _effects(self.story(run_id), self.ledger.get(run_id, []), self.rows.get(run_id, []), run)
+        yield from _paid_once(self.journal.get(run_id, []), self.ledger.get(run_id, []))
+        if run["status"] == "completed":
+            yield from _answered(self.turns.get(run_id, []))
+            for signal in self.signals.get(run_id, []):
+                if signal["consumed_at"] is None:
+                    yield f"completed without having read the signal {signal['name']!r}"
+        if parent is not None and run["status"] not in TERMINAL and parent["status"] in TERMINAL:
+            yield f"is an orphan: it is {run['status']}, its parent {parent['id']} {parent['status']}"
+
+
+def story_of(inbox: list[Row]) -> Story:
+    """What a child was given to do; nothing while it has no message yet."""
+    if not inbox:
+        return Story.of()
+    content = inbox[0]["body"]["payload"]["message"]["content"]
+    return Story.read(content if isinstance(content, str) else "".join(block["text"] for block in content))
+
+
+def _numbering(run: Row, journal: list[Row]) -> Iterator[str]:
+    seqs = [row["seq"] for row in journal]
+    if seqs != list(range(1, run["next_seq"])):
+        yield f"its journal has the numbers {seqs}, and {run['next_seq']} comes next"
+    epochs = [row["epoch"] for row in journal]
+    if epochs != sorted(epochs):
+        yield f"a lease wrote after a later one had begun to: {epochs}"
+
+
+def _ending(run: Row, story: Story) -> Iterator[str]:
+    if run["status"] != "completed":
+        yield f"is {run['status']}, waits on {run['waiting_on']}: {run['error']}"
+    elif run["output"] != story.answer:
+        yield f"answered {run['output']!r}, not {story.answer!r}"
+
+
+def _effects(story: Story, ledger: list[Row], rows: list[Row], run: Row) -> Iterator[str]:
+    """How often each effect happened, by the world's own account."""
+    written = Counter(row["number"] for row in rows)
+    keys: dict[int, set[str]] = {}
+    times: Counter[int] = Counter()
+    for line in ledger:
+        if line["kind"] != "model":
+            keys.setdefault(line["number"], set()).add(line["key"])
+            times[line["number"]] += 1
+    completed = run["status"] == "completed"
+    for step in story.steps():
+        if step.tool in EFFECTS:
+            yield from _effect(step, times[step.number], written[step.number], keys, completed)
+    if unknown := (set(times) | set(written)) - {step.number for step in story.steps()}:
+        yield f"did what nobody asked for: {sorted(unknown)}"
+    if len(set().union(*keys.values())) != sum(map(len, keys.values())):
+        yield "two effects share an idempotency key"
+
+
+def _effect(step: Step, times: int, written: int, keys: dict[int, set[str]], completed: bool) -> Iterator[str]:
+    match step.tool:
+        case "at_most_once" if times > 1 or (completed and times != 1):
+            yield f"{step.said} happened {times} times"
+        case "idempotent" if completed and not times:
+            yield f"{step.said} did not happen"
+        case "transactional" if written > 1 or (completed and written != 1):
+            yield f"{step.said} left {written} rows"
+    if len(keys.get(step.number, ())) > 1:
+        yield f"{step.said} happened under several keys"
+
+
+def _paid_once(journal: list[Row], ledger: list[Row]) -> Iterator[str]:
+    """Nothing that is recorded was done by a later lease, and no lease did anything twice."""
+    calls = [row["epoch"] for row in journal if row["kind"] == "llm.call"]
+    recorded = {("model", number): epoch for number, epoch in enumerate(calls)}
+    for row in journal:
+        if row["kind"] == "tool.call" and row["phase"] == "result":
+            recorded[row["name"], row["request"]["arguments"]["number"]] = row["epoch"]
+    done = Counter((line["kind"], line["number"], line["epoch"]) for line in ledger)
+    for (kind, number, epoch), times in done.items():
+        known = recorded.get((kind, number))
+        if known is not None and epoch > known:
+            yield f"{kind} {number} was recorded under epoch {known} and done again under {epoch}"
+        if times > 1:
+            yield f"{kind} {number} was done {times} times under epoch {epoch}"
+
+
+def _answered(turns: list[Row]) -> Iterator[str]:
+    asked: list[str] = []
+    answered: list[str] = []
+    for turn in turns:
+        for block in turn["content"] if isinstance(turn["content"], list) else []:
+            if block["type"] == "tool_use":
+                asked.append(block["call_id"])
+            elif block["type"] == "tool_result":
+                answered.append(block["call_id"])
+    if sorted(asked) != sorted(answered):
+        yield f"its history asks for the tool calls {asked} and answers {answered}"

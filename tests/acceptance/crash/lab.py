@@ -1,0 +1,341 @@
+"""The laboratory: PostgreSQL, Valkey, beat, a client and workers that are replaced as often as they die."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from uuid import uuid4
+
+import psycopg
+from psycopg.rows import dict_row
+
+from project.services import Postgres, Valkey
+from tests.acceptance.crash.lab_app import ledger
+from tests.acceptance.crash.sleepers import Sleepers
+from tests.acceptance.crash.story import Story
+
+ROOT = Path(__file__).resolve().parents[3]
+SETTINGS = "tests.acceptance.crash.lab_app.settings"
+POLL_S = 0.03
+BY_SIGNAL = (0, -signal.SIGKILL, -signal.SIGTERM)  # how processes end here; those that end otherwise are broken
+# Every claim of a run whose lease had expired; nothing in the app's own tables keeps their number.
+COUNT_TAKEOVERS = """
+CREATE TABLE lab_takeover (run uuid NOT NULL, epoch bigint NOT NULL, at timestamptz NOT NULL DEFAULT now());
+CREATE FUNCTION lab_took_over() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN INSERT INTO lab_takeover (run, epoch) VALUES (NEW.id, NEW.lease_epoch); RETURN NULL; END $$;
+CREATE TRIGGER lab_took_over AFTER UPDATE ON ravi_run FOR EACH ROW
+WHEN (OLD.status = 'running' AND NEW.status = 'running' AND NEW.lease_epoch > OLD.lease_epoch)
+EXECUTE FUNCTION lab_took_over();
+"""
+
+
+class SteadyPostgres(Postgres):
+    """Cheap as for any test, but what it has committed survives its own crash."""
+
+    def _options(self) -> list[str]:
+        return [*super()._options(), "-c", "synchronous_commit=on", "-c", "max_connections=300"]
+
+    def crash(self) -> None:
+        """End at once, as with `pg_ctl stop -m immediate`; the next start recovers from the log."""
+        assert self.pid
+        os.kill(self.pid, signal.SIGQUIT)
+        self.stop()
+
+
+@dataclass(slots=True)
+class Process:
+    """A process that the host has forked."""
+
+    kind: str
+    name: str
+    pid: int
+    log: Path
+    started: float
+    status: int | None = None  # once it has ended
+    stopped: bool = False
+
+    @property
+    def running(self) -> bool:
+        return self.status is None
+
+
+class Lab:
+    """`tend` replaces what has ended; everything here that waits calls it."""
+
+    def __init__(self, folder: Path, *, workers: int, max_runs: int, slowest_s: float = 0.0) -> None:
+        self.folder = folder
+        self.wanted = 0  # workers; none before there are tables
+        self.stories: dict[str, Story] = {}  # by run
+        self.workers: list[Process] = []
+        self.ended: list[Process] = []
+        self.beat: Process | None = None
+        self._client: tuple[Process, Any, Any] | None = None
+        self._processes: dict[int, Process] = {}
+        self._names = 0
+        self._broken = 0  # processes that ended by themselves, one after the other
+        self._stack = ExitStack()
+        self.sleepers = Sleepers(self)
+        self._enough = workers
+        self._settings = {"CRASH_MAX_RUNS": str(max_runs), "CRASH_SLOWEST_S": str(slowest_s)}
+        self._database: psycopg.Connection[dict[str, Any]] | None = None
+
+    # ------------------------------------------------------------------------------------------- begin and end
+
+    def __enter__(self) -> Self:
+        try:
+            self._enter()
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def _enter(self) -> None:
+        for name in ("armed", "fired", "counts", "logs"):
+            (self.folder / name).mkdir()
+        self.postgres = self._stack.enter_context(SteadyPostgres(self.folder / "postgresql", fast=True))
+        self.valkey = self._stack.enter_context(Valkey(self.folder / "valkey", fast=True))
+        self._start_host()
+        migrate = self._start("migrate", "migrate")
+        assert self.until(lambda: not migrate.running, 60) and migrate.status == 0, tail(migrate.log)
+        self._connect().execute(COUNT_TAKEOVERS)
+        self._stack.callback(self._disconnect)
+        self.wanted = self._enough
+        self.tend()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def _start_host(self) -> None:
+        mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        env = {
+            **os.environ,
+            "DJANGO_SETTINGS_MODULE": SETTINGS,
+            "DATABASE_URL": self.postgres.url,
+            "REDIS_URL": self.valkey.url,
+            "RAVI_MODEL": "",
+            "CRASH_FOLDER": str(self.folder),
+            "PYTHONUNBUFFERED": "1",
+            **self._settings,
+        }
+        with its, (self.folder / "logs" / "host.log").open("wb") as log:
+            command = [sys.executable, "-m", "tests.acceptance.crash.host", str(its.fileno())]
+            host = subprocess.Popen(
+                command, cwd=ROOT, env=env, pass_fds=[its.fileno()], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        self._control = mine
+        self._stack.callback(_end_host, host, mine)
+        mine.settimeout(60)
+        assert mine.recv(65_536), tail(self.folder / "logs" / "host.log")
+
+    # ----------------------------------------------------------------------------------------------- processes
+
+    def tend(self) -> None:
+        """Hear of what has ended, and replace it; wake who has slept long enough."""
+        self._replace()
+        if self.wanted:
+            self.sleepers.tend()
+
+    def _replace(self) -> None:
+        while select.select([self._control], [], [], 0)[0]:
+            self._hear(json.loads(self._control.recv(65_536)))
+        self.workers = [worker for worker in self.workers if worker.running]
+        if self.wanted:
+            while len(self.awake()) < self.wanted:
+                self._names += 1
+                self.workers.append(self._start("worker", f"w{self._names}"))
+            if self.beat is None or not self.beat.running:
+                self.beat = self._start("beat", "beat")
+
+    def awake(self) -> list[Process]:
+        return [worker for worker in self.workers if worker.running and not worker.stopped]
+
+    def _start(self, kind: str, name: str, handles: tuple[int, int] | None = None) -> Process:
+        log = self.folder / "logs" / f"{name}.log"
+        with log.open("ab") as output, Path(os.devnull).open() as nothing:
+            standard = [nothing.fileno(), output.fileno(), output.fileno()]
+            if handles is not None:
+                standard[:2] = handles
+            socket.send_fds(self._control, [json.dumps({"start": kind, "name": name}).encode()], standard)
+        while True:
+            said = json.loads(self._control.recv(65_536))
+            if "pid" in said:
+                break
+            self._hear(said)
+        process = self._processes[said["pid"]] = Process(kind, name, said["pid"], log, time.monotonic())
+        return process
+
+    def _hear(self, said: dict[str, Any]) -> None:
+        process = self._processes.pop(said["ended"])
+        process.status = said["status"]
+        self.ended.append(process)
+        self._broken = 0 if process.status in BY_SIGNAL else self._broken + 1
+        if self._broken > 5:
+            raise LabError(f"{process.name} does not live: it ended with {process.status}\n{tail(process.log)}")
+
+    def signal(self, process: Process, number: signal.Signals) -> None:
+        """Through the host, whose child it is: a pid cannot have gone to somebody else there."""
+        process.stopped = {signal.SIGSTOP: True, signal.SIGCONT: False}.get(number, process.stopped)
+        self._control.send(json.dumps({"signal": int(number), "pid": process.pid}).encode())
+
+    def process(self, pid: int) -> Process:
+        return next(each for each in (*self._processes.values(), *self.ended) if each.pid == pid)
+
+    @property
+    def kills(self) -> int:
+        """Workers and clients that ended by SIGKILL, by whoever sent it."""
+        return sum(process.status == -signal.SIGKILL for process in self.ended)
+
+    def until(self, condition: Callable[[], Any], timeout: float) -> bool:
+        """Tend the processes until it holds; False when it did not in time."""
+        give_up = time.monotonic() + timeout
+        while not condition():
+            if time.monotonic() > give_up:
+                return False
+            self.tend()
+            time.sleep(POLL_S)
+        return True
+
+    # -------------------------------------------------------------------------------------------------- client
+
+    def ask(self, do: str, **arguments: Any) -> Any:
+        """What a web process would do. When that process is killed at it, another does it again."""
+        for _ in range(20):
+            answer = self._ask_once({"do": do, **arguments})
+            if answer is not None and "error" not in answer:
+                return answer["result"]
+            if answer is not None and "OperationalError" not in answer["error"]:
+                raise LabError(answer["error"])
+            self.tend()
+            time.sleep(POLL_S * 3)
+        raise LabError(f"nobody could {do}: {answer}")
+
+    def _ask_once(self, asked: dict[str, Any]) -> dict[str, Any] | None:
+        if self._client is None or not self._client[0].running:
+            self._start_client()
+        assert self._client
+        process, to, back = self._client
+        try:
+            to.write(json.dumps(asked) + "\n")
+            to.flush()
+        except BrokenPipeError:
+            line = ""
+        else:
+            readable, _, _ = select.select([back], [], [], 60)
+            line = back.readline() if readable else ""
+        if not line:
+            self.until(lambda: not process.running, 5)
+            self.signal(process, signal.SIGKILL)
+            self._client = None
+            return None
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def _start_client(self) -> None:
+        its_in, to = os.pipe()
+        back, its_out = os.pipe()
+        process = self._start("client", "client", (its_in, its_out))
+        os.close(its_in)
+        os.close(its_out)
+        self._client = (process, os.fdopen(to, "w"), os.fdopen(back))
+        for stream in self._client[1:]:
+            self._stack.callback(_close, stream)
+
+    def submit(self, story: Story, *dies: str, hinted: bool = True) -> str:
+        """Start a run; a process dies for it at each of these points in turn: "name.before" or "name.after", perhaps
+        ":times" behind it."""
+        run_id = str(uuid4())
+        self.stories[run_id] = story
+        if dies:
+            (self.folder / "armed" / run_id).write_text("\n".join(dies))
+        self.ask("submit", run_id=run_id, text=story.text, hinted=hinted)
+        return run_id
+
+    def decide(self, request: dict[str, Any]) -> None:
+        """Answer for an uncertain effect what the ledger says."""
+        run_id, number = str(request["run_id"]), request["arguments"]["number"]
+        lines = [line for line in self.ledger() if (line["run"], line["number"]) == (run_id, number)]
+        if any(line["kind"] == request["tool"] for line in lines):
+            said = f"{request['tool']} {number}"
+            self.ask("answer", request=str(request["id"]), outcome="happened", result=said)
+        else:
+            self.ask("answer", request=str(request["id"]), outcome="run_again")
+
+    def undecided(self) -> list[dict[str, Any]]:
+        """Uncertain effects that wait for a person, and may be decided by now."""
+        return self.query(
+            "SELECT * FROM ravi_humanrequest WHERE status = 'pending' AND kind = 'uncertain' "
+            "AND coalesce(not_before, now()) <= now()"
+        )
+
+    def struck(self, run_id: str) -> bool:
+        """Whether somebody died or fell asleep at each of the points that were asked for."""
+        return any((self.folder / "fired").glob(f"{run_id}.*")) and not (self.folder / "armed" / run_id).exists()
+
+    # ---------------------------------------------------------------------------------------------------- rows
+
+    def query(self, sql: str, *params: Any) -> list[dict[str, Any]]:
+        """The database may be away: tried again for a while."""
+        for _ in range(300):
+            try:
+                return self._connect().execute(sql, params).fetchall()
+            except psycopg.OperationalError:
+                self._disconnect()
+                self._replace()
+                time.sleep(0.1)
+        raise LabError("the database does not come back")
+
+    def _connect(self) -> psycopg.Connection[dict[str, Any]]:
+        if self._database is None:
+            self._database = psycopg.connect(self.postgres.url, autocommit=True, row_factory=dict_row)
+        return self._database
+
+    def _disconnect(self) -> None:
+        if self._database is not None:
+            self._database.close()
+            self._database = None
+
+    def run(self, run_id: str) -> dict[str, Any]:
+        return self.query("SELECT * FROM ravi_run WHERE id = %s", run_id)[0]
+
+    @property
+    def takeovers(self) -> int:
+        return int(self.query("SELECT count(*) AS n FROM lab_takeover")[0]["n"])
+
+    def ledger(self) -> list[dict[str, Any]]:
+        return ledger.read(self.folder)
+
+
+class LabError(Exception):
+    """The laboratory itself does not work."""
+
+
+def tail(log: Path, lines: int = 30) -> str:
+    return "\n".join(log.read_text(errors="replace").splitlines()[-lines:]) if log.exists() else ""
+
+
+def _close(stream: Any) -> None:
+    with suppress(OSError):  # what was left for a dead process goes nowhere
+        stream.close()
+
+
+def _end_host(host: subprocess.Popen[bytes], control: socket.socket) -> None:
+    control.close()
+    try:
+        host.wait(10)
+    except subprocess.TimeoutExpired:
+        host.kill()
+        host.wait()

@@ -1,0 +1,207 @@
+"""The laboratory's agent: a ReActAgent with a model that reads its turns from the input, and tools of every kind.
+
+Model and effects take a few milliseconds, so that processes die inside of them too. What the world outside would have
+seen goes to the ledger.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import time
+from collections.abc import AsyncIterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+from django.db import InterfaceError, OperationalError, connections
+
+import ravi_django
+from ravi_django import register, tool
+from ravi_django.agents import ReActAgent
+from ravi_django.agents.context import ContextConfig, DjangoHistoryProvider
+from ravi_django.kernel import (
+    AgentId,
+    ChatMessage,
+    GenerationOptions,
+    ModelResponse,
+    Role,
+    RunContext,
+    RunMeta,
+    TextBlock,
+    TextDelta,
+    ToolUseBlock,
+    TransientError,
+)
+from ravi_django.runtime.context import current_context
+from ravi_django.testing.scripted import turns_since_user
+from tests.acceptance.crash.lab_app import ledger
+from tests.acceptance.crash.lab_app.crash_points import hit
+from tests.acceptance.crash.lab_app.models import Row
+from tests.acceptance.crash.story import Story
+
+LAB = AgentId("react", "lab")
+SLOWEST_S = float(os.environ.get("CRASH_SLOWEST_S", "0"))
+
+
+class LabModel:
+    """Plays the story that the last user message holds."""
+
+    name = "lab"
+
+    async def stream(
+        self, messages: Sequence[ChatMessage], options: GenerationOptions, meta: RunMeta
+    ) -> AsyncIterator[Any]:
+        turn = turns_since_user(messages)
+        note("model", turn)
+        here("model.before")
+        await asyncio.sleep(_moment())
+        asked = next(message for message in reversed(messages) if message.role is Role.USER)
+        story = Story.read(asked.text)
+        if turn < len(story.turns):
+            content = [
+                ToolUseBlock(
+                    tool_name=step.tool, arguments={"number": step.number, **step.arguments}, call_id=f"c{step.number}"
+                )
+                for step in story.turns[turn]
+            ]
+            response = ModelResponse.of(content, model=self.name, finish_reason="tool_calls")
+        else:
+            response = ModelResponse.of([TextBlock(text=_answer(messages))], model=self.name)
+            for word in response.text.split(" "):
+                yield TextDelta(text=f"{word} ")
+        here("model.after")
+        yield response
+
+
+def _answer(messages: Sequence[ChatMessage]) -> str:
+    """What the tools said since the last user message, in the order of the calls."""
+    said: dict[str, str] = {}
+    order: list[str] = []
+    for message in messages:
+        if message.role is Role.USER:
+            said, order = {}, []
+        order += [block.call_id for block in message.tool_calls]
+        for block in message.content:
+            if message.role is Role.TOOL:
+                said[block.call_id] = "".join(part.text for part in block.content)
+    return "; ".join(said[call_id] for call_id in order) or "nothing to do"
+
+
+# ---------------------------------------------------------------------------------------------------- effects
+
+
+@tool(risk="safe", effect="idempotent")
+async def idempotent(number: int, ctx: RunContext) -> str:
+    """Do something that the other side deduplicates by its key."""
+    await _effect("idempotent", number, ctx)
+    return f"idempotent {number}"
+
+
+@tool(risk="safe", effect="at_most_once", timeout=3)  # a person may say what became of it that much later
+async def at_most_once(number: int, ctx: RunContext) -> str:
+    """Do something that must not be done twice."""
+    await _effect("at_most_once", number, ctx)
+    return f"at_most_once {number}"
+
+
+@tool(risk="safe", effect="transactional")
+def transactional(number: int, ctx: RunContext) -> str:
+    """Write to the site's own database."""
+    here("effect.before")
+    Row.objects.create(run=ctx.run_id, number=number, key=ctx.idempotency_key)
+    time.sleep(_moment())
+    here("effect.after")
+    return f"transactional {number}"
+
+
+async def _effect(kind: str, number: int, ctx: RunContext) -> None:
+    here("effect.before")
+    if SLOWEST_S:  # else it acts at once: who wakes from a long sleep right before has no time to hear of that
+        await asyncio.sleep(_moment())
+    note(kind, number, key=ctx.idempotency_key)
+    await asyncio.sleep(_moment())
+    here("effect.after")
+
+
+# ------------------------------------------------------------------------------------------------------- waits
+
+
+@tool(risk="safe", timeout=600)
+async def nap(number: int, seconds: float, ctx: RunContext) -> str:
+    """Sleep for some seconds."""
+    await ctx.sleep_until(timedelta(seconds=seconds))
+    return f"nap {number}"
+
+
+@tool(risk="safe", timeout=600)
+async def wait(number: int, ctx: RunContext) -> str:
+    """Wait for the signal of this number."""
+    await ctx.sleep_until_signal(f"go {number}")
+    return f"wait {number}"
+
+
+@tool(risk="safe", timeout=600)
+async def poke(number: int, ctx: RunContext) -> str:
+    """Signal this very run, and wait for that."""
+    await asyncio.to_thread(_send, ctx.run_id, f"poke {number}", ctx.idempotency_key)
+    await ctx.sleep_until_signal(f"poke {number}")
+    return f"poke {number}"
+
+
+def _send(run_id: str, name: str, key: str) -> None:
+    try:
+        ravi_django.signal(run_id, name, key=key)
+    except (OperationalError, InterfaceError) as error:  # the database restarts: the tool is called again
+        raise TransientError(str(error)) from error
+    finally:
+        connections.close_all()
+
+
+@tool(risk="safe", timeout=600)
+async def delegate(number: int, task: str, ctx: RunContext) -> str:
+    """Ask another run to do a task."""
+    outcome = await ctx.ask(LAB, task)
+    return f"delegate {number}: {_said(outcome)}"
+
+
+@tool(risk="safe", timeout=600)
+async def hire(number: int, task: str, ctx: RunContext) -> str:
+    """Start another run with a task and wait for its end."""
+    handle = await ctx.spawn(LAB, task)
+    outcome = await ctx.join(handle)
+    return f"hire {number}: {_said(outcome)}"
+
+
+def _said(outcome: Any) -> str:
+    if outcome.kind != "replied":
+        return f"({outcome.kind}: {outcome.result})"
+    result = outcome.result
+    return str(result["text"] if isinstance(result, dict) and "text" in result else result)
+
+
+# ------------------------------------------------------------------------------------------------------ inside
+
+
+def note(kind: str, number: int, **said: Any) -> None:
+    lease = current_context().effects.lease
+    ledger.note(kind, run=str(lease.run_id), number=number, epoch=lease.epoch, **said)
+
+
+def here(point: str) -> None:
+    hit(point, current_context().effects.lease.run.tree_id)
+
+
+def _moment() -> float:
+    return random.uniform(0, SLOWEST_S)
+
+
+register(
+    ReActAgent(
+        "lab",
+        model=LabModel(),
+        tools=[idempotent, at_most_once, transactional, nap, wait, poke, delegate, hire],
+        context=ContextConfig(DjangoHistoryProvider()),
+        max_iterations=50,
+    )
+)

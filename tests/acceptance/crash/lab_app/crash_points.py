@@ -1,0 +1,162 @@
+"""Named places at which a process ends or falls asleep, wrapped around the real code from outside of it.
+
+A test arms a run: the file `armed/<root run>` in the laboratory's folder has lines "point[:times[:STOP]]". Whichever
+process reaches the first line's point for a run of that tree for the `times`-th time takes the line away and dies by
+SIGKILL, or sleeps by SIGSTOP; so each line strikes once, and the lines one after the other. "before" is before the
+function is entered. "after" is after it has returned and the transaction that it was in has committed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from functools import partial, wraps
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+STORE = "ravi_django.runtime.store"
+# point: the function around which it lies. Its first argument says whose it is: a lease or what has one, the id of a
+# run or of a request, or several ids.
+FUNCTIONS = {
+    "claim": f"{STORE}.leases.claim",
+    "suspend": f"{STORE}.suspend",
+    "signal": f"{STORE}.send_signal",
+    "consume": f"{STORE}.consume_signal",
+    "touch": f"{STORE}.touch",
+    "spawn": f"{STORE}.spawn",
+    "ask": f"{STORE}.open_ask",
+    "reply": f"{STORE}.reply",
+    "request": f"{STORE}.open_request",
+    "answer": f"{STORE}.answer_request",
+    "release": "ravi_django.runtime.settle.write",
+    "dispatch": "ravi_django.runtime.dispatch.send",
+}
+APPEND = f"{STORE}.fence.append"
+# In the laboratory's own model and tools, which call `hit` themselves.
+OWN = ("model", "effect")
+# What an append is called by what it records; "commit" is the end of a transactional tool's transaction.
+APPENDS = ("model_row", "started", "result", "commit")
+POINTS = (*FUNCTIONS, *OWN, *APPENDS)
+
+
+def install() -> None:
+    """Wrap the functions wherever they are bound."""
+    if "CRASH_FOLDER" not in os.environ:
+        return
+    for point, path in FUNCTIONS.items():
+        function = _find(path)
+        _replace(function, _around(point, function))
+    append = _find(APPEND)
+    _replace(append, _around_append(append))
+
+
+def hit(point: str, tree_id: Any) -> None:
+    """Die or sleep here, if this is the place and the time that somebody armed."""
+    folder, name = Path(os.environ["CRASH_FOLDER"]), str(tree_id)
+    armed = folder / "armed" / name
+    try:
+        line, _, later = armed.read_text().partition("\n")
+        wanted, times, how = [*line.split(":"), "", ""][:3]
+        if wanted != point or _count(folder / "counts" / f"{name}.{point}") < int(times or 1):
+            return
+        armed.rename(fired := folder / "fired" / f"{name}.{line}")
+    except FileNotFoundError:  # not armed, or another process was first
+        return
+    if later:
+        next_ = folder / "fired" / f"{name}.next"
+        next_.write_text(later)
+        next_.rename(armed)
+    fired.write_text(str(os.getpid()))
+    os.kill(os.getpid(), signal.SIGSTOP if how else signal.SIGKILL)
+
+
+def _count(path: Path) -> int:
+    """How often this was asked, in all processes together."""
+    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        os.write(handle, b".")
+        return os.lseek(handle, 0, os.SEEK_CUR)
+    finally:
+        os.close(handle)
+
+
+def _around(point: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        from django.db import transaction
+
+        trees = _trees(point, args[0])
+        for tree_id in trees:
+            hit(f"{point}.before", tree_id)
+        answer = function(*args, **kwargs)
+        if answer is not None or point != "claim":  # a claim that came too late is none
+            for tree_id in trees:
+                transaction.on_commit(partial(hit, f"{point}.after", tree_id))
+        return answer
+
+    return wrapper
+
+
+def _around_append(function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def wrapper(lease: Any, entries: Any, turns: Any) -> Any:
+        from django.db import connection, transaction
+
+        tree_id = lease.run.tree_id
+        points = _names(entries)
+        for point in points:
+            hit(f"{point}.before", tree_id)
+        answer = function(lease, entries, turns)
+        if "result" in points and connection.in_atomic_block:  # a transactional tool's
+            hit("commit.before", tree_id)
+            transaction.on_commit(partial(hit, "commit.after", tree_id))
+        for point in points:
+            transaction.on_commit(partial(hit, f"{point}.after", tree_id))
+        return answer
+
+    return wrapper
+
+
+def _names(entries: Any) -> list[str]:
+    names = []
+    for entry in entries:
+        if entry.kind == "llm.call":
+            names.append("model_row")
+        elif entry.kind == "tool.call":
+            names.append("started" if entry.phase == "started" else "result")
+    return names
+
+
+def _trees(point: str, given: Any) -> list[Any]:
+    """The roots of the runs that are meant, as far as any run is armed."""
+    from ravi_django.models import HumanRequest, Run
+
+    lease = getattr(given, "lease", given)
+    if hasattr(lease, "run"):
+        return [lease.run.tree_id]
+    if not any((Path(os.environ["CRASH_FOLDER"]) / "armed").iterdir()):
+        return []
+    ids = [given] if isinstance(given, str | UUID) else list(given)
+    if point == "answer":
+        ids = list(HumanRequest.objects.filter(id__in=ids).values_list("run_id", flat=True))
+    found = Run.objects.filter(id__in=ids).values_list("id", "root_id")
+    return [root_id or run_id for run_id, root_id in found]
+
+
+def _find(path: str) -> Callable[..., Any]:
+    module, _, name = path.rpartition(".")
+    found: Callable[..., Any] = getattr(import_module(module), name)
+    return found
+
+
+def _replace(function: Callable[..., Any], wrapper: Callable[..., Any]) -> None:
+    """In every module that has it by some name; modules imported later get it from one of these."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("ravi_django"):
+            for attribute, value in list(vars(module).items()):
+                if value is function:
+                    setattr(module, attribute, wrapper)

@@ -1,0 +1,85 @@
+"""Many runs side by side in one laboratory, each with its own point at which a process dies or falls asleep.
+
+The workers take one run each at a time: what befalls one of them befalls one run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from tests.acceptance.crash.checks import TERMINAL, Evidence
+from tests.acceptance.crash.lab import Lab
+from tests.acceptance.crash.story import EFFECTS, Step, Story
+
+STILL_S = 20.0  # on two cores that others use too; what has not moved for so long does not move
+WORKERS = 4
+ONLY = {"started": ("at_most_once",), "commit": ("transactional",)}  # the points that not every kind of effect has
+LATER = {"model": 2, "model_row": 2}  # where the first time would say little: nothing is recorded before it
+WAITS = ("suspend", "signal", "consume", "touch", "spawn", "ask", "reply")
+# After its started row and before its result's, nobody but the world knows whether an at-most-once effect happened.
+UNCERTAIN = {"started.after": False, "effect.before": False, "effect.after": True, "result.before": True}
+
+
+def kinds_at(point: str) -> tuple[str, ...]:
+    """The kinds of effects whose runs come to this point."""
+    return ONLY.get(point.partition(".")[0], EFFECTS)
+
+
+def story_for(point: str, kind: str) -> Story:
+    """The shortest run that comes there with effects of this kind behind and before it. One that waits signals itself,
+    and has a child that it asks and one whose end it waits for."""
+    if not point.startswith(WAITS):
+        return Story.of([Step(kind, 1)], [Step(kind, 2)])
+    child = Story.of([Step(kind, 1)])
+    return Story.of(
+        [Step(kind, 1)],
+        [Step("poke", 2)],
+        [Step("delegate", 3, {"task": child.text})],
+        [Step("hire", 4, {"task": child.text})],
+        [Step(kind, 5)],
+    )
+
+
+class Matrix:
+    def __init__(self, lab: Lab, cases: Iterable[tuple[str, str]], *, how: str = "") -> None:
+        """A case is a point and a kind of effects; all are submitted at once. `how` is empty, or STOP."""
+        self.lab = lab
+        self._how = how
+        self.runs = {case: self._submit(*case) for case in cases}
+
+    def _submit(self, point: str, kind: str) -> str:
+        times = LATER.get(point.partition(".")[0], 1)
+        return self.lab.submit(story_for(point, kind), ":".join(filter(None, (point, str(times), self._how))))
+
+    def wait_settled(self, run_id: str) -> None:
+        """Until it has ended or waits for a person."""
+        moves = -1
+        while not self.lab.until(lambda: self._settled(run_id), STILL_S):
+            before, moves = moves, self.lab.query("SELECT sum(next_seq) AS moves FROM ravi_run")[0]["moves"]
+            assert moves > before, self.lab.run(run_id)
+
+    def _settled(self, run_id: str) -> bool:
+        return self.lab.run(run_id)["status"] in (*TERMINAL, "blocked") or bool(self.request(run_id))
+
+    def request(self, run_id: str) -> dict[str, Any] | None:
+        sql = "SELECT * FROM ravi_humanrequest WHERE run_id = %s AND status = 'pending'"
+        return next(iter(self.lab.query(sql, run_id)), None)
+
+    def happened(self, run_id: str) -> int:
+        """How often the run's at-most-once effects did."""
+        return sum(line["run"] == run_id and line["kind"] == "at_most_once" for line in self.lab.ledger())
+
+    def decide(self, run_id: str) -> None:
+        """As soon as a person may, say what the ledger says; the run comes to its end."""
+        request = self.request(run_id)
+        assert request is not None, self.lab.run(run_id)
+        assert self.lab.until(lambda: request["id"] in [each["id"] for each in self.lab.undecided()], 60)
+        self.lab.decide(request)
+        ended = self.lab.until(lambda: self.lab.run(run_id)["status"] in TERMINAL, 60)
+        assert ended, self.lab.run(run_id)
+
+    def assert_right(self, run_id: str) -> None:
+        evidence = Evidence(self.lab, run_id)
+        found = [str(each) for each in evidence.violations()]
+        assert not found, "\n".join([*found, *evidence.account(run_id)])

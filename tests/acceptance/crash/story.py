@@ -1,0 +1,104 @@
+"""What a run of the laboratory has to do, as data: the whole of it stands in the run's input.
+
+The model reads its part from there, and whoever checks the run reads from there what it must have said and done.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+EFFECTS = ("idempotent", "at_most_once", "transactional")
+ROUNDS = "turns"  # the key of a story in the run's input
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One tool call. `number` is its own in the whole tree of runs."""
+
+    tool: str
+    number: int
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def story(self) -> Story | None:
+        """What the child that this step makes has to do."""
+        return Story.read(self.arguments["task"]) if "task" in self.arguments else None
+
+    @property
+    def said(self) -> str:
+        """What the tool returns."""
+        if (child := self.story) is not None:
+            return f"{self.tool} {self.number}: {child.answer}"
+        return f"{self.tool} {self.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """Turns of the model, each with the tool calls that it asks for at once; then comes the answer."""
+
+    turns: tuple[tuple[Step, ...], ...]
+
+    @classmethod
+    def of(cls, *turns: Sequence[Step]) -> Story:
+        return cls(tuple(tuple(turn) for turn in turns))
+
+    @classmethod
+    def read(cls, text: str) -> Story:
+        turns = json.loads(text)[ROUNDS]
+        return cls(tuple(tuple(Step(*step) for step in turn) for turn in turns))
+
+    @property
+    def text(self) -> str:
+        turns = [[[step.tool, step.number, step.arguments] for step in turn] for turn in self.turns]
+        return json.dumps({ROUNDS: turns})
+
+    @property
+    def answer(self) -> str:
+        """The run's output, when nothing is lost, doubled or mixed up."""
+        return "; ".join([step.said for step in self.steps()]) or "nothing to do"
+
+    def steps(self) -> Iterator[Step]:
+        for turn in self.turns:
+            yield from turn
+
+    def tree(self) -> Iterator[Step]:
+        """The steps of the run and of its children."""
+        for step in self.steps():
+            yield step
+            if (child := step.story) is not None:
+                yield from child.tree()
+
+
+class Author:
+    """Makes up stories; the same ones for the same seed."""
+
+    def __init__(self, random: Random, tools: Sequence[str]) -> None:
+        self._random = random
+        self._waits = [tool for tool in tools if tool not in EFFECTS]
+        self._number = 0
+
+    def story(self, depth: int = 0) -> Story:
+        turns = self._random.randint(1, 3 if depth else 5)
+        return Story.of(*(self._turn(depth) for _ in range(turns)))
+
+    def _turn(self, depth: int) -> list[Step]:
+        return [self._step(depth) for _ in range(self._random.choice((1, 1, 1, 2, 3)))]
+
+    def _step(self, depth: int) -> Step:
+        self._number += 1
+        number = self._number
+        waits = [tool for tool in self._waits if depth < 2 or tool not in ("delegate", "hire")]
+        if not waits or self._random.random() < 0.65:
+            return Step(self._random.choice(EFFECTS), number)
+        tool = self._random.choice(waits)
+        match tool:
+            case "nap":
+                return Step(tool, number, {"seconds": round(self._random.uniform(0.05, 1.5), 2)})
+            case "delegate" | "hire":
+                return Step(tool, number, {"task": self.story(depth + 1).text})
+            case _:
+                return Step(tool, number)

@@ -1,0 +1,66 @@
+"""A process dies at each named point of a run with effects of each kind, by a real SIGKILL; others finish the run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from tests.acceptance.crash.lab import Lab
+from tests.acceptance.crash.lab_app.crash_points import POINTS
+from tests.acceptance.crash.matrix import UNCERTAIN, WORKERS, Matrix, kinds_at
+from tests.acceptance.crash.story import Step, Story
+
+PEOPLES = ("request", "answer")  # come only after another death: see test_death_while_deciding
+CASES = [
+    pytest.param(f"{name}.{side}", kind, id=f"{name}-{side}-{kind}")
+    for name in POINTS
+    if name not in PEOPLES
+    for side in ("before", "after")
+    for kind in kinds_at(name)
+]
+
+
+pytestmark = pytest.mark.timeout(300)  # the first test waits while all of the cases run
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    with TemporaryDirectory(prefix="ravi-lab-") as folder, Lab(Path(folder), workers=WORKERS, max_runs=1) as lab:
+        yield lab
+
+
+@pytest.fixture(scope="module")
+def matrix(lab: Lab, request: pytest.FixtureRequest) -> Matrix:
+    items = [item for item in request.session.items if getattr(item, "originalname", "") == test_death_at.__name__]
+    return Matrix(lab, [(item.callspec.params["point"], item.callspec.params["kind"]) for item in items])  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("point", "kind"), CASES)
+def test_death_at(matrix: Matrix, point: str, kind: str) -> None:
+    run_id = matrix.runs[point, kind]
+
+    matrix.wait_settled(run_id)
+
+    assert matrix.lab.struck(run_id), f"no process came to {point}"
+    if kind == "at_most_once" and point in UNCERTAIN:
+        assert matrix.happened(run_id) == UNCERTAIN[point]
+        matrix.decide(run_id)
+    matrix.assert_right(run_id)
+
+
+@pytest.mark.parametrize("side", ["before", "after"])
+@pytest.mark.parametrize("name", PEOPLES)
+def test_death_while_deciding(lab: Lab, name: str, side: str) -> None:
+    """Of the worker that asks a person about an uncertain effect, or of the process that takes the answer."""
+    matrix = Matrix(lab, [])
+    run_id = lab.submit(Story.of([Step("at_most_once", 1)]), "effect.after", f"{name}.{side}")
+
+    matrix.wait_settled(run_id)
+    matrix.decide(run_id)
+
+    assert lab.struck(run_id), f"no process came to {name}.{side}"
+    matrix.assert_right(run_id)
+    assert matrix.happened(run_id) == 1
