@@ -28,9 +28,9 @@ def signal(run: Run | UUID | str, name: str, payload: Any = None, *, key: str = 
     if not isinstance(key, str) or len(key) > 64 or "\0" in key:
         raise InvalidInputError("key must be a string of at most 64 characters", field="key")
     _check_payload(payload)
-    new = store.send_signal(run_id, name, storable(payload), key)
-    dispatch.on_commit(run_id, wake)
-    return new
+    sent = store.send_signal(run_id, name, storable(payload), key)
+    dispatch.on_commit(run_id, None if sent.woke else wake)
+    return sent.new
 
 
 def wake(run_id: UUID | str) -> None:

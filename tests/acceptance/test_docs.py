@@ -45,6 +45,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     (folder / "shop/agents.py").write_text(snippet("shop/agents.py"))
     (folder / "shop/views.py").write_text(snippet("shop/views.py"))
+    (folder / "shop/refunds.py").write_text(snippet("shop/refunds.py"))
     return folder
 
 
@@ -101,6 +102,46 @@ def test_the_readmes_agent_answers_with_its_tool(site: Path) -> None:
     assert "order_status" in ran.stdout
     assert "It left this morning." in ran.stdout
     assert "left the warehouse" in str(server.requests[-1].body)
+
+
+WAITING = """
+import django
+django.setup()
+import shop.refunds
+from ravi_django import submit
+from ravi_django.runtime import dispatch
+from ravi_django.testing import run_until_idle
+
+dispatch.send = lambda run_id: None  # run_until_idle drives them, no worker besides
+run = submit("shop/refunds", "Order 7")
+run_until_idle()
+run.refresh_from_db()
+print(run.status)
+shop.refunds.parcel_came_back(run.id, 7)
+shop.refunds.parcel_came_back(run.id, 7)
+run_until_idle()
+run.refresh_from_db()
+print(run.status, run.output)
+"""
+
+
+def test_the_readmes_run_waits_and_goes_on(site: Path) -> None:
+    with OpenAIServer(script=lambda body: Reply(text="Thank you!")) as server:
+        small = {"SMALL_SITE": "1", "OPENAI_API_BASE": server.base_url, "OPENAI_API_KEY": "test"}
+        manage(site, "migrate", **small)
+        code = [sys.executable, "-c", WAITING]
+        env = environment(DJANGO_SETTINGS_MODULE="mysite.settings", **small)
+        ran = subprocess.run(code, cwd=site, env=env, capture_output=True, text=True, timeout=90, check=False)
+
+    assert ran.stdout.splitlines() == ["suspended", "completed Thank you!"], ran.stderr
+
+
+COMMANDS = sorted({*re.findall(r"manage\.py (ravi_\w+)", "".join(page.read_text() for page in ROOT.glob("docs/*.md")))})
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_of_the_docs_exists(site: Path, command: str) -> None:
+    assert manage(site, command, "--help").returncode == 0
 
 
 def test_every_make_target_of_the_readme_exists() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
 from django.db import connection, transaction
 from django.db.models import Q, QuerySet
+from pydantic_core import from_json
 
 from ravi_django.conf import conf
 from ravi_django.models import (
@@ -84,10 +85,33 @@ def load(lease: Lease) -> Loaded:
     """The journal in one query, the inbox in another; a run's first lease has no journal to read."""
     journal: list[Recorded] = []
     if lease.epoch > 1:
-        rows = JournalEntry.objects.filter(run_id=lease.run_id, generation=lease.run.generation)
-        journal = [Recorded(*row) for row in rows.order_by("seq").values_list(*Recorded.FIELDS)]
+        journal = [Recorded(*row) for row in _rows(lease.run)]
         internalize(journal)
     return Loaded(journal=journal, inbox=_inbox(lease.run))
+
+
+def _rows(run: Run) -> Iterable[Sequence[Any]]:
+    if not postgres.in_use():
+        rows = JournalEntry.objects.filter(run_id=run.id, generation=run.generation)
+        return rows.order_by("seq").values_list(*Recorded.FIELDS)
+    names = ", ".join(Recorded.FIELDS)
+    found = postgres.execute(
+        f"SELECT {names} FROM ravi_journalentry"  # noqa: S608 - the names of our own columns
+        " WHERE run_id = %s::uuid AND generation = %s::int ORDER BY seq",
+        [str(run.id), str(run.generation)],
+    )
+    return map(_decoded, found)
+
+
+_JSON = [place for place, name in enumerate(Recorded.FIELDS) if name in ("request", "digests", "result", "error")]
+
+
+def _decoded(row: tuple[Any, ...]) -> list[Any]:
+    values = list(row)
+    for place in _JSON:
+        if values[place] is not None:
+            values[place] = from_json(values[place])
+    return values
 
 
 def _inbox(run: Run) -> list[tuple[int, dict[str, Any]]]:

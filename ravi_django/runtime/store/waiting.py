@@ -14,12 +14,13 @@ from typing import Any
 from uuid import UUID
 
 from django.db import IntegrityError, connection, transaction
+from pydantic_core import from_json
 
 from ravi_django.kernel import IllegalTransitionError, LeaseLostError, NotFoundError
 from ravi_django.models import TERMINAL, Ask, HumanRequest, Run, Signal, Status
 from ravi_django.runtime import clock
-from ravi_django.runtime.entries import Entry, NewTurn
-from ravi_django.runtime.store import fence, leases
+from ravi_django.runtime.entries import Entry, NewTurn, encode
+from ravi_django.runtime.store import fence, leases, postgres
 from ravi_django.runtime.store.journal import store_big_values
 from ravi_django.runtime.store.leases import Lease
 from ravi_django.runtime.store.touching import RELEASED, touch
@@ -36,25 +37,41 @@ class Facts:
 
 
 def load_with_facts(lease: Lease) -> tuple[leases.Loaded, Facts]:
-    """What a lease starts from. A run that nobody has ever woken has no facts to read."""
-    return leases.load(lease), facts(lease) if lease.run.wake_seq else Facts()
+    """What a lease starts from. A run that nobody has ever woken has no facts to read, and its journal says what else
+    there can be: the claim's number of the wake-up is the one that these facts include at least."""
+    loaded = leases.load(lease)
+    if not lease.run.wake_seq:
+        return loaded, Facts()
+    kinds = {row.kind for row in loaded.journal}
+    return loaded, _facts(lease, lease.run.wake_seq, asks="ask" in kinds, requests="request.opened" in kinds)
 
 
 def facts(lease: Lease) -> Facts:
     """Read them, the number of the wake-up first: what comes after it is known to be new."""
-    run_id = lease.run_id
-    seen = Run.objects.values_list("wake_seq", flat=True).get(id=run_id)
-    if not seen:
-        return Facts()
+    seen = Run.objects.values_list("wake_seq", flat=True).get(id=lease.run_id)
+    return _facts(lease, seen, asks=True, requests=True) if seen else Facts()
+
+
+def _facts(lease: Lease, seen: int, *, asks: bool, requests: bool) -> Facts:
+    run_id, generation = lease.run_id, lease.run.generation
+    found = Facts(wake_seq=seen, signals=_unread(run_id))
+    if asks:
+        found.asks = {ask.path: ask for ask in Ask.objects.filter(asker_id=run_id, generation=generation)}
+    if requests:
+        rows = HumanRequest.objects.filter(run_id=run_id, generation=generation).order_by("id")
+        found.requests = {(request.path, request.attempt): request for request in rows}
+    return found
+
+
+def _unread(run_id: UUID) -> list[tuple[int, str, Any]]:
+    if postgres.in_use():
+        rows = postgres.execute(
+            "SELECT id, name, payload FROM ravi_signal WHERE run_id = %s::uuid AND consumed_at IS NULL ORDER BY id",
+            [str(run_id)],
+        )
+        return [(number, name, None if payload is None else from_json(payload)) for number, name, payload in rows]
     unread = Signal.objects.filter(run_id=run_id, consumed_at=None).order_by("id")
-    asks = Ask.objects.filter(asker_id=run_id, generation=lease.run.generation)
-    requests = HumanRequest.objects.filter(run_id=run_id, generation=lease.run.generation).order_by("id")
-    return Facts(
-        wake_seq=seen,
-        signals=list(unread.values_list("id", "name", "payload")),
-        asks={ask.path: ask for ask in asks},
-        requests={(request.path, request.attempt): request for request in requests},
-    )
+    return list(unread.values_list("id", "name", "payload"))
 
 
 def suspend(
@@ -84,13 +101,23 @@ def suspend(
 # -------------------------------------------------------------------------------------------------- signals
 
 
-def send_signal(run_id: UUID | str, name: str, payload: Any, key: str = "") -> bool:
-    """Write a signal for a run; False when one with this key is there already. Wakes the run in the same transaction,
-    or, inside a caller's, leaves that to `wake_silent` after the commit: the caller's may be long.
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What became of a signal: `new` is False for a key that was there; `woke` is False when the touch is still due."""
+
+    new: bool
+    woke: bool
+
+
+def send_signal(run_id: UUID | str, name: str, payload: Any, key: str = "") -> Sent:
+    """Write a signal for a run. Wakes the run in the same transaction, or, inside a caller's, leaves that to
+    `wake_silent` after the commit: the caller's may be long.
 
     Raises NotFoundError, and IllegalTransitionError when the run has ended.
     """
     inside = connection.in_atomic_block
+    if postgres.in_use() and not inside and (new := _send_and_wake(run_id, name, payload, key)) is not None:
+        return Sent(new, woke=True)
     with transaction.atomic():
         status = Run.objects.filter(id=run_id).values_list("status", flat=True).first()
         if status is None:
@@ -103,11 +130,34 @@ def send_signal(run_id: UUID | str, name: str, payload: Any, key: str = "") -> b
                 row.save(force_insert=True)
         except IntegrityError:
             if key and Signal.objects.filter(run_id=run_id, key=key).exists():
-                return False
+                return Sent(new=False, woke=True)
             raise
         if not inside:
             touch([row.run_id])
-    return True
+    return Sent(new=True, woke=not inside)
+
+
+def _send_and_wake(run_id: UUID | str, name: str, payload: Any, key: str) -> bool | None:
+    """Both in one statement; None when there is no live run to tell."""
+    params = [str(run_id), name, None if payload is None else encode(payload).decode(), key]
+    ((live, new),) = postgres.execute(_SEND, params)
+    return bool(new) if live else None
+
+
+_SEND = f"""
+WITH live AS (
+  SELECT id FROM ravi_run
+  WHERE id = %s::uuid AND status NOT IN ({", ".join(f"'{status.value}'" for status in TERMINAL)})
+), sent AS (
+  INSERT INTO ravi_signal (run_id, name, payload, key, woke)
+  SELECT live.id, %s::text, %s::jsonb, %s::text, true FROM live
+  ON CONFLICT DO NOTHING RETURNING run_id
+), woken AS (
+  UPDATE ravi_run SET wake_seq = wake_seq + 1, hints = 0, hint_after = NULL,
+    wake_at = CASE WHEN status = 'suspended' THEN NULL ELSE wake_at END,
+    status = CASE WHEN status = 'suspended' THEN 'pending' ELSE status END
+  FROM sent WHERE ravi_run.id = sent.run_id
+) SELECT (SELECT count(*) FROM live), (SELECT count(*) FROM sent)"""  # noqa: S608 - of our own names
 
 
 def wake_silent(run_id: UUID | str) -> bool:
@@ -137,6 +187,16 @@ def consume_signal(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTu
     store_big_values(entries)
     with transaction.atomic():
         first = fence.append(lease, entries, turns)
-        if not Signal.objects.filter(id=signal_id, consumed_at=None).update(consumed_at=clock.now()):
+        if not _consumed(signal_id):
             raise LeaseLostError(lease.run_id, lease.epoch)
         return first
+
+
+def _consumed(signal_id: int) -> bool:
+    if postgres.in_use():
+        sql = (
+            "UPDATE ravi_signal SET consumed_at = coalesce(%s::timestamptz, statement_timestamp())"
+            " WHERE id = %s::bigint AND consumed_at IS NULL RETURNING id"
+        )
+        return bool(postgres.execute(sql, [postgres.present(), str(signal_id)]))
+    return bool(Signal.objects.filter(id=signal_id, consumed_at=None).update(consumed_at=clock.now()))

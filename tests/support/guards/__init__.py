@@ -15,10 +15,10 @@ Then `make mutants ARGS="a part of its name"` until it is killed each time.
 from __future__ import annotations
 
 from tests.support.guards.effects import EFFECTS, REPLAY, SWEEP
-from tests.support.guards.leases import CLAIM, FENCE, HEARTBEAT, WAITING
+from tests.support.guards.leases import CLAIM, FENCE, HEARTBEAT, PEOPLE, WAITING
 from tests.support.guards.mutant import Mutant
 from tests.support.guards.surfaces import OWNERS, SUBMIT
 
 __all__ = ["MUTANTS", "Mutant"]
 
-MUTANTS = [*FENCE, *CLAIM, *HEARTBEAT, *WAITING, *EFFECTS, *REPLAY, *SWEEP, *OWNERS, *SUBMIT]
+MUTANTS = [*FENCE, *CLAIM, *HEARTBEAT, *WAITING, *PEOPLE, *EFFECTS, *REPLAY, *SWEEP, *OWNERS, *SUBMIT]

@@ -112,14 +112,14 @@ SUBMIT = [
     Mutant(
         "queue: the lock of the session",
         STORE + "queue.py",
-        "        lock_session(run)\n        if run.parent_id is None and",
-        "        if run.parent_id is None and",
+        "    lock_session(run)\n    if run.parent_id is None and _has_active_root(run):",
+        "    if run.parent_id is None and _has_active_root(run):",
         (UNIT + "test_store_queue.py",),
     ),
     Mutant(
         "queue: one active root",
         STORE + "queue.py",
-        "if run.parent_id is None and active_root(run).exists():",
+        "if run.parent_id is None and _has_active_root(run):",
         "if False:",
         (UNIT + "test_store_queue.py",),
     ),

@@ -529,3 +529,65 @@ def test_the_time_that_people_take_is_added_to_an_asks_deadline(clock):
 
     run.refresh_from_db()
     assert run.output == '{"kind":"replied","result":"paid"}'
+
+
+def test_the_reply_stays_the_outcome_when_the_target_ends_with_something_else():
+    async def answer(ctx, inbox):
+        await ctx.reply(inbox[0], "the reply")
+        await ctx.reply(inbox[0].model_copy(update={"id": "another"}), "the last word")
+
+    child(answer)
+    code(asking())
+    run = drive(make_run())
+
+    found = drive(the_child(run))
+    run = drive(run)
+
+    assert (found.output, run.output) == ("the last word", '{"kind":"replied","result":"the reply"}')
+
+
+def test_a_second_reply_changes_nothing():
+    async def answer(ctx, inbox):
+        await ctx.reply(inbox[0], "first")
+        await ctx.reply(inbox[0], "second")
+
+    child(answer)
+    code(asking())
+    run = drive(make_run())
+
+    drive(the_child(run))
+
+    assert drive(run).output == '{"kind":"replied","result":"first"}'
+
+
+def test_a_reply_that_came_before_the_timeout_was_recorded_counts(clock):
+    child(stay)
+    code(asking(timeout=60))
+    run = drive(make_run())
+    lease = store.claim(run.id, "w") or leased_by_force(run)
+    Ask.objects.update(outcome="replied", result="just in time")
+    clock.advance(61)
+
+    with pytest.raises(store.NotDue) as found:
+        store.time_out_ask(lease, [Entry("ask", "x", "test/child")], ask_id=Ask.objects.get().id)
+
+    assert found.value.until is None
+    assert Ask.objects.get().outcome == "replied"
+
+
+def leased_by_force(run):
+    store.touch([run.id])
+    return store.claim(run.id, "w")
+
+
+def test_a_paused_run_is_claimed_by_nobody_until_it_is_resumed(clock):
+    pending, timed = make_run(), make_run()
+    Run.objects.filter(id=pending.id).update(paused_at=clock.now)
+    Run.objects.filter(id=timed.id).update(paused_at=clock.now, status=Status.SUSPENDED, wake_at=clock.now)
+
+    assert [store.claim(run.id, "w") for run in (pending, timed)] == [None, None]
+    assert store.claim_next("w", ["test/code"]) is None
+    for run in (pending, timed):
+        store.resume(run.id)
+
+    assert all(store.claim(run.id, "w") for run in (pending, timed))

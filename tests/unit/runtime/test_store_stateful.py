@@ -118,7 +118,7 @@ class StoreMachine(RuleBasedStateMachine):
             return
         repeated = bool(key) and Signal.objects.filter(run_id=run, key=key).exists()
         with transaction.atomic() if inside else nullcontext():
-            assert store.send_signal(run, "news", None, key) is not repeated
+            assert store.send_signal(run, "news", None, key).new is not repeated
         if repeated:
             return
         model.unread += 1

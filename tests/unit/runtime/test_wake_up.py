@@ -64,7 +64,7 @@ def test_a_signal_that_comes_while_the_suspension_is_not_yet_committed_wakes_the
         sending = in_background(store.send_signal, lease.run_id, "go", 1)
         until(somebody_waits_for_a_lock)  # it must not pass by a row that is being suspended
 
-    assert sending.result(20) is True
+    assert sending.result(20).new
     assert status_of(lease.run_id) == Status.PENDING
 
 
