@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial, wraps
 from importlib import import_module
 from pathlib import Path
@@ -22,7 +23,6 @@ STORE = "ravi_django.runtime.store"
 # point: the function around which it lies. Its first argument says whose it is: a lease or what has one, the id of a
 # run or of a request, or several ids.
 FUNCTIONS = {
-    "claim": f"{STORE}.leases.claim",
     "suspend": f"{STORE}.suspend",
     "signal": f"{STORE}.send_signal",
     "consume": f"{STORE}.consume_signal",
@@ -35,12 +35,16 @@ FUNCTIONS = {
     "release": "ravi_django.runtime.settle.write",
     "dispatch": "ravi_django.runtime.dispatch.send",
 }
+# By hint or by look, whichever comes first.
+CLAIM = f"{STORE}.claims._claim_postgres"
 APPEND = f"{STORE}.fence.append"
+# The same append as one statement, which the event loop sends over a connection of its own.
+STATEMENT = f"{STORE}.append_statement"
 # In the laboratory's own model and tools, which call `hit` themselves.
 OWN = ("model", "effect")
 # What an append is called by what it records; "commit" is the end of a transactional tool's transaction.
 APPENDS = ("model_row", "started", "result", "commit")
-POINTS = (*FUNCTIONS, *OWN, *APPENDS)
+POINTS = ("claim", *FUNCTIONS, *OWN, *APPENDS)
 
 
 def install() -> None:
@@ -50,8 +54,12 @@ def install() -> None:
     for point, path in FUNCTIONS.items():
         function = _find(path)
         _replace(function, _around(point, function))
+    claim = _find(CLAIM)
+    _replace(claim, _around_claim(claim))
     append = _find(APPEND)
     _replace(append, _around_append(append))
+    statement = _find(STATEMENT)
+    _replace(statement, _around_statement(statement))
 
 
 def hit(point: str, tree_id: Any) -> None:
@@ -93,12 +101,32 @@ def _around(point: str, function: Callable[..., Any]) -> Callable[..., Any]:
         for tree_id in trees:
             hit(f"{point}.before", tree_id)
         answer = function(*args, **kwargs)
-        if answer is not None or point != "claim":  # a claim that came too late is none
-            for tree_id in trees:
-                transaction.on_commit(partial(hit, f"{point}.after", tree_id))
+        for tree_id in trees:
+            transaction.on_commit(partial(hit, f"{point}.after", tree_id))
         return answer
 
     return wrapper
+
+
+def _around_claim(function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def wrapper(part: str, owner: str, known: Any, limit: int, run_id: Any = None) -> Any:
+        for tree_id in _trees("claim", run_id) if run_id is not None else _armed_and_pending():
+            hit("claim.before", tree_id)
+        leases = function(part, owner, known, limit, run_id)
+        for lease in leases:  # a claim that came too late is none
+            hit("claim.after", lease.run.tree_id)
+        return leases
+
+    return wrapper
+
+
+def _armed_and_pending() -> list[Any]:
+    """A look may claim any of these."""
+    from ravi_django.models import Run
+
+    armed = [path.name for path in (Path(os.environ["CRASH_FOLDER"]) / "armed").iterdir()]
+    return list(Run.objects.filter(id__in=armed, status="pending").values_list("id", flat=True)) if armed else []
 
 
 def _around_append(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -117,6 +145,27 @@ def _around_append(function: Callable[..., Any]) -> Callable[..., Any]:
         for point in points:
             transaction.on_commit(partial(hit, f"{point}.after", tree_id))
         return answer
+
+    return wrapper
+
+
+def _around_statement(function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def wrapper(lease: Any, entries: Any, turns: Any) -> Any:
+        tree_id, points = lease.run.tree_id, _names(entries)
+        statement = function(lease, entries, turns)
+        if statement is None:  # the threads append it
+            return None
+        for point in points:
+            hit(f"{point}.before", tree_id)
+
+        def answered(value: Any) -> Any:
+            answer = statement.answer(value)
+            for point in points:
+                hit(f"{point}.after", tree_id)
+            return answer
+
+        return replace(statement, answer=answered)
 
     return wrapper
 
