@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial, wraps
@@ -79,7 +80,10 @@ def hit(point: str, tree_id: Any) -> None:
         next_.write_text(later)
         next_.rename(armed)
     fired.write_text(str(os.getpid()))
-    os.kill(os.getpid(), signal.SIGSTOP if how else signal.SIGKILL)
+    if how:  # to this very thread: sent to the process, another may take it, and this one goes on for a while
+        signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
+    else:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _count(path: Path) -> int:
