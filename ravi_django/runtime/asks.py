@@ -5,30 +5,34 @@ from __future__ import annotations
 import hashlib
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 from uuid import UUID
 
 from ravi_django.conf import conf
 from ravi_django.kernel import (
     AgentId,
+    AgentNotFoundError,
     AskOutcome,
     ChatMessage,
     ChatPayload,
     ControlPayload,
     DataPayload,
     InvalidInputError,
+    KernelError,
     Message,
     NotFoundError,
+    PermanentError,
     RunHandle,
     SpawnDeniedError,
 )
 from ravi_django.kernel.messages import PayloadBase
 from ravi_django.models import Ask, Run, uuid7
 from ravi_django.runtime import store
+from ravi_django.runtime.effects import Write
 from ravi_django.runtime.entries import Entry, Recorded, storable
 from ravi_django.runtime.gate import Wait
 from ravi_django.runtime.registry import get_agent
-from ravi_django.runtime.waits import moment
+from ravi_django.runtime.waits import check_name, moment
 
 if TYPE_CHECKING:
     from ravi_django.runtime.context import DurableContext
@@ -49,26 +53,22 @@ async def spawn(ctx: DurableContext, target: AgentId, boot: Message | str | None
     row = await effects.recall(path, "child.spawned", str(agent_id), None, None)
     if row is not None:
         return _spawned(ctx, agent_id, row, boot)
-    get_agent(agent_id)
     message = None if boot is None else _body(ctx, agent_id, boot, path)
     child_id, session_id = uuid7(), uuid7()
     entry = Entry("child.spawned", path, str(agent_id))
     entry.request = {"message": None if message is None else message["id"]}
     async with effects.performing():
-        denied = _too_deep(ctx)
-        if denied is None:
+        refusal = await _not_there(ctx, agent_id) or _too_deep(ctx)
+        if refusal is None:
             entry.result = {"run": str(child_id), "session": str(session_id)}
+            effects.entangled = True  # first: the commit may stand though this task is cancelled over it
             child = store.make_child(effects.lease, str(agent_id), child_id, session_id)
             try:
                 await effects.record(entry, partial(store.spawn, child=child, message=message))
             except SpawnDeniedError as error:
-                denied, entry.result = error, None
-                entry.stored.clear()
-        if denied is not None:
-            entry.error = {"type": "SpawnDeniedError", "message": str(denied)}
-            await effects.record(entry)
-            raise denied
-    effects.entangled = True
+                refusal = error
+        if refusal is not None:
+            await _refuse(ctx, entry, refusal)
     if message is not None:
         ctx.booted[str(child_id)] = message["id"]
         effects.wake([child_id])
@@ -76,12 +76,43 @@ async def spawn(ctx: DurableContext, target: AgentId, boot: Message | str | None
 
 
 def _spawned(ctx: DurableContext, agent_id: AgentId, row: Recorded, boot: Message | str | None) -> RunHandle:
-    if row.error is not None:
-        raise SpawnDeniedError(row.error.get("message", ""))
+    _raise_recorded(row)
     ctx.booted[row.result["run"]] = row.request["message"]
     if isinstance(boot, Message) and row.request["message"]:  # made anew by the replay, with another id
         ctx.message_ids[boot.id] = row.request["message"]
     return RunHandle(row.result["run"], agent_id)
+
+
+_REFUSALS: dict[str, type[KernelError]] = {
+    one.__name__: one for one in (SpawnDeniedError, AgentNotFoundError, NotFoundError, PermanentError)
+}
+
+
+async def _refuse(ctx: DurableContext, entry: Entry, error: KernelError) -> NoReturn:
+    """What the code is told now, every replay tells it again, whatever is true by then."""
+    entry.result = None
+    entry.stored.clear()
+    entry.error = {"type": type(error).__name__, "message": str(error)}
+    await ctx.effects.record(entry)
+    raise error
+
+
+def _raise_recorded(row: Recorded) -> None:
+    if row.error is None:
+        return
+    kind = _REFUSALS.get(row.error.get("type", ""), PermanentError)
+    error = kind.__new__(kind)  # some make their message of other things
+    Exception.__init__(error, row.error.get("message", ""))
+    raise error
+
+
+async def _not_there(ctx: DurableContext, agent_id: AgentId) -> KernelError | None:
+    try:
+        get_agent(agent_id)
+    except AgentNotFoundError as error:
+        return error
+    disabled = await ctx.effects.database.call(store.is_disabled, str(agent_id))
+    return AgentNotFoundError(agent_id) if disabled else None
 
 
 def _too_deep(ctx: DurableContext) -> SpawnDeniedError | None:
@@ -108,6 +139,7 @@ async def ask(
     effects, path = ctx.effects, ctx._path()
     row = await effects.recall(path, "ask", str(target.agent_id), None, None)
     if row is not None:
+        _raise_recorded(row)
         return _outcome(row.result, target)
     begun = effects.journal.started(path)
     if begun is None:
@@ -143,7 +175,8 @@ async def _open(
     request = {"ask": str(cell.id), "run": target.run_id, "message": cell.message_id, "until": _iso(deadline)}
     entry = Entry("ask", path, str(target.agent_id), phase="started", request=request)
     async with effects.performing():
-        await _check_exists(ctx, cell.target_id)
+        if (refusal := await _unreachable(ctx, cell.target_id)) is not None:
+            await _refuse(ctx, Entry("ask", path, entry.name), refusal)
         await effects.record(entry, partial(store.open_ask, ask=cell, message=body))
     effects.facts.asks[path] = cell  # what was known at once is its outcome
     if body is not None:
@@ -192,36 +225,47 @@ async def send(ctx: DurableContext, target: AgentId | RunHandle, message: Messag
     ControlPayload acts on the run: `abort` cancels it, `resume` lifts a pause, anything else is a signal to it."""
     effects, path = ctx.effects, ctx._path()
     agent_id = target.agent_id if isinstance(target, RunHandle) else _address(target)
-    if await effects.recall(path, "msg.sent", str(agent_id), None, None) is not None:
+    row = await effects.recall(path, "msg.sent", str(agent_id), None, None)
+    if row is not None:
+        _raise_recorded(row)
         return
-    body = _body(ctx, agent_id, message, path)
-    entry = Entry("msg.sent", path, str(agent_id), request={"message": body["id"]})
     control = message.payload if isinstance(message, Message) and isinstance(message.payload, ControlPayload) else None
+    if control is not None:
+        check_name(control.signal)
+        if not isinstance(target, RunHandle):
+            raise InvalidInputError("a control message goes to a run: give its handle", field="target")
+    body = _body(ctx, agent_id, message, path, control=control is not None)
+    entry = Entry("msg.sent", path, str(agent_id), request={"message": body["id"]})
     async with effects.performing():
         if isinstance(target, RunHandle):
             target_id = _run_id(target)
-            await _check_exists(ctx, target_id)
-            if control is not None:
-                await _control(ctx, target_id, control, entry)
-            else:
-                await effects.record(entry, partial(store.deliver, target_id=target_id, message=body))
-        elif control is not None:
-            raise InvalidInputError("a control message goes to a run: give its handle", field="target")
+            refusal = await _unreachable(ctx, target_id)
+            if refusal is None and control is not None:
+                refusal = await _no_ancestor(ctx, target_id)
+            if refusal is not None:
+                await _refuse(ctx, entry, refusal)
+            await effects.record(entry, _delivery(target_id, body, control, entry))
         else:
-            get_agent(agent_id)
+            if (refusal := await _not_there(ctx, agent_id)) is not None:
+                await _refuse(ctx, entry, refusal)
             run = _root_in_session(ctx, agent_id)
             await effects.record(entry, partial(store.deliver_to_agent, run=run, message=body))
             target_id = UUID(entry.result["run"])
     effects.wake([target_id])
 
 
-async def _control(ctx: DurableContext, target_id: UUID, control: ControlPayload, entry: Entry) -> None:
-    woken = await ctx.effects.database.call(
-        store.control, ctx.effects.lease, target_id, control.signal, control.data, entry.request["message"]
-    )
+def _delivery(target_id: UUID, body: dict[str, Any], control: ControlPayload | None, entry: Entry) -> Write:
+    if control is None:
+        return partial(store.deliver, target_id=target_id, message=body)
     entry.result = {"run": str(target_id), "control": control.signal}
-    await ctx.effects.record(entry)
-    ctx.effects.wake(woken)
+    return partial(store.control, target_id=target_id, signal=control.signal, data=control.data, key=body["id"])
+
+
+async def _no_ancestor(ctx: DurableContext, target_id: UUID) -> KernelError | None:
+    mine = ctx.effects.lease.run_id
+    if await ctx.effects.database.call(store.is_ancestor, mine, target_id):
+        return None
+    return PermanentError(f"run {mine} may not control run {target_id}: it is no ancestor of it")
 
 
 def _root_in_session(ctx: DurableContext, agent_id: AgentId) -> Run:
@@ -252,9 +296,13 @@ async def reply(ctx: DurableContext, message: Message, result: Any) -> None:
     effects.wake([asker_id])
 
 
-def _body(ctx: DurableContext, target: AgentId, message: Message | str, path: str) -> dict[str, Any]:
+def _body(
+    ctx: DurableContext, target: AgentId, message: Message | str, path: str, *, control: bool = False
+) -> dict[str, Any]:
     """The message as an inbox holds it. Its id is the same on every replay; a reply to it comes to this run."""
     run = ctx.effects.lease.run
+    if isinstance(message, Message) and isinstance(message.payload, ControlPayload) and not control:
+        raise InvalidInputError("a control message is sent, not asked or booted with; use ctx.send", field="message")
     if isinstance(message, Message):
         message_id = ctx.message_ids.get(message.id, message.id)
         made = message
@@ -267,7 +315,8 @@ def _body(ctx: DurableContext, target: AgentId, message: Message | str, path: st
         "correlation_id": made.correlation_id or ctx.session_id,
         "reply_to": made.reply_to or ctx.run_id,
     }
-    return made.model_copy(update=filled).model_dump(mode="json")
+    body: dict[str, Any] = storable(made.model_copy(update=filled).model_dump(mode="json"))
+    return body
 
 
 def body_of(ctx: DurableContext, target: AgentId, value: Any) -> dict[str, Any]:
@@ -298,10 +347,11 @@ def _run_id(handle: RunHandle) -> UUID:
         raise InvalidInputError(f"{handle.run_id!r} is no run's id", field="target") from None
 
 
-async def _check_exists(ctx: DurableContext, run_id: UUID) -> None:
-    """A run of the same owner and tenant. Raises NotFoundError."""
-    if not await ctx.effects.database.call(_is_reachable, ctx.effects.lease.run, run_id):
-        raise NotFoundError(f"there is no run {run_id} that this run may address")
+async def _unreachable(ctx: DurableContext, run_id: UUID) -> KernelError | None:
+    """A run reaches those of its own owner and tenant."""
+    if await ctx.effects.database.call(_is_reachable, ctx.effects.lease.run, run_id):
+        return None
+    return NotFoundError(f"there is no run {run_id} that this run may address")
 
 
 def _is_reachable(run: Run, wanted: UUID) -> bool:

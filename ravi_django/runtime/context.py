@@ -117,6 +117,8 @@ class DurableContext:
     async def continue_as_new(self, *args: Any) -> None:
         """Begin anew with an empty journal and `args` (messages, texts or JSON) as the inbox. Never returns."""
         messages = tuple(asks.body_of(self, self.agent_id, arg) for arg in args)
+        if self.effects.left_open():  # what may have happened is decided before it is forgotten
+            await tool_calls.decide_left(self)
         await self.effects.end(Stop("continue", messages=messages))
 
     async def emit(self, topic: TopicId, data: Any) -> None:
@@ -150,7 +152,8 @@ class DurableContext:
         """Whether this run takes the new branch of changed code: False for one that went by here before the change."""
         if name not in self._patches:
             marker, journal = Entry(kind="patched", path=f"@patched.{name}", name=name), self.effects.journal
-            self._patches[name] = journal.system(marker.path) is not None or not journal.replaying
+            passed = journal.replaying or journal.begun_and_not_in(self.effects.asked)
+            self._patches[name] = journal.system(marker.path) is not None or not passed
             if self._patches[name]:
                 self.effects.note_once(marker)
         return self._patches[name]
@@ -244,9 +247,10 @@ class DurableContext:
             position = self.effects.lease.run.session.next_position
         messages: list[ChatMessage] = []
         if position:  # a new conversation has nothing to read
-            messages = await self.effects.database.call(
-                history.read, agent_id, self.session_id, limit=limit, offset=offset, before=position
-            )
+            with self.effects.busy():
+                messages = await self.effects.database.call(
+                    history.read, agent_id, self.session_id, limit=limit, offset=offset, before=position
+                )
         digest = hashlib.sha256(b"".join(message.digest for message in messages)).hexdigest()[:32]
         if row is None:
             result = {"position": position, "count": len(messages), "digest": digest}

@@ -27,7 +27,7 @@ from ravi_django.runtime import frames, store
 from ravi_django.runtime.database import DatabaseThreads
 from ravi_django.runtime.entries import Entry, NewTurn, Recorded
 from ravi_django.runtime.frames import Frame, Source
-from ravi_django.runtime.gate import Gate, Stop, Wait
+from ravi_django.runtime.gate import UNWIND_S, Gate, Stop, Wait
 from ravi_django.runtime.publish import Publisher
 from ravi_django.runtime.replay import Journal, check_identity, drift
 from ravi_django.runtime.store import Facts, Lease
@@ -91,6 +91,7 @@ class Effects(Gate):
         self.asked: set[str] = set()  # paths of the calls made in this lease
         self.started: dict[str, Entry | Recorded] = {}  # at-most-once effects begun, and without a result
         self.uncertain: dict[str, Entry] = {}  # of those, the ones that a person decides on
+        self.requested: dict[str, str] = {}  # requests that this lease has opened
         self._given: set[int] = set()  # signals that a wait has taken
         self._refreshing = False
 
@@ -122,6 +123,8 @@ class Effects(Gate):
             check_identity(row, kind, name, arguments)
         except DeterminismError as error:
             self._stop_with(Stop("block", error))
+            if not self.unwinding:
+                asyncio.get_running_loop().call_later(UNWIND_S, self.on_stuck)
             self.unwinding = True
             raise SuspendInterrupt from error
 

@@ -226,6 +226,9 @@ class Engine:
     async def _settle(self, active: Active, outcome: Outcome) -> None:
         """Record how the lease ended, tell whoever watches, and give the lease back."""
         effects, lease = active.effects, active.lease
+        if outcome.status == Status.CANCELLED:  # the heartbeat told that, not why
+            reason = await self.database.call(store.cancel_reason, lease.run_id)
+            outcome = Outcome.of_cancel(reason or "cancelled")
         entries, turns = effects.take_pending(*outcome.entries(lease))
         try:
             settled = await self.database.call(settle.write, effects, outcome, entries, turns)

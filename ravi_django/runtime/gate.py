@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -54,7 +54,11 @@ class Wait:
 
     def shown(self) -> dict[str, Any]:
         named = "name" if self.kind in ("signal", "timer") else "id"
-        return {"kind": self.kind, named: self.name, "until": self.until.isoformat() if self.until else None}
+        return {"kind": self.kind, named: self.name, "until": _z(self.until) if self.until else None}
+
+
+def _z(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 @dataclass(slots=True, eq=False)
@@ -116,6 +120,18 @@ class Gate:
             self._moved()
         if self.stop is not None and self.stop.kind != "drain":
             await self.park()
+
+    @contextmanager
+    def busy(self) -> Iterator[None]:
+        """Around work of the runtime itself: the run is not idle meanwhile."""
+        work = object()
+        self._open.add(work)
+        self._moves += 1
+        try:
+            yield
+        finally:
+            self._open.discard(work)
+            self._moved()
 
     async def _may_begin(self) -> None:
         self.token.check()

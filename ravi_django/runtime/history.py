@@ -72,7 +72,10 @@ class DjangoHistoryProvider:
 async def _off_loop(function: Callable[[], Any]) -> Any:
     """On the run's database threads; outside of runs, as Django's own async calls do."""
     ctx = _context_of(None)
-    return await (sync_to_async(function)() if ctx is None else ctx.effects.database.call(function))
+    if ctx is None:
+        return await sync_to_async(function)()
+    with ctx.effects.busy():
+        return await ctx.effects.database.call(function)
 
 
 def read(

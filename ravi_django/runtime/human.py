@@ -34,7 +34,9 @@ async def decide(ctx: DurableContext, entry: Entry, why: str, *, not_before: dat
     """Wait for a person's decision on the effect of this entry's attempt: `{"outcome": …, "result"?: …}`."""
     effects = ctx.effects
     asked = effects.journal.system(_path(entry))
-    request_id = asked.result["id"] if asked is not None else await _open(effects, entry, why, not_before)
+    request_id = effects.requested.get(_path(entry)) or (asked.result["id"] if asked is not None else None)
+    if request_id is None:
+        request_id = await _open(effects, entry, why, not_before)
 
     def met() -> dict[str, Any] | None:
         request = effects.facts.requests.get((entry.path, entry.attempt))
@@ -72,9 +74,10 @@ async def _open(effects: Effects, entry: Entry, why: str, not_before: datetime |
         "arguments": request.arguments,
     }
     announced = Entry("request.opened", _path(entry), "uncertain", result=shown)
+    effects.requested[_path(entry)] = str(request.id)
+    effects.entangled = True  # first: the commit may stand though this task is cancelled over it
     async with effects.performing():
         await effects.record(announced, partial(store.open_request, request=request))
-    effects.entangled = True
     return str(request.id)
 
 

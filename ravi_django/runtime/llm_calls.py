@@ -39,13 +39,13 @@ async def call(
 ) -> ModelResponse:
     """Raises ModelError, recorded, with the provider's words, and BudgetExhaustedError."""
     effects = ctx.effects
-    effects.budget.check()
     path = ctx._path()
     digests = _digests(messages, options)
     row = await effects.recall(path, KIND, model.name, None, digests)
     if row is not None:
         effects.budget.add(row.usage.total, None if row.cost is None else float(row.cost))
         return _decode(row)
+    effects.budget.check()
     async with effects.performing():
         await _keep_bodies(effects, messages, options)
         effects.emit(frames.progress(effects.source, AgentStep.THINKING, {"model": model.name, "call": path}))

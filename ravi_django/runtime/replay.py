@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from ravi_django.conf import conf
@@ -41,9 +41,12 @@ class Journal:
         self._set_aside: dict[str, int] = {}  # the last attempt at a path that a retry has superseded
         superseded = _superseded(rows) if "run.retried" in self._kinds else ()
         self._origins = _origins(rows) if "run.forked" in self._kinds else []
+        places: dict[str, int] = {}  # what a retry has made anew is handed out where the former one was
         for row in rows:  # a later attempt supersedes an earlier one
             if row.seq in superseded:
                 self._set_aside[row.path] = row.attempt
+                if row.phase == "result":
+                    places.setdefault(row.path, row.seq)
             elif row.path.startswith("@"):
                 self._system[row.path] = row
             elif row.phase == "result":
@@ -52,6 +55,9 @@ class Journal:
                 self._paused[row.path] = row.attempt
             else:
                 self._started[row.path] = row
+        for path, place in places.items():
+            if path in self._results:
+                self._results[path].seq = place
         asked = [row for row in self._results.values() if not self._inside_recorded(row.path)]
         self._order = [row.seq for row in sorted(asked, key=lambda row: row.seq)]
         self._taken: set[int] = set()
@@ -86,6 +92,10 @@ class Journal:
     def started(self, path: str) -> Recorded | None:
         """A started row without a result: the effect may have happened, or the wait has begun."""
         return None if path in self._results else self._started.get(path)
+
+    def begun_and_not_in(self, asked: Collection[str]) -> bool:
+        """Whether a wait or an effect was begun, has no result, and was not asked for yet: the code has been there."""
+        return any(path not in self._results and path not in asked for path in self._started)
 
     def next_attempt(self, path: str) -> int:
         """1, or one more than the attempts that are recorded at the path."""

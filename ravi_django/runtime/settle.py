@@ -54,7 +54,7 @@ class Outcome:
 
     @classmethod
     def of_cancel(cls, reason: str) -> Outcome:
-        if reason == DEADLINE:
+        if reason is DEADLINE:  # by identity: a person's reason may say the same
             error = {"type": "DeadlineExceeded", "message": "the run's deadline passed before it ended"}
             return cls(Status.FAILED, error=error)
         return cls(Status.CANCELLED, error={"type": "Cancelled", "message": reason})

@@ -204,8 +204,8 @@ async def decide_left(ctx: DurableContext) -> None:
     """At the end of the agent's code: at-most-once effects that it began and did not wait for are decided too."""
     effects = ctx.effects
     left = effects.left_open()
-    if left:
-        effects.stop = None  # the code is over, its tasks are ended: this is the engine's own wait
+    if left and effects.stop is not None and effects.stop.kind == "lost":
+        effects.stop = None  # the gate was closed behind the code: this is the engine's own wait
     for path, begun in left.items():
         entry = Entry(KIND, path, begun.name, attempt=begun.attempt, request=begun.request)
         tool = ctx.toolbox.get(entry.name)

@@ -19,6 +19,7 @@ from ravi_django.runtime.store.asking import (
     control,
     deliver,
     deliver_to_agent,
+    is_ancestor,
     make_child,
     open_ask,
     reply,
@@ -26,7 +27,7 @@ from ravi_django.runtime.store.asking import (
     time_out_ask,
 )
 from ravi_django.runtime.store.claims import claim, claim_many, claim_next
-from ravi_django.runtime.store.control import request_cancel, resume
+from ravi_django.runtime.store.control import cancel_reason, request_cancel, resume
 from ravi_django.runtime.store.fence import append_statement
 from ravi_django.runtime.store.fork import fork
 from ravi_django.runtime.store.generations import continue_as_new
@@ -90,6 +91,7 @@ __all__ = [
     "append",
     "append_statement",
     "block",
+    "cancel_reason",
     "claim",
     "claim_many",
     "claim_next",
@@ -110,6 +112,7 @@ __all__ = [
     "has_worker",
     "heartbeat",
     "hint_failed",
+    "is_ancestor",
     "is_disabled",
     "load",
     "load_with_facts",

@@ -6,6 +6,7 @@ Every function here writes two runs: it locks both in the order of their ids bef
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -13,10 +14,21 @@ from uuid import UUID
 from django.db import transaction
 
 from ravi_django.conf import conf
-from ravi_django.kernel import CancellationError, IllegalTransitionError, PermanentError, SpawnDeniedError
-from ravi_django.models import TERMINAL, Ask, AskKind, HumanRequest, InboxMessage, JournalEntry, Run, Session, Status
+from ravi_django.kernel import CancellationError, IllegalTransitionError, SpawnDeniedError
+from ravi_django.models import (
+    TERMINAL,
+    Ask,
+    AskKind,
+    HumanRequest,
+    InboxMessage,
+    JournalEntry,
+    Run,
+    Session,
+    Signal,
+    Status,
+)
 from ravi_django.runtime import clock
-from ravi_django.runtime.entries import Entry, NewTurn
+from ravi_django.runtime.entries import Entry, NewTurn, internalize
 from ravi_django.runtime.store import fence
 from ravi_django.runtime.store.control import request_cancel, resume
 from ravi_django.runtime.store.endings import ENDS, end_result
@@ -53,6 +65,7 @@ def spawn(
     """
     store_big_values(entries)
     with transaction.atomic():
+        lock([lease.run.tree_id, lease.run_id])  # the root's: two spawns at once must not both find the last place
         first = fence.append(lease, entries, turns)
         if Run.objects.filter(id=lease.run_id, cancel_requested_at__isnull=False).exists():
             raise CancellationError("cancelled")
@@ -68,15 +81,16 @@ def spawn(
 
 def _check_room(parent: Run) -> None:
     live = Run.objects.filter(root_id=parent.tree_id).exclude(status__in=TERMINAL).count() + 1
-    if live >= conf.MAX_AGENTS:
-        raise SpawnDeniedError(f"the tree has {live} live runs, the limit is {conf.MAX_AGENTS}; wait for one to end")
+    limit = min(conf.MAX_AGENTS, ((parent.root or parent).budget or {}).get("max_agents") or conf.MAX_AGENTS)
+    if live >= limit:
+        raise SpawnDeniedError(f"the tree has {live} live runs, the limit is {limit}; wait for one to end")
 
 
 def make_child(lease: Lease, agent: str, child_id: UUID, session_id: UUID) -> Run:
     """The child's row: owner, tenant, priority and the absolute deadline are its parent's; the session is its own."""
     parent = lease.run
     session = Session(
-        id=session_id, owner=parent.owner, tenant=parent.tenant, agent=agent, parent_session_id=parent.session_id
+        id=session_id, owner_id=parent.owner_id, tenant=parent.tenant, agent=agent, parent_session_id=parent.session_id
     )
     return Run(
         id=child_id,
@@ -117,7 +131,7 @@ def open_ask(
         else:
             new = message is not None and _deliver_here(target, message)
             _settle_at_once(ask, target, known=not new)
-            if new and not target.is_terminal:
+            if ask.outcome is None:  # a target that was never woken would not look for who asks it when it ends
                 touch([target.id])
         stamp(ask).save(force_insert=True)
         if ask.outcome is not None:
@@ -137,9 +151,10 @@ def _deliver_here(target: Run, message: dict[str, Any]) -> bool:
 def _settle_at_once(ask: Ask, target: Run, *, known: bool) -> None:
     if ask.message_id:
         replies = JournalEntry.objects.filter(run=target, kind="ask.replied", name=ask.message_id)
-        reply = replies.order_by("seq").values_list("result", flat=True).first()
+        reply = replies.order_by("seq").first()
         if reply is not None:
-            _settle(ask, AskKind.REPLIED, reply.get("result"))
+            internalize([reply])
+            _settle(ask, AskKind.REPLIED, (reply.result or {}).get("result"))
             return
     if target.is_terminal and known:
         _settle(ask, ENDS[Status(target.status)], end_result(target.status, target.output, target.error))
@@ -156,7 +171,7 @@ def _waits_for(run_id: UUID, wanted: UUID) -> bool:
     """Whether a run waits, over any number of open asks, for another."""
     reached, edge = {run_id}, {run_id}
     while edge and wanted not in reached:
-        asked = Ask.objects.filter(asker_id__in=edge, outcome=None, asker__status__in=["suspended", "running"])
+        asked = Ask.objects.filter(asker_id__in=edge, outcome=None).exclude(asker__status__in=TERMINAL)
         edge = set(asked.values_list("target_id", flat=True)) - reached
         reached |= edge
     return wanted in reached
@@ -173,8 +188,8 @@ def time_out_ask(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn
             raise NotDue(None)
         now = present()
         until = (ask.deadline or now) + _waited_for_people(ask, now)
-        if until > now:
-            raise NotDue(until)
+        if until > now:  # while a request is open that is but a moment: look again, but not all the time
+            raise NotDue(max(until, now + timedelta(seconds=conf.SWEEP_S)))
         Ask.objects.filter(id=ask_id).update(outcome=AskKind.TIMED_OUT, settled_at=clock.now())
         return first
 
@@ -192,7 +207,9 @@ def _waited_for_people(ask: Ask, present: datetime) -> timedelta:
     below = _descendants(ask.target)
     total, covered = timedelta(), ask.created_at
     requests = HumanRequest.objects.filter(run_id__in=below, created_at__lt=present).order_by("created_at")
-    for begun, ended in requests.values_list("created_at", "answered_at"):
+    for begun, ended, status in requests.values_list("created_at", "answered_at", "status"):
+        if ended is None and status != HumanRequest.Status.PENDING:
+            continue
         begun, ended = max(begun, covered), min(ended or present, present)
         if ended > begun:
             total += ended - begun
@@ -232,10 +249,11 @@ def reply(
         lock([lease.run_id, asker_id])
         first = fence.append(lease, entries, turns)
         asks = Ask.objects.filter(target_id=lease.run_id, asker_id=asker_id, message_id=message_id)
+        generations = set(asks.filter(outcome=None).values_list("generation", "asker__generation"))
         settled = asks.filter(outcome=None).update(outcome=AskKind.REPLIED, result=result, settled_at=clock.now())
-        if settled:
+        if any(asked == current for asked, current in generations):
             touch([asker_id])
-        elif asks.filter(outcome=AskKind.TIMED_OUT).exists():
+        elif settled or asks.filter(outcome=AskKind.TIMED_OUT).exists():  # nobody waits for it there any more
             asker = Run.objects.get(id=asker_id)
             if _deliver_here(asker, late) and not asker.is_terminal:
                 touch([asker_id])
@@ -262,10 +280,12 @@ def deliver_to_agent(
     lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn] = (), *, run: Run, message: dict[str, Any]
 ) -> int:
     """Put a message into the inbox of the agent's active run in the session; `run` becomes that run when none is."""
-    active = active_root(run).values_list("id", flat=True).first()
-    if active is not None:
-        return deliver(lease, entries, turns, target_id=active, message=message)
     with transaction.atomic():
+        active = active_root(run).values_list("id", flat=True).first()
+        if active is not None:
+            lock([lease.run_id, active])
+            if not Run.objects.get(id=active).is_terminal:
+                return deliver(lease, entries, turns, target_id=active, message=message)
         for entry in entries[-1:]:
             entry.result = {"run": str(run.id), "delivered": True}
         store_big_values(entries)
@@ -274,21 +294,36 @@ def deliver_to_agent(
         return first
 
 
-def control(lease: Lease, target_id: UUID, signal: str, data: dict[str, Any], key: str) -> list[UUID]:
-    """What a control message does to a run: `abort` cancels it, `resume` lifts a pause, anything else is a signal. Safe
-    to repeat. Only an ancestor may. Returns the runs to hint."""
-    ancestor = Run.objects.select_related("parent").get(id=target_id)
-    while ancestor.parent_id is not None and ancestor.parent_id != lease.run_id:
-        ancestor = ancestor.parent
-    if ancestor.parent_id is None:
-        raise PermanentError(f"run {lease.run_id} may not control run {target_id}: it is no ancestor of it")
-    if signal == "resume":
-        resume(target_id)
-        return [target_id]
-    try:
-        if signal == "abort":
-            return request_cancel(target_id, f"aborted by run {lease.run_id}")
-        send_signal(target_id, signal, data, key)
-        return [target_id]
-    except IllegalTransitionError:
-        return []  # it has ended, or this is a repeat
+def control(
+    lease: Lease,
+    entries: Sequence[Entry],
+    turns: Sequence[NewTurn] = (),
+    *,
+    target_id: UUID,
+    signal: str,
+    data: dict[str, Any],
+    key: str,
+) -> int:
+    """What a control message does to a run below: `abort` cancels it, `resume` lifts a pause, anything else is a
+    signal to it. One that has ended is past all of it."""
+    store_big_values(entries)
+    with transaction.atomic():
+        lock([lease.run_id, target_id])
+        first = fence.append(lease, entries, turns)
+        with suppress(IllegalTransitionError):
+            if signal == "resume":
+                resume(target_id)
+            elif signal == "abort":
+                request_cancel(target_id, f"aborted by run {lease.run_id}")
+            else:
+                send_signal(target_id, signal, data, key)
+                touch([target_id])  # here the signal is not told after some commit, but with this one
+                Signal.objects.filter(run_id=target_id, key=key, woke=False).update(woke=True)
+        return first
+
+
+def is_ancestor(run_id: UUID, of: UUID) -> bool:
+    found = Run.objects.select_related("parent").get(id=of)
+    while found.parent_id is not None and found.parent_id != run_id:
+        found = found.parent
+    return found.parent_id is not None

@@ -31,3 +31,8 @@ def request_cancel(run_id: UUID | str, reason: str) -> list[UUID]:
 def resume(run_id: UUID | str) -> None:
     """Lift a pause; nothing happens to a run that is not paused."""
     Run.objects.filter(id=run_id).update(paused_at=None)
+
+
+def cancel_reason(run_id: UUID) -> str:
+    """Why somebody has asked for the run's end; empty when nobody has."""
+    return str(Run.objects.values_list("cancel_reason", flat=True).get(id=run_id))

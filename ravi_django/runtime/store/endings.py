@@ -11,7 +11,7 @@ from ravi_django.models import TERMINAL, Ask, AskKind, HumanRequest, Run, Status
 from ravi_django.runtime import clock
 from ravi_django.runtime.entries import Entry, journal_row
 from ravi_django.runtime.store.queue import promote
-from ravi_django.runtime.store.touching import RELEASED, touch
+from ravi_django.runtime.store.touching import RELEASED, lock, touch
 
 ENDS = {
     Status.COMPLETED: AskKind.REPLIED,
@@ -30,6 +30,7 @@ def settle_asks(target_id: UUID, status: Status, output: str | None, error: dict
     askers = list(open_asks.values_list("asker_id", flat=True))
     if not askers:
         return []
+    lock(askers)
     open_asks.update(outcome=ENDS[status], result=end_result(status, output, error), settled_at=clock.now())
     touch(askers)
     return sorted(set(askers))
@@ -39,9 +40,14 @@ def end_dependents(run: Run) -> list[UUID]:
     """Nothing outlives the run that needs it: live children are cancelled, open requests closed. Returns the runs to
     hint."""
     HumanRequest.objects.filter(run_id=run.id, status=HumanRequest.Status.PENDING).update(
-        status=HumanRequest.Status.CANCELLED, version=F("version") + 1
+        status=HumanRequest.Status.CANCELLED, answered_at=clock.now(), version=F("version") + 1
     )
-    return cancel_children(run, f"run {run.id} has ended")
+    return cancel_children(run, ended_reason(run.id))
+
+
+def ended_reason(run_id: UUID) -> str:
+    """Why a child was cancelled whose parent has ended."""
+    return f"run {run_id} has ended"
 
 
 def cancel_locked(run: Run, reason: str) -> list[UUID]:

@@ -13,7 +13,7 @@ from django.db import transaction
 from django.db.models import Max, Min, Q, QuerySet, Sum
 
 from ravi_django.kernel import ConflictError, InvalidInputError
-from ravi_django.models import InboxMessage, JournalEntry, Phase, Run, Session, Status, Turn, uuid7
+from ravi_django.models import TERMINAL, InboxMessage, JournalEntry, Phase, Run, Session, Status, Turn, uuid7
 from ravi_django.runtime import clock
 from ravi_django.runtime.entries import Entry, journal_row
 from ravi_django.runtime.store.asking import present
@@ -99,7 +99,7 @@ def _point(source: Run, after_seq: int) -> int:
             f"after_seq {after_seq} is in an earlier generation of the run; the present one begins with entry {start}",
             field="after_seq",
         )
-    rows = rows.filter(seq__lte=after_seq)
+    rows = rows.filter(seq__lte=min(after_seq, _before_live_children(source)))
     retried = {
         seq: set(result["supersedes"])
         for seq, result in rows.filter(kind="run.retried").values_list("seq", "result")
@@ -107,6 +107,17 @@ def _point(source: Run, after_seq: int) -> int:
     }
     taken = rows.order_by("seq").values_list("seq", "path", "phase", "kind")
     return _last_clean(taken.iterator(chunk_size=1000), retried, before=start - 1)
+
+
+def _before_live_children(source: Run) -> int:
+    """A child that has not ended is the source's: what came before it was made can be shared."""
+    live = {
+        str(child)
+        for child in Run.objects.filter(parent_id=source.id).exclude(status__in=TERMINAL).values_list("id", flat=True)
+    }
+    spawned = JournalEntry.objects.filter(run_id=source.id, generation=source.generation, kind="child.spawned")
+    places = [seq for seq, result in spawned.values_list("seq", "result") if (result or {}).get("run") in live]
+    return min(places, default=source.next_seq) - 1
 
 
 def _last_clean(rows: Iterable[tuple[int, str, str, str]], retried: dict[int, set[int]], *, before: int) -> int:

@@ -102,7 +102,10 @@ def block(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn] = (),
     """Set the run aside for an operator, under its lease; returns the seq of the first row written."""
     store_big_values(entries)
     with transaction.atomic():
-        return fence.append_in_transaction(lease, entries, turns, status=Status.BLOCKED, error=error, **RELEASED)
+        first = fence.append_in_transaction(lease, entries, turns, status=Status.BLOCKED, error=error, **RELEASED)
+        # Whoever has asked for its end gets it: the next lease sees that first of all.
+        Run.objects.filter(id=lease.run_id, cancel_requested_at__isnull=False).update(status=Status.PENDING)
+        return first
 
 
 def requeue(

@@ -10,7 +10,7 @@ from django.db import connection, transaction
 from django.db.models import F
 
 from ravi_django.kernel import ConflictError, NotFoundError
-from ravi_django.models import HumanRequest
+from ravi_django.models import HumanRequest, Run
 from ravi_django.runtime import clock
 from ravi_django.runtime.entries import Entry, NewTurn
 from ravi_django.runtime.store import fence
@@ -49,6 +49,7 @@ def answer_request(request_id: UUID | str, answer: dict[str, Any], *, by: Any, v
                 f"request {request.id} can be answered from {request.not_before:%H:%M:%S} UTC on: until then the "
                 "worker that began it may still be at it"
             )
+        Run.objects.select_for_update().filter(id=request.run_id).values_list("id").first()  # runs first
         pending = HumanRequest.objects.filter(
             id=request.id, status=HumanRequest.Status.PENDING, version=request.version if version is None else version
         )

@@ -10,10 +10,11 @@ from django.db import transaction
 from django.db.models import Exists, F, OuterRef
 
 from ravi_django.kernel import IllegalTransitionError
-from ravi_django.models import TERMINAL, HumanRequest, JournalEntry, Phase, Run, Status
+from ravi_django.models import TERMINAL, Ask, HumanRequest, JournalEntry, Phase, Run, Status, uuid7
 from ravi_django.runtime import clock
 from ravi_django.runtime.entries import Entry, journal_row
 from ravi_django.runtime.store.asking import present
+from ravi_django.runtime.store.endings import ended_reason
 from ravi_django.runtime.store.prune import is_pruned
 from ravi_django.runtime.store.queue import active_root, lock_session
 from ravi_django.runtime.store.touching import RELEASED, lock
@@ -43,7 +44,9 @@ def retry(run_id: UUID | str) -> Run:
             lock_session(run)
         others = run.parent_id is None and active_root(run).exclude(id=run.id).exists()
         epoch = run.lease_epoch + 1
-        entry = Entry("run.retried", f"@retried.{epoch}", result={"supersedes": _superseded(run)})
+        entry = Entry(
+            "run.retried", f"@retried.{epoch}", result={"supersedes": sorted({*_superseded(run), *_lost_children(run)})}
+        )
         Run.objects.filter(id=run.id).update(
             status=Status.QUEUED if others else Status.PENDING,
             started_at=clock.now() if _spent(run, now) else F("started_at"),
@@ -118,7 +121,40 @@ def _reopen_requests(run: Run) -> None:
         status=HumanRequest.Status.CANCELLED,
         answer__isnull=True,
     )
-    closed.update(status=HumanRequest.Status.PENDING, version=F("version") + 1)
+    closed.update(status=HumanRequest.Status.PENDING, answered_at=None, version=F("version") + 1)
+    decided = HumanRequest.objects.filter(
+        ~Exists(done), run_id=run.id, generation=run.generation, answer__outcome="fail"
+    )
+    for request in decided:  # the answer stays as it was given; the question is asked again
+        again = HumanRequest.objects.filter(
+            run_id=run.id, generation=run.generation, path=request.path, attempt=request.attempt, id__gt=request.id
+        )
+        if not again.exists():
+            _ask_again(request)
+
+
+def _ask_again(request: HumanRequest) -> None:
+    request.pk, request.status, request.version = uuid7(), HumanRequest.Status.PENDING, 1
+    request.answer = request.answered_by = request.answered_at = None
+    request.created_at = present()
+    request.save(force_insert=True)
+
+
+def _lost_children(run: Run) -> list[int]:
+    """Children that were cancelled because the run had failed: they are spawned anew, and asked anew. Returns the rows
+    to set aside."""
+    lost = Run.objects.filter(parent_id=run.id, status=Status.CANCELLED, cancel_reason=ended_reason(run.id))
+    children = list(lost.values_list("id", flat=True))
+    if not children:
+        return []
+    Ask.objects.filter(asker_id=run.id, generation=run.generation, target_id__in=children).delete()
+    ids = {str(child) for child in children}
+    rows = JournalEntry.objects.filter(run_id=run.id, generation=run.generation, kind__in=["child.spawned", "ask"])
+    return [
+        seq
+        for seq, request, result in rows.values_list("seq", "request", "result")
+        if {(result or {}).get("run"), (request or {}).get("run")} & ids
+    ]
 
 
 def _superseded(run: Run) -> list[int]:

@@ -259,7 +259,7 @@ WAITING = [
     Mutant(
         "end: no child outlives its parent",
         STORE + "endings.py",
-        """    return cancel_children(run, f"run {run.id} has ended")""",
+        """    return cancel_children(run, ended_reason(run.id))""",
         "    return []",
         (UNIT + "test_asks.py",),
     ),

@@ -1,0 +1,513 @@
+"""Waiting at its edges: what a careful reader found could go wrong, and does not."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from datetime import timedelta
+
+import pytest
+from django.db import connections
+
+from ravi_django import register, signal, tool
+from ravi_django.conf import conf
+from ravi_django.kernel import AgentId, ChatMessage, ChatPayload, Message, NotFoundError, RunHandle
+from ravi_django.models import Agent, Ask, HumanRequest, InboxMessage, Run, Session, Status, uuid7
+from ravi_django.runtime import human, store
+from ravi_django.runtime.fork import fork
+from ravi_django.runtime.history import DjangoHistoryProvider
+from ravi_django.runtime.retry import retry
+from ravi_django.runtime.store import asking
+from ravi_django.testing import ScriptedModel, journal_of, run_until_idle
+from tests.support.runs import CodeAgent, asked, code, drive, in_background, make_run, message
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+CHILD = AgentId("test", "child")
+
+
+def child(function):
+    register(CodeAgent(function, key="child"))
+
+
+def refreshed(run):
+    run.refresh_from_db()
+    return run
+
+
+async def stay(ctx, inbox):
+    return await ctx.sleep_until_signal("go")
+
+
+def the_child(run):
+    return Run.objects.filter(parent_id=run.id).latest("id")
+
+
+def test_a_run_that_somebody_owns_spawns_children_of_the_same_owner(django_user_model):
+    async def answer(ctx, inbox):
+        return "ok"
+
+    async def story(ctx, inbox):
+        return (await ctx.ask(CHILD, "x")).result
+
+    child(answer)
+    code(story)
+    ann = django_user_model.objects.create_user("ann")
+    run = make_run(session=store.create_session(Session(owner=ann)), owner=ann)
+
+    run_until_idle()
+
+    assert refreshed(run).output == "ok"
+    assert (the_child(run).owner, the_child(run).session.owner) == (ann, ann)
+
+
+def test_a_join_of_a_live_root_run_is_told_of_its_end():
+    target = make_run("test/child")
+
+    async def story(ctx, inbox):
+        return (await ctx.join(RunHandle(str(target.id), CHILD))).result
+
+    async def answer(ctx, inbox):
+        return "done"
+
+    child(answer)
+    code(story)
+    run = drive(make_run())
+    assert run.status == Status.SUSPENDED
+
+    drive(target)
+    run = drive(run)
+
+    assert run.output == "done"
+
+
+def test_a_child_whose_spawn_was_cancelled_over_its_commit_does_not_outlive_the_parent():
+    async def story(ctx, inbox):
+        task = asyncio.create_task(ctx.spawn(CHILD, "x"))
+        await committing.wait()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        raise ValueError("and on")
+
+    committing = asyncio.Event()
+
+    def setup(engine):
+        see_through = engine.database.see_through
+
+        async def watched(function, *args, **kwargs):
+            engine.loop.call_soon(committing.set)
+            return await see_through(function, *args, **kwargs)
+
+        engine.database.see_through = watched
+
+    child(stay)
+    code(story)
+
+    run = drive(make_run(), setup=setup)
+
+    assert run.status == Status.FAILED
+    assert the_child(run).status == Status.CANCELLED
+
+
+def test_a_mismatch_in_a_background_task_blocks_a_run_whose_main_task_waits_for_it(step):
+    def story(before):
+        async def code_of(ctx, inbox):
+            done = asyncio.Event()
+
+            async def background():
+                await before(ctx)
+                await ctx.tool("step", name="a")
+                done.set()
+
+            task = asyncio.create_task(background())
+            await done.wait()
+            await task
+            await ctx.sleep_until_signal("go")
+
+        return code_of
+
+    async def now(ctx):
+        ctx.now()
+
+    async def log(ctx):
+        await ctx.log("changed")
+
+    code(story(now), tools=[step])
+    run = drive(make_run())
+    code(story(log), tools=[step])
+    signal(run.id, "go")
+
+    run = drive(run)
+
+    assert (run.status, run.error["type"]) == (Status.BLOCKED, "DeterminismError")
+
+
+def test_a_run_that_waits_already_keeps_to_the_old_branch_before_its_wait(clock):
+    async def old(ctx, inbox):
+        await ctx.sleep_until(timedelta(seconds=10))
+        return "old"
+
+    async def new(ctx, inbox):
+        if ctx.patched("ask first"):
+            await ctx.ask(CHILD, "may I?")
+        await ctx.sleep_until(timedelta(seconds=10))
+        return "old"
+
+    child(stay)
+    code(old)
+    run = drive(make_run())
+    code(new)
+    clock.advance(11)
+
+    run = drive(run)
+
+    assert (run.status, run.output) == (Status.COMPLETED, "old")
+
+
+def test_a_message_for_a_run_that_ends_at_that_moment_starts_another(monkeypatch):
+    session = store.create_session(Session())
+    old = make_run("test/child", session=session)
+    lock = asking.lock
+
+    def late(run_ids):
+        if old.id in run_ids and refreshed(old).status == Status.PENDING:
+            in_background(store.request_cancel, old.id, "just now").result(20)
+        lock(run_ids)
+
+    async def story(ctx, inbox):
+        await ctx.send(CHILD, "hello")
+
+    child(stay)
+    code(story)
+    monkeypatch.setattr(asking, "lock", late)
+
+    drive(make_run(session=session))
+
+    (delivered,) = InboxMessage.objects.filter(body__payload__message__content__0__text="hello")
+    assert delivered.run_id != old.id
+    assert Run.objects.get(id=delivered.run_id).status == Status.PENDING
+
+
+def test_an_ask_that_people_hold_up_does_not_spin(clock):
+    async def story(ctx, inbox):
+        return (await ctx.ask(CHILD, "x", timeout=60)).kind
+
+    child(stay)
+    code(story)
+    run = drive(make_run())
+    request = HumanRequest.objects.create(
+        run=the_child(run), path="1", kind="uncertain", created_at=clock.now + timedelta(seconds=59.98)
+    )
+    clock.advance(60)
+
+    run = drive(run)
+
+    assert (run.status, run.wake_at) == (Status.SUSPENDED, clock.now + timedelta(seconds=conf.SWEEP_S))
+    HumanRequest.objects.filter(id=request.id).update(status="cancelled", answered_at=clock.now)
+    clock.advance(3600)
+    assert drive(run).output == "timed_out"
+
+
+def test_a_read_of_the_history_is_no_idleness(step):
+    async def story(ctx, inbox):
+        async def work():
+            await DjangoHistoryProvider().get(ctx.agent_id, ctx.session_id)
+            return (await ctx.tool("step", name="done")).text
+
+        stop = asyncio.create_task(ctx.sleep_until_signal("stop"))
+        done, _ = await asyncio.wait([stop, asyncio.create_task(work())], return_when=asyncio.FIRST_COMPLETED)
+        stop.cancel()
+        return [task.result() for task in done]
+
+    code(story, tools=[step])
+
+    run = drive(make_run(session=store.create_session(Session(agent="test/code", next_position=3))))
+
+    assert run.output == '["done"]'
+
+
+def test_a_big_reply_that_came_before_the_ask_is_whole():
+    async def answer(ctx, inbox):
+        await ctx.reply(inbox[0], "A" * 100_000)
+        await ctx.sleep_until_signal("go")
+
+    async def story(ctx, inbox):
+        boot = Message(target=CHILD, payload=ChatPayload(message=ChatMessage.of("user", "q")))
+        handle = await ctx.spawn(CHILD, boot)
+        await ctx.sleep_until_signal("go")
+        return len((await ctx.ask(handle, boot)).result)
+
+    child(answer)
+    code(story)
+    run = drive(make_run())
+    drive(the_child(run))
+    signal(run.id, "go")
+
+    assert drive(run).output == "100000"
+
+
+def test_a_cycle_is_seen_through_a_run_that_has_just_been_woken():
+    async def first(ctx, inbox):
+        return (await ctx.ask(RunHandle(str(second.id), CHILD), "q")).kind
+
+    async def back(ctx, inbox):
+        await ctx.sleep_until_signal("go")
+        found.append((await ctx.ask(RunHandle(str(run.id), AgentId("test", "code")), "r")).result)
+
+    found = []
+    code(first)
+    child(back)
+    second = drive(make_run("test/child"))
+    run = drive(make_run())
+    signal(run.id, "noise")
+    assert refreshed(run).status == Status.PENDING
+    signal(second.id, "go")
+
+    drive(second)
+
+    assert found[0]["type"] == "Cycle"
+
+
+def test_an_undecided_effect_is_decided_before_a_new_generation_begins(clock):
+    @tool(effect="at_most_once")
+    async def pay() -> str:
+        """Pay."""
+        raise ValueError("who knows")
+
+    async def story(ctx, inbox):
+        if ctx.effects.lease.run.generation:
+            return "second"
+        task = asyncio.create_task(ctx.tool("pay"))
+        await ctx.sleep_until_signal("go")
+        await ctx.continue_as_new("again")
+        await task
+
+    code(story, tools=[pay])
+    run = drive(make_run())
+    signal(run.id, "go")
+    run_until_idle()
+    run = refreshed(run)
+    assert (run.generation, run.status) == (0, Status.SUSPENDED)
+
+    human.resolve(HumanRequest.objects.get(run=run, status="pending").id, "happened", result="paid")
+    run_until_idle()
+
+    assert (refreshed(run).generation, run.output) == (1, "second")
+
+
+def test_a_reply_to_the_former_generation_is_a_message_to_the_present_one():
+    async def answer(ctx, inbox):
+        await ctx.sleep_until_signal("go")
+        await ctx.reply(inbox[0], {"late": True})
+        await ctx.sleep_until_signal("never")
+
+    async def story(ctx, inbox):
+        if not ctx.effects.lease.run.generation:
+            task = asyncio.create_task(ctx.ask(CHILD, "q"))
+            await ctx.sleep_until_signal("go")
+            await ctx.continue_as_new("again")
+            await task
+        seen.append([getattr(one.payload, "data", None) for one in inbox])
+        await ctx.sleep_until_signal("done")
+
+    seen = []
+    child(answer)
+    code(story)
+    run = drive(make_run())
+    run_until_idle()
+    signal(run.id, "go")
+    run_until_idle()
+    signal(the_child(run).id, "go")
+    run_until_idle()
+    signal(run.id, "done")
+    run_until_idle()
+    signal(run.id, "done")
+    run_until_idle()
+
+    assert refreshed(run).status == Status.COMPLETED
+    assert seen[-1] == [{"late": True}]
+    assert Ask.objects.get().outcome == "replied"
+
+
+def test_a_budget_that_parallel_calls_have_overrun_fails_no_replay():
+    async def story(ctx, inbox):
+        said = [ctx.llm([ChatMessage.of("user", text)]) for text in "ab"]
+        await asyncio.gather(*said)
+        await ctx.sleep_until_signal("go")
+        return "fine"
+
+    code(story, model=ScriptedModel("yes", loop=True))
+    run = drive(make_run(budget={"max_turns": 1}))
+    signal(run.id, "go")
+
+    assert drive(run).output == "fine"
+
+
+def test_what_the_code_was_told_is_told_it_again(clock):
+    ghost = uuid7()
+
+    async def story(ctx, inbox):
+        try:
+            await ctx.send(RunHandle(str(ghost), CHILD), "hello")
+            got = "sent"
+        except NotFoundError:
+            got = "nobody there"
+        await ctx.sleep_until_signal("go")
+        return got
+
+    child(stay)
+    code(story)
+    run = drive(make_run())
+    session = store.create_session(Session(agent="test/child"))
+    store.create_run(Run(id=ghost, agent="test/child", session=session), message("hi", "test/child"))
+    signal(run.id, "go")
+
+    assert drive(run).output == "nobody there"
+    assert InboxMessage.objects.filter(run_id=ghost).count() == 1
+
+
+def test_an_agent_that_is_switched_off_gets_no_child():
+    async def story(ctx, inbox):
+        await ctx.spawn(CHILD, "x")
+
+    child(stay)
+    Agent.objects.update_or_create(address="test/child", defaults={"enabled": False})
+    code(story)
+
+    run = drive(make_run())
+
+    assert (run.status, run.error["type"]) == (Status.FAILED, "AgentNotFoundError")
+    assert not Run.objects.filter(parent_id=run.id).exists()
+
+
+def test_a_tree_has_no_more_runs_than_its_budget_says():
+    async def story(ctx, inbox):
+        for _ in range(3):
+            await ctx.spawn(CHILD, "x")
+
+    child(stay)
+    code(story)
+
+    run = drive(make_run(budget={"max_agents": 2}))
+
+    assert (run.status, run.error["type"]) == (Status.FAILED, "SpawnDeniedError")
+    assert Run.objects.filter(parent_id=run.id).count() == 1
+
+
+# -------------------------------------------------------------------------------------- retry, fork, cancel
+
+
+def test_a_retry_after_a_persons_no_asks_again(clock):
+    @tool(effect="at_most_once")
+    async def pay() -> str:
+        """Pay."""
+        raise ValueError("who knows")
+
+    async def story(ctx, inbox):
+        return (await ctx.tool("pay")).text
+
+    code(story, tools=[pay])
+    run = drive(make_run())
+    first = asked(run)
+    human.resolve(first.id, "fail")
+    run = drive(run)
+    assert run.status == Status.FAILED
+
+    retry(run.id)
+    run = drive(run)
+
+    again = HumanRequest.objects.get(run=run, status="pending")
+    assert (run.status, again.id == first.id) == (Status.SUSPENDED, False)
+    human.resolve(again.id, "happened", result="paid")
+    assert drive(run).output == "paid"
+    first.refresh_from_db()
+    assert first.answer["outcome"] == "fail"
+
+
+def test_a_retried_run_spawns_the_children_anew_that_its_failure_took_along():
+    broken = [True]
+
+    async def story(ctx, inbox):
+        handle = await ctx.spawn(CHILD, "job")
+        await ctx.sleep_until_signal("on")
+        if broken:
+            raise ValueError("boom")
+        return (await ctx.join(handle)).result
+
+    child(stay)
+    code(story)
+    run = drive(make_run())
+    signal(run.id, "on")
+    run = drive(run)
+    lost = the_child(run)
+    assert (run.status, lost.status) == (Status.FAILED, Status.CANCELLED)
+    broken.clear()
+
+    retry(run.id)
+    run_until_idle()
+    assert the_child(run).id != lost.id
+    signal(the_child(run).id, "go", "at last")
+    run_until_idle()
+
+    assert refreshed(run).output == "at last"
+
+
+def test_a_fork_has_no_part_in_the_sources_live_children():
+    async def story(ctx, inbox):
+        handle = await ctx.spawn(CHILD, "job")
+        await ctx.sleep_until_signal("on")
+        await ctx.send(handle, "more")
+
+    child(stay)
+    code(story)
+    run = drive(make_run())
+    (spawned,) = [row.seq for row in journal_of(run) if row.kind == "child.spawned"]
+
+    new = fork(run.id, spawned)
+
+    assert new.fork_seq == spawned - 1
+    drive(new)
+    assert Run.objects.filter(parent_id=new.id).count() == 1
+
+
+def test_a_cancelled_run_says_why(clock):
+    async def story(ctx, inbox):
+        began.set()
+        await asyncio.Event().wait()
+
+    began = threading.Event()
+    code(story)
+    run = make_run()
+
+    def setup(engine):
+        def ask_for_it():
+            began.wait(10)
+            store.request_cancel(run.id, "deadline passed")
+            engine.heartbeat.beat()
+            connections.close_all()
+
+        threading.Thread(target=ask_for_it, daemon=True).start()
+
+    run = drive(run, setup=setup)
+
+    assert (run.status, run.error) == (Status.CANCELLED, {"type": "Cancelled", "message": "deadline passed"})
+
+
+def test_a_run_that_is_to_be_cancelled_is_not_left_blocked(step):
+    async def first(ctx, inbox):
+        await ctx.tool("step", name="a")
+        await ctx.sleep_until_signal("go")
+
+    async def second(ctx, inbox):
+        await asyncio.to_thread(lambda: in_background(store.request_cancel, run.id, "stop it").result(20))
+        await ctx.tool("step", name="b")
+
+    code(first, tools=[step])
+    run = drive(make_run())
+    code(second, tools=[step])
+    signal(run.id, "go")
+
+    run = drive(run)
+    run_until_idle()
+
+    assert (refreshed(run).status, run.error["message"]) == (Status.CANCELLED, "stop it")
