@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, ParamSpec, TypeVar
 
-from django.db import InterfaceError, OperationalError, connections
+from django.db import InterfaceError, InternalError, OperationalError, connections
 
 from ravi_django.conf import conf
 from ravi_django.runtime.wire import Wire
@@ -198,7 +198,7 @@ def with_retry(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T
     while True:
         try:
             return function(*args, **kwargs)
-        except (OperationalError, InterfaceError) as error:
+        except (OperationalError, InterfaceError, InternalError) as error:
             broken = _drop_broken_connections()
             if time.monotonic() + pause > give_up or not (broken or _is_disconnect(error) or _is_lock_timeout(error)):
                 raise
@@ -221,7 +221,7 @@ def _drop_broken_connections() -> bool:
 def _is_disconnect(error: Exception) -> bool:
     """The server is gone or going. By the connection alone this cannot be told: leaving `atomic` opens a new one."""
     state = getattr(error.__cause__, "sqlstate", "")  # None: never got as far as the server
-    return state is None or state.startswith(("08", "57P"))
+    return state is None or state.startswith(("08", "57P", "25P03"))
 
 
 def _is_lock_timeout(error: Exception) -> bool:
@@ -242,4 +242,6 @@ def limit_new_connection(sender: Any, connection: Any, **kwargs: Any) -> None:
     if connection.vendor == "postgresql" and getattr(_local, "limited", False):
         millis = int(conf.HEARTBEAT_S * 900)
         with connection.cursor() as cursor:
-            cursor.execute(f"SET lock_timeout = {millis}; SET statement_timeout = {millis}")
+            # And one that falls asleep in a transaction must not keep its runs locked for those who take them over.
+            names = ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout")
+            cursor.execute("; ".join(f"SET {name} = {millis}" for name in names))

@@ -56,6 +56,7 @@ class Campaign:
         self.random = Random(seed)
         self.author = Author(self.random, TOOLS)
         self.trouble = Trouble(lab, self.random, every_s=TROUBLE_EVERY_S)
+        lab.meanwhile = self.trouble.thaw
         self.submitted: list[str] = []
         self.live: set[str] = set()  # runs that have not ended, children too
         self._signalled: dict[str, set[int]] = {}  # by run, the numbers of the waits that were told to go on

@@ -75,6 +75,7 @@ class Lab:
     """`tend` replaces what has ended; everything here that waits calls it."""
 
     def __init__(self, folder: Path, *, workers: int, max_runs: int, slowest_s: float = 0.0) -> None:
+        self.meanwhile: Callable[[], None] = lambda: None  # done while the client is at something
         self.folder = folder
         self.wanted = 0  # workers; none before there are tables
         self.stories: dict[str, Story] = {}  # by run
@@ -234,7 +235,11 @@ class Lab:
         except BrokenPipeError:
             line = ""
         else:
-            readable, _, _ = select.select([back], [], [], 60)
+            readable, give_up = False, time.monotonic() + 60
+            while not readable and time.monotonic() < give_up:
+                readable = bool(select.select([back], [], [], POLL_S)[0])
+                self.tend()  # who is asleep may hold what is waited for
+                self.meanwhile()
             line = back.readline() if readable else ""
         if not line:
             self.until(lambda: not process.running, 5)

@@ -38,16 +38,21 @@ class Trouble:
         self._frozen: list[tuple[float, Process]] = []  # until when
 
     def stir(self) -> None:
+        self.thaw()
         now = time.monotonic()
-        for until, worker in list(self._frozen):
-            if now >= until:
-                self._frozen.remove((until, worker))
-                self.lab.signal(worker, SIGCONT)
         if now >= self._next:
             kind = self._random.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
             self.made[kind] += 1
             getattr(self, kind)()
             self._next = time.monotonic() + self._random.expovariate(1 / self._every_s)
+
+    def thaw(self) -> None:
+        """Let those go on who have slept long enough."""
+        now = time.monotonic()
+        for until, worker in list(self._frozen):
+            if now >= until:
+                self._frozen.remove((until, worker))
+                self.lab.signal(worker, SIGCONT)
 
     def calm(self) -> None:
         for _, worker in self._frozen:

@@ -224,7 +224,7 @@ WAITING = [
     Mutant(
         "spawn: no more than the tree has room for",
         STORE + "asking.py",
-        "    if live >= conf.MAX_AGENTS:",
+        "    if live >= limit:",
         "    if False:",
         (UNIT + "test_asks.py",),
     ),

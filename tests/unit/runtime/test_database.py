@@ -6,13 +6,13 @@ import asyncio
 import threading
 
 import pytest
-from django.db import InterfaceError, OperationalError, connection, connections, transaction
+from django.db import DatabaseError, InterfaceError, OperationalError, connection, connections, transaction
 
 from ravi_django.conf import conf
 from ravi_django.models import Run
 from ravi_django.runtime import database
 from ravi_django.runtime.database import DatabaseThreads, with_retry
-from tests.support.runs import in_background, make_run, on_postgresql
+from tests.support.runs import in_background, make_run, on_postgresql, until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -192,6 +192,42 @@ def test_its_connections_wait_for_locks_less_long_than_a_heartbeat():
         < (conf.HEARTBEAT_S * 1000)
     )
     assert limits() == ("0", "0")
+
+
+@on_postgresql
+def test_a_thread_that_falls_asleep_in_a_transaction_does_not_keep_its_rows(settings):
+    settings.RAVI = {**settings.RAVI, "HEARTBEAT_S": 0.3}
+    run = make_run()
+    awake = threading.Event()
+
+    def asleep():
+        try:
+            with transaction.atomic():
+                Run.objects.select_for_update().get(id=run.id)
+                awake.wait(20)
+                Run.objects.filter(id=run.id).update(crashes=7)
+        except DatabaseError:
+            return "too late"
+
+    async def story(threads):
+        sleeping = asyncio.ensure_future(threads.call(asleep))
+        try:
+            await asyncio.to_thread(lambda: in_background(locked, run.id).result(15))
+        finally:
+            awake.set()
+        return await sleeping
+
+    assert on_threads(story) == "too late"
+    assert Run.objects.get(id=run.id).crashes == 0
+
+
+def locked(run_id):
+    def try_it():
+        with transaction.atomic():
+            return bool(Run.objects.select_for_update(skip_locked=True).filter(id=run_id).first())
+
+    until(lambda: not try_it())  # first the sleeper has it
+    until(try_it)
 
 
 @on_postgresql

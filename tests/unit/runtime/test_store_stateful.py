@@ -205,7 +205,8 @@ class StoreMachine(RuleBasedStateMachine):
 
         unread = model.messages > read and status == Status.COMPLETED
         if (answer := self._write(lease, kinds, write, refusal=store.Unseen if unread else None)) is not None:
-            model.released(status)
+            # Whoever has asked for its end gets it, a mismatch or not.
+            model.released(Status.PENDING if status == Status.BLOCKED and model.cancel else status)
             assert status == Status.BLOCKED or answer[1] == self.model.promoted(model)
 
     @precondition(lambda self: self.standing())
