@@ -122,6 +122,8 @@ def send_signal(run_id: UUID | str, name: str, payload: Any, key: str = "") -> S
         status = Run.objects.filter(id=run_id).values_list("status", flat=True).first()
         if status is None:
             raise NotFoundError(f"there is no run {run_id}")
+        if key and Signal.objects.filter(run_id=run_id, key=key).exists():
+            return Sent(new=False, woke=True)  # whatever has become of the run since
         if status in TERMINAL:
             raise IllegalTransitionError(f"run {run_id} is {status} already; nobody would read the signal")
         row = Signal(run_id=run_id, name=name, payload=payload, key=key, woke=not inside)

@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 
 from ravi_django import signal
+from ravi_django.kernel import IllegalTransitionError
 from ravi_django.models import Run, Signal, Status
 from ravi_django.runtime import store
 from ravi_django.testing import journal_of
@@ -176,6 +177,20 @@ def test_a_signal_with_a_key_is_sent_once():
     assert [signal(run.id, "go", n, key="order-7") for n in range(2)] == [True, False]
 
     assert Signal.objects.get().payload == 0
+
+
+def test_a_repeated_signal_is_no_error_when_the_run_has_ended():
+    async def story(ctx, inbox):
+        return await ctx.sleep_until_signal("go")
+
+    code(story)
+    run = make_run()
+    signal(run.id, "go", 1, key="order-7")
+    drive(run)
+
+    assert signal(run.id, "go", 1, key="order-7") is False
+    with pytest.raises(IllegalTransitionError):
+        signal(run.id, "go", 1, key="order-8")
 
 
 def test_a_race_that_was_won_once_is_won_the_same_way_after_the_loser_has_come_too(clock, step):
