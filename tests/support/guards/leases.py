@@ -184,14 +184,14 @@ WAITING = [
         STORE + "waiting.py",
         "AND consumed_at IS NULL RETURNING id",
         "RETURNING id",
-        (_STATEFUL,),
+        (UNIT + "test_wake_up.py",),
     ),
     Mutant(
         "finish: not with a message unseen",
         STORE + "journal.py",
         "if status == Status.COMPLETED and _unseen(run, inbox_upto):",
         "if False:",
-        (UNIT + "test_asks.py", _STATEFUL),
+        (UNIT + "test_wake_up.py", _STATEFUL),
     ),
     Mutant(
         "cancel: what has ended stays as it is",

@@ -211,6 +211,7 @@ def test_a_race_that_was_won_once_is_won_the_same_way_after_the_loser_has_come_t
     run = take_over(clock, run)
 
     assert (run.status, run.output) == (Status.COMPLETED, '["b"]')
+    assert Signal.objects.get(name="a").consumed_at is None  # the loser has read nothing
 
 
 def test_a_suspended_run_keeps_no_lease_and_leaves_no_active_run(step):

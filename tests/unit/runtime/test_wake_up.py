@@ -9,11 +9,12 @@ import pytest
 from django.db import connection, transaction
 
 from ravi_django import signal
+from ravi_django.kernel import LeaseLostError
 from ravi_django.models import Run, Signal, Status
 from ravi_django.runtime import store, sweeper
 from ravi_django.runtime.engine import Engine
 from ravi_django.runtime.entries import Entry
-from ravi_django.testing import run_until_idle
+from ravi_django.testing import journal_of, run_until_idle
 from tests.support.runs import (
     auntil,
     code,
@@ -21,6 +22,7 @@ from tests.support.runs import (
     in_background,
     leased,
     make_run,
+    message,
     on_postgresql,
     somebody_waits_for_a_lock,
     until,
@@ -236,3 +238,27 @@ def test_a_look_at_the_facts_after_the_decision_to_suspend_does_not_hide_the_sig
     asyncio.run(scenario(run))
 
     assert status_of(run.id) == Status.PENDING
+
+
+def test_a_signal_is_consumed_once():
+    lease = leased()
+    store.send_signal(lease.run_id, "go", 1)
+    signal_id = Signal.objects.get().id
+    store.consume_signal(lease, [Entry("signal", "1", "go")], signal_id=signal_id)
+
+    with pytest.raises(LeaseLostError):
+        store.consume_signal(lease, [Entry("signal", "2", "go")], signal_id=signal_id)
+
+    assert [entry.path for entry in journal_of(lease.run_id)] == ["1"]
+
+
+def test_a_run_does_not_complete_over_a_message_that_came_while_it_was_driven():
+    lease, other = leased(), leased()
+    upto = lease.run.inbox.latest("id").id
+    store.deliver(other, [Entry("msg.sent", "1")], target_id=lease.run_id, message=message("more"))
+
+    with pytest.raises(store.Unseen):
+        store.finish(lease, Status.COMPLETED, [Entry("run.completed", "@completed.1")], inbox_upto=upto)
+
+    assert status_of(lease.run_id) == Status.RUNNING
+    assert not journal_of(lease.run_id)
