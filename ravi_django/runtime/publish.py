@@ -66,7 +66,8 @@ class Publisher:
         with self._lock:
             tree = self._trees.setdefault(str(run.tree_id), _Tree(root.event_mark, fresh))
             tree.mark = max(tree.mark, root.event_mark)
-            tree.fresh = tree.fresh and fresh
+            # What waits here since an earlier lease is the tree's first: the end of that lease came before the flush.
+            tree.fresh = tree.fresh and (fresh or bool(tree.waiting))
             if len(self._trees) > MAX_TREES:  # those that ended elsewhere
                 self._trees = {key: kept for key, kept in self._trees.items() if kept.waiting or kept is tree}
 

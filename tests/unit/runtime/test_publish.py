@@ -180,6 +180,23 @@ def test_the_gaps_snapshot_has_the_durable_frames_so_far(publisher, valkey_url):
     assert [frame["step"] for frame in gap["snapshot"]["frames"]] == ["started", "tool_result"]
 
 
+def test_a_lease_that_ends_before_the_first_flush_leaves_no_gap(publisher, monkeypatch):
+    monkeypatch.setattr(publisher, "flush", lambda: None)  # not yet
+    lease = leased()
+    publisher.open(lease.run)
+    publisher.emit(delta(Source.of(lease.run), "text.delta", "a", call="1", attempt="1"))
+    store.requeue(lease)
+    again = leased(lease.run)
+    publisher.open(again.run)
+    publisher.emit(delta(Source.of(again.run), "text.delta", "b", call="2", attempt="2"))
+    monkeypatch.undo()
+
+    publisher.flush()
+
+    assert types_of(lease.run) == ["text.delta", "text.delta"]
+    assert numbers_of(lease.run) == [1, 2]
+
+
 def test_a_reached_mark_is_raised_on_the_row_and_leaves_no_gap(publisher, monkeypatch):
     monkeypatch.setattr(publish, "RESERVE", 5)
     run = make_run()
