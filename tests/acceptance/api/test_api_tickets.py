@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import threading
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 from django.utils import timezone
 from rest_framework.test import APIClient
 
 from ravi_django.models import Ticket
 from ravi_django.runtime import tickets
 from tests.acceptance.api.api_support import error_of
+from tests.support.runs import in_background, on_postgresql, until
 
 pytestmark = pytest.mark.django_db
 
@@ -83,20 +83,18 @@ def test_an_inactive_users_ticket_is_nobodys(user: Any) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_of_many_that_take_it_at_once_one_gets_it(user: Any) -> None:
+@on_postgresql
+def test_of_two_that_take_it_at_once_one_gets_it(user: Any) -> None:
     ticket, _ = tickets.issue(user)
-    gate = threading.Barrier(8)
-    taken: list[Any] = []
+    with transaction.atomic():  # both have read the row before either may delete it
+        Ticket.objects.select_for_update().get()
+        taking = [in_background(tickets.take, ticket) for _ in range(2)]
+        until(lambda: waiting_for_locks() == 2)
 
-    def take() -> None:
-        gate.wait()
-        taken.append(tickets.take(ticket))
-        connection.close()
+    assert sorted(future.result(20) is None for future in taking) == [False, True]
 
-    threads = [threading.Thread(target=take) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
 
-    assert [one for one in taken if one is not None] == [user]
+def waiting_for_locks() -> int:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(DISTINCT pid) FROM pg_locks WHERE NOT granted")
+        return int(cursor.fetchone()[0])
