@@ -15,7 +15,9 @@ from django.utils import timezone
 
 from ravi_django.kernel import ModelError, TextBlock, ToolUseBlock
 from ravi_django.models import Agent, JournalEntry, Run, Session, WorkerProcess
+from ravi_django.runtime import store
 from ravi_django.runtime.submit import submit_once
+from tests.support.runs import code, drive, make_run
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -123,6 +125,22 @@ def test_a_blocked_run_shows_the_diff(root) -> None:
     assert "turn1.1" in text and "(entry 4)" in text
     assert "&quot;other&quot;" in html
     assert EVIL not in html
+
+
+def test_a_suspended_run_says_what_it_waits_for_and_shows_it_no_longer_once_it_goes_on(root) -> None:
+    async def story(ctx: Any, inbox: Any) -> Any:
+        return await ctx.sleep_until_signal("parcel")
+
+    code(story)
+    run = drive(make_run())
+
+    assert "parcel" in words(run_page(root, run)).split("Waits for")[1][:80]
+
+    store.send_signal(run.id, "parcel", {"number": 7})
+    run = drive(run)
+    text = words(run_page(root, run))
+    assert "completed" in text
+    assert "parcel" not in text.split("Waits for")[-1][:80]
 
 
 def test_hundreds_of_entries_are_paged(root, driven) -> None:
