@@ -1,6 +1,8 @@
 """Rows and constraints; no behaviour beyond querysets. Run state is written by `runtime/store/` alone."""
 
-from ravi_django.models.agent import Agent
+from ravi_django.models.agent import Agent, AgentVersion
+from ravi_django.models.audit import AuditRecord
+from ravi_django.models.board import BoardTask
 from ravi_django.models.ids import uuid7
 from ravi_django.models.journal import Blob, InboxMessage, JournalEntry, Phase
 from ravi_django.models.run import ACTIVE, TERMINAL, Run, Status
@@ -12,9 +14,12 @@ __all__ = [
     "ACTIVE",
     "TERMINAL",
     "Agent",
+    "AgentVersion",
     "Ask",
     "AskKind",
+    "AuditRecord",
     "Blob",
+    "BoardTask",
     "HumanRequest",
     "InboxMessage",
     "JournalEntry",

@@ -1,4 +1,6 @@
+from django.conf import settings
 from django.db import models
+from django.db.models.functions import Now
 
 from ravi_django.kernel.identity import AgentId
 
@@ -15,6 +17,9 @@ class Agent(models.Model):
     description = models.TextField(blank=True)
     source = models.CharField(max_length=10, choices=Source.choices, default=Source.CODE)
     spec = models.JSONField(default=dict, blank=True)
+    version = models.IntegerField(
+        default=1, db_default=1, help_text="Of a spec edited in the admin: rises with every change"
+    )
     enabled = models.BooleanField(default=True)
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)
@@ -28,3 +33,22 @@ class Agent(models.Model):
     @property
     def agent_id(self) -> AgentId:
         return AgentId.parse(self.address)
+
+
+class AgentVersion(models.Model):
+    """A spec as it once was: what the runs that name the version are driven by. Never changed."""
+
+    agent = models.ForeignKey(Agent, on_delete=models.CASCADE, related_name="versions")
+    number = models.IntegerField()
+    spec = models.JSONField()
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
+    )
+
+    class Meta:
+        ordering = ["agent", "-number"]
+        constraints = [models.UniqueConstraint(fields=["agent", "number"], name="ravi_agent_version_once")]
+
+    def __str__(self) -> str:
+        return f"version {self.number}"

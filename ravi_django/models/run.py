@@ -47,6 +47,10 @@ class Run(Owned):
     error = models.JSONField(null=True, blank=True, help_text="type, message, and a diff when blocked")
     waiting_on = models.JSONField(null=True, blank=True)  # the waits of the last suspension; any one wakes
 
+    agent_version = models.IntegerField(
+        null=True, blank=True, help_text="Of an agent that is a row: the version of its spec that drives this run"
+    )
+
     idempotency_scope = models.CharField(  # noqa: DJ001 - unique among those that have one
         max_length=64, null=True, unique=True, editable=False, help_text="Hash of user, agent and key"
     )

@@ -49,6 +49,9 @@ class Turn(models.Model):
     role = models.CharField(max_length=10)
     content = models.JSONField(help_text="Content blocks")
     name = models.CharField(max_length=100, blank=True, default="")
+    keeps = models.IntegerField(
+        null=True, blank=True, help_text="Of a summary: how many turns right before it it does not stand for"
+    )
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     class Meta:

@@ -1,0 +1,33 @@
+"""The audit log: who did what through which agent, append-only. It outlives the journals that it tells of."""
+
+from django.db import models
+from django.db.models.functions import Now
+
+from ravi_django.models.base import Owned, OwnedQuerySet
+from ravi_django.models.ids import uuid7
+
+
+class AuditRecord(Owned):
+    """One thing that a run did. Written once, whatever crashes: `key` says which thing it was."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    key = models.CharField(max_length=64, unique=True, editable=False, help_text="SHA-256 of run, place and event")
+    event = models.CharField(max_length=40, help_text="run, model or tool")
+    name = models.CharField(max_length=200, blank=True, default="", help_text="Model or tool")
+    agent = models.CharField(max_length=302)
+    run_id = models.UUIDField(help_text="Plain: the record stays when the run is deleted")
+    session_id = models.UUIDField()
+    detail = models.JSONField(default=dict, blank=True)
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    objects = OwnedQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["-id"]
+        indexes = [
+            models.Index(fields=["owner", "-id"], name="ravi_audit_owner"),
+            models.Index(fields=["run_id", "id"], name="ravi_audit_run"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.event} {self.name}"

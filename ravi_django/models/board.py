@@ -1,0 +1,47 @@
+"""The task board of a conversation: what its agents have set themselves to do."""
+
+from django.db import models
+from django.db.models import Q
+from django.db.models.functions import Now
+
+from ravi_django.models.ids import uuid7
+from ravi_django.models.session import Session
+
+
+class BoardTask(models.Model):
+    """A card. It belongs to a session (the thread) and to the agent that wrote it; whose it is says the session."""
+
+    class Status(models.TextChoices):
+        TODO = "todo"
+        DOING = "doing"
+        DONE = "done"
+        BLOCKED = "blocked"
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    session = models.ForeignKey(Session, on_delete=models.CASCADE, related_name="board", db_index=False)
+    agent = models.CharField(max_length=302, help_text="type/key")
+    label = models.CharField(max_length=200, blank=True, default="", help_text="The agent's name, for people")
+    parent_agent = models.CharField(
+        max_length=302, blank=True, default="", help_text="The agent that delegated: the board nests under it"
+    )
+    run = models.ForeignKey(
+        "ravi.Run", null=True, blank=True, on_delete=models.SET_NULL, related_name="+", db_index=False
+    )
+    number = models.IntegerField(help_text="From 1 in the session and agent; what the model calls the task by")
+    title = models.CharField(max_length=500)
+    detail = models.TextField(blank=True, default="")
+    status = models.CharField(max_length=10, choices=Status.choices, default=Status.TODO)
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    updated_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        ordering = ["session", "agent", "number"]
+        constraints = [
+            models.UniqueConstraint(fields=["session", "agent", "number"], name="ravi_board_number"),
+            models.CheckConstraint(
+                condition=Q(status__in=["todo", "doing", "done", "blocked"]), name="ravi_board_status"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.number}. {self.title}"
