@@ -9,21 +9,43 @@ from ravi_django.agents.context import ContextConfig
 from ravi_django.agents.factory import create_assistant_agent
 from ravi_django.agents.function_tool import FunctionTool, tool
 from ravi_django.agents.history import HistoryProvider, InMemoryHistoryProvider
+from ravi_django.agents.hooks import Hooks
+from ravi_django.agents.middleware import MiddlewarePipeline
 from ravi_django.agents.react import ReActAgent
 from ravi_django.agents.toolbox import Toolbox
+from ravi_django.kernel import (
+    AgentContextProtocol,
+    AgentMiddleware,
+    AgentRunContext,
+    ChatContext,
+    ChatMiddleware,
+    FunctionContext,
+    FunctionMiddleware,
+    MiddlewareTermination,
+)
 
 if TYPE_CHECKING:
     from ravi_django.runtime import Runtime
 
 __all__ = [
+    "AgentContextProtocol",
+    "AgentMiddleware",
+    "AgentRunContext",
     "ApprovalGate",
+    "ChatContext",
+    "ChatMiddleware",
     "CompactionPipeline",
     "CompactionStrategy",
     "ContextConfig",
     "ExecutionTracker",
+    "FunctionContext",
+    "FunctionMiddleware",
     "FunctionTool",
     "HistoryProvider",
+    "Hooks",
     "InMemoryHistoryProvider",
+    "MiddlewarePipeline",
+    "MiddlewareTermination",
     "ReActAgent",
     "Runtime",
     "SlidingWindowCompaction",

@@ -4,6 +4,7 @@ Set inside the agent's own run: a value that is set where the run was submitted 
 """
 
 from contextvars import ContextVar
+from typing import Any
 
 _task_agent_id: ContextVar[str | None] = ContextVar("ravi_task_agent_id", default=None)
 _task_agent_label: ContextVar[str | None] = ContextVar("ravi_task_agent_label", default=None)
@@ -12,3 +13,5 @@ _task_parent_agent_id: ContextVar[str | None] = ContextVar("ravi_task_parent_age
 _task_run_id: ContextVar[str | None] = ContextVar("ravi_task_run_id", default=None)
 # How many turns this execution of the run's code has handed to the history; a replay counts anew from 0.
 _task_turns: ContextVar[list[int] | None] = ContextVar("ravi_task_turns", default=None)
+# The RunContext of the run: what a strategy or a middleware makes its journaled calls through.
+_task_ctx: ContextVar[Any] = ContextVar("ravi_task_ctx", default=None)

@@ -7,6 +7,7 @@ KernelError
 ├── InvalidInputError          mend the named field; nothing was written
 │   ├── InputTooLargeError     send less
 │   └── ToolArgumentsError     given back to the model as the tool's result
+├── SecretRefusedError         a key where things are kept and shown: give it to the model's client
 ├── ConflictError              the state forbids it; read the run and decide again
 │   ├── IllegalTransitionError
 │   ├── IdempotencyMismatchError
@@ -15,6 +16,9 @@ KernelError
 │   ├── ModelError             the provider refused; its words are the message
 │   ├── BudgetExhaustedError   raise the budget, or stop
 │   ├── SpawnDeniedError       no room in the tree
+│   ├── GuardrailError         what was said, or asked for, is not let through
+│   ├── ResultInvalidError     the model gave no valid result, however often it was told why
+│   ├── RateLimitedError       the user has had enough for now; submit later
 │   └── ToolRefused            raised by a tool *before* its effect: nothing happened
 ├── TransientError             retry later (`retry_after` seconds, when the other side said so)
 ├── CancellationError          stop: somebody asked for it, or the deadline passed
@@ -82,6 +86,18 @@ class ToolArgumentsError(InvalidInputError):
     """The model's arguments do not fit the tool's schema; the message goes back to the model."""
 
 
+class SecretRefusedError(KernelError):
+    """A key or a password in a place that is kept and shown; `field` names it. No ValueError: pydantic would wrap that
+    and print the value."""
+
+    def __init__(self, field: str) -> None:
+        self.field = field
+        super().__init__(
+            f"{field} is a key or a password, and what is said here is kept and shown; give it to the model: "
+            "LLMFactory(model, api_key), or one of the provider's environment variables"
+        )
+
+
 class ConflictError(KernelError):
     """The present state forbids it."""
 
@@ -121,6 +137,26 @@ class SpawnDeniedError(PermanentError):
     """The tree has no room for another agent."""
 
 
+class GuardrailError(PermanentError):
+    """A guardrail tripped; `guardrail` is its name."""
+
+    def __init__(self, message: str, *, guardrail: str = "") -> None:
+        self.guardrail = guardrail
+        super().__init__(message)
+
+
+class ResultInvalidError(PermanentError):
+    """The model's final answer did not fit the result's schema, in as many tries as it was given."""
+
+
+class RateLimitedError(PermanentError):
+    """More runs than the user may have in that time; `retry_after` in seconds, when it is known."""
+
+    def __init__(self, message: str, *, retry_after: float | None = None) -> None:
+        self.retry_after = retry_after
+        super().__init__(message)
+
+
 class ToolRefused(PermanentError):
     """Raised by a tool before its effect: nothing happened, the model may be told so."""
 
@@ -128,9 +164,18 @@ class ToolRefused(PermanentError):
 class TransientError(KernelError):
     """Rate limit, timeout or outage on the other side: retried with backoff, never journaled as a result."""
 
-    def __init__(self, message: str, *, type: str = "TransientError", retry_after: float | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        type: str = "TransientError",
+        retry_after: float | None = None,
+        status: int | None = None,
+    ) -> None:
         self.type = type
         self.retry_after = retry_after
+        self.status = status  # of HTTP, when there was an answer
+        self.policy: Any = None  # the RetryPolicy that says when to try again; the site's when None
         super().__init__(message)
 
 

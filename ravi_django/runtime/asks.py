@@ -17,6 +17,7 @@ from ravi_django.kernel import (
     ChatPayload,
     ControlPayload,
     DataPayload,
+    HookEvent,
     InvalidInputError,
     KernelError,
     Message,
@@ -72,6 +73,7 @@ async def spawn(ctx: DurableContext, target: AgentId, boot: Message | str | None
     if message is not None:
         ctx.booted[str(child_id)] = message["id"]
         effects.wake([child_id])
+    await ctx.hook(HookEvent.HANDOFF, target=str(agent_id), run=str(child_id))
     return RunHandle(str(child_id), agent_id)
 
 

@@ -12,6 +12,8 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from ravi_django.agents.hooks import Hooks, frozen
+from ravi_django.agents.middleware import MiddlewarePipeline
 from ravi_django.agents.toolbox import Toolbox
 from ravi_django.kernel import (
     Agent,
@@ -20,6 +22,8 @@ from ravi_django.kernel import (
     ChatMessage,
     ChatModel,
     GenerationOptions,
+    HookCall,
+    HookEvent,
     InvalidInputError,
     Message,
     ModelResponse,
@@ -43,6 +47,8 @@ def current_context() -> DurableContext | None:
     return _current.get()
 
 
+# Fired by the agent's own code, which a replay runs again; the others only where something is really done.
+_OF_THE_CODE = (HookEvent.STEP_START, HookEvent.STEP_END, HookEvent.FLOW_START, HookEvent.FLOW_END)
 MAX_NAME = 200  # characters, as the journal's columns
 MAX_PATH = 450
 
@@ -61,6 +67,8 @@ class DurableContext:
         self.meta = meta
         self.toolbox = Toolbox.of(getattr(agent, "tools", None))
         self.model: ChatModel | None = getattr(agent, "model", None)
+        self.middleware = MiddlewarePipeline.of(getattr(agent, "middleware", None))
+        self.hooks = Hooks.of(getattr(agent, "hooks", None))
         self.output: Any = None  # what was replied last
         self.replied = False
         self.message_ids: dict[str, str] = {}  # of messages that a replay makes anew: the id that was sent
@@ -183,6 +191,13 @@ class DurableContext:
         return hashlib.sha256(f"{maker}:{run.generation}:{self._path()}:{what}".encode()).digest()
 
     # ------------------------------------------------------------------------------------------- control
+
+    async def hook(self, event: HookEvent, **data: Any) -> None:
+        """Tell the agent's hooks, unless a replay only passes by here. Never raises."""
+        if not self.hooks.listens_to(event) or (event in _OF_THE_CODE and self.effects.journal.replaying):
+            return
+        with paths.entered(None):  # a hook is no part of the run
+            await self.hooks.fire(HookCall(event, self.run_id, self.session_id, self.agent_id, frozen(data)))
 
     def check(self) -> None:
         self.meta.cancellation.check()

@@ -244,6 +244,8 @@ class Engine:
         if settled.status in TERMINAL and lease.run.parent_id is None:
             self.publisher.emit(frames.stream_done(effects.source, settled.status))
         self._forget(lease)  # whoever is hinted next may claim it again
+        if settled.status in TERMINAL and active.story is not None:
+            await active.story.tell_end(outcome)
         self._hint_after(lease.run_id, outcome, settled)
         if outcome == Outcome(Status.PENDING) and conf.ENGINE == "celery":  # drained: a deploy need not cost a sweep
             await asyncio.to_thread(dispatch.send_many, [lease.run_id])

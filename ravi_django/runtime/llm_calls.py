@@ -15,6 +15,7 @@ from ravi_django.kernel import (
     ChatMessage,
     ChatModel,
     GenerationOptions,
+    HookEvent,
     LeaseLostError,
     ModelError,
     ModelResponse,
@@ -24,7 +25,7 @@ from ravi_django.kernel import (
     TransientError,
 )
 from ravi_django.runtime import bodies as bodies_
-from ravi_django.runtime import frames, paths
+from ravi_django.runtime import frames, interceptors, paths
 from ravi_django.runtime.entries import Entry, Recorded, is_storable, storable
 
 if TYPE_CHECKING:
@@ -49,13 +50,14 @@ async def call(
     async with effects.performing():
         await _keep_bodies(effects, messages, options)
         effects.emit(frames.progress(effects.source, AgentStep.THINKING, {"model": model.name, "call": path}))
+        await ctx.hook(HookEvent.LLM_START, model=model.name, messages=len(messages), path=path)
         begun = time.monotonic()
         entry = Entry(KIND, path, model.name, digests=digests, inbox_upto=effects.inbox_upto)
         entry.request = {"messages": len(messages)}
         failure: ModelError | None = None
         try:
             with paths.entered(None):  # a client's own tasks are no part of the run's numbering: a replay has none
-                response = _storable(await _stream(ctx, model, messages, options, path))
+                response = _storable(await _answered(ctx, model, messages, options, path))
             _fill(entry, response)
         except TransientError as error:
             if not effects.last_attempt:
@@ -72,14 +74,31 @@ async def call(
                 entry.error["status"] = failure.status
         entry.elapsed_s = time.monotonic() - begun
         await effects.record(entry)
+        await ctx.hook(
+            HookEvent.LLM_END, model=model.name, path=path, usage=entry.usage, cost=entry.cost, error=entry.error
+        )
     effects.budget.add(entry.usage.total if entry.usage else 0, entry.cost)
     if failure is not None:
         raise failure
     return response
 
 
-async def _stream(
+async def _answered(
     ctx: DurableContext, model: ChatModel, messages: Sequence[ChatMessage], options: GenerationOptions, path: str
+) -> ModelResponse:
+    if not ctx.middleware.chat:
+        return await _stream(ctx, model, messages, options, path)
+    return await interceptors.around_model(ctx, model, messages, options, path, _stream)
+
+
+async def _stream(
+    ctx: DurableContext,
+    model: ChatModel,
+    messages: Sequence[ChatMessage],
+    options: GenerationOptions,
+    path: str,
+    *,
+    show: bool = True,
 ) -> ModelResponse:
     effects = ctx.effects
     attempt = str(effects.lease.epoch)
@@ -87,14 +106,10 @@ async def _stream(
     try:
         async with asyncio.timeout(conf.MODEL_TIMEOUT_S):
             async for event in model.stream(messages, options, ctx.meta):
-                if isinstance(event, TextDelta):
-                    effects.emit(frames.delta(effects.source, "text.delta", event.text, call=path, attempt=attempt))
-                elif isinstance(event, ReasoningDelta):
-                    effects.emit(
-                        frames.delta(effects.source, "reasoning.delta", event.text, call=path, attempt=attempt)
-                    )
-                else:
+                if isinstance(event, ModelResponse):
                     response = event
+                elif show and isinstance(event, TextDelta | ReasoningDelta):
+                    effects.emit(frames.delta(effects.source, event.type, event.text, call=path, attempt=attempt))
     except TimeoutError:
         raise TransientError(
             f"model {model.name} gave no answer within {conf.MODEL_TIMEOUT_S:g} s", type="Timeout"

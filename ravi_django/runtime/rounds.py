@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from ravi_django.kernel import Agent, Message, RunContext
-from ravi_django.runtime import paths
+from ravi_django.kernel import Agent, Message
+from ravi_django.runtime import interceptors, paths
 from ravi_django.runtime.entries import Entry
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class Rounds:
             batch = self._next()
             prefix = "" if self._number == 1 else f"r{self._number}."
             paths._scope.set(paths.Scope(prefix, on_task=scope.on_task))
-            returned = await agent.run(cast(RunContext, ctx), batch)
+            returned = await interceptors.run_agent(agent, ctx, batch)
             if not self._more():
                 return returned
 

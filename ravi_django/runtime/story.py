@@ -6,8 +6,8 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
-from ravi_django.agents._task import _task_run_id, _task_turns
-from ravi_django.kernel import Agent, AgentId, LeaseLostError, RunMeta, Supervision, SuspendInterrupt
+from ravi_django.agents._task import _task_ctx, _task_run_id, _task_turns
+from ravi_django.kernel import Agent, AgentId, HookEvent, LeaseLostError, RunMeta, Supervision, SuspendInterrupt
 from ravi_django.kernel.supervision import ExecutionBudget, HistoryRetention, Priority
 from ravi_django.runtime import context as contexts
 from ravi_django.runtime import paths, tool_calls
@@ -26,6 +26,7 @@ class Story:
         self.lost = False  # the lease is another worker's
         self._agent, self._rounds = agent, rounds
         self._ctx = contexts.DurableContext(agent, effects, self.meta)
+        self._first = effects.journal.system("@started") is None
         self._children: set[asyncio.Task[Any]] = set()  # tasks that the agent's code has made
         self.task: asyncio.Task[Any] | None = None
 
@@ -41,6 +42,9 @@ class Story:
         contexts._current.set(self._ctx)
         _task_run_id.set(self._ctx.run_id)
         _task_turns.set([0])
+        _task_ctx.set(self._ctx)
+        if self._first:
+            await self._ctx.hook(HookEvent.RUN_START)
         return await self._rounds.drive(self._agent, self._ctx, paths.Scope(on_task=self._keep))
 
     def _keep(self, task: asyncio.Task[Any]) -> None:
@@ -83,6 +87,10 @@ class Story:
             task.cancel()
         if left:
             await asyncio.wait(left, timeout=5)
+
+    async def tell_end(self, outcome: Outcome) -> None:
+        """To the hooks, once it is written."""
+        await self._ctx.hook(HookEvent.RUN_END, status=str(outcome.status), output=outcome.output, error=outcome.error)
 
     def cancel(self) -> None:
         if self.task is not None:

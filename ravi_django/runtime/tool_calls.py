@@ -22,6 +22,7 @@ from ravi_django.kernel import (
     CancellationError,
     DeterminismError,
     Effect,
+    HookEvent,
     InvalidInputError,
     LeaseLostError,
     PermanentError,
@@ -34,7 +35,7 @@ from ravi_django.kernel import (
     UncertainEffectError,
 )
 from ravi_django.kernel.content import blocks_adapter, blocks_json
-from ravi_django.runtime import frames, human, paths
+from ravi_django.runtime import frames, human, interceptors, paths
 from ravi_django.runtime.effects import append_repeatable
 from ravi_django.runtime.entries import Entry, Recorded, encode, storable
 from ravi_django.runtime.frames import CLIP
@@ -66,19 +67,45 @@ async def call(ctx: DurableContext, name: str, arguments: dict[str, Any]) -> Too
         begun = time.monotonic()
         result = await _decided(ctx, entry)
         if result is None:
-            prepared = await _prepare(ctx, name, arguments)
-            if isinstance(prepared, str):
-                result = _error(prepared)
-            else:
-                tool, ready = prepared
-                result = await _PERFORM[tool.promised_effect](ctx, tool, ready, entry)
+            result = await _made(ctx, entry)
         if entry.result is None:  # a transactional tool has recorded itself
             _fill(entry, result)
             entry.elapsed_s = time.monotonic() - begun
             await effects.record(entry)
         effects.started.pop(path, None)
         effects.uncertain.pop(path, None)
+        await ctx.hook(HookEvent.TOOL_END, tool=name, path=path, is_error=result.is_error)
     return result.model_copy(update={"call_id": call_id or path})
+
+
+async def _made(ctx: DurableContext, entry: Entry) -> ToolExecutionResult:
+    arguments = entry.request["arguments"]
+    await ctx.hook(HookEvent.TOOL_START, tool=entry.name, path=entry.path, arguments=arguments)
+    prepared = await _prepare(ctx, entry.name, arguments)
+    if isinstance(prepared, str):
+        return _error(prepared)
+    tool, ready = prepared
+    if not ctx.middleware.function:
+        return await _perform(ctx, tool, ready, entry)
+    return await interceptors.around_tool(
+        ctx,
+        tool,
+        ready,
+        entry,
+        prepare=lambda changed: _ready(ctx, tool, changed),
+        perform=_perform,
+        to_result=_result_of,
+    )
+
+
+async def _perform(
+    ctx: DurableContext, tool: Tool, ready: dict[str, Any], entry: Entry, *, through: Any = None
+) -> ToolExecutionResult:
+    """Run it, with its promise. `through` is called with a transactional tool's result, on its thread, before the
+    commit: what it returns is committed, what it raises rolls back."""
+    if tool.promised_effect is Effect.TRANSACTIONAL:
+        return await _transactional(ctx, tool, ready, entry, through)
+    return await _PERFORM[tool.promised_effect](ctx, tool, ready, entry)
 
 
 def _check_json(name: str, arguments: dict[str, Any]) -> None:
@@ -144,12 +171,15 @@ async def _prepare(ctx: DurableContext, name: str, arguments: dict[str, Any]) ->
     if tool.permission and not await ctx.effects.database.call(_permitted, ctx.user_id, tool.permission):
         return f"not permitted: {name} needs the permission {tool.permission}, which the run's owner does not have"
     try:
-        ready = tool.validate(arguments)
+        return tool, _ready(ctx, tool, arguments)
     except ToolArgumentsError as error:
         return str(error)
-    if tool.context_parameter:
-        ready = {**ready, tool.context_parameter: ctx}
-    return tool, ready
+
+
+def _ready(ctx: DurableContext, tool: Tool, arguments: dict[str, Any]) -> dict[str, Any]:
+    """What `execute` is called with. Raises ToolArgumentsError."""
+    ready = tool.validate(arguments)
+    return {**ready, tool.context_parameter: ctx} if tool.context_parameter else ready
 
 
 def _permitted(user_id: str | None, permission: str) -> bool:
@@ -230,7 +260,9 @@ def _uncertain(entry: Entry, why: str) -> UncertainEffectError:
     )
 
 
-async def _transactional(ctx: DurableContext, tool: Tool, ready: dict[str, Any], entry: Entry) -> ToolExecutionResult:
+async def _transactional(
+    ctx: DurableContext, tool: Tool, ready: dict[str, Any], entry: Entry, through: Any
+) -> ToolExecutionResult:
     """The tool's own writes and its journal row commit together, on a thread of the tools: exactly once."""
     if inspect.iscoroutinefunction(tool.execute):
         return _error(f"{tool.name} is transactional and must be a sync tool")
@@ -243,6 +275,8 @@ async def _transactional(ctx: DurableContext, tool: Tool, ready: dict[str, Any],
         nonlocal first
         with transaction.atomic():
             result = _result_of(tool.execute(**ready))
+            if through is not None:
+                result = through(result)
             _fill(entry, result)
             entry.elapsed_s = time.monotonic() - begun
             first = append_repeatable(effects.lease, entries, turns)
@@ -269,7 +303,6 @@ async def _transactional(ctx: DurableContext, tool: Tool, ready: dict[str, Any],
 _PERFORM = {
     Effect.IDEMPOTENT: _idempotent,
     Effect.AT_MOST_ONCE: _at_most_once,
-    Effect.TRANSACTIONAL: _transactional,
 }
 
 
