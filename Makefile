@@ -1,7 +1,9 @@
 # Needs Python ≥ 3.11 and make; everything else is installed into .venv.
 #
 #   make demo [PORT=8000] [HOST=127.0.0.1] [CHECK=1]    the demo site with all its services
+#   make demo MODEL=local                               … with a small real language model on this machine
 #   make test [ARGS="tests/unit -k journal"]            the test suite
+#   make test-llm                                       what that real model streams through the whole stack
 #   make chaos [N=40] [SEED=7]                          N runs while everything around them dies
 #   make mutants [ARGS="fence"]                         take each guard out, and see which test notices
 #   make lint                                           what CI says about the code
@@ -11,15 +13,19 @@
 PY ?= python3
 VENV := .venv/bin
 
-.PHONY: demo test chaos mutants lint bench bench-peers clean
+.PHONY: demo test test-llm chaos mutants lint bench bench-peers clean
 
 demo:
-	@$(PY) .ci/install demo
+	@$(PY) .ci/install demo $(filter local,$(MODEL))
 	@exec $(VENV)/python -m project.demo $(if $(filter 1,$(CHECK)),--check)
 
 test:
 	@$(PY) .ci/install dev
 	@exec $(VENV)/python -m pytest $(ARGS)
+
+test-llm:
+	@$(PY) .ci/install dev local
+	@exec $(VENV)/python -m pytest -m llm $(ARGS)
 
 chaos:
 	@$(PY) .ci/install dev

@@ -33,6 +33,7 @@ class Plan:
     first_tokens: int  # runs one after another
     wake_ups: int  # signals one after another
     suspended: int  # runs that wait beside a sweep
+    conversations: tuple[int, ...]  # turns of those that a prompt begins with
 
 
 FULL = Plan(
@@ -42,8 +43,17 @@ FULL = Plan(
     first_tokens=60,
     wake_ups=60,
     suspended=100_000,
+    conversations=(1_000, 10_000),
 )
-QUICK = Plan(repetitions={3: 2, 6: 2}, stored={3: 3, 6: 3}, in_flight=8, first_tokens=3, wake_ups=3, suspended=500)
+QUICK = Plan(
+    repetitions={3: 2, 6: 2},
+    stored={3: 3, 6: 3},
+    in_flight=8,
+    first_tokens=3,
+    wake_ups=3,
+    suspended=500,
+    conversations=(200,),
+)
 
 
 def steps(stack: Stack, plan: Plan) -> list[Figure]:
@@ -78,9 +88,16 @@ def durability(stack: Stack, plan: Plan) -> list[Figure]:
     return durability.measure(stack, samples=plan.wake_ups, many=plan.suspended)
 
 
+def windows(stack: Stack, plan: Plan) -> list[Figure]:
+    from benchmarks import windows
+
+    return windows.measure(plan.repetitions, plan.conversations)
+
+
 BENCHMARKS: dict[str, Callable[[Stack, Plan], list[Figure]]] = {
     "steps": steps,
     "storage": storage,
+    "windows": windows,
     "in_flight": in_flight,
     "first_token": first_token,
     "durability": durability,

@@ -3,7 +3,8 @@
     python -m project.demo            run until Ctrl-C or SIGTERM
     python -m project.demo --check    run one conversation, say whether it went well, and stop
 
-Environment: HOST (127.0.0.1), PORT (8000); DATABASE_URL and REDIS_URL are used instead of servers of our own.
+Environment: HOST (127.0.0.1), PORT (8000); DATABASE_URL and REDIS_URL are used instead of servers of our own; MODEL
+is "local" for a small real model on this machine (the extra `local`), or any name that RAVI_MODEL may have.
 Data, logs and pid files are in .demo/<port>/.
 """
 
@@ -21,11 +22,13 @@ from pathlib import Path
 from typing import IO
 
 from project.demo_check import health
+from project.local_model import LocalModel
 from project.process import Child, ProcessError
 from project.services import Postgres, Service, Valkey, port_is_free
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 HEALTHY_TIMEOUT_S = 60.0
+LOCAL = "local"
 RESTARTS, RESTART_WINDOW_S = 5, 60.0  # so many in so many seconds, then give up
 
 
@@ -38,10 +41,11 @@ class Stopped(Exception):
 
 
 class Demo:
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, model: str = "") -> None:
         self.host, self.port = host, port
         local = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104
         self.address = f"http://{f'[{local}]' if ':' in local else local}:{port}"
+        self.model = model  # "local", or a name for RAVI_MODEL; empty leaves the environment's
         self.folder = BASE_DIR / ".demo" / str(port)
         self.logs = self.folder / "logs"
         self.env = {
@@ -96,7 +100,8 @@ class Demo:
 
     def _serve(self) -> None:
         self._wait_healthy()
-        model = os.environ.get("RAVI_MODEL") or "rehearsal (built in, offline; set RAVI_MODEL for a real one)"
+        named = self.env.get("RAVI_MODEL") or os.environ.get("RAVI_MODEL")
+        model = named or "rehearsal (built in, offline; set RAVI_MODEL, or MODEL=local, for a real one)"
         say(f"Open {self.address}/ and log in as demo / demo. Staff: {self.address}/admin/ as admin / admin.")
         say(f"Model: {model}. Logs: {self._shown(self.logs)}. Ctrl-C stops everything.")
         while True:
@@ -104,7 +109,8 @@ class Demo:
 
     def _check(self) -> None:
         self._wait_healthy()
-        checker = self._child("check", "-m", "project.demo_check", self.address)
+        any_answer = ["--any-answer"] if self.model == LOCAL else []  # it can chat, and no more
+        checker = self._child("check", "-m", "project.demo_check", self.address, *any_answer)
         self.running.append(checker)
         checker.start()
         while checker.running:
@@ -159,6 +165,17 @@ class Demo:
             server.start()
             self.env[variable] = server.url
             say_service(server.name, f"127.0.0.1:{server.port}, data in {self._shown(server.data_dir)}")
+        self._start_model()
+
+    def _start_model(self) -> None:
+        if self.model != LOCAL:
+            self.env |= {"RAVI_MODEL": self.model} if self.model else {}
+            return
+        model = LocalModel(self.folder / LocalModel.name, log=self.logs / f"{LocalModel.name}.log")
+        self.running.append(model)
+        model.start()
+        self.env |= model.env
+        say_service(model.name, f"127.0.0.1:{model.port}, {model.env['RAVI_MODEL']}")
 
     def _site(self) -> list[Child]:
         """The processes that any deployment of a site with ravi_django has."""
@@ -275,7 +292,8 @@ def main() -> int:
     if not (port.isdecimal() and 0 < int(port) < 65536):
         parser.error(f"PORT is a number from 1 to 65535, not {port!r}")
     try:
-        Demo(os.environ.get("HOST") or "127.0.0.1", int(port)).run(check=options.check)
+        model = os.environ.get("MODEL", "").strip()
+        Demo(os.environ.get("HOST") or "127.0.0.1", int(port), model).run(check=options.check)
     except Stopped:
         say("demo: stopped")
         return 1 if options.check else 0

@@ -6,18 +6,21 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _EXPORTS = {
+    "answer": "ravi_django.runtime.human",
     "tool": "ravi_django.agents.function_tool",
     "register": "ravi_django.runtime.registry",
+    "register_tool": "ravi_django.runtime.registry",
     "submit": "ravi_django.runtime.submit",
     "asubmit": "ravi_django.runtime.submit",
     "signal": "ravi_django.runtime.signals",
 }
 
-__all__ = ["__version__", "asubmit", "register", "signal", "submit", "tool"]
+__all__ = ["__version__", "answer", "asubmit", "register", "register_tool", "signal", "submit", "tool"]
 
 if TYPE_CHECKING:
     from ravi_django.agents.function_tool import tool
-    from ravi_django.runtime.registry import register
+    from ravi_django.runtime.human import answer
+    from ravi_django.runtime.registry import register, register_tool
     from ravi_django.runtime.signals import signal
     from ravi_django.runtime.submit import asubmit, submit
 

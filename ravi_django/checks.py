@@ -10,6 +10,8 @@ from django.db import connections
 
 from ravi_django.conf import DEFAULTS, conf
 
+_ABOVE_0 = ("MAX_RESULT_BYTES", "MAX_BLOB_BYTES", "MAX_TOOL_CALLS", "MAX_TOOL_S", "MAX_TOOL_BYTES", "TOOL_THREADS")
+
 
 @register("ravi")
 def check_settings(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
@@ -17,6 +19,7 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]
     if not isinstance(given, dict):
         return [Error("RAVI must be a dict.", hint='RAVI = {"LEASE_S": 30}', id="ravi.E001")]
     from ravi_django.kernel import InvalidInputError
+    from ravi_django.runtime.prices import faults
     from ravi_django.runtime.prune import retention  # needs the models, which are not loaded when this module is
 
     found: list[CheckMessage] = [
@@ -32,6 +35,16 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]
     except InvalidInputError as error:
         hint = 'RETENTION = 90, or {"journal": 90, "streams": 7}: days; None keeps everything.'
         found.append(Error(f"RAVI: {error}.", hint=hint, id="ravi.E006"))
+    if conf.CACHE_ALIAS not in settings.CACHES:
+        hint = f"CACHES has {', '.join(sorted(settings.CACHES))}."
+        found.append(Error(f"RAVI['CACHE_ALIAS'] is {conf.CACHE_ALIAS!r}.", hint=hint, id="ravi.E008"))
+    hint = 'PRICES = {"gpt-4o*": {"input_cost_per_token": 2.5e-06, "output_cost_per_token": 1e-05}}: dollars a token.'
+    found += [Error(f"RAVI['PRICES']{fault}.", hint=hint, id="ravi.E007") for fault in faults(conf.PRICES)]
+    found += [
+        Error(f"RAVI[{name!r}] is {value!r}.", hint="A number above 0, as the default is.", id="ravi.E009")
+        for name in _ABOVE_0
+        if isinstance(value := getattr(conf, name), bool) or not isinstance(value, int | float) or not value > 0
+    ]
     if conf.HEARTBEAT_S * 2 > conf.LEASE_S:
         found.append(
             Error(

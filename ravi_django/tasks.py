@@ -9,6 +9,7 @@ from typing import Any
 
 from celery import shared_task
 from celery.signals import worker_process_shutdown, worker_ready, worker_shutdown, worker_shutting_down
+from django.db import DatabaseError, connections
 
 from ravi_django.conf import conf
 
@@ -46,12 +47,18 @@ def _warm(sender: Any = None, **kwargs: Any) -> None:
 
 def _start() -> None:
     """Import the model library, when an agent needs it, before the first run does; then look for work."""
-    from ravi_django.capabilities.llm import LiteLLMModel, warm
-    from ravi_django.runtime.registry import get_agent, known_addresses
+    from ravi_django.capabilities.llm import warm
+    from ravi_django.runtime.specs import uses_litellm
     from ravi_django.runtime.worker import get_worker
 
     worker = get_worker()
-    if any(isinstance(getattr(get_agent(address), "model", None), LiteLLMModel) for address in known_addresses()):
+    try:
+        is_wanted = uses_litellm()
+    except DatabaseError:  # away just now: the first run imports it then
+        is_wanted = False
+    finally:
+        connections.close_all()  # this thread's
+    if is_wanted:
         warm()
     gc.collect()
     gc.freeze()  # a full collection over all that was imported stalls every run of the process for half a second

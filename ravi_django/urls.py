@@ -3,6 +3,7 @@
 from django.urls import path, re_path
 
 from ravi_django.api.agents import AgentsView, AgentView
+from ravi_django.api.board import BoardView
 from ravi_django.api.events import EventsView
 from ravi_django.api.health import HealthView
 from ravi_django.api.nothing import NothingView
@@ -29,6 +30,7 @@ urlpatterns = [
     path("sessions/", SessionsView.as_view(), name="sessions"),
     path("sessions/<uuid:id>/", SessionView.as_view(), name="session"),
     path("sessions/<uuid:id>/messages/", MessagesView.as_view(), name="session-messages"),
+    path("sessions/<uuid:id>/board/", BoardView.as_view(), name="session-board"),
     path("tickets/", TicketsView.as_view(), name="tickets"),
     path("health/", HealthView.as_view(), name="health"),
     path("schema/", SchemaView.as_view(), name="schema"),

@@ -1,7 +1,7 @@
 """Every test runs against a real PostgreSQL and a real Valkey, started here before Django reads its settings.
 
-DATABASE_URL and REDIS_URL, when set, are used instead. RAVI_TEST_SQLITE=1 runs on SQLite and starts nothing: one
-process of its own, since Django's settings are read once.
+DATABASE_URL and REDIS_URL, when set, are used instead. Under pytest-xdist each worker has servers of its own.
+RAVI_TEST_SQLITE=1 runs on SQLite and starts nothing: one process of its own, since Django's settings are read once.
 """
 
 from __future__ import annotations
@@ -50,6 +50,15 @@ def _start_services() -> None:
 # therefore names no settings module.
 _start_services()
 django.setup()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes() -> None:
+    """Workers start servers of their own: they must not inherit the addresses of those started here."""
+    for name, server in (("DATABASE_URL", _services.pg), ("REDIS_URL", _services.valkey)):
+        if server is not None:
+            os.environ.pop(name)
+    os.environ.pop("DJANGO_SETTINGS_MODULE")  # with it, the settings would be read before the servers are there
 
 
 def pytest_unconfigure() -> None:

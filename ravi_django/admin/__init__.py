@@ -1,13 +1,25 @@
-"""Looking into runs with Django's stock admin: everything is read-only but for what an operator may do to a run.
+"""Looking into runs with Django's stock admin: everything is read-only but for what an operator may do to a run or
+an agent.
 
 Staff see what Django's model permissions let them see, of all owners and tenants: who has `ravi.view_run` is an
-operator of the site. `ravi.change_run` lets one cancel, `ravi.change_agent` switch an agent off and on.
+operator of the site. `ravi.change_run` lets one cancel, `ravi.change_agent` switch an agent off and on and edit one
+that was made here, `ravi.add_agent` make one.
 """
 
 from ravi_django.admin.agents import AgentAdmin
+from ravi_django.admin.audit import AuditRecordAdmin
+from ravi_django.admin.board import BoardTaskAdmin
 from ravi_django.admin.journal import JournalEntryAdmin
 from ravi_django.admin.runs import RunAdmin
 from ravi_django.admin.sessions import SessionAdmin
 from ravi_django.admin.workers import WorkerProcessAdmin
 
-__all__ = ["AgentAdmin", "JournalEntryAdmin", "RunAdmin", "SessionAdmin", "WorkerProcessAdmin"]
+__all__ = [
+    "AgentAdmin",
+    "AuditRecordAdmin",
+    "BoardTaskAdmin",
+    "JournalEntryAdmin",
+    "RunAdmin",
+    "SessionAdmin",
+    "WorkerProcessAdmin",
+]

@@ -1,46 +1,99 @@
-"""The agents that the site knows. What code says of itself is read-only; an operator can switch an agent off."""
+"""The agents that the site knows. What code says of itself is read-only but for its switch; a row is edited here."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from django.contrib import admin
-from django.http import HttpRequest
+from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from ravi_django.admin import show
-from ravi_django.models import Agent
+from ravi_django.admin.agent_form import FIELDSETS, AgentForm
+from ravi_django.admin.agent_preview import preview_of
+from ravi_django.admin.agent_versions import VersionPages, version_list
+from ravi_django.models import Agent, Run
 from ravi_django.runtime.registry import known_addresses
+from ravi_django.runtime.specs import save_spec
+
+CODE_FIELDS = ["address", "shown_name", "description", "source", "enabled", "loaded"]
+CODE_FIELDS += ["instructions", "tool_list", "whole_spec"]
 
 
 @admin.register(Agent)
-class AgentAdmin(admin.ModelAdmin):
+class AgentAdmin(VersionPages, admin.ModelAdmin):
+    """An agent made here is a row with a spec: it runs without code, and each save that changes it is a version."""
+
+    change_form_template = "ravi/admin/agent.html"
     list_display = ["address", "shown_name", "model_name", "tools", "source", "enabled", "loaded"]
     list_filter = ["source", "enabled"]
     search_fields = ["address", "name"]
     show_full_result_count = False
-    fields = [
-        "address",
-        "shown_name",
-        "description",
-        "source",
-        "enabled",
-        "loaded",
-        "instructions",
-        "tool_list",
-        "whole_spec",
-    ]
-    readonly_fields = [field for field in fields if field != "enabled"]
 
     class Media:
-        css = {"all": ["ravi/admin.css"]}
+        css = {"all": ["ravi/admin.css", "ravi/agent.css"]}
 
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return False
+    # ------------------------------------------------------------------------------------------------- the form
 
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
+    def get_fieldsets(self, request: HttpRequest, obj: Agent | None = None) -> Any:
+        if _is_code(obj):
+            return [(None, {"fields": CODE_FIELDS})]
+        if obj is not None and not self.has_change_permission(request, obj):  # looking: not a form of empty fields
+            return [(None, {"fields": [*CODE_FIELDS, "version"]})]
+        return FIELDSETS
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Agent | None = None) -> list[str]:
+        if _is_code(obj):
+            return [field for field in CODE_FIELDS if field != "enabled"]
+        return [] if obj is None else ["address"]
+
+    def get_form(self, request: HttpRequest, obj: Agent | None = None, change: bool = False, **options: Any) -> Any:
+        if _is_code(obj) or (obj is not None and not self.has_change_permission(request, obj)):
+            return super().get_form(request, obj, change=change, **options)
+        form = super().get_form(request, obj, change=change, **options, form=AgentForm)
+        form.previewing = _is_preview(request)
+        return form
+
+    def save_model(self, request: HttpRequest, obj: Agent, form: Any, change: bool) -> None:
+        if _is_code(obj):
+            super().save_model(request, obj, form, change)
+            return
+        saved = save_spec(obj.address, form.spec, by=request.user, enabled=form.cleaned_data["enabled"])
+        obj.pk = saved.pk
+        obj._state.adding = False
+        obj.refresh_from_db()
+
+    def render_change_form(
+        self, request: HttpRequest, context: dict[str, Any], *args: Any, obj: Agent | None = None, **options: Any
+    ) -> HttpResponse:
+        form = context["adminform"].form
+        if isinstance(form, AgentForm):
+            context["show_preview"] = True
+            if _is_preview(request):
+                context["preview"] = preview_of(form, request.user)
+        if obj is not None and not _is_code(obj):
+            context |= version_list(request, obj)
+        return super().render_change_form(request, context, *args, obj=obj, **options)
+
+    # ------------------------------------------------------------------------------------------------ deleting
+
+    def has_delete_permission(self, request: HttpRequest, obj: Agent | None = None) -> bool:
+        """One by one, and only what was made here."""
+        return obj is not None and not _is_code(obj) and super().has_delete_permission(request, obj)
+
+    def delete_view(self, request: HttpRequest, object_id: str, *args: Any, **options: Any) -> HttpResponse:
+        obj = self.get_object(request, object_id)
+        if obj is not None and not self.has_delete_permission(request, obj):
+            raise PermissionDenied
+        if obj is not None and (why := _why_kept(obj)):
+            self.message_user(request, f"{obj} is not deleted: {why} Disable it instead.", messages.ERROR)
+            return redirect("admin:ravi_agent_change", obj.pk)
+        return super().delete_view(request, object_id, *args, **options)
+
+    # ------------------------------------------------------------------------------------------------- columns
 
     @admin.display(description="name")
     def shown_name(self, agent: Agent) -> str:
@@ -54,10 +107,10 @@ class AgentAdmin(admin.ModelAdmin):
     def tools(self, agent: Agent) -> str:
         return ", ".join(str(tool.get("name")) for tool in _tools(agent)) or show.NONE
 
-    @admin.display(description="loaded here", boolean=True)
+    @admin.display(description="ready here", boolean=True)
     def loaded(self, agent: Agent) -> bool:
-        """Whether this web process has the agent's code; submitting needs it."""
-        return agent.address in known_addresses()
+        """Whether this web process has the agent's code, which submitting needs; a row needs none."""
+        return not _is_code(agent) or agent.address in known_addresses()
 
     @admin.display(description="instructions")
     def instructions(self, agent: Agent) -> SafeString | str:
@@ -81,6 +134,31 @@ class AgentAdmin(admin.ModelAdmin):
 _TOOL = '<div class="ravi-agent-tool"><strong>{}</strong> <span class="ravi-quiet">{} · {}</span><br>{}</div>'
 
 
+def _is_code(agent: Agent | None) -> bool:
+    return agent is not None and agent.source == Agent.Source.CODE and agent.pk is not None
+
+
+def _is_preview(request: HttpRequest) -> bool:
+    return request.method == "POST" and "_preview" in request.POST
+
+
 def _tools(agent: Agent) -> list[dict[str, Any]]:
+    """What the spec of code says of its tools; a row's names them."""
     tools = agent.spec.get("tools")
-    return [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
+    if isinstance(tools, list):
+        return [tool for tool in tools if isinstance(tool, dict)]
+    names = agent.spec.get("tool_names")
+    return [{"name": name} for name in names] if isinstance(names, list) else []
+
+
+def _why_kept(agent: Agent) -> str:
+    if Run.objects.filter(agent=agent.address).exists():
+        return "there are runs of it."
+    others = Agent.objects.filter(source=Agent.Source.ADMIN).exclude(pk=agent.pk).values_list("address", "spec")
+    users = [address for address, spec in others if agent.address in _sub_agents(spec)]
+    return f"{', '.join(users)} may hand tasks to it." if users else ""
+
+
+def _sub_agents(spec: Any) -> list[str]:
+    entries = spec.get("sub_agents") if isinstance(spec, dict) else None
+    return [str(entry.get("agent") if isinstance(entry, dict) else entry) for entry in entries or []]

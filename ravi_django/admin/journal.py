@@ -51,7 +51,7 @@ class JournalEntryAdmin(InspectAdmin):
 def _seen(entry: JournalEntry) -> list[tuple[str, str, dict[str, Any] | None]]:
     """What the call was made with: each component's digest, and its body where one is kept."""
     digests = {name: str(digest) for name, digest in (entry.digests or {}).items()}
-    kept = {blob.id: blob for blob in Blob.objects.filter(id__in=digests.values())}
+    kept = {blob.id: blob for blob in Blob.objects.filter(id__in=digests.values(), encoding__startswith="json")}
     return [
         (name, digest, show.pretty(_body(blob_value(kept[digest])), None) if digest in kept else None)
         for name, digest in sorted(digests.items())

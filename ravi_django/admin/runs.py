@@ -9,12 +9,12 @@ from django.core.exceptions import PermissionDenied
 from django.db.models import Q, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed
 from django.shortcuts import redirect
-from django.urls import URLPattern, path
+from django.urls import URLPattern, path, reverse
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from ravi_django.admin import show, timeline
+from ravi_django.admin import requests, show, timeline
 from ravi_django.admin.base import InspectAdmin, page_of
 from ravi_django.admin.search import id_range, users_named
 from ravi_django.kernel import ConflictError
@@ -111,6 +111,8 @@ class RunAdmin(InspectAdmin):
             "turns": [(turn, show.blocks(turn.content)) for turn in turns[:TURNS]],
             "more_turns": len(turns) > TURNS,
             "children": list(children.only("id", "agent", "status")[:CHILDREN]),
+            "agent_version": _version(run),
+            "requests": requests.of_run(run),
             "facts": _facts(run),
             "may_cancel": self.has_cancel_permission(request) and run.status not in TERMINAL,
         }
@@ -196,6 +198,19 @@ def _diff(error: Any) -> dict[str, Any] | None:
         "recorded": show.pretty(diff.get("recorded")),
         "asked": show.pretty(diff.get("asked")),
     }
+
+
+def _version(run: Run) -> SafeString | str:
+    """Which version of its agent's spec drives a run; nothing for an agent that is code."""
+    if run.agent_version is None:
+        return ""
+    agent = Agent.objects.filter(address=run.agent).values_list("pk", flat=True).first()
+    words = f"version {run.agent_version}"
+    if agent is None:
+        return f"{words} (the agent is gone)"
+    return format_html(
+        '<a href="{}">{}</a>', reverse("admin:ravi_agent_version", args=[agent, run.agent_version]), words
+    )
 
 
 def _facts(run: Run) -> list[tuple[str, Any]]:

@@ -12,7 +12,8 @@ from django.utils.safestring import SafeString
 from ravi_django.admin import show
 from ravi_django.admin.base import InspectAdmin, page_of
 from ravi_django.admin.search import id_range, users_named
-from ravi_django.models import Run, Session, Turn
+from ravi_django.models import BoardTask, Run, Session, Turn
+from ravi_django.runtime import board
 
 TURNS = 100  # a page
 RUNS = 50
@@ -71,5 +72,11 @@ class SessionAdmin(InspectAdmin):
             "session": session,
             "page": page,
             "turns": [(turn, show.blocks(turn.content, 20_000)) for turn in turns.order_by("position")],
+            "tasks": [(task, show.status(task.status)) for task in _tasks(session)],
             "runs": [(run, show.status(run.status)) for run in runs.only("id", "agent", "status", "created_at")[:RUNS]],
         }
+
+
+def _tasks(session: Session) -> QuerySet[BoardTask]:
+    """The whole board: it is bounded."""
+    return BoardTask.objects.filter(session=board.thread_of(session)).order_by("agent", "number")

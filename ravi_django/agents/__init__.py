@@ -2,16 +2,33 @@
 
 from typing import TYPE_CHECKING, Any
 
+from ravi_django.agents.agent_context import AgentContext
 from ravi_django.agents.approval import ApprovalGate
 from ravi_django.agents.budget import ExecutionTracker
-from ravi_django.agents.compaction import CompactionPipeline, CompactionStrategy, SlidingWindowCompaction
+from ravi_django.agents.compaction import (
+    CompactionPipeline,
+    CompactionStrategy,
+    SelectiveToolCallCompaction,
+    SlidingWindowCompaction,
+    SummarizationCompaction,
+    TokenBudgetComposed,
+    ToolResultCompaction,
+    TruncationCompaction,
+)
 from ravi_django.agents.context import ContextConfig
-from ravi_django.agents.factory import create_assistant_agent
+from ravi_django.agents.delegate import AgentTool
+from ravi_django.agents.factory import (
+    create_assistant_agent,
+    load_session_memory,
+    rebuild_agent,
+    rebuild_messages_from_steps,
+)
 from ravi_django.agents.function_tool import FunctionTool, tool
 from ravi_django.agents.history import HistoryProvider, InMemoryHistoryProvider
 from ravi_django.agents.hooks import Hooks
 from ravi_django.agents.middleware import MiddlewarePipeline
 from ravi_django.agents.react import ReActAgent
+from ravi_django.agents.spec import AgentSpec, validate_spec
 from ravi_django.agents.toolbox import Toolbox
 from ravi_django.kernel import (
     AgentContextProtocol,
@@ -28,9 +45,12 @@ if TYPE_CHECKING:
     from ravi_django.runtime import Runtime
 
 __all__ = [
+    "AgentContext",
     "AgentContextProtocol",
     "AgentMiddleware",
     "AgentRunContext",
+    "AgentSpec",
+    "AgentTool",
     "ApprovalGate",
     "ChatContext",
     "ChatMiddleware",
@@ -48,10 +68,19 @@ __all__ = [
     "MiddlewareTermination",
     "ReActAgent",
     "Runtime",
+    "SelectiveToolCallCompaction",
     "SlidingWindowCompaction",
+    "SummarizationCompaction",
+    "TokenBudgetComposed",
+    "ToolResultCompaction",
     "Toolbox",
+    "TruncationCompaction",
     "create_assistant_agent",
+    "load_session_memory",
+    "rebuild_agent",
+    "rebuild_messages_from_steps",
     "tool",
+    "validate_spec",
 ]
 
 

@@ -9,25 +9,34 @@ from pydantic_core import to_json
 
 from ravi_django.agents._task import _task_turns
 from ravi_django.agents.context import ContextConfig
+from ravi_django.agents.dangling import INTERRUPTED, close_dangling
 from ravi_django.agents.history import Address, HistoryProvider
+from ravi_django.agents.summary import normalized
 from ravi_django.kernel import (
     AgentId,
     ChatMessage,
     ChatPayload,
-    ContentBlock,
     DataPayload,
     GenerationOptions,
     HistoryRetention,
     Message,
     Role,
     RunContext,
-    TextBlock,
     ToolExecutionResult,
-    ToolResultBlock,
     TopicId,
 )
 
-INTERRUPTED = "interrupted: the run ended before this tool call had a result; it may or may not have happened"
+__all__ = [
+    "INTERRUPTED",
+    "close_dangling",
+    "deliver",
+    "drop_turns",
+    "final_text",
+    "load_history",
+    "message_to_chat",
+    "persist_turns",
+    "summarize",
+]
 
 
 def message_to_chat(msg: Message) -> ChatMessage:
@@ -47,7 +56,8 @@ def message_to_chat(msg: Message) -> ChatMessage:
 
 
 async def load_history(cfg: ContextConfig, agent_id: Address, session_id: str) -> list[ChatMessage]:
-    """The session's turns, oldest first, every tool call with a result; as far back as the pipeline looks.
+    """The session's turns, oldest first, every tool call with a result; as far back as the pipeline looks, from the
+    last summary on and with the user's words before the rest.
 
     Nothing stored is changed: a call that some ending left without a result gets a fixed "interrupted" one in what is
     returned.
@@ -55,46 +65,25 @@ async def load_history(cfg: ContextConfig, agent_id: Address, session_id: str) -
     if cfg.history is None:
         return []
     reach = getattr(cfg.pipeline, "reach", None)
-    return close_dangling(await _read(cfg.history, agent_id, session_id, reach))
+    if keeps_summaries(cfg.history):
+        return list(await cfg.history.window(agent_id, session_id, limit=reach))  # type: ignore[attr-defined]
+    return close_dangling(normalized(await _read(cfg.history, agent_id, session_id, reach)))
 
 
 async def _read(history: HistoryProvider, agent_id: Address, session_id: str, reach: int | None) -> list[ChatMessage]:
+    """Of a provider that has no `window`."""
     if reach is None:
         return await history.get(agent_id, session_id)
     turns = page = await history.get(agent_id, session_id, limit=reach)
-    while len(page) == reach and turns[0].role is not Role.USER:  # a window wants to start with the user's words
+    while len(page) >= reach and turns[0].role is not Role.USER:  # a window wants to start with the user's words
         page = await history.get(agent_id, session_id, limit=reach, offset=len(turns))
-        turns = page[_last_user(page) :] + turns
+        last = next((index for index in range(len(page) - 1, -1, -1) if page[index].role is Role.USER), 0)
+        turns = page[last:] + turns
     return turns
 
 
-def _last_user(turns: list[ChatMessage]) -> int:
-    return next((index for index in range(len(turns) - 1, -1, -1) if turns[index].role is Role.USER), 0)
-
-
-def close_dangling(turns: list[ChatMessage]) -> list[ChatMessage]:
-    """Give every tool call without a result an "interrupted" one, right behind the results that there are."""
-    closed: list[ChatMessage] = []
-    open_calls: list[str] = []
-    for turn in turns:
-        if turn.role is Role.TOOL:
-            for block in turn.content:
-                if isinstance(block, ToolResultBlock) and block.call_id in open_calls:
-                    open_calls.remove(block.call_id)
-        else:
-            closed += _interrupted(open_calls)
-            open_calls = [call.call_id for call in turn.tool_calls] if turn.role is Role.ASSISTANT else []
-        closed.append(turn)
-    return closed + _interrupted(open_calls)
-
-
-def _interrupted(call_ids: list[str]) -> list[ChatMessage]:
-    if not call_ids:
-        return []
-    results: list[ContentBlock] = [
-        ToolResultBlock(call_id=call_id, content=[TextBlock(text=INTERRUPTED)], is_error=True) for call_id in call_ids
-    ]
-    return [ChatMessage(role=Role.TOOL, content=results)]
+def keeps_summaries(history: HistoryProvider | None) -> bool:
+    return callable(getattr(history, "window", None))
 
 
 async def persist_turns(

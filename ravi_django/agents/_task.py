@@ -15,3 +15,9 @@ _task_run_id: ContextVar[str | None] = ContextVar("ravi_task_run_id", default=No
 _task_turns: ContextVar[list[int] | None] = ContextVar("ravi_task_turns", default=None)
 # The RunContext of the run: what a strategy or a middleware makes its journaled calls through.
 _task_ctx: ContextVar[Any] = ContextVar("ravi_task_ctx", default=None)
+# The model of the agent whose window is built: what tokens are counted by, also outside of runs.
+_task_model: ContextVar[Any] = ContextVar("ravi_task_model", default=None)
+# Whether a strategy may call a model: only where its summary is kept.
+_task_may_summarize: ContextVar[bool] = ContextVar("ravi_task_may_summarize", default=True)
+# The threads that the agents of this run have open, by agent and session.
+_task_threads: ContextVar[dict[tuple[str, str], Any] | None] = ContextVar("ravi_task_threads", default=None)

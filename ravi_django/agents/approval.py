@@ -37,12 +37,13 @@ class ApprovalGate:
         self.handler = handler
         self.required = Risk.HIGH if required is None else Risk(required)
 
-    def covers(self, tool: Tool) -> bool:
-        return Risk(tool.risk).rank >= self.required.rank
+    def covers(self, tool: Tool, arguments: dict[str, Any]) -> bool:
+        """Whether a call with these arguments needs a decision."""
+        return tool.risk_for(arguments).rank >= self.required.rank
 
     async def refusal(self, ctx: RunContext, tool: Tool, call: ToolUseBlock) -> str | None:
         """None when the call may run, else words for the model. The decision is logged."""
-        risk = Risk(tool.risk)
+        risk = tool.risk_for(call.arguments)
         decision, refusal = "approved", None
         if self.handler is None:
             decision = "denied"

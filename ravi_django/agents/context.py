@@ -2,22 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ravi_django.agents.compaction import CompactionPipeline, CompactionStrategy, SlidingWindowCompaction
+from ravi_django.agents.compaction import (
+    CompactionPipeline,
+    CompactionStrategy,
+    SelectiveToolCallCompaction,
+    SlidingWindowCompaction,
+    SummarizationCompaction,
+    TokenBudgetComposed,
+    ToolResultCompaction,
+    TruncationCompaction,
+)
 from ravi_django.agents.history import HistoryProvider, InMemoryHistoryProvider
-from ravi_django.kernel import HistoryRetention
+from ravi_django.kernel import AgentId, ChatMessage, HistoryRetention, InvalidInputError
 
 if TYPE_CHECKING:
+    from ravi_django.agents.agent_context import AgentContext
     from ravi_django.runtime.history import DjangoHistoryProvider
 
 __all__ = [
+    "AgentContext",
     "CompactionPipeline",
+    "CompactionStrategy",
     "ContextConfig",
     "DjangoHistoryProvider",
     "HistoryProvider",
     "InMemoryHistoryProvider",
+    "SelectiveToolCallCompaction",
     "SlidingWindowCompaction",
+    "SummarizationCompaction",
+    "TokenBudgetComposed",
+    "ToolResultCompaction",
+    "TruncationCompaction",
 ]
 
 
@@ -50,8 +68,31 @@ class ContextConfig:
         """Where new turns go; None when they are not stored."""
         return None if self.retention is HistoryRetention.NONE else self.history
 
+    def bind(
+        self, agent_id: AgentId | str, *, instructions: Sequence[ChatMessage] = (), model: Any = None
+    ) -> AgentContext:
+        """This memory as that of one agent. `instructions` are its system messages, where they are known before it
+        runs; by `model` tokens are counted."""
+        from ravi_django.agents.agent_context import AgentContext
+
+        return AgentContext(self, agent_id, instructions=instructions, model=model)
+
+    async def get_prompt_window(self, session_id: str, *, agent_id: AgentId | str | None = None) -> list[ChatMessage]:
+        """The conversation as the agent's model is shown it. Raises InvalidInputError without an agent: histories are
+        kept by agent and session. `agent.context` knows its own."""
+        if agent_id is None:
+            raise InvalidInputError(
+                "whose window? pass agent_id=…, or ask the agent's own context: agent.context.get_prompt_window(…)",
+                field="agent_id",
+            )
+        return await self.bind(agent_id).get_prompt_window(session_id)
+
 
 def __getattr__(name: str) -> Any:
+    if name == "AgentContext":  # is made of the parts here
+        from ravi_django.agents.agent_context import AgentContext
+
+        return AgentContext
     if name == "DjangoHistoryProvider":  # lives above this layer: loaded when it is asked for
         from ravi_django.runtime.history import DjangoHistoryProvider
 

@@ -12,6 +12,8 @@ from ravi_django.agents.docstring import read_docstring
 from ravi_django.agents.signature import read_signature
 from ravi_django.kernel import Effect, Risk, Tool
 
+RiskRule = Callable[[dict[str, Any]], Risk | str]
+
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")  # what every provider takes
 
 
@@ -28,10 +30,12 @@ class FunctionTool(Tool):
         *,
         name: str | None = None,
         description: str | None = None,
-        risk: Risk | str = Risk.SAFE,
+        risk: Risk | str | RiskRule = Risk.SAFE,
         effect: Effect | str | None = None,
         timeout: float | None = None,
         permission: str | None = None,
+        max_calls: int | None = None,
+        max_result_bytes: int | None = None,
     ) -> None:
         _refuse_function(function)
         docstring = read_docstring(function)
@@ -41,10 +45,12 @@ class FunctionTool(Tool):
         self.description = docstring.description if description is None else description
         self.parameters = signature.parameters
         self.context_parameter = signature.context_parameter
-        self.risk = _choice(Risk, "risk", risk)
+        self.risk, self.compute_risk = _checked_risk(risk)
         self.effect = None if effect is None else _choice(Effect, "effect", effect)
         self.timeout = _checked_timeout(timeout)
         self.permission = _checked_permission(permission)
+        self.max_calls = _checked_count("max_calls", max_calls)
+        self.max_result_bytes = _checked_count("max_result_bytes", max_result_bytes)
         self._signature = signature
         functools.update_wrapper(self, function, updated=())
         # The function itself, so that who runs the tool can ask whether it is a coroutine function.
@@ -57,7 +63,8 @@ class FunctionTool(Tool):
         return self.function(*args, **kwargs)
 
     def __repr__(self) -> str:
-        return f"<tool {self.name} risk={self.risk.value}>"
+        risk = "by arguments" if self.compute_risk is not None else self.risk.value
+        return f"<tool {self.name} risk={risk}>"
 
 
 @overload
@@ -69,18 +76,23 @@ def tool(
     *,
     name: str | None = None,
     description: str | None = None,
-    risk: Risk | str = Risk.SAFE,
+    risk: Risk | str | RiskRule = Risk.SAFE,
     effect: Effect | str | None = None,
     timeout: float | None = None,
     permission: str | None = None,
+    max_calls: int | None = None,
+    max_result_bytes: int | None = None,
 ) -> Callable[[Callable[..., Any]], FunctionTool]: ...
 
 
 def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Make a tool of a function: `@tool`, or `@tool(risk="high", effect="at_most_once", timeout=5, …)`.
 
-    risk: "safe", "high" or "critical". effect: "idempotent", "at_most_once" or "transactional"; by the risk when
-    unset. timeout: seconds. permission: a Django permission ("app.codename") that the run's owner needs.
+    risk: "safe", "high" or "critical", or a function that is given a call's arguments as a dict and says which; where
+    it fails the call counts as critical. effect: "idempotent", "at_most_once" or "transactional"; by the risk when
+    unset, at_most_once when that is computed. timeout: seconds. permission: a Django permission ("app.codename") that
+    the run's owner needs. max_calls: of this tool in one run. max_result_bytes: how much of a result the model is shown
+    at once; an agent that has a ReadResultTool can read on.
     """
     if function is not None:
         return FunctionTool(function, **options)
@@ -95,7 +107,7 @@ def _refuse_options(options: dict[str, Any]) -> None:
     """At the decorator's own line, before there is a function."""
     if unknown := [name for name in options if name not in _OPTIONS]:
         raise TypeError(f"@tool takes no {unknown[0]!r}; it takes {', '.join(_OPTIONS)}")
-    _choice(Risk, "risk", options.get("risk", Risk.SAFE))
+    _checked_risk(options.get("risk", Risk.SAFE))
     if options.get("effect") is not None:
         _choice(Effect, "effect", options["effect"])
 
@@ -123,6 +135,23 @@ def _choice(kind: Any, field: str, value: Any) -> Any:
     except ValueError:
         choices = ", ".join(repr(member.value) for member in kind)
         raise ValueError(f"a tool's {field} is one of {choices}, not {value!r}") from None
+
+
+def _checked_risk(risk: Any) -> tuple[Risk, RiskRule | None]:
+    """The risk of a tool, and what computes a call's."""
+    if isinstance(risk, str) or not callable(risk):
+        return _choice(Risk, "risk", risk), None
+    if inspect.iscoroutinefunction(risk) or inspect.isclass(risk):
+        raise TypeError(f"a tool's risk is a word or a sync function of the arguments, not {risk!r}")
+    return Risk.CRITICAL, risk
+
+
+def _checked_count(field: str, value: Any) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"a tool's {field} is a whole number from 1, or None for the site's limit, not {value!r}")
+    return value
 
 
 def _checked_timeout(timeout: Any) -> float | None:

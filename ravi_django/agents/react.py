@@ -2,35 +2,45 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-from ravi_django.agents._loop import deliver, drop_turns, final_text, load_history, message_to_chat, persist_turns
+from ravi_django.agents._loop import deliver, drop_turns, final_text, message_to_chat
 from ravi_django.agents._task import (
     _task_agent_id,
     _task_agent_label,
     _task_parent_agent_id,
     _task_run_id,
     _task_thread_id,
+    _task_threads,
 )
 from ravi_django.agents.approval import ApprovalGate, ApprovalHandler
 from ravi_django.agents.budget import ExecutionTracker
 from ravi_django.agents.context import ContextConfig
+from ravi_django.agents.goal import Goal
+from ravi_django.agents.hooks import Hooks
+from ravi_django.agents.instructions import Instructions, pinned
+from ravi_django.agents.middleware import MiddlewarePipeline
+from ravi_django.agents.offer import Offer, Offers
+from ravi_django.agents.parallel import Numbered, call_all
+from ravi_django.agents.react_spec import spec_of_react
+from ravi_django.agents.result import ResultType, deliver_result
+from ravi_django.agents.thread import Thread
 from ravi_django.agents.toolbox import Toolbox
-from ravi_django.agents.transcript import Transcript
 from ravi_django.kernel import (
     AgentId,
     BudgetExhaustedError,
     ChatMessage,
     ChatModel,
-    ContentBlock,
     ExecutionBudget,
     GenerationOptions,
+    HookEvent,
     InvalidInputError,
     LeaseLostError,
     Message,
+    ModelResponse,
     Risk,
     Role,
     RunContext,
@@ -40,16 +50,6 @@ from ravi_django.kernel import (
     ToolUseBlock,
     TopicId,
 )
-from ravi_django.kernel.tools import specs_of
-
-
-@dataclass(slots=True)
-class _Thread:
-    """One session in one run."""
-
-    session_id: str
-    messages: Transcript  # system message, history, and what this run has added
-    stored: int = 0  # how many turns of this run were handed to the history
 
 
 @dataclass(slots=True)
@@ -58,7 +58,9 @@ class _Run:
 
     ctx: RunContext
     tracker: ExecutionTracker | None
-    threads: dict[str, _Thread] = field(default_factory=dict)
+    offer: Offer  # what the model is offered in each call
+    system: list[ChatMessage]  # the instructions, when there are any
+    threads: dict[str, Thread] = field(default_factory=dict)
 
 
 class ReActAgent:
@@ -74,6 +76,10 @@ class ReActAgent:
     base_options: GenerationOptions for every call; its `tools`, when it has any, are shown instead of all.
     output_topic: where answers go when nobody asked for a reply.
     max_parallel_tools: how many tool calls of one turn run at once.
+    system_instructions: a text, or a function (ctx) -> str, sync or async, that is called once a run.
+    result_model: what the final answer has to be (see ResultType); the run's output is then its JSON. An answer that
+    is not goes back to the model with the error, `result_retries` times; then ResultInvalidError ends the run.
+    middleware, hooks: see AgentMiddleware, ChatMiddleware, FunctionMiddleware and Hooks.
     """
 
     def __init__(
@@ -83,7 +89,7 @@ class ReActAgent:
         model: ChatModel,
         tools: ToolRegistry | Iterable[Any] | None = None,
         context: ContextConfig | None = None,
-        system_instructions: str = "",
+        system_instructions: Instructions = "",
         max_iterations: int = 10,
         approval_handler: ApprovalHandler | None = None,
         approval_required_risk: Risk | str | None = None,
@@ -94,6 +100,10 @@ class ReActAgent:
         name: str | None = None,
         id: AgentId | str | None = None,
         max_parallel_tools: int = 8,
+        result_model: Any = None,
+        result_retries: int = 3,
+        middleware: Iterable[Any] | None = None,
+        hooks: Any = None,
     ) -> None:
         if not callable(getattr(model, "stream", None)):
             raise TypeError(f"model must be a ChatModel, not {model!r}; build one, e.g. LLMFactory(name).build()")
@@ -101,24 +111,29 @@ class ReActAgent:
         self.name = name or self.id.key
         self.model = model
         self.tools = Toolbox.of(tools)
-        self.context = context or ContextConfig()
         self.system_instructions = system_instructions
-        self.max_iterations = _positive("max_iterations", max_iterations)
-        self.max_parallel_tools = _positive("max_parallel_tools", max_parallel_tools)
+        self.max_iterations = _whole("max_iterations", max_iterations, 1)
+        self.max_parallel_tools = _whole("max_parallel_tools", max_parallel_tools, 1)
         self.approval = ApprovalGate(approval_handler, approval_required_risk)
         self.budget = ExecutionTracker(budget) if isinstance(budget, ExecutionBudget) else budget
         self.initial_tool_choice = initial_tool_choice
         self.output_topic = output_topic
-        self._system = [ChatMessage.of(Role.SYSTEM, system_instructions)] if system_instructions else []
-        self._options = self._build_options(base_options or GenerationOptions())
-        self._first_options = self._build_first_options()
+        self.middleware = MiddlewarePipeline.of(middleware)
+        self.hooks = Hooks.of(hooks)
+        self.result = ResultType.of(result_model)
+        self.result_retries = _whole("result_retries", result_retries, 0)
+        self._offers = Offers.of(self.id, base_options, self.tools, initial_tool_choice, self.result)
+        self._system = None if callable(system_instructions) else _system(system_instructions)
+        self.context = (context or ContextConfig()).bind(self.id, instructions=self._system or (), model=model)
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> str | None:
-        """Answer each message. Raises BudgetExhaustedError at a cap; the turns up to then are kept."""
+        """Answer each message. Raises BudgetExhaustedError at a cap, ResultInvalidError when no answer was a valid
+        result; the turns up to then are kept."""
         _task_agent_id.set(str(self.id))
         _task_agent_label.set(self.name)
-        own_run = _task_run_id.set(ctx.run_id)
-        run = _Run(ctx, self._fresh_tracker(ctx))
+        offer, system = await self._offers.choose(self.model), await self._instructions(ctx)
+        own_run, own_threads = _task_run_id.set(ctx.run_id), _task_threads.set({**(_task_threads.get() or {})})
+        run = _Run(ctx, self._fresh_tracker(ctx), offer, system)
         try:
             answer = await self._handle_all(run, inbox)
         except LeaseLostError:  # the turns are the next worker's now
@@ -131,12 +146,21 @@ class ReActAgent:
             return answer
         finally:
             _task_run_id.reset(own_run)
+            _task_threads.reset(own_threads)
 
     async def _handle_all(self, run: _Run, inbox: list[Message]) -> str | None:
         answer: str | None = None
         for number, msg in enumerate(inbox, 1):
             run.ctx.check()
-            answer = await self._handle_message(run, msg, "" if number == 1 else f"msg{number}.")
+            await self._tell(run, HookEvent.FLOW_START, message=msg.id)
+            try:
+                answer = await self._handle_message(run, msg, "" if number == 1 else f"msg{number}.")
+            except LeaseLostError:
+                raise
+            except Exception as error:
+                await self._tell(run, HookEvent.FLOW_END, message=msg.id, error=type(error).__name__)
+                raise
+            await self._tell(run, HookEvent.FLOW_END, message=msg.id, error=None)
         return answer
 
     async def _handle_message(self, run: _Run, msg: Message, place: str) -> str:
@@ -146,71 +170,76 @@ class ReActAgent:
         _task_parent_agent_id.set(msg.metadata.get("parent_agent_id") or None)
         thread = run.threads.get(session_id)
         if thread is None:
-            history = await load_history(self.context, self.id, session_id)
-            thread = run.threads[session_id] = _Thread(session_id, Transcript(self._system + history))
+            thread = run.threads[session_id] = await self.context.open(session_id, run.system)
         await self._add(run, thread, message_to_chat(msg))
-        await self._react_loop(run, thread, place)
+        goal = None if self.result is None else Goal(self.result, self._offers.result_tool, self.result_retries)
+        await self._react_loop(run, thread, place, goal)
+        if goal is not None and goal.result is not None:
+            await deliver_result(ctx, msg, goal.result, output_topic=self.output_topic)
+            return goal.result.text
         answer = final_text(thread.messages)
         await deliver(ctx, msg, {"text": answer}, sender=self.id, output_topic=self.output_topic)
         return answer
 
-    async def _react_loop(self, run: _Run, thread: _Thread, place: str) -> None:
+    async def _react_loop(self, run: _Run, thread: Thread, place: str, goal: Goal | None) -> None:
         ctx = run.ctx
-        options = self._first_options
+        options = run.offer.first
         for turn in range(1, self.max_iterations + 1):
             ctx.check()
             self._check_budget(run)
+            await self._tell(run, HookEvent.STEP_START, step=turn)
             scope = f"{place}turn{turn}"
-            view = await self.context.pipeline.compact(thread.messages)
             with ctx.scope(scope):
+                view = await self.context.view(thread, run.tracker)
                 response = await ctx.llm(view, options=options)
-            options = self._options
+            options = run.offer.later
             await self._add(run, thread, response.message)
             if run.tracker is not None:
                 run.tracker.consume(tokens=response.usage.total, turns=1, cost=response.cost)
-            calls = response.message.tool_calls
-            if not calls:
+            ended = await self._act(run, thread, response, scope, goal)
+            await self._tell(run, HookEvent.STEP_END, step=turn, tool_calls=len(response.message.tool_calls))
+            if ended:
                 return
-            results = await self._call_tools(ctx, calls, scope)
-            await self._add(run, thread, ChatMessage(role=Role.TOOL, content=results))
         raise BudgetExhaustedError(
             f"agent {self.id} reached max iterations limit ({self.max_iterations}) without an answer; "
             "raise max_iterations or give it a smaller task"
         )
 
-    async def _add(self, run: _Run, thread: _Thread, turn: ChatMessage) -> None:
+    async def _act(self, run: _Run, thread: Thread, response: ModelResponse, scope: str, goal: Goal | None) -> bool:
+        """Do what a turn asks for. Says whether that was the message's last turn."""
+        calls = response.message.tool_calls
+        if not calls:
+            if goal is None or (correction := goal.read_text(response)) is None:
+                return True
+            goal.count()
+            await self._add(run, thread, correction)
+            return False
+        tools = [numbered for numbered in enumerate(calls) if goal is None or not goal.takes(numbered[1])]
+        results = await self._call_tools(run.ctx, tools, scope) if tools else []
+        content = list(results) if goal is None else goal.answer_calls(calls, results)
+        await self._add(run, thread, ChatMessage(role=Role.TOOL, content=content))
+        if goal is None:
+            return False
+        goal.count()
+        if goal.result is not None:
+            await self._add(run, thread, goal.said())
+        return goal.result is not None
+
+    async def _add(self, run: _Run, thread: Thread, turn: ChatMessage) -> None:
         """A new turn goes to the history at once: it is kept however the run ends."""
-        thread.messages.append(turn)
-        await persist_turns(self.context, self.id, thread.session_id, run.ctx.run_id, [turn], start=thread.stored)
-        thread.stored += 1
+        await self.context.add(thread, turn)
 
-    async def _call_tools(self, ctx: RunContext, calls: list[ToolUseBlock], scope: str) -> list[ContentBlock]:
-        """The results in the order of the calls, whichever finishes first."""
-        if len(calls) == 1:
-            return [await self._call_tool(ctx, calls[0], f"{scope}.call0")]
-        slots = asyncio.Semaphore(self.max_parallel_tools)
-        ended: list[BaseException] = []
+    async def _call_tools(self, ctx: RunContext, calls: list[Numbered], scope: str) -> list[ToolResultBlock]:
+        async def call_one(index: int, call: ToolUseBlock) -> ToolResultBlock:
+            return await self._call_tool(ctx, call, f"{scope}.call{index}")
 
-        async def bounded(index: int, call: ToolUseBlock) -> ToolResultBlock:
-            async with slots:
-                if ended:  # the run is unwinding: start nothing more
-                    raise ended[0]
-                try:
-                    return await self._call_tool(ctx, call, f"{scope}.call{index}")
-                except BaseException as error:
-                    ended.append(error)
-                    raise
-
-        # Those that have started end, and are recorded, before the failure of one is passed on: an effect that is
-        # abandoned half-way would be an uncertain one.
-        outcomes = await asyncio.gather(*(bounded(i, call) for i, call in enumerate(calls)), return_exceptions=True)
-        return _results_or_raise(outcomes)
+        return await call_all(calls, call_one, at_once=self.max_parallel_tools)
 
     async def _call_tool(self, ctx: RunContext, call: ToolUseBlock, scope: str) -> ToolResultBlock:
         ctx.check()
         with ctx.scope(scope, call_id=call.call_id):
             tool = self.tools.get(call.tool_name)
-            if tool is not None and self.approval.covers(tool):
+            if tool is not None and self.approval.covers(tool, call.arguments):
                 refusal = await self.approval.refusal(ctx, tool, call)
                 if refusal is not None:
                     return ToolResultBlock(call_id=call.call_id, content=[TextBlock(text=refusal)], is_error=True)
@@ -230,62 +259,27 @@ class ReActAgent:
         for session_id in run.threads:
             await drop_turns(self.context, self.id, session_id, run.ctx.run_id)
 
-    def _build_options(self, base: GenerationOptions, **changes: Any) -> GenerationOptions:
-        # Built anew, not copied: a copy would carry the digests that were cached for the original.
-        values = {name: getattr(base, name) for name in GenerationOptions.model_fields}
-        return GenerationOptions(**{**values, "tools": specs_of(base.tools or self.tools.all()), **changes})
+    async def _instructions(self, ctx: RunContext) -> list[ChatMessage]:
+        made = self.system_instructions
+        if callable(made):
+            return _system(await pinned(ctx, partial(made, ctx), name=f"instructions.{self.id}"[:200]))
+        return self._system or []
 
-    def _build_first_options(self) -> GenerationOptions:
-        choice = self.initial_tool_choice
-        if choice is None:
-            return self._options
-        names = [spec.name for spec in self._options.tools]
-        if choice not in ("auto", "none", *(names and ["required"]), *names):
-            raise InvalidInputError(
-                f"initial_tool_choice {choice!r} is no tool of {self.id}; it has {', '.join(names) or 'none'}",
-                field="initial_tool_choice",
-            )
-        return self._build_options(self._options, tool_choice=choice)
+    async def _tell(self, run: _Run, event: HookEvent, **data: Any) -> None:
+        hook = getattr(run.ctx, "hook", None) if self.hooks else None
+        if hook is not None:
+            await hook(event, **data)
 
     def spec(self) -> dict[str, Any]:
         """What this agent is, as JSON: enough to show it and to see that it has changed."""
-        return {
-            "class": type(self).__name__,
-            "id": str(self.id),
-            "name": self.name,
-            "model": getattr(self.model, "name", type(self.model).__name__),
-            "system_instructions": self.system_instructions,
-            "tools": [{**tool.spec.model_dump(), **_promises(tool)} for tool in self.tools],
-            "options": self._options.model_dump(
-                mode="json", exclude={"tools"}, exclude_none=True, exclude_defaults=True
-            ),
-            "initial_tool_choice": self.initial_tool_choice,
-            "max_iterations": self.max_iterations,
-            "max_parallel_tools": self.max_parallel_tools,
-            "approval_required_risk": self.approval.required.value,
-            "budget": None if self.budget is None else self.budget.budget.model_dump(mode="json", exclude_none=True),
-            "output_topic": None if self.output_topic is None else str(self.output_topic),
-            "retention": self.context.retention.value,
-        }
+        return spec_of_react(self, self._offers.plain)
 
 
-def _results_or_raise(outcomes: list[ToolResultBlock | BaseException]) -> list[ContentBlock]:
-    failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
-    if failures:  # a suspension or a cancelled task is the runtime's own doing and goes before any error
-        raise min(failures, key=lambda failure: isinstance(failure, Exception))
-    return [outcome for outcome in outcomes if isinstance(outcome, ToolResultBlock)]
+def _system(instructions: str) -> list[ChatMessage]:
+    return [ChatMessage.of(Role.SYSTEM, instructions)] if instructions else []
 
 
-def _promises(tool: Any) -> dict[str, Any]:
-    return {
-        "risk": Risk(tool.risk).value,
-        "effect": tool.promised_effect.value,
-        "timeout": tool.timeout,
-        "permission": tool.permission,
-    }
-
-
-def _positive(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InvalidInputError(f"{name} is a whole number from 1, not {value!r}", field=name)
+def _whole(name: str, value: Any, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InvalidInputError(f"{name} is a whole number from {least}, not {value!r}", field=name)
     return value

@@ -50,7 +50,7 @@ class Toolbox:
         return list(self._tools)
 
     def by_risk(self, risk: Risk | str) -> list[Tool]:
-        """The tools of exactly that risk."""
+        """The tools of exactly that risk; one whose risk is computed from the arguments counts as critical."""
         wanted = Risk(risk)
         return [tool for tool in self._tools.values() if tool.risk == wanted]
 

@@ -3,22 +3,59 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from ravi_django.kernel import ChatMessage, Role
+from ravi_django.kernel import ChatMessage, Role, ToolUseBlock
 
 
 class Transcript(list[ChatMessage]):
-    """A list that is only appended to, and knows where the user spoke: a window looks that up at every turn."""
+    """A list that is only appended to, and knows what a view looks up at every turn, so that a long run does not look
+    through all of it each time."""
 
     def __init__(self, messages: Iterable[ChatMessage] = ()) -> None:
-        super().__init__(messages)
-        self.users = [index for index, message in enumerate(self) if message.role is Role.USER]
+        super().__init__()
+        self.users: list[int] = []  # where the user spoke
+        self.spoken: list[int] = []  # whatever has nothing to do with tools
+        self.summary: int | None = None  # where the last one is
+        self.counted: dict[str, tuple[int, int]] = {}  # by way of counting: (messages counted, their tokens)
+        self._mapped: dict[str, Transcript] = {}
+        for message in messages:
+            self.append(message)
 
     def append(self, message: ChatMessage) -> None:
         if message.role is Role.USER:
             self.users.append(len(self))
+        elif keeps_of(message) is not None:
+            self.summary = len(self)
+        if message.role is not Role.TOOL and not makes_calls(message):
+            self.spoken.append(len(self))
         super().append(message)
+
+    def mapped(self, key: str, change: Callable[[ChatMessage], ChatMessage]) -> Transcript:
+        """Each message changed, those that are new since the last time alone. Not to be changed by the caller."""
+        found = self._mapped.setdefault(key, Transcript())
+        for place in range(len(found), len(self)):
+            found.append(change(self[place]))
+        return found
+
+
+def makes_calls(message: ChatMessage) -> bool:
+    """Whether an assistant's turn asks for tools; looked up once a message."""
+    if message.role is not Role.ASSISTANT:
+        return False
+    found: bool | None = message._wire.get("makes_calls")
+    if found is None:
+        found = message._wire["makes_calls"] = any(isinstance(block, ToolUseBlock) for block in message.content)
+    return found
+
+
+def keeps_of(message: ChatMessage) -> int | None:
+    """Of a summary, how many turns before it it leaves; None for any other message."""
+    if message.role is not Role.SYSTEM or not message.metadata:
+        return None
+    summary = message.metadata.get("summary")
+    keeps = summary.get("keeps") if isinstance(summary, dict) else None
+    return keeps if isinstance(keeps, int) else None
 
 
 def user_before(messages: Sequence[ChatMessage], end: int, start: int) -> int | None:

@@ -10,8 +10,9 @@ from ravi_django.api import serializers
 from ravi_django.api.base import ApiView
 from ravi_django.api.openapi import documented, parameter
 from ravi_django.api.pagination import AddressPages
-from ravi_django.kernel import AgentId, AgentNotFoundError
+from ravi_django.kernel import AgentId
 from ravi_django.models import Agent
+from ravi_django.runtime import specs
 from ravi_django.runtime.registry import get_agent, known_addresses, spec_of
 
 
@@ -25,8 +26,9 @@ class AgentsView(ApiView):
     def get(self, request: Any) -> Response:
         """What the user may run, by address."""
         rows = {row.address: row for row in Agent.objects.all()}
-        open_to_all = [name for name in sorted(known_addresses()) if name not in rows or rows[name].enabled]
-        pages = AddressPages(request, [(name, name) for name in open_to_all])
+        code = set(known_addresses())
+        shown = [name for name in sorted(code | rows.keys()) if _is_open(name in code, rows.get(name))]
+        pages = AddressPages(request, [(name, name) for name in shown])
         return pages.response(lambda name: _shown(name, rows.get(name)))
 
 
@@ -40,27 +42,69 @@ class AgentView(ApiView):
 
 
 def require_runnable(address: AgentId | str) -> None:
-    """Raises AgentNotFoundError for an agent that is not registered, or was disabled in the admin."""
-    get_agent(address)
-    if Agent.objects.filter(address=str(address), enabled=False).exists():
-        raise AgentNotFoundError(address)
+    """Raises AgentNotFoundError for an agent that nobody has made, or that was switched off in the admin."""
+    specs.find(address)
+
+
+def _is_open(is_code: bool, row: Agent | None) -> bool:
+    if row is None:
+        return is_code
+    return row.enabled and (is_code or row.source == Agent.Source.ADMIN)
 
 
 def _shown(address: str, row: Agent | None) -> dict[str, Any]:
     """Of the spec only what is listed here goes out: an agent's own keys and instructions stay inside."""
-    agent = get_agent(address)
-    spec = spec_of(agent)
     place = AgentId.parse(address)
+    said = _said_by_code(address) if address in known_addresses() else _said_by_row(row)
     return {
         "agent": address,
         "type": place.type,
         "key": place.key,
         "namespace": place.namespace,
-        "name": (row and row.name) or spec.get("name") or place.key,
-        "description": (row and row.description) or str(spec.get("description") or getattr(agent, "description", "")),
+        "name": (row and row.name) or said["name"] or place.key,
+        "description": (row and row.description) or said["description"],
+        "class": said["class"],
+        "model": said["model"],
+        "tools": [_tool(tool) for tool in said["tools"]],
+        "version": said.get("version"),
+        "welcome": said.get("welcome", ""),
+        "starter_prompts": said.get("starter_prompts", []),
+        "variables": {
+            name: {"description": "", "default": None, "required": False, **variable}
+            for name, variable in said.get("variables", {}).items()
+        },
+        "result_schema": said.get("result_schema"),
+    }
+
+
+def _said_by_code(address: str) -> dict[str, Any]:
+    agent = get_agent(address)
+    spec = spec_of(agent)
+    return {
         "class": spec["class"],
+        "name": spec.get("name"),
+        "description": str(spec.get("description") or getattr(agent, "description", "")),
         "model": spec.get("model"),
-        "tools": [_tool(tool) for tool in spec.get("tools", [])],
+        "tools": spec.get("tools", []),
+        "result_schema": spec.get("result_schema"),
+    }
+
+
+def _said_by_row(row: Agent | None) -> dict[str, Any]:
+    """Also of a spec that this process cannot build: a tool that it does not know is left out."""
+    assert row is not None
+    return {
+        "class": "ReActAgent",
+        "name": row.name,
+        "description": row.description,
+        "version": row.version,
+        "model": row.spec.get("model"),
+        "result_schema": row.spec.get("result_schema"),
+        "tools": [
+            {**tool.spec.model_dump(), "risk": tool.risk, "effect": tool.promised_effect}
+            for tool in specs.tools_of(row.spec)
+        ],
+        **{name: row.spec[name] for name in ("welcome", "starter_prompts", "variables") if name in row.spec},
     }
 
 

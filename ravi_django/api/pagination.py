@@ -76,10 +76,10 @@ class AddressPages:
 
 
 def paged(view: Any, request: Any, rows: Any, serializer: Any, prepare: Any = None) -> Response:
-    """Answer one page of `rows`; `prepare` may complete the page's rows first."""
+    """Answer one page of `rows`; `prepare` may complete the page's rows first, or give others to show."""
     pages = view.pagination_class()
     found = pages.paginate_queryset(rows, request, view)
     if prepare is not None:
-        prepare(found)
+        found = prepare(found) or found
     response: Response = pages.get_paginated_response(serializer(found, many=True).data)
     return response

@@ -68,10 +68,10 @@ def start(user: Any, *, agent: AgentId, **options: Any) -> Response:
 
 
 class RunView(ApiView):
-    @documented("runs_read", ok={200: serializers.RunSerializer}, errors=[404])
+    @documented("runs_read", ok={200: serializers.RunDetailSerializer}, errors=[404])
     def get(self, request: Any, id: UUID) -> Response:
         """One run."""
-        return Response(serializers.RunSerializer(find_run(request, id)).data)
+        return Response(serializers.RunDetailSerializer(find_run(request, id)).data)
 
 
 class JournalView(ApiView):

@@ -18,7 +18,8 @@ from ravi_django.api.fields import (
     TextField,
     TimeField,
 )
-from ravi_django.models import Phase, Run, Status, Turn
+from ravi_django.models import BoardTask, Phase, Run, Status, Turn
+from ravi_django.runtime import board, bodies
 
 Shown = serializers.Serializer  # never takes input
 
@@ -54,6 +55,9 @@ class UsageSerializer(Shown[Any]):
 class RunSerializer(Shown[Any]):
     id = IdField()
     agent = serializers.CharField(help_text="type/key")
+    agent_version = serializers.IntegerField(
+        allow_null=True, help_text="Of an agent edited in the admin: the version of its spec that drives the run"
+    )
     session = IdField(source="session_id")
     status = serializers.ChoiceField(choices=Status.choices)
     output = serializers.CharField(allow_null=True, help_text="Null until completed; JSON for a typed result")
@@ -75,6 +79,7 @@ class RunSerializer(Shown[Any]):
         return {
             "id": str(run.id),
             "agent": run.agent,
+            "agent_version": run.agent_version,
             "session": str(run.session_id),
             "status": str(run.status),
             "output": run.output,
@@ -98,6 +103,16 @@ class RunSerializer(Shown[Any]):
 
     def _time(self, value: Any) -> Any:
         return None if value is None else self.fields["created_at"].to_representation(value)
+
+
+class RunDetailSerializer(RunSerializer):
+    output_schema = serializers.DictField(
+        required=False, help_text="JSON Schema of the output; there for a typed result, once the run has started"
+    )
+
+    def to_representation(self, run: Run) -> dict[str, Any]:
+        shown, schema = super().to_representation(run), bodies.result_schema_of(run)
+        return shown if schema is None else {**shown, "output_schema": schema}
 
 
 class RunTreeSerializer(RunSerializer):
@@ -200,12 +215,31 @@ class TurnSerializer(Shown[Any]):
 
     def to_representation(self, turn: Turn) -> dict[str, Any]:
         return {
-            "id": str(uuid5(turn.session_id, str(turn.position))),  # its place in the session is what it is known by
+            # Its place in the session is what it is known by.
+            "id": str(uuid5(turn.session_id, str(getattr(turn, "place", turn.position)))),
             "role": turn.role,
             "content": turn.content,
             "run": _text(turn.run_id),
             "created_at": self.fields["created_at"].to_representation(turn.created_at),
         }
+
+
+class BoardTaskSerializer(Shown[Any]):
+    id = IdField()
+    session = IdField(help_text="The conversation's: that of the root run")
+    agent = serializers.CharField(help_text="Whose task it is, type/key")
+    label = serializers.CharField(help_text="The agent's name, for people")
+    parent_agent = serializers.CharField(allow_null=True, help_text="The agent that delegated: the task nests under it")
+    run = IdField(allow_null=True, help_text="The run that set the task")
+    number = serializers.IntegerField(help_text="From 1 for each agent of the conversation")
+    title = serializers.CharField()
+    detail = serializers.CharField()
+    status = serializers.ChoiceField(choices=BoardTask.Status.choices)
+    created_at = TimeField()
+    updated_at = TimeField()
+
+    def to_representation(self, task: BoardTask) -> dict[str, Any]:
+        return board.shown(task)
 
 
 class MessageRequestSerializer(StrictSerializer):
@@ -224,6 +258,12 @@ class ToolSerializer(Shown[Any]):
     effect = serializers.ChoiceField(choices=["idempotent", "at_most_once", "transactional"])
 
 
+class VariableSerializer(Shown[Any]):
+    description = serializers.CharField(allow_blank=True)
+    default = serializers.JSONField(allow_null=True)
+    required = serializers.BooleanField()
+
+
 class AgentSerializer(Shown[Any]):
     agent = serializers.CharField(help_text="The address, type/key")
     type = serializers.CharField()
@@ -234,6 +274,16 @@ class AgentSerializer(Shown[Any]):
     # `class` is no name for a Python attribute
     model = serializers.CharField(allow_null=True)
     tools = ToolSerializer(many=True)
+    version = serializers.IntegerField(allow_null=True, help_text="Of a spec edited in the admin; null for code")
+    welcome = serializers.CharField(allow_blank=True, help_text="To be shown before the first message")
+    starter_prompts = serializers.ListField(child=serializers.CharField(), help_text="What one may begin with")
+    variables = serializers.DictField(
+        child=VariableSerializer(), help_text="What a run may bring as `metadata.variables`, by name"
+    )
+
+    result_schema = serializers.DictField(
+        allow_null=True, help_text="JSON Schema of the answers; null when they are free text"
+    )
 
     def get_fields(self) -> dict[str, Any]:
         return {**super().get_fields(), "class": serializers.CharField(help_text="Python class")}

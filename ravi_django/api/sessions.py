@@ -15,6 +15,7 @@ from ravi_django.api.lookup import find_session
 from ravi_django.api.openapi import documented
 from ravi_django.api.pagination import Pages, paged
 from ravi_django.api.runs import start
+from ravi_django.api.turns import with_every_result
 from ravi_django.kernel import AgentId, InvalidInputError
 from ravi_django.models import Session
 from ravi_django.runtime import store
@@ -61,8 +62,9 @@ class MessagesView(ApiView):
 
     @documented("sessions_messages", ok={200: serializers.TurnSerializer(many=True)}, errors=[400, 404])
     def get(self, request: Any, id: UUID) -> Response:
-        """What was said, oldest first."""
-        return paged(self, request, find_session(request, id).turns.all(), serializers.TurnSerializer)
+        """What was said, oldest first. A tool call that has no result comes with one that says so."""
+        said = find_session(request, id).turns.filter(keeps=None)  # a summary was not said
+        return paged(self, request, said, serializers.TurnSerializer, with_every_result)
 
     @documented(
         "sessions_say",

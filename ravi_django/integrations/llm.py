@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ravi_django.capabilities.llm import LiteLLMModel, LLMFactory, RehearsalModel, model_from_env
+    from ravi_django.capabilities.llm import FallbackModel, LiteLLMModel, LLMFactory, RehearsalModel, model_from_env
 
-__all__ = ["LLMFactory", "LiteLLMModel", "RehearsalModel", "model_from_env"]
+__all__ = ["FallbackModel", "LLMFactory", "LiteLLMModel", "RehearsalModel", "model_from_env"]
 
 
 def __getattr__(name: str) -> Any:

@@ -5,7 +5,7 @@ Start here; then read `runtime/engine.py` (one lease of a run) and `runtime/stor
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -123,7 +123,20 @@ class RunContext(Protocol):
 
     async def sleep_until_signal(self, name: str, *, until: datetime | timedelta | None = None) -> Any: ...
 
-    async def ask_human(self, question: str, **options: Any) -> Any: ...
+    async def ask_human(
+        self,
+        question: str,
+        choices: Sequence[str] | None = None,
+        context: str = "",
+        free_text: bool = True,
+        timeout: float | timedelta | None = None,
+    ) -> dict[str, Any]:
+        """Ask a person and wait, however long that takes: `{"action", "text", "by"}`, action being answer, skip, cancel
+        or, `timeout` seconds later, expired. Only an "answer" has a text; no other action is a consent to anything.
+
+        Without `free_text` the answer is one of `choices`. Raises InvalidInputError that names the parameter.
+        """
+        ...
 
     def check(self) -> None:
         """Raise CancellationError when the run was cancelled or its deadline passed."""
@@ -146,6 +159,10 @@ class RunContext(Protocol):
         ...
 
     async def log_once(self, key: str, data: Any = None) -> None: ...
+
+    async def pin(self, name: str, compute: Callable[[], Any]) -> Any:
+        """The JSON value that `compute` gives, sync or async: computed once in the run, recorded for its replays."""
+        ...
 
     def patched(self, name: str) -> bool: ...
 

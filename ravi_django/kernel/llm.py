@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, Protocol
 
@@ -11,7 +13,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSeriali
 from ravi_django.kernel.canonical import digest_of
 from ravi_django.kernel.chat import ChatMessage, Role, Usage
 from ravi_django.kernel.content import ContentBlock
-from ravi_django.kernel.stream import ReasoningDelta, TextDelta
+from ravi_django.kernel.errors import InvalidInputError, ModelError, TransientError
+from ravi_django.kernel.secrets import refuse_secrets
+from ravi_django.kernel.stream import ReasoningDelta, StreamRestart, TextDelta, ToolCallDelta
 from ravi_django.kernel.supervision import RunMeta
 from ravi_django.kernel.tools import ToolSpec, specs_of
 
@@ -40,7 +44,12 @@ class GenerationOptions(BaseModel):
     stop: list[str] | None = None
     reasoning_effort: str | None = None
     response_format: dict[str, Any] | None = None
-    extra: dict[str, Any] = Field(default_factory=dict)  # passed to the provider as is
+    extra: dict[str, Any] = Field(default_factory=dict)  # passed to the provider as is; no keys or passwords
+
+    def model_post_init(self, context: Any) -> None:
+        """Raises SecretRefusedError for a key among the extras: options are digested, shown and kept."""
+        if self.extra:
+            refuse_secrets(self.extra, "extra")
 
     @cached_property
     def tool_schemas(self) -> list[dict[str, Any]]:
@@ -67,6 +76,7 @@ class ModelResponse(BaseModel):
     cost: float | None = None
     model: str = ""  # the name that the provider answered under
     finish_reason: str = "stop"
+    cached: bool = False  # answered from a cache of this site: no model was called, and it cost nothing
 
     @classmethod
     def of(cls, content: list[ContentBlock], **fields: Any) -> ModelResponse:
@@ -81,11 +91,60 @@ class ModelResponse(BaseModel):
         return self.message.text
 
 
-ModelEvent = TextDelta | ReasoningDelta | ModelResponse
+ModelEvent = TextDelta | ReasoningDelta | ToolCallDelta | StreamRestart | ModelResponse
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """When a failed model call is made again. A retry is a row with a time: nothing sleeps for it.
+
+    Errors are named by their `type` ("RateLimitError") or their HTTP status (429). Without names the adapter decides:
+    a TransientError is tried again, a ModelError is not.
+    """
+
+    max_attempts: int = 5  # calls in all, the first one included
+    base_s: float = 1.0  # seconds before the first retry; doubles with each
+    max_s: float = 60.0  # seconds, at most, unless the provider asks for more
+    jitter: float = 0.5  # how much of a delay is random: 0 none of it, 1 all of it
+    max_retry_after_s: float = 3600.0  # of a provider's Retry-After, seconds at most; 0 ignores it
+    retry_on: frozenset[str | int] = frozenset()  # tried again, whatever the adapter says
+    give_up_on: frozenset[str | int] = frozenset()  # not tried again, whatever the adapter says
+
+    def __post_init__(self) -> None:
+        """Any collection of names does. Raises InvalidInputError, naming the field."""
+        for name in ("retry_on", "give_up_on"):
+            object.__setattr__(self, name, frozenset(getattr(self, name)))
+        if self.max_attempts < 1:
+            raise InvalidInputError(f"max_attempts is 1 or more, not {self.max_attempts}", field="max_attempts")
+        for name in ("base_s", "max_s", "max_retry_after_s"):
+            if getattr(self, name) < 0:
+                raise InvalidInputError(f"{name} is in seconds, 0 or more, not {getattr(self, name)}", field=name)
+        if not 0 <= self.jitter <= 1:
+            raise InvalidInputError(f"jitter is from 0 to 1, not {self.jitter}", field="jitter")
+        if both := self.retry_on & self.give_up_on:
+            raise InvalidInputError(f"{sorted(map(str, both))} cannot be in both lists", field="give_up_on")
+
+    def retries(self, error: TransientError | ModelError) -> bool:
+        """Whether this kind of error is worth another call, however many there were."""
+        known = {error.type, error.status}
+        if known & self.give_up_on:
+            return False
+        return bool(known & self.retry_on) or isinstance(error, TransientError)
+
+    def delay_s(self, failures: int, retry_after: float | None = None) -> float:
+        """Seconds to wait after so many earlier failures in a row; at least `retry_after`, as far as it is let."""
+        longest: float = min(self.base_s * 2 ** min(failures, 60), self.max_s)
+        spread: float = longest * random.uniform(1 - self.jitter, 1.0)  # noqa: S311 - spreads retries, guards nothing
+        return max(spread, min(retry_after or 0.0, self.max_retry_after_s))
 
 
 class ChatModel(Protocol):
-    """A model client. One object serves concurrent calls."""
+    """A model client. One object serves concurrent calls.
+
+    These are read when they are there: `retry` (a RetryPolicy, instead of the site's), and the coroutines
+    `context_window() -> int | None` (tokens), `count_tokens(messages) -> int` and `supports_schema() -> bool`
+    (whether `response_format` may hold a JSON schema). None of them reaches for the network.
+    """
 
     name: str  # the logical name: part of a recorded call's identity
 

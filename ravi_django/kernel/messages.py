@@ -58,6 +58,7 @@ class ToolExecutionResult(PayloadBase):
     call_id: str = ""
     content: list[ContentBlock] = Field(default_factory=list)
     is_error: bool = False
+    board: dict[str, Any] | None = None  # the task of the board that the call has changed: people see it, no model
 
     @property
     def text(self) -> str:

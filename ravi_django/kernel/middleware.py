@@ -54,6 +54,7 @@ class ChatContext:
     options: GenerationOptions
     response: ModelResponse | None = None
     stream: bool = True  # set it to False before `call_next` and no token is shown before the chain is through
+    made: bool = False  # whether the model was called; set by the runtime
     metadata: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -71,6 +72,8 @@ class FunctionContext:
     tool: Tool
     arguments: dict[str, Any]  # as the model gave them: JSON
     call_id: str = ""
+    attempt: int = 1  # rises when a person decides that an uncertain effect is run again
+    made: bool = False  # whether the tool's code was called; set by the runtime
     result: ToolExecutionResult | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
 
@@ -80,7 +83,7 @@ class FunctionContext:
 
     @property
     def risk(self) -> Risk:
-        return Risk(self.tool.risk)
+        return self.tool.risk_for(self.arguments)
 
 
 class AgentMiddleware(ABC):
@@ -101,7 +104,8 @@ class FunctionMiddleware(ABC):
     """Wraps a tool's execution, inside its journaled effect: behind the approval, around the started row.
 
     Once the tool has run, nothing that a middleware raises undoes it: the call is recorded as having happened, with
-    an error for the model. Only a transactional tool is rolled back.
+    an error for the model. Only a transactional tool is rolled back. GuardrailError is no error for the model: the
+    call is recorded with it, and then it is raised to the agent, by a replay too.
     """
 
     @abstractmethod

@@ -33,6 +33,24 @@ class ReasoningDelta(_Streamed):
     text: str
 
 
+class ToolCallDelta(_Streamed):
+    """A piece of a tool call that the model is writing. The call itself comes whole, with the response."""
+
+    type: Literal["tool_call.delta"] = "tool_call.delta"
+    index: int  # the call's place in the answer, from 0
+    call_id: str = ""  # as the provider names it; empty until it has
+    name: str = ""  # of the tool; empty until it is known
+    arguments: str = ""  # the next fragment of their JSON
+
+
+class StreamRestart(_Streamed):
+    """What was streamed so far counts no more: another model answers from the beginning."""
+
+    type: Literal["stream.restart"] = "stream.restart"
+    model: str  # the one that is asked now
+    error_type: str  # why the one before did not end
+
+
 class CompletionEvent(_Streamed):
     """The end of one model call."""
 

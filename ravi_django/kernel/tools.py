@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from copy import deepcopy
 from enum import StrEnum
 from typing import Any, Protocol, runtime_checkable
 
@@ -58,10 +60,13 @@ class Tool:
     name: str = ""
     description: str = ""
     parameters: dict[str, Any] = {"type": "object", "properties": {}}
-    risk: Risk = Risk.SAFE
+    risk: Risk = Risk.SAFE  # with `compute_risk` it is what is assumed where no call is at hand
+    compute_risk: Callable[[dict[str, Any]], Any] | None = None  # a call's risk, by its validated arguments alone
     effect: Effect | None = None  # None: by the risk
     timeout: float | None = None  # seconds; None: RAVI["TOOL_TIMEOUT_S"]
     permission: str | None = None  # a Django permission that the run's owner needs
+    max_calls: int | None = None  # of this tool in a run; None: RAVI["MAX_TOOL_CALLS"] of all tools alone bounds it
+    max_result_bytes: int | None = None  # that the model is shown of a result; at most RAVI["MAX_RESULT_BYTES"]
     context_parameter: str | None = None  # the parameter that gets the RunContext, hidden from the model
 
     def validate(self, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -78,8 +83,22 @@ class Tool:
         """Do it; may be a coroutine function. Raise ToolRefused before the effect to say that nothing happened."""
         raise NotImplementedError(f"{type(self).__name__} needs an execute method")
 
+    def risk_for(self, arguments: dict[str, Any]) -> Risk:
+        """The risk of a call with these arguments, as the model gave them.
+
+        `compute_risk` is given them validated, with the defaults filled in. Where it fails or answers with no risk, or
+        the arguments do not fit, the call counts as critical.
+        """
+        if self.compute_risk is None:
+            return Risk(self.risk)
+        with suppress(Exception):
+            return Risk(self.compute_risk(self.validate(deepcopy(arguments))))
+        return Risk.CRITICAL
+
     @property
     def promised_effect(self) -> Effect:
+        if self.effect is None and self.compute_risk is not None:
+            return Effect.AT_MOST_ONCE  # one promise for all calls, good for the riskiest
         return self.effect or Effect.default_for(self.risk)
 
     @property

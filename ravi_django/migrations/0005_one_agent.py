@@ -30,6 +30,10 @@ class Migration(migrations.Migration):
             name='keeps',
             field=models.IntegerField(blank=True, help_text='Of a summary: how many turns right before it it does not stand for', null=True),
         ),
+        migrations.AddIndex(
+            model_name='turn',
+            index=models.Index(condition=models.Q(('keeps__isnull', False)), fields=['session', '-position'], name='ravi_turn_summary'),
+        ),
         migrations.CreateModel(
             name='AgentVersion',
             fields=[

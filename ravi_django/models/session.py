@@ -60,6 +60,12 @@ class Turn(models.Model):
             models.UniqueConstraint(fields=["session", "position"], name="ravi_turn_position"),
             models.UniqueConstraint(fields=["run", "index"], name="ravi_turn_run_index"),
         ]
+        indexes = [
+            # The last summary of a conversation, however long ago it was; nothing else is in it.
+            models.Index(
+                fields=["session", "-position"], condition=models.Q(keeps__isnull=False), name="ravi_turn_summary"
+            )
+        ]
 
     def __str__(self) -> str:
         return f"{self.role} {self.position}"

@@ -28,11 +28,10 @@ from ravi_django.kernel import (
 )
 from ravi_django.kernel.messages import PayloadBase
 from ravi_django.models import Ask, Run, uuid7
-from ravi_django.runtime import store
+from ravi_django.runtime import specs, store
 from ravi_django.runtime.effects import Write
 from ravi_django.runtime.entries import Entry, Recorded, storable
 from ravi_django.runtime.gate import Wait
-from ravi_django.runtime.registry import get_agent
 from ravi_django.runtime.waits import check_name, moment
 
 if TYPE_CHECKING:
@@ -59,11 +58,13 @@ async def spawn(ctx: DurableContext, target: AgentId, boot: Message | str | None
     entry = Entry("child.spawned", path, str(agent_id))
     entry.request = {"message": None if message is None else message["id"]}
     async with effects.performing():
-        refusal = await _not_there(ctx, agent_id) or _too_deep(ctx)
+        found, refusal = await _find(ctx, agent_id)
+        refusal = refusal or _misses_variables(found, boot) or _too_deep(ctx)
         if refusal is None:
             entry.result = {"run": str(child_id), "session": str(session_id)}
             effects.entangled = True  # first: the commit may stand though this task is cancelled over it
             child = store.make_child(effects.lease, str(agent_id), child_id, session_id)
+            child.agent_version, child.metadata = found.version, _metadata_of(found, boot)
             try:
                 await effects.record(entry, partial(store.spawn, child=child, message=message))
             except SpawnDeniedError as error:
@@ -108,13 +109,26 @@ def _raise_recorded(row: Recorded) -> None:
     raise error
 
 
-async def _not_there(ctx: DurableContext, agent_id: AgentId) -> KernelError | None:
+async def _find(ctx: DurableContext, agent_id: AgentId) -> tuple[specs.Found, KernelError | None]:
+    """The agent that a run is to be made for, or why there can be none."""
     try:
-        get_agent(agent_id)
+        return await ctx.effects.database.call(specs.find, agent_id), None
     except AgentNotFoundError as error:
-        return error
-    disabled = await ctx.effects.database.call(store.is_disabled, str(agent_id))
-    return AgentNotFoundError(agent_id) if disabled else None
+        return specs.Found(agent_id), error
+
+
+def _metadata_of(found: specs.Found, message: Message | str | None) -> dict[str, Any]:
+    """What a run that this message starts is given of it: values for the variables of a spec."""
+    given = message.metadata.get("variables") if isinstance(message, Message) else None
+    return {} if given is None or found.version is None else {"variables": storable(given)}
+
+
+def _misses_variables(found: specs.Found, boot: Message | str | None) -> PermanentError | None:
+    try:
+        found.check_variables(_metadata_of(found, boot))
+    except InvalidInputError as error:
+        return PermanentError(f"{found.address}: {error}; the message that boots it brings them")
+    return None
 
 
 def _too_deep(ctx: DurableContext) -> SpawnDeniedError | None:
@@ -248,9 +262,11 @@ async def send(ctx: DurableContext, target: AgentId | RunHandle, message: Messag
                 await _refuse(ctx, entry, refusal)
             await effects.record(entry, _delivery(target_id, body, control, entry))
         else:
-            if (refusal := await _not_there(ctx, agent_id)) is not None:
+            found, refusal = await _find(ctx, agent_id)
+            if refusal is not None:
                 await _refuse(ctx, entry, refusal)
             run = _root_in_session(ctx, agent_id)
+            run.agent_version, run.metadata = found.version, _metadata_of(found, message)
             await effects.record(entry, partial(store.deliver_to_agent, run=run, message=body))
             target_id = UUID(entry.result["run"])
     effects.wake([target_id])

@@ -9,12 +9,15 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from ravi_django.models import Blob
+from ravi_django.models import Blob, JournalEntry, Run
 from ravi_django.runtime import store
 from ravi_django.runtime.database import DatabaseThreads
+from ravi_django.runtime.entries import blob_value
 
 _kept: OrderedDict[str, float] = OrderedDict()  # digests that this process has stored, and when
+_schemas: OrderedDict[str, dict[str, Any] | None] = OrderedDict()  # of results, by the digest of a spec
 _MOST = 10_000
+_MOST_SCHEMAS = 1000
 _TRUSTED_S = 6 * 3600.0  # then they are stored again: the prune takes those that were not for a day
 
 
@@ -35,6 +38,27 @@ async def keep(database: DatabaseThreads, bodies: dict[str, Callable[[], Any]]) 
         _kept.popitem(last=False)
 
 
+def result_schema_of(run: Run) -> dict[str, Any] | None:
+    """The JSON schema of a run's output, by the spec that its first lease has pinned; None when it is no typed one, or
+    when nothing is pinned yet, or any more."""
+    started = JournalEntry.objects.filter(run_id=run.id, generation=run.generation, path="@started")
+    pinned: Any = started.values_list("result", flat=True).first()
+    digest = (pinned or {}).get("spec")
+    if digest is None:
+        return None
+    if digest in _schemas:
+        return _schemas.get(digest)
+    blob = Blob.objects.filter(id=digest).first()
+    if blob is None:
+        return None
+    schema: dict[str, Any] | None = blob_value(blob).get("result_schema")
+    _schemas[digest] = schema
+    while len(_schemas) > _MOST_SCHEMAS:
+        _schemas.popitem(last=False)
+    return schema
+
+
 def forget() -> None:
     """The database is another, or empty again (tests)."""
     _kept.clear()
+    _schemas.clear()

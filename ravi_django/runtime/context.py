@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime, timedelta
@@ -32,7 +32,7 @@ from ravi_django.kernel import (
     ToolExecutionResult,
     TopicId,
 )
-from ravi_django.runtime import asks, history, llm_calls, paths, tool_calls, waits
+from ravi_django.runtime import asks, history, llm_calls, paths, pins, questions, tool_calls, waits
 from ravi_django.runtime.effects import Effects
 from ravi_django.runtime.entries import Entry, NewTurn
 from ravi_django.runtime.gate import Stop
@@ -74,6 +74,7 @@ class DurableContext:
         self.message_ids: dict[str, str] = {}  # of messages that a replay makes anew: the id that was sent
         self.booted: dict[str, str] = {}  # child run: the message that it was started with
         self._patches: dict[str, bool] = {}
+        self.pinned: dict[str, Any] = {}  # see `pins`
         self.turns_given = run.turn_from  # how many this lease's code has handed over
         self.turns_known = run.next_turn  # history turns of this run that are stored or waiting to be
 
@@ -122,6 +123,18 @@ class DurableContext:
     async def sleep_until_signal(self, name: str, *, until: datetime | timedelta | None = None) -> Any:
         return await waits.sleep_until_signal(self, name, until)
 
+    async def ask_human(
+        self,
+        question: str,
+        choices: Sequence[str] | None = None,
+        context: str = "",
+        free_text: bool = True,
+        timeout: float | timedelta | None = None,
+    ) -> dict[str, Any]:
+        return await questions.ask(
+            self, question, choices=choices, context=context, free_text=free_text, timeout=timeout
+        )
+
     async def continue_as_new(self, *args: Any) -> None:
         """Begin anew with an empty journal and `args` (messages, texts or JSON) as the inbox. Never returns."""
         messages = tuple(asks.body_of(self, self.agent_id, arg) for arg in args)
@@ -155,6 +168,10 @@ class DurableContext:
         if not isinstance(key, str) or not 0 < len(key) <= MAX_NAME:
             raise InvalidInputError(f"a log entry's key has 1 to {MAX_NAME} characters, not {key!r}", field="key")
         self.effects.note_once(Entry(kind="log", path=f"@once.{key}", name=key, result=data))
+
+    async def pin(self, name: str, compute: Callable[[], Any]) -> Any:
+        """The JSON value that `compute` gives, sync or async: once in the run, a replay has the recorded one."""
+        return await pins.pin(self, name, compute)
 
     def patched(self, name: str) -> bool:
         """Whether this run takes the new branch of changed code: False for one that went by here before the change."""
@@ -216,6 +233,13 @@ class DurableContext:
         with paths.entered(self._scope().for_name(name, call_id)):
             yield
 
+    def decided(self, name: str) -> bool | None:
+        """Whether the journal has a call right inside the scope `name` of here: a replay has to make it then, and must
+        not make it otherwise, whatever it would decide by itself. None: nothing is recorded beyond here, decide."""
+        if self.effects.journal.find(f"{self._scope().peek(name)}1") is not None:
+            return True
+        return False if self.effects.journal.replaying else None
+
     def _scope(self) -> paths.Scope:
         scope = paths.current()
         if scope is None:
@@ -250,8 +274,11 @@ class DurableContext:
                 self.effects.turns.append(NewTurn(UUID(str(session_id)), str(agent_id), message))
                 self.turns_known += 1
 
-    async def read_history(self, agent_id: AgentId, *, limit: int | None, offset: int) -> list[ChatMessage]:
-        """The session's earlier turns; the position is journaled, so a replay reads the same ones."""
+    async def read_history(
+        self, agent_id: AgentId, *, limit: int | None, offset: int = 0, window: bool = False
+    ) -> list[ChatMessage]:
+        """The session's earlier turns, or with `window` what a prompt begins with; the position is journaled, so a
+        replay reads the same ones."""
         path = self._path()
         row = self.effects.journal.find(path)
         if row is not None:
@@ -262,10 +289,10 @@ class DurableContext:
             position = self.effects.lease.run.session.next_position
         messages: list[ChatMessage] = []
         if position:  # a new conversation has nothing to read
+            where: dict[str, Any] = {"limit": limit, "before": position} | ({} if window else {"offset": offset})
+            read = history.read_window if window else history.read
             with self.effects.busy():
-                messages = await self.effects.database.call(
-                    history.read, agent_id, self.session_id, limit=limit, offset=offset, before=position
-                )
+                messages = await self.effects.database.call(read, agent_id, self.session_id, **where)
         digest = hashlib.sha256(b"".join(message.digest for message in messages)).hexdigest()[:32]
         if row is None:
             result = {"position": position, "count": len(messages), "digest": digest}

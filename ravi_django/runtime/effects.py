@@ -23,7 +23,7 @@ from ravi_django.kernel import (
     SpawnDeniedError,
     SuspendInterrupt,
 )
-from ravi_django.runtime import frames, store
+from ravi_django.runtime import frames, store, tool_caps
 from ravi_django.runtime.database import DatabaseThreads
 from ravi_django.runtime.entries import Entry, NewTurn, Recorded
 from ravi_django.runtime.frames import Frame, Source
@@ -31,6 +31,7 @@ from ravi_django.runtime.gate import UNWIND_S, Gate, Stop, Wait
 from ravi_django.runtime.publish import Publisher
 from ravi_django.runtime.replay import Journal, check_identity, drift
 from ravi_django.runtime.store import Facts, Lease
+from ravi_django.runtime.tool_caps import Spent
 from ravi_django.runtime.wire import Statement
 
 log = logging.getLogger("ravi.effects")
@@ -82,7 +83,7 @@ class Effects(Gate):
         self.inbox_upto: int | None = None  # the last message that the code was given
         self.notes: list[Entry] = []  # ride on the next commit, in order
         self.turns: list[NewTurn] = []
-        self.tool_calls = 0
+        self._spent: Spent | None = None
         self.budget = Spending(ExecutionBudget.model_validate(lease.run.budget or {}))
         self.attempts = lease.run.attempts  # transient failures in a row
         self.entangled = lease.run.generation > 0 or journal.has_kind("child.spawned", "request.opened")
@@ -109,7 +110,7 @@ class Effects(Gate):
             return None
         try:
             check_identity(row, kind, name, arguments)
-            changed = drift(row, digests)
+            changed = drift(row, digests) if digests is not None else []
             await self.journal.take(row)
         except DeterminismError as error:
             await self.end(Stop("block", error))
@@ -139,7 +140,7 @@ class Effects(Gate):
             first, cancelled = await self.database.see_through(append_repeatable, *args)
         except (LeaseLostError, asyncio.CancelledError):
             raise
-        except (CancellationError, SpawnDeniedError, store.NotDue) as error:
+        except (CancellationError, SpawnDeniedError, store.NotDue, store.TooManyRequests) as error:
             self.notes[:0], self.turns[:0] = entries[:-1], turns
             if isinstance(error, CancellationError):
                 self.token.cancel(error.reason)
@@ -209,8 +210,13 @@ class Effects(Gate):
         return None
 
     async def wait(self, wait: Wait, path: str = "") -> Any:
-        """`Gate.wait`, for the call at `path`. Raises InvalidInputError inside an at-most-once tool: it could not be
-        called again after the wait."""
+        """`Gate.wait`, for the call at `path`. Raises InvalidInputError inside an at-most-once tool."""
+        self.check_may_wait(path)
+        with tool_caps.waiting():
+            return await super().wait(wait)
+
+    def check_may_wait(self, path: str) -> None:
+        """Raise InvalidInputError inside an at-most-once tool: it could not be called again after the wait."""
         for begun in self.started:
             if path.startswith(f"{begun}/"):
                 raise InvalidInputError(
@@ -218,7 +224,13 @@ class Effects(Gate):
                     "wait. Wait before it in the agent's code, or make the tool idempotent",
                     field="effect",
                 )
-        return await super().wait(wait)
+
+    @property
+    def spent(self) -> Spent:
+        """What the run's tool calls have used."""
+        if self._spent is None:
+            self._spent = Spent.of(self.journal.recorded(tool_caps.KIND))
+        return self._spent
 
     # --------------------------------------------------------------------------------------------- the end
 

@@ -11,7 +11,6 @@ import logging
 import os
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -27,24 +26,27 @@ from ravi_django.kernel import (
     AgentNotFoundError,
     DeterminismError,
     HandlerError,
+    InvalidInputError,
     LeaseLostError,
     Message,
+    NotFoundError,
     RunMeta,
 )
 from ravi_django.models import TERMINAL, Status
-from ravi_django.runtime import bodies, dispatch, frames, paths, settle, store
+from ravi_django.runtime import bodies, dispatch, frames, paths, settle, specs, store
 from ravi_django.runtime.database import DatabaseThreads
 from ravi_django.runtime.effects import Effects
 from ravi_django.runtime.entries import Entry
 from ravi_django.runtime.gate import Stop
 from ravi_django.runtime.heartbeat import Heartbeat
 from ravi_django.runtime.publish import Publisher
-from ravi_django.runtime.registry import get_agent, known_addresses, pinned_spec
+from ravi_django.runtime.registry import known_addresses, pinned_spec
 from ravi_django.runtime.replay import Journal
 from ravi_django.runtime.rounds import Rounds
 from ravi_django.runtime.settle import Outcome
 from ravi_django.runtime.store import Lease
 from ravi_django.runtime.story import Story
+from ravi_django.runtime.tool_threads import ToolThreads
 
 log = logging.getLogger("ravi.engine")
 
@@ -77,7 +79,7 @@ class Engine:
         self.draining = False
         self.database = DatabaseThreads(int(conf.DB_THREADS))
         self.publisher = Publisher()
-        self._tools = ThreadPoolExecutor(int(conf.TOOL_THREADS), thread_name_prefix="ravi-tool")
+        self._tools = ToolThreads(int(conf.TOOL_THREADS))
         self._leases: set[asyncio.Task[Any]] = set()
         self._driving = 0  # leases held or being claimed
         self._crashers: set[UUID] = set()  # runs that are driven alone, or wait to be
@@ -145,14 +147,11 @@ class Engine:
         """Find the agent, read journal and inbox, and count the run as ours."""
         if lease.run.crashes >= conf.MAX_ATTEMPTS:
             raise settle.NotDrivable(AgentCrashError(lease.run_id, lease.run.agent), block=True)
-        try:
-            agent = get_agent(lease.run.agent)
-        except AgentNotFoundError as error:
-            raise settle.NotDrivable(error, block=False) from error
+        agent = await self._agent_of(lease)
         loaded, facts = await self.database.call(store.load_with_facts, lease)
         try:
             inbox = [(place, Message.model_validate(body)) for place, body in loaded.inbox]
-            pinned_spec(agent)
+            pinned_spec(agent, lease.run.agent_version)
             journal = Journal(loaded.journal)
         except DeterminismError as error:
             raise settle.NotDrivable(error, block=True) from error
@@ -179,6 +178,17 @@ class Engine:
         await self._note_beginning(agent, effects, rounds)
         return agent, active, rounds
 
+    async def _agent_of(self, lease: Lease) -> Agent:
+        """The code's agent, or that of the spec that the run was made with."""
+        try:
+            if lease.run.agent_version is None:
+                return specs.agent_of(lease.run)
+            return await self.database.call(specs.agent_of, lease.run)
+        except (AgentNotFoundError, InvalidInputError) as error:  # another process may have its code, or a tool of it
+            raise settle.NotDrivable(error, block=False) from error
+        except NotFoundError as error:
+            raise settle.NotDrivable(error, block=True) from error
+
     @asynccontextmanager
     async def _alone(self, active: Active) -> AsyncIterator[None]:
         """A run that took its workers down is driven with no other beside it: it must not take them along again."""
@@ -197,9 +207,11 @@ class Engine:
     async def _note_beginning(self, agent: Agent, effects: Effects, rounds: Rounds) -> None:
         """The run's first row pins the agent's spec; every later lease leaves a row too. They ride on an effect."""
         lease = effects.lease
-        digest, spec = pinned_spec(agent)
+        digest, spec = pinned_spec(agent, lease.run.agent_version)
         await bodies.keep(self.database, {digest: lambda: spec})
         started = Entry("run.started", "@started", result={"spec": digest, "worker": self.name})
+        if lease.run.agent_version is not None:
+            started.result["version"] = lease.run.agent_version
         if rounds.first_upto is not None:
             started.result["inbox_upto"] = rounds.first_upto
         effects.note_once(started)
@@ -359,7 +371,7 @@ class Engine:
         return self.loop.call_later(max(0.0, remaining), self.cancel, active, settle.DEADLINE)
 
     async def _run_sync(self, function: Callable[..., Any], *args: Any) -> Any:
-        return await self.loop.run_in_executor(self._tools, function, *args)
+        return await self._tools.run(function, *args)
 
     # --------------------------------------------------------------------------------------------- the end
 
@@ -383,5 +395,5 @@ class Engine:
     def _close_threads(self) -> None:
         self.heartbeat.stop()
         self.publisher.close()
-        self._tools.shutdown(wait=False, cancel_futures=True)
+        self._tools.close()
         self.database.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import zlib
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -12,6 +13,7 @@ from uuid import UUID
 
 from pydantic_core import to_json
 
+from ravi_django.agents.summary import keeps_of
 from ravi_django.conf import conf
 from ravi_django.kernel import ChatMessage, Usage
 from ravi_django.models import Blob, JournalEntry, Phase, uuid7
@@ -39,6 +41,7 @@ class Entry:
     elapsed_s: float = 0.0
     id: UUID = field(default_factory=uuid7)
     stored: dict[str, str] = field(default_factory=dict)  # request and result as the row has them; see `externalize`
+    blobs: list[Blob] = field(default_factory=list)  # bodies that the row's digests name: written before it
 
     @property
     def is_effect(self) -> bool:
@@ -52,6 +55,11 @@ class NewTurn:
     session_id: UUID
     agent: str
     message: ChatMessage
+
+    @property
+    def keeps(self) -> int | None:
+        """Of a summary: how many turns right before it it does not stand for."""
+        return keeps_of(self.message)
 
 
 @dataclass(slots=True)
@@ -74,6 +82,7 @@ class Recorded:
     reasoning_tokens: int | None
     cost: Any
     inbox_upto: int | None
+    started_at: datetime
     finished_at: datetime
     schema: int = SCHEMA
 
@@ -94,6 +103,7 @@ class Recorded:
         "reasoning_tokens",
         "cost",
         "inbox_upto",
+        "started_at",
         "finished_at",
         "schema",
     )
@@ -113,31 +123,39 @@ def dumps(value: Any) -> str | None:
     return None if value is None else encode(value).decode()
 
 
+# What may stand for a value that no row can hold: NUL, and numbers that JSON has no words for.
+_SUSPECT = (b"\\u0000", b"NaN", b"Infinity")
+
+
 def encode(value: Any) -> bytes:
     """JSON as every database can hold it; what is no JSON goes in as its text."""
     try:
         body = to_json(value, fallback=str)
     except ValueError:  # half a surrogate pair
         return to_json(storable(value), fallback=str)
-    return to_json(storable(value), fallback=str) if b"\\u0000" in body else body
+    return to_json(storable(value), fallback=str) if any(token in body for token in _SUSPECT) else body
 
 
 def is_storable(value: Any) -> bool:
     """Whether `storable` would change nothing; far cheaper than to find out by it."""
     try:
-        return b"\\u0000" not in to_json(value, fallback=str)
+        body = to_json(value, fallback=str)
     except ValueError:
         return False
+    return not any(token in body for token in _SUSPECT)
 
 
 def storable(value: Any) -> Any:
-    """A JSON value without what no row can hold: NUL characters and halves of surrogate pairs."""
+    """A JSON value without what no row can hold: NUL characters, halves of surrogate pairs, numbers that are none."""
     if isinstance(value, str):
-        return value.replace("\0", "\ufffd").encode(errors="replace").decode()
+        text = value.replace("\0", "\ufffd")
+        return text if text.isascii() else text.encode(errors="replace").decode()
     if isinstance(value, dict):
         return {storable(key): storable(inner) for key, inner in value.items()}
     if isinstance(value, list):
         return [storable(inner) for inner in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None  # as pydantic has it in JSON
     return value
 
 
@@ -147,15 +165,20 @@ def make_blob(body: bytes, *, compress: bool = False) -> Blob:
     return Blob(id=digest, body=stored, encoding="json+zlib" if compress else "json", size=len(body))
 
 
+def make_text_blob(body: bytes) -> Blob:
+    """A text as it is, which can be read in parts. Fast rather than small: it may be of many megabytes."""
+    return Blob(id=hashlib.sha256(body).hexdigest(), body=zlib.compress(body, 1), encoding="text+zlib", size=len(body))
+
+
 def blob_value(blob: Blob) -> Any:
     body = bytes(blob.body)
-    return json.loads(zlib.decompress(body) if blob.encoding == "json+zlib" else body)
+    return json.loads(zlib.decompress(body) if blob.encoding.endswith("+zlib") else body)
 
 
 def externalize(entry: Entry) -> list[Blob]:
     """Encode the entry's values, once, as its row holds them: those too big for a row as references. Returns the blobs
     to write first. The entry's own values stay whole, its frames are made of them."""
-    blobs = []
+    blobs = list(entry.blobs)
     limit = int(conf.INLINE_BYTES)
     for name in ("request", "result"):
         value = getattr(entry, name)
@@ -172,6 +195,8 @@ def externalize(entry: Entry) -> list[Blob]:
 
 def fits_in_row(entry: Entry) -> bool:
     """Whether no value is too big for a row: then `externalize` has nothing to do, and they are encoded for good."""
+    if entry.blobs:
+        return False
     limit = int(conf.INLINE_BYTES)
     for name in ("request", "result"):
         if (value := getattr(entry, name)) is not None:

@@ -10,7 +10,7 @@ from django.db import transaction
 
 from ravi_django.kernel import InvalidInputError
 from ravi_django.models import Run
-from ravi_django.runtime import dispatch, publish, store
+from ravi_django.runtime import board, dispatch, publish, store
 
 log = logging.getLogger("ravi.fork")
 
@@ -26,7 +26,9 @@ def fork(run_id: UUID | str, after_seq: int, *, send: Any = None) -> Run:
         raise InvalidInputError(
             f"after_seq must be the number of an entry, from 1, not {after_seq!r}", field="after_seq"
         )
-    run = store.fork(run_id, after_seq)
+    with transaction.atomic():
+        run = store.fork(run_id, after_seq)
+        board.copy_past(Run.objects.select_related("session").get(id=run_id), run)
     transaction.on_commit(lambda: _publish(run), robust=True)  # first, so that it comes before what the worker says
     dispatch.on_commit(run.id, send)
     return run

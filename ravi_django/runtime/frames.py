@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from ravi_django.agents.compaction.summarization import SCOPE as SUMMARY_SCOPE
 from ravi_django.kernel import AgentStep
 from ravi_django.models import Run
 from ravi_django.runtime.entries import encode
@@ -108,10 +109,12 @@ def _of_entry(entry: Any) -> Iterable[tuple[str, dict[str, Any]]]:
     match entry.kind:
         case "run.started":
             return [_step(AgentStep.STARTED, None)]
+        case "llm.call" if SUMMARY_SCOPE in entry.path:  # a summary is no answer to the user
+            return []
         case "llm.call" if entry.error is None:
             return [("completion", _completion(entry))]
         case "tool.call":
-            return [_step(AgentStep.TOOL_RESULT, _tool_result(entry))]
+            return [_step(AgentStep.TOOL_RESULT, _tool_result(entry)), *_of_board(entry)]
         case "run.completed":
             return [_step(AgentStep.DONE, None)]
         case "run.retried" if entry.error is None:  # by a person: no error, but a new start
@@ -136,10 +139,15 @@ def _of_waiting(entry: Any) -> Iterable[tuple[str, dict[str, Any]]]:
             return [_step(AgentStep.HANDOFF, {"agent": entry.name, **result})]
         case "request.opened":
             return [("request", dict(result))]
-        case "request.closed":
+        case "request.closed" | "ask_human":
             return [("request.closed", {"id": result.get("id")})]
         case _:
             return []
+
+
+def _of_board(entry: Any) -> Iterable[tuple[str, dict[str, Any]]]:
+    task = (entry.result or {}).get("board")
+    return [] if task is None else [("board", {"task": task})]
 
 
 def _step(step: AgentStep, content: Any) -> tuple[str, dict[str, Any]]:

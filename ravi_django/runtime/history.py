@@ -12,9 +12,12 @@ from uuid import UUID
 
 from asgiref.sync import sync_to_async
 from django.db import transaction
-from django.db.models import F, QuerySet
+from django.db.models import F, Q, QuerySet, Subquery
 
-from ravi_django.kernel import AgentId, ChatMessage
+from ravi_django.agents.dangling import close_dangling
+from ravi_django.agents.history import window_of
+from ravi_django.agents.summary import keeps_of
+from ravi_django.kernel import AgentId, ChatMessage, Role
 from ravi_django.models import Session, Turn
 
 if TYPE_CHECKING:
@@ -55,8 +58,16 @@ class DjangoHistoryProvider:
         found: list[ChatMessage] = await sync_to_async(read)(agent_id, session_id, limit=limit, offset=offset)
         return found
 
+    async def window(self, agent_id: AgentId, session_id: str, *, limit: int | None = None) -> list[ChatMessage]:
+        """See `agents.history.window_of`. At most two queries."""
+        ctx = _context_of(None)
+        if ctx is not None and str(ctx.session_id) == str(session_id):
+            return await ctx.read_history(agent_id, limit=limit, window=True)
+        found: list[ChatMessage] = await sync_to_async(read_window)(agent_id, session_id, limit=limit)
+        return found
+
     async def count(self, agent_id: AgentId, session_id: str) -> int:
-        return int(await _off_loop(_turns(agent_id, session_id).count))
+        return int(await _off_loop(_turns(agent_id, session_id).filter(keeps=None).count))
 
     async def clear(self, agent_id: AgentId, session_id: str) -> None:
         await _off_loop(_turns(agent_id, session_id).delete)
@@ -82,16 +93,39 @@ def read(
     agent_id: AgentId, session_id: str | UUID, *, limit: int | None = None, offset: int = 0, before: int | None = None
 ) -> list[ChatMessage]:
     """One query, whatever the length of the conversation. `before` is a position: what came later is not seen."""
+    newest = _newest(agent_id, session_id, before).filter(keeps=None)
+    page = newest[offset:] if limit is None else newest[offset : offset + limit]
+    return close_dangling([_message(*row[1:]) for row in reversed(page)], at_end=offset <= 0)
+
+
+def read_window(
+    agent_id: AgentId, session_id: str | UUID, *, limit: int | None = None, before: int | None = None
+) -> list[ChatMessage]:
+    """See `agents.history.window_of`. One query; a second one for what lies before its page."""
+    newest = _newest(agent_id, session_id, before)
+    page = [*(newest if limit is None else newest[:limit])][::-1]
+
+    def older() -> tuple[ChatMessage | None, ChatMessage | None]:
+        rows = _newest(agent_id, session_id, page[0][0])
+        said, told = rows.filter(role=Role.USER), rows.filter(keeps__isnull=False)
+        either = Q(position=Subquery(said.values("position")[:1])) | Q(position=Subquery(told.values("position")[:1]))
+        both = [_message(*row[1:]) for row in rows.filter(either)]
+        summary = next((message for message in both if keeps_of(message) is not None), None)
+        return summary, next((message for message in both if message.role is Role.USER), None)
+
+    return window_of([_message(*row[1:]) for row in page], limit, older)
+
+
+def _newest(agent_id: AgentId, session_id: str | UUID, before: int | None) -> QuerySet[Turn, Any]:
     rows = _turns(agent_id, session_id)
     if before is not None:
         rows = rows.filter(position__lt=before)
-    newest = rows.order_by("-position").values_list("role", "content", "name")
-    window = newest[offset:] if limit is None else newest[offset : offset + limit]
-    return [_message(*row) for row in reversed(window)]
+    return rows.order_by("-position").values_list("position", "role", "content", "name", "keeps")
 
 
-def _message(role: str, content: list[Any], name: str) -> ChatMessage:
-    return ChatMessage.model_validate({"role": role, "content": content, "name": name or None})
+def _message(role: str, content: list[Any], name: str, keeps: int | None) -> ChatMessage:
+    metadata = {} if keeps is None else {"summary": {"keeps": keeps}}
+    return ChatMessage.model_validate({"role": role, "content": content, "name": name or None, "metadata": metadata})
 
 
 def _turns(agent_id: AgentId, session_id: str | UUID) -> QuerySet[Turn]:
@@ -116,6 +150,7 @@ def _append(
                     role=message.role,
                     content=message.to_json()["content"],
                     name=message.name or "",
+                    keeps=keeps_of(message),
                 )
                 for place, message in enumerate(messages)
             ],

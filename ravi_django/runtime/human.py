@@ -1,7 +1,8 @@
 """Requests to people: one row, one answer, whatever the surface.
 
-An at-most-once effect that was begun and has no result may have happened. Nobody but a person can say: the run waits
-for the decision as for anything else, and is nothing but rows meanwhile.
+A question is the agent's own (`ctx.ask_human`, see `runtime/questions.py`). An at-most-once effect that was begun and
+has no result may have happened: nobody but a person can say. The run waits for either as for anything else, and is
+nothing but rows meanwhile.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from django.core.exceptions import ValidationError as DjangoValidationError
 from pydantic import ValidationError
 from pydantic_core import to_json
 
 from ravi_django.conf import conf
-from ravi_django.kernel import InvalidInputError
+from ravi_django.kernel import InvalidInputError, NotFoundError
 from ravi_django.kernel.content import blocks_adapter
 from ravi_django.models import HumanRequest, uuid7
 from ravi_django.runtime import dispatch, store
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from ravi_django.runtime.effects import Effects
 
 OUTCOMES = ("happened", "run_again", "fail")
+ACTIONS = ("answer", "skip", "cancel")  # what a person may do to a question
+MAX_TEXT = 10_000  # characters of what a person says
 
 
 async def decide(ctx: DurableContext, entry: Entry, why: str, *, not_before: datetime | None = None) -> dict[str, Any]:
@@ -107,6 +111,7 @@ def resolve(
 
     Raises InvalidInputError, NotFoundError and ConflictError.
     """
+    _find(request_id, HumanRequest.Kind.UNCERTAIN)
     if outcome not in OUTCOMES:
         raise InvalidInputError(f"outcome is one of {', '.join(OUTCOMES)}, not {outcome!r}", field="outcome")
     answer: dict[str, Any] = {"action": "resolve", "outcome": outcome, "reason": _text("reason", reason)}
@@ -119,9 +124,58 @@ def resolve(
     return run_id
 
 
+def answer(
+    request_id: UUID | str,
+    action: str = "answer",
+    *,
+    text: str = "",
+    reason: str = "",
+    by: Any = None,
+    version: int | None = None,
+) -> UUID:
+    """Answer a question with `text`, or "skip" or "cancel" it. The first answer wins. Returns the run's id.
+
+    `by` is the authenticated user, None for the system's own operator. Raises InvalidInputError, also for a text that
+    is none of the choices of a question without free text; NotFoundError and ConflictError.
+    """
+    request = _find(request_id, HumanRequest.Kind.QUESTION)
+    if action not in ACTIONS:
+        raise InvalidInputError(f"action is one of {', '.join(ACTIONS)}, not {action!r}", field="action")
+    given: dict[str, Any] = {"action": action, "text": _text("text", text).strip(), "reason": _text("reason", reason)}
+    if action == "answer":
+        _check_answer(request, given["text"])
+    elif given["text"]:
+        raise InvalidInputError(f"a text goes with answer, not with {action}", field="text")
+    given["by"] = "" if by is None else str(by.get_username())
+    run_id = store.answer_request(request.id, given, by=by, version=version)
+    dispatch.on_commit(run_id, wake)
+    return run_id
+
+
+def _check_answer(request: HumanRequest, text: str) -> None:
+    if not text:
+        raise InvalidInputError("an answer needs a text; or skip or cancel the question", field="text")
+    if request.choices and not (request.arguments or {}).get("free_text", True) and text not in request.choices:
+        raise InvalidInputError(f"text must be one of {', '.join(map(repr, request.choices))}", field="text")
+
+
+def _find(request_id: UUID | str, kind: HumanRequest.Kind) -> HumanRequest:
+    """What is asked, and of what kind, never changes: no lock is needed to read it."""
+    try:
+        request: HumanRequest | None = HumanRequest.objects.filter(id=request_id).first()
+    except DjangoValidationError:
+        raise NotFoundError(f"{str(request_id)[:100]!r} is no request's id") from None
+    if request is None:
+        raise NotFoundError(f"there is no request {request_id}")
+    if request.kind != kind:
+        how = ", ".join(ACTIONS) if request.kind == HumanRequest.Kind.QUESTION else f"resolve: {', '.join(OUTCOMES)}"
+        raise InvalidInputError(f"request {request_id} is of kind {request.kind}: {how}", field="action")
+    return request
+
+
 def _text(field: str, value: Any) -> str:
-    if not isinstance(value, str) or len(value) > 10_000:
-        raise InvalidInputError(f"{field} is a text of at most 10000 characters", field=field)
+    if not isinstance(value, str) or len(value) > MAX_TEXT:
+        raise InvalidInputError(f"{field} is a text of at most {MAX_TEXT} characters", field=field)
     return str(storable(value))
 
 

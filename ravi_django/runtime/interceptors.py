@@ -15,6 +15,7 @@ from ravi_django.kernel import (
     ChatModel,
     Effect,
     GenerationOptions,
+    GuardrailError,
     LeaseLostError,
     Message,
     MiddlewareTermination,
@@ -29,7 +30,7 @@ from ravi_django.kernel import (
 )
 from ravi_django.kernel.middleware import AgentRunContext, ChatContext, FunctionContext
 from ravi_django.runtime import frames, paths
-from ravi_django.runtime.entries import Entry
+from ravi_django.runtime.entries import Entry, storable
 
 if TYPE_CHECKING:
     from ravi_django.runtime.context import DurableContext
@@ -44,9 +45,11 @@ async def run_agent(agent: Agent, ctx: DurableContext, inbox: list[Message]) -> 
     if not ctx.middleware.agent:
         return await agent.run(cast(RunContext, ctx), inbox)
     context = AgentRunContext(agent.id, cast(RunContext, ctx), list(inbox))
+    returned: Any = None
 
     async def final() -> None:
-        context.result = await agent.run(context.ctx, context.inbox)
+        nonlocal returned
+        returned = context.result = await agent.run(context.ctx, context.inbox)
 
     try:
         await ctx.middleware.run_agent(context, final)
@@ -54,7 +57,8 @@ async def run_agent(agent: Agent, ctx: DurableContext, inbox: list[Message]) -> 
         if stop.result is None:
             raise
         context.result = stop.result
-        ctx.output, ctx.replied = stop.result, True  # also in place of what was replied before
+    if context.result is not returned:  # a middleware's own: also in place of what was replied before
+        ctx.output, ctx.replied = context.result, True
     return context.result
 
 
@@ -80,6 +84,7 @@ async def around_model(
     async def final() -> None:
         nonlocal streamed, ended
         shown = context.stream
+        context.made = True
         try:
             context.response = await stream(ctx, context.model, context.messages, context.options, path, show=shown)
         except BaseException as error:
@@ -134,7 +139,9 @@ async def around_tool(
     call = _Call(ctx, tool, ready, entry, prepare, perform)
     given = entry.request["arguments"]
     call_id = entry.request.get("call_id", "")
-    context = FunctionContext(cast(RunContext, ctx), entry.path, tool, copy.deepcopy(given), call_id)
+    context = FunctionContext(
+        cast(RunContext, ctx), entry.path, tool, copy.deepcopy(given), call_id, attempt=entry.attempt
+    )
     scope = paths.current()
     failure: Exception | None = None
     try:
@@ -157,7 +164,21 @@ async def around_tool(
         raise ending
     if result is None:
         result = _words(tool, call.made, failure)
-    return await call.close(result, failure)
+    result = await call.close(result, failure)
+    if isinstance(failure, GuardrailError):  # recorded with the call, so that a replay ends where this one does
+        entry.error = _refusal(failure, happened=call.made and tool.promised_effect is Effect.AT_MOST_ONCE)
+    return result
+
+
+def _refusal(error: GuardrailError, *, happened: bool) -> dict[str, Any]:
+    found = storable({"type": "GuardrailError", "message": str(error), "guardrail": error.guardrail})
+    return {**found, "happened": True} if happened else dict(found)  # then a retry of the run must not do it again
+
+
+def raise_refused(error: dict[str, Any] | None) -> None:
+    """By what the row of a tool call holds: raise what a guardrail has ended it with."""
+    if error is not None and error.get("type") == "GuardrailError":
+        raise GuardrailError(error.get("message", ""), guardrail=error.get("guardrail", ""))
 
 
 def _words(tool: Tool, made: bool, failure: Exception | None) -> ToolExecutionResult:
@@ -198,7 +219,7 @@ class _Call:
                 context.result = ToolExecutionResult(content=[TextBlock(text=text)], is_error=True)
                 return
             self._entry.request = {**self._entry.request, "ran_with": context.arguments}
-        self.made = True
+        self.made = context.made = True
         try:
             with paths.entered(scope):
                 context.result = await self._make()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
+import functools
 import hashlib
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ravi_django.conf import conf
 from ravi_django.kernel import (
     AgentStep,
     CancellationError,
@@ -19,14 +18,13 @@ from ravi_django.kernel import (
     LeaseLostError,
     ModelError,
     ModelResponse,
-    ReasoningDelta,
     Role,
-    TextDelta,
     TransientError,
 )
+from ravi_django.runtime import backoff, frames, interceptors, model_stream, paths
 from ravi_django.runtime import bodies as bodies_
-from ravi_django.runtime import frames, interceptors, paths
 from ravi_django.runtime.entries import Entry, Recorded, is_storable, storable
+from ravi_django.runtime.prices import priced
 
 if TYPE_CHECKING:
     from ravi_django.runtime.context import DurableContext
@@ -55,23 +53,26 @@ async def call(
         entry = Entry(KIND, path, model.name, digests=digests, inbox_upto=effects.inbox_upto)
         entry.request = {"messages": len(messages)}
         failure: ModelError | None = None
+        moved: list[dict[str, Any]] = []
+        paid: list[ModelResponse] = []
         try:
             with paths.entered(None):  # a client's own tasks are no part of the run's numbering: a replay has none
-                response = _storable(await _answered(ctx, model, messages, options, path))
+                response = await _answered(ctx, model, messages, options, path, moved, paid)
+            response = _storable(priced(_with_usage(response, paid), model.name))
             _fill(entry, response)
-        except TransientError as error:
-            if not effects.last_attempt:
-                raise
-            failure = ModelError(str(error), type=error.type)  # as it will be replayed
+        except (TransientError, ModelError) as error:
+            if (later := backoff.again(error, backoff.policy_of(model), effects.attempts)) is not None:
+                raise later from None
+            failure = ModelError(str(error), type=error.type, status=error.status)  # as it will be replayed
         except (CancellationError, LeaseLostError):
             raise
         except Exception as error:  # journaled as what a replay will raise
             status = getattr(error, "status", None)
             failure = ModelError(str(error), type=getattr(error, "type", type(error).__name__), status=status)
+        if moved:
+            entry.request["fell_back"] = moved
         if failure is not None:
-            entry.error = storable({"type": failure.type, "message": str(failure)})
-            if failure.status is not None:
-                entry.error["status"] = failure.status
+            _fill_failure(entry, failure, paid)
         entry.elapsed_s = time.monotonic() - begun
         await effects.record(entry)
         await ctx.hook(
@@ -84,39 +85,30 @@ async def call(
 
 
 async def _answered(
-    ctx: DurableContext, model: ChatModel, messages: Sequence[ChatMessage], options: GenerationOptions, path: str
-) -> ModelResponse:
-    if not ctx.middleware.chat:
-        return await _stream(ctx, model, messages, options, path)
-    return await interceptors.around_model(ctx, model, messages, options, path, _stream)
-
-
-async def _stream(
     ctx: DurableContext,
     model: ChatModel,
     messages: Sequence[ChatMessage],
     options: GenerationOptions,
     path: str,
-    *,
-    show: bool = True,
+    moved: list[dict[str, Any]],
+    paid: list[ModelResponse],
 ) -> ModelResponse:
-    effects = ctx.effects
-    attempt = str(effects.lease.epoch)
-    response: ModelResponse | None = None
-    try:
-        async with asyncio.timeout(conf.MODEL_TIMEOUT_S):
-            async for event in model.stream(messages, options, ctx.meta):
-                if isinstance(event, ModelResponse):
-                    response = event
-                elif show and isinstance(event, TextDelta | ReasoningDelta):
-                    effects.emit(frames.delta(effects.source, event.type, event.text, call=path, attempt=attempt))
-    except TimeoutError:
-        raise TransientError(
-            f"model {model.name} gave no answer within {conf.MODEL_TIMEOUT_S:g} s", type="Timeout"
-        ) from None
-    if response is None:
-        raise ModelError(f"model {model.name} ended its stream without a response", type="EmptyResponse")
-    return response
+    stream = functools.partial(model_stream.stream, moved=moved)
+    if not ctx.middleware.chat:
+        return await stream(ctx, model, messages, options, path)
+
+    async def paying(*args: Any, show: bool) -> ModelResponse:
+        paid.append(await stream(*args, show=show))
+        return paid[-1]
+
+    return await interceptors.around_model(ctx, model, messages, options, path, paying)
+
+
+def _with_usage(response: ModelResponse, paid: Sequence[ModelResponse]) -> ModelResponse:
+    """What a middleware puts in the place of the model's answer cost what that has cost, unless it says otherwise."""
+    if not paid or response is paid[-1] or response.usage.total:
+        return response
+    return response.model_copy(update={"usage": paid[-1].usage, "cost": paid[-1].cost})
 
 
 def _storable(response: ModelResponse) -> ModelResponse:
@@ -134,8 +126,18 @@ def _fill(entry: Entry, response: ModelResponse) -> None:
         entry.result["model"] = response.model
     if response.finish_reason != "stop":
         entry.result["finish_reason"] = response.finish_reason
+    if response.cached:
+        entry.result["cached"] = True
     entry.usage = response.usage
     entry.cost = response.cost
+
+
+def _fill_failure(entry: Entry, failure: ModelError, paid: Sequence[ModelResponse]) -> None:
+    if paid:  # the model has answered, and a middleware would not have it
+        entry.usage, entry.cost = paid[-1].usage, priced(paid[-1], entry.name).cost
+    entry.error = storable({"type": failure.type, "message": str(failure)})
+    if failure.status is not None:
+        entry.error["status"] = failure.status
 
 
 def _decode(row: Recorded) -> ModelResponse:
@@ -148,6 +150,7 @@ def _decode(row: Recorded) -> ModelResponse:
         cost=None if row.cost is None else float(row.cost),
         model=row.result.get("model", row.name),
         finish_reason=row.result.get("finish_reason", "stop"),
+        cached=row.result.get("cached", False),
     )
 
 

@@ -49,9 +49,16 @@ class Scope:
         """
         if self.opener is not None and not (self.calls or self.children or self.named):
             return self.opener.for_name(name, call_id)
-        times = self.named[name] = self.named.get(name, 0) + 1
-        suffix = "" if times == 1 else f"~{times}"
-        return Scope(f"{self.prefix}{name}{suffix}.", call_id=call_id, on_task=self.on_task)
+        prefix = self.peek(name)
+        self.named[name] = self.named.get(name, 0) + 1
+        return Scope(prefix, call_id=call_id, on_task=self.on_task)
+
+    def peek(self, name: str) -> str:
+        """The prefix that the next scope of this name will have."""
+        if self.opener is not None and not (self.calls or self.children or self.named):
+            return self.opener.peek(name)
+        times = self.named.get(name, 0) + 1
+        return f"{self.prefix}{name}." if times == 1 else f"{self.prefix}{name}~{times}."
 
 
 _scope: ContextVar[Scope | None] = ContextVar("ravi_scope", default=None)

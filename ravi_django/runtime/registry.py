@@ -1,16 +1,20 @@
-"""The agents that this process can drive."""
+"""The agents that the code of this process has, and the tools that an agent without code can be given."""
 
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from typing import Any
 
-from ravi_django.kernel import Agent, AgentId, AgentNotFoundError, InvalidInputError
+from ravi_django.agents.toolbox import Toolbox
+from ravi_django.kernel import Agent, AgentId, AgentNotFoundError, InvalidInputError, Tool
 from ravi_django.kernel.canonical import digest_of
 
 _agents: dict[str, Agent] = {}
-_specs: dict[str, tuple[Agent, str, dict[str, Any]]] = {}
-_lock = threading.Lock()
+_tools: dict[str, Tool] = {}
+_known: Toolbox | None = None  # all tools; None: to be collected anew
+_specs: dict[tuple[str, int | None], tuple[Agent, str, dict[str, Any]]] = {}
+_lock = threading.RLock()
 
 
 def register(agent: Agent) -> Agent:
@@ -22,14 +26,58 @@ def register(agent: Agent) -> Agent:
         raise InvalidInputError(f"{agent!r} needs an attribute id of type AgentId", field="id")
     if not callable(getattr(agent, "run", None)):
         raise InvalidInputError(f"agent {agent.id} needs a method: async def run(self, ctx, inbox)", field="run")
+    global _known
     with _lock:
         _agents[str(agent.id)] = agent
+        _known = None
     return agent
 
 
 def unregister(address: AgentId | str) -> None:
+    global _known
     with _lock:
         _agents.pop(str(address), None)
+        _known = None
+
+
+def register_tool(*tools: Any) -> None:
+    """Make tools known by name, for agents that are edited in the admin; a later one replaces an earlier.
+
+    Takes what an agent's `tools` take: tools, functions made tools by @tool, plain functions. Call it where agents
+    are registered, so that web processes and workers know the same. Raises TypeError or ValueError for what is none.
+    """
+    global _known
+    given = Toolbox(tools)
+    with _lock:
+        _tools.update({tool.name: tool for tool in given})
+        _known = None
+
+
+def known_tools() -> Toolbox:
+    """Every tool that a spec may name: the built-in ones that need no configuration, those of the registered agents,
+    and those of `register_tool`. Of several with one name it is the last in this order.
+
+    The same object as long as nothing is registered.
+    """
+    global _known
+    with _lock:
+        if _known is None:
+            known = Toolbox(_built_in())
+            for agent in _agents.values():
+                with suppress(TypeError, ValueError):  # an agent of one's own may mean something else by `tools`
+                    for tool in Toolbox.of(getattr(agent, "tools", None)):
+                        known.add(tool)
+            for tool in _tools.values():
+                known.add(tool)
+            _known = known
+        return _known
+
+
+def _built_in() -> list[Tool]:
+    from ravi_django import tools
+
+    alone = (tools.CalculatorTool, tools.CurrentTimeTool, tools.AskHumanTool, tools.ReadResultTool)
+    return [*(made() for made in alone), *tools.TaskBoard().tools]
 
 
 def get_agent(address: AgentId | str) -> Agent:
@@ -44,12 +92,13 @@ def known_addresses() -> list[str]:
     return list(_agents)
 
 
-def pinned_spec(agent: Agent) -> tuple[str, dict[str, Any]]:
+def pinned_spec(agent: Agent, version: int | None = None) -> tuple[str, dict[str, Any]]:
     """The digest of an agent's spec, and the spec. Computed once for an agent object."""
-    known = _specs.get(str(agent.id))
+    place = str(agent.id), version
+    known = _specs.get(place)
     if known is None or known[0] is not agent:
         spec = spec_of(agent)
-        known = _specs[str(agent.id)] = (agent, digest_of(spec), spec)
+        known = _specs[place] = (agent, digest_of(spec), spec)
     return known[1], known[2]
 
 

@@ -10,13 +10,12 @@ from uuid import UUID
 
 from ravi_django.kernel import KernelError, Message
 from ravi_django.models import ACTIVE, Run, Status
-from ravi_django.runtime import paths, store
+from ravi_django.runtime import paths, specs, store
 from ravi_django.runtime.database import DatabaseThreads
 from ravi_django.runtime.effects import Effects
 from ravi_django.runtime.frames import Frame
 from ravi_django.runtime.gate import Stop, Wait
 from ravi_django.runtime.publish import Publisher
-from ravi_django.runtime.registry import get_agent
 from ravi_django.runtime.replay import Journal
 from ravi_django.runtime.rounds import Rounds
 from ravi_django.runtime.settle import error_of
@@ -50,7 +49,7 @@ async def rehearse(run: Run, database: DatabaseThreads) -> Verdict:
     # One epoch on: a lease of its own would be the next one, and reads the journal.
     lease = Lease(run=run, epoch=run.lease_epoch + 1, owner="")
     try:
-        agent = get_agent(run.agent)
+        agent = await database.call(specs.agent_of, run)
         loaded = await database.call(store.load, lease)
         inbox = [(place, Message.model_validate(body)) for place, body in loaded.inbox]
     except (KernelError, ValueError) as error:

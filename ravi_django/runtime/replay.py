@@ -82,6 +82,10 @@ class Journal:
     def find(self, path: str) -> Recorded | None:
         return self._results.get(path)
 
+    def recorded(self, kind: str) -> list[Recorded]:
+        """All results of a kind, those inside of other calls too."""
+        return [row for row in self._results.values() if row.kind == kind]
+
     def system(self, path: str) -> Recorded | None:
         """A row of the runtime itself, by its path with the @."""
         return self._system.get(path)
@@ -127,6 +131,13 @@ class Journal:
         """Hand out a row whose value needs no waiting for its turn (a recorded time, a log entry)."""
         self._taken.add(row.seq)
         self._advance()
+
+    def pass_over(self, prefix: str) -> list[Recorded]:
+        """The rows recorded in this scope, which nobody asks for any more: what came of them is recorded too."""
+        found = [row for path, row in self._results.items() if path.startswith(prefix)]
+        self._taken |= {row.seq for row in found}
+        self._advance()
+        return found
 
     async def take(self, row: Recorded) -> None:
         """Wait until every result recorded before this one was handed out.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -10,10 +9,11 @@ from uuid import UUID
 
 from pydantic_core import to_json
 
+from ravi_django.agents.result import ResultText
 from ravi_django.conf import conf
 from ravi_django.kernel import DeterminismError, HandlerError, KernelError, UncertainEffectError
 from ravi_django.models import Status
-from ravi_django.runtime import store
+from ravi_django.runtime import backoff, store
 from ravi_django.runtime.entries import Entry, NewTurn, storable
 from ravi_django.runtime.gate import Stop, Wait
 from ravi_django.runtime.store import Lease
@@ -49,7 +49,7 @@ class Outcome:
 
     @classmethod
     def of_return(cls, ctx: Any, returned: Any) -> Outcome:
-        value = ctx.output if ctx.replied else returned
+        value = ctx.output if ctx.replied and not isinstance(returned, ResultText) else returned
         return cls(Status.COMPLETED, output=as_output(value))
 
     @classmethod
@@ -74,7 +74,7 @@ class Outcome:
             case "continue":
                 return cls(Status.PENDING, messages=stop.messages)
             case "retry":
-                delay = backoff(effects.attempts, getattr(stop.error, "retry_after", None))
+                delay = backoff.delay_s(stop.error, effects.attempts)
                 return cls(Status.PENDING, error=error_of(stop.error), retry_in=delay, attempts=effects.attempts + 1)
             case _:
                 return cls(Status.PENDING)
@@ -178,19 +178,12 @@ def _send_back(lease: Lease, outcome: Outcome) -> Settled:
 def set_aside(lease: Lease, error: NotDrivable) -> tuple[int, list[Entry]]:
     """Block the run, or give it back with a delay; returns the rows written and the seq of the first."""
     if not error.block:
-        return store.requeue(lease, delay_s=conf.SWEEP_S, attempts=lease.run.attempts + 1), []
+        return store.requeue(lease, delay_s=conf.SWEEP_S, error=error_of(error.cause)), []
     outcome = Outcome.of_block(error.cause, lease)
     if outcome.for_release and store.has_worker(outcome.for_release):
         return store.requeue(lease, delay_s=2 * conf.LEASE_S, for_release=outcome.for_release), []
     entry = Entry("run.blocked", f"@blocked.{lease.epoch}", error=error_of(error.cause))
     return store.block(lease, [entry], error=error_of(error.cause)), [entry]
-
-
-def backoff(attempts: int, retry_after: float | None) -> float:
-    """Seconds: exponential with full jitter above a half, never less than the other side asked for."""
-    base: float = min(float(conf.RETRY_BASE_S) * 2**attempts, float(conf.RETRY_MAX_S))
-    jittered = base * random.uniform(0.5, 1.0)  # noqa: S311 - spreads retries, guards nothing
-    return max(jittered, min(retry_after or 0.0, 3600.0))
 
 
 def error_of(error: BaseException | None) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
-from ravi_django.agents._task import _task_ctx, _task_run_id, _task_turns
+from ravi_django.agents._task import _task_ctx, _task_run_id, _task_threads, _task_turns
 from ravi_django.kernel import Agent, AgentId, HookEvent, LeaseLostError, RunMeta, Supervision, SuspendInterrupt
 from ravi_django.kernel.supervision import ExecutionBudget, HistoryRetention, Priority
 from ravi_django.runtime import context as contexts
@@ -42,6 +42,7 @@ class Story:
         contexts._current.set(self._ctx)
         _task_run_id.set(self._ctx.run_id)
         _task_turns.set([0])
+        _task_threads.set({})
         _task_ctx.set(self._ctx)
         if self._first:
             await self._ctx.hook(HookEvent.RUN_START)

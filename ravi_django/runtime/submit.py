@@ -20,7 +20,6 @@ from ravi_django.conf import conf
 from ravi_django.kernel import (
     Agent,
     AgentId,
-    AgentNotFoundError,
     ChatMessage,
     ChatPayload,
     ExecutionBudget,
@@ -36,8 +35,7 @@ from ravi_django.kernel import (
 from ravi_django.kernel.canonical import digest_of
 from ravi_django.kernel.content import blocks_adapter
 from ravi_django.models import Run, Session, uuid7
-from ravi_django.runtime import dispatch, store
-from ravi_django.runtime.registry import get_agent
+from ravi_django.runtime import dispatch, specs, store
 
 _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")  # JSON's escape of it, not an escaped backslash before it
 
@@ -56,6 +54,8 @@ def submit(
     metadata: Mapping[str, Any] | None = None,
 ) -> Run:
     """Start a run of `agent` on `input` (text, content blocks, or a Message); returns its row at once.
+
+    The variables of an agent that is a row are given as `metadata={"variables": {…}}`.
 
     Inside the caller's transaction: rolled back with it, started after its commit. With an `idempotency_key`, scoped
     to (user, agent), a repeat returns the first run. A `session` of one's own continues that conversation; without
@@ -99,13 +99,14 @@ def submit_once(
 ) -> tuple[Run, bool]:
     """`submit`, also saying whether the run is new. `send` replaces the dispatch on commit; `run_id` makes the call
     safe to repeat."""
-    agent_id = _agent_id(agent)
+    agent_id, found_agent = _agent_of(agent)
     message = _message(agent_id, input)
     owner = user if user is not None and user.is_authenticated else None
     found = _session(session, owner)
     run = Run(
         id=run_id or uuid7(),
         agent=str(agent_id),
+        agent_version=found_agent.version,
         owner=owner,
         tenant=_tenant(tenant) or (found.tenant if found else ""),
         priority=_priority(priority).value,
@@ -113,6 +114,7 @@ def submit_once(
         deadline=_deadline(deadline),
         metadata=_metadata(metadata),
     )
+    found_agent.check_variables(run.metadata)
     if idempotency_key is not None:
         run.idempotency_scope = _scope(owner, agent_id, idempotency_key)
         run.request_digest = _request_digest(run, message, session)
@@ -134,15 +136,12 @@ def submit_once(
 # ----------------------------------------------------------------------------------------------- what was given
 
 
-def _agent_id(agent: Agent | AgentId | str) -> AgentId:
+def _agent_of(agent: Agent | AgentId | str) -> tuple[AgentId, specs.Found]:
     if isinstance(agent, str):
         agent = AgentId.parse(agent)
     address = agent if isinstance(agent, AgentId) else getattr(agent, "id", None)
     if isinstance(address, AgentId):
-        get_agent(address)
-        if store.is_disabled(str(address)):
-            raise AgentNotFoundError(address)
-        return address
+        return address, specs.find(address)
     raise InvalidInputError(f"agent must be an address like type/key, not {agent!r}", field="agent")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -134,6 +135,142 @@ def test_the_readmes_run_waits_and_goes_on(site: Path) -> None:
         ran = subprocess.run(code, cwd=site, env=env, capture_output=True, text=True, timeout=90, check=False)
 
     assert ran.stdout.splitlines() == ["suspended", "completed Thank you!"], ran.stderr
+
+
+TYPED = """
+import django
+django.setup()
+import shop.parcels
+from ravi_django import submit
+from ravi_django.runtime import dispatch
+from ravi_django.testing import run_until_idle
+
+dispatch.send = lambda run_id: None
+run = submit("react/parcels", "Order 7 has not come to Bern.")
+run_until_idle()
+run.refresh_from_db()
+print(run.status, repr(shop.parcels.Parcel.model_validate_json(run.output)))
+"""
+
+
+def test_the_docs_typed_agent_answers_in_its_form(site: Path) -> None:
+    page = (ROOT / "docs/typed-results.md").read_text()
+    found = re.search(r"```python\n# shop/parcels.py\n(.*?)```", page, re.DOTALL)
+    assert found
+    (site / "shop/parcels.py").write_text(found.group(1))
+
+    def script(body: Body) -> Reply:
+        tried = body["messages"][-1]["role"] == "user" and "not a valid result" in body["messages"][-1]["content"]
+        return Reply(text=json.dumps({"order": 7 if tried else 0, "city": "Bern"}))
+
+    with OpenAIServer(script=script) as server:
+        small = {"SMALL_SITE": "1", "OPENAI_API_BASE": server.base_url, "OPENAI_API_KEY": "test"}
+        manage(site, "migrate", **small)
+        env = environment(DJANGO_SETTINGS_MODULE="mysite.settings", **small)
+        code = [sys.executable, "-c", TYPED]
+        ran = subprocess.run(code, cwd=site, env=env, capture_output=True, text=True, timeout=90, check=False)
+
+    assert ran.stdout.splitlines() == ["completed Parcel(order=7, city='Bern')"], ran.stderr
+    assert server.requests[0].body["response_format"]["json_schema"]["name"] == "Parcel"
+    assert "Today is 20" in server.requests[0].body["messages"][0]["content"]
+
+
+ROWS = """
+import asyncio
+import django
+django.setup()
+import shop.archive, shop.support
+from ravi_django.runtime import dispatch
+from ravi_django.testing import run_until_idle
+
+dispatch.send = lambda run_id: None
+print(shop.support.make_support().version, shop.support.make_support().version)
+run = shop.support.ask_support("When are you open on Sunday?")
+run_until_idle()
+run.refresh_from_db()
+print(run.status, run.agent_version, run.output)
+agent = asyncio.run(shop.archive.resume())
+print(agent.id, agent.tools.names(), len(asyncio.run(agent.context.history.get(agent.id, "s-1"))))
+"""
+
+
+def test_the_docs_agent_without_code_runs_and_conversations_come_back(site: Path) -> None:
+    page = (ROOT / "docs/agents.md").read_text()
+    for name, block in re.findall(r"```python\n# (shop/\w+\.py)\n(.*?)```", page, re.DOTALL):
+        (site / name).write_text(block)
+
+    def script(body: Body) -> Reply:
+        if tool_results(body):
+            return Reply(text="We are closed.")
+        return Reply(tool_calls=(("opening_hours", {"day": "Sunday"}),))
+
+    with OpenAIServer(script=script) as server:
+        small = {"SMALL_SITE": "1", "OPENAI_API_BASE": server.base_url, "OPENAI_API_KEY": "test"}
+        manage(site, "migrate", **small)
+        env = environment(DJANGO_SETTINGS_MODULE="mysite.settings", **small)
+        code = [sys.executable, "-c", ROWS]
+        ran = subprocess.run(code, cwd=site, env=env, capture_output=True, text=True, timeout=90, check=False)
+
+    assert ran.stdout.splitlines() == [
+        "1 1",
+        "completed 1 We are closed.",
+        "react/archivist ['calculator'] 4",
+    ], ran.stderr
+    first = server.requests[0].body
+    assert first["messages"][0]["content"].startswith("You help Ada, who is a new customer. Today is 20")
+    assert [tool["function"]["name"] for tool in first["tools"]] == ["opening_hours", "current_time", "handoff_helper"]
+
+
+TOOLS = """
+import django
+django.setup()
+import shop.ledger
+from django.contrib.auth.models import Permission, User
+from ravi_django import submit
+from ravi_django.runtime import dispatch
+from ravi_django.testing import run_until_idle
+
+dispatch.send = lambda run_id: None
+ada = User.objects.create_user("ada")
+ada.user_permissions.add(Permission.objects.get(codename="view_payment"))
+run = submit("react/ledger", "Ada has paid 50.", user=ada)
+run_until_idle()
+run.refresh_from_db()
+print(run.status, run.output, list(shop.ledger.Payment.objects.values_list("customer", "amount")))
+"""
+
+
+def test_the_docs_tools_book_and_read(site: Path) -> None:
+    page = (ROOT / "docs/tools.md").read_text()
+    found = re.search(r"```python\n# shop/ledger.py\n(.*?)```", page, re.DOTALL)
+    assert found
+    (site / "shop/ledger.py").write_text(found.group(1))
+    models = site / "shop/models.py"
+    models.write_text(
+        "from django.db import models\n\n\nclass Payment(models.Model):\n"
+        "    customer = models.CharField(max_length=100)\n    amount = models.IntegerField()\n"
+    )
+
+    def script(body: Body) -> Reply:
+        match tool_results(body):
+            case 0:
+                return Reply(tool_calls=(("book", {"customer": "Ada", "amount": 50}),))
+            case 1:
+                return Reply(tool_calls=(("read_payment", {"customer": "Ada"}),))
+            case _:
+                return Reply(text=f"So it is: {body['messages'][-1]['content']}")
+
+    with OpenAIServer(script=script) as server:
+        small = {"SMALL_SITE": "1", "OPENAI_API_BASE": server.base_url, "OPENAI_API_KEY": "test"}
+        manage(site, "makemigrations", "shop", **small)
+        manage(site, "migrate", **small)
+        env = environment(DJANGO_SETTINGS_MODULE="mysite.settings", **small)
+        code = [sys.executable, "-c", TOOLS]
+        ran = subprocess.run(code, cwd=site, env=env, capture_output=True, text=True, timeout=90, check=False)
+
+    assert ran.stdout.startswith("completed So it is: "), ran.stderr
+    assert ran.stdout.rstrip().endswith("[('Ada', 50)]")
+    assert '{"customer":"Ada","amount":50}' in ran.stdout
 
 
 COMMANDS = sorted({*re.findall(r"manage\.py (ravi_\w+)", "".join(page.read_text() for page in ROOT.glob("docs/*.md")))})

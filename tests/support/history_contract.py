@@ -9,6 +9,7 @@ from uuid import uuid4
 import pytest
 
 from ravi_django.agents.history import HistoryProvider
+from ravi_django.agents.summary import make_summary
 from ravi_django.kernel import (
     AgentId,
     ChatMessage,
@@ -19,6 +20,7 @@ from ravi_django.kernel import (
     ToolUseBlock,
     UnknownBlock,
 )
+from tests.support.conversations import calls, results, tool_row, unpaired
 
 AGENT = AgentId("react", "contract")
 
@@ -106,6 +108,28 @@ class HistoryContract:
 
         assert texts(await provider.get(AGENT, session, limit=limit, offset=offset)) == expected
 
+    async def test_a_call_without_a_result_is_read_with_one(self, provider: HistoryProvider) -> None:
+        session = await self.new_session()
+        await provider.append_many(AGENT, session, [said("task"), calls("a", "b"), results("a"), said("and?")])
+
+        turns = await provider.get(AGENT, session)
+        await provider.append(AGENT, session, calls("c"))
+
+        assert [turn.role.value for turn in turns] == ["user", "assistant", "tool", "tool", "user"]
+        assert turns[3].text.startswith("interrupted")
+        assert unpaired(await provider.get(AGENT, session)) == set()
+        assert unpaired(await provider.get(AGENT, session, limit=1)) == set()
+        assert await provider.count(AGENT, session) == 5  # nothing was stored
+
+    async def test_pages_put_together_are_the_conversation(self, provider: HistoryProvider) -> None:
+        session = await self.new_session()
+        turns = [said("task"), calls("a"), results("a"), calls("b"), results("b"), said("done", Role.ASSISTANT)]
+        await provider.append_many(AGENT, session, turns)
+
+        pages = [await provider.get(AGENT, session, limit=2, offset=offset) for offset in (4, 2, 0)]
+
+        assert [turn for page in pages for turn in page] == turns
+
     async def test_storing_a_runs_turn_again_is_a_no_op(self, provider: HistoryProvider) -> None:
         session = await self.new_session()
         run = await self.new_run(session)
@@ -170,6 +194,81 @@ class HistoryContract:
 
         assert await provider.get(AGENT, session) == []
         assert texts(await provider.get(AGENT, other)) == ["b"]
+
+    # --- window: optional, but both of ours have it
+
+    async def test_the_window_of_an_unknown_session_is_empty(self, provider: Any) -> None:
+        assert await provider.window(AGENT, await self.new_session(), limit=5) == []
+
+    async def test_a_window_is_the_newest_turns_from_the_users_words_on(self, provider: Any) -> None:
+        session = await self.new_session()
+        chat = [said(str(n), Role.ASSISTANT if n % 2 else Role.USER) for n in range(10)]
+        await provider.append_many(AGENT, session, chat)
+
+        assert await provider.window(AGENT, session, limit=4) == chat[-4:]
+        assert await provider.window(AGENT, session, limit=5) == [chat[4], *chat[-5:]]
+        assert await provider.window(AGENT, session, limit=10) == chat
+        assert await provider.window(AGENT, session, limit=99) == chat
+        assert await provider.window(AGENT, session, limit=None) == chat
+
+    async def test_a_window_finds_the_users_words_however_far_back(self, provider: Any) -> None:
+        session = await self.new_session()
+        row = tool_row(20)
+        await provider.append_many(AGENT, session, [said("before"), said("task"), *row])
+
+        assert await provider.window(AGENT, session, limit=6) == [said("task"), *row[-6:]]
+        assert await provider.window(AGENT, session, limit=5) == [said("task"), *row[-4:]]  # no result without a call
+
+    async def test_a_window_without_a_user_is_what_there_is(self, provider: Any) -> None:
+        session = await self.new_session()
+        await provider.append_many(AGENT, session, row := tool_row(4))
+
+        assert await provider.window(AGENT, session, limit=4) == row[-4:]
+
+    async def test_a_window_begins_with_the_last_summary_and_the_turns_that_it_leaves(self, provider: Any) -> None:
+        session = await self.new_session()
+        chat = [said(str(n), Role.ASSISTANT if n % 2 else Role.USER) for n in range(12)]
+        older, newer = make_summary("older", 2), make_summary("newer", 2)
+        await provider.append_many(AGENT, session, [*chat[:4], older, *chat[4:8], newer, *chat[8:]])
+
+        assert await provider.window(AGENT, session, limit=50) == [newer, *chat[6:]]
+        assert await provider.window(AGENT, session, limit=None) == [newer, *chat[6:]]
+        assert await provider.window(AGENT, session, limit=2) == [newer, *chat[10:]]
+        assert await provider.window(AGENT, session, limit=1) == [newer, chat[10], chat[11]]
+
+    async def test_a_summary_leaves_no_result_without_its_call(self, provider: Any) -> None:
+        session = await self.new_session()
+        row = tool_row(3)
+        await provider.append_many(AGENT, session, [said("task"), *row, make_summary("s", 3), said("and?")])
+
+        assert await provider.window(AGENT, session, limit=50) == [
+            make_summary("s", 3),
+            said("task"),
+            *row[-2:],
+            said("and?"),
+        ]
+
+    async def test_a_summary_is_no_turn(self, provider: Any) -> None:
+        session = await self.new_session()
+        run = await self.new_run(session)
+        await provider.append_many(AGENT, session, [said("a"), make_summary("s", 0), said("b")], run_id=run, start=0)
+
+        assert texts(await provider.get(AGENT, session)) == ["a", "b"]
+        assert texts(await provider.get(AGENT, session, limit=1, offset=1)) == ["a"]
+        assert await provider.count(AGENT, session) == 2
+
+        await provider.clear_run(AGENT, session, run)
+
+        assert await provider.window(AGENT, session, limit=9) == []
+
+    async def test_a_window_has_no_call_without_a_result(self, provider: Any) -> None:
+        session = await self.new_session()
+        await provider.append_many(AGENT, session, [said("task"), calls("a"), said("and?"), calls("b")])
+
+        window = await provider.window(AGENT, session, limit=9)
+
+        assert [turn.role.value for turn in window] == ["user", "assistant", "tool", "user", "assistant", "tool"]
+        assert unpaired(window) == set()
 
     async def test_concurrent_appends_lose_and_double_nothing(self, provider: HistoryProvider) -> None:
         session = await self.new_session()

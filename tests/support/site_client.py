@@ -12,11 +12,14 @@ from typing import Any
 import django
 
 
-def submit(text: str, agent: str, session: str | None = None, hint: str | None = None) -> dict[str, Any]:
+def submit(
+    text: str, agent: str, session: str | None = None, hint: str | None = None, metadata: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """Start a run. The hint goes to the queue `hint`, nowhere when that is empty, else to whichever worker comes."""
     from ravi_django.runtime.submit import submit_once
 
-    run, _ = submit_once(agent, text, session=session, send=None if hint is None else _sender(hint))
+    send = None if hint is None else _sender(hint)
+    run, _ = submit_once(agent, text, session=session, send=send, metadata=metadata)
     return {"id": str(run.id), "session": str(run.session_id)}
 
 
@@ -24,6 +27,13 @@ def deliver(run_id: str, queues: list[str], task_id: str) -> None:
     """The same message, once into each of the queues."""
     for queue in queues:
         _sender(queue)(run_id, task_id=task_id)
+
+
+def save_spec(address: str, spec: dict[str, Any], enabled: bool = True) -> int:
+    """As the admin does; returns the version."""
+    from ravi_django.runtime.specs import save_spec
+
+    return save_spec(address, spec, enabled=enabled).version
 
 
 def events(tree: str, after: int = 0) -> list[dict[str, Any]]:
@@ -43,7 +53,7 @@ def _sender(queue: str) -> Any:
     return send
 
 
-DO = {function.__name__: function for function in (submit, deliver, events)}
+DO = {function.__name__: function for function in (submit, deliver, save_spec, events)}
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from ravi_django.kernel.chat import Usage
 from ravi_django.kernel.content import ContentBlock, TextBlock, ThinkingBlock, ToolUseBlock, UnknownBlock
 from ravi_django.kernel.llm import ModelResponse
-from ravi_django.kernel.stream import ReasoningDelta, TextDelta
+from ravi_django.kernel.stream import ReasoningDelta, TextDelta, ToolCallDelta
 from ravi_django.kernel.tools import INVALID_ARGUMENTS_KEY
 
 
@@ -20,12 +20,16 @@ class _Call:
     id: str = ""
     name: str = ""
     arguments: str = ""
+    index: int = 0  # among the calls of the answer
 
 
 @dataclass(slots=True)
 class _Thought:
     text: str = ""
     signature: str | None = None
+
+
+Delta = TextDelta | ReasoningDelta | ToolCallDelta
 
 
 class ResponseCollector:
@@ -41,7 +45,7 @@ class ResponseCollector:
         self._calls: list[_Call] = []
         self._call_at: dict[int, _Call] = {}  # the stream's index → the call that its next pieces belong to
 
-    def add(self, chunk: Any) -> Iterator[TextDelta | ReasoningDelta]:
+    def add(self, chunk: Any) -> Iterator[Delta]:
         self.model = getattr(chunk, "model", None) or self.model
         self.provider_usage = getattr(chunk, "usage", None) or self.provider_usage
         for choice in chunk.choices[:1]:
@@ -57,8 +61,16 @@ class ResponseCollector:
         return Usage(
             input_tokens=given.prompt_tokens or 0,
             output_tokens=given.completion_tokens or 0,
-            cached_tokens=_detail(given, "prompt_tokens_details", "cached_tokens"),
+            cached_tokens=_cached(given),
             reasoning_tokens=_detail(given, "completion_tokens_details", "reasoning_tokens"),
+        )
+
+    @property
+    def cache_writes(self) -> int:
+        """Input tokens that went into the provider's cache."""
+        given = self.provider_usage
+        return _detail(given, "prompt_tokens_details", "cache_creation_tokens") or _count(
+            given, "cache_creation_input_tokens"
         )
 
     def response(self, *, cost: float | None, taken_ids: set[str]) -> ModelResponse:
@@ -86,7 +98,7 @@ class ResponseCollector:
         thoughts = (thought.text for thought in self._thoughts)
         return " ".join([*thoughts, "".join(self._text), *(f"{call.name} {call.arguments}" for call in self._calls)])
 
-    def _add_delta(self, delta: Any) -> Iterator[TextDelta | ReasoningDelta]:
+    def _add_delta(self, delta: Any) -> Iterator[Delta]:
         reasoning = getattr(delta, "reasoning_content", None) or getattr(delta, "reasoning", None)
         if isinstance(reasoning, str) and reasoning:
             self._thought().text += reasoning
@@ -97,7 +109,7 @@ class ResponseCollector:
             self._text.append(delta.content)
             yield TextDelta(text=delta.content)
         for piece in getattr(delta, "tool_calls", None) or ():
-            self._add_call(piece)
+            yield self._add_call(piece)
 
     def _add_thinking(self, block: dict[str, Any]) -> None:
         # The text comes as reasoning_content too; here is what only the provider's own blocks carry.
@@ -113,16 +125,18 @@ class ResponseCollector:
             self._thoughts.append(_Thought())
         return self._thoughts[-1]
 
-    def _add_call(self, piece: Any) -> None:
+    def _add_call(self, piece: Any) -> ToolCallDelta:
         call = self._call_at.get(piece.index)
         # Some servers give every parallel call the index 0 and tell them apart by id alone.
         if call is None or (piece.id and call.id and piece.id != call.id):
-            call = self._call_at[piece.index] = _Call()
+            call = self._call_at[piece.index] = _Call(index=len(self._calls))
             self._calls.append(call)
         call.id = call.id or piece.id or ""
         if piece.function is not None:
             call.name = call.name or piece.function.name or ""
             call.arguments += piece.function.arguments or ""
+        fragment = piece.function.arguments if piece.function is not None else None
+        return ToolCallDelta(index=call.index, call_id=call.id, name=call.name, arguments=fragment or "")
 
 
 def parse_arguments(text: str) -> dict[str, Any]:
@@ -130,12 +144,16 @@ def parse_arguments(text: str) -> dict[str, Any]:
     if not text.strip():
         return {}  # how some models call a tool that takes nothing
     try:
-        arguments = json.loads(text)
-    except ValueError:
+        arguments = json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError):
         return {INVALID_ARGUMENTS_KEY: text}
     if arguments is None:
         return {}
     return arguments if isinstance(arguments, dict) else {INVALID_ARGUMENTS_KEY: text}
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is no JSON")
 
 
 def _tool_blocks(calls: list[_Call], taken_ids: set[str]) -> Iterator[ToolUseBlock]:
@@ -148,5 +166,19 @@ def _tool_blocks(calls: list[_Call], taken_ids: set[str]) -> Iterator[ToolUseBlo
         yield ToolUseBlock(tool_name=call.name, arguments=parse_arguments(call.arguments), call_id=call_id)
 
 
+def _cached(usage: Any) -> int:
+    """Input tokens that came from the provider's cache, under the name that this provider has for them."""
+    return (
+        _detail(usage, "prompt_tokens_details", "cached_tokens")
+        or _count(usage, "cache_read_input_tokens")
+        or _count(usage, "prompt_cache_hit_tokens")
+    )
+
+
 def _detail(usage: Any, group: str, field: str) -> int:
-    return getattr(getattr(usage, group, None), field, None) or 0
+    return _count(getattr(usage, group, None), field)
+
+
+def _count(usage: Any, field: str) -> int:
+    found = getattr(usage, field, None)
+    return found if isinstance(found, int) else 0

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections.abc import Iterable, Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any
 
+from ravi_django.capabilities.llm.redaction import redact
 from ravi_django.kernel.errors import ModelError, TransientError
 
 _TRANSIENT_TYPES = frozenset(
@@ -25,7 +25,6 @@ _TRANSIENT_TYPES = frozenset(
 )
 _TRANSIENT_STATUS = frozenset({408, 409, 429})
 _PREFIXES = re.compile(r"^(?:litellm\.\w+: )?(?:(?:\w+|Timeout )Error: )?(?:\w+Exception - )?")
-_KEY_LIKE = re.compile(r"\b(?:sk|pk|gsk|xai|key)-[\w-]{12,}|(?<=Bearer )[\w.~+/-]{8,}")
 _MAX_WORDS = 2_000  # characters of a provider's message that are worth keeping
 
 
@@ -41,17 +40,8 @@ def translate_error(error: Exception, *, secrets: Iterable[str] = ()) -> Transie
     kind = type(error).__name__
     status = _status_of(error)
     if _is_transient(error, status):
-        return TransientError(words, type=kind, retry_after=_retry_after(error))
+        return TransientError(words, type=kind, retry_after=_retry_after(error), status=status)
     return ModelError(words, type=kind, status=status)
-
-
-def redact(text: str, secrets: Iterable[str] = ()) -> str:
-    """`text` without the given secrets, without the values of `*_API_KEY` variables and what looks like a key."""
-    from_environment = (value for name, value in os.environ.items() if name.endswith("_API_KEY"))
-    for secret in {*secrets, *from_environment}:
-        if len(secret) >= 4:  # a shorter one is a placeholder, and would shred the words
-            text = text.replace(secret, "[key]")
-    return _KEY_LIKE.sub("[key]", text)
 
 
 def _is_transient(error: Exception, status: int | None) -> bool:

@@ -3,45 +3,98 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from ravi_django.capabilities.llm.fallback import FALLBACK_AFTER_S, FallbackModel
 from ravi_django.capabilities.llm.litellm_model import LiteLLMModel
 from ravi_django.capabilities.llm.rehearsal import REHEARSAL, RehearsalModel
 from ravi_django.kernel.errors import InvalidInputError
-from ravi_django.kernel.llm import ChatModel
+from ravi_django.kernel.llm import ChatModel, RetryPolicy
+from ravi_django.kernel.secrets import holds_secret
 
 
 class LLMFactory:
     """`LLMFactory("gpt-4o", api_key).build()`.
 
     `model` is any name that litellm knows, or "rehearsal" for the built-in offline one. Without `api_key` litellm
-    reads its own variables (`OPENAI_API_KEY`, …). `defaults` go with every call (`temperature=0.2`); these are ours:
-    `api_base` (address of the server), `timeout` (seconds, default 120), `prices` (dollars a token:
-    `{"input_cost_per_token": …, "output_cost_per_token": …}`, before litellm's list), and for the rehearsal
-    model `delay` (seconds a word).
+    reads its own variables (`OPENAI_API_KEY`, …). `fallbacks` are asked in turn when it fails: names (with the same
+    settings, and keys from litellm's variables), other factories or models; see FallbackModel, also for
+    `fallback_on` and `fallback_after` (seconds). `retry` says when a failed call is made again.
 
-    Raises InvalidInputError when `model` is empty.
+    `defaults` go with every call (`temperature=0.2`); these are ours: `api_base` (address of the server), `timeout`
+    (seconds, default 120), `prices` (dollars a token: `{"input_cost_per_token": …, "output_cost_per_token": …}`,
+    before `RAVI["PRICES"]` and litellm's list), `context_window` (tokens), and for the rehearsal model `delay`
+    (seconds a word). The key stays in the process: it has no repr and is not pickled, stored or logged.
+
+    Raises InvalidInputError when `model` is empty, or a fallback is none of these.
     """
 
-    def __init__(self, model: str, api_key: str | None = None, **defaults: Any) -> None:
+    def __init__(
+        self,
+        model: str,
+        api_key: str | None = None,
+        *,
+        fallbacks: Sequence[Any] = (),
+        fallback_on: Collection[str | int] = (),
+        fallback_after: float = FALLBACK_AFTER_S,
+        retry: RetryPolicy | None = None,
+        **defaults: Any,
+    ) -> None:
         if not model or not isinstance(model, str):
             raise InvalidInputError(f'a model is named like "gpt-4o" or "{REHEARSAL}", not {model!r}', field="model")
         self.model = model
+        self.fallbacks = (fallbacks,) if isinstance(fallbacks, str) else tuple(fallbacks)
+        self.fallback_on, self.fallback_after = frozenset(fallback_on), fallback_after
+        self.retry = retry
         self.defaults = defaults
         self._api_key = api_key
 
     def __repr__(self) -> str:
         return f"LLMFactory({self.model!r})"
 
+    def __reduce__(self) -> Any:
+        raise TypeError("a model factory holds a key and is not pickled; build it where it is used")
+
     def build(self) -> ChatModel:
         """A client that serves concurrent calls. Costs nothing: litellm is imported at the first call."""
+        first = self._build_first()
+        if not self.fallbacks:
+            return first
+        models = [first, *map(self._build_fallback, self.fallbacks)]
+        return FallbackModel(models, retry=self.retry, fallback_on=self.fallback_on, fallback_after=self.fallback_after)
+
+    def _build_first(self) -> ChatModel:
         if self.model == REHEARSAL:
             return RehearsalModel(**{key: self.defaults[key] for key in ("delay",) if key in self.defaults})
-        return LiteLLMModel(self.model, api_key=self._api_key, **self.defaults)
+        return LiteLLMModel(self.model, api_key=self._api_key, retry=self.retry, **self.defaults)
+
+    def _build_fallback(self, given: Any) -> ChatModel:
+        if isinstance(given, str):
+            own = {
+                key: value
+                for key, value in self.defaults.items()
+                if key not in _OF_ONE_SERVER and not holds_secret(key, value)  # no key of one provider for another
+            }
+            return LLMFactory(given, **own).build()
+        if isinstance(given, LLMFactory):
+            return given.build()
+        if hasattr(given, "stream") and hasattr(given, "name"):
+            model: ChatModel = given
+            return model
+        raise InvalidInputError(
+            f"a fallback is a model's name, an LLMFactory or a ChatModel, not {given!r}", field="fallbacks"
+        )
+
+
+_OF_ONE_SERVER = frozenset({"api_base", "prices", "context_window"})
 
 
 def model_from_env(environ: Mapping[str, str] | None = None, **defaults: Any) -> ChatModel:
-    """The model that `RAVI_MODEL` names; the rehearsal model when it is unset or empty."""
-    name = (os.environ if environ is None else environ).get("RAVI_MODEL", "").strip()
-    return LLMFactory(name or REHEARSAL, **defaults).build()
+    """The model that `RAVI_MODEL` names; the rehearsal model when it is unset or empty. `RAVI_MODEL_API_BASE` and
+    `RAVI_MODEL_API_KEY` are for a server of one's own: `RAVI_MODEL=openai/its-name`."""
+    given = os.environ if environ is None else environ
+    name, api_base, api_key = (given.get(f"RAVI_MODEL{end}", "").strip() for end in ("", "_API_BASE", "_API_KEY"))
+    if api_base:
+        defaults = {"api_base": api_base, **defaults}
+    return LLMFactory(name or REHEARSAL, api_key or None, **defaults).build()

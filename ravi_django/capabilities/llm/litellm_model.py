@@ -6,15 +6,18 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+from ravi_django.capabilities.llm import knowledge
 from ravi_django.capabilities.llm.collector import ResponseCollector
 from ravi_django.capabilities.llm.errors import translate_error
 from ravi_django.capabilities.llm.loading import aload_litellm
-from ravi_django.capabilities.llm.pricing import cost_by, listed_cost
+from ravi_django.capabilities.llm.pricing import cost_by, listed_cost, site_prices
+from ravi_django.capabilities.llm.redaction import Keys
 from ravi_django.capabilities.llm.source import estimated_usage, fastest_source, is_finished
-from ravi_django.capabilities.llm.wire import to_wire, tools_to_wire
+from ravi_django.capabilities.llm.wire import Dialect, to_wire, tools_to_wire
 from ravi_django.kernel.chat import ChatMessage, Role
 from ravi_django.kernel.errors import KernelError, TransientError
-from ravi_django.kernel.llm import GenerationOptions, ModelEvent, ModelResponse
+from ravi_django.kernel.llm import GenerationOptions, ModelEvent, ModelResponse, RetryPolicy
+from ravi_django.kernel.secrets import holds_secret, secret_values
 from ravi_django.kernel.supervision import RunMeta
 
 DEFAULT_TIMEOUT_S = 120.0
@@ -33,8 +36,11 @@ class LiteLLMModel:
     """A ChatModel. Concurrent calls, from any number of event loops, share one object.
 
     `timeout` is in seconds, for connecting and between two pieces of the stream. `prices` (dollars a token:
-    `input_cost_per_token`, `output_cost_per_token`) go before litellm's list. `params` go with every call as
-    they are; a call's options win over them.
+    `input_cost_per_token`, `output_cost_per_token`, `cache_read_input_token_cost`, `cache_creation_input_token_cost`)
+    go before the site's and litellm's list. `retry` says when a failed call is made again. `context_window` is in
+    tokens, for a model that litellm does not list. `params` go with every call as they are; a call's options win over
+    them. Those that hold keys (`aws_secret_access_key`, an `Authorization` among `extra_headers`) are kept as the key
+    is.
     """
 
     def __init__(
@@ -45,14 +51,21 @@ class LiteLLMModel:
         api_base: str | None = None,
         timeout: float = DEFAULT_TIMEOUT_S,
         prices: Mapping[str, float] | None = None,
+        retry: RetryPolicy | None = None,
+        context_window: int | None = None,
         **params: Any,
     ) -> None:
         self.name = name
         self.timeout = timeout
         self.prices = dict(prices) if prices else None
-        self.params = params
+        self.retry = retry
+        self.params = {key: value for key, value in params.items() if not holds_secret(key, value)}
+        self._secret_params = {key: value for key, value in params.items() if key not in self.params}
+        self._window = context_window
         self._api_base = api_base
         self._api_key = api_key
+        self._keys = Keys([api_key, *secret_values(self._secret_params)])
+        self._dialect: Dialect | None = None  # known with the first call
         self._signs_thinking = "claude" in name or "anthropic" in name
 
     def __repr__(self) -> str:
@@ -85,7 +98,7 @@ class LiteLLMModel:
         except KernelError:
             raise
         except Exception as error:
-            failure = translate_error(error, secrets=[self._api_key] if self._api_key else [])
+            failure = translate_error(error)
         if failure is not None:
             # Outside the handler: a chained traceback would print what the message has redacted.
             raise failure
@@ -93,17 +106,30 @@ class LiteLLMModel:
             collector.provider_usage = await estimated_usage(litellm, self.name, messages, collector.output_text)
         yield self._response(litellm, collector, messages)
 
+    async def context_window(self) -> int | None:
+        """How many tokens of input fit; None when unknown."""
+        return self._window or knowledge.window(await aload_litellm(), self.name)
+
+    async def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
+        """Tokens of the messages as input. Each message is counted once."""
+        return await knowledge.tokens_of(await aload_litellm(), self.name, messages)
+
+    async def supports_schema(self) -> bool:
+        """Whether `response_format` may hold a JSON schema."""
+        return knowledge.takes_schema(await aload_litellm(), self.name)
+
     @asynccontextmanager
     async def _open(
         self, litellm: Any, messages: Sequence[ChatMessage], options: GenerationOptions
     ) -> AsyncIterator[Any]:
-        stream = await litellm.acompletion(**self._request(messages, options))
+        stream = await litellm.acompletion(**self._request(litellm, messages, options))
         try:
             yield stream
         finally:
             await stream.aclose()
 
-    def _request(self, messages: Sequence[ChatMessage], options: GenerationOptions) -> dict[str, Any]:
+    def _request(self, litellm: Any, messages: Sequence[ChatMessage], options: GenerationOptions) -> dict[str, Any]:
+        self._dialect = self._dialect or knowledge.dialect(litellm, self.name)
         chosen = {
             "temperature": options.temperature,
             "top_p": options.top_p,
@@ -114,20 +140,22 @@ class LiteLLMModel:
         }
         return {
             **self.params,
+            **self._secret_params,
             **{key: value for key, value in chosen.items() if value is not None},
             **options.extra,
             **tools_to_wire(options),
             **_FIXED,
             "model": self.name,
-            "messages": to_wire(messages, thinking=self._signs_thinking),
+            "messages": to_wire(messages, thinking=self._signs_thinking, dialect=self._dialect),
             "timeout": self.timeout,
             "api_base": self._api_base,
             "api_key": self._api_key,
         }
 
     def _response(self, litellm: Any, collector: ResponseCollector, messages: Sequence[ChatMessage]) -> ModelResponse:
-        if self.prices is not None:
-            cost: float | None = cost_by(self.prices, collector.usage)
+        prices = self.prices or site_prices(self.name, collector.model)
+        if prices is not None:
+            cost = cost_by(prices, collector.usage, cache_writes=collector.cache_writes)
         else:
             cost = listed_cost(litellm, self.name, collector.provider_usage)
         return collector.response(cost=cost, taken_ids=_call_ids(messages) if collector.has_calls else set())

@@ -9,6 +9,8 @@ import sys
 import threading
 from typing import Any
 
+from ravi_django.capabilities.llm.redaction import redact_logs
+
 _lock = threading.Lock()
 _litellm: Any = None
 
@@ -46,6 +48,11 @@ async def close_clients() -> None:
             closing = close()
             if asyncio.iscoroutine(closing):
                 await closing
+    # Anthropic's and some others' go through one client of the module: it makes itself a new session when asked again.
+    shared = getattr(load_litellm().__dict__.get("module_level_aclient"), "client", None)
+    transport = getattr(shared, "_transport", None)
+    if transport is not None:
+        await transport.aclose()
 
 
 def _import() -> Any:
@@ -53,6 +60,7 @@ def _import() -> Any:
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     import litellm
 
+    redact_logs()
     if "LITELLM_LOG" not in os.environ:  # else every call says so twice in the worker's log
         logging.getLogger("LiteLLM").setLevel(logging.WARNING)
     litellm.suppress_debug_info = True  # else it prints advertisements to the terminal on errors

@@ -1,24 +1,65 @@
-"""What a model call cost, in US dollars. An unknown price is None, never 0."""
+"""What a model call cost, in US dollars. An unknown price is None, never 0.
+
+A model's own `prices` come first, then the site's table, then litellm's list.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from fnmatch import fnmatchcase
 from typing import Any
 
 from ravi_django.kernel.chat import Usage
 
+Prices = Mapping[str, float]
 
-def cost_by(prices: Mapping[str, float], usage: Usage) -> float:
-    """By one's own prices: `input_cost_per_token`, `output_cost_per_token`, and `cache_read_input_token_cost`
-    for the cached part of the input (the input's price when absent). Dollars a token."""
-    input_price = prices.get("input_cost_per_token", 0.0)
-    cached_price = prices.get("cache_read_input_token_cost", input_price)
-    fresh = usage.input_tokens - usage.cached_tokens
-    return (
-        fresh * input_price
-        + usage.cached_tokens * cached_price
-        + usage.output_tokens * prices.get("output_cost_per_token", 0.0)
+NEEDED = ("input_cost_per_token", "output_cost_per_token")
+FIELDS = (
+    *NEEDED,
+    "cache_read_input_token_cost",
+    "cache_creation_input_token_cost",
+)
+
+_table: Callable[[], Mapping[str, Prices] | None] = dict
+
+
+def use_table(table: Callable[[], Mapping[str, Prices] | None]) -> None:
+    """Let calls be priced by the table that `table()` gives at the time: model name or pattern → prices."""
+    global _table
+    _table = table
+
+
+def site_prices(*names: str) -> Prices | None:
+    """The table's prices for a model that goes by these names: an exact name first, then the first pattern that fits
+    (`*`, `?`, as in file names). None when it has none."""
+    table = _table() or {}
+    for name in names:
+        if name in table:
+            return table[name]
+    return next(
+        (prices for pattern, prices in table.items() if any(fnmatchcase(name, pattern) for name in names)), None
     )
+
+
+def cost_by(prices: Prices, usage: Usage, *, cache_writes: int = 0) -> float | None:
+    """By prices in dollars a token; None where one is missing for tokens that were used.
+
+    Cached input costs `cache_read_input_token_cost`, input that was written to the provider's cache (`cache_writes`
+    tokens) `cache_creation_input_token_cost`; both the input's price when absent.
+    """
+    input_price = prices.get("input_cost_per_token")
+    cost = 0.0
+    for tokens, price in (
+        (usage.input_tokens - usage.cached_tokens - cache_writes, input_price),
+        (usage.cached_tokens, prices.get("cache_read_input_token_cost", input_price)),
+        (cache_writes, prices.get("cache_creation_input_token_cost", input_price)),
+        (usage.output_tokens, prices.get("output_cost_per_token")),
+    ):
+        if tokens > 0:
+            if price is None:
+                return None
+            cost += tokens * price
+    return cost
 
 
 def listed_cost(litellm: Any, model: str, provider_usage: Any) -> float | None:

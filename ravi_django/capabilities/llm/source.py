@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterable, Sequence
 from typing import Any
 
-from ravi_django.capabilities.llm.wire import to_wire
+from ravi_django.capabilities.llm.knowledge import text_tokens, tokens_of
 from ravi_django.kernel.chat import ChatMessage
 
 CALLBACK_LISTS = (
@@ -41,11 +41,7 @@ def is_finished(source: Any, last_reason: str) -> bool:
 
 
 async def estimated_usage(litellm: Any, model: str, messages: Sequence[ChatMessage], answer: str) -> Any:
-    """Usage by litellm's tokenizers, for a server that reports none. In a thread: it takes milliseconds."""
-
-    def count() -> Any:
-        given = litellm.token_counter(model=model, messages=to_wire(messages))
-        made = litellm.token_counter(model=model, text=answer)
-        return litellm.Usage(prompt_tokens=given, completion_tokens=made, total_tokens=given + made)
-
-    return await asyncio.to_thread(count)
+    """Usage by litellm's tokenizers, for a server that reports none."""
+    given = await tokens_of(litellm, model, messages)
+    made = await asyncio.to_thread(text_tokens, litellm, model, answer)
+    return litellm.Usage(prompt_tokens=given, completion_tokens=made, total_tokens=given + made)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
+import mimetypes
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from ravi_django.kernel.chat import ChatMessage, Role
 from ravi_django.kernel.content import (
@@ -27,20 +28,23 @@ from ravi_django.kernel.content import (
 from ravi_django.kernel.llm import GenerationOptions
 
 WireMessage = dict[str, Any]
+Dialect = Literal["openai", "anthropic", "any"]  # what the provider behind litellm takes of media
 
+PDF = "application/pdf"
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _CHOICE_WORDS = frozenset({"auto", "none", "required"})
 
 
-def to_wire(messages: Iterable[ChatMessage], *, thinking: bool = False) -> list[WireMessage]:
+def to_wire(messages: Iterable[ChatMessage], *, thinking: bool = False, dialect: Dialect = "any") -> list[WireMessage]:
     """The messages as fresh dicts, free to be changed by the callee.
 
     A message with several tool results becomes several. With `thinking`, signed reasoning is sent back, as the
-    providers that sign it require; the others refuse the field.
+    providers that sign it require; the others refuse the field. What the `dialect` has no part for goes as text: a
+    recording's transcript, a document's address.
     """
     wire: list[WireMessage] = []
     for message in messages:
-        wire.extend(_fresh(part) for part in _converted(message, thinking))
+        wire.extend(_fresh(part) for part in _converted(message, thinking, dialect))
     return wire
 
 
@@ -58,15 +62,15 @@ def tools_to_wire(options: GenerationOptions) -> dict[str, Any]:
     return request
 
 
-def _converted(message: ChatMessage, thinking: bool) -> list[WireMessage]:
-    form = "openai+thinking" if thinking else "openai"
-    known = message._wire.get(form)
+def _converted(message: ChatMessage, thinking: bool, dialect: Dialect) -> list[WireMessage]:
+    form = f"{dialect}+thinking" if thinking else dialect
+    known: list[WireMessage] | None = message._wire.get(form)
     if known is None:
-        known = message._wire[form] = _convert(message, thinking)
+        known = message._wire[form] = _convert(message, thinking, dialect)
     return known
 
 
-def _convert(message: ChatMessage, thinking: bool) -> list[WireMessage]:
+def _convert(message: ChatMessage, thinking: bool, dialect: Dialect) -> list[WireMessage]:
     if message.role is Role.ASSISTANT:
         return _assistant(message, thinking)
     results = [block for block in message.content if isinstance(block, ToolResultBlock)]
@@ -77,7 +81,7 @@ def _convert(message: ChatMessage, thinking: bool) -> list[WireMessage]:
     if message.role is Role.SYSTEM:
         wire.append(_named(message, {"role": "system", "content": _text(rest)}))
     elif rest or not results:  # a tool message without a call to answer reads as the user's
-        wire.append(_named(message, {"role": "user", "content": _parts(rest)}))
+        wire.append(_named(message, {"role": "user", "content": _parts(rest, dialect)}))
     return wire
 
 
@@ -116,25 +120,27 @@ def _result_text(result: ToolResultBlock) -> str:
     return text
 
 
-def _parts(blocks: Sequence[ContentBlock]) -> str | list[dict[str, Any]]:
-    parts = [_part(block) for block in blocks]
+def _parts(blocks: Sequence[ContentBlock], dialect: Dialect) -> str | list[dict[str, Any]]:
+    parts = [_part(block, dialect) for block in blocks]
     if all(part["type"] == "text" for part in parts):
         return "\n".join(part["text"] for part in parts if part["text"])
     return [part for part in parts if part.get("text") != ""]
 
 
-def _part(block: ContentBlock) -> dict[str, Any]:
+def _part(block: ContentBlock, dialect: Dialect) -> dict[str, Any]:
     match block:
         case ImageBlock() if address := _address(block):
             image = {"url": address} | ({"detail": block.detail} if block.detail else {})
             return {"type": "image_url", "image_url": image}
-        case AudioBlock(data=str() as data):
+        case AudioBlock(data=str() as data) if dialect != "anthropic":
             kind = (block.mime_type or "audio/wav").rpartition("/")[2].removeprefix("x-")
             return {"type": "input_audio", "input_audio": {"data": data, "format": {"mpeg": "mp3"}.get(kind, kind)}}
         case DocumentBlock(data=str() as data) if not _is_text(block):
-            file = {"file_data": f"data:{block.mime_type or 'application/pdf'};base64,{data}"}
-            return {"type": "file", "file": file | ({"filename": block.name} if block.name else {})}
-        case DocumentBlock(url=str() as url):
+            file = {"file_data": f"data:{block.mime_type or PDF};base64,{data}"}
+            return {"type": "file", "file": file | {"filename": block.name or _file_name(block)}}
+        case DocumentBlock(url=str() as url) if dialect == "anthropic":  # with a format it would be an uploaded file
+            return {"type": "file", "file": {"file_id": url}}
+        case DocumentBlock(url=str() as url) if dialect == "any":  # OpenAI takes no address here
             return {"type": "file", "file": {"file_id": url} | ({"format": block.mime_type} if block.mime_type else {})}
         case _:
             return {"type": "text", "text": _readable(block)}
@@ -156,7 +162,7 @@ def _readable(block: ContentBlock) -> str:
             return _decoded(data)
         case ImageBlock(alt=str() as alt):
             return f"[image: {alt}]"
-        case DocumentBlock(name=str() as name):
+        case DocumentBlock(name=str() as name, url=None):
             return f"[document: {name}]"
         case ImageBlock() | VideoBlock() | DocumentBlock() | AudioBlock(transcript=None) if block.url:
             return f"[{block.type}: {block.url}]"
@@ -164,6 +170,11 @@ def _readable(block: ContentBlock) -> str:
             return ""
         case _:
             return text_of([block])
+
+
+def _file_name(block: DocumentBlock) -> str:
+    """OpenAI wants one."""
+    return f"document{mimetypes.guess_extension(block.mime_type or PDF) or ''}"
 
 
 def _address(block: ImageBlock) -> str | None:

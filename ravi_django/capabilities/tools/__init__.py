@@ -4,5 +4,6 @@ from ravi_django.agents.function_tool import FunctionTool, tool
 from ravi_django.agents.toolbox import Toolbox
 from ravi_django.capabilities.tools.calculator import CalculatorTool
 from ravi_django.capabilities.tools.clock import CurrentTimeTool
+from ravi_django.capabilities.tools.http_fetch import HttpFetchTool
 
-__all__ = ["CalculatorTool", "CurrentTimeTool", "FunctionTool", "Toolbox", "tool"]
+__all__ = ["CalculatorTool", "CurrentTimeTool", "FunctionTool", "HttpFetchTool", "Toolbox", "tool"]

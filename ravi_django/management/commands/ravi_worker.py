@@ -10,11 +10,9 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError, connection
 
-from ravi_django.capabilities.llm import LiteLLMModel, warm
+from ravi_django.capabilities.llm import warm
 from ravi_django.conf import conf
-from ravi_django.models import Run
-from ravi_django.runtime import Runtime
-from ravi_django.runtime.registry import get_agent, known_addresses
+from ravi_django.runtime import Runtime, specs
 
 POLL_S = 0.2
 
@@ -27,26 +25,28 @@ class Command(BaseCommand):
     )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        agents = known_addresses()
-        if not agents:
-            raise CommandError("no agent is registered: call ravi_django.register(agent) in an app's agents.py")
         try:
-            Run.objects.exists()
+            agents = sorted(specs.known_agents())
+            warms = specs.uses_litellm()
         except DatabaseError as error:
             raise CommandError(f"the database is not ready (manage.py migrate?): {error}") from error
+        if not agents:
+            raise CommandError(
+                "there is no agent: call ravi_django.register(agent) in an app's agents.py, or make one in the admin"
+            )
         connection.close()  # the engine has its own
-        asyncio.run(self._serve(agents))
+        asyncio.run(self._serve(agents, warms))
 
-    async def _serve(self, agents: list[str]) -> None:
+    async def _serve(self, agents: list[str], warms: bool) -> None:
         loop = asyncio.get_running_loop()
         stop = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop.set)
-        if any(isinstance(getattr(get_agent(address), "model", None), LiteLLMModel) for address in agents):
+        if warms:
             threading.Thread(target=warm, name="ravi-warm", daemon=True).start()
         async with Runtime(poll_s=POLL_S) as runtime:
             self._say(
-                f"ravi_worker {runtime.engine.name}: serves {', '.join(sorted(agents))}; up to {conf.MAX_RUNS} runs at "
+                f"ravi_worker {runtime.engine.name}: serves {', '.join(agents)}; up to {conf.MAX_RUNS} runs at "
                 f"once, on {connection.vendor}; Ctrl-C drains"
             )
             await stop.wait()

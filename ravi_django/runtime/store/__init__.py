@@ -42,7 +42,7 @@ from ravi_django.runtime.store.leases import (
     ready,
     timed,
 )
-from ravi_django.runtime.store.people import answer_request, open_request
+from ravi_django.runtime.store.people import TooManyRequests, answer_request, expire_request, open_request
 from ravi_django.runtime.store.processes import (
     due_for_hint,
     forget_dead_workers,
@@ -85,6 +85,7 @@ __all__ = [
     "Lease",
     "Loaded",
     "NotDue",
+    "TooManyRequests",
     "Unseen",
     "already_appended",
     "answer_request",
@@ -104,6 +105,7 @@ __all__ = [
     "deliver",
     "deliver_to_agent",
     "due_for_hint",
+    "expire_request",
     "expired",
     "facts",
     "finish",

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models import Case, F, IntegerField, QuerySet, When
+from django.db.models import Case, F, IntegerField, Q, QuerySet, When
 from django.db.models.functions import Coalesce
 
 from ravi_django.conf import conf
@@ -19,8 +19,8 @@ from ravi_django.runtime.store.postgres import NOW
 
 
 def claim(run_id: UUID | str, owner: str, agents: Iterable[str] | None = None) -> Lease | None:
-    """Take the lease of a claimable run of one of these agents (None: any); None when somebody else has it or there
-    is nothing to do."""
+    """Take the lease of a claimable run of one of these agents (None: any), or of one that is a row; None when
+    somebody else has it or there is nothing to do."""
     known = None if agents is None else list(agents)
     if postgres.in_use():
         return next(iter(_claim_postgres("one", owner, known, 1, run_id)), None)
@@ -29,13 +29,13 @@ def claim(run_id: UUID | str, owner: str, agents: Iterable[str] | None = None) -
 
 
 def claim_next(owner: str, agents: Iterable[str]) -> Lease | None:
-    """Take the most urgent claimable run of these agents."""
+    """Take the most urgent claimable run of these agents, or of one that is a row."""
     return next(iter(claim_many(owner, agents, 1)), None)
 
 
 def claim_many(owner: str, agents: Iterable[str], limit: int) -> list[Lease]:
-    """Take the most urgent claimable runs of these agents, what is ready before what a dead worker left. SKIP LOCKED
-    only spares waiting; the condition on the row is the guard."""
+    """Take the most urgent claimable runs of these agents and of those that are rows, what is ready before what a dead
+    worker left. SKIP LOCKED only spares waiting; the condition on the row is the guard."""
     known = list(agents)
     if postgres.in_use():
         leases: list[Lease] = []
@@ -51,14 +51,14 @@ def claim_many(owner: str, agents: Iterable[str], limit: int) -> list[Lease]:
 
 
 def _claim_by_orm(run_id: UUID | str, owner: str, known: list[str] | None) -> Lease | None:
-    of_known = {} if known is None else {"agent__in": known}
-    taken = Run.objects.filter(claimable(), id=run_id, **of_known).update(
+    taken = Run.objects.filter(claimable(), _of(known), id=run_id).update(
         status=Status.RUNNING,
         lease_owner=owner,
         lease_expires_at=clock.after(conf.LEASE_S),
         lease_epoch=F("lease_epoch") + 1,
         crashes=F("crashes") + Case(When(status=Status.RUNNING, then=1), default=0, output_field=IntegerField()),
         started_at=Coalesce("started_at", clock.now()),
+        error=None,
         wake_at=None,
         hints=0,
         hint_after=None,
@@ -72,11 +72,16 @@ def _claim_many_by_orm(owner: str, known: list[str], limit: int) -> list[Lease]:
     leases: list[Lease] = []
     parts: tuple[QuerySet[Run], ...] = (ready(), timed(), expired())
     for part in parts:
-        found = skip_locked(part.filter(agent__in=known)).values_list("id", flat=True)
+        found = skip_locked(part.filter(_of(known))).values_list("id", flat=True)
         for run_id in found[: limit - len(leases)]:
             if (lease := _claim_by_orm(run_id, owner, known)) is not None:
                 leases.append(lease)
     return leases
+
+
+def _of(known: list[str] | None) -> Q:
+    """Runs that this process can drive: by its code, or by a spec, which every process can read."""
+    return Q() if known is None else Q(agent__in=known) | Q(agent_version__isnull=False)
 
 
 def _with_relatives(runs: Sequence[Run], owner: str) -> list[Lease]:
@@ -91,12 +96,13 @@ def _with_relatives(runs: Sequence[Run], owner: str) -> list[Lease]:
 
 # ------------------------------------------------------------------------------------------------- on PostgreSQL
 
-# As `claimable`, `ready`, `timed` and `expired` say it; a test compares them.
+# As `claimable`, `ready`, `timed`, `expired` and `_of` say it; a test compares them.
 _DUE = f"(wake_at IS NULL OR wake_at <= {NOW} OR (%(release)s::text <> '' AND for_release = %(release)s::text))"
 _READY = f"status = 'pending' AND paused_at IS NULL AND {_DUE}"
 _TIMED = f"status = 'suspended' AND paused_at IS NULL AND wake_at <= {NOW}"
 _EXPIRED = f"status = 'running' AND lease_expires_at < {NOW}"
-_KNOWN = "(%(agents)s::jsonb IS NULL OR agent IN (SELECT jsonb_array_elements_text(%(agents)s::jsonb)))"
+_KNOWN = """(%(agents)s::jsonb IS NULL OR agent_version IS NOT NULL
+    OR agent IN (SELECT jsonb_array_elements_text(%(agents)s::jsonb)))"""
 _PARTS = {
     "ready": (_READY, "priority DESC, id"),
     "timed": (_TIMED, "wake_at"),
@@ -146,7 +152,7 @@ WITH {picked}taken AS (
     status = 'running', lease_owner = %(owner)s::text, lease_epoch = lease_epoch + 1,
     lease_expires_at = {NOW} + make_interval(secs => %(lease_s)s::float8),
     crashes = crashes + (status = 'running')::int, started_at = coalesce(started_at, {NOW}),
-    wake_at = NULL, hints = 0, hint_after = NULL
+    error = NULL, wake_at = NULL, hints = 0, hint_after = NULL
   WHERE {which} AND {_KNOWN} AND (({_READY}) OR ({_TIMED}) OR ({_EXPIRED}))
   RETURNING *
 )

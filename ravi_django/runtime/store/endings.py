@@ -39,10 +39,15 @@ def settle_asks(target_id: UUID, status: Status, output: str | None, error: dict
 def end_dependents(run: Run) -> list[UUID]:
     """Nothing outlives the run that needs it: live children are cancelled, open requests closed. Returns the runs to
     hint."""
-    HumanRequest.objects.filter(run_id=run.id, status=HumanRequest.Status.PENDING).update(
+    close_requests(run.id)
+    return cancel_children(run, ended_reason(run.id))
+
+
+def close_requests(run_id: UUID) -> None:
+    """Nobody waits for an answer any more: the run has ended, or has begun anew."""
+    HumanRequest.objects.filter(run_id=run_id, status=HumanRequest.Status.PENDING).update(
         status=HumanRequest.Status.CANCELLED, answered_at=clock.now(), version=F("version") + 1
     )
-    return cancel_children(run, ended_reason(run.id))
 
 
 def ended_reason(run_id: UUID) -> str:

@@ -48,7 +48,7 @@ _ENTRY = (
     ("elapsed", "float8"),
 )
 MAX_ROWS = 50  # in one statement; more (thousands of notes between two effects) go through the ORM
-_TURN = (("agent", "text"), ("role", "text"), ("content", "jsonb"), ("name", "text"))
+_TURN = (("agent", "text"), ("role", "text"), ("content", "jsonb"), ("name", "text"), ("keeps", "int"))
 
 
 def append(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn]) -> int:
@@ -170,6 +170,7 @@ def _write_turns(lease: Lease, turns: Sequence[NewTurn], index: int) -> None:
             role=turn.message.role,
             content=turn.message.to_json()["content"],
             name=turn.message.name or "",
+            keeps=turn.keeps,
         )
         for place, turn in enumerate(turns)
     )
@@ -227,6 +228,7 @@ def _bound(
                 turn.message.role.value,
                 dumps(turn.message.to_json()["content"]),
                 turn.message.name or "",
+                None if turn.keeps is None else str(turn.keeps),
             ]
     return _statement(len(entries), len(turns), _shape(changes or {}), seen is not None), params
 
@@ -313,9 +315,9 @@ WITH fence AS (
   UPDATE ravi_session SET next_position = next_position + {turns} FROM fence
   WHERE ravi_session.id = %s::uuid RETURNING ravi_session.id, next_position - {turns} AS base
 ), turns AS (
-  INSERT INTO ravi_turn (session_id, run_id, position, index, agent, role, content, name, created_at)
+  INSERT INTO ravi_turn (session_id, run_id, position, index, agent, role, content, name, keeps, created_at)
   SELECT place.id, fence.id, place.base + t.place, fence.turn_base + t.place, t.agent, t.role, t.content, t.name,
-         coalesce(%s::timestamptz, statement_timestamp())
+         t.keeps, coalesce(%s::timestamptz, statement_timestamp())
   FROM fence, place, (VALUES {_values(_TURN, turns)}) AS t(place, {names})
 )"""  # noqa: S608
     return sql + " SELECT base FROM fence"  # noqa: S608

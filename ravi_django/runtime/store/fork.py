@@ -41,6 +41,7 @@ def fork(run_id: UUID | str, after_seq: int) -> Run:
         new = Run(
             id=uuid7(),
             agent=source.agent,
+            agent_version=source.agent_version,
             owner_id=source.owner_id,
             tenant=source.tenant,
             session=_copy_session(source, point),

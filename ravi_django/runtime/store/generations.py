@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from django.db import transaction
-from django.db.models import F
+from django.db.models import F, Subquery
+from django.db.models.functions import Coalesce
 
-from ravi_django.models import InboxMessage, Run, Status, uuid7
+from ravi_django.models import Agent, InboxMessage, Run, Status, uuid7
 from ravi_django.runtime.entries import Entry, NewTurn
 from ravi_django.runtime.store import fence
+from ravi_django.runtime.store.endings import close_requests
 from ravi_django.runtime.store.journal import store_big_values
 from ravi_django.runtime.store.leases import Lease
 from ravi_django.runtime.store.touching import RELEASED
@@ -25,7 +27,8 @@ def continue_as_new(
     inbox_upto: int,
 ) -> int:
     """Close the generation and give the run back with an empty journal and `messages` to begin with. Unread messages
-    and signals, open children and asks come along; sums, limits and `seq` go on."""
+    and signals, open children and asks come along; open requests to people are closed; sums, limits and `seq` go on. An
+    agent that is a row goes on with the newest version of its spec."""
     store_big_values(entries)
     with transaction.atomic():
         first = fence.append(lease, entries, turns)
@@ -36,10 +39,20 @@ def continue_as_new(
             status=Status.PENDING,
             wake_at=None,
             **RELEASED,
+            **_newest_version(lease.run),
         )
+        close_requests(lease.run_id)
         InboxMessage.objects.bulk_create(
             # The body keeps its id, by which a reply finds its ask; delivered once more, the row needs one of its own.
             InboxMessage(run=lease.run, message_id=uuid7().hex, body=message)
             for message in messages
         )
         return first
+
+
+def _newest_version(run: Run) -> dict[str, Any]:
+    """A new journal has nothing that an edited spec could contradict. A row that is gone leaves the run what it has."""
+    if run.agent_version is None:
+        return {}
+    newest = Agent.objects.filter(address=run.agent, source=Agent.Source.ADMIN).values("version")
+    return {"agent_version": Coalesce(Subquery(newest), F("agent_version"))}

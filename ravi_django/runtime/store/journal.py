@@ -12,11 +12,13 @@ from ravi_django.kernel import LeaseLostError
 from ravi_django.models import Blob, InboxMessage, JournalEntry, Run, Status
 from ravi_django.runtime import clock
 from ravi_django.runtime.entries import Entry, NewTurn, externalize
-from ravi_django.runtime.store import fence
+from ravi_django.runtime.store import fence, postgres
 from ravi_django.runtime.store.endings import end_dependents, settle_asks
 from ravi_django.runtime.store.leases import Lease
 from ravi_django.runtime.store.queue import promote, stamp
 from ravi_django.runtime.store.touching import RELEASED, lock
+
+BIG_BODY = 256 * 1024  # bytes
 
 
 def append(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn] = ()) -> int:
@@ -41,7 +43,11 @@ def save_blobs(blobs: Sequence[Blob]) -> None:
     """Store bodies; one that is there already is young again, so that no prune takes it before its row is there."""
     unique = {blob.id: stamp(blob) for blob in blobs}
     rows = [unique[key] for key in sorted(unique)]  # always in this order: two writers must not wait for each other
-    Blob.objects.bulk_create(rows, update_conflicts=True, unique_fields=["id"], update_fields=["created_at"])
+    if postgres.in_use() and any(len(blob.body) > BIG_BODY for blob in rows):
+        for blob in rows:
+            postgres.insert_blob(blob)
+    else:
+        Blob.objects.bulk_create(rows, update_conflicts=True, unique_fields=["id"], update_fields=["created_at"])
 
 
 class Unseen(Exception):
@@ -116,13 +122,17 @@ def requeue(
     delay_s: float = 0.0,
     attempts: int | None = None,
     for_release: str = "",
+    error: dict[str, Any] | None = None,
 ) -> int:
     """Give the run back as pending: after a transient error, or because the worker drains. No crash is counted.
-    With `for_release` a worker of that release may have it before the delay is over.
+    With `for_release` a worker of that release may have it before the delay is over. `error` says why this worker
+    cannot drive it, until another one claims it.
 
     Returns the seq of the first row written.
     """
     changes: dict[str, Any] = {} if attempts is None else {"attempts": attempts}
+    if error is not None:
+        changes["error"] = error
     if for_release:
         changes["release"] = for_release  # it is still the last that wrote anything
     store_big_values(entries)

@@ -1,8 +1,9 @@
-"""Requests to people: opened by the lease holder, answered once by whoever comes first."""
+"""Requests to people: opened by the lease holder, answered once by whoever comes first, or closed when nobody did."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -10,25 +11,58 @@ from django.db import connection, transaction
 from django.db.models import F
 
 from ravi_django.kernel import ConflictError, NotFoundError
-from ravi_django.models import HumanRequest, Run
+from ravi_django.models import TERMINAL, HumanRequest, Run
 from ravi_django.runtime import clock
 from ravi_django.runtime.entries import Entry, NewTurn
 from ravi_django.runtime.store import fence
-from ravi_django.runtime.store.asking import present
+from ravi_django.runtime.store.asking import NotDue, present
 from ravi_django.runtime.store.journal import store_big_values
 from ravi_django.runtime.store.leases import Lease
 from ravi_django.runtime.store.queue import stamp
 from ravi_django.runtime.store.touching import touch
 
 
+class TooManyRequests(Exception):
+    """The run has made as many requests of this kind, through this tool, as it may."""
+
+
 def open_request(
-    lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn] = (), *, request: HumanRequest
+    lease: Lease,
+    entries: Sequence[Entry],
+    turns: Sequence[NewTurn] = (),
+    *,
+    request: HumanRequest,
+    most: int | None = None,
 ) -> int:
-    """Write a request with the journal row that announces it, in one commit."""
+    """Write a request with the journal rows that announce it, in one commit.
+
+    Raises TooManyRequests when the run has `most` of its kind and tool already, whatever has become of those.
+    """
+    store_big_values(entries)
+    with transaction.atomic():
+        first = fence.append(lease, entries, turns)  # holds the run's row: of two requests at once one is counted first
+        same = HumanRequest.objects.filter(run_id=lease.run_id, kind=request.kind, tool=request.tool)
+        if most is not None and same.count() >= most:
+            raise TooManyRequests
+        stamp(request).save(force_insert=True)
+        return first
+
+
+def expire_request(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn] = (), *, request_id: UUID) -> int:
+    """Record that nobody answered in time, and close the request. Raises NotDue when somebody has, or when by the
+    database's clock there is time left."""
     store_big_values(entries)
     with transaction.atomic():
         first = fence.append(lease, entries, turns)
-        stamp(request).save(force_insert=True)
+        request = HumanRequest.objects.select_for_update().get(id=request_id)
+        if request.status != HumanRequest.Status.PENDING:
+            raise NotDue(None)
+        now = present()
+        if request.expires_at is None or now < request.expires_at:  # our clock is ahead: look again, but not at once
+            raise NotDue(request.expires_at and max(request.expires_at, now + timedelta(milliseconds=50)))
+        HumanRequest.objects.filter(id=request_id).update(
+            status=HumanRequest.Status.EXPIRED, answered_at=clock.now(), version=F("version") + 1
+        )
         return first
 
 
@@ -36,8 +70,8 @@ def answer_request(request_id: UUID | str, answer: dict[str, Any], *, by: Any, v
     """Answer a pending request: the first answer wins. The answer and the run's wake-up are one commit; inside a
     caller's transaction the wake-up follows it. Returns the run's id.
 
-    Raises NotFoundError, and ConflictError when it is answered, closed, changed since `version`, or when it is too
-    early.
+    Raises NotFoundError, and ConflictError when it is answered, closed, changed since `version`, when it is too early
+    or too late, and when the run has ended.
     """
     inside = connection.in_atomic_block
     with transaction.atomic():
@@ -49,7 +83,9 @@ def answer_request(request_id: UUID | str, answer: dict[str, Any], *, by: Any, v
                 f"request {request.id} can be answered from {request.not_before:%H:%M:%S} UTC on: until then the "
                 "worker that began it may still be at it"
             )
-        Run.objects.select_for_update().filter(id=request.run_id).values_list("id").first()  # runs first
+        status = Run.objects.select_for_update().values_list("status", flat=True).get(id=request.run_id)  # runs first
+        if request.status == HumanRequest.Status.PENDING:
+            _check_in_time(request, status)
         pending = HumanRequest.objects.filter(
             id=request.id, status=HumanRequest.Status.PENDING, version=request.version if version is None else version
         )
@@ -66,6 +102,13 @@ def answer_request(request_id: UUID | str, answer: dict[str, Any], *, by: Any, v
             touch([request.run_id])
     run_id: UUID = request.run_id
     return run_id
+
+
+def _check_in_time(request: HumanRequest, run_status: str) -> None:
+    if run_status in TERMINAL:
+        raise ConflictError(f"run {request.run_id} is {run_status} already; nobody would read the answer")
+    if request.expires_at is not None and request.expires_at <= present():
+        raise ConflictError(f"request {request.id} expired at {request.expires_at:%Y-%m-%d %H:%M:%S} UTC")
 
 
 def _why_not(request_id: UUID | str) -> str:

@@ -181,6 +181,8 @@ def _superseded(run: Run) -> list[int]:
 
 
 def _same(error: dict[str, Any] | None, failure: dict[str, Any] | None) -> bool:
+    if error and error.get("happened"):  # an at-most-once effect that a guardrail failed the run after
+        return False
     return all(error.get(key) == failure.get(key) for key in ("type", "message")) if error and failure else False
 
 

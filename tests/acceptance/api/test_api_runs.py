@@ -19,7 +19,7 @@ from tests.acceptance.api.api_support import client_of, error_of
 pytestmark = pytest.mark.django_db
 RUN_FIELDS = {
     *("id", "agent", "session", "status", "output", "error", "usage", "parent", "root", "depth", "waiting_on"),
-    *("created_at", "started_at", "finished_at", "attempts", "metadata", "priority"),
+    *("created_at", "started_at", "finished_at", "attempts", "metadata", "priority", "agent_version"),
 }
 
 
@@ -35,7 +35,7 @@ def test_a_new_run_is_answered_with_its_row(client: APIClient, user: Any, agent:
     assert (run["status"], run["output"], run["error"], run["waiting_on"]) == ("pending", None, None, None)
     assert run["usage"] == {"input_tokens": 0, "output_tokens": 0, "cost": 0.0}
     assert (run["attempts"], run["started_at"], run["finished_at"]) == (0, None, None)
-    assert (run["metadata"], run["priority"]) == ({"a": 1}, "normal")
+    assert (run["metadata"], run["priority"], run["agent_version"]) == ({"a": 1}, "normal", None)
     assert run["created_at"].endswith("Z")
     assert datetime.fromisoformat(run["created_at"]) == row.created_at
     assert row.owner == user

@@ -16,9 +16,27 @@ from __future__ import annotations
 
 from tests.support.guards.effects import EFFECTS, REPLAY, SWEEP
 from tests.support.guards.leases import CLAIM, FENCE, HEARTBEAT, PEOPLE, WAITING
+from tests.support.guards.middlewares import MIDDLEWARE
 from tests.support.guards.mutant import Mutant
+from tests.support.guards.people import BOARD, QUESTIONS
+from tests.support.guards.results import RESULTS
 from tests.support.guards.surfaces import OWNERS, SUBMIT
 
 __all__ = ["MUTANTS", "Mutant"]
 
-MUTANTS = [*FENCE, *CLAIM, *HEARTBEAT, *WAITING, *PEOPLE, *EFFECTS, *REPLAY, *SWEEP, *OWNERS, *SUBMIT]
+MUTANTS = [
+    *FENCE,
+    *CLAIM,
+    *HEARTBEAT,
+    *WAITING,
+    *PEOPLE,
+    *QUESTIONS,
+    *BOARD,
+    *EFFECTS,
+    *REPLAY,
+    *RESULTS,
+    *SWEEP,
+    *OWNERS,
+    *SUBMIT,
+    *MIDDLEWARE,
+]

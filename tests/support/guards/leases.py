@@ -289,7 +289,7 @@ PEOPLE = [
     ),
     Mutant(
         "at most once: not by a worker that slept over its started row",
-        RUNTIME + "tool_calls.py",
+        RUNTIME + "tool_promises.py",
         "        effects.check_awake()",
         "        pass",
         (UNIT + "test_uncertain.py",),

@@ -4,13 +4,17 @@ import sys
 import pytest
 
 import ravi_django.agents
+import ravi_django.agents.compaction
 import ravi_django.agents.context
 import ravi_django.capabilities.tools
 
 
-@pytest.mark.parametrize("module", [ravi_django.agents.context, ravi_django.capabilities.tools])
+@pytest.mark.parametrize(
+    "module",
+    [ravi_django.agents, ravi_django.agents.compaction, ravi_django.agents.context, ravi_django.capabilities.tools],
+)
 def test_what_is_named_can_be_imported(module: object) -> None:
-    names = [name for name in module.__all__ if name != "DjangoHistoryProvider"]  # type: ignore[attr-defined]
+    names = [name for name in module.__all__ if name not in ("DjangoHistoryProvider", "Runtime")]  # type: ignore[attr-defined]
 
     assert [name for name in names if not hasattr(module, name)] == []
 

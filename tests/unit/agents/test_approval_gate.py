@@ -30,7 +30,7 @@ async def ask(gate: ApprovalGate, ctx: FakeContext) -> str | None:
 def test_the_tier_and_up_is_covered(required: Any, covered: list[str]) -> None:
     gate = ApprovalGate(required=required)
 
-    assert [made.name for made in (look, pay, wipe) if gate.covers(made)] == covered
+    assert [made.name for made in (look, pay, wipe) if gate.covers(made, {})] == covered
 
 
 @pytest.mark.asyncio

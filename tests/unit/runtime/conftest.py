@@ -24,11 +24,14 @@ def _no_worker_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
 def _nothing_left_behind() -> Iterator[None]:
     """Agents that a test registers are its own, what a process knows to be stored is in another test's database, and
     threads that read events keep a connection open."""
-    known = dict(registry._agents)
+    known, tools = dict(registry._agents), dict(registry._tools)
     bodies.forget()
     yield
     registry._agents.clear()
     registry._agents.update(known)
+    registry._tools.clear()
+    registry._tools.update(tools)
+    registry._known = None
     forget_readers(close=True)
 
 

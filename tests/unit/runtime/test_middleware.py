@@ -21,6 +21,7 @@ from ravi_django.kernel import (
     TextBlock,
     ToolExecutionResult,
     TransientError,
+    Usage,
 )
 from ravi_django.models import JournalEntry, Status
 from ravi_django.testing import ScriptedModel
@@ -39,12 +40,6 @@ def with_middleware(story, *middlewares, **options):
     agent = code(story, **options)
     agent.middleware = list(middlewares)
     return agent
-
-
-def frames_of(run):
-    from ravi_django.runtime.events import read_events
-
-    return read_events(run.id, after=0)
 
 
 # -------------------------------------------------------------------------------------------------- chat level
@@ -185,6 +180,37 @@ def test_a_middleware_is_no_part_of_the_runs_code():
     with_middleware(say, Nosy(), model=ScriptedModel(["fine"]))
 
     assert "outside of the run's own tasks" in drive(make_run()).error["message"]
+
+
+class Replace(ChatMiddleware):
+    async def process(self, context, call_next):
+        await call_next()
+        context.response = ModelResponse.of([TextBlock(text="another")])
+
+
+class StopAfter(ChatMiddleware):
+    async def process(self, context, call_next):
+        await call_next()
+        raise MiddlewareTermination("no", result="another")
+
+
+class FailAfter(ChatMiddleware):
+    async def process(self, context, call_next):
+        await call_next()
+        raise KeyError("gone")
+
+
+@pytest.mark.parametrize("middleware", [Replace, StopAfter, FailAfter])
+def test_an_answer_that_is_not_passed_on_was_paid_all_the_same(middleware, clock):
+    model = ScriptedModel(["fine"], usage=Usage(input_tokens=7, output_tokens=3), cost=0.5)
+    with_middleware(say, middleware(), model=model)
+    run = drive(make_run(), dies="end")
+
+    run = take_over(clock, run)
+
+    assert run.output == (None if middleware is FailAfter else "another")
+    assert (run.input_tokens, run.output_tokens, float(run.cost)) == (7, 3, 0.5)
+    assert len(model.calls) == 1
 
 
 def test_middlewares_are_nested_in_their_order():
@@ -435,6 +461,21 @@ def test_an_agent_middleware_wraps_the_run_in_every_lease(clock):
     assert take_over(clock, run).output == "<fine>"
     assert leases == ["hi", "hi"]
     assert len(model.calls) == 1
+
+
+def test_an_agent_middlewares_result_goes_before_what_was_replied():
+    class Count(AgentMiddleware):
+        async def process(self, context, call_next):
+            await call_next()
+            context.result = f"<{context.result}>"
+
+    async def story(ctx, inbox):
+        await ctx.reply(inbox[0], "replied")
+        return "returned"
+
+    with_middleware(story, Count())
+
+    assert drive(make_run()).output == "<returned>"
 
 
 def test_an_agent_middleware_makes_journaled_calls(clock):

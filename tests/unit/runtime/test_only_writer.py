@@ -16,7 +16,18 @@ WRITES = {
     *("asave", "acreate", "aupdate", "adelete", "abulk_create", "abulk_update", "aget_or_create", "aupdate_or_create"),
 }
 STATE = {"Run", "JournalEntry", "InboxMessage", "Turn", "Signal", "Ask", "HumanRequest"}
-OTHERS = {"Agent", "Blob", "Invoice", "Session", "StreamFrame", "SweepState", "Ticket", "WorkerProcess"}  # no run state
+OTHERS = {  # no run state
+    "Agent",
+    "AgentVersion",
+    "Blob",
+    "BoardTask",
+    "Invoice",
+    "Session",
+    "StreamFrame",
+    "SweepState",
+    "Ticket",
+    "WorkerProcess",
+}
 
 # What is elsewhere for a reason, by module and by the call as it stands there.
 ALLOWED = {

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import random
 
 import pytest
 
 from ravi_django import tool
 from ravi_django.kernel import ChatMessage, RunContext, TransientError
 from ravi_django.models import JournalEntry, Status
-from ravi_django.runtime import settle, store
+from ravi_django.runtime import backoff, store
 from ravi_django.testing import ScriptedModel, journal_of
 from tests.support.runs import code, drive, make_run, take_over
 
@@ -66,13 +67,13 @@ def test_the_retry_answers_and_forgets_the_attempts(clock):
 
 
 def test_the_backoff_doubles_up_to_a_minute(clock, monkeypatch):
-    monkeypatch.setattr(settle.random, "uniform", lambda low, high: high)
+    monkeypatch.setattr(random, "uniform", lambda low, high: high)
 
-    assert [settle.backoff(attempts, None) for attempts in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
+    assert [backoff.delay_s(BUSY, failures) for failures in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
 
 
 def test_the_backoff_is_spread():
-    delays = {settle.backoff(3, None) for _ in range(50)}
+    delays = {backoff.delay_s(BUSY, 3) for _ in range(50)}
 
     assert len(delays) > 40
     assert 4 <= min(delays) <= max(delays) <= 8

@@ -80,3 +80,21 @@ def test_the_lease_holds_the_rows_as_claimed(monkeypatch, clock, vendor):
 
 def model_values(row):
     return {field.attname: getattr(row, field.attname) for field in row._meta.concrete_fields}
+
+
+@pytest.mark.parametrize("vendor", [None, "another"])
+def test_agents_that_are_rows_are_known_to_every_worker(monkeypatch, clock, vendor):
+    row, code, dead = make_run("react/row", agent_version=1), make_run("test/other"), make_run("react/dead")
+    Run.objects.filter(id=dead.id).update(agent_version=2)
+    leased(dead)
+    clock.advance(conf.LEASE_S + 1)
+    if vendor is not None:
+        monkeypatch.setattr(connection, "vendor", vendor)
+
+    assert store.claim(code.id, "w", []) is None
+    assert [lease.run_id for lease in store.claim_many("w", [], 5)] == [row.id, dead.id]
+    assert store.claim_many("w", [], 5) == []
+
+    clock.advance(conf.LEASE_S + 1)
+    assert store.claim(row.id, "w", ["test/x"]) is not None
+    assert store.claim(code.id, "w", ["test/other"]) is not None

@@ -135,7 +135,7 @@ class Odd:
         (Odd(), '"an odd thing"'),
         ({"odd": Odd()}, '{"odd":"an odd thing"}'),
         ({1}, "[1]"),
-        (b"bytes", '"bytes"'),
+        (b"bytes", "bytes"),
         (TextBlock(text="block"), "block"),
         ([TextBlock(text="two "), TextBlock(text="blocks")], "two \nblocks"),
         (ToolExecutionResult(content=[TextBlock(text="result")]), "result"),

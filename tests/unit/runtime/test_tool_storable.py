@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ravi_django import tool
-from ravi_django.kernel import ChatMessage, DataBlock
+from ravi_django.kernel import ChatMessage, DataBlock, ToolUseBlock
 from ravi_django.models import Status
 from ravi_django.testing import ScriptedModel
 from tests.support.runs import code, drive, make_run, take_over
@@ -52,6 +52,28 @@ def test_numbers_that_are_not_json_do_not_poison_the_run(number):
     code(calling("measure"), tools=[measure])
 
     assert drive(make_run()).status == Status.COMPLETED
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("-inf")])
+@pytest.mark.sqlite
+def test_arguments_that_are_not_json_do_not_poison_the_run(number, clock, ran):
+    @tool
+    def note(x):
+        """Note."""
+        ran.append(x)
+        return "noted"
+
+    async def story(ctx, inbox):
+        response = await ctx.llm([ChatMessage.of("user", "hi")])
+        call = response.message.tool_calls[0]
+        return (await ctx.tool(call.tool_name, **call.arguments)).text
+
+    call = ToolUseBlock(tool_name="note", arguments={"x": [number]}, call_id="c1")
+    code(story, model=ScriptedModel([call]), tools=[note])
+    run = drive(make_run(), dies="end")
+
+    assert take_over(clock, run).output == "noted"
+    assert ran == [[None]]
 
 
 def test_a_model_that_says_what_no_row_can_hold_does_not_poison_the_run():

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from ravi_django.capabilities.llm import close_clients
+from ravi_django.capabilities.llm.collector import ResponseCollector
 from ravi_django.capabilities.llm.loading import load_litellm
 from ravi_django.kernel import (
     CancellationError,
@@ -22,6 +25,7 @@ from ravi_django.kernel import (
     TextBlock,
     TextDelta,
     ThinkingBlock,
+    ToolCallDelta,
     ToolResultBlock,
     ToolSpec,
     ToolUseBlock,
@@ -123,6 +127,32 @@ async def test_tool_call_round_trip(model_at, events_of):
     assert sent["tools"] == [{"type": "function", "function": CALCULATOR.model_dump()}]
     assert [message["role"] for message in sent["messages"]] == ["system", "user", "assistant", "tool"]
     assert sent["messages"][2]["tool_calls"][0]["id"] == sent["messages"][3]["tool_call_id"] == call.call_id
+
+
+async def test_tool_calls_stream_as_deltas(model_at, events_of):
+    calls = (("calculator", {"expression": "1 + 1"}), ("calculator", {"expression": "2 + 2"}))
+    with OpenAIServer(Reply(text="So", tool_calls=calls, call_ids=("a", "b"))) as server:
+        *deltas, response = await events_of(model_at(server), tools=[CALCULATOR])
+
+    pieces = [delta for delta in deltas if isinstance(delta, ToolCallDelta)]
+    assert {(piece.index, piece.call_id, piece.name) for piece in pieces} == {
+        (0, "a", "calculator"),
+        (1, "b", "calculator"),
+    }
+    for index, call in enumerate(response.message.tool_calls):
+        written = [piece.arguments for piece in pieces if piece.index == index]
+        assert len(written) > 1
+        assert json.loads("".join(written)) == call.arguments
+
+
+async def test_parallel_calls_under_one_index_are_told_apart(model_at, events_of):
+    collector = ResponseCollector()
+    function = SimpleNamespace(name="add", arguments="{}")
+    pieces = [SimpleNamespace(index=0, id=call_id, function=function) for call_id in ("a", "b")]
+    delta = SimpleNamespace(content=None, tool_calls=pieces)
+    chunk = SimpleNamespace(choices=[SimpleNamespace(delta=delta, finish_reason=None)])
+
+    assert [(piece.index, piece.call_id) for piece in collector.add(chunk)] == [(0, "a"), (1, "b")]
 
 
 async def test_parallel_calls_keep_their_order_and_get_unique_ids(model_at, events_of):

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from ravi_django.capabilities.llm import LiteLLMModel, LLMFactory, RehearsalModel, model_from_env
+from ravi_django.capabilities.llm.redaction import redact, redact_logs
 from ravi_django.kernel import InvalidInputError
 
 
@@ -48,8 +49,60 @@ def test_the_key_stays_in_the_process(caplog):
     model = factory.build()
 
     assert "sk-abc" not in f"{factory!r} {factory} {model!r} {model} {caplog.text}"
-    with pytest.raises(TypeError):
-        pickle.dumps(model)
+    for holder in (model, factory, model._keys):
+        with pytest.raises(TypeError):
+            pickle.dumps(holder)
+
+
+def test_parameters_that_hold_keys_are_kept_apart():
+    headers = {"Authorization": "Bearer abc-0123456789", "Accept": "application/json"}
+    model = LLMFactory("bedrock/x", aws_secret_access_key="aws-0123456789", extra_headers=headers, top_k=3).build()
+
+    assert model.params == {"top_k": 3}
+    said = "got aws-0123456789 and Bearer abc-0123456789 (abc-0123456789), not application/json"
+    assert redact(said) == "got [key] and [key] ([key]), not application/json"
+
+
+def test_the_log_lines_of_the_clients_are_redacted(caplog):
+    caplog.set_level(logging.DEBUG, "httpx")
+    redact_logs()
+    model = LLMFactory("gpt-4o", "Zq7/plain-0123456789").build()
+    log = logging.getLogger("httpx")
+
+    log.info("HTTP Response: %s", {"x-echo": "Zq7/plain-0123456789"})
+    try:
+        raise ValueError("in Zq7/plain-0123456789")
+    except ValueError:
+        log.exception("failed")
+    log.info("plain %s", "words")
+
+    assert "plain-0123456789" not in caplog.text
+    assert "'x-echo': '[key]'" in caplog.text and "ValueError: in [key]" in caplog.text and "plain words" in caplog.text
+    assert model
+
+
+def test_a_key_is_known_as_long_as_its_client_lives():
+    model = LLMFactory("gpt-4o", "Zq8/plain-0123456789").build()
+    assert redact("Zq8/plain-0123456789") == "[key]"
+
+    del model
+
+    assert redact("Zq8/plain-0123456789") == "Zq8/plain-0123456789"
+
+
+def test_keys_in_the_environment_are_redacted(monkeypatch):
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "Zq9/plain-0123456789")
+    monkeypatch.setenv("OURS_API_KEY", "Zq9/other-0123456789")
+
+    assert redact("Zq9/plain-0123456789 Zq9/other-0123456789") == "[key] [key]"
+
+
+def test_a_server_of_ones_own_in_the_environment():
+    environ = {"RAVI_MODEL": "openai/x", "RAVI_MODEL_API_BASE": "http://h/v1", "RAVI_MODEL_API_KEY": "key-0123"}
+
+    model = model_from_env(environ)
+
+    assert (model.name, model._api_base, model._api_key) == ("openai/x", "http://h/v1", "key-0123")
 
 
 @pytest.mark.parametrize(

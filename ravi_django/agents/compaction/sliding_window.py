@@ -1,46 +1,14 @@
-"""What the model is shown of a long conversation: a view. The full list is kept for history."""
+"""The newest messages."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
+from ravi_django.agents.compaction.strategy import whole_number
 from ravi_django.agents.transcript import user_before
 from ravi_django.kernel import ChatMessage, Role
 
-
-class CompactionStrategy(Protocol):
-    """Makes a shorter list of messages; never changes the one it is given.
-
-    An optional attribute `reach` says how many of the newest messages it looks at (None or absent: all), so that a
-    long history need not be read whole.
-    """
-
-    async def compact(self, messages: Sequence[ChatMessage]) -> list[ChatMessage]: ...
-
-
-class CompactionPipeline:
-    """Strategies one after the other, each on what the one before it left. Itself a strategy."""
-
-    def __init__(self, *strategies: CompactionStrategy) -> None:
-        for strategy in strategies:
-            if isinstance(strategy, type) or not callable(getattr(strategy, "compact", None)):
-                raise TypeError(
-                    f"not a compaction strategy: {strategy!r}; pass objects with `async def compact(self, messages)`"
-                )
-        self.strategies = strategies
-
-    @property
-    def reach(self) -> int | None:
-        """The first strategy's: the later ones see only what it left."""
-        return getattr(self.strategies[0], "reach", None) if self.strategies else None
-
-    async def compact(self, messages: Sequence[ChatMessage]) -> list[ChatMessage]:
-        if not self.strategies:
-            return list(messages)
-        for strategy in self.strategies:
-            messages = await strategy.compact(messages)
-        return messages if isinstance(messages, list) else list(messages)
+_LEAST_READ = 8  # messages: in a smaller window the last call may lie before it
 
 
 class SlidingWindowCompaction:
@@ -49,20 +17,18 @@ class SlidingWindowCompaction:
     - System messages at the front stay and count.
     - It starts at a user message where it can: in a long row of tool calls the user's words that led to it take
       the place of the oldest one, so the model never loses its task.
-    - A tool result is never there without its call. The last call and its results stay together even when they
-      alone are more than `max_messages`.
+    - A tool result is never there without its call. The last call and its results stay together, and with the user's
+      words, even when they alone are more than `max_messages`.
 
     The cost is that of the window; in a plain list also of a look back for the user's words, in a Transcript not.
     """
 
     def __init__(self, max_messages: int = 100) -> None:
-        if isinstance(max_messages, bool) or not isinstance(max_messages, int) or max_messages < 1:
-            raise ValueError(f"max_messages is a whole number from 1, not {max_messages!r}")
-        self.max_messages = max_messages
+        self.max_messages = whole_number("max_messages", max_messages)
 
     @property
     def reach(self) -> int | None:
-        return self.max_messages
+        return max(self.max_messages, _LEAST_READ)
 
     async def compact(self, messages: Sequence[ChatMessage]) -> list[ChatMessage]:
         lead = self._lead(messages)
@@ -86,9 +52,10 @@ class SlidingWindowCompaction:
         pinned = user_before(messages, start, lead)
         if pinned is not None:
             after = _skip_results(messages, start + 1)
-            if after < len(messages):
-                pin = [] if messages[after].role is Role.USER else [messages[pinned]]
-                return pin + list(messages[after:])
+            if after == len(messages):  # no room for both: they come all the same
+                after = _last_call(messages, lead)
+            pin = [] if messages[after].role is Role.USER else [messages[pinned]]
+            return pin + list(messages[after:])
         user = next((i for i in range(start, len(messages)) if messages[i].role is Role.USER), None)
         after = _skip_results(messages, start) if user is None else user
         if after == len(messages):  # nothing but results: their call does not fit, it comes all the same

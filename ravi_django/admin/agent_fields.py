@@ -1,0 +1,182 @@
+"""Form fields for the parts of a spec: a table of variables, the tools to tick, lines, JSON. None needs JavaScript."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from django import forms
+
+BLANK_ROWS = 3
+MAX_ROWS = 200
+
+
+class LinesField(forms.CharField):
+    """A list of texts, one a line."""
+
+    def __init__(self, *, rows: int = 4, **options: Any) -> None:
+        super().__init__(widget=forms.Textarea(attrs={"rows": rows, "class": "vLargeTextField"}), **options)
+
+    def prepare_value(self, value: Any) -> Any:
+        return "\n".join(map(str, value)) if isinstance(value, list) else value
+
+    def clean(self, value: Any) -> list[str]:
+        return [line.strip() for line in str(super().clean(value)).splitlines() if line.strip()]
+
+    def has_changed(self, initial: Any, data: Any) -> bool:
+        return super().has_changed(self.prepare_value(initial), "\n".join((data or "").splitlines()))
+
+
+class ObjectField(forms.JSONField):
+    """A JSON object, or None."""
+
+    def __init__(self, *, rows: int = 4, **options: Any) -> None:
+        widget = forms.Textarea(attrs={"rows": rows, "class": "vLargeTextField ravi-code", "spellcheck": "false"})
+        super().__init__(widget=widget, required=False, **options)
+
+    def prepare_value(self, value: Any) -> Any:
+        return "" if value is None else super().prepare_value(value)
+
+    def clean(self, value: Any) -> Any:
+        found = super().clean(value)
+        if found is not None and not isinstance(found, dict):
+            raise forms.ValidationError('Give a JSON object, as {"name": "value"}.')
+        return found or None
+
+    def has_changed(self, initial: Any, data: Any) -> bool:
+        return super().has_changed(initial or None, data)
+
+
+# --------------------------------------------------------------------------------------------------- variables
+
+
+class VariablesWidget(forms.Widget):
+    """A table with a row a variable, and some blank ones; a row whose name is cleared is gone."""
+
+    template_name = "ravi/admin/agent_variables.html"
+    use_fieldset = True
+    COLUMNS = ("name", "default", "description", "sample")
+
+    def get_context(self, name: str, value: Any, attrs: dict[str, Any] | None) -> dict[str, Any]:
+        blank: list[dict[str, Any]] = [{} for _ in range(BLANK_ROWS)]
+        rows = [{"number": number, **row} for number, row in enumerate([*(value or []), *blank])]
+        return super().get_context(name, value, attrs) | {"rows": rows}
+
+    def value_from_datadict(self, data: Mapping[str, Any], files: Any, name: str) -> list[dict[str, Any]]:
+        rows = []
+        for number in range(MAX_ROWS):
+            if f"{name}-{number}-name" not in data:
+                break
+            row = {column: data.get(f"{name}-{number}-{column}", "").strip() for column in self.COLUMNS}
+            if any(row.values()):
+                rows.append({**row, "required": f"{name}-{number}-required" in data})
+        return rows
+
+    def value_omitted_from_data(self, data: Mapping[str, Any], files: Any, name: str) -> bool:
+        return f"{name}-0-name" not in data
+
+    def id_for_label(self, id_: str) -> str:
+        return f"{id_}-0-name" if id_ else ""
+
+
+class VariablesField(forms.Field):
+    """Rows of {name, default, description, required, sample}, all text but for `required`."""
+
+    widget = VariablesWidget
+
+    def clean(self, value: Any) -> list[dict[str, Any]]:
+        seen = set()
+        for row in value or []:
+            if not row["name"]:
+                raise forms.ValidationError("A variable has no name: give it one, or clear its row.")
+            if row["name"] in seen:
+                raise forms.ValidationError("%(name)s is there twice.", params={"name": row["name"]})
+            seen.add(row["name"])
+        return value or []
+
+    def has_changed(self, initial: Any, data: Any) -> bool:
+        return declared(initial or []) != declared(data or [])
+
+
+def rows_of(variables: Any) -> list[dict[str, Any]]:
+    """The table for what a spec declares."""
+    found = variables if isinstance(variables, dict) else {}
+    return [
+        {
+            "name": name,
+            "default": to_text(declaration.get("default")),
+            "description": declaration.get("description", ""),
+            "required": bool(declaration.get("required")),
+            "sample": "",
+        }
+        for name, declaration in found.items()
+        if isinstance(declaration, dict)
+    ]
+
+
+def declared(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """What a spec declares, of the table."""
+    found = {}
+    for row in rows:
+        entry = {"description": row["description"], "required": row["required"] or None}
+        if row["default"]:
+            entry["default"] = from_text(row["default"])
+        found[row["name"]] = {key: value for key, value in entry.items() if value not in (None, "")}
+    return found
+
+
+def samples(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    return {row["name"]: from_text(row["sample"]) for row in rows if row["sample"]}
+
+
+def from_text(text: str) -> Any:
+    """What reads as JSON is JSON (3, true, ["a"], {"a": 1}, "quoted text"); everything else is text."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    if value is None or (isinstance(value, int | float) and json.dumps(value) != text):
+        return text  # 007 and 1.50 are no numbers that anybody would want changed
+    return value
+
+
+def to_text(value: Any) -> str:
+    """What `from_text` reads the value from."""
+    if value is None:
+        return ""
+    if isinstance(value, str) and from_text(value) == value:
+        return value
+    return json.dumps(value, ensure_ascii=False)
+
+
+# ------------------------------------------------------------------------------------------------------- ticking
+
+
+class DescribedChoices(forms.CheckboxSelectMultiple):
+    """Boxes to tick, each with a note of what it is. `notes`: value → {"label", "risk", "effect", "text"}."""
+
+    template_name = "ravi/admin/agent_choices.html"
+    notes: Mapping[str, Mapping[str, str]] = {}
+    empty_words = "There is none."
+
+    def create_option(self, name: str, value: Any, *args: Any, **options: Any) -> dict[str, Any]:
+        option = super().create_option(name, value, *args, **options)
+        return option | {"note": self.notes.get(str(value), {"missing": True})}
+
+    def get_context(self, name: str, value: Any, attrs: dict[str, Any] | None) -> dict[str, Any]:
+        context = super().get_context(name, value, attrs)
+        context["widget"] |= {"empty_words": self.empty_words, "label": name.replace("_", " ")}
+        return context
+
+
+class DescribedField(forms.MultipleChoiceField):
+    """Several of what is known; what is chosen and no longer known stays to be seen, and is refused by validation."""
+
+    widget = DescribedChoices
+
+    def offer(self, notes: Mapping[str, Mapping[str, str]], chosen: Iterable[str], empty_words: str) -> None:
+        gone = [value for value in chosen if value not in notes]
+        self.choices = [(value, value) for value in [*notes, *gone]]
+        self.widget.notes = notes
+        self.widget.empty_words = empty_words

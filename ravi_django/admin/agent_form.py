@@ -1,0 +1,260 @@
+"""The form of an agent that is a row: every part of its spec by name, and its faults at the right field."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.db import connections, router
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.text import capfirst
+
+from ravi_django.admin.agent_fields import DescribedField, LinesField, ObjectField, VariablesField, declared
+from ravi_django.admin.agent_values import (
+    addresses_in,
+    agents_but,
+    assemble,
+    initial_of,
+    listed_in,
+    model_help,
+    note_of,
+    variables_help,
+)
+from ravi_django.agents.spec import AgentSpec, validate_spec
+from ravi_django.kernel import AgentId, InvalidInputError
+from ravi_django.models import Agent
+from ravi_django.runtime.prompts import PromptTemplate
+from ravi_django.runtime.registry import known_addresses, known_tools
+from ravi_django.runtime.specs import check_spec
+
+FIELDSETS: list[Any] = [
+    (None, {"fields": ["address", "name", "description", "enabled", "version"]}),
+    ("Model", {"fields": ["model", "fallbacks"]}),
+    ("Instructions", {"fields": ["system_instructions", "variables"]}),
+    ("Tools and sub-agents", {"fields": ["tool_names", "approval_required_risk", "sub_agents", "initial_tool_choice"]}),
+    (
+        "Conversation",
+        {"fields": ["welcome", "starter_prompts", "retention", ("window_messages", "window_tokens")]},
+    ),
+    (
+        "Limits of a run",
+        {
+            "fields": [
+                "max_iterations",
+                ("budget_max_turns", "budget_max_tokens", "budget_max_cost_usd"),
+                ("budget_deadline_s", "budget_max_agents"),
+            ]
+        },
+    ),
+    (
+        "Generation",
+        {
+            "classes": ["collapse"],
+            "fields": [
+                ("options_temperature", "options_top_p", "options_max_tokens"),
+                "options_reasoning_effort",
+                "options_stop",
+                "options_extra",
+                "result_schema",
+            ],
+        },
+    ),
+]
+
+
+def _code(rows: int) -> forms.Textarea:
+    return forms.Textarea(attrs={"rows": rows, "class": "vLargeTextField ravi-code", "spellcheck": "false"})
+
+
+def _text(rows: int) -> forms.Textarea:
+    return forms.Textarea(attrs={"rows": rows, "class": "vLargeTextField"})
+
+
+def _line(**attrs: str) -> forms.TextInput:
+    return forms.TextInput(attrs={"class": "vTextField", "autocomplete": "off", **attrs})
+
+
+def _whole(label: str, help_text: str = "") -> forms.IntegerField:
+    return forms.IntegerField(required=False, label=label, help_text=help_text)
+
+
+def _number(label: str, help_text: str = "") -> forms.FloatField:
+    return forms.FloatField(required=False, label=label, help_text=help_text, widget=forms.NumberInput({"step": "any"}))
+
+
+class AgentForm(forms.ModelForm):
+    """`spec` is the checked AgentSpec once the form is valid. With `previewing` it is never valid: nothing is saved."""
+
+    previewing = False
+
+    version = forms.IntegerField(required=False, widget=forms.HiddenInput)
+    model = forms.CharField(max_length=200, widget=_line(spellcheck="false"))
+    fallbacks = LinesField(
+        required=False, rows=2, help_text="Models that are asked when the first one fails, one a line, in this order."
+    )
+    system_instructions = forms.CharField(
+        required=False, strip=False, widget=_code(14), label="text",
+        help_text=(
+            "What the agent is told before anything else. Django's template language, with the variables below: "
+            "Hello {{ user.full_name }}. {% if tone %}Be {{ tone }}.{% endif %}"
+        ),
+    )  # fmt: skip
+    variables = VariablesField(required=False)
+    tool_names = DescribedField(required=False, label="tools")
+    approval_required_risk = forms.ChoiceField(
+        required=False, label="ask a person before",
+        choices=[
+            ("", "tools of high risk and up (the default)"),
+            ("safe", "every tool"),
+            ("high", "tools of high risk and up"),
+            ("critical", "critical tools only"),
+        ],
+    )  # fmt: skip
+    sub_agents = DescribedField(
+        required=False,
+        label="sub-agents",
+        help_text="Each becomes a tool, handoff_&lt;key&gt;, that hands it a task and waits for its answer.",
+    )
+    initial_tool_choice = forms.CharField(
+        required=False, label="first move", widget=_line(),
+        help_text="For the first model call of a message: auto, none, required, or a tool's name. Empty: auto.",
+    )  # fmt: skip
+    welcome = forms.CharField(
+        required=False, widget=_text(2), label="welcome text", help_text="Shown before the first message."
+    )
+    starter_prompts = LinesField(required=False, help_text="What a user may begin with, one a line.")
+    retention = forms.ChoiceField(
+        label="memory",
+        choices=[
+            ("permanent", "kept with the conversation"),
+            ("run", "dropped when the run ends"),
+            ("none", "not stored"),
+        ],
+    )
+    window_messages = _whole("newest messages shown", "To the model. Empty: 100.")
+    window_tokens = _whole("tokens shown at most")
+    max_iterations = forms.IntegerField(
+        initial=10, label="model calls", help_text="For one message; one more fails the run."
+    )
+    budget_max_turns = _whole("turns at most", "Of the run and its sub-agents.")
+    budget_max_tokens = _whole("tokens at most")
+    budget_max_cost_usd = _number("US dollars at most")
+    budget_deadline_s = _number("seconds at most")
+    budget_max_agents = _whole("agents at most")
+    options_temperature = _number("temperature")
+    options_top_p = _number("top p")
+    options_max_tokens = _whole("output tokens")
+    options_reasoning_effort = forms.CharField(
+        required=False,
+        label="reasoning effort",
+        widget=_line(),
+        help_text="low, medium, high: what the provider knows.",
+    )
+    options_stop = LinesField(
+        required=False, rows=2, label="stop at", help_text="Texts that end the answer, one a line."
+    )
+    options_extra = ObjectField(
+        label="further options", help_text="A JSON object, passed to the provider as it is. No keys or passwords."
+    )
+    result_schema = ObjectField(
+        rows=6,
+        label="result schema",
+        help_text="JSON Schema that every answer has to fit. Empty: free text.",
+    )
+
+    class Meta:
+        model = Agent
+        fields = ["address", "name", "description", "enabled"]
+        labels = {"address": "address"}
+        help_texts = {
+            "address": "type/key, as support/orders: how programs and people name the agent. It cannot be changed.",
+            "enabled": "A disabled agent takes no new runs.",
+        }
+        widgets = {"description": _text(2)}
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        spec = self.instance.spec if self.instance.pk else {}
+        self.old_spec = spec if isinstance(spec, dict) else {}
+        if self.instance.pk:
+            self.initial |= {**initial_of(self.old_spec), "version": self.instance.version}
+        self.spec: AgentSpec | None = None
+        self.text = ""  # the instructions as given, also when they have a fault
+        self.valid = False  # whether it could be saved, were it not a preview
+        for field in self.fields.values():
+            field.label = field.label and capfirst(field.label)
+        self.fields["model"].help_text = model_help()
+        self.fields["variables"].help_text = variables_help()
+        self.tools = {tool.name: tool for tool in known_tools()}
+        self.fields["tool_names"].offer(
+            {name: note_of(tool) for name, tool in self.tools.items()}, listed_in(self.old_spec, "tool_names"),
+            "No tool is known here: make one known with ravi_django.register_tool.",
+        )  # fmt: skip
+        self.agents = agents_but(self.instance)
+        self.fields["sub_agents"].offer(self.agents, addresses_in(self.old_spec), "There is no other agent yet.")
+
+    def is_valid(self) -> bool:
+        self.valid = super().is_valid()
+        return self.valid and not self.previewing
+
+    # ------------------------------------------------------------------------------------------------- checking
+
+    def clean_address(self) -> str:
+        """As `type/key`. An address that code answers is taken, also where its row is not there yet."""
+        try:
+            address = str(AgentId.parse(self.cleaned_data["address"].strip()))
+        except InvalidInputError as error:
+            raise forms.ValidationError(str(error)) from error
+        if address in known_addresses() and not Agent.objects.filter(address=address).exists():
+            raise forms.ValidationError(f"{address} is an agent made known by code; choose another address.")
+        return address
+
+    def clean(self) -> dict[str, Any]:
+        data = super().clean() or self.cleaned_data
+        self.text = data.get("system_instructions") or ""
+        self._check_version(data)
+        if not {"system_instructions", "variables"} & self.errors.keys():
+            self._blaming(PromptTemplate, data["system_instructions"], declared(data["variables"]))
+        if not self.errors:
+            spec = assemble(data, self.old_spec)
+            self._blaming(validate_spec, spec, self.tools, self.agents)
+            if not self.errors:
+                self.spec = self._blaming(check_spec, spec)
+        return data
+
+    def _blaming(self, check: Any, *args: Any) -> Any:
+        try:
+            return check(*args)
+        except InvalidInputError as error:
+            self.add_error(self._field_of(error.field or ""), str(error))
+            return None
+
+    def _field_of(self, place: str) -> str | None:
+        """The form's field for a place in the spec: `budget.max_tokens`, `tool_names.1`, `variables.tone.default`."""
+        parts = place.split(".")
+        names = ("_".join(parts[:count]) for count in range(len(parts), 0, -1))
+        return next((name for name in names if name in self.fields), None)
+
+    def _check_version(self, data: dict[str, Any]) -> None:
+        """Somebody else saved since this form was shown: say so, once. The row stays locked until this one is saved."""
+        if not self.instance.pk or self.previewing:
+            return
+        rows = Agent.objects.filter(pk=self.instance.pk)
+        if connections[router.db_for_write(Agent)].in_atomic_block:
+            rows = rows.select_for_update()
+        current = rows.values_list("version", flat=True).get()
+        if data.get("version") == current:
+            return
+        self.data = self.data.copy()
+        self.data[self.add_prefix("version")] = str(current)
+        link = reverse("admin:ravi_agent_version", args=[self.instance.pk, current])
+        self.add_error(
+            None,
+            format_html(
+                'Somebody saved <a href="{}">version {}</a> while you were editing. Nothing of yours is saved yet; it '
+                "is all below. Look at what they changed; save again to put yours in its place.",
+                link,
+                current,
+            ),
+        )

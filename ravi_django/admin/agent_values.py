@@ -1,0 +1,99 @@
+"""Between a spec and the form's values, and what the form says of tools, agents, models and variables."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from django.utils.html import escape
+
+from ravi_django.admin.agent_fields import declared, rows_of
+from ravi_django.kernel import HistoryRetention, Risk
+from ravi_django.models import Agent
+from ravi_django.runtime.prompt_engine import FILTERS, TAGS
+from ravi_django.runtime.prompts import BUILT_IN
+from ravi_django.runtime.specs import known_agents
+
+NESTED = {  # parts of a spec whose fields are `<part>_<name>` here
+    "budget": ["max_tokens", "max_cost_usd", "max_turns", "deadline_s", "max_agents"],
+    "options": ["temperature", "top_p", "max_tokens", "reasoning_effort", "stop", "extra"],
+    "window": ["messages", "tokens"],
+}
+FLAT = ["name", "description", "model", "fallbacks", "system_instructions", "tool_names", "max_iterations", "retention"]
+FLAT += ["approval_required_risk", "initial_tool_choice", "starter_prompts", "welcome", "result_schema"]
+
+
+def assemble(data: dict[str, Any], old: dict[str, Any]) -> dict[str, Any]:
+    """The spec that the form's values say; what it does not show of a sub-agent stays."""
+    known = {_address(entry): entry for entry in old.get("sub_agents") or []}
+    spec: dict[str, Any] = {name: data[name] for name in FLAT if data.get(name) not in (None, "", [])}
+    spec["variables"] = declared(data.get("variables") or [])
+    spec["sub_agents"] = [known.get(address, address) for address in data.get("sub_agents") or []]
+    for part, names in NESTED.items():
+        found = {name: data.get(f"{part}_{name}") for name in names}
+        if found := {name: value for name, value in found.items() if value not in (None, "", [], {})}:
+            spec[part] = found
+    return spec
+
+
+def initial_of(spec: dict[str, Any]) -> dict[str, Any]:
+    found = {name: spec[name] for name in FLAT if name in spec}
+    found |= {"variables": rows_of(spec.get("variables")), "sub_agents": addresses_in(spec)}
+    found.setdefault("retention", HistoryRetention.PERMANENT.value)
+    for part, names in NESTED.items():
+        value = spec.get(part)
+        given = value if isinstance(value, dict) else {}
+        found |= {f"{part}_{name}": given[name] for name in names if name in given}
+    return found
+
+
+def _address(entry: Any) -> str:
+    return str(entry.get("agent", "")) if isinstance(entry, dict) else str(entry)
+
+
+def addresses_in(spec: dict[str, Any]) -> list[str]:
+    return [_address(entry) for entry in listed_in(spec, "sub_agents")]
+
+
+def listed_in(spec: dict[str, Any], name: str) -> list[Any]:
+    value = spec.get(name)
+    return value if isinstance(value, list) else []
+
+
+def agents_but(agent: Agent) -> dict[str, dict[str, str]]:
+    """The agents that this one could hand tasks to, with what they say of themselves."""
+    rows = {row.address: row for row in Agent.objects.only("address", "name", "description")}
+    found = {}
+    for address in sorted(known_agents() - {agent.address}):
+        row = rows.get(address)
+        text = " · ".join(filter(None, [row.name, row.description])) if row else ""
+        found[address] = {"label": address, "text": text}
+    return found
+
+
+def note_of(tool: Any) -> dict[str, str]:
+    return {
+        "label": tool.name,
+        "risk": Risk(tool.risk).value,
+        "effect": tool.promised_effect.value.replace("_", " "),
+        "text": tool.description,
+    }
+
+
+def model_help() -> str:
+    site = os.environ.get("RAVI_MODEL", "").strip()
+    here = f"This site's RAVI_MODEL is {escape(site)}. " if site else ""
+    return (
+        f"{here}As litellm names it: openai/gpt-4o-mini, anthropic/claude-sonnet-4-5, ollama/llama3.2; its key comes "
+        "from the environment. rehearsal is built in, offline, and for trying things out."
+    )
+
+
+def variables_help() -> str:
+    there = "; ".join(f"{name}: {what}" for name, what in BUILT_IN.items())
+    return (
+        'A run brings their values as metadata {"variables": {…}}. What reads as JSON (3, true, ["a", "b"]) is taken '
+        "as such, everything else as text. Clear a name to remove its row; save to get more rows. Always there, "
+        f"without being declared: {there}. <details><summary>Tags and filters</summary>Tags: {', '.join(TAGS)}. "
+        f"Filters: {', '.join(FILTERS)}.</details>"
+    )

@@ -1,0 +1,137 @@
+"""The versions of a spec: who changed what when, one of them in full, and the way back to it."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from typing import Any
+
+from django.contrib import messages
+from django.core.exceptions import PermissionDenied
+from django.db import router, transaction
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed
+from django.shortcuts import redirect
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path
+
+from ravi_django.admin.base import page_of
+from ravi_django.agents.spec import AgentSpec
+from ravi_django.kernel import InvalidInputError
+from ravi_django.models import Agent, AgentVersion
+from ravi_django.runtime.specs import save_spec
+
+PAGE = 20
+CONTEXT_LINES = 2
+MAX_LINES = 400  # of one field's difference
+_ORDER = {name: place for place, name in enumerate(AgentSpec.model_fields)}
+
+
+class VersionPages:
+    """Mixed into the agents' admin: `<id>/versions/<number>/` shows one, `…/restore/` makes it current again."""
+
+    def get_urls(self) -> list[URLPattern]:
+        look, restore = map(self.admin_site.admin_view, (self.version_view, self.restore_view))
+        place = "<int:object_id>/versions/<int:number>/"
+        return [
+            path(place, look, name="ravi_agent_version"),
+            path(f"{place}restore/", restore, name="ravi_agent_restore"),
+            *super().get_urls(),
+        ]
+
+    def version_view(self, request: HttpRequest, object_id: int, number: int) -> HttpResponse:
+        agent, version = self._version(request, object_id, number)
+        if not self.has_view_or_change_permission(request, agent):
+            raise PermissionDenied
+        before = AgentVersion.objects.filter(agent=agent, number__lt=number).order_by("-number").first()
+        current = version.number == agent.version
+        context = {
+            **self.admin_site.each_context(request),
+            "opts": self.opts,
+            "title": f"Version {number}",
+            "subtitle": str(agent),
+            "agent": agent,
+            "version": version,
+            "before": before,
+            "changes": changes(before.spec if before else {}, version.spec),
+            "to_current": [] if current else changes(agent.spec, version.spec),
+            "spec": json.dumps(version.spec, indent=2, ensure_ascii=False),
+            "is_current": current,
+            "may_restore": not current and self.has_change_permission(request, agent),
+            "media": self.media,
+        }
+        return TemplateResponse(request, "ravi/admin/agent_version.html", context)
+
+    def restore_view(self, request: HttpRequest, object_id: int, number: int) -> HttpResponse:
+        """A new version that says what the old one said."""
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        agent, version = self._version(request, object_id, number)
+        if not self.has_change_permission(request, agent):
+            raise PermissionDenied
+        with transaction.atomic(using=router.db_for_write(Agent)):
+            agent = Agent.objects.select_for_update().get(pk=agent.pk)
+            if request.POST.get("version") == str(agent.version):
+                return self._restore(request, agent, version)
+        words = f"Nothing was changed: version {agent.version} was saved meanwhile. Look at it, then try again."
+        self.message_user(request, words, messages.WARNING)
+        return redirect("admin:ravi_agent_version", agent.pk, number)
+
+    def _restore(self, request: HttpRequest, agent: Agent, version: AgentVersion) -> HttpResponse:
+        number = version.number
+        try:
+            saved = save_spec(agent.address, version.spec, by=request.user)
+        except InvalidInputError as error:
+            words = f"Version {number} cannot be made current: {error}. Mend that, or save the form with changes."
+            self.message_user(request, words, messages.ERROR)
+            return redirect("admin:ravi_agent_version", agent.pk, number)
+        words = f"Made version {number} current again, as version {saved.version}."
+        self.log_change(request, agent, words)
+        self.message_user(request, words, messages.SUCCESS)
+        return redirect("admin:ravi_agent_change", agent.pk)
+
+    def _version(self, request: HttpRequest, object_id: int, number: int) -> tuple[Agent, AgentVersion]:
+        agent = self.get_object(request, str(object_id))
+        version = agent and AgentVersion.objects.filter(agent=agent, number=number).select_related("created_by").first()
+        if version is None:
+            raise Http404(f"there is no version {number} of this agent")
+        return agent, version
+
+
+def version_list(request: HttpRequest, agent: Agent) -> dict[str, Any]:
+    """A page of them, newest first, each with the names of the fields that it changed. Three queries at most."""
+    rows = AgentVersion.objects.filter(agent=agent).select_related("created_by").order_by("-number")
+    page = page_of(request, "versions", rows.count(), PAGE)
+    found = list(rows[max(0, page["first"] - 1) : page["last"] + 1])  # and the one before, to compare with
+    shown = []
+    for place, version in enumerate(found[:PAGE]):
+        before = found[place + 1].spec if place + 1 < len(found) else None
+        names = [change["name"] for change in changes(before, version.spec)] if before is not None else []
+        shown.append({"version": version, "first": before is None, "changed": names})
+    return {"versions": shown, "versions_page": page}
+
+
+def changes(before: Any, after: Any) -> list[dict[str, Any]]:
+    """Field by field what differs: `name`, and `lines` of (mark, text), mark one of + - @ and blank."""
+    old, new = (spec if isinstance(spec, dict) else {} for spec in (before, after))
+    names = sorted(old.keys() | new.keys(), key=lambda name: (_ORDER.get(name, len(_ORDER)), name))
+    return [
+        {"name": name.replace("_", " "), "lines": _difference(old.get(name), new.get(name))}
+        for name in names
+        if old.get(name) != new.get(name)
+    ]
+
+
+def _difference(old: Any, new: Any) -> list[tuple[str, str]]:
+    lines = list(difflib.unified_diff(_lines(old), _lines(new), n=CONTEXT_LINES, lineterm=""))[2:]
+    marked = [("@", "…") if line.startswith("@@") else (line[0], line[1:]) for line in lines]
+    if marked and marked[0][0] == "@":
+        marked = marked[1:]
+    cut = len(marked) - MAX_LINES
+    return marked if cut <= 0 else [*marked[:MAX_LINES], ("@", f"and {cut} more lines")]
+
+
+def _lines(value: Any) -> list[str]:
+    if value is None:
+        return []
+    text = value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False, sort_keys=True)
+    return text.splitlines() or [""]

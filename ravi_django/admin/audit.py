@@ -1,0 +1,100 @@
+"""The audit log, to look at: nobody adds to it, changes or deletes it here."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from ravi_django.admin import show
+from ravi_django.admin.base import InspectAdmin
+from ravi_django.admin.runs import AgentFilter
+from ravi_django.admin.search import id_range, users_named
+from ravi_django.models import AuditRecord
+
+
+class SinceFilter(admin.SimpleListFilter):
+    """By the ids, which begin with the time and are indexed."""
+
+    title = "time"
+    parameter_name = "since"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [("1", "the last day"), ("7", "the last 7 days"), ("30", "the last 30 days")]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[AuditRecord]) -> QuerySet[AuditRecord]:
+        if self.value() not in ("1", "7", "30"):
+            return queryset
+        since = timezone.now() - timedelta(days=int(self.value() or 0))
+        return queryset.filter(id__gte=UUID(int=int(since.timestamp() * 1000) << 80))
+
+
+class EventFilter(admin.SimpleListFilter):
+    """The kinds that there are, without looking for the distinct values of a big table."""
+
+    title = "event"
+    parameter_name = "event"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(event, event) for event in ("run", "model", "tool")]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[AuditRecord]) -> QuerySet[AuditRecord]:
+        return queryset.filter(event=self.value()) if self.value() else queryset
+
+
+@admin.register(AuditRecord)
+class AuditRecordAdmin(InspectAdmin):
+    list_display = ["when", "who", "event", "name", "agent", "run_link"]
+    list_display_links = ["when"]
+    list_filter = [SinceFilter, EventFilter, AgentFilter]
+    list_select_related = ["owner"]
+    ordering = ["-id"]
+    sortable_by: list[str] = []
+    search_fields = ["id"]  # see get_search_results
+    search_help_text = "The id of a run, or its first characters; or an owner's user name."
+    readonly_fields = ["when", "who", "event", "name", "agent", "run_link", "session_link", "tenant", "shown_detail"]
+
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
+        return list(self.readonly_fields)
+
+    @admin.display(description="when")
+    def when(self, record: AuditRecord) -> str:
+        return show.moment(record.created_at)
+
+    @admin.display(description="who")
+    def who(self, record: AuditRecord) -> str:
+        return str(record.owner) if record.owner else show.NONE
+
+    @admin.display(description="run")
+    def run_link(self, record: AuditRecord) -> SafeString:
+        """The run may be gone; its page says so then."""
+        link = reverse("admin:ravi_run_change", args=[record.run_id])
+        return format_html('<a href="{}">{}</a>', link, show.short_id(record.run_id))
+
+    @admin.display(description="session")
+    def session_link(self, record: AuditRecord) -> SafeString:
+        link = reverse("admin:ravi_session_change", args=[record.session_id])
+        return format_html('<a href="{}">{}</a>', link, show.short_id(record.session_id))
+
+    @admin.display(description="detail")
+    def shown_detail(self, record: AuditRecord) -> SafeString | str:
+        shown = show.pretty(record.detail or None, None)
+        return format_html('<pre class="ravi-pre">{}</pre>', shown["text"]) if shown else show.NONE
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[AuditRecord], search_term: str
+    ) -> tuple[QuerySet[AuditRecord], bool]:
+        term = search_term.strip()
+        if not term:
+            return queryset, False
+        if bounds := id_range(term):
+            return queryset.filter(run_id__range=bounds), False
+        return queryset.filter(owner__in=users_named(term)), False

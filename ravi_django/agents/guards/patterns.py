@@ -1,0 +1,180 @@
+"""What personal data looks like in a text: patterns that are checked, where there is something to check them by."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from ravi_django.kernel.errors import InvalidInputError
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """One kind of personal data."""
+
+    label: str  # as the placeholder shows it: "[email 1]"
+    regex: re.Pattern[str]
+    check: Callable[[str], int] | None = None  # how many characters of a candidate are one; 0: none are
+    sign: str = ""  # a text without this character holds none
+
+    def spans(self, text: str) -> Iterator[tuple[int, int]]:
+        if self.sign and self.sign not in text:
+            return
+        for match in self.regex.finditer(text):
+            start, end = match.span()
+            if self.check is not None:
+                end = start + self.check(match.group())
+            if end > start:
+                yield start, end
+
+
+def spans_in(text: str, patterns: tuple[Pattern, ...]) -> list[tuple[int, int, str]]:
+    """(start, end, label) of what was found, from left to right; where two overlap, the earlier pattern's counts."""
+    found: list[tuple[int, int, str]] = []
+    taken = bytearray(len(text))
+    for pattern in patterns:
+        for start, end in pattern.spans(text):
+            if not any(taken[start:end]):
+                taken[start:end] = b"\1" * (end - start)
+                found.append((start, end, pattern.label))
+    return sorted(found)
+
+
+# ------------------------------------------------------------------------------------------------------ checks
+
+
+def _card(text: str) -> int:
+    """As many characters as make a right number: what follows may be a date, or a code."""
+    places = [place for place, letter in enumerate(text) if letter.isdigit()]
+    for count in range(len(places), 12, -1):
+        end = places[count - 1] + 1
+        if text[end : end + 1].isdigit():
+            continue
+        digits = [int(text[place]) for place in places[:count]]
+        doubled = (sum(divmod(digit * 2, 10)) for digit in digits[-2::-2])
+        if len(set(digits)) > 1 and (sum(digits[-1::-2]) + sum(doubled)) % 10 == 0:
+            return end
+    return 0
+
+
+_IBAN_LENGTHS = {
+    country: length
+    for length, countries in {
+        15: "NO", 16: "BE", 18: "DK FI FO GL NL SD FK", 19: "MK SI", 20: "AT BA EE KZ LT LU XK MN",
+        21: "CH HR LI LV", 22: "BG BH CR DE GB GE IE ME RS VA", 23: "AE GI IL IQ OM SO TL",
+        24: "AD CZ ES MD PK RO SA SE SK TN VG", 25: "LY PT ST", 26: "IS TR", 27: "BI DJ FR GR IT MC MR SM",
+        28: "AL AZ BY CY DO GT HU LB NI PL SV", 29: "BR EG PS QA UA", 30: "JO KW MU YE", 31: "MT SC", 32: "LC",
+        33: "RU",
+    }.items()
+    for country in countries.split()
+}  # fmt: skip
+
+
+def _iban(text: str) -> int:
+    """As many characters as the country's IBANs have, if their checksum is right: what follows may be words."""
+    length = _IBAN_LENGTHS.get(text[:2].upper())
+    places = [place for place, letter in enumerate(text) if letter.isalnum()]
+    if length is None or len(places) < length:
+        return 0
+    end = places[length - 1] + 1
+    letters = "".join(letter for letter in text[:end].upper() if letter.isalnum())
+    number = "".join(str(int(letter, 36)) for letter in letters[4:] + letters[:4])
+    return end if int(number) % 97 == 1 else 0
+
+
+_DATE = re.compile(r"\d{1,2}([./-])\d{1,2}\1(?:19|20)\d\d")
+
+
+def _phone(text: str) -> int:
+    digits = sum(letter.isdigit() for letter in text)
+    least = 8 if text.startswith("+") else 9
+    return len(text) if least <= digits <= 15 and not _DATE.match(text) else 0
+
+
+def _ip(text: str) -> int:
+    if ":" in text and not any(letter.isdigit() for letter in text):
+        return 0  # names with colons between them, in many a programming language
+    candidate = text.rstrip(".:") if not text.endswith("::") else text
+    try:
+        ipaddress.ip_address(candidate)
+    except ValueError:
+        return 0
+    return len(candidate)
+
+
+# ----------------------------------------------------------------------------------------------------- patterns
+
+# Every repetition is bounded, and none begins inside of what it could have begun before: linear in the text's length.
+_ALL = [
+    Pattern(
+        "iban",
+        re.compile(
+            rf"(?<![A-Z0-9])(?=[A-Z]{{2}}\d\d)(?:{'|'.join(_IBAN_LENGTHS)})\d\d(?:[ -]?[A-Z0-9]){{11,30}}", re.I | re.A
+        ),
+        _iban,
+    ),
+    Pattern("credit card", re.compile(r"(?<![\w.,+-])[2-6](?:[ -]?\d){12,18}(?!\d)", re.A), _card),
+    Pattern(
+        "ssn",
+        re.compile(r"(?<![\w-])(?!000|666|9)\d{3}(?P<between>[ -])(?!00)\d{2}(?P=between)(?!0000)\d{4}(?![\w-])", re.A),
+    ),
+    Pattern(
+        "email",
+        re.compile(r"(?<![\w.%+-])[\w.%+-][\w.%+'-]{0,63}@(?:[^\W_][\w-]{0,62}\.){1,8}[^\W\d_][\w-]{1,62}(?<![-_])"),
+        sign="@",
+    ),
+    Pattern(
+        "ip address",
+        re.compile(
+            r"(?<![\w.:])(?:(?:\d{1,3}\.){3}\d{1,3}(?![\w]|\.\d)|(?=[0-9A-F]{0,4}:)(?:[0-9A-F]{0,4}:){2,8}[0-9A-F.]{0,15}"
+            r"(?![\w]))",
+            re.I | re.A,
+        ),
+        _ip,
+    ),
+    Pattern(
+        "phone",
+        re.compile(
+            r"(?<![\w.,+/-])(?:"
+            r"(?:\+|00)[1-9](?:[ ./-]?\(?\d\)?){6,14}"  # with the country's code
+            r"|(?:\+?1[ .-]?)?(?:\(\d{3}\) ?|\d{3}[ .-])\d{3}[ .-]\d{4}"  # North America
+            r"|\(?0[1-9]\d{0,4}\)?(?:[ ./-]{1,2}\d{2,8}){1,4}"  # the trunk's 0, and something between
+            r")(?![\w-])",
+            re.A,
+        ),
+        _phone,
+    ),
+]
+PATTERNS: Mapping[str, Pattern] = {pattern.label: pattern for pattern in _ALL}
+_LABEL = re.compile(r"[a-z][a-z0-9_ -]{0,39}")
+
+
+def custom(patterns: Mapping[str, str | re.Pattern[str]]) -> list[Pattern]:
+    """A site's own patterns, by label. Raises InvalidInputError that names the one to mend."""
+    found = []
+    for label, given in patterns.items():
+        field = f"patterns.{label}"
+        if not isinstance(label, str) or not _LABEL.fullmatch(label) or label[-1].isdigit():
+            raise InvalidInputError(f"a pattern's name is like 'order no', not {label!r}", field="patterns")
+        if label in PATTERNS:
+            raise InvalidInputError(f"{label!r} is found already; name your pattern otherwise", field=field)
+        try:
+            regex = re.compile(given)
+        except (re.error, TypeError) as error:
+            raise InvalidInputError(f"{label!r} is no regular expression: {error}", field=field) from None
+        if regex.match("") is not None:
+            raise InvalidInputError(f"{label!r} matches the empty text; ask for a character", field=field)
+        found.append(Pattern(label, regex))
+    return found
+
+
+def chosen(kinds: object) -> list[Pattern]:
+    """The shipped patterns of these labels; all of them for None. Raises InvalidInputError."""
+    if kinds is None:
+        return list(_ALL)
+    wanted = [kinds] if isinstance(kinds, str) else list(kinds)  # type: ignore[call-overload]
+    if unknown := [kind for kind in wanted if kind not in PATTERNS]:
+        raise InvalidInputError(f"there is no kind {unknown[0]!r}; there are {', '.join(PATTERNS)}", field="kinds")
+    return [pattern for pattern in _ALL if pattern.label in wanted]

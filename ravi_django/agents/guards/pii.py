@@ -1,0 +1,174 @@
+"""PIIRedaction: personal data never reaches the model's provider; placeholders do."""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ravi_django.agents.guards.patterns import chosen, custom, spans_in
+from ravi_django.agents.guards.texts import change_blocks
+from ravi_django.kernel import ChatContext, ChatMessage, ChatMiddleware, ModelResponse
+from ravi_django.kernel.middleware import CallNext
+
+MAX_KNOWN = 65_536  # messages that one object remembers what it found in
+MAX_KNOWN_CHARS = 16_000_000  # of the texts of those that hold something
+
+
+@dataclass(slots=True)
+class _Known:
+    """What was found in one message."""
+
+    values: tuple[tuple[str, str], ...]  # (label, value), each once, in the order of the text
+    literals: frozenset[str]  # what looks like a placeholder, and is the message's own
+    size: int
+    shown: ChatMessage | None = None  # the message as it was sent last
+    names: tuple[str, ...] = ()  # the placeholders in that
+
+
+@dataclass(slots=True)
+class _Names:
+    """The placeholders of one request."""
+
+    taken: frozenset[str]  # that stand in the texts already
+    by_value: dict[tuple[str, str], str] = field(default_factory=dict)
+    real: dict[str, str] = field(default_factory=dict)  # placeholder, in lower case → value
+    last: dict[str, int] = field(default_factory=dict)
+
+    def of(self, label: str, value: str) -> str:
+        name = self.by_value.get((label, value))
+        while name is None:
+            self.last[label] = self.last.get(label, 0) + 1
+            name = f"[{label} {self.last[label]}]"
+            if name in self.taken:
+                name = None
+            else:
+                self.by_value[label, value] = name
+                self.real[name] = value
+        return name
+
+
+class PIIRedaction(ChatMiddleware):
+    """Keep personal data from the model: e-mail addresses, phone numbers, credit cards, IBANs, US social security
+    numbers and IP addresses are replaced by numbered placeholders such as `[email 1]`, the same for the same value in
+    one request.
+
+    kinds: which of `email`, `phone`, `credit card`, `iban`, `ssn`, `ip address`; all of them by default.
+    patterns: more of them, `{"order no": r"ORD-\\d{6}"}`.
+    restore: placeholders in the model's answer, and in the arguments of its tool calls, become the values again: tools
+    get real data, and the journal and the history hold it. Then no text is shown before the answer is whole, as a
+    placeholder might be split; a request in which nothing was found streams on. With False they stay placeholders.
+
+    Redacted: all text of all messages, whoever they are from: names, tool results, the arguments of earlier tool calls,
+    data and documents of plain text. Not: images, audio and documents of other kinds, addresses of media, what the
+    model has signed (its thinking), and tools' descriptions. Cards and IBANs are known by their checksums; phone
+    numbers by a country's code, or by what stands between their digits: ten digits in a row may be an order's number.
+
+    Raises InvalidInputError, with the field, for a kind or a pattern that cannot be.
+    """
+
+    def __init__(
+        self,
+        *,
+        kinds: Iterable[str] | None = None,
+        patterns: Mapping[str, str | re.Pattern[str]] | None = None,
+        restore: bool = True,
+    ) -> None:
+        self._patterns = (*custom(patterns or {}), *chosen(kinds))
+        self.restore = restore
+        labels = "|".join(re.escape(pattern.label) for pattern in self._patterns)
+        self._placeholder = re.compile(rf"\[(?:{labels}) \d{{1,9}}\]", re.IGNORECASE)
+        self._known: OrderedDict[bytes, _Known] = OrderedDict()
+        self._chars = 0
+
+    async def process(self, context: ChatContext, call_next: CallNext) -> None:
+        names = self._redact(context)
+        if not (names.real and self.restore):
+            await call_next()
+            return
+        context.stream = False
+        await call_next()
+        if context.response is not None:
+            context.response = self._restored(context.response, names)
+
+    # ----------------------------------------------------------------------------------------------- redact
+
+    def _redact(self, context: ChatContext) -> _Names:
+        known = [self._look(message) for message in context.messages]
+        names = _Names(frozenset().union(*(one.literals for one in known)))
+        if any(one.values for one in known):
+            pairs = zip(context.messages, known, strict=True)
+            context.messages = [self._shown(message, one, names) for message, one in pairs]
+        return names
+
+    def _look(self, message: ChatMessage) -> _Known:
+        """Found once a message: a conversation is sent again with every call."""
+        known = self._known.get(message.digest)
+        if known is not None:
+            self._known.move_to_end(message.digest)
+            return known
+        values: dict[tuple[str, str], None] = {}
+        literals: set[str] = set()
+        size = 0
+
+        def look(text: str) -> str:
+            nonlocal size
+            size += len(text)
+            values.update(((label, text[start:end]), None) for start, end, label in spans_in(text, self._patterns))
+            if "[" in text:
+                literals.update(match.group().lower() for match in self._placeholder.finditer(text))
+            return text
+
+        change_blocks(message.content, look)
+        if message.name:
+            look(message.name)
+        known = _Known(tuple(values), frozenset(literals), size if values else 0)
+        self._remember(message.digest, known)
+        return known
+
+    def _remember(self, digest: bytes, known: _Known) -> None:
+        self._known[digest] = known
+        self._chars += known.size
+        while len(self._known) > 1 and (len(self._known) > MAX_KNOWN or self._chars > MAX_KNOWN_CHARS):
+            _, oldest = self._known.popitem(last=False)
+            self._chars -= oldest.size
+
+    def _shown(self, message: ChatMessage, known: _Known, names: _Names) -> ChatMessage:
+        if not known.values:
+            return message
+        its = tuple(names.of(label, value) for label, value in known.values)
+        if known.shown is None or known.names != its:
+            known.shown, known.names = self._replaced(message, names), its
+        return known.shown
+
+    def _replaced(self, message: ChatMessage, names: _Names) -> ChatMessage:
+        def replace(text: str) -> str:
+            spans = spans_in(text, self._patterns)
+            if not spans:
+                return text
+            parts, at = [], 0
+            for start, end, label in spans:
+                parts += [text[at:start], names.of(label, text[start:end])]
+                at = end
+            return "".join([*parts, text[at:]])
+
+        changes: dict[str, Any] = {"content": change_blocks(message.content, replace), "metadata": {}}
+        if message.name and spans_in(message.name, self._patterns):
+            changes["name"] = None  # providers take no brackets in one
+        return message.model_copy(update=changes)
+
+    # ---------------------------------------------------------------------------------------------- restore
+
+    def _restored(self, response: ModelResponse, names: _Names) -> ModelResponse:
+        def put_back(match: re.Match[str]) -> str:
+            return names.real.get(match.group().lower(), match.group())
+
+        def restore(text: str) -> str:
+            return self._placeholder.sub(put_back, text) if "[" in text else text
+
+        content: Sequence[Any] = change_blocks(response.content, restore, answer=True)
+        if all(new is old or new == old for new, old in zip(content, response.content, strict=True)):
+            return response
+        return response.model_copy(update={"message": response.message.model_copy(update={"content": list(content)})})

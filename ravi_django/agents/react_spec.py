@@ -1,0 +1,45 @@
+"""What a ReActAgent says of itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ravi_django.agents.instructions import shown
+from ravi_django.kernel import GenerationOptions, Risk
+
+if TYPE_CHECKING:
+    from ravi_django.agents.react import ReActAgent
+
+
+def spec_of_react(agent: ReActAgent, options: GenerationOptions) -> dict[str, Any]:
+    """JSON: enough to show the agent and to see that it has changed. `options` are those of its calls."""
+    return {
+        "class": type(agent).__name__,
+        "id": str(agent.id),
+        "name": agent.name,
+        "model": getattr(agent.model, "name", type(agent.model).__name__),
+        "system_instructions": shown(agent.system_instructions),
+        "tools": [{**tool.spec.model_dump(), **_promises(tool)} for tool in agent.tools],
+        "options": options.model_dump(mode="json", exclude={"tools"}, exclude_none=True, exclude_defaults=True),
+        "initial_tool_choice": agent.initial_tool_choice,
+        "max_iterations": agent.max_iterations,
+        "max_parallel_tools": agent.max_parallel_tools,
+        "approval_required_risk": agent.approval.required.value,
+        "budget": None if agent.budget is None else agent.budget.budget.model_dump(mode="json", exclude_none=True),
+        "output_topic": None if agent.output_topic is None else str(agent.output_topic),
+        "retention": agent.context.retention.value,
+        **(
+            {}
+            if agent.result is None
+            else {"result_schema": agent.result.schema, "result_retries": agent.result_retries}
+        ),
+    }
+
+
+def _promises(tool: Any) -> dict[str, Any]:
+    return {
+        "risk": "by arguments" if tool.compute_risk is not None else Risk(tool.risk).value,
+        "effect": tool.promised_effect.value,
+        "timeout": tool.timeout,
+        "permission": tool.permission,
+    }

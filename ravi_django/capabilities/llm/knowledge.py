@@ -1,0 +1,94 @@
+"""What is known of a model without asking anybody: its window, its tokens, whether it takes a schema.
+
+litellm's own look-ups call local model servers and fetch images over the network; these read its list alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ravi_django.capabilities.llm.wire import Dialect, WireMessage, to_wire
+from ravi_django.kernel.chat import ChatMessage
+
+REPLY_TOKENS = 3  # every answer is primed with so many
+FILE_TOKENS = 1_500  # a document's or a recording's, about: nobody but the provider can count them
+_AT_ONCE = 20_000  # characters that are counted on the event loop: some milliseconds
+
+
+def listed(litellm: Any, model: str) -> Mapping[str, Any]:
+    """The model's entry in litellm's list; empty when it has none."""
+    for name in (model, model.partition("/")[2]):
+        if found := litellm.model_cost.get(name):
+            return dict(found)
+    return {}
+
+
+def window(litellm: Any, model: str) -> int | None:
+    """Tokens of input that fit, None when unknown."""
+    entry = listed(litellm, model)
+    found = entry.get("max_input_tokens") or entry.get("max_tokens")
+    return found if isinstance(found, int) and found > 0 else None
+
+
+def takes_schema(litellm: Any, model: str) -> bool:
+    if listed(litellm, model).get("supports_response_schema"):
+        return True
+    try:
+        _, provider, *_ = litellm.get_llm_provider(model=model)
+    except Exception:  # a name that tells no provider
+        return False
+    if provider.startswith("ollama"):  # it would be asked over the network
+        return False
+    return bool(litellm.supports_response_schema(model=model, custom_llm_provider=provider))
+
+
+def dialect(litellm: Any, model: str) -> Dialect:
+    """What the model's provider takes of media."""
+    if "claude" in model:  # on whichever cloud
+        return "anthropic"
+    try:
+        _, provider, *_ = litellm.get_llm_provider(model=model)
+    except Exception:  # a name that tells no provider: the call itself will say so
+        return "any"
+    known: dict[str, Dialect] = {"openai": "openai", "azure": "openai", "anthropic": "anthropic"}
+    return known.get(provider, "any")
+
+
+async def tokens_of(litellm: Any, model: str, messages: Sequence[ChatMessage]) -> int:
+    """Tokens of the messages as input, by the model's tokenizer where litellm carries it, else OpenAI's. Each message
+    is counted once; much at once is counted in a thread."""
+    form = f"tokens:{model}"
+    new = [message for message in messages if form not in message._wire]
+    if new:
+        if sum(map(_length, new)) > _AT_ONCE:
+            await asyncio.to_thread(_count, litellm, model, form, new)
+        else:
+            _count(litellm, model, form, new)
+    return sum(message._wire[form] for message in messages) + REPLY_TOKENS
+
+
+def text_tokens(litellm: Any, model: str, text: str) -> int:
+    return int(litellm.token_counter(model=model, text=text)) if text else 0
+
+
+def _count(litellm: Any, model: str, form: str, messages: Sequence[ChatMessage]) -> None:
+    for message in messages:
+        message._wire[form] = sum(_tokens(litellm, model, part) for part in to_wire([message]))
+
+
+def _tokens(litellm: Any, model: str, part: WireMessage) -> int:
+    files = 0
+    if isinstance(part.get("content"), list):
+        known = [item for item in part["content"] if item["type"] in ("text", "image_url")]
+        files = len(part["content"]) - len(known)
+        part = {**part, "content": known}
+    counted = litellm.token_counter(
+        model=model, messages=[part], count_response_tokens=True, use_default_image_token_count=True
+    )
+    return int(counted) + files * FILE_TOKENS
+
+
+def _length(message: ChatMessage) -> int:
+    return len(message.text) + sum(len(str(call.arguments)) for call in message.tool_calls)

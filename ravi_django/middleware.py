@@ -1,0 +1,50 @@
+"""Everything about middlewares under one name: what to write your own with, and those that are shipped.
+
+Those that need the site's rows are loaded when first asked for, so that this can be imported before Django is set up.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from ravi_django.agents.guards import InputGuardrail, OutputGuardrail, PIIRedaction, ToolGuardrail
+from ravi_django.agents.middleware import MiddlewarePipeline
+from ravi_django.kernel import (
+    AgentContextProtocol,
+    AgentMiddleware,
+    AgentRunContext,
+    ChatContext,
+    ChatMiddleware,
+    FunctionContext,
+    FunctionMiddleware,
+    MiddlewareTermination,
+)
+
+if TYPE_CHECKING:
+    from ravi_django.runtime.middleware import AuditLog, ResponseCache, UserRateLimit
+
+__all__ = [
+    "AgentContextProtocol",
+    "AgentMiddleware",
+    "AgentRunContext",
+    "AuditLog",
+    "ChatContext",
+    "ChatMiddleware",
+    "FunctionContext",
+    "FunctionMiddleware",
+    "InputGuardrail",
+    "MiddlewarePipeline",
+    "MiddlewareTermination",
+    "OutputGuardrail",
+    "PIIRedaction",
+    "ResponseCache",
+    "ToolGuardrail",
+    "UserRateLimit",
+]
+
+_OF_THE_SITE = frozenset({"AuditLog", "ResponseCache", "UserRateLimit"})
+
+
+def __getattr__(name: str) -> Any:
+    if name in _OF_THE_SITE:
+        return getattr(import_module("ravi_django.runtime.middleware"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

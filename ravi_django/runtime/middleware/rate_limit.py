@@ -1,0 +1,166 @@
+"""UserRateLimit: so many runs of one user in so much time, counted from the rows of the runs themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, cast
+from uuid import UUID
+
+from django.db.models import QuerySet
+
+from ravi_django.kernel import AgentMiddleware, AgentRunContext, InvalidInputError, RateLimitedError
+from ravi_django.kernel.middleware import CallNext
+from ravi_django.models import JournalEntry, Run
+
+if TYPE_CHECKING:
+    from ravi_django.runtime.context import DurableContext
+
+SCOPES = ("user", "tenant", "site")
+MOST_RUNS = 10_000
+SKEW_S = 60.0  # between the clock that made a run's id and the database's; ids bound the scan, rows decide
+_LOOK_BACK = 1000  # runs that a waiting one looks back at, or four times the limit
+
+Decision = dict[str, Any]  # {"passes": bool, "until": ISO time or None, "retry_after": seconds}
+
+
+class UserRateLimit(AgentMiddleware):
+    """At most `runs` runs in any `per_s` seconds.
+
+    on_limit: "refuse" ends the run with RateLimitedError, before the agent is called; "wait" lets it sleep, as nothing
+    but rows, until there is room, in the order of the submits. Who would have to wait longer than `max_wait_s` is
+    refused.
+    scope: whose runs are counted together: the "user", the "tenant" or the whole "site".
+    every_agent: count the runs of all agents, not only of this one.
+
+    Counted are root runs, by the rows that `submit` has written: those of the same scope that were submitted before
+    this one. There is no counter that could be lost or doubled, and any worker comes to the same answer; it is recorded
+    too, for when the rows are gone. With "refuse" a refused run counts as well: who goes on hammering stays out. A run
+    whose submit has not been committed when a later one decides is not seen by that one.
+    Not limited: runs without an owner in scope "user" (they are the system's own), and children.
+
+    Costs one query of at most `runs` rows off the user's index; scopes "tenant" and "site" read the rows of all users
+    in the window, by the primary key: keep it short there. Raises InvalidInputError, with the field.
+    """
+
+    def __init__(
+        self,
+        runs: int,
+        *,
+        per_s: float,
+        on_limit: str = "refuse",
+        scope: str = "user",
+        every_agent: bool = False,
+        max_wait_s: float = 3600.0,
+    ) -> None:
+        if isinstance(runs, bool) or not isinstance(runs, int) or not 1 <= runs <= MOST_RUNS:
+            raise InvalidInputError(f"runs is a whole number from 1 to {MOST_RUNS}, not {runs!r}", field="runs")
+        for field, value in (("per_s", per_s), ("max_wait_s", max_wait_s)):
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 366 * 86400:
+                raise InvalidInputError(f"{field} is in seconds, more than 0, not {value!r}", field=field)
+        for field, choice, allowed in (("on_limit", on_limit, ("refuse", "wait")), ("scope", scope, SCOPES)):
+            if choice not in allowed:
+                raise InvalidInputError(f"{field} is one of {', '.join(allowed)}, not {choice!r}", field=field)
+        self.runs, self.per_s, self.max_wait_s = runs, float(per_s), float(max_wait_s)
+        self.on_limit, self.scope, self.every_agent = on_limit, scope, every_agent
+        agents = "all" if every_agent else "own"
+        self.name = f"rate_limit.{scope}.{agents}.{on_limit}.{runs}.{per_s:g}"
+
+    async def process(self, context: AgentRunContext, call_next: CallNext) -> None:
+        ctx = cast("DurableContext", context.ctx)
+        run = ctx.effects.lease.run
+        if self._limits(run) and self.name not in ctx.pinned:  # once in a run: not again for a later message
+
+            async def decide() -> Decision:
+                with ctx.effects.busy():
+                    return await ctx.effects.database.call(self._decide, run)
+
+            decision = await ctx.pin(self.name, decide)
+            if not decision["passes"]:
+                raise self._refused(decision["retry_after"])
+            if decision["until"] is not None:
+                with ctx.scope(self.name.replace(".", "_")):
+                    await ctx.sleep_until(datetime.fromisoformat(decision["until"]))
+        await call_next()
+
+    def _limits(self, run: Run) -> bool:
+        begins = run.parent_id is None and run.generation == 0
+        return begins and (self.scope != "user" or run.owner_id is not None)
+
+    def _refused(self, retry_after: float) -> RateLimitedError:
+        whose = {"user": "of yours", "tenant": "of your organisation", "site": "on this site"}[self.scope]
+        return RateLimitedError(
+            f"at most {self.runs} runs {whose} in {self.per_s:g} s; try again in {retry_after:.0f} s",
+            retry_after=retry_after,
+        )
+
+    # ----------------------------------------------------------------------------------------------- decide
+
+    def _decide(self, run: Run) -> Decision:
+        """On a database thread; from rows that do not change."""
+        if self.on_limit == "wait":
+            return self._wait(run)
+        before = list(self._before(run, self.per_s)[: self.runs].values_list("created_at", flat=True))
+        if len(before) < self.runs:
+            return _passes()
+        oldest = (
+            before[self.runs - 2] if self.runs > 1 else run.created_at
+        )  # with this run, the window is full of these
+        return _refuses(self.per_s - (run.created_at - oldest).total_seconds())
+
+    def _before(self, run: Run, window_s: float) -> QuerySet[Run]:
+        """The runs that count, submitted in the seconds before this one, the latest first."""
+        bound = UUID(int=max(0, run.id.int - (int((window_s + SKEW_S) * 1000) << 80)))
+        rows = Run.objects.filter(parent=None, id__lt=run.id, id__gt=bound)
+        rows = rows.filter(created_at__gt=run.created_at - timedelta(seconds=window_s))
+        if self.scope == "user":
+            rows = rows.filter(owner_id=run.owner_id)
+        elif self.scope == "tenant":
+            rows = rows.filter(tenant=run.tenant)
+        if not self.every_agent:
+            rows = rows.filter(agent=run.agent)
+        return rows.order_by("-id")
+
+    def _wait(self, run: Run) -> Decision:
+        """Each run starts when it is submitted, and no sooner than `per_s` after the one that is `runs` before it."""
+        rows = self._before(run, self.per_s + self.max_wait_s)[: max(_LOOK_BACK, 4 * self.runs)]
+        earlier = list(rows.values_list("id", "created_at"))[::-1]
+        decided = self._decided([id for id, _ in earlier])
+        starts: list[datetime] = []
+        for id, created in earlier:
+            start = decided[id] if id in decided else self._start(created, starts)
+            if start is not None:
+                starts.append(max(start, created))
+        start = self._start(run.created_at, starts)
+        if start is None:
+            return _refuses((self._room(starts) - run.created_at).total_seconds() - self.max_wait_s)
+        return _passes() if start <= run.created_at else _passes(until=start)
+
+    def _room(self, starts: Sequence[datetime]) -> datetime:
+        return starts[-self.runs] + timedelta(seconds=self.per_s)
+
+    def _start(self, created: datetime, starts: Sequence[datetime]) -> datetime | None:
+        """None when that would be too late."""
+        start = created if len(starts) < self.runs else max(created, self._room(starts))
+        return start if (start - created).total_seconds() <= self.max_wait_s else None
+
+    def _decided(self, ids: Sequence[UUID]) -> dict[UUID, datetime | None]:
+        """What earlier runs were told, where they have recorded it: how far back they looked does not matter then."""
+        rows = JournalEntry.objects.filter(run_id__in=ids, path=f"@pinned.{self.name}", kind="pinned")
+        found: dict[UUID, datetime | None] = {}
+        decision: Any
+        for run_id, decision in rows.values_list("run_id", "result"):
+            start = datetime.fromisoformat(decision["until"]) if decision["until"] else _AT_ONCE
+            found[run_id] = start if decision["passes"] else None
+        return found
+
+
+_AT_ONCE = datetime.min.replace(tzinfo=UTC)
+
+
+def _passes(until: datetime | None = None) -> Decision:
+    return {"passes": True, "until": until.isoformat() if until else None, "retry_after": 0.0}
+
+
+def _refuses(retry_after: float) -> Decision:
+    return {"passes": False, "until": None, "retry_after": round(max(retry_after, 1.0), 3)}

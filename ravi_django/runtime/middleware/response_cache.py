@@ -1,0 +1,146 @@
+"""ResponseCache: the same question of the same user is answered from Django's cache."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+from django.conf import settings
+from django.core.cache import caches
+from django.db import connections
+
+from ravi_django.conf import conf
+from ravi_django.kernel import ChatContext, ChatMessage, ChatMiddleware, InvalidInputError, ModelResponse, Role
+from ravi_django.kernel.middleware import CallNext
+
+log = logging.getLogger("ravi.cache")
+
+SCOPES = ("user", "tenant", "site")
+TIMEOUT_S = 1.0  # a cache that takes longer is as good as away
+AWAY_S = 10.0  # then nobody asks it for that long
+MAX_BYTES = 512 * 1024  # of an answer that is kept
+_FORM = 1  # of the entries
+_COMPLETE = ("stop", "tool_calls")  # why an answer ended that is whole
+
+
+class ResponseCache(ChatMiddleware):
+    """Answer a model call that was made before from Django's cache: at once, for nothing.
+
+    ttl: seconds that an answer is good for.
+    scope: who shares answers: nobody but the "user" (in the same tenant), by default; everybody in the "tenant", or on
+    the "site". Runs without an owner share among themselves.
+    alias: of the cache in `CACHES`; RAVI["CACHE_ALIAS"] by default.
+
+    The same call is one with the same model name, messages (system message and history included), options and tools:
+    one word more in the conversation is another call. Kept are whole answers alone, neither errors nor cut ones. A hit
+    is recorded with `cached`, no usage and a cost of 0; a replay needs no cache. An entry that cannot be read is a
+    miss, and a cache that is away is left alone for a while: neither fails a call. Outside of it in the list, a
+    PIIRedaction keeps personal data out of the cache. Raises InvalidInputError, with the field.
+    """
+
+    def __init__(self, *, ttl: float = 3600.0, scope: str = "user", alias: str | None = None) -> None:
+        if isinstance(ttl, bool) or not isinstance(ttl, int | float) or ttl <= 0:
+            raise InvalidInputError(f"ttl is in seconds, more than 0, not {ttl!r}", field="ttl")
+        if scope not in SCOPES:
+            raise InvalidInputError(f"scope is one of {', '.join(SCOPES)}, not {scope!r}", field="scope")
+        if alias is not None and alias not in settings.CACHES:
+            raise InvalidInputError(f"alias {alias!r} is not in CACHES: {', '.join(settings.CACHES)}", field="alias")
+        self.ttl, self.scope, self.alias = ttl, scope, alias
+        self._threads: ThreadPoolExecutor | None = None
+        self._away_until = 0.0
+
+    async def process(self, context: ChatContext, call_next: CallNext) -> None:
+        key = self._key(context)
+        kept = await self._reach(self._read, key)
+        if isinstance(kept, ModelResponse):
+            context.response = kept
+            return
+        await call_next()
+        response = context.response
+        if response is not None and context.made and _is_whole(response):
+            body = await asyncio.to_thread(_encode, response) if len(response.text) > 10_000 else _encode(response)
+            if len(body) <= MAX_BYTES:
+                await self._reach(self._write, key, body)
+
+    def _key(self, context: ChatContext) -> str:
+        """Everything that the answer depends on, and whose it is."""
+        ctx = context.ctx
+        whose = {"user": [ctx.tenant_id, ctx.user_id], "tenant": [ctx.tenant_id], "site": []}[self.scope]
+        asked = [_FORM, self.scope, whose, context.model.name, context.options.digest, context.options.tools_digest]
+        hashed = hashlib.sha256(json.dumps(asked).encode())
+        for message in context.messages:
+            hashed.update(message.digest)
+        return f"ravi.response.{hashed.hexdigest()}"
+
+    # ------------------------------------------------------------------------------------------- the cache
+
+    async def _reach(self, function: Callable[..., Any], *args: Any) -> Any:
+        """On a thread of the cache's own, for a bounded time; None when it is away."""
+        if time.monotonic() < self._away_until:
+            return None
+        if self._threads is None:  # made when first used: a worker forks
+            self._threads = ThreadPoolExecutor(4, thread_name_prefix="ravi-cache")
+        work = asyncio.get_running_loop().run_in_executor(self._threads, partial(_on_thread, function, *args))
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                return await work
+        except Exception as error:
+            self._away_until = time.monotonic() + AWAY_S
+            log.warning("the response cache is away: %r", error, extra={"action": "cache.away"})
+            return None
+
+    def _read(self, key: str) -> ModelResponse | None:
+        body = self._cache.get(key)
+        if body is None:
+            return None
+        try:
+            return _decode(body)
+        except Exception as error:
+            log.warning("an entry of the response cache is broken: %r", error, extra={"action": "cache.broken"})
+            return None
+
+    def _write(self, key: str, body: str) -> None:
+        self._cache.set(key, body, self.ttl)
+
+    @property
+    def _cache(self) -> Any:
+        return caches[self.alias or conf.CACHE_ALIAS]
+
+
+def _on_thread(function: Callable[..., Any], *args: Any) -> Any:
+    try:
+        return function(*args)
+    finally:
+        connections.close_all()  # of a cache that is a table
+
+
+def _is_whole(response: ModelResponse) -> bool:
+    return response.finish_reason in _COMPLETE and bool(response.content)
+
+
+def _encode(response: ModelResponse) -> str:
+    return json.dumps(
+        {
+            "form": _FORM,
+            "content": response.message.to_json()["content"],
+            "model": response.model,
+            "finish_reason": response.finish_reason,
+        }
+    )
+
+
+def _decode(body: Any) -> ModelResponse:
+    kept = json.loads(body)
+    if kept["form"] != _FORM or not kept["content"]:
+        raise ValueError("of another form")
+    message = ChatMessage.model_validate({"role": Role.ASSISTANT, "content": kept["content"]})
+    return ModelResponse(
+        message=message, cost=0.0, model=kept["model"], finish_reason=kept["finish_reason"], cached=True
+    )

@@ -1,0 +1,178 @@
+"""Questions to people: `ctx.ask_human`. One row in `HumanRequest` for each call, known by its place in the code.
+
+The call leaves a started row with the request, and a result row with what became of it. In between the run may be
+nothing but rows, for a week if need be; called again by a replay, it finds its request by its path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from ravi_django.kernel import InvalidInputError
+from ravi_django.models import HumanRequest, uuid7
+from ravi_django.runtime import store
+from ravi_django.runtime.entries import Entry, storable
+from ravi_django.runtime.gate import Wait
+from ravi_django.runtime.waits import moment, over
+
+if TYPE_CHECKING:
+    from ravi_django.runtime.context import DurableContext
+
+KIND = "ask_human"
+NAME = "question"
+MAX_QUESTION = 10_000  # characters
+MAX_CONTEXT = 20_000
+MAX_CHOICES = 20
+MAX_CHOICE = 200
+EXPIRED = {"action": "expired", "text": "", "by": ""}
+CLOSED = {"action": "cancel", "text": "", "by": ""}  # by whoever closed the request without an answer
+
+
+async def ask(
+    ctx: DurableContext,
+    question: str,
+    *,
+    choices: Sequence[str] | None,
+    context: str,
+    free_text: bool,
+    timeout: float | timedelta | None,
+    tool: str = "",
+    most: int | None = None,
+) -> dict[str, Any]:
+    """See `RunContext.ask_human`. `tool` is the name of the tool that asks, `most` how often a run may.
+
+    Raises InvalidInputError, and store.TooManyRequests.
+    """
+    effects, path = ctx.effects, ctx._path()
+    row = await effects.recall(path, KIND, NAME, None, None)
+    if row is not None:
+        return _told(row.result)
+    begun = effects.journal.started(path)
+    if begun is None:
+        effects.check_may_wait(path)
+        request = _request(ctx, path, question, choices, context, free_text, timeout)
+        request.tool = tool
+        opened = await _open(ctx, path, request, most)
+    else:
+        opened = begun.request
+    return await _outcome(ctx, path, opened)
+
+
+def _request(
+    ctx: DurableContext,
+    path: str,
+    question: str,
+    choices: Sequence[str] | None,
+    context: str,
+    free_text: bool,
+    timeout: float | timedelta | None,
+) -> HumanRequest:
+    run = ctx.effects.lease.run
+    return HumanRequest(
+        id=uuid7(),
+        owner_id=run.owner_id,
+        tenant=run.tenant,
+        run_id=run.id,
+        generation=run.generation,
+        path=path,
+        kind=HumanRequest.Kind.QUESTION,
+        text=_text("question", question, 1, MAX_QUESTION),
+        choices=_choices(choices, free_text),
+        arguments={"context": _text("context", context, 0, MAX_CONTEXT), "free_text": bool(free_text)},
+        expires_at=_expiry(ctx, timeout),
+    )
+
+
+async def _open(ctx: DurableContext, path: str, request: HumanRequest, most: int | None) -> dict[str, Any]:
+    effects = ctx.effects
+    until = None if request.expires_at is None else request.expires_at.isoformat()
+    opened = {"id": str(request.id), "until": until}
+    shown = {
+        "id": str(request.id),
+        "kind": str(request.kind),
+        "text": request.text,
+        "choices": request.choices,
+        "tool": request.tool,
+        "arguments": request.arguments,
+        "expires_at": until,
+    }
+    begun = Entry(KIND, path, NAME, phase="started", request=opened)
+    effects.entangled = True  # first: the commit may stand though this task is cancelled over it
+    async with effects.performing():
+        effects.note(begun)  # in one commit with the next row: nothing comes in between
+        announced = Entry("request.opened", f"@request.{path}.{request.attempt}", NAME, result=shown)
+        try:
+            await effects.record(announced, partial(store.open_request, request=request, most=most))
+        except store.TooManyRequests:
+            effects.notes[:] = [note for note in effects.notes if note is not begun]
+            raise
+    return opened
+
+
+async def _outcome(ctx: DurableContext, path: str, opened: dict[str, Any]) -> dict[str, Any]:
+    """Wait for the answer, or for the end of the time that there is for it."""
+    effects = ctx.effects
+    until = datetime.fromisoformat(opened["until"]) if opened["until"] else None
+    while True:
+        found = await effects.wait(Wait("request", opened["id"], partial(_met, ctx, path, until), until), path)
+        entry = Entry(KIND, path, NAME)
+        async with effects.performing():
+            if found is not True:
+                entry.result = {"id": opened["id"], **_told(found)}
+                await effects.record(entry)
+                return _told(found)
+            entry.result = {"id": opened["id"], **EXPIRED}
+            try:
+                await effects.record(entry, partial(store.expire_request, request_id=UUID(opened["id"])))
+                return dict(EXPIRED)
+            except store.NotDue as error:
+                until = error.until or until
+        await effects.refresh()  # an answer has come after all
+
+
+def _met(ctx: DurableContext, path: str, until: datetime | None) -> dict[str, Any] | bool | None:
+    request = ctx.effects.facts.requests.get((path, 1))
+    if request is not None and request.status != HumanRequest.Status.PENDING:
+        return dict(request.answer or (EXPIRED if request.status == HumanRequest.Status.EXPIRED else CLOSED))
+    return None if until is None else over(ctx, until)
+
+
+def _told(answer: dict[str, Any]) -> dict[str, Any]:
+    return {name: answer.get(name, "") for name in ("action", "text", "by")}
+
+
+# ------------------------------------------------------------------------------------------------- what is asked
+
+
+def _text(field: str, value: Any, least: int, most: int) -> str:
+    if not isinstance(value, str) or not least <= len(value.strip()) <= most:
+        raise InvalidInputError(f"{field} is a text of {least} to {most} characters", field=field)
+    return str(storable(value)).strip()
+
+
+def _choices(choices: Sequence[str] | None, free_text: bool) -> list[str] | None:
+    if not choices:
+        if not free_text:
+            raise InvalidInputError("a question without free text needs choices", field="choices")
+        return None
+    if isinstance(choices, str) or not 2 <= len(choices) <= MAX_CHOICES:
+        raise InvalidInputError(f"choices are 2 to {MAX_CHOICES} texts", field="choices")
+    found = [_text("choices", choice, 1, MAX_CHOICE) for choice in choices]
+    if len(set(found)) < len(found):
+        raise InvalidInputError("choices must differ from each other", field="choices")
+    return found
+
+
+def _expiry(ctx: DurableContext, timeout: Any) -> datetime | None:
+    if timeout is None:
+        return None
+    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < 10 * 366 * 86400:
+        raise InvalidInputError(
+            f"timeout is a number of seconds above 0, or a timedelta, not {timeout!r}", field="timeout"
+        )
+    return moment(ctx, float(seconds))

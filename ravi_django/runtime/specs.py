@@ -1,0 +1,243 @@
+"""Agents that are rows. A row has a spec; each change of it is a new version; a run is driven by the version that it
+was made with, whatever becomes of the row."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from django.db import transaction
+from django.db.models import Max
+from django.utils import timezone
+
+from ravi_django.agents.delegate import AgentTool
+from ravi_django.agents.factory import rebuild_agent
+from ravi_django.agents.history import HistoryProvider
+from ravi_django.agents.spec import AgentSpec, validate_spec
+from ravi_django.kernel import Agent as AgentObject
+from ravi_django.kernel import (
+    AgentId,
+    AgentNotFoundError,
+    ChatModel,
+    InvalidInputError,
+    NotFoundError,
+    Tool,
+)
+from ravi_django.models import Agent, AgentVersion, Run
+from ravi_django.runtime import registry, store
+from ravi_django.runtime.instructions import check_variables, instructions_of
+
+MOST = 1000  # agents that are kept built
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An agent that may be run now."""
+
+    address: AgentId
+    version: int | None = None  # of its spec; None: it is code
+    spec: dict[str, Any] = field(default_factory=dict)  # of a row
+
+    def check_variables(self, metadata: Mapping[str, Any]) -> None:
+        """Raises InvalidInputError where a run's `metadata["variables"]` are not what the spec declares."""
+        if self.version is not None:
+            check_variables(self.spec.get("variables") or {}, metadata)
+
+
+# ------------------------------------------------------------------------------------------------------- finding
+
+
+def find(address: AgentId | str) -> Found:
+    """The agent that a new run of this address is made with: the registered one, else the row's newest version. One
+    query. Raises AgentNotFoundError when there is none, or it was switched off."""
+    try:
+        place = address if isinstance(address, AgentId) else AgentId.parse(address)
+    except InvalidInputError:
+        raise AgentNotFoundError(address) from None
+    if str(place) in registry._agents:
+        if store.is_disabled(str(place)):
+            raise AgentNotFoundError(place)
+        return Found(place)
+    row = _rows().filter(address=str(place)).values_list("version", "spec").first()
+    if row is None:
+        raise AgentNotFoundError(place)
+    return Found(place, *row)
+
+
+def _rows() -> Any:
+    return Agent.objects.filter(source=Agent.Source.ADMIN, enabled=True)
+
+
+def agent_of(run: Run) -> AgentObject:
+    """What drives a run. Raises AgentNotFoundError or InvalidInputError where another process may be able to, a plain
+    NotFoundError where none is. A row costs a query; see `load`."""
+    if run.agent_version is None:
+        return registry.get_agent(run.agent)
+    return load(run.agent, run.agent_version)
+
+
+def uses_litellm() -> bool:
+    """Whether an agent that this process can drive calls models through litellm: then it is worth importing early."""
+    from ravi_django.capabilities.llm import LiteLLMModel
+    from ravi_django.capabilities.llm.rehearsal import REHEARSAL
+
+    models = [getattr(agent, "model", None) for agent in list(registry._agents.values())]
+    return any(isinstance(model, LiteLLMModel) for model in models) or (_rows().exclude(spec__model=REHEARSAL).exists())
+
+
+# ------------------------------------------------------------------------------------------------------- building
+
+# With the row's spec and the tools then.
+_built: OrderedDict[tuple[str, int], tuple[Any, Any, AgentObject]] = OrderedDict()
+_lock = threading.Lock()
+
+
+def load(address: AgentId | str, version: int) -> AgentObject:
+    """The agent of this version of the row's spec; built once, and again when tools were registered since. One query:
+    a row that was deleted and made anew is another one.
+
+    Raises NotFoundError when the version is gone, InvalidInputError, naming the field, when this process cannot build
+    it: a tool that it does not have.
+    """
+    place = str(address), version
+    versions = AgentVersion.objects.filter(agent__address=place[0], number=version)
+    row = versions.values_list("id", "spec").first()
+    if row is None:  # a row that came by a fixture has no versions beside it
+        made = Agent.objects.filter(address=place[0], version=version, source=Agent.Source.ADMIN, versions=None)
+        row = made.values_list("id", "spec").first()
+    if row is None:
+        raise NotFoundError(
+            f"version {version} of agent {address}, which made this run, is gone; put it back, or cancel the run"
+        )
+    tools = registry.known_tools()
+    with _lock:
+        known = _built.get(place)
+        if known is not None and known[0] == row and known[1] is tools:
+            _built.move_to_end(place)
+            return known[2]
+    try:
+        agent = build(place[0], row[1])
+    except InvalidInputError as error:
+        raise InvalidInputError(f"agent {address}, version {version}: {error}", field=error.field) from error
+    with _lock:
+        _built[place] = (row, tools, agent)
+        while len(_built) > MOST:
+            _built.popitem(last=False)
+    return agent
+
+
+def build(address: str, spec: Mapping[str, Any] | AgentSpec) -> AgentObject:
+    """The agent object of a spec: its tools from `known_tools`, its conversations in the database. Raises
+    InvalidInputError, naming the field."""
+    from ravi_django.runtime.history import DjangoHistoryProvider
+
+    checked = validate_spec(spec)
+    try:
+        return rebuild_agent(
+            checked,
+            id=address,
+            tools=registry.known_tools(),
+            build_model=build_model,
+            memory=cast(HistoryProvider, DjangoHistoryProvider()),
+            system_instructions=instructions_of(address, checked),
+        )
+    except (TypeError, ValueError) as error:
+        if isinstance(error, InvalidInputError):
+            raise
+        raise InvalidInputError(f"the spec makes no agent: {error}", field="spec") from error
+
+
+def tools_of(spec: Mapping[str, Any]) -> list[Tool]:
+    """The tools of a row's spec that this process knows, those that hand over to its sub-agents included; none of a
+    spec that this release cannot read."""
+    known = registry.known_tools()
+    try:
+        checked = validate_spec(spec)
+    except InvalidInputError:
+        return []
+    named = [known.get(name) for name in checked.tool_names]
+    return [
+        *(tool for tool in named if tool is not None),
+        *(AgentTool(one.agent, one.description, one.timeout) for one in checked.sub_agents),
+    ]
+
+
+def build_model(name: str, **options: Any) -> ChatModel:
+    """The client of a spec's model; keys come from the environment or the settings, never from the spec."""
+    from ravi_django.capabilities.llm import LLMFactory
+
+    return LLMFactory(name, **options).build()
+
+
+# --------------------------------------------------------------------------------------------------------- saving
+
+
+def save_spec(
+    address: AgentId | str,
+    spec: Mapping[str, Any] | AgentSpec,
+    *,
+    by: Any = None,
+    name: str | None = None,
+    description: str | None = None,
+    enabled: bool | None = None,
+) -> Agent:
+    """Keep a spec as the agent of this address: the next version of it, unless nothing has changed. Its new runs use
+    it at once, in every process; those that there are keep theirs.
+
+    `name` and `description` are said over the spec's own. `by` is the user who made the version. One transaction;
+    two who save at once get a version each. Raises InvalidInputError whose `field` is the place in the spec, or
+    "address".
+    """
+    place = AgentId.parse(str(address))
+    if str(place) in registry._agents:
+        raise InvalidInputError(
+            f"{place} is registered by code, which would be run in its place; choose another address", field="address"
+        )
+    said = {"name": name, "description": description}
+    checked = check_spec(spec, **{key: value for key, value in said.items() if value is not None})
+    with transaction.atomic():
+        columns: dict[str, Any] = {
+            "source": Agent.Source.ADMIN,
+            "name": checked.name,
+            "description": checked.description,
+        }
+        row, new = Agent.objects.select_for_update().get_or_create(
+            address=str(place), defaults={**columns, "spec": checked.to_json()}
+        )
+        changed = new or row.source != Agent.Source.ADMIN or row.spec != checked.to_json()
+        if enabled is not None:
+            columns["enabled"] = enabled
+        if changed:
+            columns |= {"spec": checked.to_json(), "version": _next_number(row)}
+            maker = by if by is not None and by.is_authenticated else None
+            AgentVersion.objects.create(agent=row, number=columns["version"], spec=checked.to_json(), created_by=maker)
+        Agent.objects.filter(id=row.id).update(**columns, updated_at=timezone.now())
+        row.refresh_from_db()
+    return row
+
+
+def check_spec(spec: Mapping[str, Any] | AgentSpec, **said: str) -> AgentSpec:
+    """The spec as it would be saved; `said` replaces fields of it. Raises InvalidInputError, as `save_spec` does."""
+    given = spec.to_json() if isinstance(spec, AgentSpec) else spec
+    checked = validate_spec({**given, **said} if isinstance(given, Mapping) else given, registry.known_tools().names())
+    if checked.sub_agents:
+        validate_spec(checked, known_agents=known_agents())
+    build("check/spec", checked)
+    return checked
+
+
+def known_agents() -> set[str]:
+    """The addresses that a run can be made for here: registered agents, and rows that are not switched off."""
+    found: Iterable[str] = _rows().values_list("address", flat=True)
+    return {*found, *registry.known_addresses()}
+
+
+def _next_number(row: Agent) -> int:
+    """Never one that was given before under this address: runs and workers know versions by it."""
+    last = row.versions.aggregate(last=Max("number"))["last"]
+    if last is None:  # a new row, maybe in place of one that was deleted
+        last = Run.objects.filter(agent=row.address).aggregate(last=Max("agent_version"))["last"]
+    return int(last or 0) + 1

@@ -1,0 +1,11 @@
+"""The audit log's one write. Append-only: what is there already stands."""
+
+from __future__ import annotations
+
+from ravi_django.models import AuditRecord
+from ravi_django.runtime.store.queue import stamp
+
+
+def write_audit(record: AuditRecord) -> None:
+    """Once, whatever crashes: a record of the same key is there already, and stays as it is."""
+    AuditRecord.objects.bulk_create([stamp(record)], ignore_conflicts=True)

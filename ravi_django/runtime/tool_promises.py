@@ -1,0 +1,136 @@
+"""The three promises about a crash between doing and recording; see `Effect`."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from django.db import InterfaceError, OperationalError, transaction
+
+from ravi_django.kernel import (
+    CancellationError,
+    Effect,
+    LeaseLostError,
+    Tool,
+    ToolExecutionResult,
+    ToolRefused,
+    TransientError,
+)
+from ravi_django.runtime import human, paths
+from ravi_django.runtime.effects import append_repeatable
+from ravi_django.runtime.entries import Entry
+from ravi_django.runtime.tool_caps import KIND
+from ravi_django.runtime.tool_results import error as _error
+from ravi_django.runtime.tool_results import result_of, words
+from ravi_django.runtime.tool_running import ToolEndedOddly, execute, on_a_thread, scope_below, timeout_of
+from ravi_django.runtime.tool_uncertain import decide
+
+if TYPE_CHECKING:
+    from ravi_django.runtime.context import DurableContext
+
+Keep = Callable[[Entry, ToolExecutionResult], ToolExecutionResult]  # fills the entry in; gives what it holds
+
+
+async def perform(
+    ctx: DurableContext, tool: Tool, ready: dict[str, Any], entry: Entry, *, through: Any = None, keep: Keep
+) -> ToolExecutionResult:
+    """Run it, with its promise. `through` is called with a transactional tool's result, on its thread, before the
+    commit: what it returns is committed, what it raises rolls back. So does `keep`."""
+    match tool.promised_effect:
+        case Effect.TRANSACTIONAL:
+            return await _transactional(ctx, tool, ready, entry, through, keep)
+        case Effect.AT_MOST_ONCE:
+            return await _at_most_once(ctx, tool, ready, entry)
+        case _:
+            return await _idempotent(ctx, tool, ready, entry)
+
+
+async def _idempotent(ctx: DurableContext, tool: Tool, ready: dict[str, Any], entry: Entry) -> ToolExecutionResult:
+    try:
+        return await execute(ctx, tool, ready, entry.path)
+    except (ToolRefused, ToolEndedOddly) as error:
+        return _error(str(error))
+    except (TransientError, CancellationError, LeaseLostError) as error:
+        if isinstance(error, TransientError) and ctx.effects.last_attempt:
+            return _error(f"{error.type}: {error}")
+        raise
+    except TimeoutError:
+        await _not_ours(ctx)
+        return _error(f"{tool.name} did not finish within {timeout_of(tool):g} s")
+    except Exception as error:
+        return _error(words(error))
+
+
+async def _at_most_once(ctx: DurableContext, tool: Tool, ready: dict[str, Any], entry: Entry) -> ToolExecutionResult:
+    """A started row first. From then on anything but a result or ToolRefused leaves open whether it happened."""
+    effects = ctx.effects
+    while True:
+        started = Entry(KIND, entry.path, entry.name, phase="started", attempt=entry.attempt, request=entry.request)
+        await effects.record(started)
+        effects.started[entry.path] = entry
+        effects.check_awake()  # it may have slept over the commit, and a person decided meanwhile
+        not_before = None  # the tool's own code has ended, one way or the other
+        try:
+            return await execute(ctx, tool, ready, entry.path)
+        except ToolRefused as error:
+            return _error(str(error))
+        except TimeoutError:
+            await _not_ours(ctx)
+            why = f"it did not finish within {timeout_of(tool):g} s"
+            not_before = human.may_decide_at(effects, effects.present(), 0.0)
+        except ToolEndedOddly as error:
+            why = f"it raised {error}"
+        except Exception as error:
+            why = f"it raised {words(error)}"
+        happened = await decide(ctx, entry, why, not_before)
+        if happened is not None:
+            return happened
+
+
+async def _not_ours(ctx: DurableContext) -> None:
+    """A timeout that struck while the tool waited for a parked call of its own is not the tool's: go on waiting."""
+    if ctx.effects.waits:
+        await ctx.effects.park()
+
+
+async def _transactional(
+    ctx: DurableContext, tool: Tool, ready: dict[str, Any], entry: Entry, through: Any, keep: Keep
+) -> ToolExecutionResult:
+    """The tool's own writes and its journal row commit together, on a thread of the tools: exactly once."""
+    if inspect.iscoroutinefunction(tool.execute):
+        return _error(f"{tool.name} is transactional and must be a sync tool")
+    effects = ctx.effects
+    begun = time.monotonic()
+    entries, turns = effects.take_pending(entry)
+    first = 0
+
+    def commit() -> ToolExecutionResult:
+        nonlocal first
+        with transaction.atomic():
+            result = result_of(tool.execute(**ready))
+            if through is not None:
+                result = through(result)
+            result = keep(entry, result)
+            entry.elapsed_s = time.monotonic() - begun
+            first = append_repeatable(effects.lease, entries, turns)
+        return result
+
+    try:
+        with paths.entered(scope_below(entry.path)):
+            result: ToolExecutionResult = await on_a_thread(ctx, commit, timeout_of(tool))
+    except LeaseLostError:
+        raise
+    except Exception as error:  # rolled back: nothing happened
+        entry.result = entry.error = entry.digests = None
+        entry.blobs.clear()
+        effects.notes[:0] = entries[:-1]
+        effects.turns[:0] = turns
+        if isinstance(error, TimeoutError | OperationalError | InterfaceError):
+            # It may still commit, or have committed: only another lease can tell.
+            raise LeaseLostError(effects.lease.run_id, effects.lease.epoch) from error
+        return _error(str(error) if isinstance(error, ToolEndedOddly) else words(error))
+    effects.published(entries, first)
+    assert isinstance(result, ToolExecutionResult)
+    return result

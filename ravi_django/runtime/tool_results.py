@@ -1,0 +1,207 @@
+"""Whatever a tool gives back, as content blocks that every row, provider and client can hold.
+
+Nothing here raises for a value: an effect that has happened must not look undone because its result is odd.
+"""
+
+from __future__ import annotations
+
+import json
+import reprlib
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+from pydantic_core import to_json
+
+from ravi_django.kernel import (
+    Block,
+    CodeBlock,
+    ContentBlock,
+    DataBlock,
+    ErrorBlock,
+    TextBlock,
+    ThinkingBlock,
+    ToolExecutionResult,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+from ravi_django.kernel.content import blocks_adapter
+from ravi_django.runtime.entries import encode, storable
+
+MAX_ITEMS = 10_000  # taken of what only gives its items one by one: it may never end
+MAX_DEPTH = 50  # of structured data in a block: it is nested again in messages and rows, and encoders have an end
+MAX_DIGITS = 1000  # of a whole number in structured data
+_SMALL = 200  # parts of a value
+_PLAIN = (str, int, float, bool, type(None))
+
+_ODD = (SystemExit, KeyboardInterrupt, GeneratorExit)  # an object that is asked for its text may raise anything
+
+_reader = reprlib.Repr()
+_reader.maxlevel, _reader.maxdict, _reader.maxlist, _reader.maxtuple = 8, 100, 100, 100
+_reader.maxstring = _reader.maxother = _reader.maxlong = 2000
+
+
+def error(text: str) -> ToolExecutionResult:
+    return ToolExecutionResult(content=[TextBlock(text=storable(text))], is_error=True)
+
+
+def words(raised: BaseException) -> str:
+    """An exception for the model; one that cannot even say what it is, too."""
+    try:
+        return f"{type(raised).__name__}: {raised}"
+    except Exception:
+        return type(raised).__name__
+
+
+def is_small(value: Any) -> bool:
+    """Whether it is converted in no time: plain JSON, and little of it. For anything else there are threads."""
+    room = 16_000  # characters
+    left, seen = [value], 0
+    while left:
+        part = left.pop()
+        seen += 1
+        if type(part) in (list, dict) and len(part) <= _SMALL:
+            left += part if type(part) is list else [*part, *part.values()]
+        elif type(part) is str:
+            room -= len(part)
+        elif type(part) is TextBlock and type(text := getattr(part, "text", None)) is str:
+            room -= len(text)
+        elif type(part) is int:
+            room -= part.bit_length() // 3
+        elif type(part) not in _PLAIN:
+            return False
+        if seen > _SMALL or room < 0:
+            return False
+    return True
+
+
+def result_of(value: Any) -> ToolExecutionResult:
+    """Any return value as a result. Text stays text, JSON values and models become their JSON as text."""
+    try:
+        return _result_of(value)
+    except (Exception, *_ODD) as raised:
+        return ToolExecutionResult(content=[TextBlock(text=storable(_described(value, raised)))])
+
+
+def _result_of(value: Any) -> ToolExecutionResult:
+    if isinstance(value, ToolExecutionResult):
+        found = _content(list(value.content))
+        return found.model_copy(update={"is_error": value.is_error or found.is_error, "board": value.board})
+    if isinstance(value, Block):
+        return _content([value])
+    if isinstance(value, list | tuple) and any(isinstance(item, Block) for item in value):
+        return _content(list(value))
+    return ToolExecutionResult(content=[TextBlock(text=_text(value))])
+
+
+def _content(items: list[Any]) -> ToolExecutionResult:
+    blocks = [block for item in items for block in _blocks(item)]
+    failed = any(
+        isinstance(item, ErrorBlock) or (isinstance(item, ToolResultBlock) and item.is_error) for item in items
+    )
+    return ToolExecutionResult(content=blocks, is_error=failed)
+
+
+def _blocks(item: Any) -> list[ContentBlock]:
+    """What a message can show inside of a tool's result: a model's own turns are told as data and text there."""
+    match item:
+        case TextBlock():
+            return [TextBlock(text=storable(str(item.text)))]
+        case ThinkingBlock():
+            return [TextBlock(text=storable(str(item.text)))]
+        case ToolResultBlock():
+            return [block for inner in item.content for block in _blocks(inner)]
+        case ToolUseBlock():
+            return [_checked(DataBlock(data=item.model_dump(warnings=False)))]
+        case Block():
+            return [_checked(item)]
+    return [TextBlock(text=_text(item))]
+
+
+def _checked(block: Block) -> ContentBlock:
+    """The block as it comes back from a row. What is no JSON in it goes as text; what cannot be a block, too."""
+    try:
+        body = json.loads(_json(block.model_dump(mode="python", warnings=False)))
+        _check_shape(body)
+        return blocks_adapter.validate_python([storable(body)])[0]
+    except Exception as raised:
+        if isinstance(block, CodeBlock) and isinstance(getattr(block, "code", None), str):
+            return TextBlock(text=storable(block.code))
+        return TextBlock(text=storable(_described(block, raised)))
+
+
+def _json(value: Any) -> bytes:
+    return to_json(value, fallback=_fallback, inf_nan_mode="strings", bytes_mode="base64")
+
+
+def _check_shape(value: Any) -> None:
+    """Raise ValueError for what encoders and databases have no room for."""
+    level, depth = [value], 0
+    while level:
+        depth += 1
+        if depth > MAX_DEPTH:
+            raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
+        inner: list[Any] = []
+        for part in level:
+            if isinstance(part, dict):
+                inner += part.values()
+            elif isinstance(part, list):
+                inner += part
+            elif isinstance(part, int) and part.bit_length() > MAX_DIGITS * 3:
+                raise ValueError("a number in it has too many digits")
+        level = inner
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return str(storable(value))
+    if isinstance(value, bytes | bytearray | memoryview):
+        return _bytes_text(bytes(value))
+    if isinstance(value, Iterator):
+        value = list(islice(value, MAX_ITEMS))
+    if all(getattr(type(value), name) is getattr(object, name) for name in ("__str__", "__repr__")):
+        return f"[{type(value).__name__}]"  # its address in memory says nothing
+    try:
+        return encode(value).decode()
+    except Exception:
+        return str(storable(to_json(_plain(value), fallback=_fallback).decode()))
+
+
+def _bytes_text(body: bytes) -> str:
+    try:
+        return str(storable(body.decode()))
+    except UnicodeDecodeError:
+        return f"[{len(body)} bytes that are no text]"
+
+
+def _plain(value: Any, room: int = MAX_DEPTH, above: tuple[int, ...] = ()) -> Any:
+    """Structure as far as it goes; what is in itself, too deep or no text is told in its place."""
+    if isinstance(value, bytes | bytearray):
+        return _bytes_text(bytes(value))
+    if not isinstance(value, dict | list | tuple):
+        return value if type(value) in _PLAIN else _fallback(value)
+    if id(value) in above:
+        return "[the same again]"
+    if not room:
+        return "[nested deeper]"
+    above = (*above, id(value))
+    if isinstance(value, dict):
+        return {str(_plain(key, 0)): _plain(inner, room - 1, above) for key, inner in value.items()}
+    return [_plain(inner, room - 1, above) for inner in value]
+
+
+def _fallback(value: Any) -> str:
+    try:
+        return str(value)
+    except Exception:
+        return f"[{type(value).__name__}]"
+
+
+def _described(value: Any, raised: BaseException) -> str:
+    try:
+        shown = _reader.repr(value)
+    except (Exception, *_ODD):
+        shown = type(value).__name__
+    return f"[what the tool returned is no JSON ({words(raised)}); it reads:] {shown}"

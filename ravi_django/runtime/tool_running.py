@@ -1,0 +1,143 @@
+"""A tool's code, run on the loop or on a thread, under its timeout. Its own exceptions come out as they are, what would
+take the worker down as an ordinary one."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Any
+
+from django.db import connections
+
+from ravi_django.conf import conf
+from ravi_django.kernel import CancellationError, Tool, ToolExecutionResult, ToolRefused
+from ravi_django.runtime import paths, tool_caps
+from ravi_django.runtime.tool_results import is_small, result_of, words
+
+if TYPE_CHECKING:
+    from ravi_django.runtime.context import DurableContext
+
+
+class ToolEndedOddly(Exception):
+    """A tool raised what is no error: SystemExit, a cancellation that nobody has asked for."""
+
+
+def timeout_of(tool: Tool) -> float:
+    return float(tool.timeout or conf.TOOL_TIMEOUT_S)
+
+
+async def execute(ctx: DurableContext, tool: Tool, ready: dict[str, Any], path: str) -> ToolExecutionResult:
+    """Run it; calls that it makes through ctx are numbered below `path`. Raises TimeoutError."""
+    with paths.entered(scope_below(path)):
+        try:
+            return await _execute(ctx, tool, ready)
+        except CancellationError as error:
+            if ctx.effects.token.cancelled:
+                raise
+            raise ToolEndedOddly(words(error)) from error
+
+
+async def _execute(ctx: DurableContext, tool: Tool, ready: dict[str, Any]) -> ToolExecutionResult:
+    timeout = timeout_of(tool)
+    if inspect.iscoroutinefunction(tool.execute):
+        return await _converted(ctx, tool, await _awaited(tool.execute(**ready), timeout))
+    reading = Reading(tool)
+    found = await on_a_thread(ctx, lambda: reading.result_of(tool.execute(**ready)), timeout, reading)
+    if isinstance(found, ToolExecutionResult):
+        return found
+    return await _converted(ctx, tool, await _awaited(found, timeout))
+
+
+async def _awaited(awaitable: Any, timeout: float) -> Any:
+    try:
+        async with asyncio.timeout(timeout):
+            return await awaitable
+    except (SystemExit, KeyboardInterrupt) as error:
+        raise ToolEndedOddly(words(error)) from error
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise ToolEndedOddly(words(error)) from error
+
+
+async def _converted(ctx: DurableContext, tool: Tool, value: Any) -> ToolExecutionResult:
+    """The loop makes JSON of little values only."""
+    if is_small(value):
+        return result_of(value)
+    reading = Reading(tool)
+    try:
+        found: ToolExecutionResult = await on_a_thread(ctx, lambda: result_of(value), timeout_of(tool))
+    except (TimeoutError, ToolRefused):  # the tool has ended all the same
+        return reading.given_up()
+    return found
+
+
+class Reading:
+    """Says whether a tool's code has come to its end, and only its result takes for ever to read."""
+
+    def __init__(self, tool: Tool) -> None:
+        self.tool = tool
+        self.begun = False
+
+    def result_of(self, value: Any) -> Any:
+        """An awaitable as it is."""
+        if inspect.isawaitable(value):
+            return value
+        self.begun = True
+        return result_of(value)
+
+    def given_up(self) -> ToolExecutionResult:
+        return result_of(
+            f"[{self.tool.name} ended, but its result could not be read within {timeout_of(self.tool):g} s]"
+        )
+
+
+async def on_a_thread(
+    ctx: DurableContext, function: Callable[[], Any], timeout: float, reading: Reading | None = None
+) -> Any:
+    """Run sync code on the tools' threads. Its time begins when a thread does: waiting for one is no timeout."""
+    loop = asyncio.get_running_loop()
+    begun = loop.create_future()
+
+    def begin() -> Any:
+        loop.call_soon_threadsafe(begun.set_result, None)
+        return _tamed(function)
+
+    context = copy_context()
+    with paths.entered(None):  # the task that waits is the engine's own
+        running = asyncio.ensure_future(ctx.effects.run_sync(context.run, begin))
+    try:
+        with tool_caps.waiting():
+            await asyncio.wait([begun, running], return_when=asyncio.FIRST_COMPLETED)
+        async with asyncio.timeout(timeout):
+            return await running
+    except TimeoutError:
+        if reading is not None and reading.begun:
+            return reading.given_up()
+        raise
+    finally:
+        running.cancel()
+
+
+def _tamed(function: Callable[[], Any]) -> Any:
+    """Tool threads live long: a database connection that a tool opened must not stay open in one. And what is no
+    `Exception` would end whoever waits."""
+    try:
+        return function()
+    except StopIteration as error:  # no future takes it
+        raise ToolEndedOddly(words(error)) from error
+    except Exception:
+        raise
+    except BaseException as error:
+        raise ToolEndedOddly(words(error)) from error
+    finally:
+        connections.close_all()
+
+
+def scope_below(path: str) -> paths.Scope:
+    """Where the calls that a tool makes are numbered; tasks that it makes belong to the run as the agent's do."""
+    above = paths.current()
+    return paths.Scope(f"{path}/", on_task=above.on_task if above else None)

@@ -1,0 +1,86 @@
+"""At-most-once effects that were begun and have no result: they may have happened, and a person decides."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from ravi_django.conf import conf
+from ravi_django.kernel import DeterminismError, PermanentError, ToolExecutionResult, UncertainEffectError
+from ravi_django.runtime import human
+from ravi_django.runtime.entries import Entry, Recorded
+from ravi_django.runtime.gate import Stop
+from ravi_django.runtime.replay import check_identity
+from ravi_django.runtime.tool_caps import KIND
+from ravi_django.runtime.tool_results import result_of
+from ravi_django.runtime.tool_running import timeout_of
+
+if TYPE_CHECKING:
+    from ravi_django.runtime.context import DurableContext
+
+
+async def decided(ctx: DurableContext, entry: Entry) -> ToolExecutionResult | None:
+    """An at-most-once effect that was begun and has no result is uncertain, whatever the tool promises by now: a
+    person's decision is its result. None when it is to be performed, as the next attempt."""
+    effects = ctx.effects
+    for path, row in effects.journal.open_started().items():
+        if path not in effects.asked and _same_call(row, entry):
+            raise _uncertain(entry, f"it was started at {path!r}, from where the code has moved it")
+    entry.attempt = effects.journal.next_attempt(entry.path)
+    begun = effects.journal.open_started().get(entry.path)
+    if begun is None:
+        return None
+    entry.attempt = begun.attempt
+    tool = ctx.toolbox.get(entry.name)
+    decidable = human.may_decide_at(effects, begun.finished_at, timeout_of(tool) if tool else conf.TOOL_TIMEOUT_S)
+    why = f"it was started at {begun.finished_at:%Y-%m-%d %H:%M:%S} UTC and its worker died"
+    return await decide(ctx, entry, why, decidable)
+
+
+async def decide(
+    ctx: DurableContext, entry: Entry, why: str, not_before: datetime | None
+) -> ToolExecutionResult | None:
+    """Wait for a person's word; None is "run it again", as the next attempt."""
+    effects = ctx.effects
+    effects.started.pop(entry.path, None)
+    effects.uncertain[entry.path] = entry
+    answer = await human.decide(ctx, entry, why, not_before=not_before)
+    if answer["outcome"] == "fail":
+        await effects.end(Stop("fail", _uncertain(entry, f"{why}; a person has decided to fail the run")))
+    effects.uncertain.pop(entry.path, None)
+    if answer["outcome"] == "run_again":
+        entry.attempt += 1
+        return None
+    return result_of(ToolExecutionResult(content=human.content_of(answer.get("result"))))
+
+
+def _same_call(row: Recorded, entry: Entry) -> bool:
+    try:
+        check_identity(row, KIND, entry.name, entry.request["arguments"])
+    except DeterminismError:
+        return False
+    return True
+
+
+async def decide_left(ctx: DurableContext) -> None:
+    """At the end of the agent's code: at-most-once effects that it began and did not wait for are decided too."""
+    effects = ctx.effects
+    left = effects.left_open()
+    if left and effects.stop is not None and effects.stop.kind == "lost":
+        effects.stop = None  # the gate was closed behind the code: this is the engine's own wait
+    for path, begun in left.items():
+        entry = Entry(KIND, path, begun.name, attempt=begun.attempt, request=begun.request)
+        tool = ctx.toolbox.get(entry.name)
+        begun_at = begun.finished_at if isinstance(begun, Recorded) else effects.present()
+        decidable = human.may_decide_at(effects, begun_at, timeout_of(tool) if tool else conf.TOOL_TIMEOUT_S)
+        answer = await human.decide(ctx, entry, "the run's code did not wait for it", not_before=decidable)
+        if answer["outcome"] == "fail":
+            raise PermanentError(f"{entry.name} at {path!r}: a person has decided to fail the run")
+
+
+def _uncertain(entry: Entry, why: str) -> UncertainEffectError:
+    return UncertainEffectError(
+        f"{entry.name} may or may not have happened: {why}. It is not tried again by itself; a person decides",
+        path=entry.path,
+        tool=entry.name,
+    )

@@ -1,0 +1,1 @@
+"""Built-in tools that read or write the site's database."""

@@ -1,0 +1,54 @@
+"""The built-in tools, each safe by default, and what one makes tools with. They load what they need when first used."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+_EXPORTS = {
+    "tool": "ravi_django.agents.function_tool",
+    "FunctionTool": "ravi_django.agents.function_tool",
+    "Toolbox": "ravi_django.agents.toolbox",
+    "AskHumanTool": "ravi_django.runtime.tools.ask_human",
+    "BoardAddTool": "ravi_django.runtime.tools.board",
+    "BoardListTool": "ravi_django.runtime.tools.board",
+    "BoardUpdateTool": "ravi_django.runtime.tools.board",
+    "CalculatorTool": "ravi_django.capabilities.tools.calculator",
+    "CurrentTimeTool": "ravi_django.capabilities.tools.clock",
+    "HttpFetchTool": "ravi_django.capabilities.tools.http_fetch",
+    "QuerysetTool": "ravi_django.runtime.tools.queryset",
+    "ReadResultTool": "ravi_django.runtime.tools.results",
+    "TaskBoard": "ravi_django.runtime.tools.board",
+}
+
+__all__ = [
+    "AskHumanTool",
+    "BoardAddTool",
+    "BoardListTool",
+    "BoardUpdateTool",
+    "CalculatorTool",
+    "CurrentTimeTool",
+    "FunctionTool",
+    "HttpFetchTool",
+    "QuerysetTool",
+    "ReadResultTool",
+    "TaskBoard",
+    "Toolbox",
+    "tool",
+]
+
+if TYPE_CHECKING:
+    from ravi_django.agents.function_tool import FunctionTool, tool
+    from ravi_django.agents.toolbox import Toolbox
+    from ravi_django.capabilities.tools.calculator import CalculatorTool
+    from ravi_django.capabilities.tools.clock import CurrentTimeTool
+    from ravi_django.capabilities.tools.http_fetch import HttpFetchTool
+    from ravi_django.runtime.tools.ask_human import AskHumanTool
+    from ravi_django.runtime.tools.board import BoardAddTool, BoardListTool, BoardUpdateTool, TaskBoard
+    from ravi_django.runtime.tools.queryset import QuerysetTool
+    from ravi_django.runtime.tools.results import ReadResultTool
+
+
+def __getattr__(name: str) -> Any:
+    try:
+        return getattr(import_module(_EXPORTS[name]), name)
+    except KeyError:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None

@@ -1,0 +1,120 @@
+"""Task boards and requests to people, as an operator sees them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from ravi_django.models import BoardTask, HumanRequest, Run
+from ravi_django.runtime import board, human
+from ravi_django.runtime.tools.board import TaskBoard
+from tests.support.runs import asked, code, drive, make_run
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+EVIL = "<script>alert('evil')</script>"
+
+
+def page(client: Any, address: str) -> str:
+    response = client.get(address)
+    assert response.status_code == 200, response
+    return str(response.content.decode())
+
+
+def words(html: str) -> str:
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", html))
+
+
+@pytest.fixture
+def busy(transactional_db: None) -> Run:
+    """A run that has set itself a task, and asks."""
+
+    async def story(ctx: Any, inbox: Any) -> str:
+        await ctx.tool("board_add", title=f"Paint {EVIL}", detail=EVIL)
+        told = await ctx.ask_human(f"Which colour? {EVIL}", [f"red {EVIL}", "blue"], context=EVIL)
+        return str(told["text"])
+
+    code(story, tools=TaskBoard().tools)
+    return drive(make_run())
+
+
+def test_a_runs_page_shows_its_question_and_the_answer(root: Any, busy: Run, django_user_model: Any) -> None:
+    ann = django_user_model.objects.create_user("ann")
+    address = f"/admin/ravi/run/{busy.pk}/change/"
+    html = page(root, address)
+    shown = words(html).split("Requests to people")[1]
+    for part in ("question", "pending", "Which colour?", "blue", str(asked(busy).id)):
+        assert part in shown, part
+    assert EVIL not in html
+
+    human.answer(asked(busy).id, text=EVIL, by=ann, reason="why not")
+    drive(busy)
+
+    html = page(root, address)
+    shown = words(html).split("Requests to people")[1]
+    assert "answered" in shown and "by ann" in shown and "why not" in shown
+    assert EVIL not in html
+
+
+def test_a_run_that_asked_nobody_has_no_such_part(root: Any) -> None:
+    async def story(ctx: Any, inbox: Any) -> str:
+        return "done"
+
+    code(story)
+
+    assert "Requests to people" not in page(root, f"/admin/ravi/run/{drive(make_run()).pk}/change/")
+
+
+def test_an_uncertain_effect_is_shown_too(root: Any, busy: Run) -> None:
+    HumanRequest.objects.update(
+        kind="uncertain", tool="send", arguments={"to": EVIL}, answer={"action": "resolve", "outcome": "run_again"}
+    )
+
+    html = page(root, f"/admin/ravi/run/{busy.pk}/change/")
+
+    assert "uncertain" in html and "resolve: run_again" in html and EVIL not in html
+
+
+def test_a_sessions_page_shows_its_board(root: Any, busy: Run) -> None:
+    html = page(root, f"/admin/ravi/session/{busy.session_id}/change/")
+
+    shown = words(html).split("Task board")[1]
+    assert "test/code" in shown and "todo" in shown and "Paint" in shown
+    assert EVIL not in html
+
+
+def test_boards_are_listed_searched_and_shown_but_not_written(operator: Any, busy: Run) -> None:
+    staff = operator("view_boardtask")
+    task = BoardTask.objects.get()
+    other = make_run()
+    board.add(board.Place(other.session_id, "test/other", "", "", other.id), "Something else")
+
+    html = page(staff, "/admin/ravi/boardtask/")
+    assert "Paint" in html and "Something else" in html and EVIL not in html
+    for term in ("Paint", "test/code", str(busy.session_id)):
+        found = page(staff, f"/admin/ravi/boardtask/?q={term}")
+        assert "Paint" in found and "Something else" not in found
+    assert "Something else" not in page(staff, "/admin/ravi/boardtask/?status__exact=done")
+    html = page(staff, f"/admin/ravi/boardtask/{task.pk}/change/")
+    assert "Paint" in html and EVIL not in html and 'name="_save"' not in html
+    for address in ("add/", f"{task.pk}/delete/"):
+        assert staff.post(f"/admin/ravi/boardtask/{address}", {"title": "x"}).status_code == 403
+    assert staff.post(f"/admin/ravi/boardtask/{task.pk}/change/", {"title": "x"}).status_code == 403
+    task.refresh_from_db()
+    assert task.title.startswith("Paint")
+
+
+def test_boards_are_for_those_who_may_view_them(operator: Any, busy: Run) -> None:
+    staff = operator("view_run")
+
+    assert staff.get("/admin/ravi/boardtask/").status_code == 403
+
+
+def test_a_list_costs_as_many_queries_for_many_as_for_one(root: Any, busy: Run, django_assert_max_num_queries: Any):
+    for number in range(20):
+        board.add(board.Place(busy.session_id, "test/code", "", "", busy.id), f"Task {number}")
+
+    with django_assert_max_num_queries(6):
+        page(root, "/admin/ravi/boardtask/")

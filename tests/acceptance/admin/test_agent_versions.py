@@ -1,0 +1,174 @@
+"""The versions of an agent: looked at, compared, made current again, and named by the runs that they drove."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth import get_user_model
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from ravi_django.admin.agent_versions import MAX_LINES, changes
+from ravi_django.models import Agent, AgentVersion, Run
+from ravi_django.runtime.specs import save_spec
+from ravi_django.runtime.submit import submit_once
+from tests.acceptance.admin.agent_support import SPEC, place
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def agent(transactional_db: None) -> Agent:
+    """Three versions: the second has other instructions, the third a tool less and no name."""
+    olga = get_user_model().objects.create_user("olga")
+    save_spec("support/orders", SPEC, by=olga)
+    second = {**SPEC, "system_instructions": "You help {{ company }}.\nBe {{ tone }}.\nBe brief."}
+    save_spec("support/orders", second, by=olga)
+    return save_spec("support/orders", {**second, "tool_names": [], "name": ""})
+
+
+def page(client: Any, address: str) -> str:
+    response = client.get(address)
+    assert response.status_code == 200, response
+    return response.content.decode()
+
+
+def words(page: str) -> str:
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page))
+
+
+def restore(client: Any, agent: Agent, number: int, seen: int = 3) -> Any:
+    return client.post(f"{place(agent)}versions/{number}/restore/", {"version": str(seen)}, follow=True)
+
+
+def test_a_version_tells_what_it_changed_and_what_going_back_would(root, agent) -> None:
+    html = page(root, f"{place(agent)}versions/2/")
+
+    since, back = html.split("What making it current would change")
+    assert "saved" in since and "by olga" in words(since)
+    assert "What changed since version 1" in since
+    assert words(since).count("system instructions") == 1 and "tool names" not in words(since)
+    assert re.search(r'ravi-removed"><span class="ravi-mark">-</span>You help {{ company }}. Be {{ tone }}.<', since)
+    assert re.search(r'ravi-added"><span class="ravi-mark">\+</span>Be brief.<', since)
+    assert "tool names" in words(back) and "Make it current again" in html
+
+
+def test_the_first_and_the_current_version(root, agent) -> None:
+    first, last = page(root, f"{place(agent)}versions/1/"), page(root, f"{place(agent)}versions/3/")
+
+    assert "The first version" in first and "ravi-removed" not in first.split("What making")[0]
+    assert "Make it current again" not in last and "What making" not in last
+    assert [root.get(f"{place(agent)}versions/{number}/").status_code for number in ("4", "0", "9" * 30, "x")] == [
+        *[404, 404, 404],
+        302,
+    ]
+
+
+def test_an_old_version_is_made_current_as_a_new_one(root, agent) -> None:
+    html = restore(root, agent, 1).content.decode()
+
+    agent.refresh_from_db()
+    assert (agent.version, agent.spec, agent.name) == (4, agent.versions.get(number=1).spec, "Orders")
+    assert agent.versions.get(number=4).created_by.is_superuser
+    assert agent.versions.get(number=3).spec["model"] == "rehearsal", "nothing was lost"
+    assert "Made version 1 current again, as version 4." in html
+    assert LogEntry.objects.get().change_message == "Made version 1 current again, as version 4."
+
+
+def test_going_back_to_a_version_without_a_name_takes_the_name_away(root, agent) -> None:
+    save_spec("support/orders", SPEC)
+
+    restore(root, agent, 3, seen=4)
+
+    agent.refresh_from_db()
+    assert (agent.version, agent.name) == (5, "")
+
+
+def test_going_back_is_refused_where_somebody_saved_meanwhile(root, agent) -> None:
+    html = restore(root, agent, 1, seen=2).content.decode()
+
+    agent.refresh_from_db()
+    assert agent.version == 3 and not LogEntry.objects.exists()
+    assert "Nothing was changed: version 3 was saved meanwhile" in html
+
+
+def test_a_version_that_no_longer_fits_says_why(root, agent) -> None:
+    AgentVersion.objects.filter(agent=agent, number=1).update(spec={"model": "rehearsal", "tool_names": ["gone"]})
+
+    html = restore(root, agent, 1).content.decode()
+
+    agent.refresh_from_db()
+    assert agent.version == 3
+    assert "Version 1 cannot be made current: tool_names.0" in html
+
+
+def test_going_back_needs_a_post(root, agent) -> None:
+    assert root.get(f"{place(agent)}versions/1/restore/").status_code == 405
+    assert root.post(f"{place(agent)}versions/9/restore/", {"version": "3"}).status_code == 404
+
+
+def test_who_may_only_look_sees_versions_and_no_button(operator, agent) -> None:
+    viewer = operator("view_agent")
+
+    assert "Make it current again" not in page(viewer, f"{place(agent)}versions/1/")
+    assert restore(viewer, agent, 1).status_code == 403
+    agent.refresh_from_db()
+    assert agent.version == 3
+
+
+def test_another_agents_version_is_not_found_under_this_one(root, agent) -> None:
+    other = save_spec("support/other", SPEC)
+
+    assert root.get(f"{place(other)}versions/3/").status_code == 404
+
+
+def test_many_versions_are_paged(root, agent) -> None:
+    for n in range(4, 46):
+        save_spec("support/orders", {**SPEC, "max_iterations": n})
+    agent.refresh_from_db()
+
+    first, third = page(root, f"{place(agent)}change/"), page(root, f"{place(agent)}change/?versions=3")
+
+    assert agent.version == 45
+    assert first.count("/versions/") == 20 and "versions 1 to 20 of 45" in words(first)
+    assert third.count("/versions/") == 5 and "the first" in words(third)
+
+
+def test_a_runs_page_names_the_version_that_drives_it(root, agent) -> None:
+    run = submit_once("support/orders", "hi", send=lambda run_id: None, metadata={"variables": {"company": "ACME"}})[0]
+    save_spec("support/orders", SPEC)
+
+    html = page(root, f"/admin/ravi/run/{run.pk}/change/")
+
+    assert f'<a href="{place(agent)}versions/3/">version 3</a>' in html
+    Agent.objects.all().delete()
+    assert "version 3 (the agent is gone)" in page(root, f"/admin/ravi/run/{run.pk}/change/")
+
+
+def test_a_run_of_code_names_no_version_and_asks_no_more_for_it(root) -> None:
+    run = submit_once("react/assistant", "hi", send=lambda run_id: None)[0]
+    counts = []
+    for version in (None, 1):
+        Run.objects.filter(pk=run.pk).update(agent_version=version)
+        page(root, f"/admin/ravi/run/{run.pk}/change/")
+        with CaptureQueriesContext(connection) as queries:
+            html = page(root, f"/admin/ravi/run/{run.pk}/change/")
+        counts.append(len(queries))
+        assert ("version 1" in html) is (version == 1)
+
+    assert counts[1] == counts[0] + 1
+
+
+def test_differences_are_bounded_and_in_the_order_of_the_form() -> None:
+    old = {"model": "a", "welcome": "hi", "system_instructions": "\n".join(map(str, range(5000))), "odd": None}
+    new = {"model": "b", "system_instructions": "", "odd": [1]}
+
+    found = changes(old, new)
+
+    assert [change["name"] for change in found] == ["model", "system instructions", "welcome", "odd"]
+    assert len(found[1]["lines"]) == MAX_LINES + 1 and "more lines" in found[1]["lines"][-1][1]
+    assert found[2]["lines"] == [("-", "hi")]
+    assert changes(None, "nonsense") == []

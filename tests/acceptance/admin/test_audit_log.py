@@ -1,0 +1,96 @@
+"""The audit log in the admin: to look at, and nothing else."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from ravi_django.models import AuditRecord
+from ravi_django.models.ids import uuid7
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+EVIL = "<script>alert('evil')</script>"
+LIST = "/admin/ravi/auditrecord/"
+
+
+def record(key: str, **fields: Any) -> AuditRecord:
+    known = {"event": "tool", "name": "echo", "agent": "react/helper", "run_id": uuid7(), "session_id": uuid7()}
+    return AuditRecord.objects.create(key=key, **{**known, **fields})
+
+
+def page(client: Any, address: str) -> str:
+    response = client.get(address)
+    assert response.status_code == 200, response
+    return response.content.decode()
+
+
+def test_a_record_says_who_did_what_through_which_agent_and_when(root) -> None:
+    olga = get_user_model().objects.create_user("olga")
+    found = record("1", owner=olga, detail={"arguments": {"text": EVIL}}, name=EVIL[:200])
+
+    for html in (page(root, LIST), page(root, f"{LIST}{found.pk}/change/")):
+        for shown in ("olga", "tool", "&lt;script&gt;", "react/helper", f"/admin/ravi/run/{found.run_id}/change/"):
+            assert shown in html, shown
+        assert f"{timezone.localtime(found.created_at):%Y-%m-%d %H:%M}" in html
+        assert EVIL not in html
+    assert "arguments" in html
+
+
+def test_nobody_adds_changes_or_deletes(root) -> None:
+    found = record("1")
+    before = list(AuditRecord.objects.values())
+
+    for address in ("add/", f"{found.pk}/change/", f"{found.pk}/delete/"):
+        assert root.post(f"{LIST}{address}", {"event": "x", "post": "yes"}).status_code == 403, address
+    root.post(LIST, {"action": "delete_selected", "_selected_action": [str(found.pk)], "post": "yes"})
+
+    assert list(AuditRecord.objects.values()) == before
+
+
+def test_it_takes_a_permission(operator) -> None:
+    found = record("1")
+
+    assert operator("view_run", "view_agent").get(LIST).status_code == 403
+    assert operator("view_auditrecord").get(LIST).status_code == 200
+    assert operator("view_session").get(f"{LIST}{found.pk}/change/").status_code == 403
+
+
+def test_search_and_filters(root) -> None:
+    olga = get_user_model().objects.create_user("olga")
+    month_ago = timezone.now() - timedelta(days=20)
+    old = record("1", id=UUID(int=(int(month_ago.timestamp() * 1000) << 80) | 1), event="model")
+    new = record("2", owner=olga, agent="react/assistant")
+
+    def found(query: str) -> set[str]:
+        html = page(root, f"{LIST}?{query}")
+        return {item.key for item in (old, new) if f"{LIST}{item.pk}/change/" in html}
+
+    assert found("") == {"1", "2"}
+    assert found("q=olg") == found("event=tool") == found("since=7") == found("agent=react%2Fassistant") == {"2"}
+    assert found(f"q={new.run_id}") == {"2"}
+    assert found("since=30") == {"1", "2"}
+    assert found("event=model") == {"1"}
+    assert found("q=nobody") == set()
+
+
+def test_the_list_asks_a_fixed_number_of_questions(root) -> None:
+    def questions() -> int:
+        with CaptureQueriesContext(connection) as queries:
+            page(root, LIST)
+        return len(queries)
+
+    record("0", owner=get_user_model().objects.create_user("first"))
+    questions()
+    before = questions()
+    for n in range(1, 20):
+        record(str(n), owner=get_user_model().objects.create_user(f"user{n}"))
+
+    assert questions() == before

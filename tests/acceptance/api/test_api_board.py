@@ -1,0 +1,134 @@
+"""`GET sessions/{id}/board/`: the tasks of a conversation, for its owner."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from rest_framework.test import APIClient
+
+from ravi_django.models import BoardTask, Run, Session
+from ravi_django.runtime import board, store
+from ravi_django.runtime.submit import submit
+from tests.acceptance.api.api_support import AGENT, error_of
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def run(user: Any) -> Run:
+    return submit(AGENT, "hi", user=user)
+
+
+@pytest.fixture
+def place(run: Run) -> board.Place:
+    return board.Place(run.session_id, AGENT, "Helper", "", run.id)
+
+
+def test_the_tasks_of_all_agents_newest_first(client: APIClient, run: Run, place: board.Place) -> None:
+    first = board.add(place, "Find <b>it</b>", "There.")
+    second = board.add(board.Place(place.session_id, "react/other", "Other", AGENT, run.id), "Look")
+    board.update(place, 1, status="doing")
+
+    response = client.get(f"/ravi/sessions/{run.session_id}/board/")
+
+    body = response.json()
+    assert (response.status_code, body["next"], body["previous"]) == (200, None, None)
+    assert [task["id"] for task in body["results"]] == [str(second.id), str(first.id)]
+    first.refresh_from_db()
+    assert (
+        body["results"][1]
+        == board.shown(first)
+        == {
+            "id": str(first.id),
+            "session": str(run.session_id),
+            "agent": AGENT,
+            "label": "Helper",
+            "parent_agent": None,
+            "run": str(run.id),
+            "number": 1,
+            "title": "Find <b>it</b>",
+            "detail": "There.",
+            "status": "doing",
+            "created_at": body["results"][1]["created_at"],
+            "updated_at": body["results"][1]["updated_at"],
+        }
+    )
+    assert body["results"][1]["created_at"].endswith("Z")
+    assert (body["results"][0]["agent"], body["results"][0]["parent_agent"]) == ("react/other", AGENT)
+
+
+def test_it_comes_in_pages(client: APIClient, run: Run, place: board.Place) -> None:
+    for number in range(5):
+        board.add(place, f"Task {number}")
+
+    page = client.get(f"/ravi/sessions/{run.session_id}/board/?limit=2").json()
+    found = [task["number"] for task in page["results"]]
+    while page["next"]:
+        page = client.get(page["next"]).json()
+        found += [task["number"] for task in page["results"]]
+
+    assert found == [5, 4, 3, 2, 1]
+
+
+def test_a_childs_session_shows_the_board_that_it_belongs_to(
+    client: APIClient, user: Any, run: Run, place: board.Place
+) -> None:
+    board.add(place, "On top")
+    middle = store.create_session(Session(owner=user, parent_session=run.session))
+    leaf = store.create_session(Session(owner=user, parent_session=middle))
+
+    (task,) = client.get(f"/ravi/sessions/{leaf.id}/board/").json()["results"]
+
+    assert task["title"] == "On top"
+
+
+def test_another_session_has_a_board_of_its_own(client: APIClient, user: Any, place: board.Place) -> None:
+    board.add(place, "Elsewhere")
+    other = store.create_session(Session(owner=user))
+
+    assert client.get(f"/ravi/sessions/{other.id}/board/").json()["results"] == []
+
+
+def test_somebody_elses_board_is_not_found(strange_client: APIClient, run: Run, place: board.Place) -> None:
+    board.add(place, "Private")
+
+    response = strange_client.get(f"/ravi/sessions/{run.session_id}/board/")
+
+    assert (response.status_code, error_of(response)["code"]) == (404, "not_found")
+    assert "Private" not in response.content.decode()
+
+
+def test_a_session_of_ones_own_below_somebody_elses_shows_nothing(
+    strange_client: APIClient, stranger: Any, run: Run, place: board.Place
+) -> None:
+    board.add(place, "Private")
+    own = store.create_session(Session(owner=stranger, parent_session=run.session))
+
+    assert strange_client.get(f"/ravi/sessions/{own.id}/board/").status_code == 404
+
+
+def test_a_superuser_sees_every_board(client: APIClient, django_user_model: Any, run: Run, place: board.Place) -> None:
+    board.add(place, "Private")
+    root = APIClient()
+    root.force_authenticate(django_user_model.objects.create_superuser("root"))
+
+    assert len(root.get(f"/ravi/sessions/{run.session_id}/board/").json()["results"]) == 1
+
+
+def test_a_page_costs_a_few_queries_however_many_tasks(
+    client: APIClient, run: Run, place: board.Place, django_assert_num_queries: Any
+) -> None:
+    for number in range(60):
+        board.add(place, f"Task {number}")
+
+    with django_assert_num_queries(3):
+        client.get(f"/ravi/sessions/{run.session_id}/board/")
+
+
+@pytest.mark.parametrize("method", ["post", "put", "patch", "delete"])
+def test_people_do_not_write_it(client: APIClient, run: Run, method: str) -> None:
+    response = getattr(client, method)(f"/ravi/sessions/{run.session_id}/board/", {}, format="json")
+
+    assert response.status_code == 405
+    assert not BoardTask.objects.exists()

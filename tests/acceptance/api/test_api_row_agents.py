@@ -1,0 +1,157 @@
+"""Agents that are rows, over REST: found, run and shown as those of code are, and nothing of their insides."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from rest_framework.test import APIClient
+
+from ravi_django.models import Agent, Run
+from ravi_django.runtime import specs
+from ravi_django.testing import ScriptedModel
+from tests.acceptance.api.api_support import SCRIPT, client_of, drive, error_of
+
+pytestmark = pytest.mark.django_db
+ROW = "react/api-row"
+SPEC: dict[str, Any] = {
+    "model": "gpt-4o-mini",
+    "system_instructions": "The secret of {{ customer }} is sk-secret-key.",
+    "variables": {"customer": {"description": "whom", "required": True}, "tone": {"default": "kind"}},
+    "tool_names": ["calculator"],
+    "sub_agents": ["react/api-helper"],
+    "starter_prompts": ["What is 6 * 7?"],
+    "welcome": "Good day.",
+    "name": "Adder",
+    "description": "Adds.",
+    "options": {"extra": {"user": "secret-user"}},
+    "fallbacks": ["secret-model"],
+}
+ASKED = {"agent": ROW, "input": "6 * 7?", "metadata": {"variables": {"customer": "Ada"}}}
+
+
+@pytest.fixture
+def row(user: Any, agent: str) -> Agent:
+    return specs.save_spec(ROW, SPEC)
+
+
+def addresses(client: APIClient) -> list[str]:
+    return [found["agent"] for found in client.get("/ravi/agents/").json()["results"]]
+
+
+def test_a_row_is_shown_to_who_may_run_it(client: APIClient, row: Agent) -> None:
+    shown = client.get(f"/ravi/agents/{ROW}/").json()
+
+    assert {name: shown[name] for name in ("agent", "type", "key", "namespace", "class", "version")} == {
+        **{"agent": ROW, "type": "react", "key": "api-row", "namespace": "default", "class": "ReActAgent"},
+        "version": 1,
+    }
+    assert (shown["name"], shown["description"], shown["model"]) == ("Adder", "Adds.", "gpt-4o-mini")
+    assert (shown["welcome"], shown["starter_prompts"]) == ("Good day.", ["What is 6 * 7?"])
+    assert shown["variables"] == {
+        "customer": {"description": "whom", "default": None, "required": True},
+        "tone": {"description": "", "default": "kind", "required": False},
+    }
+    assert [(tool["name"], tool["risk"], tool["effect"]) for tool in shown["tools"]] == [
+        ("calculator", "safe", "idempotent"),
+        ("handoff_api-helper", "safe", "idempotent"),
+    ]
+    assert shown in client.get("/ravi/agents/").json()["results"]
+
+
+def test_its_instructions_options_and_fallbacks_stay_inside(client: APIClient, row: Agent) -> None:
+    said = client.get(f"/ravi/agents/{ROW}/").content + client.get("/ravi/agents/").content
+
+    assert b"secret" not in said
+
+
+def test_code_has_the_same_fields_without_a_version(client: APIClient, agent: str, row: Agent) -> None:
+    code = client.get(f"/ravi/agents/{agent}/").json()
+
+    assert code.keys() == client.get(f"/ravi/agents/{ROW}/").json().keys()
+    assert (code["version"], code["welcome"], code["starter_prompts"], code["variables"]) == (None, "", [], {})
+
+
+@pytest.mark.parametrize("change", [{"enabled": False}, {"source": "code"}])
+def test_what_cannot_be_run_is_not_there(client: APIClient, row: Agent, change: dict[str, Any]) -> None:
+    Agent.objects.filter(address=ROW).update(**change)
+
+    assert client.get(f"/ravi/agents/{ROW}/").status_code == 404
+    assert ROW not in addresses(client)
+    response = client.post("/ravi/runs/", ASKED, format="json")
+    assert response.status_code == 404
+    assert error_of(response)["field"] == "agent"
+    assert not Run.objects.exists()
+
+
+def test_a_row_whose_tool_is_gone_is_shown_without_it(client: APIClient, row: Agent) -> None:
+    Agent.objects.filter(address=ROW).update(spec={"model": "m", "tool_names": ["nonsense", "calculator"]})
+
+    assert [tool["name"] for tool in client.get(f"/ravi/agents/{ROW}/").json()["tools"]] == ["calculator"]
+
+
+def test_a_row_of_a_later_release_does_not_spoil_the_list(client: APIClient, agent: str, row: Agent) -> None:
+    Agent.objects.filter(address=ROW).update(spec={"model": "m", "a_new_field": 1, "tool_names": ["calculator"]})
+
+    assert {agent, ROW} <= set(addresses(client))
+
+
+@pytest.mark.parametrize(
+    ("variables", "field"),
+    [
+        ({}, "metadata.variables.customer"),
+        ({"customer": "Ada", "colour": "red"}, "metadata.variables.colour"),
+        ("Ada", "metadata.variables"),
+    ],
+)
+def test_variables_that_do_not_fit_are_a_400(client: APIClient, row: Agent, variables: Any, field: str) -> None:
+    response = client.post("/ravi/runs/", {**ASKED, "metadata": {"variables": variables}}, format="json")
+
+    assert response.status_code == 400
+    assert error_of(response)["field"] == field
+    assert not Run.objects.exists()
+
+
+def test_a_message_in_a_session_needs_them_too(client: APIClient, row: Agent) -> None:
+    session = client.post("/ravi/sessions/", {}, format="json").json()["id"]
+
+    response = client.post(f"/ravi/sessions/{session}/messages/", {"agent": ROW, "text": "hi"}, format="json")
+
+    assert (response.status_code, error_of(response)["field"]) == (400, "metadata.variables.customer")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_run_of_a_row_says_its_version_and_is_its_owners_alone(
+    client: APIClient, strange_client: APIClient, row: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(specs, "build_model", lambda name, **options: ScriptedModel(SCRIPT))
+    started = client.post("/ravi/runs/", ASKED, format="json")
+    assert (started.status_code, started.json()["agent_version"]) == (201, 1)
+    specs.save_spec(ROW, {**SPEC, "welcome": "Hello."})
+    address = f"/ravi/runs/{started.json()['id']}/"
+
+    drive(started.json()["id"])
+
+    done = client.get(address).json()
+    assert (done["status"], done["output"], done["agent_version"]) == ("completed", "It is 42.", 1)
+    assert client.get("/ravi/runs/").json()["results"][0]["agent_version"] == 1
+    assert client.get(f"/ravi/agents/{ROW}/").json()["version"] == 2
+    assert client.post("/ravi/runs/", ASKED, format="json").json()["agent_version"] == 2
+    assert strange_client.get(address).status_code == 404
+    session = {**ASKED, "session": done["session"]}
+    assert error_of(strange_client.post("/ravi/runs/", session, format="json"))["field"] == "session"
+
+
+def test_a_repeated_key_gives_the_first_run_though_the_row_has_changed(client: APIClient, row: Agent) -> None:
+    keyed = {**ASKED, "idempotency_key": str(uuid4())}
+    first = client.post("/ravi/runs/", keyed, format="json").json()
+    specs.save_spec(ROW, {**SPEC, "welcome": "Hello."})
+
+    again = client.post("/ravi/runs/", keyed, format="json")
+
+    assert (again.status_code, again.json()["id"], again.json()["agent_version"]) == (200, first["id"], 1)
+
+
+def test_nobody_sees_a_row_without_credentials(row: Agent) -> None:
+    assert client_of().get(f"/ravi/agents/{ROW}/").status_code == 401

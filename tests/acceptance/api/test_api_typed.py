@@ -1,0 +1,75 @@
+"""Typed results over REST: the validated JSON, and its schema."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+from rest_framework.test import APIClient
+
+from ravi_django.agents import ReActAgent
+from ravi_django.agents.context import ContextConfig, DjangoHistoryProvider
+from ravi_django.kernel import ToolUseBlock
+from ravi_django.runtime import bodies, registry
+from ravi_django.testing import ScriptedModel
+from tests.acceptance.api.api_support import drive
+
+TYPED = "react/api-typed"
+
+
+class City(BaseModel):
+    name: str
+    people: int
+
+
+def make(kind: Any = City, **arguments: Any) -> None:
+    call = ToolUseBlock(tool_name="final_result", arguments=arguments, call_id="c1")
+    memory = ContextConfig(DjangoHistoryProvider())
+    registry.register(ReActAgent("api-typed", model=ScriptedModel([call]), result_model=kind, context=memory))
+
+
+@pytest.fixture(autouse=True)
+def typed() -> Iterator[None]:
+    bodies.forget()
+    make(name="Bern", people=140000)
+    yield
+    registry.unregister(TYPED)
+
+
+@pytest.mark.django_db
+def test_an_agent_shows_the_schema_of_its_answers(client: APIClient, agent: str) -> None:
+    shown = client.get(f"/ravi/agents/{TYPED}/").json()["result_schema"]
+
+    assert (shown["required"], shown["properties"]["people"]) == (["name", "people"], {"type": "integer"})
+    assert client.get(f"/ravi/agents/{agent}/").json()["result_schema"] is None
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_runs_output_is_json_and_comes_with_its_schema(
+    client: APIClient, agent: str, django_assert_num_queries: Any
+) -> None:
+    started = client.post("/ravi/runs/", {"agent": TYPED, "input": "which?"}, format="json").json()
+    assert "output_schema" not in client.get(f"/ravi/runs/{started['id']}/").json()
+    drive(started["id"])
+    make(list[int], result=[1])  # the code is another by now
+
+    done = client.get(f"/ravi/runs/{started['id']}/").json()
+
+    assert json.loads(done["output"]) == {"name": "Bern", "people": 140000}
+    assert done["output_schema"]["required"] == ["name", "people"]
+    with django_assert_num_queries(2):
+        client.get(f"/ravi/runs/{started['id']}/")
+    said = client.get(f"/ravi/sessions/{done['session']}/messages/").json()["results"]
+    assert [message["role"] for message in said] == ["user", "assistant", "tool", "assistant"]
+    assert said[-1]["content"] == [{"type": "text", "text": done["output"]}]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_run_of_free_text_has_no_schema(client: APIClient, agent: str) -> None:
+    run = client.post("/ravi/runs/", {"agent": agent, "input": "6 * 7?"}, format="json").json()
+    drive(run["id"])
+
+    assert "output_schema" not in client.get(f"/ravi/runs/{run['id']}/").json()

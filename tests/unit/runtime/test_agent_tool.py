@@ -1,0 +1,190 @@
+"""Another agent as a tool: a child run and its answer, journaled below the tool's own path."""
+
+from __future__ import annotations
+
+import pytest
+
+from ravi_django import register, signal
+from ravi_django.agents import AgentTool, ReActAgent
+from ravi_django.kernel import AgentId, InvalidInputError, ToolArgumentsError, ToolUseBlock
+from ravi_django.models import Run, Status
+from ravi_django.runtime import dispatch
+from ravi_django.runtime.cancel import cancel
+from ravi_django.testing import ScriptedModel, journal_of, run_until_idle
+from tests.support.runs import CodeAgent, drive, make_run, take_over
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+WRITER = AgentId("react", "writer")
+HANDOFF = ToolUseBlock(tool_name="handoff_writer", arguments={"task": "Write a poem."}, call_id="c1")
+
+
+@pytest.fixture(autouse=True)
+def _no_hints(monkeypatch):
+    monkeypatch.setattr(dispatch, "send", lambda run_id: None)
+
+
+@pytest.fixture
+def model():
+    return ScriptedModel([HANDOFF, "Here it is."], name="boss")
+
+
+@pytest.fixture
+def boss(model):
+    def make(timeout=120.0):
+        register(ReActAgent("boss", model=model, tools=[AgentTool(WRITER, "Writes.", timeout)]))
+        return make_run("react/boss")
+
+    return make
+
+
+def writer_of(function):
+    agent = CodeAgent(function)
+    agent.id = WRITER
+    register(agent)
+
+
+def answer(run):
+    """What the model was told of the hand-over."""
+    (row,) = [row for row in journal_of(run) if row.kind == "tool.call"]
+    return row.result["content"][0]["text"], row.result.get("is_error", False)
+
+
+@pytest.mark.sqlite
+def test_the_agents_answer_is_the_tools_result(boss, model):
+    poet = ScriptedModel(["Roses are red."])
+    register(ReActAgent("writer", model=poet))
+    run = boss()
+
+    run_until_idle()
+
+    run.refresh_from_db()
+    child = Run.objects.get(parent=run)
+    assert (run.status, run.output) == (Status.COMPLETED, "Here it is.")
+    assert answer(run) == ("Roses are red.", False)
+    assert (child.agent, child.status, child.session_id == run.session_id) == (str(WRITER), "completed", False)
+    assert poet.calls[0].messages[-1].text == "Write a poem."
+    paths = {row.kind: row.path for row in journal_of(run)}
+    assert paths["child.spawned"].startswith(f"{paths['tool.call']}/")
+    assert paths["ask"].startswith(f"{paths['tool.call']}/")
+
+
+async def answers_with_data(ctx, inbox):
+    await ctx.reply(inbox[0], {"lines": 2})
+
+
+def test_an_answer_that_is_no_text_is_given_as_json(boss):
+    writer_of(answers_with_data)
+    run = boss()
+
+    run_until_idle()
+
+    assert answer(run) == ('{"lines":2}', False)
+
+
+async def fails(ctx, inbox):
+    raise RuntimeError("out of ink")
+
+
+async def waits(ctx, inbox):
+    await ctx.sleep_until_signal("never")
+
+
+def test_a_failure_is_words_for_the_model(boss):
+    writer_of(fails)
+    run = boss()
+
+    run_until_idle()
+
+    run.refresh_from_db()
+    assert (run.status, run.output) == (Status.COMPLETED, "Here it is.")
+    assert answer(run) == ("react/writer failed: out of ink", True)
+
+
+def test_a_cancelled_agent_is_told_of(boss):
+    writer_of(waits)
+    run = boss()
+    run_until_idle()
+    run.refresh_from_db()
+    assert run.status == Status.SUSPENDED  # the wait costs a row
+
+    cancel(Run.objects.get(parent=run).id, "not today")
+    run_until_idle()
+
+    assert answer(run) == ("react/writer was cancelled: not today", True)
+
+
+@pytest.mark.sqlite
+def test_a_timeout_is_no_failure(boss, clock):
+    writer_of(waits)
+    run = boss(timeout=30.0)
+    run_until_idle()
+
+    clock.advance(31)
+    run_until_idle()
+
+    assert answer(run) == ("react/writer gave no answer within 30 s; it may still be at work", True)
+
+
+def test_an_agent_that_nobody_knows_is_told_of(boss):
+    run = boss()
+
+    run_until_idle()
+
+    words, is_error = answer(run)
+    assert is_error
+    assert "no agent is registered as 'react/writer'" in words
+
+
+@pytest.mark.sqlite
+@pytest.mark.parametrize("dies", [1, 2, 3])
+@pytest.mark.parametrize("written", [False, True])
+def test_a_takeover_spawns_no_second_agent(boss, model, clock, dies, written):
+    poet = ScriptedModel(["Roses are red."])
+    register(ReActAgent("writer", model=poet))
+    run = boss()
+    drive(run, dies=dies, written=written)
+
+    take_over(clock, run)
+    run_until_idle()
+
+    run.refresh_from_db()
+    assert (run.status, run.output, answer(run)) == (Status.COMPLETED, "Here it is.", ("Roses are red.", False))
+    assert (Run.objects.filter(parent=run).count(), len(poet.calls)) == (1, 1)
+    repeated = dies == 1 and not written  # the call whose row was lost
+    assert len(model.calls) == 2 + repeated
+
+
+def test_a_person_may_take_their_time_in_the_child(boss):
+    async def patient(ctx, inbox):
+        said = await ctx.sleep_until_signal("said")
+        await ctx.reply(inbox[0], {"text": said})
+
+    writer_of(patient)
+    run = boss()
+    run_until_idle()
+
+    signal(Run.objects.get(parent=run).id, "said", "Violets are blue.")
+    run_until_idle()
+
+    assert answer(run) == ("Violets are blue.", False)
+
+
+@pytest.mark.parametrize("arguments", [{}, {"task": " "}, {"task": 3}, {"task": "a", "more": 1}])
+def test_a_task_is_a_text(arguments):
+    with pytest.raises(ToolArgumentsError) as caught:
+        AgentTool(WRITER).validate(arguments)
+
+    assert caught.value.field == "task"
+
+
+@pytest.mark.parametrize("timeout", [0, -1, True, float("inf"), "9"])
+def test_a_timeout_is_seconds(timeout):
+    with pytest.raises(InvalidInputError) as caught:
+        AgentTool(WRITER, timeout=timeout)
+
+    assert caught.value.field == "timeout"
+
+
+def test_the_name_fits_every_provider():
+    assert AgentTool(f"react/{'a.b:' * 25}").name == "handoff_" + ("a_b_" * 25)[:56]

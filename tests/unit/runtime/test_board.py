@@ -1,0 +1,470 @@
+"""Task boards: each change once, whatever dies; a thread's board holds the tasks of its whole tree."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from django.db import IntegrityError, OperationalError, transaction
+
+from ravi_django.agents import ReActAgent
+from ravi_django.agents._task import _task_agent_id, _task_agent_label, _task_parent_agent_id, _task_thread_id
+from ravi_django.kernel import (
+    AgentId,
+    ChatMessage,
+    ChatPayload,
+    Effect,
+    InvalidInputError,
+    Message,
+    NotFoundError,
+    ToolUseBlock,
+)
+from ravi_django.models import BoardTask, Session, Status
+from ravi_django.runtime import board, events, store
+from ravi_django.runtime.fork import fork
+from ravi_django.runtime.registry import register
+from ravi_django.runtime.store import fence
+from ravi_django.runtime.tools.board import TaskBoard
+from ravi_django.testing import ScriptedModel, journal_of, run_until_idle
+from tests.support.runs import Died, code, drive, in_background, make_run, on_postgresql, take_over, until
+from tests.support.tool_calls import calling
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+TOOLS = TaskBoard().tools
+
+
+def tasks():
+    return [(task.agent, task.number, task.title, task.status) for task in BoardTask.objects.all()]
+
+
+def board_frames(run):
+    return [frame for frame in events.page(run.tree_id)[0] if frame["type"] == "board"]
+
+
+def place(session=None, agent="test/code", run=None):
+    run = run or make_run()
+    return board.Place((session or run.session).id, agent, "code", "", run.id)
+
+
+def adding(*titles):
+    async def story(ctx, inbox):
+        return [(await ctx.tool("board_add", title=title)).text for title in titles]
+
+    return code(story, tools=TOOLS)
+
+
+# ------------------------------------------------------------------------------------------------- the tools
+
+
+def test_changes_are_transactional_and_named_for_the_model():
+    promised = {tool.name: tool.promised_effect for tool in TOOLS}
+
+    assert promised == {
+        "board_add": Effect.TRANSACTIONAL,
+        "board_update": Effect.TRANSACTIONAL,
+        "board_list": Effect.IDEMPOTENT,
+    }
+    update = TOOLS[1].parameters["properties"]
+    assert (update["number"]["maximum"], sorted(update)) == (100, ["detail", "number", "status", "title"])
+
+
+@pytest.mark.sqlite
+def test_an_agent_keeps_its_tasks():
+    async def story(ctx, inbox):
+        await ctx.tool("board_add", title=" Find  the\nsource ", detail="In the archive.")
+        await ctx.tool("board_add", title="Write it up")
+        await ctx.tool("board_update", number=1, status="done")
+        await ctx.tool("board_update", number=2, title="Write it down", detail="Short.")
+        return (await ctx.tool("board_list")).text
+
+    code(story, tools=TOOLS)
+    run = drive(make_run())
+
+    assert tasks() == [("test/code", 1, "Find the source", "done"), ("test/code", 2, "Write it down", "todo")]
+    assert run.output == ("1. [done] Find the source\n    In the archive.\n2. [todo] Write it down\n    Short.")
+    one = BoardTask.objects.get(number=1)
+    assert (one.session_id, one.run_id, one.label, one.parent_agent) == (run.session_id, run.id, "code", "")
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "words"),
+    [
+        ("board_add", {"title": ""}, "title"),
+        ("board_add", {"title": " \n"}, "a title has 1 to 200"),
+        ("board_add", {"title": "x" * 201}, "title"),
+        ("board_add", {"title": "x", "detail": "x" * 2001}, "detail"),
+        ("board_update", {"number": 7, "status": "done"}, "no task 7"),
+        ("board_update", {"number": 0, "status": "done"}, "number"),
+        ("board_update", {"number": 10**12, "status": "done"}, "number"),
+        ("board_update", {"number": 1}, "nothing to change"),
+        ("board_update", {"number": 1, "status": "maybe"}, "status"),
+    ],
+)
+def test_a_bad_call_goes_back_to_the_model_and_changes_nothing(name, arguments, words):
+    code(calling(name, **arguments), tools=TOOLS)
+
+    run = drive(make_run())
+
+    assert run.output.startswith("error: ") and words in run.output
+    assert (tasks(), board_frames(run)) == ([], [])
+
+
+def test_an_agent_changes_no_task_of_another():
+    run = make_run()
+    board.add(place(agent="test/other", run=run), "Not yours")
+    code(calling("board_update", number=1, status="done"), tools=TOOLS)
+
+    assert "you have no task 1" in drive(run).output
+
+    assert tasks() == [("test/other", 1, "Not yours", "todo")]
+
+
+def test_text_that_no_row_can_hold_is_kept_as_far_as_it_goes():
+    where = place()
+    board.add(where, "A\0B\ud800", "C\0D")
+    board.update(where, 1, detail="E\0F")
+
+    task = BoardTask.objects.get()
+    assert (task.title, task.detail) == ("A\ufffdB?", "E\ufffdF")
+
+
+# ------------------------------------------------------------------------------------------------ exactly once
+
+
+def failing_append(monkeypatch, error):
+    write = fence.append
+
+    def append(lease, entries, turns):
+        if any(entry.name == "board_add" for entry in entries):
+            raise error
+        return write(lease, entries, turns)
+
+    monkeypatch.setattr(fence, "append", append)
+
+
+@pytest.mark.sqlite
+def test_a_worker_that_dies_before_the_commit_has_added_nothing(clock, monkeypatch):
+    adding("Once")
+    with monkeypatch.context() as patch:
+        failing_append(patch, Died())
+        run = drive(make_run(), dies="end")
+    assert (tasks(), board_frames(run)) == ([], [])
+
+    run = take_over(clock, run)
+
+    assert tasks() == [("test/code", 1, "Once", "todo")]
+    assert len(board_frames(run)) == 1
+
+
+@pytest.mark.sqlite
+def test_a_worker_that_dies_after_the_commit_has_added_it_once(clock):
+    adding("Once")
+    run = drive(make_run(), dies="end")
+    assert (run.status, len(tasks()), len(board_frames(run))) == (Status.RUNNING, 1, 1)
+
+    run = take_over(clock, run)
+
+    assert (run.status, run.output) == (Status.COMPLETED, '["Task added: 1. [todo] Once"]')
+    assert tasks() == [("test/code", 1, "Once", "todo")]
+    assert len(board_frames(run)) == 1
+
+
+@pytest.mark.sqlite
+def test_a_commit_whose_answer_was_lost_counts_once(clock, monkeypatch):
+    adding("Once")
+    write = fence.append
+
+    def lost():
+        raise OperationalError("the server has gone away")
+
+    def append(lease, entries, turns):
+        if any(entry.name == "board_add" for entry in entries):
+            transaction.on_commit(lost)
+        return write(lease, entries, turns)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fence, "append", append)
+        run = drive(make_run())
+    assert (run.status, len(tasks()), board_frames(run)) == (Status.RUNNING, 1, [])
+
+    run = take_over(clock, run)
+
+    assert (run.status, len(tasks())) == (Status.COMPLETED, 1)
+    assert len(board_frames(run)) == 1
+
+
+def test_frames_that_died_with_their_worker_come_from_the_journal(clock):
+    adding("One", "Two")
+
+    def silent(engine):
+        engine.publisher.emit = lambda *frames: None
+
+    run = drive(make_run(), dies="end", setup=silent)
+    assert board_frames(run) == []
+
+    run = take_over(clock, run)
+
+    assert [frame["task"]["title"] for frame in board_frames(run)] == ["One", "Two"]
+
+
+def test_a_list_is_replayed_as_it_was_read(clock):
+    async def story(ctx, inbox):
+        await ctx.tool("board_add", title="One")
+        listed = (await ctx.tool("board_list")).text
+        await ctx.tool("board_add", title="Two")
+        return listed
+
+    code(story, tools=TOOLS)
+    run = drive(make_run(), dies="end")
+
+    assert take_over(clock, run).output == "1. [todo] One"
+    assert len(tasks()) == 2
+
+
+# ----------------------------------------------------------------------------------------------- numbers, bounds
+
+
+def test_calls_at_once_get_numbers_of_their_own():
+    async def story(ctx, inbox):
+        await asyncio.gather(*(ctx.tool("board_add", title=f"Task {number}") for number in range(8)))
+
+    code(story, tools=TOOLS)
+
+    run = drive(make_run())
+
+    assert sorted(number for _, number, _, _ in tasks()) == list(range(1, 9))
+    assert len(board_frames(run)) == 8
+
+
+@on_postgresql
+def test_two_runs_of_one_agent_at_once_get_numbers_of_their_own(monkeypatch):
+    where = place()
+    reached = []
+    last = board._last_number
+
+    def racing(found):
+        number = last(found)
+        if len(reached) < 2:
+            reached.append(number)
+            until(lambda: len(reached) == 2)
+        return number
+
+    monkeypatch.setattr(board, "_last_number", racing)
+
+    added = [in_background(_add, where, title) for title in ("One", "Two")]
+
+    assert sorted(future.result(20) for future in added) == [1, 2]
+    assert reached == [0, 0]
+
+
+def _add(where, title):
+    return board.add(where, title).number
+
+
+def test_a_row_that_cannot_be_written_is_no_taken_number():
+    nowhere = replace(place(), session_id=None)
+
+    with pytest.raises(IntegrityError):
+        board.add(nowhere, "One")
+
+
+def test_an_agent_has_so_many_tasks_and_no_more():
+    where = place()
+    board.add(where, "The first")
+    BoardTask.objects.update(number=board.MAX_TASKS)
+
+    with pytest.raises(InvalidInputError, match="100 tasks of yours"):
+        board.add(where, "One more")
+
+    assert board.add(board.Place(where.session_id, "test/other", "", "", where.run_id), "Mine").number == 1
+
+
+def test_a_thread_has_so_many_tasks_and_no_more(monkeypatch):
+    monkeypatch.setattr(board, "MAX_ALL", 2)
+    run = make_run()
+    for agent in ("test/a", "test/b"):
+        board.add(place(run=run, agent=agent), "One")
+
+    with pytest.raises(InvalidInputError, match="2 tasks of all agents"):
+        board.add(place(run=run, agent="test/c"), "One")
+
+    board.add(place(agent="test/a"), "In another session")
+
+
+@pytest.mark.parametrize("change", [{"status": "gone"}, {"title": " "}, {"detail": "x" * 2001}, {}])
+def test_a_bad_change_is_refused(change):
+    where = place()
+    board.add(where, "One")
+
+    with pytest.raises(InvalidInputError):
+        board.update(where, 1, **change)
+
+    assert tasks() == [("test/code", 1, "One", "todo")]
+
+
+def test_a_number_that_was_never_given_is_not_found():
+    with pytest.raises(NotFoundError):
+        board.update(place(), 10**30, status="done")
+
+
+# ------------------------------------------------------------------------------------------------- whose it is
+
+
+def test_a_childs_tasks_are_on_its_roots_board_and_nest_below_its_parent():
+    helper = ScriptedModel(
+        [ToolUseBlock(tool_name="board_add", arguments={"title": "Look it up"}, call_id="c1"), "Found."]
+    )
+    register(ReActAgent("helper", model=helper, tools=TOOLS, name="Helper"))
+
+    async def story(ctx, inbox):
+        await ctx.tool("board_add", title="Have it looked up")
+        boot = Message(
+            target=AgentId("react", "helper"),
+            payload=ChatPayload(message=ChatMessage.of("user", "Look")),
+            metadata={"parent_agent_id": str(ctx.agent_id)},
+        )
+        outcome = await ctx.ask(await ctx.spawn(AgentId("react", "helper"), boot), boot)
+        return outcome.result["text"]
+
+    code(story, tools=TOOLS)
+    run = make_run()
+    run_until_idle()
+    run.refresh_from_db()
+
+    assert (run.status, run.output) == (Status.COMPLETED, "Found."), run.error
+    mine, its = BoardTask.objects.filter(session=run.session).order_by("id")
+    assert BoardTask.objects.count() == 2
+    assert (mine.agent, mine.number, mine.parent_agent) == ("test/code", 1, "")
+    assert (its.agent, its.number, its.parent_agent, its.label) == ("react/helper", 1, "test/code", "Helper")
+    assert its.run.parent_id == run.id
+    assert [frame["task"]["agent"] for frame in board_frames(run)] == ["test/code", "react/helper"]
+    assert board_frames(run)[1]["run"] == str(its.run_id)
+
+
+def test_a_grandchild_that_says_nothing_of_its_parent_nests_below_it_too():
+    async def leaf(ctx, inbox):
+        await ctx.tool("board_add", title="Deep down")
+        return (await ctx.tool("board_list", all_agents=True)).text
+
+    async def middle(ctx, inbox):
+        return (await ctx.join(await ctx.spawn(AgentId("test", "leaf"), "go"))).result
+
+    async def story(ctx, inbox):
+        await ctx.tool("board_add", title="On top")
+        return (await ctx.join(await ctx.spawn(AgentId("test", "middle"), "go"))).result
+
+    for key, function in (("leaf", leaf), ("middle", middle)):
+        agent = code(function, tools=TOOLS)
+        agent.id = AgentId("test", key)
+        register(agent)
+    code(story, tools=TOOLS)
+    run = make_run()
+    run_until_idle()
+    run.refresh_from_db()
+
+    assert run.output == "test/code:\n  1. [todo] On top\ntest/leaf, for test/middle:\n  1. [todo] Deep down"
+    assert BoardTask.objects.filter(session=run.session).count() == 2
+
+
+def test_an_agent_sees_nothing_of_another_conversation():
+    board.add(place(), "Elsewhere")
+    code(calling("board_list", all_agents=True), tools=TOOLS)
+
+    assert drive(make_run()).output == "ok: There are no tasks on the board."
+
+
+def named(thread, **fields):
+    """An agent that sets the context variables as the shipped ones do."""
+
+    async def story(ctx, inbox):
+        _task_agent_id.set("react/painter")
+        _task_agent_label.set("Painter")
+        _task_parent_agent_id.set("orchestrator/team")
+        _task_thread_id.set(thread)
+        await ctx.tool("board_add", title="Paint")
+
+    code(story, tools=TOOLS)
+    drive(make_run(**fields))
+    (task,) = BoardTask.objects.all()
+    return task
+
+
+def test_the_place_is_told_by_the_context_variables_that_are_set_inside_the_run():
+    thread = store.create_session(Session())
+
+    task = named(str(thread.id))
+
+    assert (task.session, task.agent, task.label) == (thread, "react/painter", "Painter")
+    assert task.parent_agent == "orchestrator/team"
+
+
+@pytest.mark.parametrize("thread", ["no session's id", "0192f0c0-0000-7000-8000-000000000000"])
+def test_a_thread_that_is_no_session_is_the_runs_own(thread):
+    task = named(thread)
+
+    assert task.session_id == task.run.session_id
+
+
+def test_a_thread_of_another_owner_is_not_written_to(django_user_model):
+    theirs = store.create_session(Session(owner=django_user_model.objects.create_user("bob")))
+    other_tenant = store.create_session(Session(tenant="other"))
+
+    for thread in (theirs, other_tenant):
+        task = named(str(thread.id))
+        assert task.session_id == task.run.session_id
+        task.delete()
+
+
+def test_a_frame_shows_the_task_as_it_is():
+    async def story(ctx, inbox):
+        await ctx.tool("board_add", title="One", detail="<b>bold</b>")
+        await ctx.tool("board_update", number=1, status="doing")
+        await ctx.tool("board_list")
+
+    code(story, tools=TOOLS)
+    run = drive(make_run())
+
+    first, second = board_frames(run)
+    task = BoardTask.objects.get()
+    assert second["task"] == board.shown(task)
+    assert (first["task"]["status"], first["task"]["detail"]) == ("todo", "<b>bold</b>")
+    assert set(second["task"]) == {
+        *("id", "session", "agent", "label", "parent_agent", "run"),
+        *("number", "title", "detail", "status", "created_at", "updated_at"),
+    }
+    results = [row.result["content"] for row in journal_of(run) if row.name == "board_add"]
+    assert results == [[{"type": "text", "text": "Task added: 1. [todo] One"}]]
+
+
+def test_a_fork_goes_on_with_the_board_that_its_past_knows():
+    async def story(ctx, inbox):
+        await ctx.tool("board_add", title="One", detail="Of the run.")
+        await ctx.tool("board_update", number=2, status="doing")
+        await ctx.sleep_until_signal("go")
+        await ctx.tool("board_update", number=2, status="done")
+        await ctx.tool("board_add", title="Later")
+        return (await ctx.tool("board_list")).text
+
+    code(story, tools=TOOLS)
+    run = make_run()
+    board.add(place(run=run), "From before")
+    BoardTask.objects.update(created_at=run.created_at - timedelta(seconds=1))
+    run = drive(run)
+    point = run.next_seq - 1
+    store.send_signal(run.id, "go", None)
+    run = drive(run)
+    assert run.output == "1. [todo] From before\n2. [done] One\n    Of the run.\n3. [todo] Later"
+
+    copy = fork(run.id, point, send=lambda run_id: None)
+
+    assert [(task.number, task.title, task.status) for task in BoardTask.objects.filter(session=copy.session)] == [
+        (1, "From before", "todo"),
+        (2, "One", "doing"),
+    ]
+    drive(copy)
+    store.send_signal(copy.id, "go", None)
+    assert drive(copy).output == run.output
+    assert BoardTask.objects.filter(session=run.session).count() == 3

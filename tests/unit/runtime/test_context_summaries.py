@@ -1,0 +1,236 @@
+"""Summaries of a conversation: paid once, stored with the turns, the same after a crash and in the next run."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from ravi_django import tool
+from ravi_django.agents import ReActAgent
+from ravi_django.agents.compaction import CompactionPipeline, SummarizationCompaction, TokenBudgetComposed
+from ravi_django.agents.compaction.summarization import SCOPE
+from ravi_django.agents.context import ContextConfig, DjangoHistoryProvider
+from ravi_django.agents.summary import keeps_of, summary_text
+from ravi_django.kernel import ModelError, ToolUseBlock, TransientError, Usage
+from ravi_django.models import JournalEntry, Status, Turn
+from ravi_django.runtime import frames, registry, retry
+from ravi_django.runtime.entries import Entry
+from ravi_django.runtime.frames import Source
+from ravi_django.testing import ScriptedModel, journal_of
+from tests.support.runs import drive, make_run, take_over
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+STEPS = 7
+
+
+@tool
+async def look(n: int) -> str:
+    """Look."""
+    return f"seen {n}"
+
+
+class Model(ScriptedModel):
+    """Calls a tool STEPS times and answers; summarizes when it is asked to."""
+
+    def __init__(self, said="summary {}", tokens=1):
+        steps = [ToolUseBlock(tool_name="look", arguments={"n": n}, call_id=f"c{n}") for n in range(STEPS)]
+        super().__init__([*steps, "done"], usage=Usage(input_tokens=10, output_tokens=1), cost=0.01)
+        self.said, self.tokens = said, tokens
+        self.summaries, self.views = [], []
+
+    async def _said(self, turn, messages, options):
+        if not messages[0].text.startswith("You keep the memory"):
+            self.views.append(messages)
+            last = messages[-1].text  # what a script goes by else, the turns so far, may be summarized
+            item = self.script[int(last.removeprefix("seen ")) + 1 if last.startswith("seen ") else 0]
+            if isinstance(item, Exception):
+                raise item
+            return item
+        self.summaries.append(messages[1].text)
+        if isinstance(self.said, Exception):
+            raise self.said
+        former = re.search(r"summary (\d+)", messages[1].text)
+        return self.said.format(int(former[1]) + 1 if former else 1)
+
+    def count_tokens(self, messages):
+        return self.tokens * len(messages)
+
+    def context_window(self):
+        return 100_000
+
+
+def agent(model, strategy=None, retention="permanent"):
+    pipeline = CompactionPipeline(strategy or SummarizationCompaction(8, keep_last=4))
+    context = ContextConfig(DjangoHistoryProvider(), pipeline, retention)
+    registry.register(ReActAgent("summing", model=model, tools=[look], context=context, max_iterations=20))
+    return model
+
+
+def begun(session=None, text="task"):
+    return make_run("react/summing", text=text, session=session)
+
+
+def rows(run):
+    return list(Turn.objects.filter(run=run).order_by("position").values_list("role", "content", "keeps", "index"))
+
+
+def shown(model):
+    return [[message.text for message in view] for view in model.views]
+
+
+def test_a_run_makes_summaries_in_the_journal_and_keeps_them_with_its_turns(clock):
+    model = agent(Model())
+
+    run = drive(begun())
+
+    assert (run.status, run.output) == (Status.COMPLETED, "done")
+    calls = [entry.path for entry in journal_of(run) if entry.kind == "llm.call" and SCOPE in entry.path]
+    assert calls == [f"turn5.{SCOPE}.1", f"turn7.{SCOPE}.1"]
+    assert [keeps for _, _, keeps, _ in rows(run) if keeps is not None] == [4, 4]
+    assert [index for *_, index in rows(run)] == list(range(1 + 2 * STEPS + 1 + 2))
+    assert "summary 1" in model.summaries[1]
+    assert run.input_tokens == 10 * (STEPS + 1 + 2)
+    assert all(sum(keeps_of(message) is not None for message in view) <= 1 for view in model.views)
+    assert shown(model)[-1][1] == "task"
+
+
+@pytest.mark.sqlite
+@pytest.mark.parametrize("written", [False, True])
+@pytest.mark.parametrize("dies", [8, 9, 10, 11, 14, 15, "end"])
+def test_after_a_crash_the_view_is_the_same_and_no_recorded_summary_is_made_again(clock, dies, written):
+    """Appends 9 and 14 are those of the summaries: unwritten, they are in flight and paid again."""
+    model = agent(Model())
+    expected, views = rows(drive(begun())), shown(model)
+    model = agent(Model())
+    run = drive(begun(), dies=dies, written=written)
+
+    run = take_over(clock, run)
+
+    assert (run.status, run.output) == (Status.COMPLETED, "done")
+    assert rows(run) == expected
+    assert shown(model)[-1] == views[-1]
+    assert len(model.summaries) == (3 if dies in (9, 14) and not written else 2)
+    assert not JournalEntry.objects.filter(run=run, kind="replay.drift").exists()
+
+
+@pytest.mark.parametrize("dies", [9, 10])
+def test_a_crash_between_a_summary_and_its_turn_pays_for_no_second_one(clock, dies):
+    """Append 9 is that of the summary; its turn rides on the next."""
+    model = agent(Model())
+    run = drive(begun(), dies=dies, written=dies == 9)
+    assert JournalEntry.objects.filter(run=run, path__contains=SCOPE).count() == 1
+    assert not Turn.objects.filter(run=run, keeps__isnull=False).exists()
+
+    run = take_over(clock, run)
+
+    assert run.output == "done"
+    assert len(model.summaries) == 2
+    assert [summary_text_of(turn) for turn in Turn.objects.filter(keeps__isnull=False).order_by("position")] == [
+        "summary 1",
+        "summary 2",
+    ]
+
+
+def summary_text_of(turn):
+    return turn.content[0]["text"].split("\n", 1)[1]
+
+
+def test_the_next_run_begins_with_the_summary_and_updates_it(clock):
+    model = agent(Model())
+    session = drive(begun()).session
+    before = len(model.summaries)
+    model.views.clear()
+
+    run = drive(begun(session, "and again"))
+
+    first = model.views[0]
+    assert run.output == "done"
+    assert summary_text(first[0]) == f"summary {before + 1}"  # it was due with the first call
+    assert f"summary {before}" in model.summaries[before]
+    assert first[-1].text == "and again"
+    assert [sum(keeps_of(message) is not None for message in view) for view in model.views] == [1] * len(model.views)
+
+
+def test_a_replay_summarizes_where_it_did_though_tokens_count_otherwise(clock):
+    """Also when that is nowhere: the tokenizer is of another release on the next worker."""
+    strategy = TokenBudgetComposed(SummarizationCompaction(max_tokens=8, keep_last=4), max_tokens=8)
+    model = agent(Model(), strategy)
+    run = drive(begun(), dies="end")
+    paid, views = len(model.summaries), shown(model)
+    assert paid
+
+    for tokens in (0, 50):
+        model.tokens = tokens
+        run = take_over(clock, run, dies="end")
+
+    run = take_over(clock, run)
+    assert (run.status, run.output) == (Status.COMPLETED, "done")
+    assert len(model.summaries) == paid
+    assert shown(model) == views
+
+
+def test_a_summary_that_fails_for_good_leaves_a_plain_window_and_a_replay_too(clock):
+    model = agent(Model(ModelError("no", status=400)))
+    run = drive(begun(), dies="end")
+    failed = len(model.summaries)
+
+    run = take_over(clock, run)
+
+    assert (run.status, run.output) == (Status.COMPLETED, "done")
+    assert len(model.summaries) == failed > 0
+    assert max(len(view) for view in model.views) <= 8
+    assert not Turn.objects.filter(keeps__isnull=False).exists()
+
+
+def test_a_summary_that_fails_for_now_is_tried_again(clock):
+    model = agent(Model(TransientError("busy")))
+    run = drive(begun())
+    assert run.status == Status.PENDING
+
+    model.said = "summary {}"
+    clock.advance(3600)
+    run = drive(run)
+
+    assert (run.status, run.output) == (Status.COMPLETED, "done")
+    assert Turn.objects.filter(keeps__isnull=False).count() == 2
+
+
+@pytest.mark.parametrize(("retention", "left"), [("none", 0), ("run", 0), ("permanent", 2)])
+def test_retention_holds_for_summaries_too(clock, retention, left):
+    model = agent(Model(), retention=retention)
+
+    run = drive(begun())
+
+    assert run.output == "done"
+    assert len(model.summaries) == 2
+    assert Turn.objects.filter(keeps__isnull=False).count() == left
+    assert Turn.objects.exists() is (left > 0)
+
+
+def test_a_summary_is_shown_to_nobody_as_an_answer(clock):
+    source = Source.of(begun(), epoch=1)
+    result = {"content": [{"type": "text", "text": "x"}]}
+
+    of_answer = frames.durable(source, Entry("llm.call", "turn5.1", "m", result=result), 1)
+    of_summary = frames.durable(source, Entry("llm.call", f"turn5.{SCOPE}.1", "m", result=result), 2)
+
+    assert [frame.type for frame in of_answer] == ["completion"]
+    assert of_summary == []
+
+
+def test_a_run_that_is_retried_keeps_its_summaries(clock):
+    model = agent(Model())
+    model.script[-1] = ModelError("down", status=400)
+    run = drive(begun())
+    assert run.status == Status.FAILED
+    paid = len(model.summaries)
+
+    model.script[-1] = "done"
+    retry.retry(run.id, send=lambda run_id: None)
+    run.refresh_from_db()
+    run = drive(run)
+
+    assert (run.status, run.output) == (Status.COMPLETED, "done")
+    assert len(model.summaries) == paid

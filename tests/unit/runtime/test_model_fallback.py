@@ -1,0 +1,161 @@
+"""A fallback list in a run: what is journaled, replayed and shown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ravi_django.capabilities.llm import FallbackModel
+from ravi_django.kernel import (
+    ChatMessage,
+    ModelError,
+    ModelResponse,
+    ReasoningDelta,
+    TextDelta,
+    ToolCallDelta,
+    TransientError,
+    Usage,
+)
+from ravi_django.models import JournalEntry, Status
+from ravi_django.runtime import events
+from ravi_django.testing import ScriptedModel, journal_of
+from tests.support.runs import code, drive, make_run, take_over
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+BUSY = TransientError("slow down", type="RateLimitError", status=429)
+
+
+class Told(ScriptedModel):
+    """Streams these events, then fails with the last one or answers with it."""
+
+    def __init__(self, *told: Any, name: str = "told") -> None:
+        super().__init__("", name=name)
+        self.told = told
+
+    async def stream(self, messages: Any, options: Any, meta: Any) -> Any:
+        self.calls.append(messages)
+        for event in self.told:
+            if isinstance(event, Exception):
+                raise event
+            yield event
+
+
+def answer(text: str, **fields: Any) -> ModelResponse:
+    return ModelResponse.of([{"type": "text", "text": text}], **fields)  # type: ignore[list-item]
+
+
+async def ask(ctx, inbox):
+    response = await ctx.llm([ChatMessage.of("user", "hi")])
+    return {"said": response.text, "by": response.model, "cost": response.cost, "tokens": response.usage.total}
+
+
+def frames_of(run, *types):
+    found, done = events.page(run.id)
+    assert done
+    return [frame for frame in found if frame["type"] in types]
+
+
+@pytest.mark.sqlite
+def test_the_answer_is_journaled_under_the_first_ones_name(clock):
+    first = ScriptedModel([BUSY], name="first")
+    second = ScriptedModel("hello", name="second", usage=Usage(input_tokens=3, output_tokens=2), cost=0.5)
+    code(ask, model=FallbackModel([first, second]))
+
+    run = drive(make_run())
+
+    row = JournalEntry.objects.get(kind="llm.call")
+    assert (row.name, row.result["model"], row.attempt) == ("first", "second", 1)
+    assert row.request["fell_back"] == [{"to": "second", "error": "RateLimitError"}]
+    assert (run.input_tokens, run.output_tokens, float(run.cost), run.cost_unknown) == (3, 2, 0.5, False)
+
+
+@pytest.mark.sqlite
+def test_a_replay_gives_the_same_answer_without_a_call(clock):
+    first, second = ScriptedModel([BUSY], name="first"), ScriptedModel("hello", name="second", cost=0.5)
+    seen = []
+
+    async def story(ctx, inbox):
+        seen.append(await ask(ctx, inbox))
+        return seen[-1]["said"]
+
+    code(story, model=FallbackModel([first, second]))
+    run = drive(make_run(), dies=1, written=True)  # right behind the call's commit
+    assert (run.status, len(first.calls), len(second.calls)) == (Status.RUNNING, 1, 1)
+
+    take_over(clock, run)
+
+    assert (run.status, run.output) == (Status.COMPLETED, "hello")
+    assert (len(first.calls), len(second.calls)) == (1, 1)
+    assert seen[-1] == {"said": "hello", "by": "second", "cost": 0.5, "tokens": 0}
+    assert seen[0] == seen[-1]
+
+
+def test_when_all_fail_the_run_comes_back_later(clock):
+    first = ScriptedModel([ModelError("no key", type="AuthenticationError", status=401)], name="first")
+    second = ScriptedModel([BUSY], name="second")
+    code(ask, model=FallbackModel([first, second]))
+
+    run = drive(make_run())
+
+    assert (run.status, run.attempts) == (Status.PENDING, 1)
+    assert [entry.kind for entry in journal_of(run)] == ["run.started", "run.retried"]
+    clock.advance(60)
+    drive(run)
+    assert (len(first.calls), len(second.calls)) == (2, 2)
+
+
+def test_a_partial_answer_is_replaced_in_the_stream(clock):
+    first = Told(ReasoningDelta(text="hm"), TextDelta(text="half an"), BUSY, name="first")
+    second = Told(BUSY, name="second")
+    third = Told(TextDelta(text="hello "), TextDelta(text="there"), answer("hello there"), name="third")
+    code(ask, model=FallbackModel([first, second, third]))
+
+    run = drive(make_run())
+
+    said: dict[str, str] = {}
+    for frame in frames_of(run, "text.delta"):
+        said[frame["attempt"]] = said.get(frame["attempt"], "") + frame["text"]
+    epoch = str(run.lease_epoch)
+    assert said == {epoch: "half an", f"{epoch}.1": "", f"{epoch}.2": "hello there"}
+    assert len({frame["call"] for frame in frames_of(run, "text.delta", "reasoning.delta")}) == 1
+
+
+def test_where_nothing_was_shown_nothing_is_replaced(clock):
+    code(ask, model=FallbackModel([Told(BUSY), Told(TextDelta(text="hello"), answer("hello"))]))
+
+    run = drive(make_run())
+
+    assert [frame["text"] for frame in frames_of(run, "text.delta")] == ["hello"]
+
+
+def test_the_next_model_has_its_own_time(clock, settings):
+    settings.RAVI = {**settings.RAVI, "MODEL_TIMEOUT_S": 0.6}
+    slow = ScriptedModel("too late", name="slow", delay=30)
+    second = ScriptedModel("hello", name="second", delay=0.4)
+    code(ask, model=FallbackModel([slow, second], fallback_after=0.4))
+
+    assert drive(make_run()).status == Status.COMPLETED
+
+
+def test_a_tool_that_is_about_to_be_called_is_shown_once(clock):
+    calls = Told(
+        ToolCallDelta(index=0, call_id="a"),
+        ToolCallDelta(index=0, call_id="a", name="add", arguments='{"a'),
+        ToolCallDelta(index=0, call_id="a", name="add", arguments='": 1}'),
+        ToolCallDelta(index=1, call_id="b", name="add", arguments="{}"),
+        answer("well"),
+    )
+    code(ask, model=calls)
+
+    run = drive(make_run())
+
+    row = JournalEntry.objects.get(kind="llm.call")
+    thinking = [frame["content"] for frame in frames_of(run, "progress") if frame["step"] == "thinking"]
+    assert thinking == [
+        {"model": "told", "call": row.path},
+        {"tool": "add", "call": row.path},
+        {"tool": "add", "call": row.path},
+    ]
+    assert run.status == Status.COMPLETED

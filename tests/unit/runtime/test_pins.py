@@ -1,0 +1,159 @@
+"""Values that are computed once in a run, and instructions made of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ravi_django import register
+from ravi_django.agents import ReActAgent
+from ravi_django.kernel import BudgetExhaustedError, HookEvent, InvalidInputError
+from ravi_django.models import JournalEntry, Run, Status
+from ravi_django.testing import ScriptedModel, journal_of
+from tests.support.runs import code, drive, make_run, take_over
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def rows(run: Run, kind: str) -> list[JournalEntry]:
+    return [entry for entry in journal_of(run) if entry.kind == kind]
+
+
+@pytest.mark.parametrize("dies", [1, 2, "end"])
+@pytest.mark.parametrize("written", [True, False])
+def test_what_was_recorded_is_what_a_replay_has(dies, written, clock, step, ran):
+    computed: list[int] = []
+
+    async def story(ctx: Any, inbox: Any) -> Any:
+        def compute() -> int:
+            computed.append(len(computed))
+            return computed[-1]
+
+        first = await ctx.pin("number", compute)
+        await ctx.tool("step", name=str(first))
+        again = await ctx.pin("number", compute)
+        await ctx.tool("step", name=str(again))
+        return [first, again]
+
+    code(story, tools=[step])
+
+    run = drive(make_run(), dies=dies, written=written)
+    recorded = bool(rows(run, "pinned"))
+    run = take_over(clock, run)
+
+    assert recorded is not (dies == 1 and not written)
+    number = 0 if recorded else 1
+    assert (run.status, run.output) == (Status.COMPLETED, f"[{number},{number}]")
+    assert computed == list(range(number + 1))
+    assert ran[-2:] in ([str(number)] * 2, ["0", "0"])
+
+
+@pytest.mark.parametrize("dies", [1, 2, 3, 4, "end"])
+def test_what_was_done_in_computing_is_not_asked_for_again(dies, clock, step, ran):
+    models: list[int] = []
+
+    async def story(ctx: Any, inbox: Any) -> Any:
+        async def compute() -> str:
+            moment = ctx.now()
+            await ctx.tool("step", name="looked up")
+            said = await ctx.llm([])
+            models.append(1)
+            return f"{moment:%Y} {said.text} {ctx.uuid()}"
+
+        before = ctx.uuid()
+        text = await ctx.pin("text", compute)
+        await ctx.tool("step", name="used")
+        with pytest.raises(BudgetExhaustedError):  # the one call that it may make was made in computing
+            await ctx.llm([])
+        return [str(before), text, str(ctx.uuid())]
+
+    model = ScriptedModel(["said"])
+    code(story, model=model, tools=[step])
+    run = drive(make_run(budget={"max_turns": 1}), dies=dies, written=True)
+    text = [entry.result for entry in rows(run, "pinned")]
+
+    run = take_over(clock, run)
+
+    assert run.status == Status.COMPLETED, run.error
+    assert not text or text[0] in run.output
+    assert ran == ["looked up", "used"]
+    assert len(model.calls) == 1
+
+
+def test_two_tasks_that_pin_one_name_have_one_value(clock):
+    import asyncio
+
+    async def story(ctx: Any, inbox: Any) -> Any:
+        async def compute(value: str) -> str:
+            await asyncio.sleep(0)
+            return value
+
+        return await asyncio.gather(*(ctx.pin("one", lambda v=v: compute(v)) for v in "ab"))
+
+    code(story)
+    run = drive(make_run())
+
+    assert run.output in ('["a","a"]', '["b","b"]')
+    assert len(rows(run, "pinned")) == 1
+
+
+@pytest.mark.parametrize("name", ["", "x" * 201, 3])
+def test_a_name_fits_the_journal(name):
+    async def story(ctx: Any, inbox: Any) -> None:
+        with pytest.raises(InvalidInputError, match="name has 1 to 200 characters"):
+            await ctx.pin(name, lambda: 1)
+
+    code(story)
+
+    assert drive(make_run()).status == Status.COMPLETED
+
+
+@pytest.mark.parametrize("value", ["half \ud800 and \0", {"a": (1, 2)}, "x" * 100_000])
+def test_the_first_lease_has_what_a_replay_will_have(value, clock, step):
+    had: list[Any] = []
+
+    async def story(ctx: Any, inbox: Any) -> None:
+        had.append(await ctx.pin("odd", lambda: value))
+        await ctx.tool("step", name="x")
+
+    code(story, tools=[step])
+    run = drive(make_run(), dies="end")
+    run = take_over(clock, run)
+
+    assert run.status == Status.COMPLETED, run.error
+    assert had[0] == had[1]
+
+
+def test_instructions_of_a_function_are_those_of_the_first_lease(clock):
+    texts = iter(["Be brief.", "Be long."])
+    told: list[str] = []
+    model = ScriptedModel(["hi"])
+    hooks = {event: lambda call: told.append(call.event.value) for event in (HookEvent.STEP_START, HookEvent.FLOW_END)}
+    register(ReActAgent("dynamic", model=model, system_instructions=lambda ctx: next(texts), hooks=hooks))
+
+    run = drive(make_run("react/dynamic"), dies="end")
+    run = take_over(clock, run)
+
+    assert (run.status, run.output) == (Status.COMPLETED, "hi")
+    assert [call.messages[0].text for call in model.calls] == ["Be brief."]
+    assert [entry.result for entry in rows(run, "pinned")] == ["Be brief."]
+    assert rows(run, "replay.drift") == []
+    assert next(texts) == "Be long."
+    assert told.count("step_start") == 1
+
+
+def test_two_agents_in_one_run_have_instructions_of_their_own():
+    model = ScriptedModel(["hi"])
+    one, other = (
+        ReActAgent(key, model=model, system_instructions=lambda ctx, key=key: f"You are {key}.") for key in ("a", "b")
+    )
+
+    async def both(ctx: Any, inbox: Any) -> None:
+        await one.run(ctx, inbox)
+        await other.run(ctx, inbox)
+
+    code(both, model=model)
+
+    assert drive(make_run()).status == Status.COMPLETED
+    assert [call.messages[0].text for call in model.calls] == ["You are a.", "You are b."]

@@ -1,0 +1,274 @@
+"""UserRateLimit: who gets through is decided by the rows of the runs, and any worker decides the same."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from uuid import UUID
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.db import connection, connections
+from django.test.utils import CaptureQueriesContext
+
+from ravi_django import submit
+from ravi_django.kernel import AgentId, InvalidInputError
+from ravi_django.middleware import UserRateLimit
+from ravi_django.models import JournalEntry, Run, Session, Status
+from ravi_django.runtime import dispatch, store
+from ravi_django.runtime.entries import Entry
+from ravi_django.testing import run_until_idle
+from tests.support.runs import CodeAgent, code, drive, leased, make_run, message, on_postgresql, take_over
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(autouse=True)
+def _driven_by_the_test(monkeypatch):
+    monkeypatch.setattr(dispatch, "send", lambda run_id: None)
+
+
+@pytest.fixture
+def ann():
+    return get_user_model().objects.create_user("ann")
+
+
+@pytest.fixture
+def bob():
+    return get_user_model().objects.create_user("bob")
+
+
+def limited(*limits, ran=None, key="code"):
+    async def story(ctx, inbox):
+        if ran is not None:
+            ran.append(ctx.run_id)
+        return "done"
+
+    agent = code(story) if key == "code" else CodeAgent(story, key=key)
+    agent.middleware = list(limits)
+    return agent
+
+
+def statuses(runs):
+    return [Run.objects.get(id=run.id).status for run in runs]
+
+
+@pytest.mark.sqlite
+def test_who_is_over_the_limit_is_refused_and_told_when_to_come_back(ann, clock, ran):
+    limited(UserRateLimit(2, per_s=60), ran=ran)
+    runs = [drive(submit("test/code", "hi", user=ann)) for _ in range(2)]
+    clock.advance(20)
+
+    third = drive(submit("test/code", "hi", user=ann))
+
+    assert statuses(runs) == ["completed", "completed"]
+    assert third.status == Status.FAILED
+    words = "at most 2 runs of yours in 60 s; try again in 40 s"
+    assert third.error == {"type": "RateLimitedError", "message": words}
+    assert (len(ran), third.attempts) == (2, 0)
+
+    clock.advance(61)
+    assert drive(submit("test/code", "hi", user=ann)).status == Status.COMPLETED
+
+
+def test_others_have_a_limit_of_their_own(ann, bob, clock):
+    limited(UserRateLimit(1, per_s=60))
+    drive(submit("test/code", "hi", user=ann))
+
+    assert drive(submit("test/code", "hi", user=bob)).status == Status.COMPLETED
+    assert drive(submit("test/code", "hi", user=ann)).status == Status.FAILED
+
+
+def test_other_agents_count_only_when_asked_to(ann, clock):
+    other = limited(key="other")
+    from ravi_django import register
+
+    register(other)
+    limited(UserRateLimit(1, per_s=60))
+    drive(submit("test/other", "hi", user=ann))
+    assert drive(submit("test/code", "hi", user=ann)).status == Status.COMPLETED
+
+    limited(UserRateLimit(2, per_s=60, every_agent=True))
+    assert drive(submit("test/code", "hi", user=ann)).status == Status.FAILED
+
+
+def test_a_tenant_and_a_site_have_one_limit_for_all(ann, bob, clock):
+    limited(UserRateLimit(1, per_s=60, scope="tenant"))
+    drive(submit("test/code", "hi", user=ann, tenant="acme"))
+    assert drive(submit("test/code", "hi", user=bob, tenant="other")).status == Status.COMPLETED
+    assert drive(submit("test/code", "hi", user=bob, tenant="acme")).status == Status.FAILED
+
+    limited(UserRateLimit(3, per_s=60, scope="site"))
+    assert drive(submit("test/code", "hi")).status == Status.FAILED
+
+
+def test_runs_without_an_owner_are_the_systems_own(clock):
+    limited(UserRateLimit(1, per_s=60))
+
+    assert [drive(make_run()).status for _ in range(3)] == ["completed"] * 3
+
+
+def test_children_are_neither_limited_nor_counted(ann, clock):
+    async def parent(ctx, inbox):
+        handles = [await ctx.spawn(AgentId("test", "child"), "hi") for _ in range(3)]
+        return [(await ctx.join(handle)).kind for handle in handles]
+
+    from ravi_django import register
+
+    limit = UserRateLimit(2, per_s=60, every_agent=True)
+    child = limited(limit, key="child")
+    register(child)
+    agent = code(parent)
+    agent.middleware = [limit]
+
+    first, second = (submit("test/code", "hi", user=ann) for _ in range(2))
+    run_until_idle()
+
+    assert statuses([first, second]) == ["completed", "completed"]
+
+
+def test_a_decision_stands_whatever_the_rows_say_later(ann, clock, step):
+    async def story(ctx, inbox):
+        await ctx.tool("step", name="a")
+        return "done"
+
+    agent = code(story, tools=[step])
+    agent.middleware = [UserRateLimit(1, per_s=60)]
+    passed = drive(submit("test/code", "hi", user=ann), dies="end")
+    note = JournalEntry.objects.get(run=passed, kind="pinned")
+    assert note.result == {"passes": True, "until": None, "retry_after": 0.0}
+    # As if an earlier run had come to light since.
+    session = store.create_session(Session(agent="test/code"))
+    early = Run(id=UUID(int=passed.id.int - 1), agent="test/code", session=session, owner=ann)
+    store.create_run(early, message())
+
+    assert take_over(clock, passed).status == Status.COMPLETED
+
+
+def test_a_later_message_of_a_run_is_not_counted_again(ann, clock):
+    limited(UserRateLimit(1, per_s=60, on_limit="wait"))
+    drive(submit("test/code", "hi", user=ann))
+    run = drive(submit("test/code", "hi", user=ann))
+    store.deliver(leased(), [Entry("msg.sent", "1")], target_id=run.id, message=message("more"))
+
+    clock.advance(61)
+    run = drive(run)
+
+    assert run.status == Status.COMPLETED
+    assert JournalEntry.objects.filter(run=run, path="@round.2").exists()
+    assert JournalEntry.objects.filter(run=run, kind="timer", phase="result").count() == 1
+
+
+def test_the_decision_costs_one_query_of_a_bounded_number_of_rows(ann, clock):
+    run = [make_run(owner=ann) for _ in range(6)][-1]
+    limit = UserRateLimit(3, per_s=60)
+
+    with CaptureQueriesContext(connection) as queries:
+        decision = limit._decide(run)
+
+    assert not decision["passes"]
+    assert len(queries) == 1
+    assert "LIMIT 3" in queries[0]["sql"]
+
+
+# ------------------------------------------------------------------------------------------------------ bursts
+
+
+def submit_at_once(user, count):
+    def one(number):
+        try:
+            return submit("test/code", f"hi {number}", user=user)
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(8) as pool:
+        return list(pool.map(one, range(count)))
+
+
+@on_postgresql
+def test_of_a_burst_exactly_as_many_as_allowed_pass(ann, ran):
+    limited(UserRateLimit(20, per_s=60), ran=ran)
+    runs = submit_at_once(ann, 50)
+
+    run_until_idle()
+
+    assert sorted(statuses(runs)) == ["completed"] * 20 + ["failed"] * 30
+    first = [run.id for run in sorted(runs, key=lambda run: run.id)[:20]]
+    assert {str(run_id) for run_id in first} == set(ran)
+
+
+# -------------------------------------------------------------------------------------------------------- wait
+
+
+def test_who_is_over_the_limit_waits_and_goes_on_in_order(ann, clock, ran):
+    limited(UserRateLimit(2, per_s=60, on_limit="wait"), ran=ran)
+    runs = [submit("test/code", "hi", user=ann) for _ in range(5)]
+    for run in reversed(runs):
+        drive(run)
+
+    assert statuses(runs) == ["completed"] * 2 + ["suspended"] * 3
+    waits = [Run.objects.get(id=run.id).waiting_on[0]["until"] for run in runs[2:]]
+    assert waits == ["2030-01-01T00:01:00.000Z", "2030-01-01T00:01:00.000Z", "2030-01-01T00:02:00.000Z"]
+
+    clock.advance(61)
+    run_until_idle()
+    assert statuses(runs) == ["completed"] * 4 + ["suspended"]
+
+    clock.advance(60)
+    run_until_idle()
+    assert statuses(runs) == ["completed"] * 5
+    assert ran[-1] == str(runs[-1].id)
+
+
+@pytest.mark.parametrize("dies", [1, "end"])
+def test_a_crash_while_waiting_waits_no_longer(ann, clock, ran, dies):
+    limited(UserRateLimit(1, per_s=60, on_limit="wait"), ran=ran)
+    drive(submit("test/code", "hi", user=ann))
+    run = drive(submit("test/code", "hi", user=ann))
+    assert run.status == Status.SUSPENDED
+
+    clock.advance(61)
+    drive(run, dies=dies)
+    run = take_over(clock, run)
+
+    assert run.status == Status.COMPLETED
+    assert ran.count(str(run.id)) == (2 if dies == "end" else 1)
+
+
+def test_who_would_wait_too_long_is_refused_and_takes_nobodys_place(ann, clock):
+    limited(UserRateLimit(1, per_s=60, on_limit="wait", max_wait_s=90))
+    runs = [drive(submit("test/code", "hi", user=ann)) for _ in range(4)]
+
+    assert statuses(runs) == ["completed", "suspended", "failed", "failed"]
+    assert runs[2].error["message"].endswith("try again in 30 s")
+    clock.advance(40)
+    last = drive(submit("test/code", "hi", user=ann))
+    assert last.waiting_on[0]["until"] == "2030-01-01T00:02:00.000Z"
+
+
+def test_an_earlier_runs_own_word_goes_before_what_can_be_computed(ann, clock, monkeypatch):
+    from ravi_django.runtime.middleware import rate_limit
+
+    monkeypatch.setattr(rate_limit, "_LOOK_BACK", 4)
+    limited(UserRateLimit(1, per_s=60, on_limit="wait"))
+    runs = [drive(submit("test/code", "hi", user=ann)) for _ in range(8)]
+
+    until = [Run.objects.get(id=run.id).waiting_on for run in runs[1:]]
+    assert [wait[0]["until"][11:16] for wait in until] == [f"00:0{minute}" for minute in range(1, 8)]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "field"),
+    [
+        ({"runs": 0, "per_s": 1}, "runs"),
+        ({"runs": True, "per_s": 1}, "runs"),
+        ({"runs": 1, "per_s": 0}, "per_s"),
+        ({"runs": 1, "per_s": 1, "on_limit": "queue"}, "on_limit"),
+        ({"runs": 1, "per_s": 1, "scope": "planet"}, "scope"),
+        ({"runs": 1, "per_s": 1, "max_wait_s": -1}, "max_wait_s"),
+    ],
+)
+def test_bad_parameters_are_refused_by_name(parameters, field):
+    with pytest.raises(InvalidInputError) as refused:
+        UserRateLimit(**parameters)
+
+    assert refused.value.field == field

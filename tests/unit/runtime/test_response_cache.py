@@ -1,0 +1,240 @@
+"""ResponseCache: who is given what was answered before, and that no cache can fail a call."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.core.cache import caches
+from django.core.cache.backends.locmem import LocMemCache
+from django.core.management import call_command
+
+from ravi_django.kernel import (
+    ChatMessage,
+    GenerationOptions,
+    InvalidInputError,
+    ModelResponse,
+    TextBlock,
+    ToolSpec,
+    Usage,
+)
+from ravi_django.middleware import ResponseCache
+from ravi_django.models import JournalEntry, Status
+from ravi_django.runtime.middleware import response_cache
+from ravi_django.testing import ScriptedModel
+from tests.support.runs import code, drive, make_run, take_over
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+ANSWER = ModelResponse.of([TextBlock(text="Paris")], usage=Usage(input_tokens=9, output_tokens=1), cost=0.5)
+
+
+@pytest.fixture(autouse=True)
+def _empty(settings):
+    settings.CACHES = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache", "LOCATION": "tests"}}
+    caches["default"].clear()
+    yield
+    caches["default"].clear()
+
+
+@pytest.fixture
+def users():
+    return [get_user_model().objects.create_user(name) for name in ("ann", "bob")]
+
+
+def asking(cache, *, text="the capital of France?", options=None, model=None, answer=ANSWER):
+    async def story(ctx, inbox):
+        return (await ctx.llm([ChatMessage.of("user", text)], options=options)).text
+
+    agent = code(story, model=model or ScriptedModel([answer]))
+    agent.middleware = [cache]
+    return agent
+
+
+@pytest.mark.sqlite
+def test_the_same_question_is_answered_for_nothing(users):
+    agent = asking(ResponseCache())
+    first, second = (drive(make_run(owner=users[0])) for _ in range(2))
+
+    assert first.output == second.output == "Paris"
+    assert len(agent.model.calls) == 1
+    assert (first.input_tokens, float(first.cost)) == (9, 0.5)
+    assert (second.input_tokens, float(second.cost), second.cost_unknown) == (0, 0.0, False)
+    assert JournalEntry.objects.get(run=second, kind="llm.call").result["cached"] is True
+    assert "cached" not in JournalEntry.objects.get(run=first, kind="llm.call").result
+
+
+def test_nobody_is_given_what_another_user_was_answered(users):
+    agent = asking(ResponseCache())
+    for owner in (*users, None):
+        drive(make_run(owner=owner))
+    drive(make_run(owner=users[0], tenant="acme"))
+
+    assert len(agent.model.calls) == 4
+
+
+def test_a_tenant_and_a_site_may_share(users):
+    agent = asking(ResponseCache(scope="tenant"))
+    for owner, tenant in ((users[0], "acme"), (users[1], "acme"), (users[1], "other")):
+        drive(make_run(owner=owner, tenant=tenant))
+    assert len(agent.model.calls) == 2
+
+    agent = asking(ResponseCache(scope="site"))
+    for owner, tenant in ((users[0], "acme"), (None, "")):
+        drive(make_run(owner=owner, tenant=tenant))
+    assert len(agent.model.calls) == 1
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"text": "the capital of Spain?"},
+        {"options": GenerationOptions(temperature=0.5)},
+        {"options": GenerationOptions(tools=[ToolSpec(name="look")])},
+        {"model": ScriptedModel([ANSWER], name="another")},
+    ],
+)
+def test_anything_else_is_another_question(other):
+    asking(ResponseCache())
+    drive(make_run())
+    agent = asking(ResponseCache(), **other)
+
+    drive(make_run())
+
+    assert len(agent.model.calls) == 1
+
+
+@pytest.mark.parametrize("dies", [1, "end"])
+def test_a_replay_needs_no_cache(clock, dies):
+    agent = asking(ResponseCache())
+    drive(make_run())
+    run = drive(make_run(), dies=dies)
+    if dies == "end":
+        caches["default"].clear()
+
+    run = take_over(clock, run)
+
+    assert run.output == "Paris"
+    assert len(agent.model.calls) == 1
+    assert run.input_tokens == 0
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        ModelResponse.of([TextBlock(text="Par")], finish_reason="length"),
+        ModelResponse.of([]),
+        ModelResponse.of([TextBlock(text="x" * 600_000)]),
+    ],
+)
+def test_what_is_cut_empty_or_huge_is_not_kept(answer):
+    agent = asking(ResponseCache(), answer=answer)
+    for _ in range(2):
+        drive(make_run())
+
+    assert len(agent.model.calls) == 2
+
+
+def test_an_error_is_not_kept():
+    agent = asking(ResponseCache(), model=ScriptedModel([KeyError("gone")]))
+    for _ in range(2):
+        assert drive(make_run()).status == Status.FAILED
+
+    assert len(agent.model.calls) == 2
+
+
+def test_an_answer_is_good_for_its_time():
+    agent = asking(ResponseCache(ttl=0.001))
+    for _ in range(2):
+        drive(make_run())
+
+    assert len(agent.model.calls) == 2
+
+
+@pytest.mark.parametrize("body", ["{", "[]", '{"form": 0}', '{"form": 1, "content": [{}]}', b"\0", 7])
+def test_a_broken_entry_is_a_miss(monkeypatch, body):
+    agent = asking(ResponseCache())
+    monkeypatch.setattr(LocMemCache, "get", lambda self, key: body)
+
+    assert drive(make_run()).output == "Paris"
+    assert len(agent.model.calls) == 1
+
+
+@pytest.mark.parametrize("broken", ["get", "set"])
+def test_a_cache_that_is_away_fails_no_call_and_is_left_alone(monkeypatch, broken):
+    asked = []
+
+    def away(self, key, *args):
+        asked.append(key)
+        raise ConnectionError("refused")
+
+    monkeypatch.setattr(LocMemCache, broken, away)
+    asking(ResponseCache())
+
+    assert [drive(make_run()).output for _ in range(3)] == ["Paris"] * 3
+    assert len(asked) == 1
+
+
+def test_a_cache_that_hangs_is_waited_for_a_little(monkeypatch):
+    from threading import Event
+
+    over = Event()
+    monkeypatch.setattr(response_cache, "TIMEOUT_S", 0.05)
+    monkeypatch.setattr(LocMemCache, "get", lambda self, key: over.wait(10))
+    asking(ResponseCache())
+    begun = time.monotonic()
+
+    try:
+        assert drive(make_run()).output == "Paris"
+    finally:
+        over.set()
+    assert time.monotonic() - begun < 8
+
+
+def test_it_works_across_processes_with_a_cache_that_does(settings, valkey_url):
+    settings.CACHES = {"default": {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": valkey_url}}
+    agent = asking(ResponseCache())
+    drive(make_run())
+    drive(make_run())
+    kept = asking(ResponseCache())  # as another process has it
+
+    run = drive(make_run())
+
+    assert (len(agent.model.calls), len(kept.model.calls), run.output) == (1, 0, "Paris")
+
+
+def test_a_table_may_be_the_cache_and_no_connection_stays_open(settings):
+    settings.CACHES = {
+        "default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"},
+        "table": {"BACKEND": "django.core.cache.backends.db.DatabaseCache", "LOCATION": "test_cache"},
+    }
+    call_command("createcachetable", database="default")
+    agent = asking(ResponseCache(alias="table"))
+
+    for _ in range(2):
+        drive(make_run())
+
+    assert len(agent.model.calls) == 1
+    from django.db import connection
+
+    with connection.cursor() as cursor:
+        cursor.execute("DROP TABLE test_cache")
+
+
+@pytest.mark.parametrize(
+    ("parameters", "field"), [({"ttl": 0}, "ttl"), ({"scope": "agent"}, "scope"), ({"alias": "nowhere"}, "alias")]
+)
+def test_bad_parameters_are_refused_by_name(parameters, field):
+    with pytest.raises(InvalidInputError) as refused:
+        ResponseCache(**parameters)
+
+    assert refused.value.field == field
+
+
+def test_the_check_names_an_alias_that_is_none(settings):
+    from ravi_django.checks import check_settings
+
+    settings.RAVI = {**settings.RAVI, "CACHE_ALIAS": "nowhere"}
+
+    assert [found.id for found in check_settings()] == ["ravi.E008"]

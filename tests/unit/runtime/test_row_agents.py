@@ -1,0 +1,494 @@
+"""Runs of agents that are rows: each is driven by the version that it was made with, whatever becomes of the row."""
+
+from __future__ import annotations
+
+from io import StringIO
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.core.management import call_command
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from ravi_django import register, register_tool, signal, submit, tool
+from ravi_django.agents import ReActAgent
+from ravi_django.kernel import AgentId, Message, ModelError, RunContext, ToolUseBlock
+from ravi_django.models import Agent, AgentVersion, JournalEntry, Run, Status
+from ravi_django.runtime import dispatch, registry, specs, store
+from ravi_django.runtime.fork import fork
+from ravi_django.runtime.prompts import PromptTemplate
+from ravi_django.runtime.retry import retry
+from ravi_django.testing import ScriptedModel, journal_of, run_until_idle
+from tests.support.runs import code, drive, leased, make_run, message, on_postgresql, take_over
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+ADDRESS = "react/helper"
+OLD = "Serve {{ customer }}, whom {{ user.username|default:'nobody' }} sent on {{ today }}."
+SPEC = {
+    "model": "scripted",
+    "system_instructions": OLD,
+    "variables": {"customer": {"default": "you"}},
+    "tool_names": ["step"],
+}
+NEW = {"model": "other", "system_instructions": "Be rude.", "tool_names": []}
+CALLS = [
+    ToolUseBlock(tool_name="step", arguments={"name": "1"}, call_id="c1"),
+    ToolUseBlock(tool_name="step", arguments={"name": "2"}, call_id="c2"),
+]
+
+
+@pytest.fixture(autouse=True)
+def _no_hints(monkeypatch):
+    monkeypatch.setattr(dispatch, "send", lambda run_id: None)
+
+
+@pytest.fixture
+def models(monkeypatch):
+    """The clients of specs' models, by name, as all processes would build them."""
+    found = {
+        "scripted": ScriptedModel([*CALLS, "done"], name="scripted"),
+        "other": ScriptedModel(["pah"], name="other"),
+    }
+    monkeypatch.setattr(specs, "build_model", lambda name, **options: found[name])
+    return found
+
+
+@pytest.fixture
+def model(models):
+    return models["scripted"]
+
+
+@pytest.fixture
+def helper(models, step):
+    register_tool(step)
+    return specs.save_spec(ADDRESS, SPEC)
+
+
+def told(call):
+    """The instructions of a model call."""
+    return call.messages[0].text
+
+
+def edit():
+    """What an operator may do under a live run."""
+    specs.save_spec(ADDRESS, NEW, enabled=False)
+
+
+@pytest.mark.sqlite
+def test_a_row_runs_without_a_line_of_code(helper, model, ran):
+    ann = get_user_model().objects.create_user("ann")
+    run = submit(ADDRESS, "hi", user=ann, metadata={"variables": {"customer": "Ada"}})
+
+    assert run_until_idle() >= 1
+
+    run.refresh_from_db()
+    assert (run.status, run.output, run.agent_version, ran) == (Status.COMPLETED, "done", 1, ["1", "2"])
+    day = run.started_at.date().isoformat()
+    assert [told(call) for call in model.calls] == [f"Serve Ada, whom ann sent on {day}."] * 3
+    started = journal_of(run)[0]
+    assert (started.path, started.result["version"]) == ("@started", 1)
+
+
+def test_the_conversation_is_remembered(helper, model):
+    first = submit(ADDRESS, "hi")
+    run_until_idle()
+
+    submit(ADDRESS, "again", session=first.session)
+    run_until_idle()
+
+    assert [said.text for said in model.calls[-1].messages if said.role == "user"] == ["hi", "again"]
+
+
+@pytest.mark.sqlite
+@pytest.mark.parametrize("dies", [1, 2, 3, 4, 5, "end"])
+@pytest.mark.parametrize("written", [False, True])
+def test_a_takeover_goes_on_with_the_old_version_and_repeats_nothing(helper, model, models, ran, clock, dies, written):
+    run = submit(ADDRESS, "hi", metadata={"variables": {"customer": "Ada"}})
+    drive(run, dies=dies, written=written)
+    calls, steps = len(model.calls), list(ran)
+    recorded = JournalEntry.objects.filter(run=run, kind__in=("llm.call", "tool.call")).count()
+    edit()
+
+    run = take_over(clock, run)
+
+    assert (run.status, run.output, run.agent_version) == (Status.COMPLETED, "done", 1)
+    assert models["other"].calls == []
+    texts = {told(call) for call in model.calls}
+    assert len(texts) == 1
+    assert texts.pop().startswith("Serve Ada, whom nobody sent on ")
+    lost = calls + len(steps) - recorded  # done, and not written
+    assert len(model.calls) + len(ran) == 5 + lost
+    assert lost <= 1
+    kinds = [row.kind for row in journal_of(run)]
+    assert (kinds.count("llm.call"), kinds.count("tool.call"), kinds.count("pinned")) == (3, 2, 1)
+    assert "replay.drift" not in kinds
+
+
+def test_instructions_are_recorded_text_under_another_renderer(helper, model, clock, monkeypatch):
+    run = submit(ADDRESS, "hi")
+    drive(run, dies=2, written=True)
+    monkeypatch.setattr(PromptTemplate, "render", lambda self, *args, **kwargs: "rendered by another release")
+
+    run = take_over(clock, run)
+
+    assert run.status == Status.COMPLETED
+    assert len({told(call) for call in model.calls}) == 1
+    assert told(model.calls[0]).startswith("Serve you")
+
+
+def test_plain_text_is_pinned_by_its_version_alone(models, step):
+    register_tool(step)
+    specs.save_spec(ADDRESS, {**SPEC, "system_instructions": "Be brief.", "variables": {}})
+    run = submit(ADDRESS, "hi")
+    run_until_idle()
+
+    assert "pinned" not in [row.kind for row in journal_of(run)]
+    assert told(models["scripted"].calls[0]) == "Be brief."
+
+
+def test_new_runs_take_the_new_version_at_once(helper, models):
+    specs.save_spec(ADDRESS, NEW)
+
+    run = submit(ADDRESS, "hi")
+    run_until_idle()
+
+    run.refresh_from_db()
+    assert (run.agent_version, run.output) == (2, "pah")
+
+
+# ----------------------------------------------------------------------------------------- how runs come to be
+
+
+def spawning(target, boot, seen):
+    async def parent(ctx, inbox):
+        outcome = await ctx.ask(AgentId.parse(target), boot())
+        seen.append(outcome)
+        await ctx.sleep_until_signal("go")
+        return outcome.result
+
+    return parent
+
+
+def boot_with(**variables):
+    said = Message.model_validate(message("work", ADDRESS))
+    return lambda: Message(target=said.target, payload=said.payload, metadata={"variables": variables})
+
+
+def test_a_child_has_a_version_and_its_variables_of_the_message_that_boots_it(helper, model):
+    code(spawning(ADDRESS, boot_with(customer="Bob"), []))
+    parent = submit("test/code", "hi")
+    run_until_idle()
+
+    child = Run.objects.get(parent=parent)
+    assert (child.status, child.agent_version, child.metadata) == (
+        Status.COMPLETED,
+        1,
+        {"variables": {"customer": "Bob"}},
+    )
+    assert told(model.calls[0]).startswith("Serve Bob")
+
+
+def test_a_child_without_a_required_variable_is_refused_and_every_replay_says_so(models, step):
+    register_tool(step)
+    specs.save_spec(ADDRESS, {**SPEC, "variables": {"customer": {"required": True}}})
+    refusals = []
+
+    async def parent(ctx, inbox):
+        try:
+            await ctx.spawn(AgentId.parse(ADDRESS), "work")
+        except Exception as error:
+            refusals.append(f"{type(error).__name__}: {error}")
+        await ctx.sleep_until_signal("go")
+
+    code(parent)
+    run = drive(submit("test/code", "hi"))
+    specs.save_spec(ADDRESS, {**SPEC, "variables": {"customer": {"default": "you"}}})
+    signal(run.id, "go")
+
+    run = drive(run)
+
+    assert run.status == Status.COMPLETED
+    assert refusals[0] == refusals[1]
+    assert refusals[0].startswith(f"PermanentError: {ADDRESS}: metadata.variables.customer is required")
+    assert not Run.objects.filter(parent=run).exists()
+
+
+def test_a_replayed_spawn_does_not_look_for_the_agent_again(helper, model):
+    code(spawning(ADDRESS, boot_with(), seen := []))
+    parent = submit("test/code", "hi")
+    run_until_idle()
+    Agent.objects.get(address=ADDRESS).delete()
+    signal(parent.id, "go")
+
+    run_until_idle()
+
+    parent.refresh_from_db()
+    assert parent.status == Status.COMPLETED
+    assert [outcome.kind for outcome in seen] == ["replied", "replied"]
+
+
+@pytest.mark.parametrize("how", ["spawn", "send"])
+def test_a_row_that_is_switched_off_is_not_there_for_other_runs(helper, how):
+    specs.save_spec(ADDRESS, SPEC, enabled=False)
+
+    async def parent(ctx, inbox):
+        await getattr(ctx, how)(AgentId.parse(ADDRESS), "work")
+
+    code(parent)
+    run = drive(submit("test/code", "hi"))
+
+    assert (run.status, run.error["type"]) == (Status.FAILED, "AgentNotFoundError")
+    assert Run.objects.count() == 1
+
+
+def test_a_message_to_an_idle_row_makes_a_run_with_its_version(helper, model):
+    async def sender(ctx, inbox):
+        await ctx.send(AgentId.parse(ADDRESS), boot_with(customer="Eve")())
+
+    code(sender)
+    sent = submit("test/code", "hi")
+    run_until_idle()
+
+    run = Run.objects.get(agent=ADDRESS)
+    assert (run.session_id, run.agent_version, run.status) == (sent.session_id, 1, Status.COMPLETED)
+    assert told(model.calls[0]).startswith("Serve Eve")
+
+
+def test_a_message_to_a_row_that_has_a_run_need_not_bring_variables(helper, model):
+    specs.save_spec(ADDRESS, {**SPEC, "variables": {"customer": {"required": True}}})
+
+    async def sender(ctx, inbox):
+        await ctx.send(AgentId.parse(ADDRESS), "one more thing")
+
+    code(sender)
+    run = submit(ADDRESS, "hi", metadata={"variables": {"customer": "Ada"}})
+    submit("test/code", "hi", session=run.session)
+    run_until_idle()
+
+    run.refresh_from_db()
+    assert (run.status, Run.objects.filter(agent=ADDRESS).count()) == (Status.COMPLETED, 1)
+    assert "one more thing" in [said.text for said in model.calls[-1].messages]
+
+
+def test_a_run_that_misses_a_variable_after_all_fails_with_its_name(models, step):
+    register_tool(step)
+    specs.save_spec(ADDRESS, {**SPEC, "variables": {"customer": {"required": True}}})
+
+    run = drive(make_run(ADDRESS, agent_version=1))
+
+    assert (run.status, run.error["type"]) == (Status.FAILED, "InvalidInputError")
+    assert "variables.customer is required" in run.error["message"]
+
+
+def test_a_fork_keeps_the_version_of_its_source(helper, model):
+    run = submit(ADDRESS, "hi")
+    run_until_idle()
+    edit()
+
+    new = fork(run.id, 4)
+    run_until_idle()
+
+    new.refresh_from_db()
+    assert (new.agent_version, new.status, new.output) == (1, Status.COMPLETED, "done")
+
+
+def test_a_retried_run_keeps_its_version(models, step):
+    register_tool(step)
+    models["scripted"].script[:] = [ModelError("no"), "well"]
+    specs.save_spec(ADDRESS, SPEC)
+    run = submit(ADDRESS, "hi")
+    run_until_idle()
+    models["scripted"].script[:] = ["well"]
+    edit()
+
+    retry(run.id)
+    run_until_idle()
+
+    run.refresh_from_db()
+    assert (run.agent_version, run.status, run.output) == (1, Status.COMPLETED, "well")
+
+
+@pytest.mark.sqlite
+@pytest.mark.parametrize(("version", "then", "gone"), [(1, 2, False), (1, 1, True), (None, None, False)])
+def test_a_new_generation_takes_the_newest_version_of_a_row(helper, version, then, gone):
+    specs.save_spec(ADDRESS, NEW)
+    run = make_run(ADDRESS, agent_version=version)
+    if gone:
+        Agent.objects.all().delete()
+
+    store.continue_as_new(leased(run), [], messages=[message("go on", ADDRESS)], inbox_upto=0)
+
+    run.refresh_from_db()
+    assert (run.generation, run.agent_version) == (1, then)
+
+
+def test_a_run_that_begins_anew_renders_the_new_instructions(models, monkeypatch):
+    @tool
+    async def begin_anew(ctx: RunContext) -> str:
+        """Begin anew."""
+        await ctx.continue_as_new("again")
+        return "never"
+
+    register_tool(begin_anew)
+    models["scripted"].script[:] = [ToolUseBlock(tool_name="begin_anew", arguments={}, call_id="c")]
+    specs.save_spec(ADDRESS, {**SPEC, "tool_names": ["begin_anew"]})
+    run = submit(ADDRESS, "hi", metadata={"variables": {"customer": "Ada"}})
+    adieu = {"model": "other", "system_instructions": "Adieu {{ customer }}.", "tool_names": []}
+    specs.save_spec(ADDRESS, {**SPEC, **adieu})
+
+    run_until_idle()
+
+    run.refresh_from_db()
+    assert (run.generation, run.agent_version, run.status, run.output) == (1, 2, Status.COMPLETED, "pah")
+    assert told(models["other"].calls[0]) == "Adieu Ada."
+
+
+# ------------------------------------------------------------------------------- what a worker cannot drive
+
+
+def forget_tools():
+    registry._tools.clear()
+    registry._known = None
+
+
+def test_a_worker_without_the_tool_gives_the_run_back_with_words(helper, model, step, clock):
+    run = submit(ADDRESS, "hi")
+    forget_tools()
+
+    run = drive(run)
+
+    assert (run.status, run.lease_owner, run.attempts) == (Status.PENDING, "", 0)
+    assert run.error["type"] == "InvalidInputError"
+    assert "no tool 'step'" in run.error["message"]
+    assert model.calls == []
+
+    register_tool(step)
+    run = take_over(clock, run)
+
+    assert (run.status, run.output, run.error) == (Status.COMPLETED, "done", None)
+
+
+@pytest.mark.sqlite
+def test_words_of_a_worker_that_could_not_are_gone_with_the_next_claim():
+    run = make_run(error={"type": "InvalidInputError", "message": "no"})
+
+    assert leased(run).run.error is None
+
+    run.refresh_from_db()
+    assert run.error is None
+
+
+def test_a_live_run_whose_tool_goes_is_not_lost(helper, model, ran, step, clock):
+    run = submit(ADDRESS, "hi")
+    drive(run, dies=4, written=True)
+    forget_tools()
+
+    run = take_over(clock, run)
+    assert run.status == Status.PENDING
+    register_tool(step)
+    run = take_over(clock, run)
+
+    assert (run.status, run.output, len(model.calls)) == (Status.COMPLETED, "done", 3)
+    assert ran == ["1", "2"]
+
+
+def test_a_run_whose_version_is_gone_is_blocked_until_it_is_back(helper, model, clock):
+    run = submit(ADDRESS, "hi")
+    drive(run, dies=2, written=True)
+    specs.save_spec(ADDRESS, NEW)
+    version = AgentVersion.objects.get(number=1)
+    AgentVersion.objects.filter(number=1).delete()
+
+    run = take_over(clock, run)
+    assert (run.status, run.error["type"]) == (Status.BLOCKED, "NotFoundError")
+    assert f"version 1 of agent {ADDRESS}" in run.error["message"]
+
+    version.save(force_insert=True)
+    retry(run.id)
+    run = drive(run)
+
+    assert (run.status, run.output, len(model.calls)) == (Status.COMPLETED, "done", 3)
+
+
+def test_code_registered_under_the_address_leaves_the_rows_runs_alone(helper, model):
+    run = submit(ADDRESS, "hi")
+    register(ReActAgent("helper", model=ScriptedModel(["code speaks"])))
+
+    run = drive(run)
+
+    assert (run.agent_version, run.output) == (1, "done")
+
+
+# ----------------------------------------------------------------------------------------------- replay check
+
+
+def check():
+    out = StringIO()
+    try:
+        call_command("ravi_replay_check", stdout=out)
+    except SystemExit as exit:
+        return exit.code, out.getvalue()
+    return 0, out.getvalue()
+
+
+def test_the_replay_check_replays_rows_by_their_version(helper, model, clock):
+    run = submit(ADDRESS, "hi")
+    drive(run, dies=4, written=True)
+    edit()
+    before = list(Run.objects.values()), JournalEntry.objects.count(), len(model.calls)
+
+    assert check() == (0, "ravi_replay_check: runs=1 broken=0 drifted=0\n")
+    assert (list(Run.objects.values()), JournalEntry.objects.count(), len(model.calls)) == before
+
+    forget_tools()
+    status, said = check()
+    assert status == 1
+    assert "no tool 'step'" in said
+
+
+# -------------------------------------------------------------------------------------------------- what it costs
+
+
+def queries_of(function, *args, **kwargs):
+    with CaptureQueriesContext(connection) as captured:
+        function(*args, **kwargs)
+    words = [query["sql"].split()[0] for query in captured]
+    return [word for word in words if word not in ("SAVEPOINT", "RELEASE", "BEGIN", "COMMIT")]
+
+
+@on_postgresql
+def test_a_submit_of_a_row_costs_what_that_of_code_does(helper):
+    code(lambda ctx, inbox: None)
+
+    assert queries_of(submit, ADDRESS, "hi") == queries_of(submit, "test/code", "hi") == ["SELECT", "WITH"]
+
+
+def test_a_lease_of_a_row_costs_one_query_more_and_that_of_code_none(helper, model, monkeypatch):
+    asked = []
+    monkeypatch.setattr(specs, "load", lambda *args, load=specs.load: asked.append(args) or load(*args))
+
+    async def nothing(ctx, inbox):
+        return "done"
+
+    code(nothing)
+    drive(submit("test/code", "hi"))
+    assert asked == []
+
+    drive(submit(ADDRESS, "hi"))
+    assert asked == [(ADDRESS, 1)]
+    assert len(queries_of(specs.load, ADDRESS, 1)) == 1
+
+
+def test_concurrent_runs_of_two_versions_keep_apart(helper, models):
+    runs = [submit(ADDRESS, "hi")]
+    specs.save_spec(ADDRESS, NEW)
+    runs.append(submit(ADDRESS, "hi"))
+
+    run_until_idle()
+
+    for run in runs:
+        run.refresh_from_db()
+    assert [(run.agent_version, run.output) for run in runs] == [(1, "done"), (2, "pah")]
+    digests = {journal_of(run)[0].result["spec"] for run in runs}
+    assert len(digests) == 2

@@ -1,0 +1,165 @@
+"""The shipped middlewares on one agent: in their order, through crashes, and one facade for all of them."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.core.cache import caches
+
+import ravi_django.middleware as facade
+from ravi_django import register, tool
+from ravi_django.agents import ReActAgent
+from ravi_django.kernel import ModelResponse, TextBlock, ToolUseBlock, Usage
+from ravi_django.middleware import (
+    AuditLog,
+    InputGuardrail,
+    MiddlewarePipeline,
+    OutputGuardrail,
+    PIIRedaction,
+    ResponseCache,
+    ToolGuardrail,
+    UserRateLimit,
+)
+from ravi_django.models import AuditRecord, JournalEntry, Status
+from ravi_django.testing import ScriptedModel
+from tests.support.runs import drive, make_run, take_over
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+BOB = "bob@example.org"
+DOCS = Path(__file__).resolve().parents[3] / "docs/middleware.md"
+
+
+@pytest.fixture
+def kept(settings):
+    """What the cache holds."""
+    settings.CACHES = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache", "LOCATION": "all"}}
+    cache = caches["default"]
+    cache.clear()
+    yield lambda: list(cache._cache.values())
+    cache.clear()
+
+
+@pytest.fixture
+def ann():
+    return get_user_model().objects.create_user("ann")
+
+
+def guarded(ran, told):
+    """An agent with all of them; it mails whom it is asked to."""
+
+    @tool(effect="at_most_once")
+    def send(to: str) -> str:
+        """Send."""
+        ran.append(to)
+        return f"sent to {to}"
+
+    ask = [ToolUseBlock(tool_name="send", arguments={"to": "[email 1]"}, call_id="c1")]
+    answer = ModelResponse.of([TextBlock(text="Sent to [email 1].")], usage=Usage(input_tokens=3), cost=0.1)
+    agent = ReActAgent(
+        "code",
+        id="test/code",
+        model=ScriptedModel([ask, answer]),
+        tools=[send],
+        middleware=[
+            AuditLog(arguments=True),
+            UserRateLimit(2, per_s=60),
+            InputGuardrail(lambda text, ctx: "damn" in text, name="polite"),
+            OutputGuardrail(lambda text, ctx: None if BOB in text else "it is not restored yet", name="restored"),
+            ToolGuardrail(check_arguments=lambda given, context: None if given["to"] == BOB else "who?", name="known"),
+            PIIRedaction(),
+            ResponseCache(),
+        ],
+        hooks=[{"guardrail_trip": told.append}],
+    )
+    register(agent)
+    return agent
+
+
+def test_all_of_them_at_once(kept, ann, ran, clock):
+    told = []
+    agent = guarded(ran, told)
+
+    first, second = (drive(make_run(text=f"Write to {BOB}", owner=ann)) for _ in range(2))
+    third = drive(make_run(text=f"Write to {BOB}", owner=ann))
+    fourth = drive(make_run(text="damn", owner=None))
+
+    assert first.output == second.output == f"Sent to {BOB}."
+    assert ran == [BOB, BOB]
+    assert len(agent.model.calls) == 2, "the second run's answers are kept ones"
+    assert BOB not in str([call.messages for call in agent.model.calls])
+    assert len(kept()) == 2
+    assert BOB.encode() not in b"".join(map(bytes, kept())), "what is kept was redacted"
+    assert third.error["type"] == "RateLimitedError"
+    assert fourth.error["type"] == "GuardrailError"
+    assert [call.data["guardrail"] for call in told] == ["polite"]
+    outcomes = [
+        (row.event, row.detail.get("step") or row.detail.get("outcome", "attempted"))
+        for row in AuditRecord.objects.filter(run_id=second.id).order_by("id")
+    ]
+    assert outcomes == [
+        ("run", "started"), ("model", "middleware"), ("tool", "attempted"), ("tool", "ok"), ("model", "middleware"),
+        ("run", "ended"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("dies", [1, 2, 4, "end"])
+def test_a_crash_at_any_place_and_a_replay_come_to_the_same(kept, ann, ran, clock, dies):
+    agent = guarded(ran, [])
+    run = drive(make_run(text=f"Write to {BOB}", owner=ann), dies=dies)
+
+    run = take_over(clock, run)
+
+    assert run.output == f"Sent to {BOB}."
+    assert ran == [BOB]
+    assert len(agent.model.calls) == 2, "an answer that was lost is in the cache"
+    keys = list(AuditRecord.objects.filter(run_id=run.id).values_list("event", "detail__outcome"))
+    assert len(keys) == len(set(keys)) + 1  # two model calls
+    assert run.status == Status.COMPLETED
+    assert not JournalEntry.objects.filter(run=run, kind="replay.drift").exists()
+
+
+def test_one_list_has_several_levels():
+    pipeline = MiddlewarePipeline([AuditLog(), PIIRedaction(), ToolGuardrail(check_result=print)])
+
+    assert (len(pipeline.agent), len(pipeline.chat), len(pipeline.function)) == (1, 2, 2)
+
+
+def test_the_facade_has_every_name():
+    assert all(getattr(facade, name) for name in facade.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        _ = facade.Nothing
+
+
+def test_the_facade_needs_no_django_until_it_does():
+    code = "import sys, ravi_django.middleware as m; m.PIIRedaction(); sys.exit('django' in sys.modules)"
+
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# -------------------------------------------------------------------------------------------------------- docs
+
+
+def blocks():
+    return dict(re.findall(r"```python\n# (.*?)\n(.*?)```", DOCS.read_text(), re.DOTALL))
+
+
+@pytest.mark.parametrize("name", list(blocks()))
+def test_what_the_docs_show_runs(name, kept, ann):
+    space = {"__name__": f"docs.{name}", "model": ScriptedModel(["Hello."]), "lookup": tool(lookup)}
+    exec(blocks()[name], space)
+    run = drive(make_run("react/helper", text="hi", owner=ann))
+
+    assert run.status == Status.COMPLETED, run.error
+    assert json.dumps(run.output)
+
+
+def lookup(name: str) -> str:
+    """Look a name up."""
+    return name

@@ -1,0 +1,368 @@
+"""Agents that are rows: how a spec is kept, found and made an agent."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.db import OperationalError
+
+from ravi_django import register, register_tool, submit, tasks, tool
+from ravi_django.agents import AgentSpec
+from ravi_django.kernel import AgentNotFoundError, InvalidInputError, NotFoundError
+from ravi_django.models import Agent, AgentVersion, Run
+from ravi_django.runtime import registry, specs
+from ravi_django.testing import ScriptedModel
+from tests.support.runs import CodeAgent, in_background, make_run, on_postgresql
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+SPEC = {"model": "rehearsal", "tool_names": ["calculator"], "system_instructions": "Be brief."}
+ADDRESS = "react/helper"
+
+
+async def nothing(ctx, inbox):
+    return None
+
+
+def numbers(address=ADDRESS):
+    return sorted(AgentVersion.objects.filter(agent__address=address).values_list("number", flat=True))
+
+
+# ------------------------------------------------------------------------------------------------------- saving
+
+
+@pytest.mark.sqlite
+def test_a_spec_is_kept_as_a_row_with_its_first_version():
+    ann = get_user_model().objects.create_user("ann")
+
+    row = specs.save_spec(ADDRESS, {**SPEC, "name": "Helper", "description": "Helps."}, by=ann)
+
+    row.refresh_from_db()
+    assert (row.address, row.source, row.name, row.description) == (ADDRESS, "admin", "Helper", "Helps.")
+    assert (row.version, row.enabled, row.spec["tool_names"]) == (1, True, ["calculator"])
+    version = row.versions.get()
+    assert (version.number, version.spec, version.created_by) == (1, row.spec, ann)
+
+
+@pytest.mark.sqlite
+def test_a_change_is_the_next_version_and_the_former_stays_as_it_is():
+    first = specs.save_spec(ADDRESS, SPEC).spec
+
+    row = specs.save_spec(ADDRESS, {**SPEC, "system_instructions": "Be long."}, enabled=False)
+
+    assert (row.version, row.enabled, numbers()) == (2, False, [1, 2])
+    assert row.versions.get(number=1).spec == first
+    assert row.versions.get(number=2).spec == row.spec
+    assert row.spec["system_instructions"] == "Be long."
+
+
+@pytest.mark.parametrize("again", [SPEC, {**SPEC, "max_iterations": 10}, AgentSpec(**SPEC)])
+def test_a_spec_that_says_the_same_makes_no_version(again):
+    specs.save_spec(ADDRESS, SPEC)
+
+    row = specs.save_spec(ADDRESS, again, enabled=False)
+
+    assert (row.version, row.enabled, numbers()) == (1, False, [1])
+
+
+def test_the_name_given_is_the_specs_own():
+    row = specs.save_spec(ADDRESS, {**SPEC, "name": "Old"}, name="New", description="It helps.")
+
+    assert (row.name, row.spec["name"], row.description) == ("New", "New", "It helps.")
+
+
+@pytest.mark.parametrize(
+    ("address", "change", "field"),
+    [
+        ("helper", {}, "agent"),
+        (ADDRESS, {"tool_names": ["nonsense"]}, "tool_names.0"),
+        (ADDRESS, {"sub_agents": ["react/nobody"]}, "sub_agents.0"),
+        (ADDRESS, {"system_instructions": "Hello {{ nobody }}"}, "system_instructions"),
+        (ADDRESS, {"system_instructions": "{% if %}"}, "system_instructions"),
+        (ADDRESS, {"variables": {"not a name": {}}}, "variables.not a name"),
+        (ADDRESS, {"budget": {"max_cost_usd": -1}}, "budget.max_cost_usd"),
+        ("test/code", {}, "address"),
+    ],
+)
+def test_what_makes_no_agent_is_not_kept(address, change, field):
+    register(CodeAgent(nothing))
+
+    with pytest.raises(InvalidInputError) as caught:
+        specs.save_spec(address, {**SPEC, **change})
+
+    assert caught.value.field == field
+    assert not Agent.objects.filter(address=address).exists()
+
+
+@on_postgresql
+def test_racing_savers_get_a_version_each():
+    changes = [{**SPEC, "max_iterations": number} for number in range(1, 9)]
+
+    rows = [done.result(30) for done in [in_background(specs.save_spec, ADDRESS, change) for change in changes]]
+
+    assert sorted(row.version for row in rows) == numbers() == list(range(1, 9))
+    row = Agent.objects.get(address=ADDRESS)
+    assert row.spec == row.versions.get(number=row.version).spec
+    assert row.version == 8
+
+
+def test_a_row_made_anew_takes_no_number_that_a_run_knows():
+    specs.save_spec(ADDRESS, SPEC)
+    specs.save_spec(ADDRESS, {**SPEC, "max_iterations": 3})
+    make_run(ADDRESS, agent_version=2)
+    Agent.objects.get(address=ADDRESS).delete()
+
+    assert specs.save_spec(ADDRESS, {**SPEC, "max_iterations": 5}).version == 3
+
+
+def test_a_row_that_code_had_taken_over_goes_on_counting():
+    specs.save_spec(ADDRESS, SPEC)
+    Agent.objects.filter(address=ADDRESS).update(source="code", spec={"class": "ReActAgent"})
+
+    row = specs.save_spec(ADDRESS, SPEC)
+
+    assert (row.source, row.version, row.spec["model"], numbers()) == ("admin", 2, "rehearsal", [1, 2])
+
+
+def test_a_sub_agent_may_be_code_or_a_row():
+    register(CodeAgent(nothing))
+    specs.save_spec("react/writer", SPEC)
+
+    row = specs.save_spec(ADDRESS, {**SPEC, "sub_agents": ["test/code", "react/writer"]})
+
+    assert [tool.name for tool in specs.load(ADDRESS, row.version).tools] == [
+        "calculator",
+        "handoff_code",
+        "handoff_writer",
+    ]
+
+
+# ------------------------------------------------------------------------------------------------------ finding
+
+
+@pytest.mark.sqlite
+def test_a_row_is_found_with_its_newest_version_in_one_query(django_assert_num_queries):
+    specs.save_spec(ADDRESS, SPEC)
+    specs.save_spec(ADDRESS, {**SPEC, "max_iterations": 3})
+
+    with django_assert_num_queries(1):
+        found = specs.find(ADDRESS)
+
+    assert (str(found.address), found.version, found.spec["max_iterations"]) == (ADDRESS, 2, 3)
+
+
+def test_a_code_agent_of_the_same_address_wins(django_assert_num_queries):
+    specs.save_spec("test/code", SPEC)
+    register(CodeAgent(nothing))
+
+    with django_assert_num_queries(1):
+        found = specs.find("test/code")
+
+    assert found.version is None
+    assert submit("test/code", "hi").agent_version is None
+
+
+@pytest.mark.parametrize("change", [{"enabled": False}, {"source": "code"}])
+def test_what_is_switched_off_or_was_code_is_unknown(change):
+    specs.save_spec(ADDRESS, SPEC)
+    Agent.objects.filter(address=ADDRESS).update(**change)
+
+    with pytest.raises(AgentNotFoundError):
+        submit(ADDRESS, "hi")
+    assert not Run.objects.exists()
+
+
+# ------------------------------------------------------------------------------------------------------ loading
+
+
+def test_a_version_is_built_once_and_looked_up_by_one_query(django_assert_num_queries):
+    version = specs.save_spec(ADDRESS, SPEC).version
+
+    agent = specs.load(ADDRESS, version)
+
+    with django_assert_num_queries(1):
+        assert specs.load(ADDRESS, version) is agent
+    assert (str(agent.id), agent.system_instructions) == (ADDRESS, "Be brief.")
+
+
+def test_each_version_is_an_agent_of_its_own():
+    specs.save_spec(ADDRESS, SPEC)
+    specs.save_spec(ADDRESS, {**SPEC, "max_iterations": 3})
+
+    assert [specs.load(ADDRESS, number).max_iterations for number in (1, 2, 1)] == [10, 3, 10]
+
+
+def test_a_row_made_anew_is_not_taken_for_the_one_before():
+    specs.load(ADDRESS, specs.save_spec(ADDRESS, SPEC).version)
+    Agent.objects.get(address=ADDRESS).delete()
+
+    row = specs.save_spec(ADDRESS, {**SPEC, "max_iterations": 5})
+
+    assert row.version == 1
+    assert specs.load(ADDRESS, 1).max_iterations == 5
+
+
+def test_a_version_that_is_gone_says_so():
+    specs.save_spec(ADDRESS, SPEC)
+
+    with pytest.raises(NotFoundError, match=f"version 7 of agent {ADDRESS}"):
+        specs.load(ADDRESS, 7)
+
+
+def test_a_row_that_came_by_a_fixture_runs_without_versions_beside_it():
+    spec = specs.check_spec(SPEC).to_json()
+    Agent.objects.create(address="react/fixed", source=Agent.Source.ADMIN, spec=spec)
+
+    found = specs.find("react/fixed")
+
+    assert found.version == 1
+    assert specs.load(found.address, 1).system_instructions == "Be brief."
+
+
+def test_a_tool_registered_later_is_the_one_that_is_used():
+    @tool(name="lookup")
+    def first() -> str:
+        """Look."""
+        return "first"
+
+    @tool(name="lookup")
+    def second() -> str:
+        """Look."""
+        return "second"
+
+    register_tool(first)
+    version = specs.save_spec(ADDRESS, {**SPEC, "tool_names": ["lookup"]}).version
+    assert specs.load(ADDRESS, version).tools.get("lookup") is first
+
+    register_tool(second)
+
+    assert specs.load(ADDRESS, version).tools.get("lookup") is second
+
+
+def test_a_tool_that_is_gone_is_named_with_the_agent():
+    @tool
+    def lookup() -> str:
+        """Look."""
+        return ""
+
+    register_tool(lookup)
+    version = specs.save_spec(ADDRESS, {**SPEC, "tool_names": ["lookup"]}).version
+    registry._tools.clear()
+    registry._known = None
+
+    with pytest.raises(InvalidInputError, match=f"agent {ADDRESS}, version 1: .*no tool 'lookup'") as caught:
+        specs.load(ADDRESS, version)
+    assert caught.value.field == "tool_names.0"
+
+
+# -------------------------------------------------------------------------------------------------------- tools
+
+
+def test_known_tools_are_the_built_in_ones_those_of_agents_and_the_registered_ones(step):
+    @tool
+    def lookup() -> str:
+        """Look."""
+        return ""
+
+    register(CodeAgent(nothing, tools=[step]))
+    register_tool(lookup)
+
+    known = registry.known_tools()
+
+    assert {"calculator", "current_time", "step", "lookup"} <= set(known.names())
+    assert known.get("step") is step
+    assert registry.known_tools() is known
+    registry.unregister("test/code")
+    assert "step" not in registry.known_tools()
+
+
+def test_a_registered_tool_wins_over_one_of_an_agent(step):
+    @tool(name="step")
+    def mine() -> str:
+        """Step."""
+        return ""
+
+    register_tool(mine)
+    register(CodeAgent(nothing, tools=[step]))
+
+    assert registry.known_tools().get("step") is mine
+
+
+def test_an_agent_that_means_something_else_by_tools_spoils_nothing(step):
+    odd = CodeAgent(nothing)
+    odd.tools = "hammer"
+    register(odd)
+    register_tool(step)
+
+    assert {"calculator", "step"} <= set(registry.known_tools().names())
+
+
+@pytest.mark.parametrize("wrong", ["lookup", 3, ScriptedModel])
+def test_what_is_no_tool_is_not_registered(wrong):
+    with pytest.raises((TypeError, ValueError)):
+        register_tool(wrong)
+
+
+# ---------------------------------------------------------------------------------------------------- variables
+
+VARIABLES = {
+    **SPEC,
+    "system_instructions": "Serve {{ customer }} in {{ language }}.",
+    "variables": {"customer": {"required": True, "description": "whom"}, "language": {"default": "English"}},
+}
+
+
+@pytest.mark.parametrize(
+    ("metadata", "field", "words"),
+    [
+        (None, "metadata.variables.customer", "whom"),
+        ({"variables": {}}, "metadata.variables.customer", "required"),
+        ({"variables": {"customer": None}}, "metadata.variables.customer", "required"),
+        ({"variables": {"customer": "Ada", "colour": "red"}}, "metadata.variables.colour", "customer, language"),
+        ({"variables": ["Ada"]}, "metadata.variables", "object"),
+    ],
+)
+def test_variables_are_checked_when_the_run_is_made(metadata, field, words):
+    specs.save_spec(ADDRESS, VARIABLES)
+
+    with pytest.raises(InvalidInputError) as caught:
+        submit(ADDRESS, "hi", metadata=metadata)
+
+    assert caught.value.field == field
+    assert words in str(caught.value)
+    assert not Run.objects.exists()
+
+
+def test_a_code_agents_metadata_is_its_own_affair():
+    register(CodeAgent(nothing))
+
+    assert submit("test/code", "hi", metadata={"variables": 3}).metadata == {"variables": 3}
+
+
+def test_the_use_of_a_model_by_a_row_is_known():
+    specs.save_spec(ADDRESS, SPEC)
+    assert not specs.uses_litellm()
+
+    specs.save_spec("react/other", {"model": "gpt-4o-mini"})
+    assert specs.uses_litellm()
+
+    specs.save_spec("react/other", {"model": "gpt-4o-mini"}, enabled=False)
+    assert not specs.uses_litellm()
+
+
+def test_a_worker_starts_though_the_database_is_away(monkeypatch):
+    looking = []
+
+    def away():
+        raise OperationalError("no")
+
+    worker = SimpleNamespace(keep_looking=lambda: looking.append(True))
+    monkeypatch.setattr("ravi_django.runtime.worker.get_worker", lambda: worker)
+    monkeypatch.setattr(tasks.gc, "freeze", lambda: None)
+    monkeypatch.setattr(specs, "uses_litellm", away)
+
+    tasks._start()
+
+    assert looking == [True]

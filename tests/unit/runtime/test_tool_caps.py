@@ -1,0 +1,352 @@
+"""What a run may spend on tools, across leases; who reaches a cap is told."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+from django.contrib.auth.models import Permission, User
+
+from ravi_django import tool
+from ravi_django.kernel import RunContext
+from ravi_django.models import JournalEntry, Status
+from ravi_django.runtime import signals, tool_caps
+from ravi_django.runtime.tool_caps import Spent, Stopwatch, weight
+from ravi_django.testing import journal_of
+from tests.support.runs import asked, auntil, code, drive, in_background, make_run, take_over
+from tests.support.tool_calls import calling, output_of, phases
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+EFFECTS = ["idempotent", "at_most_once", "transactional"]
+
+
+def several(name, count, **arguments):
+    async def story(ctx, inbox):
+        found = [await ctx.tool(name, **arguments) for _ in range(count)]
+        return " | ".join(result.text if result.is_error else "ok" for result in found)
+
+    return story
+
+
+def told(what):
+    return f"the run's limit of {what} is reached; answer with what you have"
+
+
+@pytest.mark.parametrize("effect", EFFECTS)
+@pytest.mark.parametrize("dies", [None, 2, 3, "end"])
+def test_a_tool_has_a_limit_of_its_own(effect, dies, clock, ran):
+    @tool(effect=effect, max_calls=2)
+    def work():
+        """Work."""
+        ran.append("work")
+
+    @tool
+    def other():
+        """Other."""
+
+    code(several("work", 3), tools=[work, other])
+    run = drive(make_run(), dies=dies)
+    if dies is not None:
+        run = take_over(clock, run)
+
+    if run.status == Status.SUSPENDED:  # begun, and its worker died: that is a person's matter
+        assert effect == "at_most_once"
+        return
+    assert run.output == f"ok | ok | {told('2 calls of work')}"
+    assert len(ran) == (3 if effect == "idempotent" and dies in (2,) else 2)
+
+
+class Timed:
+    """A tool whose calls take as long as they say, by a stopwatch of the test's own."""
+
+    def __init__(self, monkeypatch):
+        self.now = 1000.0
+        monkeypatch.setattr(tool_caps, "time", self)
+
+    def monotonic(self):
+        return self.now
+
+
+@pytest.fixture
+def timed(monkeypatch):
+    return Timed(monkeypatch)
+
+
+@pytest.mark.parametrize("dies", [None, 2, 3, "end"])
+def test_the_calls_have_so_much_time_in_all(dies, clock, timed, settings):
+    settings.RAVI = {**settings.RAVI, "MAX_TOOL_S": 25}
+
+    @tool
+    async def work():
+        """Work."""
+        timed.now += 10
+
+    code(several("work", 5), tools=[work])
+    run = drive(make_run(), dies=dies)
+    if dies is not None:
+        run = take_over(clock, run)
+
+    assert run.output == f"ok | ok | ok | {told('25 s of tool calls')} | {told('25 s of tool calls')}"
+
+
+def test_waiting_is_no_time_of_the_tool(clock, timed, settings):
+    settings.RAVI = {**settings.RAVI, "MAX_TOOL_S": 25}
+
+    @tool
+    async def inner():
+        """Inner."""
+        timed.now += 10
+
+    @tool
+    async def outer(ctx: RunContext):
+        """Outer."""
+        await ctx.tool("inner")
+        timed.now += 1
+
+    code(several("outer", 3), tools=[inner, outer])
+
+    run = drive(make_run())
+
+    # 11 s for each and not 21: the third begins at 22
+    assert run.output == "ok | ok | ok"
+    rows = JournalEntry.objects.filter(run=run, name="outer")
+    assert [row.result["waited_s"] for row in rows] == [10, 10, 10]
+    assert Spent.of(rows).seconds == pytest.approx(3, abs=0.1)
+
+
+def test_waiting_for_a_person_or_a_signal_is_no_time_of_the_tool(clock, settings):
+    settings.RAVI = {**settings.RAVI, "MAX_TOOL_S": 100}
+
+    @tool
+    async def patient(ctx: RunContext):
+        """Patient."""
+        return await ctx.sleep_until_signal("go")
+
+    code(several("patient", 2), tools=[patient])
+    run = drive(make_run())
+    for _ in range(2):
+        assert run.status == Status.SUSPENDED
+        clock.advance(1000)
+        signals.signal(run.id, "go", "went")
+        run = drive(run)
+
+    assert run.output == "ok | ok"
+
+
+def test_a_wait_that_is_over_in_the_same_lease_is_no_time_of_the_tool(timed):
+    @tool
+    async def patient(ctx: RunContext):
+        """Patient."""
+        return await ctx.sleep_until_signal("go")
+
+    @tool
+    async def busy(ctx: RunContext):
+        """Busy: keeps the run here meanwhile."""
+        await auntil(lambda: ctx.effects.waits_for)
+        timed.now += 1000
+        await asyncio.wrap_future(in_background(signals.signal, ctx.run_id, "go", "went"))
+        await ctx.effects.refresh()
+
+    async def story(ctx, inbox):
+        found = await asyncio.gather(ctx.tool("patient"), ctx.tool("busy"))
+        return found[0].text
+
+    code(story, tools=[patient, busy])
+
+    run = drive(make_run())
+
+    assert run.output == "went"
+    assert JournalEntry.objects.get(run=run, name="patient", phase="result").result["waited_s"] == 1000
+
+
+def test_waits_that_overlap_are_counted_once(timed):
+    watch = Stopwatch()
+
+    timed.now += 1
+    with watch.paused():
+        timed.now += 10
+        with watch.paused():
+            timed.now += 10
+    timed.now += 1
+
+    assert (watch.elapsed, watch.waited) == (22, 20)
+
+
+@pytest.mark.parametrize("dies", [None, 2, "end"])
+def test_results_have_so_many_bytes_in_all(dies, clock, settings):
+    settings.RAVI = {**settings.RAVI, "MAX_TOOL_BYTES": 2000, "INLINE_BYTES": 500}
+
+    @tool
+    def work():
+        """Work."""
+        return "é" * 500
+
+    code(several("work", 4), tools=[work])
+    run = drive(make_run(), dies=dies)
+    if dies is not None:
+        run = take_over(clock, run)
+
+    assert run.output == f"ok | ok | {told('2000 bytes of tool results')} | {told('2000 bytes of tool results')}"
+
+
+def test_of_a_big_result_what_is_shown_counts(settings):
+    settings.RAVI = {**settings.RAVI, "MAX_TOOL_BYTES": 2000}
+
+    @tool(max_result_bytes=500)
+    def work():
+        """Work."""
+        return "x" * 100_000
+
+    code(several("work", 4), tools=[work])
+
+    assert drive(make_run()).output == "ok | ok | ok | ok"
+
+
+def test_a_cap_that_was_raised_since_leaves_the_record_as_it_is(clock, settings, ran):
+    settings.RAVI = {**settings.RAVI, "MAX_TOOL_CALLS": 1}
+
+    @tool
+    def work():
+        """Work."""
+        ran.append("work")
+
+    code(several("work", 3), tools=[work])
+    run = drive(make_run(), dies="end")
+    settings.RAVI = {**settings.RAVI, "MAX_TOOL_CALLS": 100}
+
+    run = take_over(clock, run)
+
+    assert run.output == f"ok | {told('1 tool calls')} | {told('1 tool calls')}"
+    assert ran == ["work"]
+
+
+def test_what_was_spent_is_summed_once_a_lease(clock, monkeypatch):
+    sums = []
+    of = Spent.of
+    monkeypatch.setattr(Spent, "of", lambda rows: sums.append(len(rows)) or of(rows))
+
+    @tool
+    def work():
+        """Work."""
+
+    code(several("work", 10), tools=[work])
+    run = drive(make_run(), dies=6)
+    take_over(clock, run)
+
+    assert sums == [0, 5]
+
+
+def test_bytes_are_counted_as_they_are_stored():
+    assert weight([{"type": "text", "text": "é"}]) == 4 + 2
+    assert weight([{"type": "data", "data": {"a": 1}}, {"x": None}]) == 4 + 7
+
+
+def test_calls_inside_of_calls_count_after_a_takeover_as_before(clock, settings):
+    settings.RAVI = {**settings.RAVI, "MAX_TOOL_CALLS": 4}
+
+    @tool
+    async def inner():
+        """Inner."""
+
+    @tool
+    async def outer(ctx: RunContext):
+        """Outer."""
+        return (await ctx.tool("inner")).text
+
+    code(several("outer", 3), tools=[inner, outer])
+    told_at_once = drive(make_run()).output
+    run = drive(make_run(), dies=5)
+
+    assert take_over(clock, run).output == told_at_once == f"ok | ok | {told('4 tool calls')}"
+
+
+# ------------------------------------------------------------------------------- what holds for every promise
+
+
+@pytest.mark.parametrize("effect", EFFECTS)
+@pytest.mark.parametrize("is_async", [True, False])
+def test_a_permission_holds_for_every_promise(effect, is_async, ran, clock):
+    def secret():
+        """Secret."""
+        ran.append("secret")
+
+    async def asecret():
+        """Secret."""
+        ran.append("secret")
+
+    function = asecret if is_async and effect != "transactional" else secret
+    code(calling("secret"), tools=[tool(name="secret", effect=effect, permission="auth.add_group")(function)])
+    run = drive(make_run(owner=User.objects.create_user("ann")), dies="end")
+
+    run = take_over(clock, run)
+
+    assert run.output.startswith("error: not permitted: ")
+    assert (ran, phases()) == ([], ["result"])
+    may = User.objects.create_user("may")
+    may.user_permissions.add(Permission.objects.get(codename="add_group"))
+    assert drive(make_run(owner=may)).output == "ok: "
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+def test_a_timeout_tells_of_an_idempotent_tool(is_async):
+    held = threading.Event()
+
+    @tool(name="hang", timeout=0.05)
+    def hang():
+        """Hang."""
+        held.wait(20)
+
+    @tool(name="hang", timeout=0.05)
+    async def ahang():
+        """Hang."""
+        await asyncio.Event().wait()
+
+    answer = output_of(ahang if is_async else hang)
+
+    held.set()
+    assert answer == "error: hang did not finish within 0.05 s"
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+def test_a_timeout_leaves_an_at_most_once_tool_to_a_person(is_async):
+    held = threading.Event()
+
+    @tool(name="hang", timeout=0.05, effect="at_most_once")
+    def hang():
+        """Hang."""
+        held.wait(20)
+
+    @tool(name="hang", timeout=0.05, effect="at_most_once")
+    async def ahang():
+        """Hang."""
+        await asyncio.Event().wait()
+
+    code(calling("hang"), tools=[ahang if is_async else hang])
+    run = drive(make_run())
+
+    held.set()
+    assert "it did not finish within 0.05 s" in asked(run).text
+
+
+def test_a_timeout_leaves_a_transactional_tool_to_another_lease(clock, ran):
+    held = threading.Event()
+
+    @tool(timeout=0.05, effect="transactional")
+    def hang():
+        """Hang."""
+        if not ran:
+            ran.append("hang")
+            held.wait(20)
+        return "done"
+
+    code(calling("hang"), tools=[hang])
+    run = drive(make_run())
+    assert run.status == Status.RUNNING
+
+    held.set()
+    run = take_over(clock, run)
+
+    assert run.output == "ok: done"
+    assert len([row for row in journal_of(run) if row.name == "hang"]) == 1

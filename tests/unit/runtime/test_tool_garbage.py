@@ -1,0 +1,408 @@
+"""A tool that raises, hangs, returns garbage, 50 MB or what is no JSON never kills a run or a worker."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import itertools
+import json
+import math
+import threading
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from ravi_django import tool
+from ravi_django.kernel import (
+    AudioBlock,
+    CancellationError,
+    ChatMessage,
+    CodeBlock,
+    DataBlock,
+    DocumentBlock,
+    ErrorBlock,
+    ImageBlock,
+    Role,
+    TextBlock,
+    ThinkingBlock,
+    ToolExecutionResult,
+    ToolResultBlock,
+    ToolUseBlock,
+    UIResourceBlock,
+    UnknownBlock,
+    VideoBlock,
+)
+from ravi_django.kernel.content import blocks_adapter, blocks_json
+from ravi_django.models import Blob, JournalEntry, Status
+from ravi_django.runtime import tool_results
+from ravi_django.runtime.entries import encode
+from ravi_django.runtime.tool_results import is_small, result_of
+from tests.support.runs import asked, code, drive, make_run, take_over
+from tests.support.tool_calls import calling
+
+PROMISES = ["idempotent", "at_most_once", "transactional"]
+
+
+class Model(BaseModel):
+    name: str
+    inner: dict[str, int]
+
+
+@dataclass
+class Data:
+    name: str
+    when: datetime
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+class Evil:
+    """Says nothing of itself."""
+
+    def __str__(self):
+        raise SystemExit("no")
+
+    __repr__ = __str__
+
+
+class Faceless:
+    pass
+
+
+def nested(depth, kind=list):
+    value = "deep"
+    for _ in range(depth):
+        value = [value] if kind is list else {"in": value}
+    return value
+
+
+def circular():
+    value = {"name": "loop"}
+    value["self"] = [value]
+    return value
+
+
+GARBAGE = {
+    "half a surrogate pair": lambda: "a\ud800b",
+    "NUL": lambda: "a\0b",
+    "bytes that are no text": lambda: b"\xff\xfe",
+    "bytes inside": lambda: {"x": [b"\xff"]},
+    "nan": lambda: {"x": math.nan, "y": -math.inf},
+    "huge int": lambda: 10**5000,
+    "huge int inside": lambda: DataBlock(data={"x": 10**5000}),
+    "circular": circular,
+    "deep": lambda: nested(5000),
+    "deep dict": lambda: nested(300, dict),
+    "deep block": lambda: DataBlock(data=nested(230)),
+    "nan block": lambda: DataBlock(data={"x": [math.nan, math.inf]}),
+    "bytes block": lambda: DataBlock(data=b"\xff"),
+    "circular block": lambda: DataBlock(data=circular()),
+    "odd keys": lambda: {(1, 2): 3, None: 4, Evil: 5},
+    "evil": Evil,
+    "evil inside": lambda: [1, Evil()],
+    "evil key": lambda: {Evil(): 1},
+    "evil block": lambda: DataBlock(data={"x": Evil()}),
+    "object": object,
+    "faceless": Faceless,
+    "generator": lambda: (number for number in range(3)),
+    "endless": lambda: itertools.count(),
+    "function": lambda: len,
+    "class": lambda: Model,
+    "exception": lambda: ValueError("as a value"),
+    "enum": lambda: Colour.RED,
+    "set": lambda: {1},
+    "values": lambda: {"a": 1}.values(),
+    "made without a check": lambda: TextBlock.model_construct(text=5),
+    "made without anything": lambda: TextBlock.model_construct(),
+    "half a result": lambda: ToolExecutionResult.model_construct(content=[5, None, TextBlock(text="x")], is_error=0),
+    "no result": lambda: ToolExecutionResult.model_construct(content=None),
+    "mixed": lambda: [TextBlock(text="a"), "b", {"c": 1}, None],
+    "unknown block": lambda: UnknownBlock(type="hologram", x=math.nan, y={"z": b"\xff"}),
+    "many": lambda: [TextBlock(text="x")] * 20_000,
+    "a future of another loop": lambda: NotImplemented,
+}
+
+
+@pytest.mark.parametrize(("name", "effect"), list(zip(GARBAGE, itertools.cycle(PROMISES), strict=False)))
+@pytest.mark.django_db(transaction=True)
+def test_garbage_is_told_and_recorded_and_the_run_goes_on(name, effect, clock):
+    @tool(effect=effect)
+    def give():
+        """Give."""
+        return GARBAGE[name]()
+
+    code(calling("give"), tools=[give])
+    run = drive(make_run(), dies="end")
+    content = JournalEntry.objects.get(run=run, kind="tool.call", phase="result").result
+
+    run = take_over(clock, run)
+
+    assert (run.status, run.error) == (Status.COMPLETED, None)
+    assert run.output.startswith("ok: ")
+    assert content
+
+
+@pytest.mark.parametrize("name", [name for name in GARBAGE if name != "a future of another loop"])
+def test_garbage_makes_a_message_that_a_model_can_be_sent(name):
+    found = result_of(GARBAGE[name]())
+
+    turn = ChatMessage(role=Role.TOOL, content=[ToolResultBlock(call_id="1", content=found.content)])
+    stored = json.loads(encode(turn.to_json()), parse_constant=pytest.fail)
+    assert ChatMessage.model_validate(stored).to_json() == turn.to_json()
+    assert turn.digest
+    assert found.content
+
+
+@pytest.mark.parametrize("name", ["evil", "endless", "deep block", "circular", "made without a check", "no result"])
+@pytest.mark.django_db(transaction=True)
+def test_an_async_tools_garbage_is_told_too(name):
+    @tool(timeout=10)
+    async def give():
+        """Give."""
+        return GARBAGE[name]()
+
+    code(calling("give"), tools=[give])
+
+    run = drive(make_run())
+
+    assert (run.status, run.output[:3]) == (Status.COMPLETED, "ok:")
+
+
+@pytest.mark.parametrize(
+    ("value", "content"),
+    [
+        (TextBlock(text="t"), [TextBlock(text="t")]),
+        (CodeBlock(code="c", language="py"), [CodeBlock(code="c", language="py")]),
+        (DataBlock(data={"a": None}), [DataBlock(data={"a": None})]),
+        (ErrorBlock(message="m"), [ErrorBlock(message="m")]),
+        (ImageBlock(data="QUJD", mime_type="image/png"), [ImageBlock(data="QUJD", mime_type="image/png")]),
+        (AudioBlock(url="https://a"), [AudioBlock(url="https://a")]),
+        (VideoBlock(url="https://v"), [VideoBlock(url="https://v")]),
+        (DocumentBlock(data="QUJD", name="d"), [DocumentBlock(data="QUJD", name="d")]),
+        (
+            ToolUseBlock(tool_name="x", call_id="1"),
+            [DataBlock(data={"type": "tool_use", "tool_name": "x", "arguments": {}, "call_id": "1"})],
+        ),
+        (ToolResultBlock(call_id="1", content=[TextBlock(text="in")]), [TextBlock(text="in")]),
+        (ThinkingBlock(text="th", signature="s"), [TextBlock(text="th")]),
+        (UIResourceBlock(uri="ui://1", text="<b>"), [UIResourceBlock(uri="ui://1", text="<b>")]),
+        (UnknownBlock(type="new", x=1), [UnknownBlock(type="new", x=1)]),
+        ([TextBlock(text="a"), "b", {"c": 1}], [TextBlock(text="a"), TextBlock(text="b"), TextBlock(text='{"c":1}')]),
+        (Model(name="n", inner={"a": 1}), [TextBlock(text='{"name":"n","inner":{"a":1}}')]),
+        (Data("n", datetime(2026, 1, 2, tzinfo=UTC)), [TextBlock(text='{"name":"n","when":"2026-01-02T00:00:00Z"}')]),
+        ([Model(name="n", inner={})], [TextBlock(text='[{"name":"n","inner":{}}]')]),
+        (Decimal("1.50"), [TextBlock(text='"1.50"')]),
+        ((number for number in range(3)), [TextBlock(text="[0,1,2]")]),
+        (Faceless(), [TextBlock(text="[Faceless]")]),
+        (b"\xff", [TextBlock(text="[1 bytes that are no text]")]),
+        (DataBlock(data=math.nan), [DataBlock(data="NaN")]),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_each_kind_of_value_has_its_content(value, content):
+    assert result_of(value).content == content
+
+
+@pytest.mark.parametrize("block", [ErrorBlock(message="m"), ToolResultBlock(call_id="1", is_error=True)])
+def test_an_error_as_a_value_is_an_error(block):
+    assert result_of(block).is_error
+    assert result_of(["x", block]).is_error
+    assert not result_of(TextBlock(text="fine")).is_error
+
+
+def test_what_is_in_itself_is_told_as_far_as_it_goes():
+    assert result_of(circular()).text == '{"name":"loop","self":["[the same again]"]}'
+    assert '"[nested deeper]"' in result_of(nested(300)).text
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(max_size=20) | st.dates(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(
+    value=values | values.map(lambda value: DataBlock(data=value)) | st.lists(values.map(lambda v: DataBlock(data=v)))
+)
+def test_every_value_has_a_form_that_a_row_holds(value):
+    result = result_of(value)
+
+    row = json.loads(encode(blocks_json(result.content)), parse_constant=pytest.fail)
+    assert blocks_adapter.validate_python(row) == result.content
+    assert "\0" not in json.dumps(row)
+    assert result.content or value == []
+
+
+@given(value=values)
+def test_what_the_loop_converts_is_little(value):
+    if is_small(value):
+        assert len(encode(value)) < 200_000
+
+
+def test_what_is_much_is_none_of_the_loops():
+    assert not is_small("x" * 20_000)
+    assert not is_small([["x"] * 100] * 100)
+    assert not is_small(Faceless())
+    assert not is_small(10**100_000)
+    assert is_small({"a": [1, 2.5, None, "x", True]})
+
+
+# -------------------------------------------------------------------------------------------------------- raising
+
+
+class Unspeakable(Exception):
+    def __str__(self):
+        raise ValueError
+
+
+RAISED = [
+    ValueError("no"),
+    Unspeakable(),
+    SystemExit(3),
+    KeyboardInterrupt(),
+    GeneratorExit(),
+    StopIteration(1),
+    RecursionError(),
+    MemoryError(),
+    asyncio.CancelledError(),
+    CancellationError("of its own"),
+    asyncio.InvalidStateError(),
+]
+
+
+@pytest.mark.parametrize("raised", RAISED, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("effect", ["idempotent", "transactional"])
+@pytest.mark.django_db(transaction=True)
+def test_whatever_a_sync_tool_raises_is_told(raised, effect, clock):
+    @tool(effect=effect)
+    def fail():
+        """Fail."""
+        raise raised
+
+    code(calling("fail"), tools=[fail])
+    run = drive(make_run(), dies="end")
+
+    run = take_over(clock, run)
+
+    assert (run.status, run.output[:6]) == (Status.COMPLETED, "error:")
+    assert type(raised).__name__ in run.output
+
+
+@pytest.mark.parametrize(
+    "raised",
+    [error for error in RAISED if not isinstance(error, GeneratorExit)],
+    ids=lambda error: type(error).__name__,
+)
+@pytest.mark.django_db(transaction=True)
+def test_whatever_an_async_tool_raises_is_told(raised):
+    @tool
+    async def fail():
+        """Fail."""
+        raise raised
+
+    code(calling("fail"), tools=[fail])
+
+    run = drive(make_run())
+
+    assert (run.status, run.output[:6]) == (Status.COMPLETED, "error:")
+
+
+@pytest.mark.parametrize(
+    "raised", [SystemExit(3), asyncio.CancelledError(), Unspeakable()], ids=lambda error: type(error).__name__
+)
+@pytest.mark.parametrize("is_async", [True, False])
+@pytest.mark.django_db(transaction=True)
+def test_an_at_most_once_effect_that_ends_oddly_is_a_persons_matter(raised, is_async):
+    def fail():
+        """Fail."""
+        raise raised
+
+    async def afail():
+        """Fail."""
+        raise raised
+
+    code(calling("fail"), tools=[tool(name="fail", effect="at_most_once")(afail if is_async else fail)])
+
+    run = drive(make_run())
+
+    assert type(raised).__name__ in asked(run).text
+
+
+# ------------------------------------------------------------------------------------------------------- much
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+@pytest.mark.django_db(transaction=True)
+def test_50_megabytes_are_no_trouble(is_async, clock):
+    much = "0123456789" * 5_000_000
+    longest = 0.0
+
+    def give():
+        """Give."""
+        return much
+
+    async def agive():
+        """Give."""
+        return much
+
+    async def story(ctx, inbox):
+        nonlocal longest
+
+        async def watch():
+            nonlocal longest
+            while True:
+                before = time.monotonic()
+                await asyncio.sleep(0.005)
+                longest = max(longest, time.monotonic() - before)
+
+        watching = asyncio.create_task(watch())
+        result = await ctx.tool("give")
+        watching.cancel()
+        return result.text[-60:]
+
+    code(story, tools=[tool(name="give")(agive if is_async else give)])
+
+    run = drive(make_run(), dies="end")
+    run = take_over(clock, run)
+
+    assert run.output.endswith(f"[cut here: {50_000_000 - 1024 * 1024} of 50000000 bytes left out]"[-60:])
+    assert Blob.objects.get(encoding="text+zlib").size == 50_000_000
+    assert longest < 1.0, "the loop stood still"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_result_that_takes_for_ever_to_read_is_a_result_all_the_same(ran):
+    released = threading.Event()
+
+    class Slow:
+        def __str__(self):
+            released.wait(60)
+            return ""
+
+    @tool(effect="at_most_once", timeout=0.2)
+    def give():
+        """Give."""
+        ran.append("given")
+        return Slow()
+
+    code(calling("give"), tools=[give])
+
+    run = drive(make_run())
+
+    released.set()
+    assert (ran, run.output) == (["given"], "ok: [give ended, but its result could not be read within 0.2 s]")
+
+
+def test_nothing_is_taken_of_what_never_ends(monkeypatch):
+    monkeypatch.setattr(tool_results, "MAX_ITEMS", 3)
+
+    assert result_of(itertools.count()).text == "[0,1,2]"

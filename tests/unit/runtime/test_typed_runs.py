@@ -1,0 +1,151 @@
+"""Typed results through the durable runtime: whoever finishes the run, its output is the same and nothing is redone."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from ravi_django import register
+from ravi_django.agents import ReActAgent
+from ravi_django.agents.context import ContextConfig, DjangoHistoryProvider
+from ravi_django.kernel import AgentId, ModelResponse, Role, TextBlock, ToolUseBlock
+from ravi_django.models import JournalEntry, Run, Status, Turn
+from ravi_django.testing import journal_of
+from tests.support.runs import code, drive, make_run, take_over
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+AGENT = "react/typed"
+TEXT = '{"name":"Bern","people":140000}'
+
+
+class City(BaseModel):
+    name: str
+    people: int
+
+
+class Answers:
+    """A model whose answer is chosen by how many there were before it in the conversation."""
+
+    name = "answers"
+
+    def __init__(self, *answers: Any, held: bool = False) -> None:
+        self.answers, self.held = answers, held
+        self.calls: list[int] = []
+
+    async def supports_schema(self) -> bool:
+        return self.held
+
+    async def stream(self, messages: Any, options: Any, meta: Any) -> AsyncIterator[ModelResponse]:
+        number = sum(message.role is Role.ASSISTANT for message in messages)
+        self.calls.append(number)
+        said = self.answers[number]
+        yield ModelResponse.of([TextBlock(text=said) if isinstance(said, str) else said])
+
+
+def rows(run: Run, kind: str) -> list[JournalEntry]:
+    return [entry for entry in journal_of(run) if entry.kind == kind]
+
+
+def final(call_id: str, **arguments: Any) -> ToolUseBlock:
+    return ToolUseBlock(tool_name="final_result", arguments=arguments, call_id=call_id)
+
+
+STEP = ToolUseBlock(tool_name="step", arguments={"name": "x"}, call_id="s")
+BY_TOOL = (final("c1", name="Bern", people="many"), STEP, final("c2", name="Bern", people=140000))
+BY_TEXT = ("Bern!", STEP, f"```json\n{TEXT}\n```")
+
+
+def typed(model: Any, step: Any = None, **options: Any) -> ReActAgent:
+    memory = ContextConfig(DjangoHistoryProvider())
+    tools = [] if step is None else [step]
+    options = {"result_model": City, **options}
+    made = ReActAgent("typed", model=model, tools=tools, context=memory, **options)
+    register(made)
+    return made
+
+
+def turns(run: Run) -> list[Any]:
+    return list(Turn.objects.filter(session=run.session_id).order_by("position").values_list("role", "content"))
+
+
+@pytest.mark.parametrize("written", [True, False])
+@pytest.mark.parametrize("dies", [1, 2, 3, 4, "end"])
+@pytest.mark.parametrize(("answers", "held"), [(BY_TOOL, False), (BY_TEXT, True)], ids=["tool", "schema"])
+def test_a_run_that_dies_anywhere_comes_to_the_same_result(answers, held, dies, written, clock, step, ran):
+    typed(Answers(*answers, held=held), step)
+    clean = drive(make_run(AGENT))
+    assert (clean.status, clean.output) == (Status.COMPLETED, TEXT)
+    assert len(ran) == 1
+    model = Answers(*answers, held=held)
+    typed(model, step)
+
+    run = drive(make_run(AGENT), dies=dies, written=written)
+    recorded = rows(run, "llm.call")
+    assert run.status == Status.RUNNING
+    run = take_over(clock, run)
+
+    assert (run.status, run.output) == (Status.COMPLETED, TEXT)
+    assert turns(run) == turns(clean)
+    assert [entry.path for entry in rows(run, "llm.call")] == [f"turn{number}.1" for number in (1, 2, 3)]
+    assert all(model.calls.count(number) == 1 for number in range(len(recorded)))
+    assert len(model.calls) <= 3 + (not written)
+    if written or dies == "end":
+        assert model.calls == [0, 1, 2]
+        assert len(ran) == 2
+
+
+@pytest.mark.parametrize(("answers", "held"), [(BY_TOOL, False), (BY_TEXT, True)], ids=["tool", "schema"])
+def test_what_was_recorded_counts_though_the_model_is_offered_otherwise_by_then(answers, held, clock, step):
+    model = Answers(*answers, held=held)
+    typed(model, step)
+    run = drive(make_run(AGENT), dies="end")
+
+    model.held = not held
+    run = take_over(clock, run)
+
+    assert (run.status, run.output) == (Status.COMPLETED, TEXT)
+    assert model.calls == [0, 1, 2]
+
+
+def test_a_run_without_a_valid_answer_fails_and_keeps_its_turns(clock):
+    model = Answers("no", "no", "no")
+    typed(model, result_retries=1)
+
+    run = drive(make_run(AGENT), dies="end")
+    run = take_over(clock, run)
+
+    assert (run.status, run.error["type"]) == (Status.FAILED, "ResultInvalidError")
+    assert "it is not JSON" in run.error["message"]
+    assert model.calls == [0, 1]
+    assert [role for role, _ in turns(run)] == ["user", "assistant", "user", "assistant"]
+
+
+class Note(BaseModel):
+    text: str
+
+
+@pytest.mark.parametrize(
+    ("kind", "answer", "value", "output"),
+    [(City, TEXT, {"name": "Bern", "people": 140000}, TEXT), (Note, '{"text": "hi"}', {"text": "hi"}, '{"text":"hi"}')],
+)
+def test_who_asked_gets_the_value_and_the_run_has_the_text(kind, answer, value, output):
+    typed(Answers(answer), result_model=kind)
+    got: list[Any] = []
+
+    async def ask(ctx: Any, inbox: Any) -> str:
+        outcome = await ctx.ask(AgentId.parse(AGENT), "which city?")
+        got.append((outcome.kind, outcome.result))
+        return "asked"
+
+    code(ask)
+    asker = drive(make_run())
+    child = Run.objects.get(parent=asker)
+    child = drive(child)
+    asker = drive(asker)
+
+    assert (asker.status, got[-1]) == (Status.COMPLETED, ("replied", value))
+    assert (child.status, child.output) == (Status.COMPLETED, output)
