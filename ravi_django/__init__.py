@@ -10,18 +10,20 @@ _EXPORTS = {
     "tool": "ravi_django.agents.function_tool",
     "register": "ravi_django.runtime.registry",
     "register_tool": "ravi_django.runtime.registry",
+    "save_spec": "ravi_django.runtime.specs",
     "submit": "ravi_django.runtime.submit",
     "asubmit": "ravi_django.runtime.submit",
     "signal": "ravi_django.runtime.signals",
 }
 
-__all__ = ["__version__", "answer", "asubmit", "register", "register_tool", "signal", "submit", "tool"]
+__all__ = ["__version__", "answer", "asubmit", "register", "register_tool", "save_spec", "signal", "submit", "tool"]
 
 if TYPE_CHECKING:
     from ravi_django.agents.function_tool import tool
     from ravi_django.runtime.human import answer
     from ravi_django.runtime.registry import register, register_tool
     from ravi_django.runtime.signals import signal
+    from ravi_django.runtime.specs import save_spec
     from ravi_django.runtime.submit import asubmit, submit
 
 

@@ -21,6 +21,7 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]
     from ravi_django.kernel import InvalidInputError
     from ravi_django.runtime.prices import faults
     from ravi_django.runtime.prune import retention  # needs the models, which are not loaded when this module is
+    from ravi_django.runtime.site_middleware import of_site
 
     found: list[CheckMessage] = [
         Error(f"RAVI has an unknown key {key!r}.", hint=f"Known keys: {', '.join(sorted(DEFAULTS))}.", id="ravi.E002")
@@ -35,6 +36,11 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]
     except InvalidInputError as error:
         hint = 'RETENTION = 90, or {"journal": 90, "streams": 7}: days; None keeps everything.'
         found.append(Error(f"RAVI: {error}.", hint=hint, id="ravi.E006"))
+    try:
+        of_site()
+    except InvalidInputError as error:
+        hint = 'MIDDLEWARE = ["mysite.middleware.audit"]: a middleware, its class, or a function that makes it.'
+        found.append(Error(f"{error}.", hint=hint, id="ravi.E010"))
     if conf.CACHE_ALIAS not in settings.CACHES:
         hint = f"CACHES has {', '.join(sorted(settings.CACHES))}."
         found.append(Error(f"RAVI['CACHE_ALIAS'] is {conf.CACHE_ALIAS!r}.", hint=hint, id="ravi.E008"))

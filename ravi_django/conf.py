@@ -37,10 +37,13 @@ DEFAULTS: dict[str, Any] = {
     "MAX_BLOB_BYTES": 64 * 1024 * 1024,
     "TOOL_TIMEOUT_S": 60.0,
     "MODEL_TIMEOUT_S": 120.0,
+    "MODEL_TOTAL_S": 600.0,
     # --- US dollars a token, by model name or pattern: before litellm's list, behind a model's own `prices`
     "PRICES": {},
     # --- the cache in CACHES that a ResponseCache takes when it names none
     "CACHE_ALIAS": "default",
+    # --- dotted names of middlewares, or of what makes them, around every agent's own, the first outermost
+    "MIDDLEWARE": [],
     # --- replay: "lenient" notes drift of digests and goes on, "strict" blocks the run
     "REPLAY": "lenient",
     # --- streams: None takes the channel layer's or the broker's Redis, else the database

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ravi_django.agents.guards import InputGuardrail, OutputGuardrail, PIIRedaction, ToolGuardrail
+from ravi_django.agents.hooks import Hooks
 from ravi_django.agents.middleware import MiddlewarePipeline
 from ravi_django.kernel import (
     AgentContextProtocol,
@@ -16,7 +17,11 @@ from ravi_django.kernel import (
     ChatMiddleware,
     FunctionContext,
     FunctionMiddleware,
+    GuardrailError,
+    HookCall,
+    HookEvent,
     MiddlewareTermination,
+    RateLimitedError,
 )
 
 if TYPE_CHECKING:
@@ -31,11 +36,16 @@ __all__ = [
     "ChatMiddleware",
     "FunctionContext",
     "FunctionMiddleware",
+    "GuardrailError",
+    "HookCall",
+    "HookEvent",
+    "Hooks",
     "InputGuardrail",
     "MiddlewarePipeline",
     "MiddlewareTermination",
     "OutputGuardrail",
     "PIIRedaction",
+    "RateLimitedError",
     "ResponseCache",
     "ToolGuardrail",
     "UserRateLimit",

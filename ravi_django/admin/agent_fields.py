@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from django import forms
+from django.forms.fields import InvalidJSONInput
 
 BLANK_ROWS = 3
 MAX_ROWS = 200
@@ -37,6 +38,18 @@ class ObjectField(forms.JSONField):
 
     def prepare_value(self, value: Any) -> Any:
         return "" if value is None else super().prepare_value(value)
+
+    def to_python(self, value: Any) -> Any:
+        try:
+            return super().to_python(value)
+        except RecursionError:
+            raise forms.ValidationError("It is nested too deep; make it flatter.") from None
+
+    def bound_data(self, data: Any, initial: Any) -> Any:
+        try:
+            return super().bound_data(data, initial)
+        except RecursionError:
+            return InvalidJSONInput(data)
 
     def clean(self, value: Any) -> Any:
         found = super().clean(value)

@@ -103,13 +103,17 @@ class AgentForm(forms.ModelForm):
     variables = VariablesField(required=False)
     tool_names = DescribedField(required=False, label="tools")
     approval_required_risk = forms.ChoiceField(
-        required=False, label="ask a person before",
+        required=False, label="refuse",
         choices=[
             ("", "tools of high risk and up (the default)"),
             ("safe", "every tool"),
             ("high", "tools of high risk and up"),
             ("critical", "critical tools only"),
         ],
+        help_text=(
+            "Tools of this risk need an approval, and an agent without code has nobody to ask for one: "
+            "the model is told that the call was denied."
+        ),
     )  # fmt: skip
     sub_agents = DescribedField(
         required=False,

@@ -28,6 +28,7 @@ from ravi_django.agents.history import HistoryProvider, InMemoryHistoryProvider
 from ravi_django.agents.hooks import Hooks
 from ravi_django.agents.middleware import MiddlewarePipeline
 from ravi_django.agents.react import ReActAgent
+from ravi_django.agents.result import ResultType
 from ravi_django.agents.spec import AgentSpec, validate_spec
 from ravi_django.agents.toolbox import Toolbox
 from ravi_django.kernel import (
@@ -38,6 +39,8 @@ from ravi_django.kernel import (
     ChatMiddleware,
     FunctionContext,
     FunctionMiddleware,
+    HookCall,
+    HookEvent,
     MiddlewareTermination,
 )
 
@@ -62,11 +65,14 @@ __all__ = [
     "FunctionMiddleware",
     "FunctionTool",
     "HistoryProvider",
+    "HookCall",
+    "HookEvent",
     "Hooks",
     "InMemoryHistoryProvider",
     "MiddlewarePipeline",
     "MiddlewareTermination",
     "ReActAgent",
+    "ResultType",
     "Runtime",
     "SelectiveToolCallCompaction",
     "SlidingWindowCompaction",

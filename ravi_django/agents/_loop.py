@@ -12,6 +12,7 @@ from ravi_django.agents.context import ContextConfig
 from ravi_django.agents.dangling import INTERRUPTED, close_dangling
 from ravi_django.agents.history import Address, HistoryProvider
 from ravi_django.agents.summary import normalized
+from ravi_django.agents.transcript import is_users
 from ravi_django.kernel import (
     AgentId,
     ChatMessage,
@@ -75,9 +76,9 @@ async def _read(history: HistoryProvider, agent_id: Address, session_id: str, re
     if reach is None:
         return await history.get(agent_id, session_id)
     turns = page = await history.get(agent_id, session_id, limit=reach)
-    while len(page) >= reach and turns[0].role is not Role.USER:  # a window wants to start with the user's words
+    while len(page) >= reach and not is_users(turns[0]):  # a window wants to start with the user's words
         page = await history.get(agent_id, session_id, limit=reach, offset=len(turns))
-        last = next((index for index in range(len(page) - 1, -1, -1) if page[index].role is Role.USER), 0)
+        last = next((index for index in range(len(page) - 1, -1, -1) if is_users(page[index])), 0)
         turns = page[last:] + turns
     return turns
 
@@ -102,13 +103,23 @@ async def persist_turns(
     if given is not None:
         given[0] = start + len(new_turns)
     if cfg.stores is not None and new_turns:
+        _dropped_by_the_runtime(cfg, agent_id, session_id)
         await cfg.stores.append_many(agent_id, session_id, new_turns, run_id=run_id, start=start)
 
 
 async def drop_turns(cfg: ContextConfig, agent_id: Address, session_id: str, run_id: str) -> None:
     """Forget an ended run's turns when they were kept for the run alone."""
-    if cfg.history is not None and cfg.retention is HistoryRetention.RUN:
+    if cfg.history is None or cfg.retention is not HistoryRetention.RUN:
+        return
+    if not _dropped_by_the_runtime(cfg, agent_id, session_id):
         await cfg.history.clear_run(agent_id, session_id, run_id)
+
+
+def _dropped_by_the_runtime(cfg: ContextConfig, agent_id: Address, session_id: str) -> bool:
+    """Whether turns that are kept for the run alone go with its end also where no code of the agent runs then: it is
+    cancelled while it waits, or blocked."""
+    drops = getattr(cfg.history, "drops_at_end", None) if cfg.retention is HistoryRetention.RUN else None
+    return callable(drops) and bool(drops(agent_id, session_id))
 
 
 def final_text(messages: Sequence[ChatMessage]) -> str:

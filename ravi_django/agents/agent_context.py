@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from ravi_django.agents._loop import keeps_summaries, load_history, persist_turns
-from ravi_django.agents._task import _task_may_summarize, _task_model, _task_run_id, _task_threads
+from ravi_django.agents._task import _task_may_summarize, _task_model, _task_run_id, _task_threads, _task_turns
 from ravi_django.agents.budget import ExecutionTracker
 from ravi_django.agents.context import ContextConfig
-from ravi_django.agents.summary import keeps_of, make_summary, normalized, summary_text
+from ravi_django.agents.summary import as_shown, keeps_of, make_summary, normalized, summary_text
 from ravi_django.agents.thread import Thread
 from ravi_django.agents.transcript import Transcript
 from ravi_django.kernel import AgentId, ChatMessage, Role
@@ -45,17 +45,20 @@ class AgentContext(ContextConfig):
         messages = (await self._load(session_id, self.instructions)).messages if thread is None else thread.messages
         frozen = _task_may_summarize.set(False)  # the loop's own call is where a summary is made, and kept
         try:
-            return await self._compact(messages)
+            return as_shown(await self._compact(messages))
         finally:
             _task_may_summarize.reset(frozen)
 
     async def open(self, session_id: str, instructions: Sequence[ChatMessage] | None = None) -> Thread:
         """The session as the run begins with it: for the loop of an agent, which shows its model `view` and hands its
         turns to `add`. `instructions` are the system messages; those that are known before a run when None."""
+        threads, key = _task_threads.get(), (str(self.agent_id), str(session_id))
+        known: Thread | None = None if threads is None else threads.get(key)
+        if known is not None:
+            return known  # opened for a message before: what was said since is in it, and in no history yet
         thread = await self._load(session_id, self.instructions if instructions is None else instructions)
-        threads = _task_threads.get()
         if threads is not None:
-            threads[str(self.agent_id), str(session_id)] = thread
+            threads[key] = thread
         return thread
 
     async def view(self, thread: Thread, tracker: ExecutionTracker | None = None) -> list[ChatMessage]:
@@ -65,7 +68,7 @@ class AgentContext(ContextConfig):
         summary = _new_summary(view, thread.messages)
         if summary is not None:
             await self._keep(thread, summary, tracker)
-        return view
+        return as_shown(view)
 
     async def add(self, thread: Thread, turn: ChatMessage) -> None:
         """A new turn: shown from here on, and stored at once, so that it is kept however the run ends."""
@@ -94,7 +97,9 @@ class AgentContext(ContextConfig):
 
     async def _store(self, thread: Thread, turn: ChatMessage) -> None:
         run_id = _task_run_id.get() or ""
-        await persist_turns(self, self.agent_id, thread.session_id, run_id, [turn], start=thread.stored)
+        # Counted by the run where there is one: its code may have other threads, or run the agent again.
+        start = thread.stored if _task_turns.get() is None else None
+        await persist_turns(self, self.agent_id, thread.session_id, run_id, [turn], start=start)
         thread.stored += 1
 
 

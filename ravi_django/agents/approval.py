@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
+from copy import deepcopy
 from typing import Any
 
 from ravi_django.kernel import (
@@ -13,9 +14,11 @@ from ravi_django.kernel import (
     Risk,
     RunContext,
     Tool,
+    ToolArgumentsError,
     ToolUseBlock,
     UncertainEffectError,
 )
+from ravi_django.kernel.tools import MAX_ARGUMENTS_DEPTH, is_too_deep
 
 Decision = bool | str
 ApprovalHandler = Callable[[str, dict[str, Any], Risk, RunContext], Decision | Awaitable[Decision]]
@@ -45,7 +48,9 @@ class ApprovalGate:
         """None when the call may run, else words for the model. The decision is logged."""
         risk = tool.risk_for(call.arguments)
         decision, refusal = "approved", None
-        if self.handler is None:
+        if (misfit := _misfit(tool, call.arguments)) is not None:  # it would not run: nobody is asked
+            decision, refusal = "invalid", misfit
+        elif self.handler is None:
             decision = "denied"
             refusal = (
                 f"denied: {tool.name} is of {risk.value} risk, it needs a person's approval "
@@ -69,3 +74,16 @@ class ApprovalGate:
         except Exception:
             return False
         return answer is True or answer == "approved"
+
+
+def _misfit(tool: Tool, arguments: dict[str, Any]) -> str | None:
+    """Words on arguments that the tool does not take."""
+    if is_too_deep(arguments):
+        return f"the arguments are nested more than {MAX_ARGUMENTS_DEPTH} levels deep"
+    try:
+        tool.validate(deepcopy(arguments))
+    except ToolArgumentsError as error:
+        return str(error)
+    except Exception:
+        return None  # what is wrong with the tool is no reason to run it unasked
+    return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic_core import to_json
@@ -22,6 +23,7 @@ from ravi_django.kernel import (
     ToolExecutionResult,
 )
 
+INHERITED = "inherited_variables"  # of a message that boots a run: it may have its caller's, over these
 _PREFIX = "handoff_"
 _MOST = 64  # characters of a tool's name that every provider takes
 
@@ -32,18 +34,28 @@ class AgentTool(Tool):
     description: for the model, what to hand to this agent. timeout: seconds to wait for the answer; the time that
     people take to answer the agent's requests does not count. Waiting costs rows and nothing else.
 
+    `variables` are values of the caller's own template; the agent gets those that it declares too, and before them
+    what the caller's run was given as `metadata["variables"]`.
+
     When no answer comes, words say which way it ended: after a timeout the agent may still be at work.
     """
 
     effect = Effect.IDEMPOTENT  # the child and the question are journaled below the tool's own path
     context_parameter = "ctx"
 
-    def __init__(self, agent_id: AgentId | str, description: str = "", timeout: float = 120.0) -> None:
+    def __init__(
+        self,
+        agent_id: AgentId | str,
+        description: str = "",
+        timeout: float = 120.0,
+        variables: Mapping[str, Any] | None = None,
+    ) -> None:
         if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < float("inf"):
             raise InvalidInputError(f"timeout is a number of seconds above 0, not {timeout!r}", field="timeout")
         self.agent_id = agent_id if isinstance(agent_id, AgentId) else AgentId.parse(agent_id)
         self.ask_timeout = float(timeout)  # not `timeout`: that bounds the tool's own code, which only waits
         self.name = handoff_name(self.agent_id)
+        self.variables = dict(variables or {})
         self.description = description or f"Hand a task to the agent {self.agent_id} and get its answer."
         self.parameters = {
             "type": "object",
@@ -67,7 +79,7 @@ class AgentTool(Tool):
             target=self.agent_id,
             sender=ctx.agent_id,
             payload=ChatPayload(message=ChatMessage.of("user", arguments["task"])),
-            metadata={"parent_agent_id": str(ctx.agent_id)},
+            metadata={"parent_agent_id": str(ctx.agent_id), INHERITED: self.variables},
         )
         handle = await ctx.spawn(self.agent_id, boot)
         return self._answer(await ctx.ask(handle, boot, timeout=self.ask_timeout))

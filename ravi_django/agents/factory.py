@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
+from ravi_django.agents._task import _task_run_id
 from ravi_django.agents.compaction import (
     CompactionPipeline,
     CompactionStrategy,
@@ -22,6 +23,7 @@ from ravi_django.agents.context import ContextConfig
 from ravi_django.agents.delegate import AgentTool
 from ravi_django.agents.history import Address, HistoryProvider, InMemoryHistoryProvider
 from ravi_django.agents.react import ReActAgent
+from ravi_django.agents.react_spec import DEFAULT_WINDOW
 from ravi_django.agents.spec import AgentSpec, ModelSettings, Window, validate_spec
 from ravi_django.agents.steps import rebuild_messages_from_steps
 from ravi_django.agents.toolbox import Toolbox
@@ -29,7 +31,6 @@ from ravi_django.kernel import AgentId, ChatModel, InvalidInputError, ToolRegist
 
 __all__ = ["create_assistant_agent", "load_session_memory", "rebuild_agent", "rebuild_messages_from_steps"]
 
-DEFAULT_WINDOW = 100  # messages
 Steps = Iterable[Any] | None
 _seeding: dict[tuple[int, str, str], Future[bool]] = {}  # conversations being read from cold storage; True: read
 _MADE = re.compile(r"<[\w.<>]+>\Z")  # how `spec()` names a function that makes the instructions
@@ -144,8 +145,9 @@ def _as_spec(saved: dict[str, Any], has_instructions: bool) -> dict[str, Any]:
 
 def _tools_of(spec: AgentSpec, known: ToolRegistry) -> Toolbox:
     found = Toolbox(known.get(name) for name in spec.tool_names)
+    defaults = {name: one.default for name, one in spec.variables.items() if one.default is not None}
     for sub_agent in spec.sub_agents:
-        found.add(AgentTool(sub_agent.agent, sub_agent.description, sub_agent.timeout))
+        found.add(AgentTool(sub_agent.agent, sub_agent.description, sub_agent.timeout, defaults))
     return found
 
 
@@ -175,12 +177,15 @@ async def load_session_memory(
     yet, filled from cold storage.
 
     load_persisted_steps: `(session_id) -> step rows`, sync or async, as `rebuild_messages_from_steps` reads them; a
-    sync one runs in a thread. It is called on a miss alone, once for all callers of this process that miss at the
-    same time. What it raises is raised, and nothing is stored.
+    sync one runs in a thread, and what it returns is read there: it may be a QuerySet. It is called on a miss alone,
+    once for all callers of this process that miss at the same time; of several processes that do, one stores it, when
+    `memory` can `seed`. What it raises is raised, and nothing is stored. Inside a run, call it before the agent runs.
     """
     provider = InMemoryHistoryProvider() if memory is None else memory
     place = (id(provider), str(agent_id), str(session_id))
-    while not await provider.count(agent_id, session_id):
+    if await provider.count(agent_id, session_id):
+        return provider
+    while True:
         mine: Future[bool] = Future()
         other = _seeding.setdefault(place, mine)
         if other is not mine:
@@ -201,10 +206,24 @@ async def load_session_memory(
 async def _seed(
     provider: HistoryProvider, agent_id: Address, session_id: str, load: Callable[[str], Steps | Awaitable[Steps]]
 ) -> None:
-    if await provider.count(agent_id, session_id):  # another one was done with it in between
+    seed = getattr(provider, "seed", None)
+    counts_itself = seed is not None and _task_run_id.get() is not None  # a run's count is journaled: one, always
+    if not counts_itself and await provider.count(agent_id, session_id):  # another one was done with it in between
         return
-    found = await load(session_id) if inspect.iscoroutinefunction(load) else await asyncio.to_thread(load, session_id)
-    steps = await found if inspect.isawaitable(found) else found
-    messages = rebuild_messages_from_steps(steps or ())
-    if messages:
+    if inspect.iscoroutinefunction(load):
+        found: Any = await asyncio.to_thread(_list, await load(session_id))
+    else:
+        found = await asyncio.to_thread(lambda: _list(load(session_id)))
+    steps = await asyncio.to_thread(_list, await found) if inspect.isawaitable(found) else found
+    messages = rebuild_messages_from_steps(steps)
+    if not messages:
+        return
+    if seed is None:
         await provider.append_many(agent_id, session_id, messages)
+    else:
+        await seed(agent_id, session_id, messages)
+
+
+def _list(steps: Any) -> Any:
+    """What is read step by step, read: a QuerySet asks the database only then."""
+    return steps if inspect.isawaitable(steps) else list(steps or ())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ravi_django.agents.result import Result, ResultRejected, ResultType
+from ravi_django.agents.transcript import CORRECTION
 from ravi_django.kernel import (
     ChatMessage,
     ContentBlock,
@@ -47,7 +48,8 @@ class Goal:
         except ResultRejected as error:
             cut = " (it was cut off: it got too long)" if response.finish_reason == "length" else ""
             self._error = f"{error}{cut}"
-            return ChatMessage.of(Role.USER, f"Your answer is not a valid result: {self._error}. {_MEND}, as JSON.")
+            words = f"Your answer is not a valid result: {self._error}. {_MEND}, as JSON."
+            return ChatMessage(role=Role.USER, name=CORRECTION, content=[TextBlock(text=words)])
         return None
 
     def answer_calls(self, calls: Sequence[ToolUseBlock], results: Sequence[ToolResultBlock]) -> list[ContentBlock]:

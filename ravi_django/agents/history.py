@@ -11,6 +11,7 @@ from typing import Protocol
 from ravi_django.agents._task import _task_run_id
 from ravi_django.agents.dangling import close_dangling
 from ravi_django.agents.summary import keeps_of
+from ravi_django.agents.transcript import is_users
 from ravi_django.kernel import AgentId, ChatMessage, Role
 
 Address = AgentId | str
@@ -25,6 +26,12 @@ class HistoryProvider(Protocol):
     An optional method `window(agent_id, session_id, *, limit)` gives what a prompt begins with, see `window_of`; a
     provider that has it keeps summaries too (system messages with their `metadata`), and counts them nowhere as turns.
     Without it, `get` is read instead, and summaries are not stored.
+
+    An optional method `drops_at_end(agent_id, session_id) -> bool` says that the turns of the run that calls it go by
+    themselves when it ends; without it, or when it says no, `clear_run` is called by the agent's own code.
+
+    An optional method `seed(agent_id, session_id, messages)` stores older turns where the conversation has none, and
+    says whether it did: of several that do it at once, in whichever process, one.
     """
 
     async def append(self, agent_id: Address, session_id: str, message: ChatMessage, *, run_id: str = "") -> None:
@@ -112,6 +119,15 @@ class InMemoryHistoryProvider:
                 if indexed:
                     thread.stored.add((run_id, index))
 
+    async def seed(self, agent_id: Address, session_id: str, messages: Sequence[ChatMessage]) -> bool:
+        """Store older turns unless there are some."""
+        with self._lock:
+            thread = self._threads.setdefault(_key(agent_id, session_id), _Thread())
+            if any(keeps_of(row.message) is None for row in thread.rows):
+                return False
+            thread.rows[:0] = [_Row(message, "", None) for message in messages]
+            return True
+
     async def get(
         self,
         agent_id: Address,
@@ -139,7 +155,7 @@ class InMemoryHistoryProvider:
                 again = (rows[place].message for place in range(start - 1, -1, -1))
                 return (
                     next((turn for turn in said if keeps_of(turn) is not None), None),
-                    next((turn for turn in again if turn.role is Role.USER), None),
+                    next((turn for turn in again if is_users(turn)), None),
                 )
 
             return window_of(page, limit, older)
@@ -189,10 +205,10 @@ def window_of(page: Sequence[ChatMessage], limit: int | None, older: Older) -> l
     while rest and page[rest[0]].role is Role.TOOL:  # without its call
         del rest[0]
     user = None
-    if not rest or page[rest[0]].role is not Role.USER:
+    if not rest or not is_users(page[rest[0]]):
         end = rest[0] if rest else len(page)
-        user = next((page[place] for place in range(end - 1, -1, -1) if page[place].role is Role.USER), None)
-    needs_user = user is None and (not rest or page[rest[0]].role is not Role.USER)
+        user = next((page[place] for place in range(end - 1, -1, -1) if is_users(page[place])), None)
+    needs_user = user is None and (not rest or not is_users(page[rest[0]]))
     if limit is not None and len(page) >= limit > 0 and (summary is None or needs_user):
         found, words = older()
         summary = summary or found

@@ -1,4 +1,5 @@
-"""Who listens to an agent's lifecycle. A hook that raises, or takes too long, is logged and never felt."""
+"""Who listens to an agent's lifecycle. A hook that raises is logged and changes nothing; the run waits for an async
+one, for up to HOOK_TIMEOUT_S at each event, and then goes on without it."""
 
 from __future__ import annotations
 
@@ -22,8 +23,9 @@ class Hooks:
     """Functions by event, called in the order in which they came.
 
     A listener is `{HookEvent: function}`, or an object with methods named by events (`on_run_start`, `on_llm_end`, …;
-    `on_event` is told everything). Functions take a HookCall, sync ones must not block. Raises TypeError for a
-    listener that listens to nothing.
+    `on_event` is told everything). Functions take a HookCall, sync ones must not block. The run goes on when they have
+    returned: what takes long is better put into a queue, or a task, of one's own. Raises TypeError for a listener that
+    listens to nothing.
     """
 
     def __init__(self, listeners: Iterable[Any] = ()) -> None:
@@ -35,7 +37,7 @@ class Hooks:
     def of(cls, hooks: Hooks | Mapping[Any, Hook] | Iterable[Any] | None) -> Hooks:
         if isinstance(hooks, cls):
             return hooks
-        if hooks is None:
+        if hooks is None or hooks == {}:
             return _NONE
         return cls([hooks] if isinstance(hooks, Mapping) or not isinstance(hooks, Iterable) else hooks)
 
@@ -62,7 +64,12 @@ class Hooks:
                 if inspect.isawaitable(given):
                     async with asyncio.timeout(HOOK_TIMEOUT_S):
                         await given
-            except Exception:
+            except BaseException as error:  # SystemExit too, and the cancellation of a task of the hook's own
+                task = asyncio.current_task()
+                if isinstance(error, GeneratorExit) or (
+                    isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling()
+                ):
+                    raise
                 log.exception("hook %r failed at %s", function, call.event, extra={"action": "hook.failed"})
 
 

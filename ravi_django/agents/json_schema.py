@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import islice
 from typing import Any
-
-from ravi_django.kernel import InvalidInputError
 
 Schema = dict[str, Any]
 
@@ -96,51 +92,3 @@ def _strict_ref(schema: Schema) -> Schema:
 def _types(schema: Schema) -> list[Any]:
     kind = schema.get("type")
     return kind if isinstance(kind, list) else [kind]
-
-
-# ------------------------------------------------------------------------------------- schemas given as they are
-
-
-def check_schema(schema: Schema) -> Any:
-    """A validator for a JSON schema. Raises InvalidInputError when it is none, or refers to other documents."""
-    # Comes with litellm, and costs 50 ms: only who gives a schema pays them.
-    from jsonschema import Draft202012Validator, SchemaError, validators
-    from referencing import Registry, Resource
-    from referencing.exceptions import Unresolvable
-    from referencing.jsonschema import DRAFT202012
-
-    kind = validators.validator_for(schema, default=Draft202012Validator)
-    try:
-        kind.check_schema(schema)
-    except SchemaError as error:
-        raise _no_schema(f"is no JSON schema: {error.message[:200]}") from error
-    registry: Registry[Any] = Registry()  # retrieves nothing: a schema may come from a form
-    resolver = registry.resolver_with_root(Resource.from_contents(schema, default_specification=DRAFT202012))
-    for ref in _references(schema):
-        try:
-            resolver.lookup(ref)
-        except Unresolvable as error:
-            raise _no_schema(f"refers to {ref!r}; put that under $defs and refer to '#/$defs/…'") from error
-    return kind(schema, registry=registry)
-
-
-def schema_errors(validator: Any, value: Any, most: int) -> list[str]:
-    """What is wrong with a value, "place: words", at most `most` and one."""
-    found = islice(validator.iter_errors(value), most + 1)
-    return [": ".join(filter(None, (".".join(map(str, error.absolute_path)), error.message))) for error in found]
-
-
-def _references(schema: Any) -> Iterator[str]:
-    if isinstance(schema, dict):
-        for key, value in schema.items():
-            if key in ("$ref", "$dynamicRef") and isinstance(value, str):
-                yield value
-            else:
-                yield from _references(value)
-    elif isinstance(schema, list):
-        for item in schema:
-            yield from _references(item)
-
-
-def _no_schema(words: str) -> InvalidInputError:
-    return InvalidInputError(f"result_model {words}", field="result_model")

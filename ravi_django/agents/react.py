@@ -132,7 +132,8 @@ class ReActAgent:
         _task_agent_id.set(str(self.id))
         _task_agent_label.set(self.name)
         offer, system = await self._offers.choose(self.model), await self._instructions(ctx)
-        own_run, own_threads = _task_run_id.set(ctx.run_id), _task_threads.set({**(_task_threads.get() or {})})
+        threads = _task_threads.get()
+        own_run, own_threads = _task_run_id.set(ctx.run_id), _task_threads.set({} if threads is None else threads)
         run = _Run(ctx, self._fresh_tracker(ctx), offer, system)
         try:
             answer = await self._handle_all(run, inbox)

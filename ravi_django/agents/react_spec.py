@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ravi_django.agents.compaction import SlidingWindowCompaction, TokenBudgetComposed
 from ravi_django.agents.instructions import shown
 from ravi_django.kernel import GenerationOptions, Risk
 
 if TYPE_CHECKING:
     from ravi_django.agents.react import ReActAgent
+
+DEFAULT_WINDOW = 100  # messages
 
 
 def spec_of_react(agent: ReActAgent, options: GenerationOptions) -> dict[str, Any]:
@@ -28,12 +31,36 @@ def spec_of_react(agent: ReActAgent, options: GenerationOptions) -> dict[str, An
         "budget": None if agent.budget is None else agent.budget.budget.model_dump(mode="json", exclude_none=True),
         "output_topic": None if agent.output_topic is None else str(agent.output_topic),
         "retention": agent.context.retention.value,
+        **_said({"fallbacks": _fallbacks(agent.model), "window": _window(agent.context.pipeline)}),
         **(
             {}
             if agent.result is None
             else {"result_schema": agent.result.schema, "result_retries": agent.result_retries}
         ),
     }
+
+
+def _said(found: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in found.items() if value}
+
+
+def _fallbacks(model: Any) -> list[str]:
+    """The models that are asked when the first one fails."""
+    return [getattr(one, "name", type(one).__name__) for one in getattr(model, "models", ())[1:]]
+
+
+def _window(pipeline: Any) -> dict[str, int]:
+    """How far the model sees, where the pipeline says it as a spec's `window` does."""
+    found: dict[str, int] = {}
+    for strategy in getattr(pipeline, "strategies", (pipeline,)):
+        match strategy:
+            case SlidingWindowCompaction(max_messages=most):
+                found["messages"] = most
+            case TokenBudgetComposed(max_tokens=int() as most):
+                found["tokens"] = most
+            case _:
+                return {}
+    return {} if found == {"messages": DEFAULT_WINDOW} else found
 
 
 def _promises(tool: Any) -> dict[str, Any]:

@@ -10,7 +10,8 @@ from typing import Any
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import from_json, to_json
 
-from ravi_django.agents.json_schema import check_schema, object_schema, schema_errors, strict_form
+from ravi_django.agents.json_schema import object_schema, strict_form
+from ravi_django.agents.schema_check import TooMuchToCheck, check_schema, schema_errors
 from ravi_django.agents.signature import _Schema
 from ravi_django.kernel import (
     INVALID_ARGUMENTS_KEY,
@@ -138,6 +139,9 @@ def _from_type(model: Any) -> tuple[_Check, dict[str, Any]]:
             return adapter.dump_json(adapter.validate_json(body), by_alias=True)
         except ValidationError as error:
             raise ResultRejected(_explained(error)) from None
+        except Exception as error:  # of the model's own validators: what they choke on is the answer
+            words = f"{type(error).__name__}: {error}"
+            raise ResultRejected(_joined([f"it could not be read ({words})"])) from error
 
     return check, schema
 
@@ -146,7 +150,11 @@ def _from_schema(schema: dict[str, Any]) -> tuple[_Check, dict[str, Any]]:
     validator = check_schema(schema)
 
     def check(body: bytes) -> bytes:
-        if errors := schema_errors(validator, from_json(body), _SHOWN_ERRORS):
+        try:
+            errors = schema_errors(validator, from_json(body), _SHOWN_ERRORS)
+        except TooMuchToCheck as error:
+            raise ResultRejected(str(error)) from None
+        if errors:
             raise ResultRejected(_joined(errors))
         return body
 

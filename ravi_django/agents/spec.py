@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_serializer, model_validator
 
 from ravi_django.agents.delegate import handoff_name
 from ravi_django.agents.result import ResultType
+from ravi_django.agents.spec_safety import check_extras, check_models, refuse_unstorable
 from ravi_django.kernel import AgentId, ExecutionBudget, GenerationOptions, HistoryRetention, InvalidInputError, Risk
 from ravi_django.kernel.secrets import secret_names
 
@@ -36,7 +37,7 @@ class ModelSettings(BaseModel):
     max_tokens: int | None = Field(default=None, ge=1)  # of output
     stop: list[str] | None = None
     reasoning_effort: str | None = None  # "low", "medium", "high": what the provider knows
-    extra: dict[str, Any] = Field(default_factory=dict)  # passed to the provider as is
+    extra: dict[str, Any] = Field(default_factory=dict)  # of `spec_safety.EXTRAS`, passed to the provider as is
 
     @property
     def generation(self) -> GenerationOptions:
@@ -101,7 +102,7 @@ class AgentSpec(BaseModel):
     max_iterations: int = Field(default=10, ge=1)  # model calls for one message
     budget: ExecutionBudget | None = None  # for each run
     retention: HistoryRetention = HistoryRetention.PERMANENT  # of the conversation's turns
-    approval_required_risk: Risk | None = None  # tools of at least this risk need an approval; None: "high"
+    approval_required_risk: Risk | None = None  # tools of at least this risk are denied; None: "high"
     starter_prompts: list[str] = Field(default_factory=list)  # what a user may begin with
     welcome: str = ""  # shown before the first message
     initial_tool_choice: str | None = None  # "auto", "none", "required" or a tool's name, for the first model call
@@ -130,7 +131,7 @@ def validate_spec(
     else:
         if not isinstance(spec, Mapping):
             raise InvalidInputError(f"a spec is an object of {_fields_of('')}, not {spec!r}", field="spec")
-        _refuse_unstorable(spec)
+        refuse_unstorable(spec)
         try:
             checked = AgentSpec.model_validate(dict(spec))
         except ValidationError as error:
@@ -140,6 +141,8 @@ def validate_spec(
     _check_choice(checked)
     _check_result(checked)
     _check_secrets(checked)
+    check_extras(checked.options.extra, "options.extra")
+    check_models([checked.model, *checked.fallbacks])
     return checked
 
 
@@ -237,24 +240,3 @@ _PARTS: dict[str, type[BaseModel]] = {
 
 def _fields_of(*place: str) -> str:
     return ", ".join(_PARTS.get(place[0] if place else "", AgentSpec).model_fields)
-
-
-def _refuse_unstorable(spec: Mapping[str, Any]) -> None:
-    for field, text in _texts(spec, ""):
-        if "\0" in text or (not text.isascii() and text != text.encode(errors="replace").decode()):
-            raise InvalidInputError(
-                f"{field} holds a NUL character or half a surrogate pair, which the database cannot store", field=field
-            )
-
-
-def _texts(value: Any, place: str) -> Iterator[tuple[str, str]]:
-    if isinstance(value, str):
-        yield place, value
-    elif isinstance(value, Mapping):
-        for key, inner in value.items():
-            below = f"{place}.{key}" if place else str(key)
-            yield place or "spec", str(key)
-            yield from _texts(inner, below)
-    elif isinstance(value, list | tuple):
-        for number, inner in enumerate(value):
-            yield from _texts(inner, f"{place}.{number}")

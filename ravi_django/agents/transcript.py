@@ -7,6 +7,14 @@ from collections.abc import Callable, Iterable, Sequence
 
 from ravi_django.kernel import ChatMessage, Role, ToolUseBlock
 
+OURS = "ravi."  # begins the name of a message that stands as the user's, and is the library's
+CORRECTION = f"{OURS}correction"  # what is wrong with the answer before it
+
+
+def is_users(message: ChatMessage) -> bool:
+    """Whether the user said it."""
+    return message.role is Role.USER and not (message.name or "").startswith(OURS)
+
 
 class Transcript(list[ChatMessage]):
     """A list that is only appended to, and knows what a view looks up at every turn, so that a long run does not look
@@ -23,7 +31,7 @@ class Transcript(list[ChatMessage]):
             self.append(message)
 
     def append(self, message: ChatMessage) -> None:
-        if message.role is Role.USER:
+        if is_users(message):
             self.users.append(len(self))
         elif keeps_of(message) is not None:
             self.summary = len(self)
@@ -63,4 +71,4 @@ def user_before(messages: Sequence[ChatMessage], end: int, start: int) -> int | 
     if isinstance(messages, Transcript):
         place = bisect_left(messages.users, end) - 1
         return messages.users[place] if place >= 0 and messages.users[place] >= start else None
-    return next((index for index in range(end - 1, start - 1, -1) if messages[index].role is Role.USER), None)
+    return next((index for index in range(end - 1, start - 1, -1) if is_users(messages[index])), None)

@@ -69,8 +69,8 @@ def _shown(address: str, row: Agent | None) -> dict[str, Any]:
         "version": said.get("version"),
         "welcome": said.get("welcome", ""),
         "starter_prompts": said.get("starter_prompts", []),
-        "variables": {
-            name: {"description": "", "default": None, "required": False, **variable}
+        "variables": {  # a default is text of the instructions
+            name: {"description": variable.get("description", ""), "required": variable.get("required", False)}
             for name, variable in said.get("variables", {}).items()
         },
         "result_schema": said.get("result_schema"),

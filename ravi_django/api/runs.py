@@ -61,7 +61,8 @@ class RunsView(ApiView):
 
 def start(user: Any, *, agent: AgentId, **options: Any) -> Response:
     """Submit, and answer with the run."""
-    require_runnable(agent)
+    if not options.get("idempotency_key"):  # a repeat gets its first run, whatever has become of the agent
+        require_runnable(agent)
     run, created = submit_once(agent, options.pop("input"), user=user, **options)
     shown = serializers.RunSerializer(run).data
     return Response(shown, status=status.HTTP_201_CREATED if created else status.HTTP_200_OK)

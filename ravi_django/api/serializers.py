@@ -174,10 +174,16 @@ class EntrySerializer(Shown[Any]):
         same = ("seq", "generation", "path", "attempt", "phase", "kind", "name", "request", "result", "error")
         return {
             **{name: getattr(row, name) for name in same},
+            **({"result": None} if _is_inside(row) else {}),
             "usage": _entry_usage(row),
             "started_at": time(row.started_at),
             "finished_at": time(row.finished_at),
         }
+
+
+def _is_inside(row: Any) -> bool:
+    """Rendered instructions are not for who the agent talks to; the admin shows them."""
+    return bool(row.kind == "pinned" and row.name.startswith("instructions"))
 
 
 class FramePageSerializer(Shown[Any]):
@@ -260,7 +266,6 @@ class ToolSerializer(Shown[Any]):
 
 class VariableSerializer(Shown[Any]):
     description = serializers.CharField(allow_blank=True)
-    default = serializers.JSONField(allow_null=True)
     required = serializers.BooleanField()
 
 

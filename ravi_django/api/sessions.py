@@ -8,6 +8,7 @@ from uuid import UUID
 from rest_framework import status
 from rest_framework.response import Response
 
+from ravi_django.agents.transcript import OURS
 from ravi_django.api import serializers
 from ravi_django.api.agents import require_runnable
 from ravi_django.api.base import ApiView
@@ -63,7 +64,8 @@ class MessagesView(ApiView):
     @documented("sessions_messages", ok={200: serializers.TurnSerializer(many=True)}, errors=[400, 404])
     def get(self, request: Any, id: UUID) -> Response:
         """What was said, oldest first. A tool call that has no result comes with one that says so."""
-        said = find_session(request, id).turns.filter(keeps=None)  # a summary was not said
+        turns = find_session(request, id).turns
+        said = turns.filter(keeps=None).exclude(name__startswith=OURS)  # summaries and corrections were not said
         return paged(self, request, said, serializers.TurnSerializer, with_every_result)
 
     @documented(

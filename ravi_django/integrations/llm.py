@@ -6,11 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ravi_django.capabilities.llm import FallbackModel, LiteLLMModel, LLMFactory, RehearsalModel, model_from_env
+    from ravi_django.kernel import RetryPolicy
 
-__all__ = ["FallbackModel", "LLMFactory", "LiteLLMModel", "RehearsalModel", "model_from_env"]
+__all__ = ["FallbackModel", "LLMFactory", "LiteLLMModel", "RehearsalModel", "RetryPolicy", "model_from_env"]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "RetryPolicy":
+        from ravi_django.kernel import RetryPolicy
+
+        return RetryPolicy
     if name in __all__:
         from ravi_django.capabilities import llm
 

@@ -27,8 +27,14 @@ class HookEvent(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class HookCall:
-    """What a hook is given. It comes when the thing happens, not when a replay passes it; after a crash in between,
-    once more."""
+    """What a hook is given. It comes when the thing happens, not when a replay passes it.
+
+    Starts and ends come in pairs, but for what a lease's end cuts short: after a crash, or a transient failure of a
+    tool, the start comes once more. A model call that is tried again later ends with its error and starts anew. A tool
+    that waits (for a person, a timer, a child) starts once and ends when it is through, perhaps in another process. A
+    run starts once, whatever becomes of it in between, `continue_as_new` included; it ends when its status is a final
+    one that its own code led to: a run that is cancelled while it waits has no end, and one that is retried has two.
+    """
 
     event: HookEvent
     run_id: str

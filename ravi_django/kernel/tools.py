@@ -14,6 +14,7 @@ from ravi_django.kernel.errors import ToolArgumentsError
 
 INVALID_ARGUMENTS_KEY = "__invalid_json__"  # a model client puts the model's text here when it was no JSON object
 _SHOWN_TEXT = 200  # characters of it that are shown to the model again
+MAX_ARGUMENTS_DEPTH = 50  # they are nested again in messages and rows, and encoders have an end
 
 
 class Risk(StrEnum):
@@ -104,6 +105,24 @@ class Tool:
     @property
     def spec(self) -> ToolSpec:
         return ToolSpec(name=self.name, description=self.description, parameters=dict(self.parameters))
+
+
+def is_too_deep(arguments: Any) -> bool:
+    """Whether JSON is nested more than MAX_ARGUMENTS_DEPTH levels deep. By levels: deep values must not exhaust the
+    stack here either."""
+    level = [arguments]
+    for _ in range(MAX_ARGUMENTS_DEPTH):
+        found = {  # each once: a value may be in itself
+            id(inner): inner
+            for part in level
+            if isinstance(part, dict | list | tuple)
+            for inner in (part.values() if isinstance(part, dict) else part)
+            if isinstance(inner, dict | list | tuple)
+        }
+        level = list(found.values())
+        if not level:
+            return False
+    return True
 
 
 @runtime_checkable

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 from uuid import UUID
 
+from ravi_django.agents.delegate import INHERITED
 from ravi_django.conf import conf
 from ravi_django.kernel import (
     AgentId,
@@ -32,6 +34,7 @@ from ravi_django.runtime import specs, store
 from ravi_django.runtime.effects import Write
 from ravi_django.runtime.entries import Entry, Recorded, storable
 from ravi_django.runtime.gate import Wait
+from ravi_django.runtime.instructions import variables_of
 from ravi_django.runtime.waits import check_name, moment
 
 if TYPE_CHECKING:
@@ -59,12 +62,12 @@ async def spawn(ctx: DurableContext, target: AgentId, boot: Message | str | None
     entry.request = {"message": None if message is None else message["id"]}
     async with effects.performing():
         found, refusal = await _find(ctx, agent_id)
-        refusal = refusal or _misses_variables(found, boot) or _too_deep(ctx)
+        refusal = refusal or _misses_variables(ctx, found, boot) or _too_deep(ctx)
         if refusal is None:
             entry.result = {"run": str(child_id), "session": str(session_id)}
             effects.entangled = True  # first: the commit may stand though this task is cancelled over it
             child = store.make_child(effects.lease, str(agent_id), child_id, session_id)
-            child.agent_version, child.metadata = found.version, _metadata_of(found, boot)
+            child.agent_version, child.metadata = found.version, _metadata_of(ctx, found, boot)
             try:
                 await effects.record(entry, partial(store.spawn, child=child, message=message))
             except SpawnDeniedError as error:
@@ -117,15 +120,20 @@ async def _find(ctx: DurableContext, agent_id: AgentId) -> tuple[specs.Found, Ke
         return specs.Found(agent_id), error
 
 
-def _metadata_of(found: specs.Found, message: Message | str | None) -> dict[str, Any]:
+def _metadata_of(ctx: DurableContext, found: specs.Found, message: Message | str | None) -> dict[str, Any]:
     """What a run that this message starts is given of it: values for the variables of a spec."""
-    given = message.metadata.get("variables") if isinstance(message, Message) else None
-    return {} if given is None or found.version is None else {"variables": storable(given)}
+    if found.version is None or not isinstance(message, Message):
+        return {}
+    given, defaults = message.metadata.get("variables"), message.metadata.get(INHERITED)
+    if given is None and isinstance(defaults, Mapping):
+        known = {**defaults, **variables_of(ctx.effects.lease.run.metadata)}
+        given = {name: known[name] for name in found.spec.get("variables") or {} if known.get(name) is not None} or None
+    return {} if given is None else {"variables": storable(given)}
 
 
-def _misses_variables(found: specs.Found, boot: Message | str | None) -> PermanentError | None:
+def _misses_variables(ctx: DurableContext, found: specs.Found, boot: Message | str | None) -> PermanentError | None:
     try:
-        found.check_variables(_metadata_of(found, boot))
+        found.check_variables(_metadata_of(ctx, found, boot))
     except InvalidInputError as error:
         return PermanentError(f"{found.address}: {error}; the message that boots it brings them")
     return None
@@ -266,7 +274,7 @@ async def send(ctx: DurableContext, target: AgentId | RunHandle, message: Messag
             if refusal is not None:
                 await _refuse(ctx, entry, refusal)
             run = _root_in_session(ctx, agent_id)
-            run.agent_version, run.metadata = found.version, _metadata_of(found, message)
+            run.agent_version, run.metadata = found.version, _metadata_of(ctx, found, message)
             await effects.record(entry, partial(store.deliver_to_agent, run=run, message=body))
             target_id = UUID(entry.result["run"])
     effects.wake([target_id])

@@ -7,10 +7,10 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
-from pydantic_core import to_json
+from pydantic_core import from_json, to_json
 
 from ravi_django.models import Blob, JournalEntry, Run
-from ravi_django.runtime import store
+from ravi_django.runtime import registry, store
 from ravi_django.runtime.database import DatabaseThreads
 from ravi_django.runtime.entries import blob_value
 
@@ -41,6 +41,8 @@ async def keep(database: DatabaseThreads, bodies: dict[str, Callable[[], Any]]) 
 def result_schema_of(run: Run) -> dict[str, Any] | None:
     """The JSON schema of a run's output, by the spec that its first lease has pinned; None when it is no typed one, or
     when nothing is pinned yet, or any more."""
+    if run.started_at is None or not _may_be_typed(run):
+        return None
     started = JournalEntry.objects.filter(run_id=run.id, generation=run.generation, path="@started")
     pinned: Any = started.values_list("result", flat=True).first()
     digest = (pinned or {}).get("spec")
@@ -56,6 +58,20 @@ def result_schema_of(run: Run) -> dict[str, Any] | None:
     while len(_schemas) > _MOST_SCHEMAS:
         _schemas.popitem(last=False)
     return schema
+
+
+def _may_be_typed(run: Run) -> bool:
+    """Whether it is worth a query: a typed run's output is JSON, as text or as the value that was replied."""
+    if run.output is None:  # not ended, or not well
+        agent = registry._agents.get(run.agent) if run.agent_version is None else None
+        return agent is None or getattr(agent, "result", None) is not None
+    if not isinstance(run.output, str):
+        return True
+    try:
+        from_json(run.output)
+    except ValueError:
+        return False
+    return True
 
 
 def forget() -> None:

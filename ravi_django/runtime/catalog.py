@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Iterable
 from typing import Any
 
 from django.apps import apps as global_apps
@@ -19,7 +20,8 @@ log = logging.getLogger("ravi.catalog")
 def sync_agents(using: str = DEFAULT_DB_ALIAS, model: type[Agent] = Agent) -> list[str]:
     """Write what the registered agents say of themselves; returns the addresses that were new or changed.
 
-    Whether an agent is enabled is the operator's, and a row whose code is gone stays for its runs' sake.
+    Whether an agent is enabled is the operator's, and a row whose code is gone stays for its runs' sake. One that has
+    versions, edited before the code took its address, is an agent of its own again by the newest of them.
     """
     rows = model._default_manager.using(using)
     known = {row.address: row for row in rows.all()}
@@ -36,6 +38,21 @@ def sync_agents(using: str = DEFAULT_DB_ALIAS, model: type[Agent] = Agent) -> li
         else:
             continue
         changed.append(address)
+    return changed + _give_back(rows, known.values())
+
+
+def _give_back(rows: Any, known: Iterable[Agent]) -> list[str]:
+    registered = set(known_addresses())
+    gone = [row for row in known if row.source == Agent.Source.CODE and row.address not in registered]
+    if not gone or not hasattr(rows.model, "versions"):  # before there were versions
+        return []
+    changed = []
+    for row in rows.filter(pk__in=[row.pk for row in gone], versions__isnull=False).distinct():
+        newest = row.versions.using(rows.db).order_by("-number").first()
+        row.source, row.spec, row.version = Agent.Source.ADMIN.value, newest.spec, newest.number
+        row.name, row.description = newest.spec.get("name", ""), newest.spec.get("description", "")
+        row.save(using=rows.db, update_fields=["source", "spec", "version", "name", "description", "updated_at"])
+        changed.append(row.address)
     return changed
 
 

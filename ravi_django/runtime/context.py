@@ -14,6 +14,7 @@ from uuid import UUID
 
 from ravi_django.agents.hooks import Hooks, frozen
 from ravi_django.agents.middleware import MiddlewarePipeline
+from ravi_django.agents.summary import keeps_of
 from ravi_django.agents.toolbox import Toolbox
 from ravi_django.kernel import (
     Agent,
@@ -32,7 +33,7 @@ from ravi_django.kernel import (
     ToolExecutionResult,
     TopicId,
 )
-from ravi_django.runtime import asks, history, llm_calls, paths, pins, questions, tool_calls, waits
+from ravi_django.runtime import asks, history, llm_calls, paths, pins, questions, site_middleware, tool_calls, waits
 from ravi_django.runtime.effects import Effects
 from ravi_django.runtime.entries import Entry, NewTurn
 from ravi_django.runtime.gate import Stop
@@ -67,7 +68,7 @@ class DurableContext:
         self.meta = meta
         self.toolbox = Toolbox.of(getattr(agent, "tools", None))
         self.model: ChatModel | None = getattr(agent, "model", None)
-        self.middleware = MiddlewarePipeline.of(getattr(agent, "middleware", None))
+        self.middleware = site_middleware.around(MiddlewarePipeline.of(getattr(agent, "middleware", None)))
         self.hooks = Hooks.of(getattr(agent, "hooks", None))
         self.output: Any = None  # what was replied last
         self.replied = False
@@ -75,8 +76,11 @@ class DurableContext:
         self.booted: dict[str, str] = {}  # child run: the message that it was started with
         self._patches: dict[str, bool] = {}
         self.pinned: dict[str, Any] = {}  # see `pins`
+        self.pinning: dict[str, Any] = {}  # values that a task computes now
         self.turns_given = run.turn_from  # how many this lease's code has handed over
         self.turns_known = run.next_turn  # history turns of this run that are stored or waiting to be
+        self._unnumbered = 0  # of those given: without a number of their own
+        self._given_in: dict[str, int] = {}  # how many a tool's call has handed over, by its path
 
     # ------------------------------------------------------------------------------------------- effects
 
@@ -260,19 +264,58 @@ class DurableContext:
     def remember(self, agent_id: AgentId, session_id: str, messages: Sequence[ChatMessage], start: int | None) -> None:
         """Store turns with the next commit; those stored in an earlier lease are known by their index in the run.
 
-        Without `start` they follow what this run's code has handed over before.
+        Without `start` they follow what this run's code has handed over before; those that have one are counted by
+        themselves, and these come in between.
         """
+        self._own_session(session_id)
+        scope = paths.current()
+        if scope is not None and "/" in scope.prefix:
+            self._count_in(scope.prefix.rpartition("/")[0], len(messages))
+        if start is None:
+            first = self.turns_given
+            self._unnumbered += len(messages)
+        else:
+            first = self.effects.lease.run.turn_from + self._unnumbered + start
+        while messages and first in self.effects.summaries and keeps_of(messages[0]) is None:
+            first += 1  # the place of a summary that nobody hands over any more
+            self._unnumbered += 1
+        self.turns_given = max(self.turns_given, first + len(messages))
+        for place, message in enumerate(messages, first):
+            if place >= self.turns_known:
+                self.effects.turns.append(NewTurn(UUID(str(session_id)), str(agent_id), message))
+                self.turns_known += 1
+
+    def turns_of(self, path: str) -> int:
+        """How many turns the tool's call at `path` has handed over: for its row, since a replay does not run it."""
+        given = self._given_in.pop(path, 0)
+        self._count_in(path.rpartition("/")[0], given)
+        return given
+
+    def pass_turns(self, path: str, given: int) -> None:
+        """A recorded tool's call has handed over so many, in another lease."""
+        self.turns_given += given
+        self._unnumbered += given
+        self._count_in(path.rpartition("/")[0], given)
+
+    def _count_in(self, path: str, given: int) -> None:
+        if path and given:
+            self._given_in[path] = self._given_in.get(path, 0) + given
+
+    async def seed_history(self, agent_id: AgentId, session_id: str, messages: Sequence[ChatMessage]) -> bool:
+        """Turns that are older than the run, and no part of it: stored at once, unless the conversation has some. Who
+        reads the history after that sees them."""
+        self._own_session(session_id)
+        with self.effects.busy():
+            seeded, end = await self.effects.database.call(history.seed, agent_id, session_id, messages)
+        self.effects.lease.run.session.next_position = end
+        return seeded
+
+    def _own_session(self, session_id: str) -> None:
         if str(session_id) != self.session_id:
             raise InvalidInputError(
                 f"a run writes the history of its own session {self.session_id}, not of {session_id}",
                 field="session_id",
             )
-        start = self.turns_given if start is None else self.effects.lease.run.turn_from + start
-        self.turns_given = start + len(messages)
-        for place, message in enumerate(messages, start):
-            if place >= self.turns_known:
-                self.effects.turns.append(NewTurn(UUID(str(session_id)), str(agent_id), message))
-                self.turns_known += 1
 
     async def read_history(
         self, agent_id: AgentId, *, limit: int | None, offset: int = 0, window: bool = False

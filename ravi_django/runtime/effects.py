@@ -23,6 +23,7 @@ from ravi_django.kernel import (
     SpawnDeniedError,
     SuspendInterrupt,
 )
+from ravi_django.models import Turn
 from ravi_django.runtime import frames, store, tool_caps
 from ravi_django.runtime.database import DatabaseThreads
 from ravi_django.runtime.entries import Entry, NewTurn, Recorded
@@ -93,6 +94,8 @@ class Effects(Gate):
         self.started: dict[str, Entry | Recorded] = {}  # at-most-once effects begun, and without a result
         self.uncertain: dict[str, Entry] = {}  # of those, the ones that a person decides on
         self.requested: dict[str, str] = {}  # requests that this lease has opened
+        self.summaries: set[int] = set()  # turns of this run that a strategy has stored which is no longer there
+        self.journal.on_passed = self._passed_over
         self._given: set[int] = set()  # signals that a wait has taken
         self._refreshing = False
 
@@ -103,6 +106,9 @@ class Effects(Gate):
     ) -> Recorded | None:
         """The recorded result of the call at `path`, in its turn; None when it has to be made."""
         self.asked.add(path)
+        self.journal.pass_summaries(path, self.asked)
+        if self.journal.passed and not self.summaries:
+            self.summaries = await self.database.call(_summaries, self.lease)
         row = self.journal.find(path)
         if row is None:
             if (begun := self.journal.started(path)) is not None:
@@ -182,6 +188,12 @@ class Effects(Gate):
             self._noted.add(entry.path)
             self.notes.append(entry)
 
+    def _passed_over(self, row: Recorded) -> None:
+        """A summary that the code no longer asks for: it was paid all the same."""
+        if row.usage is not None:
+            self.budget.add(row.usage.total, None if row.cost is None else float(row.cost))
+        self.note_drift(row.path, ["strategy"])
+
     def note_drift(self, path: str, changed: list[str]) -> None:
         self.note_once(Entry(kind="replay.drift", path=f"@drift.{path}", result={"changed": changed}))
 
@@ -234,6 +246,11 @@ class Effects(Gate):
 
     # --------------------------------------------------------------------------------------------- the end
 
+    @property
+    def retains(self) -> bool:
+        """Whether all turns of the run outlive it. What generations before this one have noted is not known here."""
+        return self.lease.run.generation == 0 and not any(path.startswith(store.RETENTION) for path in self._noted)
+
     def left_open(self) -> dict[str, Entry | Recorded]:
         """At-most-once effects that were begun and have no result, by path."""
         return {**self.journal.open_started(), **self.started, **self.uncertain}
@@ -242,6 +259,12 @@ class Effects(Gate):
     def last_attempt(self) -> bool:
         """Whether one more transient error uses up the retries: then it is recorded, and the agent sees it."""
         return self.attempts + 1 >= int(conf.MAX_ATTEMPTS)
+
+
+def _summaries(lease: Lease) -> set[int]:
+    """The indexes of the run's summaries among its turns."""
+    found = Turn.objects.filter(run_id=lease.run_id, index__gte=lease.run.turn_from, keeps__isnull=False)
+    return {index for index in found.values_list("index", flat=True) if index is not None}
 
 
 def append_repeatable(lease: Lease, entries: list[Entry], turns: list[NewTurn], write: Write = store.append) -> int:

@@ -118,7 +118,8 @@ class Engine:
 
     @property
     def has_room(self) -> bool:
-        return not (self.draining or self._crashers) and self._driving < conf.MAX_RUNS
+        is_able = not (self.draining or self._crashers or self._tools.is_exhausted)
+        return is_able and self._driving < conf.MAX_RUNS
 
     async def _drive_lease(self, lease: Lease) -> None:
         try:
@@ -224,7 +225,10 @@ class Engine:
         """Run the agent's code from the top to its end, or to what stops it."""
         if active.lost:
             raise LeaseLostError(active.lease.run_id, active.lease.epoch)
-        story = active.story = Story(agent, active.effects, rounds)
+        try:
+            story = active.story = Story(agent, active.effects, rounds)
+        except Exception as error:  # tools, middleware or hooks that cannot be read: no other try would end otherwise
+            raise settle.NotDrivable(HandlerError(error), block=True) from error
         story.begin()
         if active.lease.run.cancel_requested_at is not None:
             self.cancel(active, active.lease.run.cancel_reason)

@@ -162,6 +162,7 @@ def _completion(entry: Any) -> dict[str, Any]:
         "usage": usage.model_dump() if usage else {},
         "cost": None if entry.cost is None else float(entry.cost),
         "call": entry.path,
+        **{key: result[key] for key in ("finish_reason",) if key in result},  # where it is not "stop"
     }
 
 

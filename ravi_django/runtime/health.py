@@ -20,6 +20,7 @@ from ravi_django.conf import conf
 from ravi_django.models import SweepState, WorkerProcess
 from ravi_django.runtime import clock
 from ravi_django.runtime.buffer import get_buffer
+from ravi_django.runtime.tool_threads import hanging
 
 ANSWER_S = 1.0  # how long a service may take for its answer
 LIMIT_S = 2.0  # how long all checks may take together, which run side by side
@@ -121,11 +122,14 @@ def events() -> str:
 
 
 def worker() -> str:
+    lost, is_exhausted = hanging()
+    if is_exhausted:
+        raise Unhealthy(f"{lost} calls of tools hang in this process and no thread is left; restart it, mend the tools")
     limit = MISSED * float(conf.HEARTBEAT_S)
     alive = WorkerProcess.objects.filter(seen_at__gt=clock.after(-limit)).count()
     if not alive:
         raise Unhealthy(f"no worker has been seen for {limit:g} s; start one: celery -A <site> worker -P threads")
-    return f"{alive} alive"
+    return f"{alive} alive" + (f"; {lost} calls of tools hang in this process" if lost else "")
 
 
 def sweep() -> str:

@@ -1,12 +1,14 @@
 """Conversation history in the database: the turns of a session, keyed by agent and session.
 
 Inside a run, what is appended rides on the next effect's commit, and what was read is journaled as a position: turns
-are immutable, so that a replay reads the same conversation again.
+are immutable, so that a replay reads the same conversation again. What is cleared or counted is journaled too: a
+replay clears nothing again, and has the number that was there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -17,8 +19,11 @@ from django.db.models import F, Q, QuerySet, Subquery
 from ravi_django.agents.dangling import close_dangling
 from ravi_django.agents.history import window_of
 from ravi_django.agents.summary import keeps_of
+from ravi_django.agents.transcript import OURS, is_users
 from ravi_django.kernel import AgentId, ChatMessage, Role
 from ravi_django.models import Session, Turn
+from ravi_django.runtime import store
+from ravi_django.runtime.entries import Entry
 
 if TYPE_CHECKING:
     from ravi_django.runtime.context import DurableContext
@@ -48,6 +53,15 @@ class DjangoHistoryProvider:
         else:
             await sync_to_async(_append)(agent_id, session_id, messages, run_id, start)
 
+    async def seed(self, agent_id: AgentId, session_id: str, messages: Sequence[ChatMessage]) -> bool:
+        """Store older turns unless there are some: of all processes that do so at once, one does. Inside a run they are
+        no turns of its own."""
+        ctx = _context_of(None)
+        if ctx is not None:
+            return await ctx.seed_history(agent_id, session_id, messages)
+        stored: bool = (await sync_to_async(seed)(agent_id, session_id, messages))[0]
+        return stored
+
     async def get(
         self, agent_id: AgentId, session_id: str, *, limit: int | None = None, offset: int = 0
     ) -> list[ChatMessage]:
@@ -67,26 +81,55 @@ class DjangoHistoryProvider:
         return found
 
     async def count(self, agent_id: AgentId, session_id: str) -> int:
-        return int(await _off_loop(_turns(agent_id, session_id).filter(keeps=None).count))
+        """How many turns there are; inside a run, not counting the run's own."""
+        ctx = _context_of(None)
+        if ctx is None:
+            return int(await sync_to_async(_turns(agent_id, session_id).filter(keeps=None).count)())
+        return await _count_in_run(ctx, agent_id, session_id)
 
     async def clear(self, agent_id: AgentId, session_id: str) -> None:
-        await _off_loop(_turns(agent_id, session_id).delete)
+        await _clear(agent_id, session_id)
 
     async def clear_run(self, agent_id: AgentId, session_id: str, run_id: str) -> None:
         """Forget a run's turns, also those that wait for its next commit."""
-        ctx = _context_of(run_id)
+        await _clear(agent_id, session_id, run_id)
+
+    def drops_at_end(self, agent_id: AgentId, session_id: str) -> bool:
+        """Have the agent's turns go when the run ends that this code belongs to, however it does; False outside of
+        runs, where nobody would."""
+        ctx = _context_of(None)
         if ctx is not None:
-            ctx.effects.turns.clear()
-        await _off_loop(_turns(agent_id, session_id).filter(run_id=run_id).delete)
+            ctx.effects.note_once(Entry("history.retention", f"{store.RETENTION}{agent_id}", str(agent_id)))
+        return ctx is not None
 
 
-async def _off_loop(function: Callable[[], Any]) -> Any:
-    """On the run's database threads; outside of runs, as Django's own async calls do."""
+async def _count_in_run(ctx: DurableContext, agent_id: AgentId, session_id: str) -> int:
+    path = ctx._path()
+    if (row := ctx.effects.journal.find(path)) is not None:
+        ctx.effects.identity(row, "history.count", str(agent_id), None)
+        ctx.effects.journal.take_now(row)
+        return int(row.result["count"])
+    own = Q(run_id=ctx.run_id, index__gte=ctx.effects.lease.run.turn_from)
+    found = _turns(agent_id, session_id).filter(keeps=None).exclude(own)
+    with ctx.effects.busy():
+        count = int(await ctx.effects.database.call(found.count))
+    ctx.effects.note(Entry(kind="history.count", path=path, name=str(agent_id), result={"count": count}))
+    return count
+
+
+async def _clear(agent_id: AgentId, session_id: str, run_id: str | None = None) -> None:
+    """Inside a run an effect: in one commit with its row and the turns before it, so that it happens once."""
     ctx = _context_of(None)
     if ctx is None:
-        return await sync_to_async(function)()
-    with ctx.effects.busy():
-        return await ctx.effects.database.call(function)
+        turns = _turns(agent_id, session_id)
+        await sync_to_async((turns if run_id is None else turns.filter(run_id=run_id)).delete)()
+        return
+    path, name = ctx._path(), str(agent_id)
+    if await ctx.effects.recall(path, "history.clear", name, None, None) is not None:
+        return
+    write = partial(store.clear_turns, session_id=session_id, agent=name, run_id=run_id)
+    async with ctx.effects.performing():
+        await ctx.effects.record(Entry(kind="history.clear", path=path, name=name, request={"run": run_id}), write)
 
 
 def read(
@@ -107,11 +150,11 @@ def read_window(
 
     def older() -> tuple[ChatMessage | None, ChatMessage | None]:
         rows = _newest(agent_id, session_id, page[0][0])
-        said, told = rows.filter(role=Role.USER), rows.filter(keeps__isnull=False)
+        said, told = rows.filter(role=Role.USER).exclude(name__startswith=OURS), rows.filter(keeps__isnull=False)
         either = Q(position=Subquery(said.values("position")[:1])) | Q(position=Subquery(told.values("position")[:1]))
         both = [_message(*row[1:]) for row in rows.filter(either)]
         summary = next((message for message in both if keeps_of(message) is not None), None)
-        return summary, next((message for message in both if message.role is Role.USER), None)
+        return summary, next((message for message in both if is_users(message)), None)
 
     return window_of([_message(*row[1:]) for row in page], limit, older)
 
@@ -156,6 +199,16 @@ def _append(
             ],
             ignore_conflicts=True,
         )
+
+
+def seed(agent_id: AgentId, session_id: str | UUID, messages: Sequence[ChatMessage]) -> tuple[bool, int]:
+    """Whether the turns were stored, and where the session's next turn goes. Counted under the session's lock."""
+    with transaction.atomic():
+        Session.objects.filter(id=session_id).update(next_position=F("next_position"))  # a lock on every database
+        empty = not _turns(agent_id, session_id).filter(keeps=None).exists()
+        if empty:
+            _append(agent_id, str(session_id), messages, "", None)
+        return empty, Session.objects.values_list("next_position", flat=True).get(id=session_id)
 
 
 def _context_of(run_id: str | None) -> DurableContext | None:

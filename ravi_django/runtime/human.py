@@ -67,7 +67,7 @@ async def _open(effects: Effects, entry: Entry, why: str, not_before: datetime |
         text=f"{entry.name} may or may not have happened: {why}. Find out, then say: it happened (with its result), "
         "run it again, or fail the run.",
         tool=entry.name,
-        arguments=(entry.request or {}).get("arguments"),
+        arguments=_arguments(entry),
         not_before=not_before,
     )
     shown = {
@@ -83,6 +83,12 @@ async def _open(effects: Effects, entry: Entry, why: str, not_before: datetime |
     async with effects.performing():
         await effects.record(announced, partial(store.open_request, request=request))
     return str(request.id)
+
+
+def _arguments(entry: Entry) -> Any:
+    """What was sent: a middleware may have changed what the model has asked for."""
+    request = entry.request or {}
+    return request.get("ran_with", request.get("arguments"))
 
 
 def _path(entry: Entry) -> str:

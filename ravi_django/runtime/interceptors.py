@@ -134,7 +134,8 @@ async def around_tool(
     """One tool call through the function-level middlewares. `perform(ctx, tool, ready, entry, through=)` makes it.
 
     Once it was made, an exception of a middleware is an error result beside a recorded effect, never an uncertain
-    one. A transactional tool commits behind the chain, and is rolled back by an exception of it.
+    one. A transactional tool commits behind the chain, which shares its timeout, and is rolled back by an exception of
+    it.
     """
     call = _Call(ctx, tool, ready, entry, prepare, perform)
     given = entry.request["arguments"]
@@ -146,7 +147,7 @@ async def around_tool(
     failure: Exception | None = None
     try:
         with paths.entered(None):
-            await ctx.middleware.run_function(context, lambda: call.make(context, given, scope))
+            await call.through_chain(context, lambda: call.make(context, given, scope))
         result = context.result
     except MiddlewareTermination as stop:
         result = None if stop.result is None else to_result(stop.result)
@@ -155,6 +156,8 @@ async def around_tool(
         result, failure = None, error
     except BaseException as error:
         call.abandon(error)
+        if call.overdue and not _cancelled():
+            return await call.close(_words(tool, True, None), None)
         raise
     ending = call.ended
     if ending is None and not call.made and isinstance(failure, (*_RUNTIME_ERRORS, TransientError)):
@@ -209,6 +212,17 @@ class _Call:
         self._prepare, self._perform = prepare, perform
         self._commit: Future[ToolExecutionResult] | None = None  # what a transactional tool's thread waits for
         self._task: asyncio.Task[ToolExecutionResult] | None = None
+        self._chain: asyncio.Task[None] | None = None  # of a transactional tool: ended with its timeout
+        self.overdue = False  # the tool's time was over before the chain was
+
+    async def through_chain(self, context: FunctionContext, make: Callable[[], Awaitable[None]]) -> None:
+        """Raises what the chain raises."""
+        chain = self._ctx.middleware.run_function(context, make)
+        if self._tool.promised_effect is not Effect.TRANSACTIONAL:
+            await chain
+            return
+        self._chain = asyncio.ensure_future(chain)  # its transaction is open meanwhile, and must not stay so
+        await self._chain
 
     async def make(self, context: FunctionContext, given: dict[str, Any], scope: paths.Scope | None) -> None:
         if context.arguments != given:
@@ -235,7 +249,7 @@ class _Call:
         commit = self._commit = Future()
 
         def through(result: ToolExecutionResult) -> ToolExecutionResult:
-            loop.call_soon_threadsafe(raw.set_result, result)
+            loop.call_soon_threadsafe(_set, raw, result)
             return commit.result()
 
         with paths.entered(None):  # the engine's own task
@@ -243,7 +257,18 @@ class _Call:
                 self._perform(self._ctx, self._tool, self._ready, self._entry, through=through)
             )
         await asyncio.wait([raw, self._task], return_when=asyncio.FIRST_COMPLETED)
-        return raw.result() if raw.done() else self._task.result()
+        if not raw.done():
+            return self._task.result()
+        self._task.add_done_callback(self._end_chain)
+        return raw.result()
+
+    def _end_chain(self, task: asyncio.Task[Any]) -> None:
+        """The call is over. When the chain is not, the tool's time was up, and its thread is still to roll back."""
+        if self._commit is None or self._chain is None or self._commit.done():
+            return
+        self.overdue = True
+        self._commit.set_exception(TimeoutError())
+        self._chain.cancel()
 
     def abandon(self, error: BaseException) -> None:
         """Nothing is committed any more."""
@@ -262,6 +287,16 @@ class _Call:
             else:
                 self._commit.set_exception(failure)
         return await self._task
+
+
+def _set(future: asyncio.Future[Any], value: Any) -> None:
+    if not future.done():
+        future.set_result(value)
+
+
+def _cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _look_at(task: asyncio.Task[Any]) -> None:

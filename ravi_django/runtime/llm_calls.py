@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import hashlib
 import time
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from ravi_django.runtime.effects import Effects
 
 KIND = "llm.call"
+PAID = "llm.paid"  # what an answer has cost that came to nothing
 
 
 async def call(
@@ -41,6 +43,8 @@ async def call(
     path = ctx._path()
     digests = _digests(messages, options)
     row = await effects.recall(path, KIND, model.name, None, digests)
+    for earlier in effects.journal.system_of(_paid_path(path)) if effects.journal.has_kind(PAID) else ():
+        effects.budget.add(earlier.usage.total, None if earlier.cost is None else float(earlier.cost))
     if row is not None:
         effects.budget.add(row.usage.total, None if row.cost is None else float(row.cost))
         return _decode(row)
@@ -62,9 +66,13 @@ async def call(
             _fill(entry, response)
         except (TransientError, ModelError) as error:
             if (later := backoff.again(error, backoff.policy_of(model), effects.attempts)) is not None:
+                _note_paid(effects, entry, paid)
+                _fill_failure(entry, ModelError(str(error), type=error.type, status=error.status), paid)
+                await _tell_end(ctx, entry)
                 raise later from None
             failure = ModelError(str(error), type=error.type, status=error.status)  # as it will be replayed
-        except (CancellationError, LeaseLostError):
+        except (CancellationError, LeaseLostError, asyncio.CancelledError):
+            _note_paid(effects, entry, paid)
             raise
         except Exception as error:  # journaled as what a replay will raise
             status = getattr(error, "status", None)
@@ -75,13 +83,16 @@ async def call(
             _fill_failure(entry, failure, paid)
         entry.elapsed_s = time.monotonic() - begun
         await effects.record(entry)
-        await ctx.hook(
-            HookEvent.LLM_END, model=model.name, path=path, usage=entry.usage, cost=entry.cost, error=entry.error
-        )
+        await _tell_end(ctx, entry)
     effects.budget.add(entry.usage.total if entry.usage else 0, entry.cost)
     if failure is not None:
         raise failure
     return response
+
+
+async def _tell_end(ctx: DurableContext, entry: Entry) -> None:
+    told = {"path": entry.path, "usage": entry.usage, "cost": entry.cost, "error": entry.error}
+    await ctx.hook(HookEvent.LLM_END, model=entry.name, **told)
 
 
 async def _answered(
@@ -138,6 +149,18 @@ def _fill_failure(entry: Entry, failure: ModelError, paid: Sequence[ModelRespons
     entry.error = storable({"type": failure.type, "message": str(failure)})
     if failure.status is not None:
         entry.error["status"] = failure.status
+
+
+def _paid_path(path: str) -> str:
+    return f"@paid.{path}#"
+
+
+def _note_paid(effects: Effects, entry: Entry, paid: Sequence[ModelResponse]) -> None:
+    """The model has answered, and the call has no row: what it cost is the run's all the same."""
+    for number, response in enumerate(paid):
+        place = f"{_paid_path(entry.path)}{effects.lease.epoch}.{number}"
+        cost = priced(response, entry.name).cost
+        effects.note_once(Entry(PAID, place, entry.name, usage=response.usage, cost=cost))
 
 
 def _decode(row: Recorded) -> ModelResponse:

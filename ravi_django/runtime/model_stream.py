@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from ravi_django.capabilities.llm import fallback
 from ravi_django.conf import conf
 from ravi_django.kernel import (
     AgentStep,
@@ -28,6 +29,14 @@ if TYPE_CHECKING:
     from ravi_django.runtime.effects import Effects
 
 
+def _limits() -> tuple[float, float]:
+    """Seconds without a word, and for a whole answer."""
+    return conf.MODEL_TIMEOUT_S, conf.MODEL_TOTAL_S
+
+
+fallback.use_limits(_limits)
+
+
 async def stream(
     ctx: DurableContext,
     model: ChatModel,
@@ -39,24 +48,27 @@ async def stream(
     moved: list[dict[str, Any]],
 ) -> ModelResponse:
     """The model's response. `moved` takes in who failed before the one that answered. Raises what the model raises,
-    TransientError when it takes too long, ModelError when it gives no response."""
+    TransientError when it is silent or takes too long, ModelError when it gives no response."""
     shown = _Shown(ctx.effects, path) if show else None
     response: ModelResponse | None = None
+    silence, total = _limits()
+    now = asyncio.get_running_loop().time
+    ends = now() + total
     try:
-        async with asyncio.timeout(conf.MODEL_TIMEOUT_S) as limit:
+        async with asyncio.timeout_at(min(now() + silence, ends)) as limit:
             async for event in model.stream(messages, options, ctx.meta):
                 if isinstance(event, ModelResponse):
                     response = event
-                    continue
-                if isinstance(event, StreamRestart):
-                    limit.reschedule(asyncio.get_running_loop().time() + conf.MODEL_TIMEOUT_S)
+                elif isinstance(event, StreamRestart):
+                    ends = now() + total  # the next model has its own time
                     moved.append({"to": event.model, "error": event.error_type})
-                if shown is not None:
+                limit.reschedule(min(now() + silence, ends))
+                if shown is not None and not isinstance(event, ModelResponse):
                     shown.take(event)
     except TimeoutError:
-        raise TransientError(
-            f"model {model.name} gave no answer within {conf.MODEL_TIMEOUT_S:g} s", type="Timeout"
-        ) from None
+        late = f"did not end its answer within {total:g} s" if now() >= ends else None
+        words = f"model {model.name} {late or f'gave no answer within {silence:g} s'}"
+        raise TransientError(words, type="Timeout") from None
     if response is None:
         raise ModelError(f"model {model.name} ended its stream without a response", type="EmptyResponse")
     return response

@@ -12,11 +12,13 @@ from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from typing import Any
 
+from ravi_django.kernel import CancellationError
+
 
 class Scope:
     """One numbering. `prefix` is empty at the top, else ends with a dot."""
 
-    __slots__ = ("call_id", "calls", "children", "named", "on_task", "opener", "prefix")
+    __slots__ = ("call_id", "calls", "children", "is_given_up", "named", "on_task", "opener", "prefix", "whole")
 
     def __init__(
         self,
@@ -25,6 +27,7 @@ class Scope:
         call_id: str = "",
         on_task: Callable[[asyncio.Task[Any]], None] | None = None,
         opener: Scope | None = None,
+        whole: Scope | None = None,
     ) -> None:
         self.prefix = prefix
         self.opener = opener  # of a task's scope: the scope of the code that made the task
@@ -33,14 +36,19 @@ class Scope:
         self.children = 0
         self.named: dict[str, int] = {}
         self.on_task = on_task  # told of every task opened below
+        self.whole = whole or self  # the run's own scope, or that of the tool call which this one is in
+        self.is_given_up = False  # of a whole: nobody waits for the tool's code any more, its calls are refused
 
     def next_path(self) -> str:
+        if self.whole.is_given_up:
+            raise CancellationError("the tool call that this code belongs to was given up")
         self.calls += 1
         return f"{self.prefix}{self.calls}"
 
     def for_task(self) -> Scope:
         self.children += 1
-        return Scope(f"{self.prefix}t{self.children}.", call_id=self.call_id, on_task=self.on_task, opener=self)
+        prefix = f"{self.prefix}t{self.children}."
+        return Scope(prefix, call_id=self.call_id, on_task=self.on_task, opener=self, whole=self.whole)
 
     def for_name(self, name: str, call_id: str) -> Scope:
         """A named scope; the same name a second time gets a suffix.
@@ -51,7 +59,7 @@ class Scope:
             return self.opener.for_name(name, call_id)
         prefix = self.peek(name)
         self.named[name] = self.named.get(name, 0) + 1
-        return Scope(prefix, call_id=call_id, on_task=self.on_task)
+        return Scope(prefix, call_id=call_id, on_task=self.on_task, whole=self.whole)
 
     def peek(self, name: str) -> str:
         """The prefix that the next scope of this name will have."""

@@ -13,11 +13,12 @@ pricing.use_table(lambda: conf.PRICES)
 
 
 def priced(response: ModelResponse, name: str) -> ModelResponse:
-    """The response with its cost: a model client that knows none is priced by the table, under the name that the
-    provider answered with or the client's own. Still None when the table has neither."""
+    """The response with its cost: a model client that knows none is priced by the table, under the name of who
+    answered, or the client's own when that is not said: one of its fallbacks may cost something else. Still None when
+    the table has no such name."""
     if response.cost is not None:
         return response
-    prices = pricing.site_prices(*filter(None, (response.model, name)))
+    prices = pricing.site_prices(response.model or name)
     if prices is None:
         return response
     return response.model_copy(update={"cost": pricing.cost_by(prices, response.usage)})

@@ -6,6 +6,8 @@ import threading
 from contextlib import suppress
 from typing import Any
 
+from ravi_django.agents.hooks import Hooks
+from ravi_django.agents.middleware import MiddlewarePipeline
 from ravi_django.agents.toolbox import Toolbox
 from ravi_django.kernel import Agent, AgentId, AgentNotFoundError, InvalidInputError, Tool
 from ravi_django.kernel.canonical import digest_of
@@ -20,17 +22,29 @@ _lock = threading.RLock()
 def register(agent: Agent) -> Agent:
     """Make an agent known under its address; a later one replaces an earlier. Returns the agent.
 
-    Raises InvalidInputError when it has no `id: AgentId` or no async `run`.
+    Raises InvalidInputError when it has no `id: AgentId` or no async `run`, or when its `middleware` or `hooks` cannot
+    be read.
     """
     if not isinstance(getattr(agent, "id", None), AgentId):
         raise InvalidInputError(f"{agent!r} needs an attribute id of type AgentId", field="id")
     if not callable(getattr(agent, "run", None)):
         raise InvalidInputError(f"agent {agent.id} needs a method: async def run(self, ctx, inbox)", field="run")
+    _check_chains(agent)
     global _known
     with _lock:
         _agents[str(agent.id)] = agent
         _known = None
     return agent
+
+
+def _check_chains(agent: Agent) -> None:
+    """No run of it could be driven otherwise."""
+    readers: dict[str, Any] = {"middleware": MiddlewarePipeline.of, "hooks": Hooks.of}
+    for field, read in readers.items():
+        try:
+            read(getattr(agent, field, None))
+        except (TypeError, ValueError) as error:
+            raise InvalidInputError(f"agent {agent.id} has {field} that cannot be read: {error}", field=field) from None
 
 
 def unregister(address: AgentId | str) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+from ravi_django.agents.compaction.summarization import SCOPE
 from ravi_django.conf import conf
 from ravi_django.kernel import DeterminismError
 from ravi_django.runtime.entries import SCHEMA, Entry, Recorded, dumps
@@ -15,6 +17,7 @@ from ravi_django.runtime.entries import SCHEMA, Entry, Recorded, dumps
 log = logging.getLogger("ravi.replay")
 
 STALL_S = 30.0  # a recorded result that nobody asks for, while others wait behind it, is a change of the code
+_SUMMARY = re.compile(rf"(?:^|[./])({SCOPE})(?:~\d+)?\.\d+$")  # a strategy's call: it may be another one by now
 SETTLE_TURNS = 20  # of the event loop, between two results: enough for a branch's end to reach who waits for it
 
 
@@ -40,6 +43,7 @@ class Journal:
         self.alone: Callable[[], bool] = lambda: False  # whether the run has one task, which nothing can race with
         self._set_aside: dict[str, int] = {}  # the last attempt at a path that a retry has superseded
         superseded = _superseded(rows) if "run.retried" in self._kinds else ()
+        self.retries = sum(row.kind == "run.retried" and "supersedes" in (row.result or {}) for row in rows)
         self._origins = _origins(rows) if "run.forked" in self._kinds else []
         places: dict[str, int] = {}  # what a retry has made anew is handed out where the former one was
         for row in rows:  # a later attempt supersedes an earlier one
@@ -63,6 +67,10 @@ class Journal:
         self._taken: set[int] = set()
         self._next = 0
         self._waiting: dict[int, asyncio.Future[None]] = {}
+        made = [] if conf.REPLAY == "strict" else [(row.path, _SUMMARY.search(row.path)) for row in asked]
+        self._summaries = {path: path[: found.start(1)] for path, found in made if found}  # by path: the scope around
+        self.passed: list[Recorded] = []  # summaries that nobody has asked for
+        self.on_passed: Callable[[Recorded], None] = lambda row: None  # told of a summary that nobody asks for
         self._settling = False  # what follows from the result handed out last goes before the next one
 
     def _inside_recorded(self, path: str) -> bool:
@@ -106,6 +114,14 @@ class Journal:
         row = self._started.get(path)
         return 1 if row is None else row.attempt + 1
 
+    def has_below(self, prefix: str) -> bool:
+        """Whether anything was begun or recorded whose path begins so."""
+        return any(path.startswith(prefix) for rows in (self._results, self._started) for path in rows)
+
+    def system_of(self, prefix: str) -> list[Recorded]:
+        """Rows of the runtime itself whose path begins so."""
+        return [row for path, row in self._system.items() if path.startswith(prefix)]
+
     def open_started(self) -> dict[str, Recorded]:
         """At-most-once effects that were begun and have no result."""
         return {
@@ -139,6 +155,35 @@ class Journal:
         self._advance()
         return found
 
+    def pass_summaries(self, path: str, asked: Collection[str]) -> None:
+        """The code asks for the call at `path`: summaries of before it that it has not asked for are passed over. The
+        strategy that made them is gone, or decides otherwise now."""
+        if not self._summaries:
+            return
+        row, scope = self._results.get(path), path[: max(path.rfind("."), path.rfind("/")) + 1]
+        alone = row is not None and self.alone()  # else another task may be about to ask
+        for found, where in list(self._summaries.items()):
+            mine = alone or (where == scope and not path.startswith(f"{where}{SCOPE}"))
+            if mine and found not in asked and (row is None or self._results[found].seq < row.seq):
+                self._pass(found)
+
+    def _pass(self, path: str) -> None:
+        del self._summaries[path]
+        row = self._results[path]
+        if row.seq not in self._taken:
+            self.passed.append(row)
+            self._taken.add(row.seq)
+            self.on_passed(row)
+            self._advance()
+
+    def _pass_next(self) -> bool:
+        """Nobody goes on: a summary that is next is not asked for any more."""
+        row = self._by_seq(self._order[self._next]) if self._summaries and self.replaying else None
+        if row is None or row.path not in self._summaries or row.seq in self._waiting:
+            return False
+        self._pass(row.path)
+        return True
+
     async def take(self, row: Recorded) -> None:
         """Wait until every result recorded before this one was handed out.
 
@@ -160,7 +205,7 @@ class Journal:
             while not waiter.done():
                 reached = self._next
                 await asyncio.wait([waiter], timeout=self.stall_s)
-                if not waiter.done() and self._next == reached:  # nothing was handed out all that time
+                if not waiter.done() and self._next == reached and not self._pass_next():  # out all that time
                     raise self._missing(self._order[self._next], f"{row.path!r} (entry {row.seq})")
         except asyncio.CancelledError:
             self.take_now(row)  # the loser of a race, recorded all the same: those behind it must not wait for it
@@ -170,6 +215,8 @@ class Journal:
 
     def check_all_asked(self) -> None:
         """At the end of the agent's code: raise DeterminismError when a recorded result was not asked for."""
+        while self._pass_next():
+            pass
         left = [seq for seq in self._order[self._next :] if seq not in self._taken and seq not in self._waiting]
         if left:
             raise self._missing(left[0], "its end")

@@ -161,6 +161,7 @@ def write(effects: Effects, outcome: Outcome, entries: list[Entry], turns: list[
                 error=outcome.error,
                 inbox_upto=effects.inbox_upto,
                 entangled=effects.entangled,
+                retains=effects.retains,
             )
             return Settled(first, outcome.status, hints)
 

@@ -225,8 +225,28 @@ def check_spec(spec: Mapping[str, Any] | AgentSpec, **said: str) -> AgentSpec:
     checked = validate_spec({**given, **said} if isinstance(given, Mapping) else given, registry.known_tools().names())
     if checked.sub_agents:
         validate_spec(checked, known_agents=known_agents())
+        _check_inherited(checked)
     build("check/spec", checked)
     return checked
+
+
+def _check_inherited(spec: AgentSpec) -> None:
+    """A sub-agent is given the variables of who hands over to it, and no others."""
+    addresses = [sub_agent.agent for sub_agent in spec.sub_agents]
+    specs = dict(_rows().filter(address__in=addresses).values_list("address", "spec"))
+    for place, address in enumerate(addresses):
+        if address in registry._agents:
+            continue
+        for name, variable in (specs.get(address, {}).get("variables") or {}).items():
+            own = spec.variables.get(name)
+            if not variable.get("required") or variable.get("default") is not None:
+                continue
+            if own is None or not (own.required or own.default is not None):
+                raise InvalidInputError(
+                    f"sub_agents.{place}: {address} requires the variable {name!r}, which it gets from this agent; "
+                    f"declare {name!r} here too, required or with a default",
+                    field=f"sub_agents.{place}",
+                )
 
 
 def known_agents() -> set[str]:

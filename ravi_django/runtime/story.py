@@ -26,7 +26,8 @@ class Story:
         self.lost = False  # the lease is another worker's
         self._agent, self._rounds = agent, rounds
         self._ctx = contexts.DurableContext(agent, effects, self.meta)
-        self._first = effects.journal.system("@started") is None
+        begun = effects.lease.run.generation > 0 or effects.journal.system("@started") is not None
+        self._first = not begun
         self._children: set[asyncio.Task[Any]] = set()  # tasks that the agent's code has made
         self.task: asyncio.Task[Any] | None = None
 

@@ -99,14 +99,14 @@ def submit_once(
 ) -> tuple[Run, bool]:
     """`submit`, also saying whether the run is new. `send` replaces the dispatch on commit; `run_id` makes the call
     safe to repeat."""
-    agent_id, found_agent = _agent_of(agent)
+    agent_id = _address_of(agent)
+    found_agent = specs.find(agent_id) if idempotency_key is None else None  # a repeat gets its first run even so
     message = _message(agent_id, input)
     owner = user if user is not None and user.is_authenticated else None
     found = _session(session, owner)
     run = Run(
         id=run_id or uuid7(),
         agent=str(agent_id),
-        agent_version=found_agent.version,
         owner=owner,
         tenant=_tenant(tenant) or (found.tenant if found else ""),
         priority=_priority(priority).value,
@@ -114,12 +114,14 @@ def submit_once(
         deadline=_deadline(deadline),
         metadata=_metadata(metadata),
     )
-    found_agent.check_variables(run.metadata)
     if idempotency_key is not None:
         run.idempotency_scope = _scope(owner, agent_id, idempotency_key)
         run.request_digest = _request_digest(run, message, session)
         if (first := _first_of(run)) is not None:
             return first, False
+    found_agent = found_agent or specs.find(agent_id)
+    found_agent.check_variables(run.metadata)
+    run.agent_version = found_agent.version
     session_row = found or _new_session(run, message)
     run.session = session_row
     try:
@@ -136,12 +138,12 @@ def submit_once(
 # ----------------------------------------------------------------------------------------------- what was given
 
 
-def _agent_of(agent: Agent | AgentId | str) -> tuple[AgentId, specs.Found]:
+def _address_of(agent: Agent | AgentId | str) -> AgentId:
     if isinstance(agent, str):
         agent = AgentId.parse(agent)
     address = agent if isinstance(agent, AgentId) else getattr(agent, "id", None)
     if isinstance(address, AgentId):
-        return address, specs.find(address)
+        return address
     raise InvalidInputError(f"agent must be an address like type/key, not {agent!r}", field="agent")
 
 

@@ -13,6 +13,7 @@ from pydantic_core import PydanticSerializationError, to_json
 
 from ravi_django.kernel import AgentStep, HookEvent, InvalidInputError, Tool, ToolArgumentsError, ToolExecutionResult
 from ravi_django.kernel.content import blocks_adapter, blocks_json
+from ravi_django.kernel.tools import INVALID_ARGUMENTS_KEY, MAX_ARGUMENTS_DEPTH, is_too_deep
 from ravi_django.runtime import frames, interceptors, tool_caps, tool_wholes
 from ravi_django.runtime.entries import Entry, Recorded, encode, storable
 from ravi_django.runtime.frames import CLIP
@@ -34,8 +35,11 @@ async def call(ctx: DurableContext, name: str, arguments: dict[str, Any]) -> Too
     name = storable(name)[:200]  # a model may make one up that no column holds
     call_id = ctx._scope().call_id
     path = ctx._path()
+    if is_too_deep(arguments):  # before anything has to encode them; the same words in every replay
+        arguments = {INVALID_ARGUMENTS_KEY: f"they are nested more than {MAX_ARGUMENTS_DEPTH} levels deep"}
     row = await effects.recall(path, KIND, name, arguments, None)
     if row is not None:
+        ctx.pass_turns(path, (row.result or {}).get("turns", 0))
         interceptors.raise_refused(row.error)
         return _decode(row, call_id or path)
     arguments = _as_recorded(name, arguments)
@@ -63,7 +67,8 @@ async def call(ctx: DurableContext, name: str, arguments: dict[str, Any]) -> Too
 
 async def _made(ctx: DurableContext, entry: Entry, watch: Stopwatch) -> ToolExecutionResult:
     arguments = entry.request["arguments"]
-    await ctx.hook(HookEvent.TOOL_START, tool=entry.name, path=entry.path, arguments=arguments)
+    if not ctx.effects.journal.has_below(f"{entry.path}/"):  # else it goes on, behind what it has waited for
+        await ctx.hook(HookEvent.TOOL_START, tool=entry.name, path=entry.path, arguments=arguments)
     prepared = await _prepare(ctx, entry.name, arguments)
     if isinstance(prepared, str):
         return error_result(prepared)
@@ -166,6 +171,8 @@ def _keep(ctx: DurableContext, watch: Stopwatch, entry: Entry, result: ToolExecu
         entry.result[tool_caps.WAITED] = round(watch.waited, 3)
     if result.board is not None:
         entry.result["board"] = result.board
+    if given := ctx.turns_of(entry.path):
+        entry.result["turns"] = given
     return result
 
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import inspect
+import logging
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from django.db import InterfaceError, OperationalError, transaction
 
+from ravi_django.conf import conf
 from ravi_django.kernel import (
     CancellationError,
     Effect,
@@ -25,10 +30,15 @@ from ravi_django.runtime.tool_caps import KIND
 from ravi_django.runtime.tool_results import error as _error
 from ravi_django.runtime.tool_results import result_of, words
 from ravi_django.runtime.tool_running import ToolEndedOddly, execute, on_a_thread, scope_below, timeout_of
+from ravi_django.runtime.tool_threads import NoThreadLeft
 from ravi_django.runtime.tool_uncertain import decide
 
 if TYPE_CHECKING:
     from ravi_django.runtime.context import DurableContext
+
+log = logging.getLogger("ravi.tools")
+
+_DATABASE_AWAY = (OperationalError, InterfaceError)
 
 Keep = Callable[[Entry, ToolExecutionResult], ToolExecutionResult]  # fills the entry in; gives what it holds
 
@@ -50,6 +60,8 @@ async def perform(
 async def _idempotent(ctx: DurableContext, tool: Tool, ready: dict[str, Any], entry: Entry) -> ToolExecutionResult:
     try:
         return await execute(ctx, tool, ready, entry.path)
+    except NoThreadLeft as error:
+        raise _elsewhere(ctx, error) from error
     except (ToolRefused, ToolEndedOddly) as error:
         return _error(str(error))
     except (TransientError, CancellationError, LeaseLostError) as error:
@@ -89,6 +101,14 @@ async def _at_most_once(ctx: DurableContext, tool: Tool, ready: dict[str, Any], 
             return happened
 
 
+def _elsewhere(ctx: DurableContext, error: NoThreadLeft) -> TransientError:
+    """Sends the run back for another worker, which is no failed attempt of its own. Not for an at-most-once tool: it
+    has its started row by then, and that it was not run is its result."""
+    ctx.effects.attempts = ctx.effects.lease.run.attempts - 1
+    log.error("%s", error, extra={"action": "tool.no_thread_left"})
+    return TransientError(str(error), type="NoThreadLeft", retry_after=float(conf.SWEEP_S))
+
+
 async def _not_ours(ctx: DurableContext) -> None:
     """A timeout that struck while the tool waited for a parked call of its own is not the tool's: go on waiting."""
     if ctx.effects.waits:
@@ -104,15 +124,21 @@ async def _transactional(
     effects = ctx.effects
     begun = time.monotonic()
     entries, turns = effects.take_pending(entry)
+    last = _LastWord()
     first = 0
 
     def commit() -> ToolExecutionResult:
         nonlocal first
         with transaction.atomic():
-            result = result_of(tool.execute(**ready))
-            if through is not None:
-                result = through(result)
-            result = keep(entry, result)
+            with last.telling():
+                result = result_of(tool.execute(**ready))
+                last.check()
+                if through is not None:
+                    result = through(result)
+                kept = replace(entry, blobs=[], stored={})  # who gives the call up goes on with the entry itself
+                result = keep(kept, result)
+            last.take()
+            entry.result, entry.digests, entry.blobs = kept.result, kept.digests, kept.blobs
             entry.elapsed_s = time.monotonic() - begun
             first = append_repeatable(effects.lease, entries, turns)
         return result
@@ -122,15 +148,69 @@ async def _transactional(
             result: ToolExecutionResult = await on_a_thread(ctx, commit, timeout_of(tool))
     except LeaseLostError:
         raise
-    except Exception as error:  # rolled back: nothing happened
-        entry.result = entry.error = entry.digests = None
-        entry.blobs.clear()
-        effects.notes[:0] = entries[:-1]
-        effects.turns[:0] = turns
-        if isinstance(error, TimeoutError | OperationalError | InterfaceError):
+    except BaseException as error:
+        rolled_back = last.give_up()
+        if isinstance(error, _DATABASE_AWAY if rolled_back else (*_DATABASE_AWAY, TimeoutError)):
             # It may still commit, or have committed: only another lease can tell.
             raise LeaseLostError(effects.lease.run_id, effects.lease.epoch) from error
-        return _error(str(error) if isinstance(error, ToolEndedOddly) else words(error))
+        if not isinstance(error, Exception) and not rolled_back:
+            raise  # what it commits must not be written a second time
+        entry.result = entry.error = entry.digests = None  # nothing happened
+        entry.blobs = []
+        effects.notes[:0] = entries[:-1]
+        effects.turns[:0] = turns
+        if not isinstance(error, Exception):
+            raise
+        return _rolled_back(ctx, tool, error, last)
     effects.published(entries, first)
     assert isinstance(result, ToolExecutionResult)
     return result
+
+
+def _rolled_back(ctx: DurableContext, tool: Tool, error: Exception, last: _LastWord) -> ToolExecutionResult:
+    if isinstance(error, NoThreadLeft):
+        raise _elsewhere(ctx, error) from error
+    if isinstance(error, TimeoutError) and last.raised is None:
+        return _error(f"{tool.name} did not finish within {timeout_of(tool):g} s; rolled back")
+    return _error(str(error) if isinstance(error, ToolEndedOddly) else words(error))
+
+
+class _GivenUp(Exception):
+    """Rolls back what nobody waits for any more."""
+
+
+class _LastWord:
+    """Between a transactional tool's thread and who waits for it: either the row's append begins, or the call is given
+    up and will never be committed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._taken = False
+        self._given_up = False
+        self.raised: BaseException | None = None  # by the tool itself
+
+    @contextmanager
+    def telling(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:
+            self.raised = error
+            raise
+
+    def check(self) -> None:
+        with self._lock:
+            if self._given_up:
+                raise _GivenUp
+
+    def take(self) -> None:
+        """The thread is about to append. Raises _GivenUp."""
+        with self._lock:
+            if self._given_up:
+                raise _GivenUp
+            self._taken = True
+
+    def give_up(self) -> bool:
+        """Whether nothing has been, and nothing will be committed; False once the append has begun."""
+        with self._lock:
+            self._given_up = not self._taken
+            return self._given_up

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +20,11 @@ from ravi_django.runtime.tool_results import is_small, result_of, words
 
 if TYPE_CHECKING:
     from ravi_django.runtime.context import DurableContext
+
+
+log = logging.getLogger("ravi.tools")
+
+GRACE_S = 3.0  # for an async tool to end once it is cancelled
 
 
 class ToolEndedOddly(Exception):
@@ -42,25 +49,87 @@ async def execute(ctx: DurableContext, tool: Tool, ready: dict[str, Any], path: 
 async def _execute(ctx: DurableContext, tool: Tool, ready: dict[str, Any]) -> ToolExecutionResult:
     timeout = timeout_of(tool)
     if inspect.iscoroutinefunction(tool.execute):
-        return await _converted(ctx, tool, await _awaited(tool.execute(**ready), timeout))
+        return await _converted(ctx, tool, await _awaited(tool, tool.execute(**ready), timeout))
     reading = Reading(tool)
     found = await on_a_thread(ctx, lambda: reading.result_of(tool.execute(**ready)), timeout, reading)
     if isinstance(found, ToolExecutionResult):
         return found
-    return await _converted(ctx, tool, await _awaited(found, timeout))
+    return await _converted(ctx, tool, await _awaited(tool, found, timeout))
 
 
-async def _awaited(awaitable: Any, timeout: float) -> Any:
+async def _awaited(tool: Tool, awaitable: Any, timeout: float) -> Any:
+    """In a task of its own, so that code which does not let itself be cancelled holds up nobody: after a grace it is
+    left to itself, and whatever it asks of the run from then on is refused."""
+    scope = paths.current()
+    with paths.entered(None):  # the tool's own place is numbered as if there were no task
+        task = asyncio.ensure_future(_tame(awaitable, scope))
+    asked = False  # for its cancellation
     try:
-        async with asyncio.timeout(timeout):
-            return await awaitable
-    except (SystemExit, KeyboardInterrupt) as error:
-        raise ToolEndedOddly(words(error)) from error
-    except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
+        await asyncio.wait([task], timeout=timeout)
+        if not task.done():
+            asked = task.cancel()
+            await asyncio.wait([task], timeout=GRACE_S)
+    except asyncio.CancelledError:
+        if not task.done():
+            asked = task.cancel()
+            await _ended(task)
+        if not task.done() or task.cancelled():
             raise
+        _cancel_again()
+    finally:
+        if not task.done():
+            _leave(tool, task, scope)
+        elif inspect.iscoroutine(awaitable):
+            awaitable.close()  # of a task that was cancelled before it began
+    if not task.done() or (asked and task.cancelled()):
+        raise TimeoutError
+    try:
+        return task.result()
+    except asyncio.CancelledError as error:
         raise ToolEndedOddly(words(error)) from error
+
+
+async def _tame(awaitable: Any, scope: paths.Scope | None) -> Any:
+    with paths.entered(scope):
+        try:
+            return await awaitable
+        except (SystemExit, KeyboardInterrupt) as error:
+            raise ToolEndedOddly(words(error)) from error
+
+
+def _cancel_again() -> None:
+    """It came too late for the tool: what has happened is recorded first."""
+    if (waiting := asyncio.current_task()) is not None:
+        waiting.uncancel()  # it is asked for once, and whoever asked counts
+        waiting.cancel()
+
+
+async def _ended(task: asyncio.Task[Any]) -> None:
+    """Who is cancelled a second time waits no longer."""
+    with suppress(asyncio.CancelledError):
+        await asyncio.wait([task], timeout=GRACE_S)
+
+
+_left: set[asyncio.Task[Any]] = set()  # the loop alone would let them be collected
+
+
+def _leave(tool: Tool, task: asyncio.Task[Any], scope: paths.Scope | None) -> None:
+    if scope is not None:
+        scope.whole.is_given_up = True
+    _left.add(task)
+    task.add_done_callback(_look_at)
+    log.warning(
+        "%s was cancelled and has not ended within %g s: it is left to itself",
+        tool.name,
+        GRACE_S,
+        extra={"action": "tool.task_left"},
+    )
+
+
+def _look_at(task: asyncio.Task[Any]) -> None:
+    _left.discard(task)
+    if not task.cancelled():
+        task.exception()
 
 
 async def _converted(ctx: DurableContext, tool: Tool, value: Any) -> ToolExecutionResult:

@@ -13,12 +13,20 @@ from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
+from weakref import WeakSet
 
 from ravi_django.kernel import ToolRefused
 
 log = logging.getLogger("ravi.tools")
 
 LOST_PER_THREAD = 4  # replacements for each thread of the pool: beyond, the process is full of code that hangs
+
+
+class NoThreadLeft(ToolRefused):
+    """Every thread that there may be hangs in another call. It is the worker that is ill, not the tool."""
+
+    def __init__(self, lost: int) -> None:
+        super().__init__(f"not run: {lost} calls of tools hang in this worker, and there is no thread left")
 
 
 class ToolThreads:
@@ -35,10 +43,11 @@ class ToolThreads:
         self._waiting: deque[_Job] = deque()
         self._lock = threading.Lock()
         self._closed = False
+        _pools.add(self)
 
     async def run(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Call it on a thread; raises what it raises. A cancelled wait leaves the thread to it. Raises ToolRefused when
-        every thread that there may be hangs in another call."""
+        """Call it on a thread; raises what it raises. A cancelled wait leaves the thread to it. Raises
+        NoThreadLeft."""
         loop = asyncio.get_running_loop()
         job = _Job(function, args, loop, loop.create_future())
         self._give(job)
@@ -53,6 +62,11 @@ class ToolThreads:
         """Threads whose call was given up and has not ended."""
         return self._lost
 
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether every thread that there may be hangs."""
+        return not (self._live or self._has_room)
+
     def _give(self, job: _Job) -> None:
         with self._lock:
             if self._closed:
@@ -62,9 +76,7 @@ class ToolThreads:
             elif self._live < self._size and self._has_room:
                 self._make(job)
             elif not self._live:
-                raise ToolRefused(
-                    f"not run: {self._lost} calls of tools hang in this worker, and there is no thread left"
-                )
+                raise NoThreadLeft(self._lost)
             else:
                 self._waiting.append(job)
 
@@ -90,9 +102,7 @@ class ToolThreads:
             lost = self._lost
             refused = self._replace()
         for other in refused:
-            other.settle(
-                None, ToolRefused(f"not run: {lost} calls of tools hang in this worker, and no thread is left")
-            )
+            other.settle(None, NoThreadLeft(lost))
         log.warning(
             "a tool's call was given up and its thread is lost (%s of %s)",
             lost,
@@ -142,6 +152,15 @@ class ToolThreads:
             self._waiting.clear()
         for thread in idle:
             thread.jobs.put(None)
+
+
+_pools: WeakSet[ToolThreads] = WeakSet()  # of this process
+
+
+def hanging() -> tuple[int, bool]:
+    """How many calls of tools hang in this process, and whether no thread is left because of them."""
+    open_pools = [pool for pool in _pools if not pool._closed]
+    return sum(pool.lost for pool in open_pools), any(pool.is_exhausted for pool in open_pools)
 
 
 class _Job:

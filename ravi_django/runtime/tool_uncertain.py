@@ -31,6 +31,8 @@ async def decided(ctx: DurableContext, entry: Entry) -> ToolExecutionResult | No
     if begun is None:
         return None
     entry.attempt = begun.attempt
+    if "ran_with" in (begun.request or {}):
+        entry.request = {**entry.request, "ran_with": begun.request["ran_with"]}
     tool = ctx.toolbox.get(entry.name)
     decidable = human.may_decide_at(effects, begun.finished_at, timeout_of(tool) if tool else conf.TOOL_TIMEOUT_S)
     why = f"it was started at {begun.finished_at:%Y-%m-%d %H:%M:%S} UTC and its worker died"
@@ -50,6 +52,7 @@ async def decide(
     effects.uncertain.pop(entry.path, None)
     if answer["outcome"] == "run_again":
         entry.attempt += 1
+        entry.request.pop("ran_with", None)
         return None
     return result_of(ToolExecutionResult(content=human.content_of(answer.get("result"))))
 

@@ -180,7 +180,8 @@ class UnknownPath(AsyncWebsocketConsumer):
 
 
 def _submit(agent: str, text: str, session: UUID, user: Any, key: str) -> Run:
-    require_runnable(agent)
+    if not key:
+        require_runnable(agent)
     run, _ = submit_once(agent, text, session=session, user=user, idempotency_key=key)
     return run
 

@@ -41,6 +41,7 @@ class Reply:
     error_type: str = "server_error"
     error_code: str | None = None
     headers: dict[str, str] = field(default_factory=dict)
+    finish_reason: str | None = None  # None: "stop", or "tool_calls" where there are
     cut_after: int | None = None  # streamed chunks until the connection ends without a finish reason
 
 
@@ -172,7 +173,7 @@ class OpenAIServer:
             if count == reply.cut_after or await _pause(self.token_delay if count > 1 else 0, gone):
                 return
             yield _event({**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
-        finish = "tool_calls" if reply.tool_calls else "stop"
+        finish = _finish(reply)
         yield _event({**head, "choices": [{"index": 0, "delta": {}, "finish_reason": finish}]})
         if (body.get("stream_options") or {}).get("include_usage"):
             yield _event({**head, "choices": [], "usage": _usage(body, reply)})
@@ -223,9 +224,12 @@ def _completion(body: Body, reply: Reply) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": reply.text or None}
     if reply.tool_calls:
         message["tool_calls"] = _tool_calls(body, reply)
-    finish = "tool_calls" if reply.tool_calls else "stop"
-    choice = {"index": 0, "message": message, "finish_reason": finish}
+    choice = {"index": 0, "message": message, "finish_reason": _finish(reply)}
     return {**_head(body, reply, "chat.completion"), "choices": [choice], "usage": _usage(body, reply)}
+
+
+def _finish(reply: Reply) -> str:
+    return reply.finish_reason or ("tool_calls" if reply.tool_calls else "stop")
 
 
 def _head(body: Body, reply: Reply, kind: str) -> dict[str, Any]:

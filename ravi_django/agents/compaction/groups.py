@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ravi_django.agents.summary import keeps_of
+from ravi_django.agents.transcript import is_users
 from ravi_django.kernel import ChatMessage, Role
 
 
@@ -38,10 +39,10 @@ def from_the_users_words(
     the user. With `move`, it begins at its first words of the user instead, if there are any."""
     while start < len(messages) and messages[start].role is Role.TOOL:  # their call is not there
         start += 1
-    if start < len(messages) and messages[start].role is Role.USER:
+    if start < len(messages) and is_users(messages[start]):
         return list(messages[start:])
     if move:
-        later = next((place for place in range(start, len(messages)) if messages[place].role is Role.USER), None)
+        later = next((place for place in range(start, len(messages)) if is_users(messages[place])), None)
         if later is not None:
             return list(messages[later:])
     return [*([] if user is None or user >= start else [messages[user]]), *messages[start:]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ravi_django.agents.compaction.strategy import whole_number
-from ravi_django.agents.transcript import user_before
+from ravi_django.agents.transcript import is_users, user_before
 from ravi_django.kernel import ChatMessage, Role
 
 _LEAST_READ = 8  # messages: in a smaller window the last call may lie before it
@@ -36,7 +36,7 @@ class SlidingWindowCompaction:
         head = list(messages[:lead])
         if start == lead and not _is_tool(messages, start):
             return head + list(messages[start:])
-        if start < len(messages) and messages[start].role is Role.USER:
+        if start < len(messages) and is_users(messages[start]):
             return head + list(messages[start:])
         return head + self._tail(messages, lead, start)
 
@@ -54,9 +54,9 @@ class SlidingWindowCompaction:
             after = _skip_results(messages, start + 1)
             if after == len(messages):  # no room for both: they come all the same
                 after = _last_call(messages, lead)
-            pin = [] if messages[after].role is Role.USER else [messages[pinned]]
+            pin = [] if is_users(messages[after]) else [messages[pinned]]
             return pin + list(messages[after:])
-        user = next((i for i in range(start, len(messages)) if messages[i].role is Role.USER), None)
+        user = next((i for i in range(start, len(messages)) if is_users(messages[i])), None)
         after = _skip_results(messages, start) if user is None else user
         if after == len(messages):  # nothing but results: their call does not fit, it comes all the same
             after = _last_call(messages, lead)

@@ -11,7 +11,7 @@ from ravi_django.agents.compaction.groups import from_the_users_words, group_sta
 from ravi_django.agents.compaction.quiet import QuietModel
 from ravi_django.agents.compaction.sliding_window import SlidingWindowCompaction
 from ravi_django.agents.compaction.strategy import READ, whole_number
-from ravi_django.agents.compaction.telling import as_text
+from ravi_django.agents.compaction.telling import as_text, last_bytes
 from ravi_django.agents.compaction.tokens import BYTES_A_TOKEN, TokenCounter
 from ravi_django.agents.compaction.tool_results import origin
 from ravi_django.agents.compaction.truncation import TruncationCompaction
@@ -19,6 +19,8 @@ from ravi_django.agents.summary import make_summary, summary_text
 from ravi_django.agents.transcript import user_before
 from ravi_django.kernel import ChatMessage, GenerationOptions, GuardrailError, ModelError, ModelResponse, Role
 
+FAILED = "no summary"  # at a message, when it was the newest
+LEAST_BYTES = 400  # of a request: less says nothing
 SCOPE = "context-compact"  # of the model call, in the journal
 INSTRUCTIONS = (
     "You keep the memory of an assistant. Write one summary of the conversation below that replaces it: the user's "
@@ -36,8 +38,8 @@ class SummarizationCompaction:
 
     The model call is journaled (scope `context-compact`), and the summary is stored with the conversation, so neither
     a replay nor the next run pays for it again. A call keeps its results, and the user's last words stay. When the
-    call fails for good, the newest messages that the limits allow are shown instead, and it is tried again at the next
-    call; the same where no model can be called, outside of runs.
+    call fails for good, the newest messages that the limits allow are shown instead, and it is not tried again before
+    `keep_last` more messages have come; the same where no model can be called, outside of runs.
 
     model: who summarizes; the run's own model when None. instructions: what it is told.
     """
@@ -70,7 +72,7 @@ class SummarizationCompaction:
         recorded = _recorded()
         if not recorded and not await self._over(messages):
             return list(messages)
-        if recorded is not False:
+        if recorded or (recorded is None and not self._failed_lately(messages)):
             shown = await self._summarized(messages, required=recorded is True)
             if shown is not None:
                 return shown
@@ -91,11 +93,18 @@ class SummarizationCompaction:
             return None
         text, response = await self._ask(old, messages[lead:cut])
         if not text:
+            for newest in messages[-1:]:
+                origin(newest)._wire[FAILED] = True
             return None
         summary = make_summary(text, len(messages) - cut)
         summary._wire["since"] = origin(messages[cut]) if cut < len(messages) else None
         summary._wire["response"] = response
         return [*head, summary, *kept]
+
+    def _failed_lately(self, messages: Sequence[ChatMessage]) -> bool:
+        """A failure is known by the message that was the last one then. In a replay, where a recorded call is made
+        again wherever it was made, that is the same one."""
+        return any(FAILED in origin(message)._wire for message in messages[-self.keep_last :])
 
     async def _cut(self, messages: Sequence[ChatMessage], lead: int) -> int:
         """Where the turns begin that stay: whole groups, and with a limit of tokens at most half of it, so that the
@@ -117,12 +126,7 @@ class SummarizationCompaction:
         """The new summary; empty when the call has failed for good."""
         ctx = _task_ctx.get()
         counter = TokenCounter(self.model)
-        told = as_text(dropped, max_chars=await counter.window() * BYTES_A_TOKEN // 2)
-        before = "" if old is None else f"The summary so far:\n{summary_text(old)}\n\n"
-        request = [
-            ChatMessage.of(Role.SYSTEM, self.instructions),
-            ChatMessage.of(Role.USER, f"{before}The conversation since then:\n{told}"),
-        ]
+        request = await self._request(counter, "" if old is None else summary_text(old), dropped)
         model = None if counter.model is None else QuietModel(counter.model)
         try:
             with ctx.scope(SCOPE):
@@ -131,6 +135,19 @@ class SummarizationCompaction:
             log.warning("no summary, showing the newest turns alone: %s", error, extra={"action": "summary.failed"})
             return "", None
         return response.text.strip(), response
+
+    async def _request(self, counter: TokenCounter, old: str, dropped: Sequence[ChatMessage]) -> list[ChatMessage]:
+        """In half of the model's window, so that there is room for the answer."""
+        system = ChatMessage.of(Role.SYSTEM, self.instructions)
+        room = await counter.window() // 2
+        size = room * BYTES_A_TOKEN
+        while True:
+            told_before = f"The summary so far:\n{last_bytes(old, size // 4)}\n\n" if old else ""
+            told = as_text(dropped, max_bytes=size - len(told_before.encode("utf-8", "replace")))
+            request = [system, ChatMessage.of(Role.USER, f"{told_before}The conversation since then:\n{told}")]
+            if size <= LEAST_BYTES or await counter.total(request[1:]) <= room:
+                return request
+            size = size * 3 // 4  # more tokens than bytes let expect: few letters of the text are English
 
     async def _window(self, messages: Sequence[ChatMessage]) -> list[ChatMessage]:
         """Without a new summary: what the limits allow."""

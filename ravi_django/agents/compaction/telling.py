@@ -12,15 +12,23 @@ MOST_CHARS = 4_000  # of a message
 LEAST_CHARS = 200
 
 
-def as_text(messages: Sequence[ChatMessage], max_chars: int) -> str:
-    """A paragraph a message. Long messages are cut, in the end the oldest go, until there are `max_chars`
-    characters."""
+def as_text(messages: Sequence[ChatMessage], max_bytes: int) -> str:
+    """A paragraph a message. Long messages are cut, in the end the oldest go, until there are `max_bytes` bytes of
+    UTF-8."""
     most = MOST_CHARS
     parts = [_told(message) for message in messages]
-    while sum(min(len(part), most) for part in parts) > max_chars and most > LEAST_CHARS:
+    while sum(len(part[:most].encode("utf-8", "replace")) for part in parts) > max_bytes and most > LEAST_CHARS:
         most //= 2
-    text = "\n\n".join(part if len(part) <= most else f"{part[:most]}…" for part in parts)
-    return text if len(text) <= max_chars else f"…{text[-max_chars:]}"
+    return last_bytes("\n\n".join(part if len(part) <= most else f"{part[:most]}…" for part in parts), max_bytes)
+
+
+def last_bytes(text: str, most: int) -> str:
+    """The end of a text, in at most `most` bytes of UTF-8, with a mark where it was cut."""
+    body = text.encode("utf-8", "replace")
+    if len(body) <= most:
+        return text
+    room = max(0, most - len("…".encode()))
+    return "…" + body[len(body) - room :].decode("utf-8", "ignore")
 
 
 def _told(message: ChatMessage) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
+import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -18,6 +20,9 @@ DEFAULT_WINDOW = 8_192  # tokens, of a model that says nothing of its own
 BYTES_A_TOKEN = 4  # of UTF-8: four letters of English, more than one character of Chinese
 OVERHEAD = 4  # tokens a message takes besides its content
 MEDIA_TOKENS = {ImageBlock: 1_000, AudioBlock: 1_500, VideoBlock: 3_000, DocumentBlock: 3_000}
+
+_AT_ONCE = 20_000  # characters that a tokenizer of our own process counts on the event loop: some milliseconds
+_TURN_S = 0.005  # the event loop is given its turn so often
 
 log = logging.getLogger("ravi.compaction")
 
@@ -42,22 +47,44 @@ class TokenCounter:
         upto, tokens = 0, 0
         if isinstance(messages, Transcript):
             upto, tokens = messages.counted.get(self._key, (0, 0))
-        for place in range(upto, len(messages)):
-            message = messages[place]
-            if (found := message._wire.get(self._key)) is None:
-                found = message._wire[self._key] = await self._of(message)
-            tokens += found
+        unknown = [messages[place] for place in range(upto, len(messages)) if self._key not in messages[place]._wire]
+        if unknown:
+            await self._learn(unknown)
+        tokens += self.known(messages[place] for place in range(upto, len(messages)))
         if isinstance(messages, Transcript):
             messages.counted[self._key] = (len(messages), tokens)
         return tokens
 
     def known(self, messages: Iterable[ChatMessage]) -> int:
         """Of messages that `total` has seen."""
-        return sum(message._wire[self._key] for message in messages)
+        return sum(int(message._wire[self._key]) for message in messages)
 
-    async def _of(self, message: ChatMessage) -> int:
-        found = await self._given(self._count, [message]) if self._count else None
-        return estimate(message) if found is None else found
+    async def _learn(self, messages: Sequence[ChatMessage]) -> None:
+        """All of them in one call first: a model counts what is much in a thread, and knows each of them then."""
+        if self._count is not None and not inspect.iscoroutinefunction(self._count) and _are_long(messages):
+            await asyncio.to_thread(self._learn_here, messages)
+        elif self._count is not None and len(messages) > 1 and inspect.iscoroutinefunction(self._count):
+            await self._given(self._count, messages)
+        since = time.monotonic()
+        for message in messages:
+            if self._key not in message._wire:
+                found = await self._given(self._count, [message]) if self._count else None
+                message._wire[self._key] = estimate(message) if found is None else found
+            if time.monotonic() - since > _TURN_S:
+                await asyncio.sleep(0)
+                since = time.monotonic()
+
+    def _learn_here(self, messages: Sequence[ChatMessage]) -> None:
+        for message in messages:
+            try:
+                found = self._count([message]) if self._count is not None else None
+            except Exception:  # told where each is asked for
+                return
+            if isinstance(found, int):
+                message._wire[self._key] = found
+            elif inspect.iscoroutine(found):
+                found.close()  # it wants the loop
+                return
 
     async def _given(self, ask: Any, *args: Any) -> int | None:
         try:
@@ -68,6 +95,10 @@ class TokenCounter:
             log.warning("%s cannot count tokens: estimating", self.model, exc_info=True)
             return None
         return found if isinstance(found, int) else None
+
+
+def _are_long(messages: Iterable[ChatMessage]) -> bool:
+    return sum(len(message.text) for message in messages) > _AT_ONCE
 
 
 def estimate(message: ChatMessage) -> int:

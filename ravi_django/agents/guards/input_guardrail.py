@@ -25,7 +25,8 @@ class InputGuardrail(AgentMiddleware):
     name: in errors, hooks and the journal; by default the function's name.
     on_trip: "fail" ends the run with GuardrailError; "reply" answers with `reply`, and the agent is not called.
 
-    The verdict is recorded: a replay does not ask again, so the check may as well call a service over the network.
+    The verdict is recorded: a replay does not ask again, so the check may as well call a service over the network. With
+    "fail", a check that raised has given none: when the run is retried, it is asked again.
     A message that tripped is not in the history. Raises InvalidInputError, with the field, for bad parameters.
     """
 
@@ -53,11 +54,13 @@ class InputGuardrail(AgentMiddleware):
 
     async def _reason(self, context: AgentRunContext, message: Message, key: str) -> str | None:
         ctx = context.ctx
+        # A check that could not be made is no verdict: a retry of the run asks again. What was answered stays answered.
+        look = verdict.asked if self.on_trip == "fail" else verdict.reason_of
 
         async def judge() -> str | None:
             judging = _judging.set(True)
             try:
-                reason = await verdict.reason_of(self._check, message_to_chat(message).text, ctx)
+                reason = await look(self._check, message_to_chat(message).text, ctx)
             finally:
                 _judging.reset(judging)
             if reason is not None:
@@ -65,9 +68,13 @@ class InputGuardrail(AgentMiddleware):
             return reason
 
         pin = getattr(ctx, "pin", None)  # keeps the verdict with the run
-        if pin is None:
-            return await judge()
-        found: str | None = await pin(f"guardrail.{key}.{verdict.short(message.id)}", judge)
+        try:
+            found: str | None = await (
+                judge() if pin is None else pin(f"guardrail.{key}.{verdict.short(message.id)}", judge)
+            )
+        except verdict.CheckFailed as error:
+            await verdict.tell_hooks(ctx, self.name, "input", str(error))
+            return str(error)
         return found
 
     async def _answer(self, context: AgentRunContext) -> None:

@@ -23,8 +23,20 @@ MAX_REASON = 500  # characters
 MAX_NAME = 80
 
 
+class CheckFailed(Exception):
+    """The check itself has raised; the message is the reason for a trip."""
+
+
 async def reason_of(check: Check, *args: Any) -> str | None:
     """Why it trips; None when all is well. A check that fails lets nothing through: that is a trip too."""
+    try:
+        return await asked(check, *args)
+    except CheckFailed as error:
+        return str(error)
+
+
+async def asked(check: Check, *args: Any) -> str | None:
+    """`reason_of`, but raises CheckFailed for a check that has raised."""
     try:
         found = check(*args)
         if inspect.isawaitable(found):
@@ -32,7 +44,7 @@ async def reason_of(check: Check, *args: Any) -> str | None:
     except (CancellationError, LeaseLostError, TransientError):
         raise
     except Exception as error:
-        return f"the check failed: {type(error).__name__}: {error}"[:MAX_REASON]
+        raise CheckFailed(f"the check failed: {type(error).__name__}: {error}"[:MAX_REASON]) from error
     if found is None or found is False:
         return None
     return found[:MAX_REASON] if isinstance(found, str) and found else "no reason was given"

@@ -12,7 +12,7 @@ from ravi_django.kernel.chat import Usage
 from ravi_django.kernel.content import ContentBlock, TextBlock, ThinkingBlock, ToolUseBlock, UnknownBlock
 from ravi_django.kernel.llm import ModelResponse
 from ravi_django.kernel.stream import ReasoningDelta, TextDelta, ToolCallDelta
-from ravi_django.kernel.tools import INVALID_ARGUMENTS_KEY
+from ravi_django.kernel.tools import INVALID_ARGUMENTS_KEY, is_too_deep
 
 
 @dataclass(slots=True)
@@ -93,6 +93,11 @@ class ResponseCollector:
         return bool(self._calls)
 
     @property
+    def is_empty(self) -> bool:
+        """Neither text nor a call nor a thought."""
+        return not (any(self._text) or self._calls or self._thoughts or self._redacted)
+
+    @property
     def output_text(self) -> str:
         """All that the model wrote, to count its tokens by."""
         thoughts = (thought.text for thought in self._thoughts)
@@ -140,7 +145,8 @@ class ResponseCollector:
 
 
 def parse_arguments(text: str) -> dict[str, Any]:
-    """A tool call's arguments. What is no JSON object comes back under INVALID_ARGUMENTS_KEY; nothing is raised."""
+    """A tool call's arguments. What is no JSON object, or one nested too deep, comes back under
+    INVALID_ARGUMENTS_KEY; nothing is raised."""
     if not text.strip():
         return {}  # how some models call a tool that takes nothing
     try:
@@ -149,7 +155,9 @@ def parse_arguments(text: str) -> dict[str, Any]:
         return {INVALID_ARGUMENTS_KEY: text}
     if arguments is None:
         return {}
-    return arguments if isinstance(arguments, dict) else {INVALID_ARGUMENTS_KEY: text}
+    if not isinstance(arguments, dict) or is_too_deep(arguments):
+        return {INVALID_ARGUMENTS_KEY: text}
+    return arguments
 
 
 def _refuse(constant: str) -> Any:

@@ -25,6 +25,11 @@ _TRANSIENT_TYPES = frozenset(
 )
 _TRANSIENT_STATUS = frozenset({408, 409, 429})
 _PREFIXES = re.compile(r"^(?:litellm\.\w+: )?(?:(?:\w+|Timeout )Error: )?(?:\w+Exception - )?")
+_NOT_FETCHED = re.compile(  # as OpenAI, Anthropic and Google say it
+    r"invalid_image_url|(?:unable|failed) to (?:down|up)?(?:load|fetch)|(?:error|timeout) while downloading"
+    r"|cannot fetch content from the provided url|url_unreachable|could not (?:download|fetch)",
+    re.IGNORECASE,
+)
 _MAX_WORDS = 2_000  # characters of a provider's message that are worth keeping
 
 
@@ -36,12 +41,19 @@ def translate_error(error: Exception, *, secrets: Iterable[str] = ()) -> Transie
     """
     # litellm wraps whatever breaks a running stream; the cause is what the provider said.
     error = getattr(error, "original_exception", None) or error
-    words = redact(_words_of(error), secrets)
+    words = redact(_words_of(error), secrets)[:_MAX_WORDS]  # behind: half a key is not known for one
     kind = type(error).__name__
     status = _status_of(error)
     if _is_transient(error, status):
         return TransientError(words, type=kind, retry_after=_retry_after(error), status=status)
     return ModelError(words, type=kind, status=status)
+
+
+def is_of_address(error: Exception) -> bool:
+    """Whether somebody could not, or would not, fetch an image or a document that a message names by its address."""
+    if "ImageFetchError" in {cls.__name__ for cls in type(error).__mro__}:  # litellm's own
+        return True
+    return _status_of(error) == 400 and _NOT_FETCHED.search(str(error)) is not None
 
 
 def _is_transient(error: Exception, status: int | None) -> bool:
@@ -72,7 +84,7 @@ def _words_of(error: Exception) -> str:
     if not isinstance(message, str) or not message:
         text = str(error)
         message = _PREFIXES.sub("", text, count=1) or text or type(error).__name__
-    return message[:_MAX_WORDS]
+    return message
 
 
 def _retry_after(error: Exception) -> float | None:

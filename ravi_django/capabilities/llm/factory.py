@@ -6,7 +6,7 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from ravi_django.capabilities.llm.fallback import FALLBACK_AFTER_S, FallbackModel
+from ravi_django.capabilities.llm.fallback import FALLBACK_AFTER_S, FALLBACK_TOTAL_S, FallbackModel
 from ravi_django.capabilities.llm.litellm_model import LiteLLMModel
 from ravi_django.capabilities.llm.rehearsal import REHEARSAL, RehearsalModel
 from ravi_django.kernel.errors import InvalidInputError
@@ -20,7 +20,7 @@ class LLMFactory:
     `model` is any name that litellm knows, or "rehearsal" for the built-in offline one. Without `api_key` litellm
     reads its own variables (`OPENAI_API_KEY`, …). `fallbacks` are asked in turn when it fails: names (with the same
     settings, and keys from litellm's variables), other factories or models; see FallbackModel, also for
-    `fallback_on` and `fallback_after` (seconds). `retry` says when a failed call is made again.
+    `fallback_on`, `fallback_after` and `fallback_total` (seconds). `retry` says when a failed call is made again.
 
     `defaults` go with every call (`temperature=0.2`); these are ours: `api_base` (address of the server), `timeout`
     (seconds, default 120), `prices` (dollars a token: `{"input_cost_per_token": …, "output_cost_per_token": …}`,
@@ -38,6 +38,7 @@ class LLMFactory:
         fallbacks: Sequence[Any] = (),
         fallback_on: Collection[str | int] = (),
         fallback_after: float = FALLBACK_AFTER_S,
+        fallback_total: float = FALLBACK_TOTAL_S,
         retry: RetryPolicy | None = None,
         **defaults: Any,
     ) -> None:
@@ -46,6 +47,7 @@ class LLMFactory:
         self.model = model
         self.fallbacks = (fallbacks,) if isinstance(fallbacks, str) else tuple(fallbacks)
         self.fallback_on, self.fallback_after = frozenset(fallback_on), fallback_after
+        self.fallback_total = fallback_total
         self.retry = retry
         self.defaults = defaults
         self._api_key = api_key
@@ -62,7 +64,13 @@ class LLMFactory:
         if not self.fallbacks:
             return first
         models = [first, *map(self._build_fallback, self.fallbacks)]
-        return FallbackModel(models, retry=self.retry, fallback_on=self.fallback_on, fallback_after=self.fallback_after)
+        return FallbackModel(
+            models,
+            retry=self.retry,
+            fallback_on=self.fallback_on,
+            fallback_after=self.fallback_after,
+            fallback_total=self.fallback_total,
+        )
 
     def _build_first(self) -> ChatModel:
         if self.model == REHEARSAL:

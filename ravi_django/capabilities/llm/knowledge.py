@@ -9,7 +9,8 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ravi_django.capabilities.llm.wire import Dialect, WireMessage, to_wire
+from ravi_django.capabilities.llm.parts import Dialect
+from ravi_django.capabilities.llm.wire import WireMessage, to_wire
 from ravi_django.kernel.chat import ChatMessage
 
 REPLY_TOKENS = 3  # every answer is primed with so many
@@ -44,6 +45,12 @@ def takes_schema(litellm: Any, model: str) -> bool:
     return bool(litellm.supports_response_schema(model=model, custom_llm_provider=provider))
 
 
+def sees(litellm: Any, model: str) -> bool:
+    """Whether it takes images, or is not known not to."""
+    entry = listed(litellm, model)
+    return not entry or bool(entry.get("supports_vision"))
+
+
 def dialect(litellm: Any, model: str) -> Dialect:
     """What the model's provider takes of media."""
     if "claude" in model:  # on whichever cloud
@@ -59,7 +66,7 @@ def dialect(litellm: Any, model: str) -> Dialect:
 async def tokens_of(litellm: Any, model: str, messages: Sequence[ChatMessage]) -> int:
     """Tokens of the messages as input, by the model's tokenizer where litellm carries it, else OpenAI's. Each message
     is counted once; much at once is counted in a thread."""
-    form = f"tokens:{model}"
+    form = f"litellm-tokens:{model}"  # no other counter keeps its figures there: they may mean something else
     new = [message for message in messages if form not in message._wire]
     if new:
         if sum(map(_length, new)) > _AT_ONCE:

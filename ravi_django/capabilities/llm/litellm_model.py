@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 from ravi_django.capabilities.llm import knowledge
 from ravi_django.capabilities.llm.collector import ResponseCollector
-from ravi_django.capabilities.llm.errors import translate_error
+from ravi_django.capabilities.llm.destination import refuse_destinations
+from ravi_django.capabilities.llm.errors import is_of_address, translate_error
 from ravi_django.capabilities.llm.loading import aload_litellm
+from ravi_django.capabilities.llm.parts import Addresses, Form
 from ravi_django.capabilities.llm.pricing import cost_by, listed_cost, site_prices
 from ravi_django.capabilities.llm.redaction import Keys
 from ravi_django.capabilities.llm.source import estimated_usage, fastest_source, is_finished
-from ravi_django.capabilities.llm.wire import Dialect, to_wire, tools_to_wire
+from ravi_django.capabilities.llm.wire import to_wire, tools_to_wire
 from ravi_django.kernel.chat import ChatMessage, Role
 from ravi_django.kernel.errors import KernelError, TransientError
 from ravi_django.kernel.llm import GenerationOptions, ModelEvent, ModelResponse, RetryPolicy
@@ -30,6 +33,7 @@ _FIXED = {
     "max_retries": 0,
     "drop_params": True,
 }
+_SAY_WHY = frozenset({"length", "content_filter"})  # finish reasons of an answer that may be empty
 
 
 class LiteLLMModel:
@@ -38,7 +42,9 @@ class LiteLLMModel:
     `timeout` is in seconds, for connecting and between two pieces of the stream. `prices` (dollars a token:
     `input_cost_per_token`, `output_cost_per_token`, `cache_read_input_token_cost`, `cache_creation_input_token_cost`)
     go before the site's and litellm's list. `retry` says when a failed call is made again. `context_window` is in
-    tokens, for a model that litellm does not list. `params` go with every call as they are; a call's options win over
+    tokens, for a model that litellm does not list. `private_addresses`: also those images and documents are passed on
+    whose address is not https or lies in a private network; litellm fetches them itself for some providers, so else
+    they are given as text. `params` go with every call as they are; a call's options win over
     them. Those that hold keys (`aws_secret_access_key`, an `Authorization` among `extra_headers`) are kept as the key
     is.
     """
@@ -53,6 +59,7 @@ class LiteLLMModel:
         prices: Mapping[str, float] | None = None,
         retry: RetryPolicy | None = None,
         context_window: int | None = None,
+        private_addresses: bool = False,
         **params: Any,
     ) -> None:
         self.name = name
@@ -65,7 +72,8 @@ class LiteLLMModel:
         self._api_base = api_base
         self._api_key = api_key
         self._keys = Keys([api_key, *secret_values(self._secret_params)])
-        self._dialect: Dialect | None = None  # known with the first call
+        self._form: Form | None = None  # known with the first call
+        self._addresses: Addresses = "all" if private_addresses else "public"
         self._signs_thinking = "claude" in name or "anthropic" in name
 
     def __repr__(self) -> str:
@@ -80,9 +88,11 @@ class LiteLLMModel:
         """Yield deltas, then one ModelResponse. Closing the generator closes the connection.
 
         Raises TransientError for rate limits, timeouts and outages, ModelError in the provider's words for the
-        rest, CancellationError when the run was cancelled meanwhile.
+        rest, CancellationError when the run was cancelled meanwhile, InvalidInputError for an option that would say
+        where the call goes or with which keys.
         """
         meta.cancellation.check()
+        refuse_destinations(options.extra)
         litellm = await aload_litellm()
         collector = ResponseCollector()
         failure: KernelError | None = None
@@ -95,6 +105,8 @@ class LiteLLMModel:
                         yield delta
                 if not is_finished(source, collector.finish_reason):
                     raise TransientError("the provider's stream ended before its answer did", type="StreamCut")
+                if collector.is_empty and collector.finish_reason not in _SAY_WHY:
+                    raise TransientError("the model answered with nothing", type="EmptyResponse")
         except KernelError:
             raise
         except Exception as error:
@@ -122,14 +134,32 @@ class LiteLLMModel:
     async def _open(
         self, litellm: Any, messages: Sequence[ChatMessage], options: GenerationOptions
     ) -> AsyncIterator[Any]:
-        stream = await litellm.acompletion(**self._request(litellm, messages, options))
+        try:
+            stream = await litellm.acompletion(**self._request(litellm, messages, options))
+        except Exception as error:
+            if not is_of_address(error):
+                raise
+            # What is in the conversation stays there: this call and every later one would fail for it.
+            without = to_wire(messages, replace(self._form_of(litellm), addresses="none"))
+            if without == to_wire(messages, self._form_of(litellm)):
+                raise
+            stream = await litellm.acompletion(**{**self._request(litellm, messages, options), "messages": without})
         try:
             yield stream
         finally:
             await stream.aclose()
 
+    def _form_of(self, litellm: Any) -> Form:
+        if self._form is None:
+            self._form = Form(
+                dialect=knowledge.dialect(litellm, self.name),
+                thinking=self._signs_thinking,
+                addresses=self._addresses,
+                sees=knowledge.sees(litellm, self.name),
+            )
+        return self._form
+
     def _request(self, litellm: Any, messages: Sequence[ChatMessage], options: GenerationOptions) -> dict[str, Any]:
-        self._dialect = self._dialect or knowledge.dialect(litellm, self.name)
         chosen = {
             "temperature": options.temperature,
             "top_p": options.top_p,
@@ -146,7 +176,7 @@ class LiteLLMModel:
             **tools_to_wire(options),
             **_FIXED,
             "model": self.name,
-            "messages": to_wire(messages, thinking=self._signs_thinking, dialect=self._dialect),
+            "messages": to_wire(messages, self._form_of(litellm)),
             "timeout": self.timeout,
             "api_base": self._api_base,
             "api_key": self._api_key,

@@ -56,8 +56,9 @@ async def close_clients() -> None:
 
 
 def _import() -> Any:
-    # Without it, the import fetches a price list over the network.
-    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    # Without them, the import fetches a price list over the network, and the first call a list of headers.
+    for name in ("LITELLM_LOCAL_MODEL_COST_MAP", "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS"):
+        os.environ.setdefault(name, "True")
     import litellm
 
     redact_logs()

@@ -2,50 +2,44 @@
 
 from __future__ import annotations
 
-import base64
 import json
-import mimetypes
 import re
-from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from collections.abc import Iterable
+from typing import Any
 
+from ravi_django.capabilities.llm.parts import Form, media_of, parts_of, text_of_blocks
 from ravi_django.kernel.chat import ChatMessage, Role
-from ravi_django.kernel.content import (
-    AudioBlock,
-    CodeBlock,
-    ContentBlock,
-    DocumentBlock,
-    ErrorBlock,
-    ImageBlock,
-    TextBlock,
-    ThinkingBlock,
-    ToolResultBlock,
-    ToolUseBlock,
-    UnknownBlock,
-    VideoBlock,
-    text_of,
-)
+from ravi_django.kernel.content import ContentBlock, ThinkingBlock, ToolResultBlock, ToolUseBlock, UnknownBlock
 from ravi_django.kernel.llm import GenerationOptions
 
 WireMessage = dict[str, Any]
-Dialect = Literal["openai", "anthropic", "any"]  # what the provider behind litellm takes of media
 
-PDF = "application/pdf"
+_ANY = Form()
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_NO_NAME = re.compile(r"[^A-Za-z0-9_-]")
 _CHOICE_WORDS = frozenset({"auto", "none", "required"})
 
 
-def to_wire(messages: Iterable[ChatMessage], *, thinking: bool = False, dialect: Dialect = "any") -> list[WireMessage]:
+def to_wire(messages: Iterable[ChatMessage], form: Form = _ANY) -> list[WireMessage]:
     """The messages as fresh dicts, free to be changed by the callee.
 
-    A message with several tool results becomes several. With `thinking`, signed reasoning is sent back, as the
-    providers that sign it require; the others refuse the field. What the `dialect` has no part for goes as text: a
-    recording's transcript, a document's address.
+    A message with several tool results becomes several. Signed reasoning is sent back where the form says so, as the
+    providers that sign it require; the others refuse the field. What the form has no part for goes as text: a
+    recording's transcript, a document's address. The images and documents that tools returned are in their results
+    for Anthropic, and in a user message behind the turn's results for the others, whose results are text.
     """
     wire: list[WireMessage] = []
+    shown: list[dict[str, Any]] = []
+    key = repr(form)
     for message in messages:
-        wire.extend(_fresh(part) for part in _converted(message, thinking, dialect))
-    return wire
+        parts, media = _converted(message, form, key)
+        shown += media
+        for part in parts:
+            if shown and part["role"] != "tool":
+                wire.append(_shown(shown))
+                shown = []
+            wire.append(_fresh(part))
+    return [*wire, _shown(shown)] if shown else wire
 
 
 def tools_to_wire(options: GenerationOptions) -> dict[str, Any]:
@@ -62,32 +56,46 @@ def tools_to_wire(options: GenerationOptions) -> dict[str, Any]:
     return request
 
 
-def _converted(message: ChatMessage, thinking: bool, dialect: Dialect) -> list[WireMessage]:
-    form = f"{dialect}+thinking" if thinking else dialect
-    known: list[WireMessage] | None = message._wire.get(form)
+def _converted(message: ChatMessage, form: Form, key: str) -> tuple[list[WireMessage], list[dict[str, Any]]]:
+    """The message, and what is to be shown behind the results that it is one of."""
+    known: tuple[list[WireMessage], list[dict[str, Any]]] | None = message._wire.get(key)
     if known is None:
-        known = message._wire[form] = _convert(message, thinking, dialect)
+        known = message._wire[key] = _convert(message, form), _media(message, form)
     return known
 
 
-def _convert(message: ChatMessage, thinking: bool, dialect: Dialect) -> list[WireMessage]:
+def _media(message: ChatMessage, form: Form) -> list[dict[str, Any]]:
+    if message.role is Role.ASSISTANT or form.dialect == "anthropic" or not form.sees:
+        return []
+    media: list[dict[str, Any]] = []
+    for block in message.content:
+        if isinstance(block, ToolResultBlock) and (found := media_of(block.content, form)):
+            media += [{"type": "text", "text": f"From the result of {block.call_id}:"}, *found]
+    return media
+
+
+def _shown(media: list[dict[str, Any]]) -> WireMessage:
+    return {"role": "user", "content": _fresh(media)}
+
+
+def _convert(message: ChatMessage, form: Form) -> list[WireMessage]:
     if message.role is Role.ASSISTANT:
-        return _assistant(message, thinking)
+        return _assistant(message, form.thinking)
     results = [block for block in message.content if isinstance(block, ToolResultBlock)]
     rest = [block for block in message.content if not isinstance(block, ToolResultBlock)]
     wire: list[WireMessage] = [
-        {"role": "tool", "tool_call_id": result.call_id, "content": _result_text(result)} for result in results
+        {"role": "tool", "tool_call_id": result.call_id, "content": _result(result, form)} for result in results
     ]
     if message.role is Role.SYSTEM:
-        wire.append(_named(message, {"role": "system", "content": _text(rest)}))
+        wire.append(_named(message, {"role": "system", "content": text_of_blocks(rest)}))
     elif rest or not results:  # a tool message without a call to answer reads as the user's
-        wire.append(_named(message, {"role": "user", "content": _parts(rest, dialect)}))
+        wire.append(_named(message, {"role": "user", "content": parts_of(rest, form)}))
     return wire
 
 
 def _assistant(message: ChatMessage, thinking: bool) -> list[WireMessage]:
     calls = [_tool_call(block) for block in message.tool_calls]
-    text = _text([block for block in message.content if not isinstance(block, ToolUseBlock)])
+    text = text_of_blocks([block for block in message.content if not isinstance(block, ToolUseBlock)])
     if not calls and not text:
         return []  # providers refuse an empty turn
     wire = _named(message, {"role": "assistant", "content": text or None})
@@ -100,7 +108,12 @@ def _assistant(message: ChatMessage, thinking: bool) -> list[WireMessage]:
 
 def _tool_call(block: ToolUseBlock) -> dict[str, Any]:
     arguments = json.dumps(block.arguments, ensure_ascii=False)
-    return {"id": block.call_id, "type": "function", "function": {"name": block.tool_name, "arguments": arguments}}
+    return {"id": block.call_id, "type": "function", "function": {"name": _tool_name(block), "arguments": arguments}}
+
+
+def _tool_name(block: ToolUseBlock) -> str:
+    """As the model wrote it, where providers take that: a name that it made up is refused with all that follows."""
+    return _NO_NAME.sub("_", block.tool_name)[:64] or "unnamed"
 
 
 def _signed_thinking(blocks: Iterable[ContentBlock]) -> list[dict[str, Any]]:
@@ -113,86 +126,18 @@ def _signed_thinking(blocks: Iterable[ContentBlock]) -> list[dict[str, Any]]:
     return signed
 
 
-def _result_text(result: ToolResultBlock) -> str:
-    text = _text(result.content)
-    if result.is_error and not text.lower().startswith("error"):
-        return f"Error: {text}"  # the format has no flag for it
+def _result(result: ToolResultBlock, form: Form) -> str | list[dict[str, Any]]:
+    text = _result_text(result)
+    if form.dialect == "anthropic" and form.sees and (media := media_of(result.content, form)):
+        return [*([{"type": "text", "text": text}] if text else []), *media]
     return text
 
 
-def _parts(blocks: Sequence[ContentBlock], dialect: Dialect) -> str | list[dict[str, Any]]:
-    parts = [_part(block, dialect) for block in blocks]
-    if all(part["type"] == "text" for part in parts):
-        return "\n".join(part["text"] for part in parts if part["text"])
-    return [part for part in parts if part.get("text") != ""]
-
-
-def _part(block: ContentBlock, dialect: Dialect) -> dict[str, Any]:
-    match block:
-        case ImageBlock() if address := _address(block):
-            image = {"url": address} | ({"detail": block.detail} if block.detail else {})
-            return {"type": "image_url", "image_url": image}
-        case AudioBlock(data=str() as data) if dialect != "anthropic":
-            kind = (block.mime_type or "audio/wav").rpartition("/")[2].removeprefix("x-")
-            return {"type": "input_audio", "input_audio": {"data": data, "format": {"mpeg": "mp3"}.get(kind, kind)}}
-        case DocumentBlock(data=str() as data) if not _is_text(block):
-            file = {"file_data": f"data:{block.mime_type or PDF};base64,{data}"}
-            return {"type": "file", "file": file | {"filename": block.name or _file_name(block)}}
-        case DocumentBlock(url=str() as url) if dialect == "anthropic":  # with a format it would be an uploaded file
-            return {"type": "file", "file": {"file_id": url}}
-        case DocumentBlock(url=str() as url) if dialect == "any":  # OpenAI takes no address here
-            return {"type": "file", "file": {"file_id": url} | ({"format": block.mime_type} if block.mime_type else {})}
-        case _:
-            return {"type": "text", "text": _readable(block)}
-
-
-def _text(blocks: Iterable[ContentBlock]) -> str:
-    return "\n".join(text for text in map(_readable, blocks) if text)
-
-
-def _readable(block: ContentBlock) -> str:
-    match block:
-        case TextBlock():
-            return block.text
-        case CodeBlock():
-            return f"```{block.language}\n{block.code}\n```"
-        case ErrorBlock():
-            return f"Error: {block.message}"
-        case DocumentBlock(data=str() as data) if _is_text(block):
-            return _decoded(data)
-        case ImageBlock(alt=str() as alt):
-            return f"[image: {alt}]"
-        case DocumentBlock(name=str() as name, url=None):
-            return f"[document: {name}]"
-        case ImageBlock() | VideoBlock() | DocumentBlock() | AudioBlock(transcript=None) if block.url:
-            return f"[{block.type}: {block.url}]"
-        case UnknownBlock(type="redacted_thinking"):
-            return ""
-        case _:
-            return text_of([block])
-
-
-def _file_name(block: DocumentBlock) -> str:
-    """OpenAI wants one."""
-    return f"document{mimetypes.guess_extension(block.mime_type or PDF) or ''}"
-
-
-def _address(block: ImageBlock) -> str | None:
-    if block.data:
-        return f"data:{block.mime_type or 'image/png'};base64,{block.data}"
-    return block.url
-
-
-def _is_text(block: DocumentBlock) -> bool:
-    kind = block.mime_type or ""
-    return kind.startswith("text/") or kind == "application/json"
-
-
-def _decoded(data: str) -> str:
-    try:
-        return base64.b64decode(data).decode(errors="replace")
-    except ValueError:
-        return "[document]"
+def _result_text(result: ToolResultBlock) -> str:
+    text = text_of_blocks(result.content)
+    if result.is_error and not text.lower().startswith("error"):
+        return f"Error: {text}"  # the format has no flag for it
+    return text
 
 
 def _named(message: ChatMessage, wire: WireMessage) -> WireMessage:

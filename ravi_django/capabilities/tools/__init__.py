@@ -1,4 +1,4 @@
-"""The built-in tools, and what one makes tools with."""
+"""Tools that need no database, and what one makes tools with. `ravi_django.tools` has these and all the others."""
 
 from ravi_django.agents.function_tool import FunctionTool, tool
 from ravi_django.agents.toolbox import Toolbox

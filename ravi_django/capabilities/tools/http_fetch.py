@@ -6,9 +6,13 @@ import asyncio
 import codecs
 import re
 import socket
+import ssl
+import threading
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from ravi_django.agents.function_tool import FunctionTool
@@ -24,6 +28,8 @@ Resolver = Callable[[str, int], Awaitable[list[str]]]
 MAX_REDIRECTS = 5
 MAX_URL = 4000  # characters
 MAX_BYTES = 512 * 1024
+PACKING = 64 * 1024  # bytes that a packed body may have beyond its limit, for headers and blocks without content
+LOOKUP_THREADS = 4
 _TEXT = re.compile(r"(?:text/.+|application/(?:.+\+)?(?:json|xml)|application/(?:x-ndjson|yaml|toml))\Z")
 _HOST = re.compile(r"(?:\*\.)?[a-z0-9_-]+(?:\.[a-z0-9_-]+)*\Z|\*\Z|[0-9a-f.:]+\Z")
 _ODD_CODECS = {"idna", "punycode", "unicode-escape", "raw-unicode-escape", "undefined", "mbcs", "oem"}
@@ -100,7 +106,7 @@ class HttpFetchTool(FunctionTool):
         for _ in range(MAX_REDIRECTS + 1):
             target = await self._target(httpx, asked)
             # A client for each: nothing of one server (cookies, connections) reaches the next.
-            async with httpx.AsyncClient(trust_env=False, timeout=self._timeout_s) as client:
+            async with httpx.AsyncClient(verify=_trust(), trust_env=False, timeout=self._timeout_s) as client:
                 request = self._request(client, target, method)
                 response = await client.send(request, stream=True)
                 try:
@@ -180,9 +186,36 @@ class HttpFetchTool(FunctionTool):
         return f"{head}\n\n{text}{marker}"
 
 
+@cache
+def _trust() -> ssl.SSLContext:
+    """Of all clients: to read the certificates takes the loop longer than anything else here."""
+    import httpx
+
+    return httpx.create_ssl_context(trust_env=False)
+
+
+class _Lookups:
+    """Threads of their own, and not many: names whose servers never answer must not take the loop's from others."""
+
+    def __init__(self, threads: int = LOOKUP_THREADS) -> None:
+        self._threads = ThreadPoolExecutor(threads, "ravi-lookup")
+        self._room = threading.Semaphore(threads * 4)
+
+    async def run(self, host: str, port: int) -> Any:
+        if not self._room.acquire(blocking=False):
+            raise ToolRefused("too many hosts are being looked up at once; try again later")
+        looking = self._threads.submit(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+        looking.add_done_callback(lambda _: self._room.release())
+        return await asyncio.wrap_future(looking)
+
+
+@cache
+def _lookups() -> _Lookups:
+    return _Lookups()
+
+
 async def _resolve(host: str, port: int) -> list[str]:
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return [str(address[4][0]) for address in found]
+    return [str(address[4][0]) for address in await _lookups().run(host, port)]
 
 
 async def _bounded(response: Any, limit: int) -> tuple[bytes, bool]:
@@ -192,7 +225,9 @@ async def _bounded(response: Any, limit: int) -> tuple[bytes, bool]:
         raise ToolRefused(f"the server sent an encoding that was not asked for: {encoding[:40]!r}")
     unpacker = None if encoding in ("", "identity") else zlib.decompressobj(47 if encoding != "deflate" else 15)
     body = bytearray()
+    raw = 0
     async for piece in _pieces(response):
+        raw += len(piece)
         try:
             # One byte more than is kept says that there was more.
             body += piece if unpacker is None else unpacker.decompress(piece, limit + 1 - len(body))
@@ -200,6 +235,10 @@ async def _bounded(response: Any, limit: int) -> tuple[bytes, bool]:
             raise ToolRefused("the server's answer could not be unpacked") from None
         if len(body) > limit:
             return bytes(body[:limit]), True
+        if unpacker is not None and unpacker.eof:
+            break  # what comes behind the end is no part of it
+        if raw > limit + PACKING:
+            return bytes(body), True
     return bytes(body), False
 
 

@@ -69,8 +69,11 @@ class AuditLog:
     has, the log has; each once, whatever crashes. A crash between an outcome and the journal leaves the record of a
     call that the next worker makes again (one record of both), or that a person decides on. A crash during an
     at-most-once tool leaves "attempted" alone, as a call does whose outcome a person has said. A call that is tried
-    again after a transient error has one outcome, the last. A transactional tool's "ok" says that its code has
-    returned: its commit follows. What a middleware further out makes of the result is not seen: put the AuditLog first.
+    again after a transient error has one outcome, the last. A run that is retried by a person has records of that try
+    beside those of the first. One that is cancelled, or whose deadline passes, while it waits for something is driven
+    by no worker then, and has "started" alone: its own row says how it ended. A transactional tool's "ok" says that its
+    code has returned: its commit follows. What a middleware further out makes of the result is not seen: put the
+    AuditLog first.
     """
 
     def __init__(self, *, arguments: bool = False, redact: Iterable[str] = (), required: bool = False) -> None:
@@ -97,7 +100,9 @@ class AuditLog:
 
     async def _write(self, ctx: DurableContext, event: str, name: str, place: str, detail: dict[str, Any]) -> None:
         run = ctx.effects.lease.run
-        key = hashlib.sha256(f"{run.id}\0{run.generation}\0{event}\0{place}".encode()).hexdigest()
+        times = ctx.effects.journal.retries  # by people: what is done in another try is another thing
+        named = f"{run.id}\0{run.generation}\0{event}\0{place}" + (f"\0{times}" if times else "")
+        key = hashlib.sha256(named.encode()).hexdigest()
         record = AuditRecord(
             key=key,
             owner_id=run.owner_id,

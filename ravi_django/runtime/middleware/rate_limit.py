@@ -37,7 +37,8 @@ class UserRateLimit(AgentMiddleware):
     this one. There is no counter that could be lost or doubled, and any worker comes to the same answer; it is recorded
     too, for when the rows are gone. With "refuse" a refused run counts as well: who goes on hammering stays out. A run
     whose submit has not been committed when a later one decides is not seen by that one.
-    Not limited: runs without an owner in scope "user" (they are the system's own), and children.
+    A fork is a run of its own, and counts as one submitted when it was made; with "wait", one that would have to wait
+    is refused. Not limited: runs without an owner in scope "user" (they are the system's own), and children.
 
     Costs one query of at most `runs` rows off the user's index; scopes "tenant" and "site" read the rows of all users
     in the window, by the primary key: keep it short there. Raises InvalidInputError, with the field.
@@ -64,27 +65,31 @@ class UserRateLimit(AgentMiddleware):
         self.runs, self.per_s, self.max_wait_s = runs, float(per_s), float(max_wait_s)
         self.on_limit, self.scope, self.every_agent = on_limit, scope, every_agent
         agents = "all" if every_agent else "own"
+        self._scope = f"rate_limit_{scope}_{agents}_{on_limit}_{runs}_{per_s:g}".replace(".", "_")
         self.name = f"rate_limit.{scope}.{agents}.{on_limit}.{runs}.{per_s:g}"
 
     async def process(self, context: AgentRunContext, call_next: CallNext) -> None:
         ctx = cast("DurableContext", context.ctx)
         run = ctx.effects.lease.run
-        if self._limits(run) and self.name not in ctx.pinned:  # once in a run: not again for a later message
+        name = f"{self.name}.{run.id}"  # a fork has its source's rows too, and is counted for itself
+        if self._limits(run) and name not in ctx.pinned:  # once in a run: not again for a later message
+            if run.forked_from is not None:
+                ctx.effects.journal.pass_over(ctx._scope().peek(self._scope))
 
             async def decide() -> Decision:
                 with ctx.effects.busy():
                     return await ctx.effects.database.call(self._decide, run)
 
-            decision = await ctx.pin(self.name, decide)
+            decision = await ctx.pin(name, decide)
             if not decision["passes"]:
                 raise self._refused(decision["retry_after"])
             if decision["until"] is not None:
-                with ctx.scope(self.name.replace(".", "_")):
+                with ctx.scope(self._scope):
                     await ctx.sleep_until(datetime.fromisoformat(decision["until"]))
         await call_next()
 
     def _limits(self, run: Run) -> bool:
-        begins = run.parent_id is None and run.generation == 0
+        begins = run.parent_id is None and (run.generation == 0 or run.forked_from is not None)
         return begins and (self.scope != "user" or run.owner_id is not None)
 
     def _refused(self, retry_after: float) -> RateLimitedError:
@@ -132,6 +137,8 @@ class UserRateLimit(AgentMiddleware):
             if start is not None:
                 starts.append(max(start, created))
         start = self._start(run.created_at, starts)
+        if start is not None and start > run.created_at and run.forked_from is not None:
+            return _refuses((start - run.created_at).total_seconds())  # it has a past to replay, and cannot sleep first
         if start is None:
             return _refuses((self._room(starts) - run.created_at).total_seconds() - self.max_wait_s)
         return _passes() if start <= run.created_at else _passes(until=start)
@@ -146,10 +153,13 @@ class UserRateLimit(AgentMiddleware):
 
     def _decided(self, ids: Sequence[UUID]) -> dict[UUID, datetime | None]:
         """What earlier runs were told, where they have recorded it: how far back they looked does not matter then."""
-        rows = JournalEntry.objects.filter(run_id__in=ids, path=f"@pinned.{self.name}", kind="pinned")
+        places = {f"@pinned.{self.name}.{id}": id for id in ids}
+        rows = JournalEntry.objects.filter(run_id__in=ids, path__in=list(places), kind="pinned")
         found: dict[UUID, datetime | None] = {}
         decision: Any
-        for run_id, decision in rows.values_list("run_id", "result"):
+        for run_id, path, decision in rows.values_list("run_id", "path", "result"):
+            if places[path] != run_id:  # a copy, in a fork
+                continue
             start = datetime.fromisoformat(decision["until"]) if decision["until"] else _AT_ONCE
             found[run_id] = start if decision["passes"] else None
         return found

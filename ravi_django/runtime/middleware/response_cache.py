@@ -38,8 +38,9 @@ class ResponseCache(ChatMiddleware):
     the "site". Runs without an owner share among themselves.
     alias: of the cache in `CACHES`; RAVI["CACHE_ALIAS"] by default.
 
-    The same call is one with the same model name, messages (system message and history included), options and tools:
-    one word more in the conversation is another call. Kept are whole answers alone, neither errors nor cut ones. A hit
+    The same call is one with the same model (its name, address and parameters; of a client that does not tell these,
+    the agent's own), messages (system message and history included), options and tools: one word more in the
+    conversation is another call. Kept are whole answers alone, neither errors nor cut ones. A hit
     is recorded with `cached`, no usage and a cost of 0; a replay needs no cache. An entry that cannot be read is a
     miss, and a cache that is away is left alone for a while: neither fails a call. Outside of it in the list, a
     PIIRedaction keeps personal data out of the cache. Raises InvalidInputError, with the field.
@@ -73,7 +74,9 @@ class ResponseCache(ChatMiddleware):
         """Everything that the answer depends on, and whose it is."""
         ctx = context.ctx
         whose = {"user": [ctx.tenant_id, ctx.user_id], "tenant": [ctx.tenant_id], "site": []}[self.scope]
-        asked = [_FORM, self.scope, whose, context.model.name, context.options.digest, context.options.tools_digest]
+        client = _client(context.model) or str(ctx.agent_id)
+        asked = [_FORM, self.scope, whose, client, context.model.name]
+        asked += [context.options.digest, context.options.tools_digest]
         hashed = hashlib.sha256(json.dumps(asked).encode())
         for message in context.messages:
             hashed.update(message.digest)
@@ -112,6 +115,16 @@ class ResponseCache(ChatMiddleware):
     @property
     def _cache(self) -> Any:
         return caches[self.alias or conf.CACHE_ALIAS]
+
+
+def _client(model: Any) -> Any:
+    """Where and how a client asks, without its keys; None for one that does not say: it is its agent's alone."""
+    if isinstance(models := getattr(model, "models", None), tuple):
+        parts = [_client(one) for one in models]
+        return None if None in parts else parts
+    if not isinstance(params := getattr(model, "params", None), dict):
+        return None
+    return [model.name, getattr(model, "_api_base", None), json.dumps(params, sort_keys=True, default=repr)]
 
 
 def _on_thread(function: Callable[..., Any], *args: Any) -> Any:

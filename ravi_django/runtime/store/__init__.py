@@ -10,6 +10,7 @@ of their ids, and runs before sessions. READ COMMITTED.
 - `waiting`, `touching`: suspending, signals, waking
 - `asking`, `people`, `generations`: runs among themselves, requests to people, beginning anew
 - `retry`, `fork`: going on from a journal; `prune`: letting go of old ones
+- `conversations`: turns that a run lets go of
 - `control`, `endings`: cancellation from outside of the lease, and what the end of a run means for others
 - `streams`, `processes`: event numbers, workers, and what the sweep looks for
 """
@@ -28,6 +29,8 @@ from ravi_django.runtime.store.asking import (
 )
 from ravi_django.runtime.store.claims import claim, claim_many, claim_next
 from ravi_django.runtime.store.control import cancel_reason, request_cancel, resume
+from ravi_django.runtime.store.conversations import clear_turns
+from ravi_django.runtime.store.endings import RETENTION
 from ravi_django.runtime.store.fence import append_statement
 from ravi_django.runtime.store.fork import fork
 from ravi_django.runtime.store.generations import continue_as_new
@@ -81,6 +84,7 @@ from ravi_django.runtime.store.waiting import (
 )
 
 __all__ = [
+    "RETENTION",
     "Facts",
     "Lease",
     "Loaded",
@@ -97,6 +101,7 @@ __all__ = [
     "claim_many",
     "claim_next",
     "claimable",
+    "clear_turns",
     "consume_signal",
     "continue_as_new",
     "control",

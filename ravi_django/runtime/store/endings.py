@@ -7,11 +7,13 @@ from uuid import UUID
 
 from django.db.models import F
 
-from ravi_django.models import TERMINAL, Ask, AskKind, HumanRequest, Run, Status
+from ravi_django.models import TERMINAL, Ask, AskKind, HumanRequest, JournalEntry, Run, Status, Turn
 from ravi_django.runtime import clock
 from ravi_django.runtime.entries import Entry, journal_row
 from ravi_django.runtime.store.queue import promote
 from ravi_django.runtime.store.touching import RELEASED, lock, touch
+
+RETENTION = "@retention."  # and the agent: its turns of this run are kept for the run alone
 
 ENDS = {
     Status.COMPLETED: AskKind.REPLIED,
@@ -41,6 +43,12 @@ def end_dependents(run: Run) -> list[UUID]:
     hint."""
     close_requests(run.id)
     return cancel_children(run, ended_reason(run.id))
+
+
+def drop_turns(run_id: UUID) -> None:
+    """The run has ended, whichever way: the turns that were kept for it alone go with it."""
+    agents = JournalEntry.objects.filter(run_id=run_id, path__startswith=RETENTION).values("name")
+    Turn.objects.filter(run_id=run_id, agent__in=agents).delete()
 
 
 def close_requests(run_id: UUID) -> None:
@@ -92,5 +100,6 @@ def end_unleased(run: Run, status: Status, error: dict[str, Any]) -> list[UUID]:
         now=clock.now(),
         start=clock.now(),
     ).save(force_insert=True)
+    drop_turns(run.id)
     hints = [*settle_asks(run.id, status, None, error), *end_dependents(run)]
     return hints if run.status == Status.QUEUED else [*hints, *promote(run)]

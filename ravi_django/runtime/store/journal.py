@@ -13,7 +13,7 @@ from ravi_django.models import Blob, InboxMessage, JournalEntry, Run, Status
 from ravi_django.runtime import clock
 from ravi_django.runtime.entries import Entry, NewTurn, externalize
 from ravi_django.runtime.store import fence, postgres
-from ravi_django.runtime.store.endings import end_dependents, settle_asks
+from ravi_django.runtime.store.endings import drop_turns, end_dependents, settle_asks
 from ravi_django.runtime.store.leases import Lease
 from ravi_django.runtime.store.queue import promote, stamp
 from ravi_django.runtime.store.touching import RELEASED, lock
@@ -64,9 +64,10 @@ def finish(
     error: dict[str, Any] | None = None,
     inbox_upto: int | None = None,
     entangled: bool = False,
+    retains: bool = True,
 ) -> tuple[int, list[UUID]]:
     """End the run under its lease, tell whoever waits for it, and promote the next queued run of its session.
-    `entangled` says that it may have children or open requests: they end with it.
+    `entangled` says that it may have children or open requests: they end with it; `retains` that all its turns stay.
 
     Returns the seq of the first row written, and the runs to hint. Raises Unseen when a run that would complete has a
     message above `inbox_upto`; nothing is written then.
@@ -91,6 +92,8 @@ def finish(
             first, woken = fence.append_in_transaction(lease, entries, turns, **changes), True
             if status == Status.COMPLETED and _unseen(run, inbox_upto):
                 raise Unseen from None
+        if not retains:
+            drop_turns(run.id)
         hints = (
             [] if run.parent_id is None and not (woken or run.wake_seq) else settle_asks(run.id, status, output, error)
         )

@@ -20,7 +20,13 @@ from ravi_django.runtime.store.queue import active_root, lock_session
 from ravi_django.runtime.store.touching import RELEASED, lock
 
 EFFECTS = ("llm.call", "tool.call", "ask", "child.spawned")
-NOTES = ("log", "log_once", "now", "history.read")  # they ride on other rows' commits, and cost nothing to make again
+NOTES = (
+    "log",
+    "log_once",
+    "now",
+    "history.read",
+    "history.count",
+)  # they ride on other rows' commits, and cost nothing to make again
 
 
 def retry(run_id: UUID | str) -> Run:

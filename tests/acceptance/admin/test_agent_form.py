@@ -192,6 +192,9 @@ def test_the_address_cannot_be_changed(root, agent) -> None:
         ({"options_extra": "[1]"}, "options_extra", "JSON object"),
         ({"options_extra": "{"}, "options_extra", "valid JSON"),
         ({"result_schema": '{"type": "nonsense"}'}, "result_schema", "result_schema"),
+        ({"options_extra": '{"a": ' * 900 + "1" + "}" * 900}, "options_extra", "nested"),
+        ({"result_schema": '{"not": ' * 900 + "{}" + "}" * 900}, "result_schema", "nested"),
+        ({"options_extra": '{"base_url": "https://evil.example"}'}, "options_extra", "no option of a spec"),
         ({"initial_tool_choice": "nothing"}, "initial_tool_choice", "nothing"),
         ({"retention": "forever"}, "retention", "forever"),
         ({"system_instructions": "Hi\n{{ nobody }}"}, "system_instructions", "line 2: 'nobody' is not declared"),
@@ -496,7 +499,9 @@ def test_an_agent_that_nothing_names_can_be_deleted(root, agent) -> None:
 
 
 def test_an_agent_with_runs_or_callers_is_disabled_instead(root, agent) -> None:
-    caller = save_spec("support/front", {"model": "rehearsal", "sub_agents": ["support/orders"]})
+    variables = {"company": {"required": True}}
+    front = {"model": "rehearsal", "sub_agents": ["support/orders"], "variables": variables}
+    caller = save_spec("support/front", front)
     words = {}
     words["caller"] = root.post(f"{place(agent)}delete/", {"post": "yes"}, follow=True).content.decode()
     caller.delete()

@@ -94,13 +94,13 @@ def test_a_late_sweep_is_red(working_site: None) -> None:
 def test_a_broker_that_is_down_is_red(working_site: None, settings: Any) -> None:
     from project.celery import app
 
-    before = app.conf.broker_url
-    app.conf.broker_url = NOWHERE
+    before = app.conf.broker_url, app.conf.broker_write_url
+    app.conf.broker_url = app.conf.broker_write_url = NOWHERE
     try:
         begun = time.monotonic()
         found = failing()
     finally:
-        app.conf.broker_url = before
+        app.conf.broker_url, app.conf.broker_write_url = before
 
     assert set(found) == {"broker"}
     assert time.monotonic() - begun < 4

@@ -50,8 +50,8 @@ def test_a_row_is_shown_to_who_may_run_it(client: APIClient, row: Agent) -> None
     assert (shown["name"], shown["description"], shown["model"]) == ("Adder", "Adds.", "gpt-4o-mini")
     assert (shown["welcome"], shown["starter_prompts"]) == ("Good day.", ["What is 6 * 7?"])
     assert shown["variables"] == {
-        "customer": {"description": "whom", "default": None, "required": True},
-        "tone": {"description": "", "default": "kind", "required": False},
+        "customer": {"description": "whom", "required": True},
+        "tone": {"description": "", "required": False},  # its default is text of the instructions
     }
     assert [(tool["name"], tool["risk"], tool["effect"]) for tool in shown["tools"]] == [
         ("calculator", "safe", "idempotent"),

@@ -12,7 +12,9 @@ from rest_framework.test import APIClient
 
 from ravi_django.agents import ReActAgent
 from ravi_django.agents.context import ContextConfig, DjangoHistoryProvider
+from ravi_django.agents.transcript import CORRECTION
 from ravi_django.kernel import ToolUseBlock
+from ravi_django.models import Turn
 from ravi_django.runtime import bodies, registry
 from ravi_django.testing import ScriptedModel
 from tests.acceptance.api.api_support import drive
@@ -68,8 +70,28 @@ def test_a_runs_output_is_json_and_comes_with_its_schema(
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_run_of_free_text_has_no_schema(client: APIClient, agent: str) -> None:
+def test_a_run_of_free_text_has_no_schema(client: APIClient, agent: str, django_assert_num_queries: Any) -> None:
     run = client.post("/ravi/runs/", {"agent": agent, "input": "6 * 7?"}, format="json").json()
     drive(run["id"])
 
     assert "output_schema" not in client.get(f"/ravi/runs/{run['id']}/").json()
+    with django_assert_num_queries(1):
+        client.get(f"/ravi/runs/{run['id']}/")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_the_model_was_told_of_a_wrong_answer_was_not_said(client: APIClient, agent: str) -> None:
+    def answer(messages: Any, options: Any) -> str:
+        wrong = not any(message.name == CORRECTION for message in messages)
+        return "in words" if wrong else '{"name": "Bern", "people": 140000}'
+
+    memory, model = ContextConfig(DjangoHistoryProvider()), ScriptedModel([answer])
+    registry.register(ReActAgent("api-typed", model=model, result_model=City, context=memory))
+    run = client.post("/ravi/runs/", {"agent": TYPED, "input": "which?"}, format="json").json()
+    drive(run["id"])
+
+    said = client.get(f"/ravi/sessions/{run['session']}/messages/").json()["results"]
+
+    assert [message["role"] for message in said] == ["user", "assistant", "assistant"]
+    assert "not a valid result" not in str(said)
+    assert Turn.objects.filter(session=run["session"]).count() == 4

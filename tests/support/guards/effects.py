@@ -29,8 +29,8 @@ EFFECTS = [
     Mutant(
         "transactional: one commit with its row",
         RUNTIME + "tool_promises.py",
-        "        with transaction.atomic():\n            result = ",
-        "        if True:\n            result = ",
+        "        with transaction.atomic():\n            with last",
+        "        if True:\n            with last",
         (UNIT + "test_tool_effects.py",),
     ),
     Mutant(

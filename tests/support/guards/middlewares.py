@@ -60,9 +60,37 @@ MIDDLEWARE = [
     Mutant(
         "rate limit: the decision is recorded",
         _SHIPPED + "rate_limit.py",
-        "decision = await ctx.pin(self.name, decide)",
+        "decision = await ctx.pin(name, decide)",
         "decision = await decide()",
         (UNIT + "test_rate_limit.py",),
+    ),
+    Mutant(
+        "rate limit: a fork counts for itself",
+        _SHIPPED + "rate_limit.py",
+        'name = f"{self.name}.{run.id}"',
+        "name = self.name",
+        (UNIT + "test_rate_limit.py",),
+    ),
+    Mutant(
+        "audit: each try of a run",
+        _SHIPPED + "audit_log.py",
+        'if times else "")',
+        'if False else "")',
+        (UNIT + "test_audit_log.py",),
+    ),
+    Mutant(
+        "model: an answer that came to nothing was paid",
+        RUNTIME + "llm_calls.py",
+        "effects.note_once(Entry(PAID",
+        "repr(Entry(PAID",
+        (UNIT + "test_middleware.py",),
+    ),
+    Mutant(
+        "transactional: the chain shares its timeout",
+        RUNTIME + "interceptors.py",
+        "        self._chain.cancel()",
+        "        pass",
+        (UNIT + "test_middleware.py",),
     ),
     Mutant(
         "audit: one record of a thing",
@@ -81,7 +109,7 @@ MIDDLEWARE = [
     Mutant(
         "guardrail: a check that raises trips",
         _GUARDS + "verdict.py",
-        '        return f"the check failed: {type(error).__name__}: {error}"[:MAX_REASON]\n',
+        '        raise CheckFailed(f"the check failed: {type(error).__name__}: {error}"[:MAX_REASON]) from error\n',
         "        return None\n",
         (UNIT + "test_guardrails.py",),
     ),

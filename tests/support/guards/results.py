@@ -19,9 +19,9 @@ RESULTS = [
     ),
     Mutant(
         "result: a schema refers to nothing outside",
-        AGENTS + "json_schema.py",
-        "    for ref in _references(schema):",
-        "    for ref in ():",
+        AGENTS + "schema_check.py",
+        "        for ref in (schema[word] for word in _REFS if isinstance(schema.get(word), str)):",
+        "        for ref in ():",
         TYPED[1:],
     ),
     Mutant(
@@ -34,15 +34,29 @@ RESULTS = [
     Mutant(
         "pin: the recorded value",
         RUNTIME + "pins.py",
-        "(row := ctx.effects.journal.system(path)) is not None",
-        "(row := None) is not None",
+        "row = ctx.effects.journal.system(path)",
+        "row = None",
         (UNIT + "test_pins.py",),
     ),
     Mutant(
         "pin: what was done in computing",
         RUNTIME + "pins.py",
-        "        _pass_over(ctx, scope.prefix)",
+        "        _pass_over(ctx, _place_of(row) or scope.prefix)",
         "        pass",
+        (UNIT + "test_pins.py",),
+    ),
+    Mutant(
+        "pin: one computation at a time",
+        RUNTIME + "pins.py",
+        "under_way = ctx.pinning.get(name)",
+        "under_way = None",
+        (UNIT + "test_pins.py",),
+    ),
+    Mutant(
+        "instructions: not for who talks to the agent",
+        "ravi_django/api/serializers.py",
+        'row.kind == "pinned" and ',
+        "False and ",
         (UNIT + "test_pins.py",),
     ),
 ]

@@ -16,7 +16,7 @@ from ravi_django.agents.compaction import (
     ToolResultCompaction,
 )
 from ravi_django.agents.context import AgentContext
-from ravi_django.agents.summary import keeps_of, make_summary, summary_text
+from ravi_django.agents.summary import HEADING, keeps_of, make_summary, summary_text
 from ravi_django.kernel import (
     AgentContextProtocol,
     AgentId,
@@ -176,7 +176,7 @@ async def summed(made: Any, steps: int, run_id: str = "r1") -> Summing:
 
 
 def summaries_in(view: Sequence[ChatMessage]) -> list[str]:
-    return [summary_text(message) for message in view if keeps_of(message) is not None]
+    return [summary_text(message) for message in view if message.text.startswith(HEADING)]
 
 
 @pytest.mark.asyncio
@@ -188,6 +188,7 @@ async def test_a_summary_is_kept_and_updated_and_the_users_words_stay() -> None:
 
     assert len(ctx.summaries) == 4  # once there are 9 turns, then whenever two calls have added 4
     assert summaries_in(ctx.shown[-1]) == ["summary 4"]
+    assert [message.role.value for message in ctx.shown[-1]][:3] == ["system", "user", "user"]  # no instructions
     assert "summary 3" in ctx.summaries[-1][1].text
     assert all(len(view) <= 1 + 1 + 1 + 8 for view in ctx.shown)
     assert all("hello" in [message.text for message in view] for view in ctx.shown)

@@ -1,3 +1,4 @@
+import importlib
 import subprocess
 import sys
 
@@ -17,6 +18,27 @@ def test_what_is_named_can_be_imported(module: object) -> None:
     names = [name for name in module.__all__ if name not in ("DjangoHistoryProvider", "Runtime")]  # type: ignore[attr-defined]
 
     assert [name for name in names if not hasattr(module, name)] == []
+
+
+@pytest.mark.parametrize(
+    ("module", "names"),
+    [
+        ("ravi_django", "save_spec"),
+        ("ravi_django.agents", "HookCall HookEvent ResultType"),
+        ("ravi_django.integrations.llm", "RetryPolicy"),
+        ("ravi_django.middleware", "GuardrailError HookCall HookEvent Hooks RateLimitedError"),
+    ],
+)
+def test_what_goes_with_it_is_there_too(module: str, names: str) -> None:
+    found = importlib.import_module(module)
+
+    assert [name for name in names.split() if name not in found.__all__] == []
+    if module != "ravi_django":  # that needs a site
+        assert [name for name in names.split() if not hasattr(found, name)] == []
+
+
+def test_some_tools_are_not_said_to_be_all() -> None:
+    assert "ravi_django.tools" in str(ravi_django.capabilities.tools.__doc__)
 
 
 @pytest.mark.parametrize("module", [ravi_django.agents, ravi_django.agents.context])

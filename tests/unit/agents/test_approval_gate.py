@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from ravi_django.agents import ApprovalGate, tool
-from ravi_django.kernel import CancellationError, Risk
+from ravi_django.kernel import CancellationError, Risk, ToolArgumentsError
 from tests.support.fake_context import FakeContext, call
 
 
@@ -13,6 +13,10 @@ def pay(amount: int) -> None: ...
 
 @tool(risk="critical")
 def wipe() -> None: ...
+
+
+@tool(risk=lambda arguments: "high")
+def refund(amount: int) -> None: ...
 
 
 @tool
@@ -98,3 +102,32 @@ async def test_a_cancelled_run_is_no_denial() -> None:
 def test_handler_must_be_callable() -> None:
     with pytest.raises(TypeError, match="approval_handler is a function"):
         ApprovalGate("ask bob")  # type: ignore[arg-type]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("made", [pay, refund], ids=["static", "computed"])
+@pytest.mark.parametrize("handler", [None, True])
+async def test_nobody_is_asked_about_a_call_that_does_not_fit(made: Any, handler: Any) -> None:
+    asked: list[Any] = []
+    gate = ApprovalGate(handler and (lambda *arguments: not asked.append(arguments)))
+    ctx = FakeContext()
+    misfit = call(made.name, "c7", amonut=3)
+    with pytest.raises(ToolArgumentsError) as words:
+        made.validate(misfit.arguments)
+
+    refusal = await gate.refusal(ctx, made, misfit)  # type: ignore[arg-type]
+
+    assert (refusal, asked) == (str(words.value), [])
+    assert ctx.logged[0][1]["decision"] == "invalid"
+    assert gate.covers(made, misfit.arguments)
+
+
+@pytest.mark.asyncio
+async def test_a_call_too_deep_to_be_looked_at_is_refused() -> None:
+    deep: Any = 1
+    for _ in range(300):
+        deep = [deep]
+
+    refusal = await ApprovalGate(lambda *_: True).refusal(FakeContext(), pay, call("pay", "c7", amount=deep))  # type: ignore[arg-type]
+
+    assert refusal == "the arguments are nested more than 50 levels deep"

@@ -9,6 +9,7 @@ import pytest
 from ravi_django.agents import AgentTool, ReActAgent, SlidingWindowCompaction, Toolbox, rebuild_agent, tool
 from ravi_django.agents.compaction import TokenBudgetComposed
 from ravi_django.agents.history import InMemoryHistoryProvider
+from ravi_django.capabilities.llm.fallback import FallbackModel
 from ravi_django.capabilities.tools import CalculatorTool, CurrentTimeTool
 from ravi_django.kernel import AgentId, InvalidInputError, TopicId
 from ravi_django.testing import ScriptedModel
@@ -125,3 +126,16 @@ def test_a_tool_that_is_not_there_is_named() -> None:
 
     assert caught.value.field == "tool_names.1"
     assert "lookup" in str(caught.value)
+
+
+def test_what_an_agent_says_of_itself_has_its_fallbacks_and_its_window() -> None:
+    model = FallbackModel([ScriptedModel("a", name="first"), ScriptedModel("b", name="second")])
+    agent = rebuilt({"model": "first", "window": {"messages": 20, "tokens": 4000}}, model=model)
+
+    again = rebuilt(agent.spec())
+
+    assert (again.model.name, again.model.options) == ("first", {"fallbacks": ["second"]})
+    assert [type(part) for part in again.context.pipeline.strategies] == [SlidingWindowCompaction, TokenBudgetComposed]
+    assert again.context.pipeline.strategies[0].max_messages == 20
+    assert again.context.pipeline.strategies[1].max_tokens == 4000
+    assert rebuilt(rebuilt({"model": "m", "window": 7}).spec()).context.pipeline.strategies[0].max_messages == 7

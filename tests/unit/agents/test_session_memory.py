@@ -116,3 +116,38 @@ async def test_rows_that_cannot_be_read_store_nothing() -> None:
         await load_session_memory("s1", cold.load, memory, agent_id=AGENT)
 
     assert await memory.count(AGENT, "s1") == 0
+
+
+@pytest.mark.asyncio
+async def test_a_sync_loader_is_read_in_its_thread() -> None:
+    class Lazy:
+        """As a QuerySet: reading it on the loop is refused."""
+
+        def __iter__(self) -> Any:
+            with pytest.raises(RuntimeError):
+                asyncio.get_running_loop()
+            return iter(STEPS)
+
+        def __bool__(self) -> bool:
+            return next(iter(self), None) is not None
+
+    async def load(session_id: str) -> Any:
+        return Lazy()
+
+    memory = await load_session_memory("s1", lambda session_id: Lazy(), agent_id=AGENT)
+    await load_session_memory("s2", load, memory, agent_id=AGENT)
+
+    assert await memory.count(AGENT, "s1") == await memory.count(AGENT, "s2") == 4
+
+
+@pytest.mark.asyncio
+async def test_what_came_while_it_was_read_is_not_added_to() -> None:
+    memory = InMemoryHistoryProvider()
+
+    async def load(session_id: str) -> Any:
+        await memory.append(AGENT, session_id, ChatMessage.of("user", "hi"))
+        return STEPS
+
+    await load_session_memory("s1", load, memory, agent_id=AGENT)
+
+    assert [turn.text for turn in await memory.get(AGENT, "s1")] == ["hi"]

@@ -111,3 +111,76 @@ def test_what_is_not_known_is_not_checked() -> None:
 
     assert isinstance(spec, AgentSpec)
     assert validate_spec(spec) is spec
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "base_url",
+        "api_base",
+        "custom_llm_provider",
+        "headers",
+        "extra_headers",
+        "success_callback",
+        "fallbacks",
+        "model_list",
+        "use_litellm_proxy",
+        "api_version",
+        "mock_response",
+        "metadata",
+        "vertex_location",
+        "model",
+    ],
+)
+def test_a_spec_has_no_say_in_where_the_keys_of_the_site_go(name: str) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        validate_spec({"model": "m", "options": {"extra": {"seed": 7, name: "https://evil.example"}}})
+
+    assert caught.value.field == f"options.extra.{name}"
+    assert "top_k" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("spec", "field"),
+    [
+        ({"model": "huggingface/https://evil.example"}, "model"),
+        ({"model": "openai//evil.example/v1"}, "model"),
+        ({"model": "gemini/../../x?key="}, "model"),
+        ({"model": "m", "fallbacks": ["n", "http:\\\\evil.example"]}, "fallbacks.1"),
+    ],
+)
+def test_a_models_name_is_no_address(spec: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        validate_spec(spec)
+
+    assert caught.value.field == field
+
+
+def test_names_that_providers_have_are_taken() -> None:
+    names = [
+        "ollama/llama3:8b",
+        "vertex_ai/claude-3@20240229",
+        "bedrock/arn:aws:bedrock:us-east-1:1:inference-profile/x.y-v1:0",
+        "openrouter/meta-llama/llama-3.1-8b-instruct:free",
+    ]
+    extra = {"seed": 7, "top_k": 4, "verbosity": "low", "logit_bias": {"5": -100}}
+
+    spec = validate_spec({"model": names[0], "fallbacks": names[1:], "options": {"extra": extra}})
+
+    assert spec.options.generation.extra == extra
+
+
+@pytest.mark.parametrize(
+    ("field", "place"),
+    [("options", "options.extra"), ("result_schema", "result_schema"), ("variables", "variables.a")],
+)
+def test_what_is_nested_without_end_is_refused(field: str, place: str) -> None:
+    deep: Any = {}
+    for _ in range(900):
+        deep = {"properties": deep}
+    value = {"options": {"extra": deep}, "result_schema": deep, "variables": {"a": {"default": deep}}}[field]
+
+    with pytest.raises(InvalidInputError, match="nested more than") as caught:
+        validate_spec({"model": "m", field: value})
+
+    assert caught.value.field == place

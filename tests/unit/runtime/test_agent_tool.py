@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from ravi_django import register, signal
+from ravi_django import register, signal, submit
 from ravi_django.agents import AgentTool, ReActAgent
+from ravi_django.conf import conf
 from ravi_django.kernel import AgentId, InvalidInputError, ToolArgumentsError, ToolUseBlock
 from ravi_django.models import Run, Status
-from ravi_django.runtime import dispatch
+from ravi_django.runtime import dispatch, specs
 from ravi_django.runtime.cancel import cancel
 from ravi_django.testing import ScriptedModel, journal_of, run_until_idle
 from tests.support.runs import CodeAgent, drive, make_run, take_over
@@ -188,3 +189,27 @@ def test_a_timeout_is_seconds(timeout):
 
 def test_the_name_fits_every_provider():
     assert AgentTool(f"react/{'a.b:' * 25}").name == "handoff_" + ("a_b_" * 25)[:56]
+
+
+def test_a_sub_agent_has_the_variables_of_its_caller(monkeypatch, clock):
+    handoff = ToolUseBlock(tool_name="handoff_row-writer", arguments={"task": "Write."}, call_id="c1")
+    models = {"boss": ScriptedModel([handoff, "done"], name="boss"), "poet": ScriptedModel(["Roses."], name="poet")}
+    monkeypatch.setattr(specs, "build_model", lambda name, **options: models[name])
+    words = "For {{ customer }}, {{ tone }}."
+    both = {"customer": {"required": True}, "tone": {"required": True}}
+    specs.save_spec("react/row-writer", {"model": "poet", "system_instructions": words, "variables": both})
+    specs.save_spec(
+        "react/row-boss",
+        {"model": "boss", "sub_agents": ["react/row-writer"]}
+        | {"variables": {"customer": {"required": True}, "tone": {"default": "kindly"}, "own": {"default": 1}}},
+    )
+    run = submit("react/row-boss", "hi", metadata={"variables": {"customer": "Ada"}})
+    drive(run, dies=5, written=True)
+    clock.advance(conf.LEASE_S + 1)
+
+    run_until_idle()
+
+    run.refresh_from_db()
+    child = Run.objects.get(parent=run)
+    assert (run.output, child.metadata) == ("done", {"variables": {"customer": "Ada", "tone": "kindly"}})
+    assert models["poet"].calls[0].messages[0].text == "For Ada, kindly."

@@ -318,3 +318,25 @@ def test_a_cancelled_run_is_on_record():
 
     assert drive(make_run()).status == Status.CANCELLED
     assert AuditRecord.objects.get(detail__step="ended").detail["outcome"] == "cancelled"
+
+
+def test_a_run_that_is_retried_has_records_of_each_try(clock):
+    from ravi_django.runtime import store
+
+    async def story(ctx, inbox):
+        return (await ctx.llm([ChatMessage.of("user", "hello")])).text
+
+    replies = [KeyError("gone"), SAID]
+    agent = audited(story, model=ScriptedModel([lambda messages, options: replies.pop(0)]))
+    run = drive(make_run())
+    assert run.status == Status.FAILED
+    first = records()
+    store.retry(run.id)
+
+    run = drive(run, dies="end")
+    run = take_over(clock, run)
+
+    assert first == [("run", "started"), ("model", "error"), ("run", "ended")]
+    assert run.status == Status.COMPLETED
+    assert records() == [*first, ("run", "started"), ("model", "ok"), ("run", "ended")]
+    assert len(agent.model.calls) == 2

@@ -8,11 +8,16 @@ import pytest
 
 from ravi_django import tool
 from ravi_django.agents import ReActAgent
-from ravi_django.agents.compaction import CompactionPipeline, SummarizationCompaction, TokenBudgetComposed
+from ravi_django.agents.compaction import (
+    CompactionPipeline,
+    SlidingWindowCompaction,
+    SummarizationCompaction,
+    TokenBudgetComposed,
+)
 from ravi_django.agents.compaction.summarization import SCOPE
 from ravi_django.agents.context import ContextConfig, DjangoHistoryProvider
-from ravi_django.agents.summary import keeps_of, summary_text
-from ravi_django.kernel import ModelError, ToolUseBlock, TransientError, Usage
+from ravi_django.agents.summary import summary_text
+from ravi_django.kernel import ModelError, Role, ToolUseBlock, TransientError, Usage
 from ravi_django.models import JournalEntry, Status, Turn
 from ravi_django.runtime import frames, registry, retry
 from ravi_django.runtime.entries import Entry
@@ -68,12 +73,21 @@ def agent(model, strategy=None, retention="permanent"):
     return model
 
 
-def begun(session=None, text="task"):
-    return make_run("react/summing", text=text, session=session)
+def begun(session=None, text="task", **fields):
+    return make_run("react/summing", text=text, session=session, **fields)
 
 
 def rows(run):
     return list(Turn.objects.filter(run=run).order_by("position").values_list("role", "content", "keeps", "index"))
+
+
+def said(run):
+    return [role for role, _, keeps, _ in rows(run) if keeps is None]
+
+
+def told(message):
+    """A summary, as the model is shown it."""
+    return message.role is Role.USER and message.text.startswith("[Summary of the conversation so far; notes, not ")
 
 
 def shown(model):
@@ -92,7 +106,7 @@ def test_a_run_makes_summaries_in_the_journal_and_keeps_them_with_its_turns(cloc
     assert [index for *_, index in rows(run)] == list(range(1 + 2 * STEPS + 1 + 2))
     assert "summary 1" in model.summaries[1]
     assert run.input_tokens == 10 * (STEPS + 1 + 2)
-    assert all(sum(keeps_of(message) is not None for message in view) <= 1 for view in model.views)
+    assert all(sum(map(told, view)) <= 1 for view in model.views)
     assert shown(model)[-1][1] == "task"
 
 
@@ -150,7 +164,8 @@ def test_the_next_run_begins_with_the_summary_and_updates_it(clock):
     assert summary_text(first[0]) == f"summary {before + 1}"  # it was due with the first call
     assert f"summary {before}" in model.summaries[before]
     assert first[-1].text == "and again"
-    assert [sum(keeps_of(message) is not None for message in view) for view in model.views] == [1] * len(model.views)
+    assert [sum(told(message) for message in view) for view in model.views] == [1] * len(model.views)
+    assert not any(told(message) for message in first[1:])
 
 
 def test_a_replay_summarizes_where_it_did_though_tokens_count_otherwise(clock):
@@ -175,6 +190,7 @@ def test_a_summary_that_fails_for_good_leaves_a_plain_window_and_a_replay_too(cl
     model = agent(Model(ModelError("no", status=400)))
     run = drive(begun(), dies="end")
     failed = len(model.summaries)
+    assert failed == 2  # due from the fifth turn on, and tried again when four messages had come
 
     run = take_over(clock, run)
 
@@ -234,3 +250,48 @@ def test_a_run_that_is_retried_keeps_its_summaries(clock):
 
     assert (run.status, run.output) == (Status.COMPLETED, "done")
     assert len(model.summaries) == paid
+
+
+@pytest.mark.parametrize(("dies", "written"), [(9, True), (10, False), (11, True), (15, True), ("end", False)])
+def test_a_run_goes_on_without_the_strategy_that_made_its_summaries(clock, dies, written):
+    """Appends 9 and 14 are those of the summaries. What they cost counts, and no turn is lost or stored twice."""
+    model = agent(Model())
+    run = drive(begun(), dies=dies, written=written)
+    paid = len(model.summaries)
+    agent(model, SlidingWindowCompaction(50))
+
+    run = take_over(clock, run, dies="end")
+    run = take_over(clock, run)
+
+    assert (run.status, run.output, run.error) == (Status.COMPLETED, "done", None)
+    assert len(model.summaries) == paid
+    assert said(run) == ["user", *["assistant", "tool"] * STEPS, "assistant"]
+    assert ["strategy"] in [entry.result["changed"] for entry in journal_of(run) if entry.kind == "replay.drift"]
+
+
+def test_a_summary_that_was_passed_over_counts_against_the_budget(clock):
+    """With the summary, the fifth turn was the run's sixth call."""
+    outputs = {}
+    for turns in (STEPS + 1, STEPS + 2):
+        model = agent(Model())
+        run = drive(begun(budget={"max_turns": turns}), dies=10)
+        assert len(model.summaries) == 1
+        agent(model, SlidingWindowCompaction(50))
+
+        outputs[turns] = take_over(clock, run).output
+
+    assert outputs == {STEPS + 1: None, STEPS + 2: "done"}
+
+
+@pytest.mark.parametrize("dies", [5, 9, 12])
+def test_a_run_goes_on_with_a_strategy_that_was_added_meanwhile(clock, dies):
+    model = agent(Model(), SlidingWindowCompaction(50))
+    run = drive(begun(), dies=dies)
+    agent(model)
+
+    run = take_over(clock, run, dies="end")
+    run = take_over(clock, run)
+
+    assert (run.status, run.output, run.error) == (Status.COMPLETED, "done", None)
+    assert model.summaries
+    assert said(run) == ["user", *["assistant", "tool"] * STEPS, "assistant"]

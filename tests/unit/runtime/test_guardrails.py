@@ -384,3 +384,39 @@ def test_bad_parameters_are_refused_by_name(build, field):
         build()
 
     assert refused.value.field == field
+
+
+@pytest.mark.parametrize("guardrail", [InputGuardrail, OutputGuardrail])
+def test_a_check_that_raised_is_asked_again_by_a_retry(guardrail):
+    found = [ConnectionError("no route"), None]
+    told = []
+
+    def check(text, ctx):
+        said = found.pop(0)
+        if said is not None:
+            raise said
+
+    react(["fine", "fine"], guardrail(check), hooks=[trips(told)])
+    run = drive(make_run())
+    assert run.error["message"] == "guardrail 'check' tripped: the check failed: ConnectionError: no route"
+    assert len(told) == 1
+    store.retry(run.id)
+
+    run = drive(run)
+
+    assert (run.status, run.output) == (Status.COMPLETED, "fine"), run.error
+    assert found == []
+
+
+def test_what_was_answered_for_a_check_that_raised_stays_answered(clock):
+    found = [ConnectionError("no route"), None]
+
+    def check(text, ctx):
+        said = found.pop(0)
+        if said is not None:
+            raise said
+
+    react(["fine"], InputGuardrail(check, on_trip="reply"))
+
+    assert drive(make_run()).output == "I cannot help with that."
+    assert JournalEntry.objects.filter(kind="pinned").count() == 1

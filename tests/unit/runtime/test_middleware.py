@@ -583,3 +583,273 @@ def test_a_listener_that_listens_to_nothing_is_refused():
         Hooks([object()])
     with pytest.raises(TypeError, match="no hook event 'lunch'"):
         Hooks([{"lunch": print}])
+
+
+def outcome_of_a_hook(hook):
+    agent = code(say, model=ScriptedModel(["fine"]))
+    agent.hooks = {"llm_end": hook}
+    return drive(make_run()).output
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, asyncio.CancelledError])
+def test_whatever_a_hook_raises_is_no_end_of_the_run(error, caplog):
+    def ends(call):
+        raise error("enough")
+
+    assert outcome_of_a_hook(ends) == "fine"
+    assert error.__name__ in caplog.text
+
+
+def test_a_task_of_a_hook_that_was_cancelled_is_no_cancellation_of_the_run():
+    async def cancels(call):
+        task = asyncio.ensure_future(asyncio.Event().wait())
+        task.cancel()
+        await task
+
+    assert outcome_of_a_hook(cancels) == "fine"
+
+
+def test_a_cancelled_run_does_not_wait_for_a_hook():
+    from ravi_django.agents import Hooks
+    from ravi_django.kernel import AgentId, HookCall, HookEvent
+
+    async def fire():
+        hooks = Hooks([{"run_end": lambda call: asyncio.Event().wait()}])
+        task = asyncio.ensure_future(hooks.fire(HookCall(HookEvent.RUN_END, "", "", AgentId("test", "code"))))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task], timeout=3)
+        return task.cancelled()
+
+    assert asyncio.run(fire())
+
+
+def told_events(story, *names, **options):
+    told = []
+    agent = code(story, **options)
+    agent.hooks = {name: lambda call: told.append((call.event.value, call.data.get("error"))) for name in names}
+    return told
+
+
+def test_a_model_call_that_is_tried_again_ends_with_its_error(clock):
+    replies = [TransientError("later"), "fine"]
+    model = ScriptedModel([lambda messages, options: replies.pop(0)])
+    told = told_events(say, "llm_start", "llm_end", model=model)
+    run = drive(make_run())
+    clock.advance(120)
+
+    run = drive(run)
+
+    assert run.output == "fine"
+    error = {"type": "TransientError", "message": "later"}
+    assert told == [("llm_start", None), ("llm_end", error), ("llm_start", None), ("llm_end", None)]
+
+
+def test_a_tool_that_waits_starts_once(clock):
+    from ravi_django.runtime import human
+    from ravi_django.tools import AskHumanTool
+
+    story = calling("ask_human", question="Which colour?")
+    told = told_events(story, "tool_start", "tool_end", tools=[AskHumanTool()])
+    run = drive(make_run())
+    human.answer(asked(run).id, text="red")
+
+    run = drive(run)
+
+    assert run.status == Status.COMPLETED, run.error
+    assert [event for event, _ in told] == ["tool_start", "tool_end"]
+
+
+def test_a_run_starts_once_however_often_it_begins_anew():
+    async def story(ctx, inbox):
+        if inbox[0].payload.message.text != "again":
+            await ctx.continue_as_new("again")
+        return "done"
+
+    told = told_events(story, "run_start", "run_end")
+    run = drive(make_run())
+
+    run = drive(run)
+
+    assert (run.output, run.generation) == ("done", 1)
+    assert [event for event, _ in told] == ["run_start", "run_end"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("hooks", object()), ("hooks", 3), ("middleware", ["x"]), ("middleware", object())]
+)
+def test_a_chain_that_cannot_be_read_is_refused_and_blocks_no_worker(field, value):
+    from ravi_django import register
+    from ravi_django.kernel import InvalidInputError
+
+    agent = code(say, model=ScriptedModel(["fine"]))
+    setattr(agent, field, value)
+
+    run = drive(make_run())
+
+    assert (run.status, run.crashes) == (Status.BLOCKED, 0)
+    assert run.error["type"] == "TypeError"
+    with pytest.raises(InvalidInputError, match=f"has {field} that cannot be read") as refused:
+        register(agent)
+    assert refused.value.field == field
+
+
+@pytest.mark.parametrize("hooks", [{}, [], None])
+def test_no_hooks_are_no_hooks(hooks):
+    agent = code(say, model=ScriptedModel(["fine"]))
+    agent.hooks = hooks
+
+    assert drive(make_run()).output == "fine"
+
+
+class Lingers(FunctionMiddleware):
+    """Behind the tool, for ever; `swallow` what ends it."""
+
+    def __init__(self, error=None):
+        self.error, self.ended = error, False
+
+    async def process(self, context, call_next):
+        await call_next()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.ended = True
+            if self.error is not None:
+                raise self.error from None
+            raise
+
+
+@pytest.mark.parametrize("error", [None, KeyError("gone")])
+def test_a_chain_behind_a_transactional_tool_shares_its_timeout(error, clock):
+    @tool(effect="transactional", timeout=0.3)
+    def add(name: str) -> str:
+        """Add."""
+        Group.objects.create(name=name)
+        return "added"
+
+    lingers = Lingers(error)
+    with_middleware(calling("add", name="ops"), lingers, tools=[add])
+
+    run = drive(make_run())
+
+    assert run.output == "error: add did not finish within 0.3 s; rolled back"
+    assert lingers.ended
+    assert not Group.objects.exists()
+    assert phases() == ["result"]
+
+
+class LaterOnce(ChatMiddleware):
+    """Behind the model: the first answer comes to nothing."""
+
+    def __init__(self, error):
+        self.errors = [error]
+
+    async def process(self, context, call_next):
+        await call_next()
+        if self.errors:
+            raise self.errors.pop()
+
+
+@pytest.mark.parametrize("dies", [None, 1, "end"])
+def test_an_answer_that_came_to_nothing_was_paid_when_the_call_is_tried_again(dies, clock):
+    async def twice(ctx, inbox):
+        await say(ctx, inbox)
+        return await say(ctx, inbox)
+
+    model = ScriptedModel(["lost", "fine", "done"], usage=Usage(input_tokens=7, output_tokens=3), cost=0.5)
+    with_middleware(twice, LaterOnce(TransientError("later")), model=model)
+    run = drive(make_run(budget={"max_cost_usd": 1.0}))
+    assert (run.status, run.input_tokens, float(run.cost)) == (Status.PENDING, 7, 0.5)
+    clock.advance(120)
+
+    run = drive(run, dies=dies, written=True)
+    run = take_over(clock, run) if dies else run
+
+    assert (run.status, run.error["type"]) == (Status.FAILED, "BudgetExhaustedError")
+    assert (run.input_tokens, run.output_tokens, float(run.cost)) == (14, 6, 1.0)
+    assert len(model.calls) == 2
+
+
+def test_an_answer_that_a_cancellation_took_was_paid():
+    class Cancels(ChatMiddleware):
+        async def process(self, context, call_next):
+            await call_next()
+            context.ctx.meta.cancellation.cancel("enough")
+            context.ctx.check()
+
+    with_middleware(say, Cancels(), model=ScriptedModel(["lost"], usage=Usage(input_tokens=7), cost=0.5))
+
+    run = drive(make_run())
+
+    assert (run.status, run.input_tokens, float(run.cost)) == (Status.CANCELLED, 7, 0.5)
+
+
+class Halve(FunctionMiddleware):
+    async def process(self, context, call_next):
+        context.arguments = {"amount": context.arguments["amount"] // 2}
+        await call_next()
+
+
+@pytest.mark.parametrize("dies", [None, 2])
+def test_who_decides_on_an_uncertain_effect_is_shown_what_was_sent(dies, clock, ran):
+    @tool(effect="at_most_once")
+    def pay(amount: int) -> str:
+        """Pay."""
+        ran.append(amount)
+        if dies is None:
+            raise OSError("the line went dead")
+        return "paid"
+
+    with_middleware(calling("pay", amount=100), Halve(), tools=[pay])
+    run = drive(make_run(), dies=dies)
+    run = take_over(clock, run) if dies else run
+
+    assert asked(run).arguments == {"amount": 50}
+    assert ran == [50]
+
+
+# ---------------------------------------------------------------------------------------- of the whole site
+
+
+def shouting():
+    return Shout()
+
+
+HERE = "tests.unit.runtime.test_middleware"
+
+
+@pytest.mark.parametrize("name", ["Shout", "shouting"])
+def test_a_sites_middleware_is_around_every_agents_own(name, settings):
+    settings.RAVI = {**settings.RAVI, "MIDDLEWARE": [f"{HERE}.{name}"]}
+    model = ScriptedModel(["fine"])
+    with_middleware(say, Replace(), model=model)
+
+    run = drive(make_run())
+
+    assert (model.calls[0].messages[-1].text, run.output) == ("HELLO", "another!")
+
+
+def test_a_sites_middleware_is_around_an_agent_that_is_a_row(settings, monkeypatch):
+    from ravi_django import save_spec, submit
+    from ravi_django.runtime import dispatch, specs
+
+    model = ScriptedModel(["fine"], name="scripted")
+    monkeypatch.setattr(dispatch, "send", lambda run_id: None)
+    monkeypatch.setattr(specs, "build_model", lambda name, **options: model)
+    settings.RAVI = {**settings.RAVI, "MIDDLEWARE": [f"{HERE}.Replace"]}
+    save_spec("react/row", {"model": "scripted", "tool_names": []})
+
+    assert drive(submit("react/row", "hi")).output == "another"
+
+
+@pytest.mark.parametrize("names", [f"{HERE}.Shout", [3], [f"{HERE}.nothing"], [f"{HERE}.say"], ["nowhere.at.all"]])
+def test_a_sites_middleware_that_is_none_is_told_by_the_check(names, settings):
+    from ravi_django.checks import check_settings
+
+    settings.RAVI = {**settings.RAVI, "MIDDLEWARE": names}
+    found = check_settings()
+
+    assert [problem.id for problem in found] == ["ravi.E010"]
+    code(say, model=ScriptedModel(["fine"]))
+    run = drive(make_run())
+    assert (run.status, run.error["type"]) == (Status.BLOCKED, "InvalidInputError")

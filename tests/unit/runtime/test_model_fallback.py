@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -137,6 +138,99 @@ def test_the_next_model_has_its_own_time(clock, settings):
     code(ask, model=FallbackModel([slow, second], fallback_after=0.4))
 
     assert drive(make_run()).status == Status.COMPLETED
+
+
+class Slowly(ScriptedModel):
+    """So many words, one every so many seconds, then its answer."""
+
+    def __init__(self, words: float, every: float, *, name: str = "slowly") -> None:
+        super().__init__("", name=name)
+        self.words, self.every = words, every
+
+    async def stream(self, messages: Any, options: Any, meta: Any) -> Any:
+        self.calls.append(messages)
+        said = 0
+        while said < self.words:
+            await asyncio.sleep(self.every)
+            said += 1
+            yield TextDelta(text="word ")
+        yield answer("word " * said)
+
+
+def test_a_long_answer_that_goes_on_is_waited_for(clock, settings):
+    settings.RAVI = {**settings.RAVI, "MODEL_TIMEOUT_S": 0.2}
+    code(ask, model=Slowly(8, 0.05))
+
+    assert drive(make_run()).status == Status.COMPLETED
+
+
+def test_but_not_for_ever(clock, settings):
+    settings.RAVI = {**settings.RAVI, "MODEL_TIMEOUT_S": 0.2, "MODEL_TOTAL_S": 0.3}
+    code(ask, model=Slowly(float("inf"), 0.02))
+
+    assert drive(make_run()).status == Status.PENDING
+
+    assert JournalEntry.objects.get(kind="run.retried").error == {
+        "type": "Timeout",
+        "message": "model slowly did not end its answer within 0.3 s",
+    }
+
+
+def test_the_next_one_is_asked_when_the_first_one_drips(clock, settings):
+    settings.RAVI = {**settings.RAVI, "MODEL_TIMEOUT_S": 0.2, "MODEL_TOTAL_S": 0.4}
+    code(ask, model=FallbackModel([Slowly(float("inf"), 0.02, name="drips"), Slowly(6, 0.05, name="second")]))
+
+    run = drive(make_run())
+
+    row = JournalEntry.objects.get(kind="llm.call")
+    assert (run.status, row.result["model"]) == (Status.COMPLETED, "second")
+    assert row.request["fell_back"] == [{"to": "second", "error": "Timeout"}]
+
+
+OURS = {"input_cost_per_token": 0.5, "output_cost_per_token": 0.25}
+
+
+@pytest.mark.parametrize(
+    ("priced", "said", "cost"),
+    [
+        ("first", "", None),
+        ("first", "second", None),
+        ("second", "", 2.0),
+        ("sec*", "second", 2.0),
+    ],
+)
+def test_a_fallback_is_not_billed_at_the_first_ones_price(clock, settings, priced, said, cost):
+    settings.RAVI = {**settings.RAVI, "PRICES": {priced: OURS}}
+    usage = Usage(input_tokens=3, output_tokens=2)
+    second = Told(answer("hello", usage=usage, model=said), name="second")
+    code(ask, model=FallbackModel([ScriptedModel([BUSY], name="first"), second]))
+
+    run = drive(make_run())
+
+    row = JournalEntry.objects.get(kind="llm.call")
+    assert (None if row.cost is None else float(row.cost), run.cost_unknown) == (cost, cost is None)
+
+
+@pytest.mark.parametrize("said", ["", "first"])
+def test_a_model_without_prices_has_the_sites(clock, settings, said):
+    settings.RAVI = {**settings.RAVI, "PRICES": {"first": OURS}}
+    code(ask, model=Told(answer("hello", usage=Usage(input_tokens=3, output_tokens=2), model=said), name="first"))
+
+    drive(make_run())
+
+    assert float(JournalEntry.objects.get(kind="llm.call").cost) == 2.0
+
+
+@pytest.mark.parametrize(("reason", "shown"), [("length", {"finish_reason": "length"}), ("stop", {})])
+def test_an_answer_that_was_cut_off_says_so(clock, reason, shown):
+    code(ask, model=Told(answer("half an", finish_reason=reason)))
+
+    run = drive(make_run())
+
+    (frame,) = frames_of(run, "completion")
+    result = JournalEntry.objects.get(kind="llm.call").result
+    for told in (frame, result):
+        assert {key: value for key, value in told.items() if key == "finish_reason"} == shown
 
 
 def test_a_tool_that_is_about_to_be_called_is_shown_once(clock):

@@ -157,3 +157,81 @@ def test_two_agents_in_one_run_have_instructions_of_their_own():
 
     assert drive(make_run()).status == Status.COMPLETED
     assert [call.messages[0].text for call in model.calls] == ["You are a.", "You are b."]
+
+
+@pytest.mark.parametrize("dies", [1, 2, 3, "end"])
+def test_two_tasks_that_pin_one_name_have_one_computation(dies, clock, step, ran):
+    import asyncio
+
+    async def story(ctx: Any, inbox: Any) -> Any:
+        async def compute() -> str:
+            return (await ctx.llm([])).text
+
+        both = await asyncio.gather(*(ctx.pin("one", compute) for _ in range(2)))
+        await ctx.tool("step", name="after")
+        return both
+
+    model = ScriptedModel(["a", "b", "c"])
+    code(story, model=model, tools=[step])
+    run = drive(make_run(), dies=dies, written=True)
+
+    run = take_over(clock, run)
+
+    assert (run.status, run.output) == (Status.COMPLETED, '["a","a"]'), run.error
+    assert len(model.calls) == 1
+
+
+@pytest.mark.parametrize("dies", [2, 3, 4, "end"])
+def test_a_computation_that_has_raised_raises_again_in_a_replay(dies, clock, step, ran):
+    async def story(ctx: Any, inbox: Any) -> Any:
+        async def compute() -> int:
+            said = await ctx.tool("step", name="look")
+            if not ran_twice:
+                ran_twice.append(said)
+                raise KeyError("gone")
+            return 7
+
+        ran_twice: list[Any] = []
+        with pytest.raises(KeyError):
+            await ctx.pin("number", compute)
+        await ctx.tool("step", name="between")
+        found = await ctx.pin("number", compute)
+        await ctx.tool("step", name="after")
+        return found
+
+    code(story, tools=[step])
+    run = drive(make_run(), dies=dies, written=True)
+
+    run = take_over(clock, run)
+
+    assert (run.status, run.output) == (Status.COMPLETED, "7"), run.error
+    assert ran == ["look", "between", "look", "after"]
+
+
+def test_a_value_that_asks_for_itself_is_refused():
+    async def story(ctx: Any, inbox: Any) -> None:
+        async def compute() -> Any:
+            return await ctx.pin("one", compute)
+
+        with pytest.raises(InvalidInputError, match="asks for itself"):
+            await ctx.pin("one", compute)
+
+    code(story)
+
+    assert drive(make_run()).status == Status.COMPLETED
+
+
+def test_rendered_instructions_are_not_for_who_talks_to_the_agent(client):
+    from django.contrib.auth import get_user_model
+
+    ann = get_user_model().objects.create_user("ann")
+    register(ReActAgent("secretive", model=ScriptedModel(["hi"]), system_instructions=lambda ctx: "The code is 1234."))
+    run = drive(make_run("react/secretive", owner=ann))
+    client.force_login(ann)
+
+    shown = client.get(f"/ravi/runs/{run.id}/journal/")
+
+    assert rows(run, "pinned")[0].result == "The code is 1234."
+    assert shown.status_code == 200
+    assert "pinned" in [entry["kind"] for entry in shown.json()["results"]]
+    assert "1234" not in shown.content.decode()

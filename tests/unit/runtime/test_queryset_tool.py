@@ -175,7 +175,6 @@ def test_a_queryset_that_fails_tells_nothing(viewer, wrong):
         ({"is_active": "perhaps"}, "argument 'is_active'"),
         ({"date_joined__gte": "soon"}, "argument 'date_joined__gte'"),
         ({"username__in": ["x"] * 101}, "argument 'username__in'"),
-        ({"username__in": ["a\0b"]}, "argument 'username__in' has a NUL"),
         ({"search": "x" * 201}, "argument 'search'"),
         ({"fields": ["password"]}, "unknown argument 'fields'"),
         ({"queryset": "x"}, "unknown argument 'queryset'"),

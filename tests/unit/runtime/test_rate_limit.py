@@ -272,3 +272,49 @@ def test_bad_parameters_are_refused_by_name(parameters, field):
         UserRateLimit(**parameters)
 
     assert refused.value.field == field
+
+
+def _fork(run, ann, clock):
+    """All of its past but the end."""
+    from ravi_django.runtime.store.fork import fork
+
+    clock.advance(1)
+    return fork(run.id, JournalEntry.objects.filter(run=run).exclude(kind__startswith="run.c").count())
+
+
+@pytest.mark.parametrize("on_limit", ["refuse", "wait"])
+def test_a_fork_counts_for_itself(on_limit, ann, clock, step, ran):
+    async def story(ctx, inbox):
+        await ctx.tool("step", name="a")
+        return "done"
+
+    agent = code(story, tools=[step])
+    agent.middleware = [UserRateLimit(1, per_s=60, on_limit=on_limit)]
+    run = drive(submit("test/code", "hi", user=ann))
+    assert run.status == Status.COMPLETED
+
+    fork = drive(_fork(run, ann, clock))
+
+    assert fork.status == Status.FAILED
+    assert fork.error["type"] == "RateLimitedError"
+
+
+def test_a_fork_of_a_run_that_has_waited_goes_on(ann, clock, step, ran):
+    async def story(ctx, inbox):
+        await ctx.tool("step", name="a")
+        return "done"
+
+    agent = code(story, tools=[step])
+    agent.middleware = [UserRateLimit(1, per_s=60, on_limit="wait")]
+    drive(submit("test/code", "hi", user=ann))
+    run = drive(submit("test/code", "hi", user=ann))
+    assert run.status == Status.SUSPENDED
+    clock.advance(61)
+    run = drive(run)
+    assert run.status == Status.COMPLETED
+    clock.advance(600)
+
+    fork = drive(_fork(run, ann, clock))
+
+    assert (fork.status, fork.output) == (Status.COMPLETED, "done"), fork.error
+    assert len(ran) == 2

@@ -238,3 +238,53 @@ def test_the_check_names_an_alias_that_is_none(settings):
     settings.RAVI = {**settings.RAVI, "CACHE_ALIAS": "nowhere"}
 
     assert [found.id for found in check_settings()] == ["ravi.E008"]
+
+
+def _client(name="m", **options):
+    from ravi_django.capabilities.llm import LiteLLMModel
+
+    return LiteLLMModel(name, api_key="k-012345", **options)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "shared"),
+    [
+        ({}, {}, True),
+        ({"seed": 1}, {"seed": 1}, True),
+        ({}, {"api_base": "http://h/v1"}, False),
+        ({"seed": 1}, {"seed": 2}, False),
+        ({}, {"name": "n"}, False),
+    ],
+)
+def test_clients_that_ask_elsewhere_or_otherwise_share_no_answers(one, other, shared, monkeypatch):
+    from ravi_django.capabilities.llm import FallbackModel, LiteLLMModel
+
+    asked = []
+
+    async def stream(self, messages, options, meta):
+        asked.append(self)
+        yield ANSWER
+
+    monkeypatch.setattr(LiteLLMModel, "stream", stream)
+    cache = ResponseCache()
+    for wrapped in (False, True):
+        asked.clear()
+        for given in (one, other):
+            client = _client(**given)
+            asking(cache, model=FallbackModel([client]) if wrapped else client)
+            assert drive(make_run()).output == "Paris"
+        assert len(asked) == (1 if shared else 2)
+
+
+def test_clients_that_do_not_tell_are_their_agents_own():
+    from ravi_django import register
+    from tests.support.runs import CodeAgent
+
+    cache, models = ResponseCache(), [ScriptedModel([ANSWER]), ScriptedModel([ANSWER])]
+    for key, model in zip("ab", models, strict=True):
+        agent = CodeAgent(asking(cache, model=model).run, key=key, model=model)
+        agent.middleware = [cache]
+        register(agent)
+        assert drive(make_run(f"test/{key}")).output == "Paris"
+
+    assert [len(model.calls) for model in models] == [1, 1]

@@ -10,9 +10,10 @@ from django.db import OperationalError
 
 from ravi_django import register, register_tool, submit, tasks, tool
 from ravi_django.agents import AgentSpec
-from ravi_django.kernel import AgentNotFoundError, InvalidInputError, NotFoundError
+from ravi_django.kernel import AgentId, AgentNotFoundError, InvalidInputError, NotFoundError
 from ravi_django.models import Agent, AgentVersion, Run
 from ravi_django.runtime import registry, specs
+from ravi_django.runtime.catalog import sync_agents
 from ravi_django.testing import ScriptedModel
 from tests.support.runs import CodeAgent, in_background, make_run, on_postgresql
 
@@ -366,3 +367,58 @@ def test_a_worker_starts_though_the_database_is_away(monkeypatch):
     tasks._start()
 
     assert looking == [True]
+
+
+# ------------------------------------------------------------------------------------- sub-agents, code in between
+
+
+def test_a_sub_agents_required_variables_are_declared_by_who_hands_over():
+    specs.save_spec("react/writer", {"model": "rehearsal", "variables": {"tone": {"required": True}}})
+    boss = {"model": "rehearsal", "sub_agents": ["react/writer"]}
+
+    for variables in ({}, {"tone": {}}):
+        with pytest.raises(InvalidInputError, match="'tone'") as caught:
+            specs.save_spec("react/boss", {**boss, "variables": variables})
+        assert caught.value.field == "sub_agents.0"
+
+    for variables in ({"tone": {"required": True}}, {"tone": {"default": "kind"}}):
+        specs.save_spec("react/boss", {**boss, "variables": variables})
+
+
+@pytest.mark.sqlite
+def test_a_row_that_code_had_taken_is_an_agent_again_when_the_code_is_gone():
+    specs.save_spec(ADDRESS, SPEC)
+    specs.save_spec(ADDRESS, {**SPEC, "name": "Helper", "system_instructions": "Be long."})
+    agent = CodeAgent(nothing, key="helper")
+    agent.id = AgentId.parse(ADDRESS)
+    register(agent)
+    sync_agents()
+    assert Agent.objects.get(address=ADDRESS).source == "code"
+    registry.unregister(ADDRESS)
+
+    assert sync_agents() == [ADDRESS]
+
+    row = Agent.objects.get(address=ADDRESS)
+    assert (row.source, row.version, row.name, numbers()) == ("admin", 2, "Helper", [1, 2])
+    assert specs.find(ADDRESS).spec["system_instructions"] == "Be long."
+    assert sync_agents() == []
+
+
+# ------------------------------------------------------------------------------------------ a repeat of a submit
+
+
+@pytest.mark.parametrize("change", ["variable", "disabled"])
+def test_a_repeat_gets_its_first_run_whatever_has_become_of_the_agent(change, monkeypatch):
+    monkeypatch.setattr("ravi_django.runtime.dispatch.send", lambda run_id: None)
+    specs.save_spec(ADDRESS, SPEC)
+    first = submit(ADDRESS, "hi", idempotency_key="k")
+    if change == "variable":
+        specs.save_spec(ADDRESS, {**SPEC, "variables": {"tone": {"required": True}}})
+    else:
+        Agent.objects.filter(address=ADDRESS).update(enabled=False)
+
+    assert submit(ADDRESS, "hi", idempotency_key="k") == first
+
+    with pytest.raises((InvalidInputError, AgentNotFoundError)):
+        submit(ADDRESS, "hi", idempotency_key="other")
+    assert Run.objects.count() == 1

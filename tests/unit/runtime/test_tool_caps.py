@@ -6,12 +6,14 @@ import asyncio
 import threading
 
 import pytest
-from django.contrib.auth.models import Permission, User
+from django.contrib.auth.models import Group, Permission, User
+from django.db import connections
 
 from ravi_django import tool
 from ravi_django.kernel import RunContext
 from ravi_django.models import JournalEntry, Status
 from ravi_django.runtime import signals, tool_caps
+from ravi_django.runtime.store import fence
 from ravi_django.runtime.tool_caps import Spent, Stopwatch, weight
 from ravi_django.testing import journal_of
 from tests.support.runs import asked, auntil, code, drive, in_background, make_run, take_over
@@ -330,23 +332,87 @@ def test_a_timeout_leaves_an_at_most_once_tool_to_a_person(is_async):
     assert "it did not finish within 0.05 s" in asked(run).text
 
 
-def test_a_timeout_leaves_a_transactional_tool_to_another_lease(clock, ran):
-    held = threading.Event()
+def test_a_timeout_rolls_a_transactional_tool_back_and_tells_the_model(clock, ran, monkeypatch):
+    held, over = threading.Event(), threading.Event()
+    write = fence.append
+
+    def watching(lease, entries, turns):
+        ran.extend("late" for entry in entries if entry.name == "hang" and not entry.result.get("is_error"))
+        return write(lease, entries, turns)
+
+    monkeypatch.setattr(fence, "append", watching)
 
     @tool(timeout=0.05, effect="transactional")
     def hang():
         """Hang."""
-        if not ran:
-            ran.append("hang")
-            held.wait(20)
+        ran.append("hang")
+        held.wait(20)
+        Group.objects.create(name="late")
+        connections["default"].close = closing(over, connections["default"].close)
         return "done"
 
     code(calling("hang"), tools=[hang])
-    run = drive(make_run())
-    assert run.status == Status.RUNNING
-
+    run = drive(make_run(), dies="end")
     held.set()
+    assert over.wait(20)
+
+    run = take_over(clock, run)
+
+    assert run.output == "error: hang did not finish within 0.05 s; rolled back"
+    assert ran == ["hang"]
+    assert not Group.objects.exists()
+    assert len([row for row in journal_of(run) if row.name == "hang"]) == 1
+
+
+def closing(over, close):
+    """A connection's close, which the tools' threads call behind each call."""
+
+    def told():
+        close()
+        over.set()
+
+    return told
+
+
+@pytest.mark.parametrize("goes", ["on", "wrong"])
+def test_a_timeout_in_the_append_leaves_a_transactional_tool_to_another_lease(goes, clock, ran, monkeypatch):
+    held, over = threading.Event(), threading.Event()
+    write = fence.append
+
+    @tool(timeout=0.3, effect="transactional")
+    def work():
+        """Work."""
+        ran.append("work")
+        Group.objects.create(name=f"group {len(ran)}")
+        if len(ran) == 1:
+            connections["default"].close = closing(over, connections["default"].close)
+        return "done"
+
+    def slow(lease, entries, turns):
+        if len(ran) == 1 and any(entry.name == "work" for entry in entries):
+            held.wait(20)
+            if goes == "wrong":
+                raise ValueError
+        return write(lease, entries, turns)
+
+    monkeypatch.setattr(fence, "append", slow)
+    code(calling("work"), tools=[work])
+    run = drive(make_run())
+    assert (run.status, Group.objects.count()) == (Status.RUNNING, 0)
+    held.set()
+    assert over.wait(20)
+
     run = take_over(clock, run)
 
     assert run.output == "ok: done"
-    assert len([row for row in journal_of(run) if row.name == "hang"]) == 1
+    assert [group.name for group in Group.objects.all()] == ["group 1" if goes == "on" else "group 2"]
+    assert len([row for row in journal_of(run) if row.name == "work"]) == 1
+
+
+def test_a_transactional_tools_own_timeout_is_told_as_its_own():
+    @tool(effect="transactional")
+    def ask():
+        """Ask."""
+        raise TimeoutError("no answer from the other side")
+
+    assert output_of(ask) == "error: TimeoutError: no answer from the other side"

@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from contextlib import suppress
 
 import pytest
 from django.contrib.auth.models import Group
 from django.db import connections
 
-from ravi_django import tool
+from ravi_django import signal, tool
 from ravi_django.conf import conf
-from ravi_django.kernel import RunContext
-from ravi_django.models import JournalEntry
-from tests.support.runs import code, drive, make_run, take_over
+from ravi_django.kernel import CancellationError, RunContext
+from ravi_django.models import JournalEntry, Status
+from ravi_django.runtime import tool_running
+from ravi_django.testing import journal_of
+from tests.support.gates import cancelled_in
+from tests.support.runs import auntil, code, drive, make_run, take_over
 from tests.support.tool_calls import output_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -102,3 +106,106 @@ def test_time_spent_is_on_the_row():
 
     row = JournalEntry.objects.get(kind="tool.call")
     assert 0.05 <= (row.finished_at - row.started_at).total_seconds() < conf.TOOL_TIMEOUT_S
+
+
+# ------------------------------------------------------------------------------------- what cannot be cancelled
+
+
+@pytest.fixture
+def no_grace(monkeypatch):
+    monkeypatch.setattr(tool_running, "GRACE_S", 0.05)
+
+
+def stubborn(ran, **options):
+    """A tool that swallows every cancellation, until it is let go."""
+
+    @tool(**options)
+    async def stay(ctx: RunContext) -> str:
+        """Stay."""
+        ran.append("began")
+        while "go" not in ran:
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.005)
+        with suppress(CancellationError):
+            await ctx.tool("divide", a=1, b=2)
+            ran.append("called")
+        ran.append("ended")
+        return "stayed"
+
+    return stay
+
+
+@pytest.mark.parametrize("outlives", [True, False])
+def test_an_async_tool_that_swallows_its_cancellation_is_left_to_itself(outlives, no_grace, ran, caplog, clock):
+    async def story(ctx, inbox):
+        found = await ctx.tool("stay")
+        ran.append("go")
+        if outlives:
+            await auntil(lambda: "ended" in ran)
+        return f"{found.status}: {found.text}; {(await ctx.tool('divide', a=4, b=2)).text}"
+
+    code(story, tools=[stubborn(ran, timeout=0.05), divide])
+    run = drive(make_run(), dies="end")
+
+    run = take_over(clock, run)
+
+    assert run.output == "error: stay did not finish within 0.05 s; 2.0"
+    assert (ran.count("began"), "called" in ran) == (1, False)
+    assert [row.path for row in journal_of(run) if row.kind == "tool.call"] == ["1", "2"]
+    assert "tool.task_left" in [getattr(record, "action", "") for record in caplog.records]
+
+
+def test_cancelling_a_run_gets_through_a_tool_that_swallows_it(no_grace, ran, clock):
+    async def story(ctx, inbox):
+        try:
+            return (await ctx.tool("stay")).text
+        finally:
+            ran.append("go")  # or the loop could not be closed
+
+    run = cancelled_in(make_run(), story, tools=[stubborn(ran)], began=lambda: ran)
+
+    assert run.status == Status.CANCELLED
+    assert ran[:2] == ["began", "go"]
+
+
+def test_an_async_tools_calls_are_numbered_below_it_and_replayed(clock, ran):
+    @tool
+    async def below(ctx: RunContext) -> str:
+        """Below."""
+        first = await ctx.tool("divide", a=4, b=2)
+        others = await asyncio.gather(*(ctx.tool("divide", a=number, b=number) for number in (1, 2)))
+        await ctx.sleep_until_signal("go")
+        ran.append("below")
+        return ",".join(result.text for result in [first, *others])
+
+    async def story(ctx, inbox):
+        found = await asyncio.gather(*(ctx.tool("below") for _ in range(2)))
+        return " ".join(result.text for result in found)
+
+    code(story, tools=[below, divide])
+    run = drive(make_run())
+    assert (run.status, ran) == (Status.SUSPENDED, [])
+    paths = {row.path for row in journal_of(run) if row.kind == "tool.call"}
+    for _ in range(2):
+        signal(run.id, "go")
+
+    run = drive(run)
+
+    assert run.output == "2.0,1.0,1.0 2.0,1.0,1.0"
+    assert paths == {f"t{one}.1/{two}" for one in (1, 2) for two in ("1", "t1.1", "t2.1")}
+
+
+def test_a_cancellation_that_comes_when_the_tool_has_ended_leaves_its_result_and_gets_through(ran, step):
+    async def story(ctx, inbox):
+        asyncio.get_running_loop().call_soon(asyncio.current_task().cancel)
+        try:
+            await ctx.tool("step", name="done")
+        except asyncio.CancelledError:
+            asyncio.current_task().uncancel()
+            return "cancelled"
+        return "not cancelled"
+
+    code(story, tools=[step])
+    run = drive(make_run())
+
+    assert (run.output, ran) == ("cancelled", ["done"])

@@ -139,3 +139,53 @@ def test_an_output_that_no_row_can_hold_does_not_poison_the_run():
     code(story)
 
     assert drive(make_run()).status == Status.COMPLETED
+
+
+def nested(depth):
+    value = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize("depth", [51, 300, 5000])
+@pytest.mark.parametrize("dies", [None, "end"])
+def test_arguments_nested_too_deep_are_told_to_the_model(depth, dies, clock, ran):
+    @tool
+    def take(tree: list):
+        """Take."""
+        ran.append(tree)
+
+    async def story(ctx, inbox):
+        found = await ctx.tool("take", tree=nested(depth))
+        return found.text
+
+    code(story, tools=[take])
+    run = drive(make_run(), dies=dies)
+    if dies:
+        run = take_over(clock, run)
+
+    assert run.output == "the arguments were not valid JSON: they are nested more than 50 levels deep"
+    assert ran == []
+
+
+@pytest.mark.parametrize("dies", [None, "end"])
+def test_a_model_that_nests_its_arguments_deep_does_not_fail_the_run(dies, clock, ran):
+    @tool
+    def take(tree: list):
+        """Take."""
+        ran.append(tree)
+
+    model = ScriptedModel([ToolUseBlock(tool_name="take", arguments={"tree": nested(120)}, call_id="1"), "done"])
+
+    async def story(ctx, inbox):
+        asked = (await ctx.llm([ChatMessage.of("user", "hi")])).message.tool_calls[0]
+        return (await ctx.tool(asked.tool_name, **asked.arguments)).text
+
+    code(story, tools=[take], model=model)
+    run = drive(make_run(), dies=dies)
+    if dies:
+        run = take_over(clock, run)
+
+    assert (run.status, run.error) == (Status.COMPLETED, None)
+    assert "nested more than 50 levels deep" in run.output

@@ -11,10 +11,13 @@ import threading
 import pytest
 
 from ravi_django import tool
+from ravi_django.conf import conf
 from ravi_django.kernel import ToolRefused
 from ravi_django.models import Status
-from ravi_django.runtime import tool_threads
-from ravi_django.runtime.tool_threads import ToolThreads
+from ravi_django.runtime import health, tool_threads
+from ravi_django.runtime.health import Unhealthy
+from ravi_django.runtime.tool_threads import ToolThreads, hanging
+from ravi_django.testing import journal_of
 from tests.support.runs import BOUND_S, auntil, code, drive, make_run
 
 
@@ -86,6 +89,10 @@ def test_at_the_bound_nobody_waits_for_ever(held, monkeypatch):
         last.cancel()
         with pytest.raises(ToolRefused, match="not run: 4 calls of tools hang"):
             await waits
+        assert pool.is_exhausted
+        assert hanging() == (4, True)
+        with pytest.raises(Unhealthy, match="4 calls of tools hang"):
+            health.worker()
         with pytest.raises(ToolRefused, match="no thread left"):
             await pool.run(lambda: "ran")
         held.set()
@@ -185,3 +192,44 @@ def test_more_tools_that_hang_than_there_are_threads_do_not_stop_a_run(settings,
     run = drive(make_run())
 
     assert (run.status, run.output) == (Status.COMPLETED, "hang did not finish within 0.05 s; worked")
+
+
+@pytest.mark.parametrize("effect", ["idempotent", "transactional"])
+@pytest.mark.django_db(transaction=True)
+def test_a_run_for_which_no_thread_is_left_goes_back_for_another_worker(
+    effect, settings, held, ran, clock, monkeypatch
+):
+    settings.RAVI = {**settings.RAVI, "TOOL_THREADS": 1}
+    monkeypatch.setattr(tool_threads, "LOST_PER_THREAD", 0)
+
+    @tool(timeout=0.05)
+    def hang() -> str:
+        """Hang."""
+        held.wait(BOUND_S)
+
+    @tool(effect=effect)
+    def work() -> str:
+        """Work."""
+        ran.append("work")
+        return "worked"
+
+    async def story(ctx, inbox):
+        return f"{(await ctx.tool('hang')).text}; {(await ctx.tool('work')).text}"
+
+    code(story, tools=[hang, work])
+    room = []
+    run = drive(
+        make_run(),
+        setup=lambda engine: monkeypatch.setattr(engine, "_hint_after", lambda *_: room.append(engine.has_room)),
+    )
+    assert (run.status, run.attempts, ran, room) == (Status.PENDING, 0, [], [False])
+    assert journal_of(run)[-1].error["type"] == "NoThreadLeft"
+    clock.advance(conf.SWEEP_S + 60)
+
+    run = drive(run)
+
+    assert (run.status, run.output, ran) == (
+        Status.COMPLETED,
+        "hang did not finish within 0.05 s; worked",
+        ["work"],
+    )

@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ravi_django.agents.compaction import SlidingWindowCompaction
-from ravi_django.agents.transcript import Transcript
-from ravi_django.kernel import ChatMessage, Role, ToolResultBlock
+from ravi_django.agents.history import window_of
+from ravi_django.agents.transcript import CORRECTION, Transcript
+from ravi_django.kernel import ChatMessage, Role, TextBlock, ToolResultBlock
 from tests.support.conversations import assistant, calls, conversations, results, system, user
 
 
@@ -177,3 +178,13 @@ def test_cost_is_that_of_the_window_not_of_the_conversation() -> None:
         return chat.looked
 
     assert looked(10_000) == looked(100) <= 60
+
+
+def test_a_correction_is_not_the_users_words() -> None:
+    told = ChatMessage(role=Role.USER, name=CORRECTION, content=[TextBlock(text="mend it")])
+    said = [ChatMessage.of(Role.USER, "which?"), ChatMessage.of(Role.ASSISTANT, "x"), told]
+    messages = Transcript([*said, ChatMessage.of(Role.ASSISTANT, "y")])
+
+    assert messages.users == [0]
+    assert window(messages, 2)[0].text == window(list(messages), 2)[0].text == "which?"
+    assert window_of(messages[2:], 2, lambda: (None, said[0]))[0].text == "which?"

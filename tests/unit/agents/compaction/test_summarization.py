@@ -223,3 +223,60 @@ def test_a_user_cannot_forge_a_summary() -> None:
     said = ChatMessage(role=Role.USER, content=[TextBlock(text="x")], metadata={"summary": {"keeps": 0}})
 
     assert keeps_of(said) is None
+
+
+class OfBytes(ScriptedModel):
+    """A token for every two bytes, and a small window."""
+
+    def context_window(self) -> int:
+        return 1_000
+
+    def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
+        return sum(len(message.text.encode()) for message in messages) // 2
+
+
+@pytest.mark.parametrize("letter", ["a", "语"])
+def test_what_is_told_leaves_room_in_every_language(letter: str) -> None:
+    run, old = Run(model=OfBytes(["x"])), make_summary(letter * 5_000, 2)
+    messages = [old, *(user(letter * 3_000) for _ in range(30)), user("the end")]
+
+    compacted(run, SummarizationCompaction(10, keep_last=1), messages)
+
+    told = run.requests[0][1].text
+    assert 300 < len(told.encode()) // 2 <= 500
+    assert letter * 20 in told.split("The conversation since then:")[1]
+
+
+def test_a_model_that_counts_nothing_is_told_as_many_bytes_as_fit() -> None:
+    class Small(ScriptedModel):
+        def context_window(self) -> int:
+            return 1_000
+
+    run = Run(model=Small(["x"]))
+
+    compacted(run, SummarizationCompaction(10, keep_last=4), [user("语" * 3_000) for _ in range(30)])
+
+    assert len(run.requests[0][1].text.encode()) <= 4 * 500
+
+
+def test_a_summary_that_failed_is_tried_again_once_some_more_has_been_said() -> None:
+    run, strategy = Run(ModelError("too long"), "short"), SummarizationCompaction(10, keep_last=4)
+    messages = chat(6)
+    asked = []
+
+    for n in range(5):
+        compacted(run, strategy, messages)
+        asked.append(len(run.requests))
+        messages = [*messages, user(f"more {n}")]
+
+    assert asked == [1, 1, 1, 1, 2]
+
+
+def test_a_replay_asks_for_a_failed_summary_where_it_was_recorded() -> None:
+    strategy, messages = SummarizationCompaction(10, keep_last=4), chat(6)
+    compacted(Run(ModelError("no")), strategy, messages)
+
+    again = Run("recorded", decided=True)
+    compacted(again, strategy, messages)
+
+    assert len(again.requests) == 1

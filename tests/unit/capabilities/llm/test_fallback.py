@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ravi_django.capabilities.llm import FallbackModel, LiteLLMModel, LLMFactory
+from ravi_django.capabilities.llm import FallbackModel, LiteLLMModel, LLMFactory, fallback
 from ravi_django.kernel import (
     CancellationError,
     ChatMessage,
@@ -141,6 +141,44 @@ async def test_a_model_that_says_nothing_is_given_up(events_of):
 
     async with asyncio.timeout(5):
         *_, response = await events_of(FallbackModel([slow, model("hello")], fallback_after=0.05))
+
+    assert response.text == "hello"
+
+
+class Dripping(ScriptedModel):
+    """A word now and then, for ever."""
+
+    async def stream(self, messages: Any, options: Any, meta: Any) -> Any:
+        while True:
+            yield TextDelta(text="drip ")
+            await asyncio.sleep(0.01)
+
+
+async def test_a_model_that_drips_is_given_up(events_of):
+    async with asyncio.timeout(5):
+        *_, restart, delta, response = await events_of(
+            FallbackModel([Dripping("", name="drips"), model("hello")], fallback_total=0.1)
+        )
+
+    assert (restart, delta) == (StreamRestart(model="second", error_type="Timeout"), TextDelta(text="hello"))
+    assert response.text == "hello"
+
+
+@pytest.mark.parametrize("first", [Dripping("", name="drips"), ScriptedModel("late", name="slow", delay=60)])
+async def test_what_the_caller_waits_for_is_enough_for_the_next_one(events_of, monkeypatch, first):
+    monkeypatch.setattr(fallback, "_limits", lambda: (0.2, 0.3))
+
+    async with asyncio.timeout(5):
+        *_, response = await events_of(FallbackModel([first, model("hello")]))
+
+    assert response.text == "hello"
+
+
+async def test_a_fallback_among_the_models_has_time_for_each_of_its_own(events_of, monkeypatch):
+    monkeypatch.setattr(fallback, "_limits", lambda: (0.4, 0.4))
+    inner = FallbackModel([Dripping("", name="drips"), ScriptedModel("hello", name="slow", delay=0.2)])
+
+    *_, response = await events_of(FallbackModel([inner, model("not asked")]))
 
     assert response.text == "hello"
 

@@ -65,7 +65,7 @@ async def test_a_message_is_counted_once(monkeypatch):
 async def test_what_is_no_text_counts_too():
     model = LiteLLMModel("gpt-4o")
     text = ChatMessage.of("user", "look")
-    image = ChatMessage(role="user", content=[TextBlock(text="look"), ImageBlock(url="http://203.0.113.1/a.png")])
+    image = ChatMessage(role="user", content=[TextBlock(text="look"), ImageBlock(url="https://files.example/a.png")])
     document = ChatMessage(role="user", content=[TextBlock(text="look"), DocumentBlock(data="QUJD", name="a.pdf")])
     call = ChatMessage(role="assistant", content=[ToolUseBlock(tool_name="add", arguments={"a": 1}, call_id="c1")])
 
@@ -99,7 +99,7 @@ def refuse(*args, **kwargs):
 from ravi_django.capabilities.llm import LiteLLMModel
 from ravi_django.kernel import ChatMessage, ImageBlock
 from ravi_django.capabilities.llm import warm
-image = ImageBlock(url="http://203.0.113.1/a.png", detail="high")
+image = ImageBlock(url="https://files.example/a.png", detail="high")
 messages = [ChatMessage.of("user", "hello " * 20), ChatMessage(role="user", content=[image])]
 async def main():
     for name in sys.argv[1:]:

@@ -72,6 +72,27 @@ class TestThroughLitellm:
         assert str(caught.value) == "Incorrect API key provided: [key]."
         assert KEY not in "".join(traceback.format_exception(caught.value))
 
+    async def test_an_empty_answer_is_none(self, model_at, events_of):
+        with OpenAIServer(Reply(text="")) as server, pytest.raises(TransientError) as caught:
+            await events_of(model_at(server))
+
+        assert caught.value.type == "EmptyResponse"
+
+    @pytest.mark.parametrize(
+        "reply",
+        [
+            Reply(text="", finish_reason="length"),
+            Reply(text="", finish_reason="content_filter"),
+            Reply(text="", reasoning="hm"),
+            Reply(text="", tool_calls=(("add", {}),)),
+        ],
+    )
+    async def test_but_for_one_that_says_why_or_has_something(self, model_at, events_of, reply):
+        with OpenAIServer(reply) as server:
+            *_, response = await events_of(model_at(server))
+
+        assert response.finish_reason == reply.finish_reason or not reply.finish_reason
+
     async def test_a_stream_that_just_ends_is_no_answer(self, model_at, events_of):
         with OpenAIServer(Reply(text="half an answer", cut_after=2)) as server, pytest.raises(TransientError) as caught:
             await events_of(model_at(server))
@@ -162,6 +183,14 @@ def test_a_fault_of_our_own_is_permanent():
 
     assert isinstance(translated, ModelError)
     assert translated.type == "KeyError"
+
+
+@pytest.mark.parametrize("before", range(1_980, 2_001, 4))
+def test_a_key_is_taken_out_before_the_words_are_cut(before):
+    translated = translate_error(FakeError("x" * before + " " + KEY), secrets=[KEY])
+
+    assert "sk" not in str(translated)
+    assert len(str(translated)) <= 2_000
 
 
 def test_redaction(monkeypatch):

@@ -7,7 +7,16 @@ from typing import Any
 
 import pytest
 
-from ravi_django.kernel import AudioBlock, ChatMessage, ContentBlock, DocumentBlock, ImageBlock, TextBlock
+from ravi_django.kernel import (
+    AudioBlock,
+    ChatMessage,
+    ContentBlock,
+    DocumentBlock,
+    ImageBlock,
+    TextBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+)
 from tests.support.anthropic_server import AnthropicServer
 from tests.support.openai_server import OpenAIServer
 
@@ -95,3 +104,42 @@ async def test_anthropic(model_at, events_of, block, part):
     if part["type"] == "text":  # beside other text there is nothing but text
         found = [{"type": "text", "text": found[0]["text"].removeprefix("look\n")}]
     assert found == [part]
+
+
+def looked(*found: ContentBlock) -> list[ChatMessage]:
+    return [
+        ChatMessage.of("user", "look"),
+        ChatMessage(role="assistant", content=[ToolUseBlock(tool_name="look", arguments={}, call_id="c1")]),
+        ChatMessage(role="tool", content=[ToolResultBlock(call_id="c1", content=list(found))]),
+    ]
+
+
+CHART = ImageBlock(data=PNG, mime_type="image/png", alt="a chart")
+PAPER = DocumentBlock(data=PDF, mime_type="application/pdf", name="a.pdf")
+
+
+async def test_what_a_tool_returned_is_shown_to_openai(model_at, events_of):
+    with OpenAIServer() as server:
+        await events_of(model_at(server), looked(CHART, PAPER))
+
+    *_, tool, user = server.requests[0].body["messages"]
+    assert (tool["role"], tool["content"]) == ("tool", "[image: a chart]\n[document: a.pdf]")
+    assert (user["role"], [part["type"] for part in user["content"]]) == ("user", ["text", "image_url", "file"])
+    assert user["content"][1]["image_url"]["url"] == f"data:image/png;base64,{PNG}"
+
+
+async def test_what_a_tool_returned_is_shown_to_anthropic(model_at, events_of):
+    with AnthropicServer() as server:
+        await events_of(model_at(server, "anthropic/claude-sonnet-4-5"), looked(CHART, PAPER))
+
+    ((result,),) = [message["content"] for message in server.requests[0].body["messages"][2:]]
+    assert (result["type"], result["tool_use_id"]) == ("tool_result", "c1")
+    assert [part["type"] for part in result["content"]] == ["text", "image", "document"]
+    assert result["content"][1]["source"] == {"type": "base64", "media_type": "image/png", "data": PNG}
+
+
+async def test_a_model_that_takes_no_images_is_not_sent_those_of_tools(model_at, events_of):
+    with OpenAIServer() as server:
+        await events_of(model_at(server, "openai/gpt-3.5-turbo"), looked(CHART))
+
+    assert server.requests[0].body["messages"][-1]["content"] == "[image: a chart]"

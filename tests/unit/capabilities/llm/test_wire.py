@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import json
+from typing import Any, ClassVar
 
 import pytest
 
 from ravi_django.capabilities.llm import wire
+from ravi_django.capabilities.llm.parts import Form
 from ravi_django.capabilities.llm.wire import to_wire, tools_to_wire
 from ravi_django.kernel import (
     AudioBlock,
@@ -58,7 +60,7 @@ def test_several_results_become_several_messages():
         ToolResultBlock(call_id="b", content=[TextBlock(text="no such file")], is_error=True),
         ToolResultBlock(call_id="c", content=[ErrorBlock(message="denied")], is_error=True),
         ToolResultBlock(call_id="d", content=[DataBlock(data={"x": [1]})]),
-        ToolResultBlock(call_id="e", content=[ImageBlock(url="http://x/y.png", alt="a chart")]),
+        ToolResultBlock(call_id="e", content=[ImageBlock(alt="a chart")]),
     )
 
     assert [(part["role"], part["tool_call_id"], part["content"]) for part in to_wire([results])] == [
@@ -74,8 +76,8 @@ def test_several_results_become_several_messages():
     ("block", "part"),
     [
         (
-            ImageBlock(url="http://x/y.png", detail="low"),
-            {"type": "image_url", "image_url": {"url": "http://x/y.png", "detail": "low"}},
+            ImageBlock(url="https://x.example/y.png", detail="low"),
+            {"type": "image_url", "image_url": {"url": "https://x.example/y.png", "detail": "low"}},
         ),
         (
             ImageBlock(data="QUJD", mime_type="image/jpeg"),
@@ -89,7 +91,10 @@ def test_several_results_become_several_messages():
             DocumentBlock(data="QUJD", mime_type="application/pdf", name="a.pdf"),
             {"type": "file", "file": {"file_data": "data:application/pdf;base64,QUJD", "filename": "a.pdf"}},
         ),
-        (DocumentBlock(url="http://x/a.pdf"), {"type": "file", "file": {"file_id": "http://x/a.pdf"}}),
+        (
+            DocumentBlock(url="https://x.example/a.pdf"),
+            {"type": "file", "file": {"file_id": "https://x.example/a.pdf"}},
+        ),
     ],
 )
 def test_media_of_a_user(block, part):
@@ -125,7 +130,7 @@ def test_signed_thinking_goes_back_to_who_signed_it():
         TextBlock(text="so"),
     )
 
-    (signed,) = to_wire([turn], thinking=True)
+    (signed,) = to_wire([turn], Form(thinking=True))
     (plain,) = to_wire([turn])
 
     assert signed["thinking_blocks"] == [
@@ -146,6 +151,74 @@ def test_names_that_providers_refuse_are_left_out():
 
     assert named["name"] == "ann_1"
     assert "name" not in unnamed
+
+
+@pytest.mark.parametrize(
+    ("name", "wired"),
+    [
+        ("functions.look", "functions_look"),
+        ("", "unnamed"),
+        ("x" * 500, "x" * 64),
+        ("schön", "sch_n"),
+        ("a-B_1", "a-B_1"),
+    ],
+)
+def test_a_tool_name_that_a_model_made_up_fits(name, wired):
+    (turn,) = to_wire([message("assistant", ToolUseBlock(tool_name=name, arguments={}, call_id="c1"))])
+
+    assert turn["tool_calls"][0]["function"]["name"] == wired
+
+
+class TestMediaOfTools:
+    CHART = ImageBlock(data="QUJD", mime_type="image/png", alt="a chart")
+    PART: ClassVar[dict[str, Any]] = {"type": "image_url", "image_url": {"url": "data:image/png;base64,QUJD"}}
+
+    def result(self, call_id, *blocks):
+        return ToolResultBlock(call_id=call_id, content=list(blocks))
+
+    def test_they_follow_the_results_of_the_turn(self):
+        pdf = DocumentBlock(data="QUJD", mime_type="application/pdf", name="a.pdf")
+        wired = to_wire(
+            [
+                message("tool", self.result("a", TextBlock(text="see"), self.CHART), self.result("b", pdf)),
+                message("tool", self.result("c", TextBlock(text="1"))),
+                message("assistant", TextBlock(text="well")),
+                message("tool", self.result("d", self.CHART)),
+            ]
+        )
+
+        assert [part["role"] for part in wired] == ["tool", "tool", "tool", "user", "assistant", "tool", "user"]
+        assert [part["content"] for part in wired[:3]] == ["see\n[image: a chart]", "[document: a.pdf]", "1"]
+        assert wired[3]["content"] == [
+            {"type": "text", "text": "From the result of a:"},
+            self.PART,
+            {"type": "text", "text": "From the result of b:"},
+            {"type": "file", "file": {"file_data": "data:application/pdf;base64,QUJD", "filename": "a.pdf"}},
+        ]
+
+    def test_they_go_before_what_the_user_says_in_the_same_message(self):
+        wired = to_wire([message("user", self.result("a", self.CHART), TextBlock(text="so?"))])
+
+        assert [part["role"] for part in wired] == ["tool", "user", "user"]
+        assert (wired[1]["content"][1], wired[2]["content"]) == (self.PART, "so?")
+
+    def test_anthropic_has_them_in_the_result(self):
+        (wired,) = to_wire([message("tool", self.result("a", self.CHART))], Form(dialect="anthropic"))
+
+        assert wired["content"] == [{"type": "text", "text": "[image: a chart]"}, self.PART]
+
+    @pytest.mark.parametrize("dialect", ["openai", "anthropic"])
+    def test_a_model_that_sees_nothing_is_told_in_words(self, dialect):
+        (wired,) = to_wire([message("tool", self.result("a", self.CHART))], Form(dialect=dialect, sees=False))
+
+        assert wired["content"] == "[image: a chart]"
+
+    def test_a_data_address_is_not_told_in_words(self):
+        inline = ImageBlock(url="data:image/png;base64,QUJD")
+
+        tool, user = to_wire([message("tool", self.result("a", inline))])
+
+        assert (tool["content"], user["content"][1]) == ("[image]", self.PART)
 
 
 def test_a_message_is_converted_once(monkeypatch):

@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from ravi_django.capabilities.tools import HttpFetchTool
+from ravi_django.capabilities.tools import HttpFetchTool, http_fetch
 from ravi_django.capabilities.tools.addresses import is_permitted
 from ravi_django.capabilities.tools.html_text import readable
 from ravi_django.kernel import Effect, Risk, ToolArgumentsError, ToolRefused
@@ -512,10 +512,7 @@ def test_over_tls_the_name_is_checked_and_not_the_address(tmp_path):
     try:
         words = refusal(fetcher(server), address)
         with pytest.MonkeyPatch.context() as patch:
-            import httpx
-
-            real = httpx.AsyncClient
-            patch.setattr(httpx, "AsyncClient", lambda **options: real(verify=trusted, **options))
+            patch.setattr(http_fetch, "_trust", lambda: trusted)
             answer = fetch(fetcher(server), address)
             other = fetcher(server, allow=["other.test"], resolver=Resolver(other_test=["127.0.0.1"]))
             elsewhere = refusal(other, address.replace("site", "other"))
@@ -581,3 +578,90 @@ def test_html_is_read(html, text):
 @pytest.mark.parametrize("piece", ["<!--", "<a ", "<![CDATA[", "<!", "&", "</", "<svg>", "<script>", "<a href='"])
 def test_markup_made_to_be_slow_is_not(piece):
     readable(piece * (400_000 // len(piece)))
+
+
+# ----------------------------------------------------------------------------------------- what it may use up
+
+
+class Streamed:
+    """An answer that counts what is read of it."""
+
+    def __init__(self, pieces, encoding="gzip"):
+        self.headers = {"content-encoding": encoding}
+        self.pieces, self.read = pieces, 0
+
+    async def aiter_raw(self):
+        for piece in self.pieces:
+            self.read += len(piece)
+            yield piece
+
+
+def bounded(response, limit=1000):
+    return asyncio.run(http_fetch._bounded(response, limit))
+
+
+def test_what_comes_behind_the_end_of_a_packed_body_is_not_read():
+    response = Streamed([gzip.compress(b"text"), *[b"x" * 1000] * 100])
+
+    assert bounded(response) == (b"text", False)
+    assert response.read < 2000
+
+
+def test_a_packed_body_without_content_has_an_end():
+    head = b"\x1f\x8b\x08\x08" + b"\0" * 5 + b"\x03"  # a file's name comes next, and never ends
+    response = Streamed([head, *[b"x" * 1000] * 1000])
+
+    assert bounded(response) == (b"", True)
+    assert response.read <= 1000 + http_fetch.PACKING + 1000
+
+
+def test_names_that_are_never_answered_take_no_thread_of_the_loop(monkeypatch):
+    held = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **kwargs: held.wait(20) and [])
+
+    async def story():
+        lookups = http_fetch._Lookups(2)
+        asking = [asyncio.ensure_future(lookups.run("slow.example", 443)) for _ in range(8)]
+        await asyncio.sleep(0)
+        with pytest.raises(ToolRefused, match="too many hosts are being looked up"):
+            await lookups.run("slow.example", 443)
+        free = await asyncio.wait_for(asyncio.to_thread(lambda: "free"), 10)
+        for waiting in asking:
+            waiting.cancel()
+        await asyncio.wait(asking)
+        held.set()
+        while True:  # those that had not begun left at once, the others when they were answered
+            try:
+                return free, await asyncio.wait_for(lookups.run("slow.example", 443), 10)
+            except ToolRefused:
+                await asyncio.sleep(0)
+
+    assert asyncio.run(story()) == ("free", [])
+
+
+def test_the_systems_resolver_is_asked_on_those_threads(monkeypatch):
+    names = []
+
+    def look(host, port, **kwargs):
+        names.append((host, threading.current_thread().name))
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("192.0.2.1", port))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", look)
+
+    assert asyncio.run(http_fetch._resolve("example.org", 443)) == ["192.0.2.1"]
+    assert names[0][0] == "example.org"
+    assert names[0][1].startswith("ravi-lookup")
+
+
+def test_certificates_are_read_once(server, monkeypatch):
+    read = []
+    create = ssl.create_default_context
+    http_fetch._trust.cache_clear()
+    monkeypatch.setattr(
+        ssl, "create_default_context", lambda *args, **kwargs: read.append(1) or create(*args, **kwargs)
+    )
+
+    for _ in range(3):
+        fetch(fetcher(server), f"http://site.test:{server.server_port}/")
+
+    assert (len(server.seen), len(read)) == (3, 1)
