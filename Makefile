@@ -21,7 +21,7 @@ demo:
 
 test:
 	@$(PY) .ci/install dev
-	@exec $(VENV)/python -m pytest -n auto --maxprocesses 4 --dist worksteal $(ARGS)
+	@exec $(VENV)/python -m pytest -n auto --maxprocesses 4 --dist loadfile $(ARGS)
 
 test-llm:
 	@$(PY) .ci/install dev local

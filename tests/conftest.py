@@ -65,6 +65,20 @@ def pytest_unconfigure() -> None:
     _stack.close()
 
 
+@pytest.fixture(autouse=True)
+def _own_agents() -> Iterator[None]:
+    """Agents and tools that a test registers are its own."""
+    from ravi_django.runtime import registry
+
+    agents, tools = dict(registry._agents), dict(registry._tools)
+    yield
+    registry._agents.clear()
+    registry._agents.update(agents)
+    registry._tools.clear()
+    registry._tools.update(tools)
+    registry._known = None
+
+
 @pytest.fixture(scope="session")
 def services() -> Services:
     """The servers that this test run started; skips where it started none."""

@@ -4,11 +4,15 @@ Each mutant is a copy of the tree with one text replaced (the table is in `tests
 for it run in the copy, with servers of their own. Before any of them, the same tests run once on a copy that nothing
 was taken out of: a test that fails anyway kills nobody.
 
+The test that killed a mutant is kept in `tests/support/guards/killers.json` and goes first the next time: whole files
+run only where it is gone, or does not fail any more.
+
 The last line is `mutants: killed=… survived=…`; the exit is 0 when none survived.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -24,6 +28,7 @@ from pathlib import Path
 from tests.support.guards import MUTANTS, Mutant
 
 ROOT = Path(__file__).resolve().parent.parent
+KILLERS = ROOT / "tests/support/guards/killers.json"  # by the mutants' names
 AT_ONCE = 2  # each starts a PostgreSQL and a Valkey
 TEST_S = 60  # a test that hangs without its guard has failed
 RUN_S = 300  # one mutant's tests
@@ -49,13 +54,23 @@ def main(parts: Sequence[str]) -> int:
         if fault := control(whole, mutants):
             print(fault, file=sys.stderr)
             return 2
+        killers = json.loads(KILLERS.read_text())
         killed = 0
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            for mutant, verdict in zip(mutants, pool.map(lambda one: judge(one, whole), mutants), strict=True):
+            verdicts = pool.map(lambda one: judge(one, whole, killers.get(one.name)), mutants)
+            for mutant, verdict in zip(mutants, verdicts, strict=True):
                 print(f"{'killed  ' if verdict.killed else 'SURVIVED'}  {mutant.name}: {verdict.words}", flush=True)
                 killed += verdict.killed
+                if verdict.killed:
+                    killers[mutant.name] = verdict.words
+                    keep(killers)
     print(f"mutants: killed={killed} survived={len(mutants) - killed}")
     return 0 if killed == len(mutants) else 1
+
+
+def keep(killers: dict[str, str]) -> None:
+    known = sorted({mutant.name for mutant in MUTANTS} & killers.keys())
+    KILLERS.write_text(json.dumps({name: killers[name] for name in known}, indent=1) + "\n")
 
 
 def misfit(mutant: Mutant, root: Path) -> str | None:
@@ -86,26 +101,32 @@ def control(whole: Path, mutants: Sequence[Mutant]) -> str | None:
     files = sorted({path for mutant in mutants for path in mutant.tests})
     print(f"{len(mutants)} guards; first, {len(files)} files of tests with all of them in place", flush=True)
     begun = time.monotonic()
-    code, output = run_tests(whole, files, CONTROL_S)
+    code, output = run_tests(whole, ["-n", str(AT_ONCE), *files], CONTROL_S)
     if code:
         return f"the tests fail with every guard in its place, so none can be judged:\n{output[-3000:]}"
     print(f"they pass, in {time.monotonic() - begun:.0f} s", flush=True)
     return None
 
 
-def judge(mutant: Mutant, whole: Path) -> Verdict:
+def judge(mutant: Mutant, whole: Path, killer: str | None = None) -> Verdict:
     with tempfile.TemporaryDirectory(prefix="ravi-mutant-") as folder:
         tree = Path(folder) / "tree"
         shutil.copytree(whole, tree, ignore=shutil.ignore_patterns("__pycache__", ".hypothesis"))
         path = tree / mutant.file
         path.write_text(path.read_text().replace(mutant.before, mutant.after))
-        code, output = run_tests(tree, mutant.tests, RUN_S)
-    failed = re.search(r"^(tests/.+?) FAILED", output, re.MULTILINE)  # as it happens: the end may not be reached
-    if code == 1 and failed:
-        return Verdict(True, failed[1])
+        code, output = run_tests(tree, [killer], RUN_S) if killer else (0, "")
+        if not (code == 1 and failed_first(output)):
+            code, output = run_tests(tree, mutant.tests, RUN_S)
+    if code == 1 and (failed := failed_first(output)):
+        return Verdict(True, failed)
     if code == 0:
         return Verdict(False, f"{', '.join(mutant.tests)} passed without it")
     return Verdict(False, f"its tests did not run to an end (exit {code}):\n{output[-2000:]}")
+
+
+def failed_first(output: str) -> str | None:
+    found = re.search(r"^(tests/.+?) FAILED", output, re.MULTILINE)  # as it happens: the end may not be reached
+    return found[1] if found else None
 
 
 def run_tests(tree: Path, files: Sequence[str], timeout: float) -> tuple[int, str]:

@@ -8,7 +8,7 @@ import pytest
 from ravi_django import tool
 from ravi_django.agents.function_tool import FunctionTool
 from ravi_django.conf import conf
-from ravi_django.runtime import bodies, dispatch, registry
+from ravi_django.runtime import bodies, dispatch
 from ravi_django.runtime.database import forget_readers
 from ravi_django.testing import FakeClock
 
@@ -22,16 +22,10 @@ def _no_worker_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _nothing_left_behind() -> Iterator[None]:
-    """Agents that a test registers are its own, what a process knows to be stored is in another test's database, and
-    threads that read events keep a connection open."""
-    known, tools = dict(registry._agents), dict(registry._tools)
+    """What a process knows to be stored is in another test's database, and threads that read events keep a connection
+    open."""
     bodies.forget()
     yield
-    registry._agents.clear()
-    registry._agents.update(known)
-    registry._tools.clear()
-    registry._tools.update(tools)
-    registry._known = None
     forget_readers(close=True)
 
 
