@@ -6,9 +6,11 @@ When the buffer is away, frames wait here for a while; what is lost is made agai
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 import time
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -54,6 +56,8 @@ class Publisher:
         self._lock = threading.Lock()
         self._dirty = threading.Event()
         self._closing = False
+        self._hurry = threading.Event()  # somebody waits for the next flush
+        self._watchers: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
         self._ended: dict[str, int] = {}  # trees whose end is out, with its epoch; of the thread alone
         self._archived_at = 0.0
         self._thread = threading.Thread(target=self._serve, name="ravi-publish", daemon=True)
@@ -85,9 +89,26 @@ class Publisher:
         if not self._dirty.is_set():  # setting it takes a lock, and between two flushes it is set already
             self._dirty.set()
 
+    async def begun(self, tree: str, timeout: float = 1.0) -> None:
+        """Wait until the first frames of a tree are out: whoever has it next would take them for lost. Where the
+        buffer is away for `timeout` seconds, they are."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + timeout
+        while self._is_unbegun(tree) and (left := until - loop.time()) > 0:
+            flushed = loop.create_future()
+            with self._lock:
+                self._watchers.append((loop, flushed))
+            self._hurry.set()
+            await asyncio.wait([flushed], timeout=left)
+
+    def _is_unbegun(self, tree: str) -> bool:
+        known = self._trees.get(tree)
+        return known is not None and known.fresh and not self._closing
+
     def close(self, timeout: float = 5.0) -> None:
         """Flush what is waiting and stop the thread."""
         self._closing = True
+        self._hurry.set()
         self._dirty.set()
         self._thread.join(timeout)
 
@@ -107,10 +128,19 @@ class Publisher:
                 log.warning("the event buffer failed: %s", error, extra={"action": "publish.failed"})
                 pause = 1.0
                 self._dirty.set()
+            self._tell_flushed()
             if closing:
                 break
-            time.sleep(pause)
+            self._hurry.wait(pause)
+            self._hurry.clear()
         connections.close_all()
+
+    def _tell_flushed(self) -> None:
+        with self._lock:
+            watchers, self._watchers = self._watchers, []
+        for loop, flushed in watchers:
+            with suppress(RuntimeError):  # its loop has ended
+                loop.call_soon_threadsafe(_set, flushed)
 
     def flush(self) -> None:
         """Send everything queued, all trees in one round trip; puts back what could not be sent."""
@@ -168,6 +198,11 @@ class Publisher:
                 self._trees.pop(batch.tree, None)
             self._ended[batch.tree] = batch.frames[-1].source.epoch
         return None
+
+
+def _set(flushed: asyncio.Future[None]) -> None:
+    if not flushed.done():
+        flushed.set_result(None)
 
 
 def restart(buffer: EventBuffer, batch: Batch) -> list[int] | Exception:

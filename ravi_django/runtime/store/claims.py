@@ -105,8 +105,8 @@ _KNOWN = """(%(agents)s::jsonb IS NULL OR agent_version IS NOT NULL
     OR agent IN (SELECT jsonb_array_elements_text(%(agents)s::jsonb)))"""
 _PARTS = {
     "ready": (_READY, "priority DESC, id"),
-    "timed": (_TIMED, "wake_at"),
-    "expired": (_EXPIRED, "lease_expires_at"),
+    "timed": (_TIMED, "wake_at, id"),
+    "expired": (_EXPIRED, "lease_expires_at, id"),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from ravi_django.runtime.buffer_valkey import ValkeyBuffer
 from ravi_django.runtime.entries import Entry
 from ravi_django.runtime.frames import Frame, Source, delta
 from ravi_django.runtime.publish import Publisher
-from tests.support.runs import leased, make_run, until
+from tests.support.runs import code, drive, leased, make_run, until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -195,6 +196,43 @@ def test_a_lease_that_ends_before_the_first_flush_leaves_no_gap(publisher, monke
 
     assert types_of(lease.run) == ["text.delta", "text.delta"]
     assert numbers_of(lease.run) == [1, 2]
+
+
+def test_a_lease_that_goes_to_another_process_has_its_stream_begun(settings, monkeypatch):
+    settings.RAVI = {**settings.RAVI, "STREAM_FLUSH_S": 60.0}
+    out = []
+    suspend = store.suspend
+
+    def suspending(lease, *args, **kwargs):
+        out.append(numbers_of(lease.run))
+        return suspend(lease, *args, **kwargs)
+
+    async def story(ctx, inbox):
+        await ctx.sleep_until_signal("go")
+
+    other = leased().run
+
+    def flushed_just_now(engine):
+        engine.publisher.open(other)
+        engine.publisher.emit(Frame(Source.of(other), "progress", {"number": 0}))
+        until(lambda: not engine.publisher._is_unbegun(str(other.id)))
+
+    monkeypatch.setattr(store, "suspend", suspending)
+    code(story)
+    drive(make_run(), setup=flushed_just_now)
+
+    assert out == [[1]]
+
+
+def test_nobody_waits_long_for_a_buffer_that_is_away(held):
+    _, publisher = held
+    run = leased().run
+    publisher.open(run)
+    publisher.emit(Frame(Source.of(run), "progress", {"number": 0}))
+
+    asyncio.run(asyncio.wait_for(publisher.begun(str(run.id), timeout=0.05), 5))
+
+    assert publisher._is_unbegun(str(run.id))
 
 
 def test_a_reached_mark_is_raised_on_the_row_and_leaves_no_gap(publisher, monkeypatch):

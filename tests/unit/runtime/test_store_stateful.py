@@ -312,6 +312,7 @@ def test_the_store_does_what_its_model_does():
     how = settings(
         max_examples=60,
         stateful_step_count=30,
+        deadline=None,
         derandomize=in_ci,
         phases=[Phase.generate] if in_ci else [Phase.reuse, Phase.generate, Phase.shrink],
         suppress_health_check=list(HealthCheck),  # a busy machine must not fail it
