@@ -55,6 +55,7 @@ from ravi_django.kernel.errors import (
     UncertainEffectError,
 )
 from ravi_django.kernel.events import Event, EventPublisher, EventSubscriber
+from ravi_django.kernel.flow import FinishAgentResult, HumanInput, PauseForChildResult, PauseForInputResult
 from ravi_django.kernel.hooks import HookCall, HookEvent
 from ravi_django.kernel.identity import AgentId, TopicId
 from ravi_django.kernel.llm import ChatModel, GenerationOptions, ModelEvent, ModelResponse, RetryPolicy
@@ -140,6 +141,7 @@ __all__ = [
     "EventPublisher",
     "EventSubscriber",
     "ExecutionBudget",
+    "FinishAgentResult",
     "FunctionContext",
     "FunctionMiddleware",
     "GenerationOptions",
@@ -148,6 +150,7 @@ __all__ = [
     "HistoryRetention",
     "HookCall",
     "HookEvent",
+    "HumanInput",
     "IdempotencyMismatchError",
     "IllegalTransitionError",
     "ImageBlock",
@@ -162,6 +165,8 @@ __all__ = [
     "ModelEvent",
     "ModelResponse",
     "NotFoundError",
+    "PauseForChildResult",
+    "PauseForInputResult",
     "PayloadBase",
     "PermanentError",
     "Priority",

@@ -16,7 +16,7 @@ from ravi_django.kernel.chat import ChatMessage
 from ravi_django.kernel.identity import AgentId, TopicId
 from ravi_django.kernel.llm import ChatModel, GenerationOptions, ModelResponse
 from ravi_django.kernel.messages import Message, ToolExecutionResult
-from ravi_django.kernel.supervision import RunMeta
+from ravi_django.kernel.supervision import Priority, RunMeta
 
 
 @runtime_checkable
@@ -99,7 +99,26 @@ class RunContext(Protocol):
         """Call one of the agent's tools. A tool's error or bad arguments come back as `status == "error"`."""
         ...
 
-    async def spawn(self, target: AgentId, boot: Message | str | None = None) -> RunHandle: ...
+    async def spawn(
+        self, target: AgentId, boot: Message | str | None = None, *, priority: Priority | None = None
+    ) -> RunHandle:
+        """Start a child run, in a session of its own, with this run's owner, tenant, deadline and share of the tree's
+        budgets; its priority is this run's unless another is given.
+
+        Raises AgentNotFoundError, and SpawnDeniedError when the tree is too deep or has no room: in a full tree HIGH
+        and CRITICAL children pause the lowest run that is strictly lower.
+        """
+        ...
+
+    async def handoff(
+        self, target: AgentId | str, task: Message | str | None = None, *, answers: Message | None = None
+    ) -> None:
+        """End here without a reply: `target` goes on as this very run, with its caller, session, depth and budgets, and
+        answers the message `answers` in its place. Without a `task` it is given that message itself. Never returns.
+
+        Raises AgentNotFoundError, and ConflictError when the session has an active run of that agent already.
+        """
+        ...
 
     async def join(self, handle: RunHandle, *, timeout: float | timedelta | None = None) -> AskOutcome: ...
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import IntEnum, StrEnum
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -44,6 +45,7 @@ class ExecutionBudget(BaseModel):
     max_turns: int | None = Field(default=None, ge=1)  # model calls
     deadline_s: float | None = Field(default=None, gt=0)  # seconds from the run's start
     max_agents: int | None = Field(default=None, ge=1)
+    when_exhausted: Literal["fail", "ask"] = "fail"  # "ask": a person may top it up, and the run goes on
 
 
 class Supervision(BaseModel):

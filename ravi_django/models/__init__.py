@@ -3,6 +3,7 @@
 from ravi_django.models.agent import Agent, AgentVersion
 from ravi_django.models.audit import AuditRecord
 from ravi_django.models.board import BoardTask
+from ravi_django.models.budget import BudgetAccount, DailyBudget, Reservation
 from ravi_django.models.ids import uuid7
 from ravi_django.models.journal import Blob, InboxMessage, JournalEntry, Phase
 from ravi_django.models.run import ACTIVE, TERMINAL, Run, Status
@@ -20,10 +21,13 @@ __all__ = [
     "AuditRecord",
     "Blob",
     "BoardTask",
+    "BudgetAccount",
+    "DailyBudget",
     "HumanRequest",
     "InboxMessage",
     "JournalEntry",
     "Phase",
+    "Reservation",
     "Run",
     "Session",
     "Signal",

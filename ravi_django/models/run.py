@@ -128,6 +128,7 @@ class Run(Owned):
                 name="ravi_run_unpublished",
             ),
             models.Index(fields=["session", "agent"], condition=Q(status="queued"), name="ravi_run_queued"),
+            models.Index(fields=["root"], condition=Q(paused_at__isnull=False), name="ravi_run_paused"),
             models.Index(fields=["owner", "-id"], name="ravi_run_owner_idx"),
             models.Index(fields=["session", "id"], name="ravi_run_session_idx"),
         ]

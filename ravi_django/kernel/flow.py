@@ -1,0 +1,62 @@
+"""What a tool may return instead of a result: a pause, or the end of its agent's part."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ravi_django.kernel.contracts import RunHandle
+from ravi_django.kernel.identity import AgentId
+from ravi_django.kernel.messages import Message
+
+
+@dataclass(frozen=True, slots=True)
+class PauseForInputResult:
+    """Ask a person, then call the tool again with the answer in its parameter annotated `HumanInput`.
+
+    request: the question, or several as {key: question}. choices: texts to choose from, for a single question.
+    context: what the person should know. timeout: seconds until it expires; an expired one is no consent.
+    """
+
+    request: str | Mapping[str, str]
+    choices: Sequence[str] | None = None
+    context: str = ""
+    timeout: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HumanInput:
+    """What a person answered to a tool's pause. None in the tool's first call.
+
+    action: answer, skip, cancel or expired; only an "answer" has a text. values: the answer to each of several
+    questions, by key. by: who answered.
+    """
+
+    action: str
+    text: str = ""
+    values: Mapping[str, str] = field(default_factory=dict)
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PauseForChildResult:
+    """Wait for the run that the tool has spawned; what it comes to is the tool's result. The tool is not called again.
+
+    message: the one that the child was booted with or sent, whose reply is waited for; None waits for the child's end.
+    timeout: seconds, not counting what people take to answer the child's requests.
+    """
+
+    handle: RunHandle
+    message: Message | None = None
+    timeout: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FinishAgentResult:
+    """Hand over: the agent `target` takes this one's run, session, depth and caller, and answers in its place.
+
+    task: what it is to do; None gives it the message that this agent was asked with.
+    """
+
+    target: AgentId | str
+    task: Message | str | None = None

@@ -1,0 +1,71 @@
+"""What trees of runs, users and tenants may use: limits, what is spent, and what is reserved for open model calls."""
+
+from django.conf import settings
+from django.db import models
+from django.db.models import Q
+
+from ravi_django.models.base import OwnedQuerySet
+from ravi_django.models.run import Run
+
+
+class BudgetAccount(models.Model):
+    """One budget's counters: of a tree, or of a user's or a tenant's day. The journal is the audit, this is the guard.
+
+    Rows are locked behind those of runs, in the order of their keys.
+    """
+
+    key = models.CharField(primary_key=True, max_length=200, help_text="tree:ID, user:ID:DAY or tenant:NAME:DAY")
+    max_tokens = models.BigIntegerField(null=True, blank=True, help_text="No limit when empty")
+    max_cost = models.DecimalField(max_digits=16, decimal_places=8, null=True, blank=True, help_text="US dollars")
+    max_turns = models.BigIntegerField(null=True, blank=True, help_text="Model calls")
+    spent_tokens = models.BigIntegerField(default=0, db_default=0)
+    spent_cost = models.DecimalField(max_digits=16, decimal_places=8, default=0, db_default=0)
+    spent_turns = models.BigIntegerField(default=0, db_default=0)
+    reserved_tokens = models.BigIntegerField(default=0, db_default=0)
+    reserved_cost = models.DecimalField(max_digits=16, decimal_places=8, default=0, db_default=0)
+    reserved_turns = models.BigIntegerField(default=0, db_default=0)
+
+    def __str__(self) -> str:
+        return self.key
+
+
+class Reservation(models.Model):
+    """What an open model call may come to use. A takeover finds it by its place and uses it; the call's row settles it;
+    the end of its run frees what is left."""
+
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="reservations", db_index=False)
+    generation = models.IntegerField(default=0)
+    path = models.CharField(max_length=500)
+    accounts = models.JSONField(default=list, help_text="Keys of the accounts that hold it")
+    tokens = models.BigIntegerField(default=0)
+    cost = models.DecimalField(max_digits=16, decimal_places=8, default=0)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["run", "generation", "path"], name="ravi_reservation_one_a_place")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.run_id} {self.path}"
+
+
+class DailyBudget(models.Model):
+    """What a user, or all of a tenant, may use in a day (UTC). It goes before `RAVI["DAILY_BUDGETS"]`."""
+
+    owner = models.OneToOneField(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.CASCADE, related_name="+"
+    )
+    tenant = models.CharField(max_length=100, blank=True, default="", help_text="When it is not a user's")
+    max_tokens = models.BigIntegerField(null=True, blank=True)
+    max_cost_usd = models.DecimalField(max_digits=16, decimal_places=8, null=True, blank=True)
+    max_turns = models.BigIntegerField(null=True, blank=True, help_text="Model calls")
+
+    objects = OwnedQuerySet.as_manager()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["tenant"], condition=Q(owner=None), name="ravi_daily_one_a_tenant"),
+        ]
+
+    def __str__(self) -> str:
+        return f"user {self.owner_id}" if self.owner_id else f"tenant {self.tenant!r}"
