@@ -5,6 +5,7 @@
 #   make test [ARGS="tests/unit -k journal"]            the test suite
 #   make test-llm                                       what that real model streams through the whole stack
 #   make chaos [N=40] [SEED=7]                          N runs while everything around them dies
+#   make chaos TREE=500 [SEED=7]                        the same with one tree of so many runs, five deep
 #   make mutants [ARGS="fence"]                         take each guard out, and see which test notices
 #   make lint                                           what CI says about the code
 #   make bench, make bench-peers                        the measurements, ours and beside others
@@ -29,7 +30,7 @@ test-llm:
 
 chaos:
 	@$(PY) .ci/install dev
-	@exec $(VENV)/python -m tests.acceptance.crash.chaos --runs $(or $(N),40) $(if $(SEED),--seed $(SEED))
+	@exec $(VENV)/python -m tests.acceptance.crash.chaos --runs $(or $(N),40) $(if $(TREE),--tree $(TREE)) $(if $(SEED),--seed $(SEED))
 
 mutants:
 	@$(PY) .ci/install dev

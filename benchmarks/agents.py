@@ -88,3 +88,5 @@ class Holder:
 
 register(Waiter())
 register(Holder())
+
+from benchmarks import team_agents  # noqa: E402, F401 - its agents use `add`

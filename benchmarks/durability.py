@@ -47,15 +47,15 @@ def wake_up(stack: Stack, samples: int) -> list[Figure]:
 
 def _wake_once(child: Child, steps: int) -> float:
     run_id = submit(WAITER, str(steps)).id
-    _until(child, run_id, Status.SUSPENDED)
+    until(child, run_id, Status.SUSPENDED)
     begun = time.time()
     signal(run_id, "go")
-    _until(child, run_id, Status.COMPLETED)
+    until(child, run_id, Status.COMPLETED)
     went_on = float(Run.objects.values_list("output", flat=True).get(id=run_id) or 0)
     return (went_on - begun) * 1000
 
 
-def _until(child: Child, run_id: UUID, status: Status) -> None:
+def until(child: Child, run_id: UUID, status: Status) -> None:
     row = Run.objects.filter(id=run_id, status=status)
     if not wait_until(row.exists, TIMEOUT_S, poll=0.005):
         raise ProcessError(f"run {run_id} is not {status} after {TIMEOUT_S:.0f} s\n{child.tail()}")
@@ -202,7 +202,7 @@ def recovery(stack: Stack, samples: int) -> list[Figure]:
     for _ in range(samples):
         with ready_worker(stack, ["react/bench-instant"], **lease) as doomed:
             run_id = submit(HOLDER, "hold").id
-            _until(doomed, run_id, Status.RUNNING)
+            until(doomed, run_id, Status.RUNNING)
             with ready_worker(stack, ["react/bench-instant"], "other", **lease) as other:
                 begun = time.perf_counter()
                 doomed.kill()

@@ -12,8 +12,9 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 
 from benchmarks import report, stack
 from benchmarks.report import Figure
@@ -34,6 +35,9 @@ class Plan:
     wake_ups: int  # signals one after another
     suspended: int  # runs that wait beside a sweep
     conversations: tuple[int, ...]  # turns of those that a prompt begins with
+    delegations: int  # one after another
+    fan_out: tuple[int, int]  # children asked in one turn; how often
+    tree: tuple[int, int]  # runs; how many trees
 
 
 FULL = Plan(
@@ -44,6 +48,9 @@ FULL = Plan(
     wake_ups=60,
     suspended=100_000,
     conversations=(1_000, 10_000),
+    delegations=60,
+    fan_out=(100, 9),
+    tree=(500, 3),
 )
 QUICK = Plan(
     repetitions={3: 2, 6: 2},
@@ -53,6 +60,9 @@ QUICK = Plan(
     wake_ups=3,
     suspended=500,
     conversations=(200,),
+    delegations=3,
+    fan_out=(5, 2),
+    tree=(8, 1),
 )
 
 
@@ -94,6 +104,33 @@ def windows(stack: Stack, plan: Plan) -> list[Figure]:
     return windows.measure(plan.repetitions, plan.conversations)
 
 
+def delegation(stack: Stack, plan: Plan) -> list[Figure]:
+    from benchmarks import delegation
+
+    return _beside_raw(stack, delegation.measure(stack, plan.delegations))
+
+
+def fan_out(stack: Stack, plan: Plan) -> list[Figure]:
+    from benchmarks import fan_out
+
+    return _beside_raw(stack, fan_out.measure(stack, *plan.fan_out))
+
+
+def tree(stack: Stack, plan: Plan) -> list[Figure]:
+    from benchmarks import tree
+
+    return _beside_raw(stack, tree.measure(stack, *plan.tree))
+
+
+def _beside_raw(stack: Stack, figures: list[Figure]) -> list[Figure]:
+    """Milliseconds with their ratio to the raw commit, measured right behind them."""
+    from benchmarks.raw_commit import RawCommit
+
+    with RawCommit(stack.database_url) as raw:
+        commit = median(raw.sample(200))
+    return [replace(one, ratio_to_raw_commit=one.value / commit) if one.unit == "ms" else one for one in figures]
+
+
 BENCHMARKS: dict[str, Callable[[Stack, Plan], list[Figure]]] = {
     "steps": steps,
     "storage": storage,
@@ -101,6 +138,9 @@ BENCHMARKS: dict[str, Callable[[Stack, Plan], list[Figure]]] = {
     "in_flight": in_flight,
     "first_token": first_token,
     "durability": durability,
+    "delegation": delegation,
+    "fan_out": fan_out,
+    "tree": tree,
 }
 
 

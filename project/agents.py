@@ -1,10 +1,10 @@
-"""The demo site's agent, found and registered by the app's autodiscovery."""
+"""The demo site's agents, found and registered by the app's autodiscovery."""
 
 from decimal import Decimal
 
 from project.models import Invoice
 from ravi_django import register, tool
-from ravi_django.agents import ReActAgent
+from ravi_django.agents import OrchestratorAgent, ReActAgent, SubAgentConfig
 from ravi_django.agents.context import ContextConfig, DjangoHistoryProvider
 from ravi_django.capabilities.tools import CalculatorTool, CurrentTimeTool
 from ravi_django.integrations.llm import model_from_env
@@ -37,6 +37,39 @@ register(
         system_instructions=(
             "You are the assistant of a small company. Answer briefly. Use the calculator for arithmetic, and "
             "send_invoice only when the person asks for an invoice to be sent."
+        ),
+    )
+)
+
+register(
+    OrchestratorAgent(
+        "team",
+        model=model_from_env(),
+        sub_agents=[
+            SubAgentConfig(
+                ReActAgent(
+                    "researcher",
+                    model=model_from_env(),
+                    tools=[CalculatorTool(), CurrentTimeTool()],
+                    context=ContextConfig(DjangoHistoryProvider()),
+                    system_instructions="You find facts. Answer in one sentence. Use the calculator for arithmetic.",
+                ),
+                description="Finds and researches facts, calculates, knows the time.",
+            ),
+            SubAgentConfig(
+                ReActAgent(
+                    "writer",
+                    model=model_from_env(),
+                    context=ContextConfig(DjangoHistoryProvider()),
+                    system_instructions="You write what you are asked for, in three sentences at most.",
+                ),
+                description="Writes, edits and reviews texts: notes, letters, summaries.",
+            ),
+        ],
+        context=ContextConfig(DjangoHistoryProvider()),
+        system_instructions=(
+            "You lead a researcher and a writer. Give each the part that is theirs, with all that it needs to know, "
+            "both at once where neither needs the other's answer. Then answer briefly, from what they say."
         ),
     )
 )

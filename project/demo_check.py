@@ -1,9 +1,10 @@
-"""One real conversation with a running site, as a program would have it: HTTP, a ticket, a websocket.
+"""Real conversations with a running site, as a program would have them: HTTP, a ticket, a websocket. One with the
+assistant, and one with the team.
 
     python -m project.demo_check http://127.0.0.1:8000 [--any-answer]
 
-`--any-answer` is for a model too small to calculate: it has to stream some words, and that is all.
-Prints the question and the answer; exits 1 and says why when anything is not as CONTRACT promises.
+`--any-answer` is for a model too small to calculate: it has to stream some words, and the team is left out.
+Prints questions and answers; exits 1 and says why when anything is not as CONTRACT promises.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from websockets.exceptions import WebSocketException
 from websockets.sync.client import connect
 
 USER, PASSWORD = "demo", "demo"
+ASSISTANT, TEAM = "react/assistant", "orchestrator/team"
 QUESTION, ANSWER = "What is 12 * (3 + 4)?", "84"
+TEAMWORK = "Calculate 12 * (3 + 4), and write a note about it."
 SMALL_TALK = "What is the capital of France?"
 FRAME_TIMEOUT_S = 30.0
 THINKING_S = 100.0  # of a real model on a busy machine
@@ -74,12 +77,8 @@ def follow(address: str, run: str, ticket: str, *, patience: float = FRAME_TIMEO
 
 def converse(address: str, question: str = QUESTION) -> str:
     """Ask the demo agent; the answer's text. The sum has to be right, and the calculator's. Raises CheckFailed."""
-    run = call(address, "POST", "runs/", {"agent": "react/assistant", "input": question})
-    ticket = call(address, "POST", "tickets/", {})["ticket"]
-    frames = follow(address, run["id"], ticket, patience=FRAME_TIMEOUT_S if question == QUESTION else THINKING_S)
-    seqs = [frame["seq"] for frame in frames]
-    expect(seqs == sorted(set(seqs)), f"seq does not rise: {seqs}")
-    expect(any(frame["type"] == "text.delta" for frame in frames), "no text was streamed")
+    patience = FRAME_TIMEOUT_S if question == QUESTION else THINKING_S
+    run, frames = followed(address, ASSISTANT, question, patience)
     if question != QUESTION:
         return answered(address, run["id"])
     steps = [json.dumps(frame) for frame in frames if frame["type"] == "progress" and frame["step"] == "tool_call"]
@@ -87,6 +86,30 @@ def converse(address: str, question: str = QUESTION) -> str:
     output = answered(address, run["id"])
     expect(ANSWER in output, f"{ANSWER} is not in the answer: {output!r}")
     return output
+
+
+def work_as_a_team(address: str) -> str:
+    """Give the demo's team a task; the answer's text. Somebody has to have been asked. Raises CheckFailed."""
+    run, frames = followed(address, TEAM, TEAMWORK)
+    asked = {frame["agent"] for frame in frames if frame["parent"] == run["id"]}
+    expect(bool(asked), "the team's leader has asked nobody")
+    output = answered(address, run["id"])
+    tree = call(address, "GET", f"runs/{run['id']}/tree/")
+    expect({child["status"] for child in tree["children"]} == {"completed"}, f"not all of the team is done: {tree}")
+    return output
+
+
+def followed(
+    address: str, agent: str, text: str, patience: float = FRAME_TIMEOUT_S
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """A run, and all frames of its tree."""
+    run = call(address, "POST", "runs/", {"agent": agent, "input": text})
+    ticket = call(address, "POST", "tickets/", {})["ticket"]
+    frames = follow(address, run["id"], ticket, patience=patience)
+    seqs = [frame["seq"] for frame in frames]
+    expect(seqs == sorted(set(seqs)), f"seq does not rise: {seqs}")
+    expect(any(frame["type"] == "text.delta" for frame in frames), "no text was streamed")
+    return run, frames
 
 
 def answered(address: str, run_id: str) -> str:
@@ -105,7 +128,10 @@ def main() -> int:
     question = SMALL_TALK if "--any-answer" in sys.argv else QUESTION
     print(f"{USER}: {question}")
     try:
-        print(f"react/assistant: {converse(sys.argv[1], question)}")
+        print(f"{ASSISTANT}: {converse(sys.argv[1], question)}")
+        if question == QUESTION:
+            print(f"{USER}: {TEAMWORK}")
+            print(f"{TEAM}: {work_as_a_team(sys.argv[1])}")
     except CheckFailed as error:
         print(f"check: {error}")
         return 1

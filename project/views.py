@@ -7,7 +7,7 @@ from django.views.generic import TemplateView
 
 from ravi_django.runtime.registry import get_agent
 
-AGENT = "react/assistant"
+AGENTS = ["react/assistant", "orchestrator/team"]
 
 
 @method_decorator(ensure_csrf_cookie, name="dispatch")  # the page's script sends the cookie's token with each POST
@@ -17,5 +17,5 @@ class ChatView(LoginRequiredMixin, TemplateView):
     template_name = "chat.html"
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
-        model = getattr(get_agent(AGENT), "model", None)
-        return super().get_context_data(agent=AGENT, model=getattr(model, "name", ""), **kwargs)
+        model = getattr(get_agent(AGENTS[0]), "model", None)
+        return super().get_context_data(agents=AGENTS, model=getattr(model, "name", ""), **kwargs)

@@ -10,7 +10,10 @@ from django.db import connections
 
 from ravi_django.conf import DEFAULTS, conf
 
-_ABOVE_0 = ("MAX_RESULT_BYTES", "MAX_BLOB_BYTES", "MAX_TOOL_CALLS", "MAX_TOOL_S", "MAX_TOOL_BYTES", "TOOL_THREADS")
+_ABOVE_0 = (
+    *("MAX_RESULT_BYTES", "MAX_BLOB_BYTES", "MAX_TOOL_CALLS", "MAX_TOOL_S", "MAX_TOOL_BYTES", "TOOL_THREADS"),
+    "RESERVE_TOKENS",
+)
 
 
 @register("ravi")
@@ -19,6 +22,7 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]
     if not isinstance(given, dict):
         return [Error("RAVI must be a dict.", hint='RAVI = {"LEASE_S": 30}', id="ravi.E001")]
     from ravi_django.kernel import InvalidInputError
+    from ravi_django.runtime.budgets import faults as faults_of_daily
     from ravi_django.runtime.prices import faults
     from ravi_django.runtime.prune import retention  # needs the models, which are not loaded when this module is
     from ravi_django.runtime.site_middleware import of_site
@@ -46,6 +50,9 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]
         found.append(Error(f"RAVI['CACHE_ALIAS'] is {conf.CACHE_ALIAS!r}.", hint=hint, id="ravi.E008"))
     hint = 'PRICES = {"gpt-4o*": {"input_cost_per_token": 2.5e-06, "output_cost_per_token": 1e-05}}: dollars a token.'
     found += [Error(f"RAVI['PRICES']{fault}.", hint=hint, id="ravi.E007") for fault in faults(conf.PRICES)]
+    hint = 'DAILY_BUDGETS = {"user": {"max_tokens": 1000000}, "tenant": {"max_cost_usd": 50, "max_turns": 10000}}.'
+    daily = faults_of_daily(conf.DAILY_BUDGETS)
+    found += [Error(f"RAVI['DAILY_BUDGETS']{fault}.", hint=hint, id="ravi.E011") for fault in daily]
     found += [
         Error(f"RAVI[{name!r}] is {value!r}.", hint="A number above 0, as the default is.", id="ravi.E009")
         for name in _ABOVE_0

@@ -40,6 +40,10 @@ DEFAULTS: dict[str, Any] = {
     "MODEL_TOTAL_S": 600.0,
     # --- US dollars a token, by model name or pattern: before litellm's list, behind a model's own `prices`
     "PRICES": {},
+    # --- what each user and each tenant may use in a day (UTC): {"user": {"max_tokens": …}, "tenant": {…}}
+    "DAILY_BUDGETS": {},
+    # --- output tokens that a budget sets aside for a model call which names no limit of its own
+    "RESERVE_TOKENS": 4096,
     # --- the cache in CACHES that a ResponseCache takes when it names none
     "CACHE_ALIAS": "default",
     # --- dotted names of middlewares, or of what makes them, around every agent's own, the first outermost

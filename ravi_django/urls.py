@@ -7,10 +7,12 @@ from ravi_django.api.board import BoardView
 from ravi_django.api.events import EventsView
 from ravi_django.api.health import HealthView
 from ravi_django.api.nothing import NothingView
-from ravi_django.api.runs import CancelView, ForkView, JournalView, RetryView, RunsView, RunView, SignalsView, TreeView
+from ravi_django.api.runs import CancelView, ForkView, JournalView, RetryView, RunsView, RunView, SignalsView
 from ravi_django.api.schema import SchemaView
 from ravi_django.api.sessions import MessagesView, SessionsView, SessionView
 from ravi_django.api.tickets import TicketsView
+from ravi_django.api.tree import TreeView
+from ravi_django.api.usage import TodayView, UsageView
 
 app_name = "ravi"
 
@@ -31,6 +33,8 @@ urlpatterns = [
     path("sessions/<uuid:id>/", SessionView.as_view(), name="session"),
     path("sessions/<uuid:id>/messages/", MessagesView.as_view(), name="session-messages"),
     path("sessions/<uuid:id>/board/", BoardView.as_view(), name="session-board"),
+    path("usage/", UsageView.as_view(), name="usage"),
+    path("usage/today/", TodayView.as_view(), name="usage-today"),
     path("tickets/", TicketsView.as_view(), name="tickets"),
     path("health/", HealthView.as_view(), name="health"),
     path("schema/", SchemaView.as_view(), name="schema"),

@@ -9,6 +9,7 @@ that was made here, `ravi.add_agent` make one.
 from ravi_django.admin.agents import AgentAdmin
 from ravi_django.admin.audit import AuditRecordAdmin
 from ravi_django.admin.board import BoardTaskAdmin
+from ravi_django.admin.budgets import BudgetAccountAdmin, DailyBudgetAdmin
 from ravi_django.admin.journal import JournalEntryAdmin
 from ravi_django.admin.runs import RunAdmin
 from ravi_django.admin.sessions import SessionAdmin
@@ -18,6 +19,8 @@ __all__ = [
     "AgentAdmin",
     "AuditRecordAdmin",
     "BoardTaskAdmin",
+    "BudgetAccountAdmin",
+    "DailyBudgetAdmin",
     "JournalEntryAdmin",
     "RunAdmin",
     "SessionAdmin",

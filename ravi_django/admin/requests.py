@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from django.db.models import Q
 from django.utils.safestring import SafeString
 
 from ravi_django.admin import show
@@ -22,15 +23,16 @@ class Asked:
     context: str
     choices: str
     answer: str  # what a person did, with their words
+    run: Run | None  # who asked, where it is a run below
 
 
 def of_run(run: Run) -> list[Asked]:
-    """The newest first."""
-    rows = HumanRequest.objects.filter(run=run).select_related("answered_by").order_by("-id")[:REQUESTS]
-    return [_asked(request) for request in rows]
+    """The newest first; a root has those of its whole tree."""
+    asked = HumanRequest.objects.filter(Q(run=run) | Q(run__root=run)).select_related("answered_by", "run")
+    return [_asked(request, run) for request in asked.order_by("-id")[:REQUESTS]]
 
 
-def _asked(request: HumanRequest) -> Asked:
+def _asked(request: HumanRequest, shown_on: Run) -> Asked:
     arguments = request.arguments if isinstance(request.arguments, dict) else {}
     question = request.kind == HumanRequest.Kind.QUESTION
     return Asked(
@@ -39,6 +41,7 @@ def _asked(request: HumanRequest) -> Asked:
         context=str(arguments.get("context", "")) if question else show.as_text(arguments),
         choices=" | ".join(map(str, request.choices or ())),
         answer=_answer(request.answer),
+        run=None if request.run_id == shown_on.id else request.run,
     )
 
 

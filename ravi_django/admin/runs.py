@@ -14,17 +14,17 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from ravi_django.admin import requests, show, timeline
+from ravi_django.admin import requests, show, timeline, tree
 from ravi_django.admin.base import InspectAdmin, page_of
 from ravi_django.admin.search import id_range, users_named
 from ravi_django.kernel import ConflictError
 from ravi_django.models import TERMINAL, Agent, InboxMessage, JournalEntry, Run, Turn
 from ravi_django.runtime.cancel import cancel
+from ravi_django.runtime.pausing import resume
 from ravi_django.runtime.registry import known_addresses
 
 ENTRIES = 100  # journal entries a page
 TURNS = 50  # of the run's own turns; its session's page has all
-CHILDREN = 50
 
 
 class AgentFilter(admin.SimpleListFilter):
@@ -41,17 +41,30 @@ class AgentFilter(admin.SimpleListFilter):
         return queryset.filter(agent=self.value()) if self.value() else queryset
 
 
+class PlaceFilter(admin.SimpleListFilter):
+    """Teams make many children: the conversations are at the roots."""
+
+    title = "place in its tree"
+    parameter_name = "place"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [("root", "roots"), ("child", "children")]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Run]) -> QuerySet[Run]:
+        return queryset.filter(parent__isnull=self.value() == "root") if self.value() else queryset
+
+
 @admin.register(Run)
 class RunAdmin(InspectAdmin):
     change_form_template = "ravi/admin/run.html"
     list_display = ["run", "status_badge", "owner", "created_and_duration", "tokens_and_cost"]
-    list_filter = ["status", AgentFilter]
+    list_filter = ["status", PlaceFilter, AgentFilter]
     list_select_related = ["owner"]
     ordering = ["-id"]
     sortable_by: list[str] = []
     search_fields = ["id"]  # see get_search_results
     search_help_text = "The id of a run or of a session, or its first characters; or an owner's user name."
-    actions = ["cancel_runs"]
+    actions = ["cancel_runs", "resume_runs"]
 
     # ------------------------------------------------------------------------------------------------ the list
 
@@ -91,7 +104,6 @@ class RunAdmin(InspectAdmin):
         page = page_of(request, "journal", run.next_seq - 1, ENTRIES)  # seq has no gaps: nothing to count
         entries = JournalEntry.objects.filter(run=run, seq__range=(page["first"], page["last"])).order_by("seq")
         turns = list(Turn.objects.filter(run=run).order_by("index")[: TURNS + 1])
-        children = Run.objects.filter(parent=run).order_by("id")
         message = InboxMessage.objects.filter(run=run).order_by("id").values_list("body", flat=True).first()
         return {
             "title": f"{run.agent}",
@@ -110,7 +122,7 @@ class RunAdmin(InspectAdmin):
             "page": page,
             "turns": [(turn, show.blocks(turn.content)) for turn in turns[:TURNS]],
             "more_turns": len(turns) > TURNS,
-            "children": list(children.only("id", "agent", "status")[:CHILDREN]),
+            "tree": tree.of_run(run),
             "agent_version": _version(run),
             "requests": requests.of_run(run),
             "facts": _facts(run),
@@ -137,6 +149,15 @@ class RunAdmin(InspectAdmin):
             )
         if ended := len(queryset) - done:
             self.message_user(request, f"Ended before: {ended} run{'' if ended == 1 else 's'}.", messages.WARNING)
+
+    @admin.action(description="Resume selected paused runs, room or not", permissions=["cancel"])
+    def resume_runs(self, request: HttpRequest, queryset: QuerySet[Run]) -> None:
+        done = 0
+        for run in queryset.filter(paused_at__isnull=False)[:200]:
+            done += resume(run.id)
+            self.log_change(request, run, "Resumed.")
+        level = messages.SUCCESS if done else messages.WARNING
+        self.message_user(request, f"Resumed: {done} run{'' if done == 1 else 's'}.", level)
 
     def cancel_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """The button on a run's page."""
@@ -223,6 +244,7 @@ def _facts(run: Run) -> list[tuple[str, Any]]:
         ("Metadata", show.as_text(run.metadata)),
         ("Waits for", show.as_text(run.waiting_on if run.waits_for else None)),
         ("Not before", run.wake_at),
+        ("Paused since", run.paused_at),
         (
             "Cancellation asked for",
             run.cancel_requested_at and f"{run.cancel_requested_at:%Y-%m-%d %H:%M:%S} · {run.cancel_reason}",

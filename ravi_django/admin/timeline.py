@@ -80,12 +80,20 @@ def summary(entry: JournalEntry) -> str:
         return show.snippet(f"{entry.error.get('type', '')}: {entry.error.get('message', '')}")
     if entry.phase == Phase.STARTED:
         return "started; the result is in an entry of its own"
+    if entry.phase == Phase.PAUSED:
+        return show.snippet(_waited_for(entry.result))
     said = _said(entry.result)
     if entry.kind == "tool.call":
         arguments = (entry.request or {}).get("arguments") if isinstance(entry.request, dict) else None
         asked = ", ".join(f"{name}={value}" for name, value in arguments.items()) if isinstance(arguments, dict) else ""
         return show.snippet(f"({asked}) → {said}")
     return show.snippet(said)
+
+
+def _waited_for(pause: Any) -> str:
+    if isinstance(pause, dict) and pause.get("pause") == "child":
+        return f"paused for the run {pause.get('run')}; the result is in an entry of its own"
+    return "paused for a person's input; the next attempt gets it"
 
 
 def _said(result: Any) -> str:

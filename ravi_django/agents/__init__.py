@@ -27,6 +27,7 @@ from ravi_django.agents.function_tool import FunctionTool, tool
 from ravi_django.agents.history import HistoryProvider, InMemoryHistoryProvider
 from ravi_django.agents.hooks import Hooks
 from ravi_django.agents.middleware import MiddlewarePipeline
+from ravi_django.agents.orchestrator import OrchestratorAgent, SubAgentConfig
 from ravi_django.agents.react import ReActAgent
 from ravi_django.agents.result import ResultType
 from ravi_django.agents.spec import AgentSpec, validate_spec
@@ -71,11 +72,13 @@ __all__ = [
     "InMemoryHistoryProvider",
     "MiddlewarePipeline",
     "MiddlewareTermination",
+    "OrchestratorAgent",
     "ReActAgent",
     "ResultType",
     "Runtime",
     "SelectiveToolCallCompaction",
     "SlidingWindowCompaction",
+    "SubAgentConfig",
     "SummarizationCompaction",
     "TokenBudgetComposed",
     "ToolResultCompaction",

@@ -1,4 +1,7 @@
-"""`AgentTool`: another agent as a tool. The model hands it a task; the tool spawns the agent and asks it."""
+"""Handing a task to another agent: the tool that the model sees, the child run, and what its outcome is in words.
+
+`AgentTool` does it by itself, in any agent; a `DelegateTool` is called by nobody: its orchestrator does the work.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +11,25 @@ from typing import Any
 
 from pydantic_core import to_json
 
+from ravi_django.agents.subagents import description_of, is_agent
 from ravi_django.kernel import (
+    Agent,
     AgentId,
+    AgentNotFoundError,
     AskOutcome,
     ChatMessage,
     ChatPayload,
     Effect,
     InvalidInputError,
     Message,
+    PermanentError,
+    Priority,
     RunContext,
     TextBlock,
     Tool,
     ToolArgumentsError,
     ToolExecutionResult,
+    ToolRefused,
 )
 
 INHERITED = "inherited_variables"  # of a message that boots a run: it may have its caller's, over these
@@ -28,35 +37,21 @@ _PREFIX = "handoff_"
 _MOST = 64  # characters of a tool's name that every provider takes
 
 
-class AgentTool(Tool):
-    """`handoff_<key>(task)`: runs the agent on the task as a child run and gives its answer.
+class HandoffTool(Tool):
+    """`handoff_<key>(task)`: its name, description and one argument, for the agent `agent_id`.
 
-    description: for the model, what to hand to this agent. timeout: seconds to wait for the answer; the time that
-    people take to answer the agent's requests does not count. Waiting costs rows and nothing else.
-
-    `variables` are values of the caller's own template; the agent gets those that it declares too, and before them
-    what the caller's run was given as `metadata["variables"]`.
-
-    When no answer comes, words say which way it ended: after a timeout the agent may still be at work.
+    An agent that is given as an object is `agent` then: `register` of the tool's owner registers it too. Without a
+    `description` its own is taken, see `description_of`.
     """
 
-    effect = Effect.IDEMPOTENT  # the child and the question are journaled below the tool's own path
-    context_parameter = "ctx"
+    effect = Effect.IDEMPOTENT  # the child and the question are journaled at, or below, the call's own path
 
-    def __init__(
-        self,
-        agent_id: AgentId | str,
-        description: str = "",
-        timeout: float = 120.0,
-        variables: Mapping[str, Any] | None = None,
-    ) -> None:
-        if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < float("inf"):
-            raise InvalidInputError(f"timeout is a number of seconds above 0, not {timeout!r}", field="timeout")
-        self.agent_id = agent_id if isinstance(agent_id, AgentId) else AgentId.parse(agent_id)
-        self.ask_timeout = float(timeout)  # not `timeout`: that bounds the tool's own code, which only waits
+    def __init__(self, agent: Agent | AgentId | str, description: str = "") -> None:
+        self.agent: Agent | None = None if isinstance(agent, AgentId | str) else agent
+        self.agent_id = address_of(agent)
         self.name = handoff_name(self.agent_id)
-        self.variables = dict(variables or {})
-        self.description = description or f"Hand a task to the agent {self.agent_id} and get its answer."
+        own = f"Hand a task to the agent {self.agent_id} and get its answer."
+        self.description = description or (own if self.agent is None else description_of(self.agent))
         self.parameters = {
             "type": "object",
             "properties": {
@@ -73,42 +68,129 @@ class AgentTool(Tool):
             raise ToolArgumentsError(f'{self.name} takes one argument: {{"task": "…"}}, a text', field="task")
         return given
 
+
+class AgentTool(HandoffTool):
+    """`handoff_<key>(task)`: runs the agent on the task as a child run and gives its answer.
+
+    description: for the model, what to hand to this agent. timeout: seconds to wait for the answer; the time that
+    people take to answer the agent's requests does not count. Waiting costs rows and nothing else.
+
+    `variables` are values of the caller's own template; the agent gets those that it declares too, and before them
+    what the caller's run was given as `metadata["variables"]`.
+
+    When no answer comes, words say which way it ended: after a timeout the agent may still be at work.
+    """
+
+    context_parameter = "ctx"
+
+    def __init__(
+        self,
+        agent_id: Agent | AgentId | str,
+        description: str = "",
+        timeout: float = 120.0,
+        variables: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(agent_id, description)
+        self.ask_timeout = seconds("timeout", timeout)  # not `timeout`: that bounds the tool's own code, which waits
+        self.variables = dict(variables or {})
+
     async def execute(self, **arguments: Any) -> Any:
-        ctx: RunContext = arguments["ctx"]
-        boot = Message(
-            target=self.agent_id,
-            sender=ctx.agent_id,
-            payload=ChatPayload(message=ChatMessage.of("user", arguments["task"])),
-            metadata={"parent_agent_id": str(ctx.agent_id), INHERITED: self.variables},
+        given = {INHERITED: self.variables}
+        return await delegate(arguments["ctx"], self.agent_id, arguments["task"], self.ask_timeout, metadata=given)
+
+
+class DelegateTool(HandoffTool):
+    """What an orchestrator shows its model of a sub-agent. Calling it as a tool is refused."""
+
+    def execute(self, **arguments: Any) -> Any:
+        raise ToolRefused(
+            f"{self.name} is no tool to call: the orchestrator that has it spawns {self.agent_id} itself; "
+            f"any other agent needs an AgentTool({str(self.agent_id)!r})"
         )
-        handle = await ctx.spawn(self.agent_id, boot)
-        return self._answer(await ctx.ask(handle, boot, timeout=self.ask_timeout))
-
-    def _answer(self, outcome: AskOutcome) -> Any:
-        match outcome.kind:
-            case "replied":
-                return _text_of(outcome.result)
-            case "timed_out":
-                words = f"{self.agent_id} gave no answer within {self.ask_timeout:g} s; it may still be at work"
-            case "target_cancelled":
-                words = f"{self.agent_id} was cancelled: {_reason(outcome.result)}"
-            case _:
-                words = f"{self.agent_id} failed: {_reason(outcome.result)}"
-        return ToolExecutionResult(content=[TextBlock(text=words)], is_error=True)
 
 
-def handoff_name(agent_id: AgentId) -> str:
-    """The tool's name: the address's key, in characters that every provider takes."""
-    return f"{_PREFIX}{re.sub(r'[^A-Za-z0-9_-]', '_', agent_id.key)}"[:_MOST]
+async def delegate(
+    ctx: RunContext,
+    agent_id: AgentId,
+    task: str,
+    timeout: float,
+    *,
+    priority: Priority | None = None,
+    metadata: Mapping[str, Any] | None = None,
+) -> ToolExecutionResult:
+    """Run the agent on the task as a child and wait `timeout` seconds for its reply: the call's result, for the model.
+
+    Whatever else happens to the child is an error result that says what it means.
+    """
+    boot = Message(
+        target=agent_id,
+        sender=ctx.agent_id,
+        payload=ChatPayload(message=ChatMessage.of("user", task)),
+        correlation_id=ctx.session_id,
+        metadata={"parent_agent_id": str(ctx.agent_id), **(metadata or {})},
+    )
+    try:
+        # Named only where it is another: a context of one's own may know nothing of priorities.
+        handle = await (ctx.spawn(agent_id, boot) if priority is None else ctx.spawn(agent_id, boot, priority=priority))
+    except (AgentNotFoundError, PermanentError) as error:
+        return _unanswered(f"{agent_id} was not started, nothing has been done: {error}")
+    return outcome_as_result(agent_id, await ctx.ask(handle, boot, timeout=timeout), timeout)
 
 
-def _text_of(result: Any) -> Any:
+def outcome_as_result(agent_id: AgentId, outcome: AskOutcome, timeout: float | None) -> ToolExecutionResult:
+    """What became of an ask of this agent, as the result of the call that made it. Only a reply is no error."""
+    if outcome.kind == "replied":
+        return _answer_of(outcome.result)
+    return _unanswered(_words(agent_id, outcome, timeout or 0.0))
+
+
+def _words(agent_id: AgentId, outcome: AskOutcome, timeout: float) -> str:
+    match outcome.kind:
+        case "timed_out":
+            return (
+                f"{agent_id} gave no answer within {timeout:g} s; it may still be at work. "
+                "This is no failure: the task may yet be done, and is done twice when it is given again"
+            )
+        case "target_cancelled":
+            return f"{agent_id} was cancelled: {_reason(outcome.result)}. What it had done until then stands"
+        case _:
+            return f"{agent_id} failed: {_reason(outcome.result)}"
+
+
+def _unanswered(words: str) -> ToolExecutionResult:
+    return ToolExecutionResult(
+        content=[TextBlock(text=f"{words}. Ask another, ask differently, or go on without it.")], is_error=True
+    )
+
+
+def _answer_of(result: Any) -> ToolExecutionResult:
     if isinstance(result, dict) and result.keys() == {"text"} and isinstance(result["text"], str):
-        return result["text"]
-    return result
+        result = result["text"]
+    text = result if isinstance(result, str) else to_json(result, fallback=str).decode()
+    return ToolExecutionResult(content=[TextBlock(text=text)])
 
 
 def _reason(result: Any) -> str:
     if isinstance(result, dict) and isinstance(result.get("message"), str):
         return str(result["message"])
     return "no reason was given" if result is None else to_json(result, fallback=str).decode()
+
+
+def seconds(name: str, value: Any) -> float:
+    """A span of time, above 0. Raises InvalidInputError that names the field."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+        raise InvalidInputError(f"{name} is a number of seconds above 0, not {value!r}", field=name)
+    return float(value)
+
+
+def address_of(agent: Agent | AgentId | str) -> AgentId:
+    if isinstance(agent, AgentId | str):
+        return agent if isinstance(agent, AgentId) else AgentId.parse(agent)
+    if not is_agent(agent):
+        raise InvalidInputError(f"agent is an agent or an address, type/key, not {agent!r}", field="agent")
+    return agent.id
+
+
+def handoff_name(agent_id: AgentId) -> str:
+    """The tool's name: the address's key, in characters that every provider takes."""
+    return f"{_PREFIX}{re.sub(r'[^A-Za-z0-9_-]', '_', agent_id.key)}"[:_MOST]

@@ -20,7 +20,8 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")  # what every provider takes
 class FunctionTool(Tool):
     """Wraps a sync or async function. The object stays callable like the function.
 
-    A parameter annotated `RunContext` gets the context and is hidden from the model.
+    A parameter annotated `RunContext` gets the context, one annotated `HumanInput` the answer to a pause that the tool
+    returned (None in the first call); both are hidden from the model.
     Raises TypeError or ValueError, naming the mend, when the function cannot be a tool.
     """
 
@@ -45,6 +46,7 @@ class FunctionTool(Tool):
         self.description = docstring.description if description is None else description
         self.parameters = signature.parameters
         self.context_parameter = signature.context_parameter
+        self.input_parameter = signature.input_parameter
         self.risk, self.compute_risk = _checked_risk(risk)
         self.effect = None if effect is None else _choice(Effect, "effect", effect)
         self.timeout = _checked_timeout(timeout)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import nullcontext
 
 from ravi_django.kernel import ToolResultBlock, ToolUseBlock
 
@@ -11,9 +12,14 @@ Numbered = tuple[int, ToolUseBlock]  # a call, and its index in the assistant's 
 
 
 async def call_all(
-    calls: Sequence[Numbered], call_one: Callable[[int, ToolUseBlock], Awaitable[ToolResultBlock]], *, at_once: int
+    calls: Sequence[Numbered],
+    call_one: Callable[[int, ToolUseBlock], Awaitable[ToolResultBlock]],
+    *,
+    at_once: int,
+    only_waits: Callable[[ToolUseBlock], bool] = lambda call: False,
 ) -> list[ToolResultBlock]:
-    """The results in the order of the calls, whichever finishes first.
+    """The results in the order of the calls, whichever finishes first. `at_once` bounds those that do something: a call
+    that `only_waits` takes no slot.
 
     Those that have started end, and are recorded, before the failure of one is passed on: an effect that is abandoned
     half-way would be an uncertain one.
@@ -24,7 +30,7 @@ async def call_all(
     ended: list[BaseException] = []
 
     async def bounded(index: int, call: ToolUseBlock) -> ToolResultBlock:
-        async with slots:
+        async with nullcontext() if only_waits(call) else slots:
             if ended:  # the run is unwinding: start nothing more
                 raise ended[0]
             try:

@@ -19,7 +19,9 @@ from ravi_django.agents._task import (
 from ravi_django.agents.approval import ApprovalGate, ApprovalHandler
 from ravi_django.agents.budget import ExecutionTracker
 from ravi_django.agents.context import ContextConfig
+from ravi_django.agents.delegate import HandoffTool
 from ravi_django.agents.goal import Goal
+from ravi_django.agents.handing_over import LastTurn
 from ravi_django.agents.hooks import Hooks
 from ravi_django.agents.instructions import Instructions, pinned
 from ravi_django.agents.middleware import MiddlewarePipeline
@@ -35,6 +37,7 @@ from ravi_django.kernel import (
     ChatMessage,
     ChatModel,
     ExecutionBudget,
+    FinishAgentResult,
     GenerationOptions,
     HookEvent,
     InvalidInputError,
@@ -45,6 +48,7 @@ from ravi_django.kernel import (
     Role,
     RunContext,
     TextBlock,
+    ToolExecutionResult,
     ToolRegistry,
     ToolResultBlock,
     ToolUseBlock,
@@ -54,13 +58,21 @@ from ravi_django.kernel import (
 
 @dataclass(slots=True)
 class _Run:
-    """The state of one run; the agent itself has none."""
+    """The state of one run; the agent itself has none.
+
+    Whoever handles a call of a turn may put into `finishes`, by the call's index, that another agent is to take over.
+    Once all calls of the turn have results, the first of them that nothing forbids ends this agent's part: its call
+    keeps its result, those of the others become errors. A refused one's result becomes the refusal, and the loop goes
+    on.
+    """
 
     ctx: RunContext
     tracker: ExecutionTracker | None
     offer: Offer  # what the model is offered in each call
     system: list[ChatMessage]  # the instructions, when there are any
     threads: dict[str, Thread] = field(default_factory=dict)
+    message: Message | None = None  # that is answered now
+    finishes: dict[int, FinishAgentResult] = field(default_factory=dict)  # of the present turn
 
 
 class ReActAgent:
@@ -75,7 +87,7 @@ class ReActAgent:
     initial_tool_choice: "required" or a tool's name, for the first model call of a message alone.
     base_options: GenerationOptions for every call; its `tools`, when it has any, are shown instead of all.
     output_topic: where answers go when nobody asked for a reply.
-    max_parallel_tools: how many tool calls of one turn run at once.
+    max_parallel_tools: how many tool calls of one turn run at once; those of other agents only wait, and do not count.
     system_instructions: a text, or a function (ctx) -> str, sync or async, that is called once a run.
     result_model: what the final answer has to be (see ResultType); the run's output is then its JSON. An answer that
     is not goes back to the model with the error, `result_retries` times; then ResultInvalidError ends the run.
@@ -165,7 +177,7 @@ class ReActAgent:
         return answer
 
     async def _handle_message(self, run: _Run, msg: Message, place: str) -> str:
-        ctx = run.ctx
+        ctx, run.message = run.ctx, msg
         session_id = ctx.session_id or msg.correlation_id or ctx.run_id
         _task_thread_id.set(session_id)
         _task_parent_agent_id.set(msg.metadata.get("parent_agent_id") or None)
@@ -215,8 +227,13 @@ class ReActAgent:
             goal.count()
             await self._add(run, thread, correction)
             return False
+        run.finishes.clear()
         tools = [numbered for numbered in enumerate(calls) if goal is None or not goal.takes(numbered[1])]
-        results = await self._call_tools(run.ctx, tools, scope) if tools else []
+        results = await self._call_tools(run, tools, scope) if tools else []
+        if run.finishes:
+            assert run.message is not None
+            last = LastTurn(calls, tools, results, run.finishes)
+            results = await last.hand_over(run.ctx, run.message, scope, partial(self._leave, run, thread))
         content = list(results) if goal is None else goal.answer_calls(calls, results)
         await self._add(run, thread, ChatMessage(role=Role.TOOL, content=content))
         if goal is None:
@@ -230,13 +247,24 @@ class ReActAgent:
         """A new turn goes to the history at once: it is kept however the run ends."""
         await self.context.add(thread, turn)
 
-    async def _call_tools(self, ctx: RunContext, calls: list[Numbered], scope: str) -> list[ToolResultBlock]:
+    async def _leave(self, run: _Run, thread: Thread, turn: ChatMessage) -> None:
+        """The last turn before another agent takes over."""
+        await self._add(run, thread, turn)
+        await self._tell(run, HookEvent.FLOW_END, message=run.message and run.message.id, error=None)
+
+    async def _call_tools(self, run: _Run, calls: list[Numbered], scope: str) -> list[ToolResultBlock]:
         async def call_one(index: int, call: ToolUseBlock) -> ToolResultBlock:
-            return await self._call_tool(ctx, call, f"{scope}.call{index}")
+            return await self._call_tool(run, index, call, f"{scope}.call{index}")
 
-        return await call_all(calls, call_one, at_once=self.max_parallel_tools)
+        return await call_all(calls, call_one, at_once=self.max_parallel_tools, only_waits=self._only_waits)
 
-    async def _call_tool(self, ctx: RunContext, call: ToolUseBlock, scope: str) -> ToolResultBlock:
+    def _only_waits(self, call: ToolUseBlock) -> bool:
+        """Whether the call is another agent's work, not this process's: any number of them may be open."""
+        return isinstance(self.tools.get(call.tool_name), HandoffTool)
+
+    async def _call_tool(self, run: _Run, index: int, call: ToolUseBlock, scope: str) -> ToolResultBlock:
+        """One call's result; `index` is its place in the assistant's message."""
+        ctx = run.ctx
         ctx.check()
         with ctx.scope(scope, call_id=call.call_id):
             tool = self.tools.get(call.tool_name)
@@ -244,8 +272,13 @@ class ReActAgent:
                 refusal = await self.approval.refusal(ctx, tool, call)
                 if refusal is not None:
                     return ToolResultBlock(call_id=call.call_id, content=[TextBlock(text=refusal)], is_error=True)
-            result = await ctx.tool(call.tool_name, **call.arguments)
+            result = await self._perform(ctx, call)
+        if result.finish is not None:
+            run.finishes[index] = result.finish
         return ToolResultBlock(call_id=call.call_id, content=result.content, is_error=result.status != "ok")
+
+    async def _perform(self, ctx: RunContext, call: ToolUseBlock) -> ToolExecutionResult:
+        return await ctx.tool(call.tool_name, **call.arguments)
 
     def _fresh_tracker(self, ctx: RunContext) -> ExecutionTracker | None:
         if self.budget is None:

@@ -28,7 +28,7 @@ def spec_of_react(agent: ReActAgent, options: GenerationOptions) -> dict[str, An
         "max_iterations": agent.max_iterations,
         "max_parallel_tools": agent.max_parallel_tools,
         "approval_required_risk": agent.approval.required.value,
-        "budget": None if agent.budget is None else agent.budget.budget.model_dump(mode="json", exclude_none=True),
+        "budget": None if agent.budget is None else agent.budget.budget.model_dump(mode="json", exclude_defaults=True),
         "output_topic": None if agent.output_topic is None else str(agent.output_topic),
         "retention": agent.context.retention.value,
         **_said({"fallbacks": _fallbacks(agent.model), "window": _window(agent.context.pipeline)}),

@@ -90,6 +90,15 @@ class ResultType:
             raise ResultRejected(_bounded(f"the arguments were not valid JSON: {arguments[INVALID_ARGUMENTS_KEY]}"))
         return self._read(arguments)
 
+    def from_value(self, value: Any) -> Result:
+        """An answer that code gives: an instance of the model, JSON, or a text of it. Raises ResultRejected."""
+        try:
+            return self._read(value)
+        except ResultRejected:
+            if not isinstance(value, str):
+                raise
+        return self.from_text(value)
+
     def _read(self, value: Any) -> Result:
         if self._wrapped and isinstance(value, dict) and value.keys() == {WRAP}:
             value = value[WRAP]

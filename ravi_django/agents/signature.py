@@ -1,4 +1,5 @@
-"""What a function's signature says of a tool: a JSON schema, a validator, and where the RunContext goes."""
+"""What a function's signature says of a tool: a JSON schema, a validator, and where the RunContext and a person's
+answer go."""
 
 from __future__ import annotations
 
@@ -14,9 +15,12 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import ErrorDetails
 
-from ravi_django.kernel import RunContext, ToolArgumentsError
+from ravi_django.kernel import HumanInput, RunContext, ToolArgumentsError
 
-_CONTEXT_TEXT = re.compile(r"(?:[\w.]*\[)?\s*(?:None\s*\|\s*)?(?:\w+\.)*RunContext\s*(?:\|\s*None)?\s*\]?\Z")
+_HIDDEN_TEXT = re.compile(
+    r"(?:[\w.]*\[)?\s*(?:None\s*\|\s*)?(?:\w+\.)*(RunContext|HumanInput)\s*(?:\|\s*None)?\s*\]?\Z"
+)
+_HIDDEN: dict[str, type[Any]] = {"RunContext": RunContext, "HumanInput": HumanInput}  # filled in by the runtime
 _SHOWN_ERRORS = 5
 
 
@@ -26,6 +30,7 @@ class Signature:
 
     parameters: dict[str, Any]  # JSON schema
     context_parameter: str | None  # the parameter that gets the RunContext
+    input_parameter: str | None  # the parameter that gets the HumanInput
     _model: type[BaseModel]
     _names: dict[str, str]  # parameter name → field name in the model
 
@@ -57,22 +62,22 @@ class Signature:
 def read_signature(function: Callable[..., Any], descriptions: dict[str, str]) -> Signature:
     """Build schema and validator, once. Raises TypeError with the mend when a parameter cannot be a tool's."""
     owner = getattr(function, "__qualname__", repr(function))
-    context: str | None = None
+    hidden: dict[str, str] = {}  # by the name of the type
     names: dict[str, str] = {}
     fields: dict[str, Any] = {}
     for parameter in inspect.signature(function).parameters.values():
         _refuse_kind(owner, parameter)
         annotation = _resolve(owner, function, parameter)
-        if _is_context(annotation):
-            if context is not None:
-                raise TypeError(f"tool {owner}: {context} and {parameter.name} are both a RunContext; keep one")
-            context = parameter.name
+        if (kind := _hidden_kind(annotation)) is not None:
+            if kind in hidden:
+                raise TypeError(f"tool {owner}: {hidden[kind]} and {parameter.name} are both a {kind}; keep one")
+            hidden[kind] = parameter.name
             continue
         # A name of our own: parameters called `json`, `copy` or `_x` would collide with pydantic's.
         names[parameter.name] = f"argument_{len(names)}"
         fields[names[parameter.name]] = _field(parameter, annotation, descriptions.get(parameter.name))
     model = _build(owner, fields)
-    return Signature(_schema(owner, model), context, model, names)
+    return Signature(_schema(owner, model), hidden.get("RunContext"), hidden.get("HumanInput"), model, names)
 
 
 class _Schema(GenerateJsonSchema):
@@ -101,8 +106,8 @@ def _resolve(owner: str, function: Callable[..., Any], parameter: inspect.Parame
     if annotation is parameter.empty:
         return Any
     # Often imported under TYPE_CHECKING alone, where the name cannot be resolved.
-    if isinstance(annotation, str) and _CONTEXT_TEXT.match(annotation.strip()):
-        return RunContext
+    if isinstance(annotation, str) and (found := _HIDDEN_TEXT.match(annotation.strip())):
+        return _HIDDEN[found.group(1)]
 
     def holder() -> None: ...
 
@@ -116,13 +121,16 @@ def _resolve(owner: str, function: Callable[..., Any], parameter: inspect.Parame
         ) from error
 
 
-def _is_context(annotation: Any) -> bool:
+def _hidden_kind(annotation: Any) -> str | None:
+    """Which of the types that the runtime fills in this is, or may be."""
     origin = get_origin(annotation)
     if origin is Annotated:
-        return _is_context(get_args(annotation)[0])
+        return _hidden_kind(get_args(annotation)[0])
     if origin in (Union, types.UnionType):
-        return any(_is_context(arg) for arg in get_args(annotation))
-    return isinstance(annotation, type) and RunContext in annotation.__mro__
+        return next(filter(None, map(_hidden_kind, get_args(annotation))), None)
+    if not isinstance(annotation, type):
+        return None
+    return next((name for name, kind in _HIDDEN.items() if kind in annotation.__mro__), None)
 
 
 def _field(parameter: inspect.Parameter, annotation: Any, description: str | None) -> tuple[Any, FieldInfo]:

@@ -6,7 +6,9 @@ import inspect
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from ravi_django.agents.delegate import AgentTool
 from ravi_django.agents.function_tool import FunctionTool
+from ravi_django.agents.subagents import is_agent
 from ravi_django.kernel import Risk, Tool, ToolRegistry
 
 
@@ -23,18 +25,23 @@ class Toolbox:
         """A registry as it is; a list (or None) as a Toolbox."""
         if isinstance(tools, ToolRegistry):
             return tools
-        if isinstance(tools, Tool) or callable(tools) or isinstance(tools, str):
+        if isinstance(tools, Tool) or callable(tools) or isinstance(tools, str) or is_agent(tools):
             raise TypeError(f"tools is a list of tools or a Toolbox, not {tools!r}; write [{_called(tools)}]")
         return cls(tools or ())
 
     def add(self, tool: Any) -> None:
-        """Add a tool, or a plain function as one. Raises TypeError or ValueError when it is neither."""
-        if inspect.isroutine(tool):
+        """Add a tool; a plain function, or an agent (by an AgentTool), as one. Raises TypeError or ValueError when it
+        is none of them."""
+        if is_agent(tool):
+            tool = AgentTool(tool)
+        elif inspect.isroutine(tool):
             tool = FunctionTool(tool)
         if inspect.isclass(tool) and issubclass(tool, Tool):
             raise TypeError(f"{tool.__name__} is a class; add an instance of it: {tool.__name__}()")
         if not isinstance(tool, Tool):
-            raise TypeError(f"not a tool: {tool!r}; add a Tool, a function made one by @tool, or a plain function")
+            raise TypeError(
+                f"not a tool: {tool!r}; add a Tool, a function made one by @tool, a plain function, or an agent"
+            )
         if not tool.name:
             raise ValueError(f"{type(tool).__name__} has no name; set its `name` attribute")
         self._tools.pop(tool.name, None)

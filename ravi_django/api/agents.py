@@ -87,6 +87,8 @@ def _said_by_code(address: str) -> dict[str, Any]:
         "model": spec.get("model"),
         "tools": spec.get("tools", []),
         "result_schema": spec.get("result_schema"),
+        "welcome": spec.get("welcome", ""),
+        "starter_prompts": spec.get("starter_prompts", []),
     }
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Q
 from rest_framework import status
-from rest_framework.exceptions import NotFound
 from rest_framework.response import Response
 
 from ravi_django.api import serializers
@@ -84,13 +82,6 @@ class JournalView(ApiView):
         """What the run did, in the order it was recorded."""
         rows = find_run(request, id).journal.all()
         return paged(self, request, rows, serializers.EntrySerializer, prepare=internalize)
-
-
-class TreeView(ApiView):
-    @documented("runs_tree", ok={200: serializers.RunTreeSerializer}, errors=[404])
-    def get(self, request: Any, id: UUID) -> Response:
-        """The whole tree that the run belongs to: its root, with nested children."""
-        return Response(serializers.RunTreeSerializer(_tree(request, id)).data)
 
 
 class CancelView(ApiView):
@@ -187,20 +178,3 @@ def _filters(given: Any) -> dict[str, Any]:
         except InvalidInputError as error:
             raise InvalidInputError(str(error), field="agent") from None
     return found
-
-
-def _tree(request: Any, id: UUID) -> Run:
-    """One query from the root, two from a child."""
-    mine = Run.objects.for_user(request.user).order_by("id")
-    rows = {row.id: row for row in mine.filter(Q(id=id) | Q(root_id=id))}
-    if id in rows and rows[id].tree_id != id:
-        id = rows[id].tree_id
-        rows = {row.id: row for row in mine.filter(Q(id=id) | Q(root_id=id))}
-    if id not in rows:
-        raise NotFound(f"there is no run {id} of yours")
-    for row in rows.values():
-        row.nested = []
-    for row in rows.values():
-        if row.parent_id in rows:
-            rows[row.parent_id].nested.append(row)
-    return rows[id]

@@ -73,6 +73,7 @@ class RunSerializer(Shown[Any]):
     created_at = TimeField()
     started_at = TimeField(allow_null=True)
     finished_at = TimeField(allow_null=True)
+    paused_at = TimeField(allow_null=True, help_text="Since when another run of its tree has its slot")
 
     def to_representation(self, run: Run) -> dict[str, Any]:
         """Written out: a list has up to 200 of these, and the fields above are slow."""
@@ -99,6 +100,7 @@ class RunSerializer(Shown[Any]):
             "created_at": self.fields["created_at"].to_representation(run.created_at),
             "started_at": self._time(run.started_at),
             "finished_at": self._time(run.finished_at),
+            "paused_at": self._time(run.paused_at),
         }
 
     def _time(self, value: Any) -> Any:
@@ -113,14 +115,6 @@ class RunDetailSerializer(RunSerializer):
     def to_representation(self, run: Run) -> dict[str, Any]:
         shown, schema = super().to_representation(run), bodies.result_schema_of(run)
         return shown if schema is None else {**shown, "output_schema": schema}
-
-
-class RunTreeSerializer(RunSerializer):
-    children = serializers.ListField(child=serializers.DictField(), help_text="Runs like this one, oldest first")
-
-    def to_representation(self, run: Any) -> dict[str, Any]:
-        nested = [self.to_representation(child) for child in run.nested]
-        return {**super().to_representation(run), "children": nested}
 
 
 class RunRequestSerializer(StrictSerializer):

@@ -5,7 +5,7 @@ Start here; then read `runtime/engine.py` (one lease of a run) and `runtime/stor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -111,12 +111,23 @@ class RunContext(Protocol):
         ...
 
     async def handoff(
-        self, target: AgentId | str, task: Message | str | None = None, *, answers: Message | None = None
+        self,
+        target: AgentId | str,
+        task: Message | str | None = None,
+        *,
+        answers: Message | None = None,
+        closing: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """End here without a reply: `target` goes on as this very run, with its caller, session, depth and budgets, and
-        answers the message `answers` in its place. Without a `task` it is given that message itself. Never returns.
+        answers the message `answers` (one of the inbox; by default the first without a reply) in its place. Without a
+        `task` it is given that message itself; what the inbox has behind it goes along. Never returns.
 
-        Raises AgentNotFoundError, and ConflictError when the session has an active run of that agent already.
+        This agent's live children are cancelled, as at any end of it: their answers would be nobody's. `closing` is
+        awaited once nothing is known to forbid the handoff: the last thing that this agent keeps, like its last turn.
+
+        Raises, recorded, AgentNotFoundError; ConflictError when the session has another active run of that agent;
+        PermanentError when it lacks a variable that the agent requires, or was handed over as often as a tree may be
+        deep. Raises InvalidInputError inside of a tool, which returns a FinishAgentResult instead.
         """
         ...
 

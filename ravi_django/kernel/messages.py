@@ -59,6 +59,7 @@ class ToolExecutionResult(PayloadBase):
     content: list[ContentBlock] = Field(default_factory=list)
     is_error: bool = False
     board: dict[str, Any] | None = None  # the task of the board that the call has changed: people see it, no model
+    finish: Any = Field(default=None, exclude=True, repr=False)  # FinishAgentResult: whom the tool hands over to
 
     @property
     def text(self) -> str:

@@ -45,6 +45,7 @@ class ExecutionBudget(BaseModel):
     max_turns: int | None = Field(default=None, ge=1)  # model calls
     deadline_s: float | None = Field(default=None, gt=0)  # seconds from the run's start
     max_agents: int | None = Field(default=None, ge=1)
+    allow_preempt: bool | None = None  # False: HIGH and CRITICAL pause nobody either
     when_exhausted: Literal["fail", "ask"] = "fail"  # "ask": a person may top it up, and the run goes on
 
 

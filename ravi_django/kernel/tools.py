@@ -69,6 +69,7 @@ class Tool:
     max_calls: int | None = None  # of this tool in a run; None: RAVI["MAX_TOOL_CALLS"] of all tools alone bounds it
     max_result_bytes: int | None = None  # that the model is shown of a result; at most RAVI["MAX_RESULT_BYTES"]
     context_parameter: str | None = None  # the parameter that gets the RunContext, hidden from the model
+    input_parameter: str | None = None  # the one that gets a person's HumanInput after a pause, hidden too
 
     def validate(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Arguments ready for `execute`. Raises ToolArgumentsError with words for the model.

@@ -25,6 +25,7 @@ class Transcript:
         self._calls: dict[tuple[str, str], str] = {}  # (run, call) → the attempt whose text is shown
         self._answer = ""  # what the call that spoke last has said so far
         self._speaker: tuple[str, str] | None = None
+        self._asked: set[str] = set()  # requests that were shown, and are open
 
     def take(self, frame: dict[str, Any]) -> None:
         match frame["type"]:
@@ -34,6 +35,10 @@ class Transcript:
                 self._completion(frame)
             case "progress":
                 self._progress(frame)
+            case "request":
+                self._request(frame)
+            case "request.closed":
+                self._closed(frame)
             case "stream.gap":
                 self._line(self._note, "[a part of the stream was lost; the journal has what was done]")
 
@@ -93,6 +98,27 @@ class Transcript:
                     f"[{frame['step']}] {'' if content is None else json.dumps(content, ensure_ascii=False)}",
                 )
 
+    def _request(self, frame: dict[str, Any]) -> None:
+        """What a person is asked, by whom, and how to answer from a terminal."""
+        asked = frame.get("arguments")
+        about: dict[str, Any] = asked if isinstance(asked, dict) else {}
+        self._asked.add(str(frame["id"]))
+        who = f"[{frame['agent']}] " if frame.get("depth") else ""
+        self._line(self._note, f"? {who}{_clip(str(frame.get('text', '')))}")
+        for key, question in (about.get("questions") or {}).items():
+            self._line(self._note, f"  {key}: {_clip(str(question))}")
+        if about.get("context") and isinstance(about["context"], str):
+            self._line(self._note, f"  {_clip(about['context'])}")
+        if frame.get("choices"):
+            rule = "for example" if about.get("free_text", True) else "one of"
+            self._line(self._note, f"  {rule}: {' | '.join(map(str, frame['choices']))}")
+        self._line(self._note, f"  manage.py ravi_answer {frame['id']} {_how(str(frame.get('kind')), about)}")
+
+    def _closed(self, frame: dict[str, Any]) -> None:
+        if str(frame.get("id")) in self._asked:
+            self._asked.discard(str(frame["id"]))
+            self._line(self._note, "[the question is closed]")
+
     def _line(self, write: Callable[[str], None], text: str) -> None:
         self._break()
         write(_CONTROL.sub("", text) + "\n")
@@ -107,6 +133,15 @@ class Transcript:
         if not self._column_0:
             self._write("\n")
             self._column_0 = True
+
+
+def _how(kind: str, about: dict[str, Any]) -> str:
+    """The rest of the command that answers a request of this kind."""
+    if kind == "uncertain":
+        return "--happened RESULT | --run-again | --fail"
+    if kind == "approval":
+        return "approve | deny"
+    return "answer --value KEY=TEXT …" if about.get("questions") else 'answer "…"'
 
 
 def _clip(text: str) -> str:

@@ -4,7 +4,7 @@ from ravi_django.models.agent import Agent, AgentVersion
 from ravi_django.models.audit import AuditRecord
 from ravi_django.models.board import BoardTask
 from ravi_django.models.budget import BudgetAccount, DailyBudget, Reservation
-from ravi_django.models.ids import uuid7
+from ravi_django.models.ids import first_id_of, uuid7
 from ravi_django.models.journal import Blob, InboxMessage, JournalEntry, Phase
 from ravi_django.models.run import ACTIVE, TERMINAL, Run, Status
 from ravi_django.models.session import Session, Turn
@@ -37,5 +37,6 @@ __all__ = [
     "Ticket",
     "Turn",
     "WorkerProcess",
+    "first_id_of",
     "uuid7",
 ]

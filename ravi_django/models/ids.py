@@ -3,6 +3,7 @@
 import os
 import threading
 import time
+from datetime import datetime
 from uuid import UUID
 
 _lock = threading.Lock()
@@ -20,3 +21,8 @@ def uuid7() -> UUID:
         _last = stamp
     value = ((stamp >> 12) << 80) | (0x7 << 76) | ((stamp & 0xFFF) << 64) | (0b10 << 62)
     return UUID(int=value | (int.from_bytes(os.urandom(8), "big") >> 2))
+
+
+def first_id_of(moment: datetime) -> UUID:
+    """The least id of that millisecond: what lies in a span of time is found through the index of the ids."""
+    return UUID(int=int(moment.timestamp() * 1000) << 80)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic_core import to_json
@@ -23,18 +23,22 @@ def archive(buffer: EventBuffer, ended: Mapping[str, int]) -> None:
     buffer go of them before long."""
     trees = list(ended)
     for start in range(0, len(trees), MOST):
-        some = trees[start : start + MOST]
-        blobs = zip(some, _blobs(buffer, some), strict=True)
-        buffer.expire(store.mark_many_published({tree: (blob, ended[tree]) for tree, blob in blobs}))
+        some = {tree: ended[tree] for tree in trees[start : start + MOST]}
+        buffer.expire(store.mark_many_published(_archives(buffer, some)))
 
 
-def _blobs(buffer: EventBuffer, trees: Sequence[str]) -> list[Blob | None]:
+def _archives(buffer: EventBuffer, ended: Mapping[str, int]) -> dict[str, tuple[Blob | None, int]]:
+    """By tree its archive and its epoch. Not of one whose end the buffer has lost: the sweep publishes it again."""
     from ravi_django.runtime.buffer_database import DatabaseBuffer
 
     if isinstance(buffer, DatabaseBuffer):  # its table is the archive
-        return [None] * len(trees)
-    pages = buffer.read_many(trees, PAGE)
-    return [_blob(_rest(buffer, tree, page)) for tree, page in zip(trees, pages, strict=True)]
+        return {tree: (None, epoch) for tree, epoch in ended.items()}
+    found: dict[str, tuple[Blob | None, int]] = {}
+    for (tree, epoch), page in zip(ended.items(), buffer.read_many(list(ended), PAGE), strict=True):
+        frames = _rest(buffer, tree, page)
+        if any(frame["type"] == "stream.done" and frame["attempt"] == str(epoch) for frame in reversed(frames)):
+            found[tree] = (_blob(frames), epoch)
+    return found
 
 
 def _rest(buffer: EventBuffer, tree: str, frames: list[dict[str, Any]]) -> list[dict[str, Any]]:

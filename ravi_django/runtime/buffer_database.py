@@ -30,13 +30,15 @@ class DatabaseBuffer:
     def _append(self, batch: Batch) -> list[int] | Exception:
         """Under the root row's lock: the numbers have one writer at a time, and epochs are read from the rows."""
         with transaction.atomic():
-            if not Run.objects.select_for_update().filter(id=batch.tree).exists():
+            newest = Run.objects.select_for_update().filter(id=batch.tree).values_list("lease_epoch", flat=True).first()
+            if newest is None:
                 return [-1] * len(batch.frames)
+            end = f"{batch.tree}:done:{newest}"  # behind it only a later epoch of the root's goes on with the stream
             runs = {frame.source.run for frame in batch.frames}
             epochs = {
                 str(key): value for key, value in Run.objects.filter(id__in=runs).values_list("id", "lease_epoch")
             }
-            keys = {frame.key for frame in batch.frames if frame.key}
+            keys = {end, *(frame.key for frame in batch.frames if frame.key)}
             seen = set(StreamFrame.objects.filter(tree_id=UUID(batch.tree), key__in=keys).values_list("key", flat=True))
             last = StreamFrame.objects.filter(tree_id=UUID(batch.tree)).aggregate(last=Max("seq"))["last"] or 0
             numbers, rows = [], []
@@ -45,6 +47,8 @@ class DatabaseBuffer:
                     numbers.append(-1)
                 elif frame.key and frame.key in seen:
                     numbers.append(0)
+                elif end in seen:
+                    numbers.append(-1)
                 else:
                     last += 1
                     seen.add(frame.key)

@@ -19,9 +19,11 @@ from ravi_django.runtime.buffer import POLL_S, Batch, Lost, MarkReached
 LINGER_S = 5.0  # a subscription connection outlives its last reader by this
 RETRY_S = 0.5
 
-# KEYS: meta hash (n: last number, e:<run>: newest epoch seen), stream of frames, set of durable keys.
+# KEYS: meta hash (n: last number, e:<run>: newest epoch seen, end: the root's epoch that the stream has ended under),
+# stream of frames, set of durable keys.
 # ARGV: start ("fresh": from 0, "restart": from the mark, "go": must be there), mark, ttl, channel,
-# then run, epoch, key, body for each frame.
+# then run, epoch, key, body for each frame. Behind its end only a later epoch of the root's goes on with a stream: what
+# another process still had of a child would come after "last". Who finds it restarted already has nothing to announce.
 _APPEND = """
 local n = redis.call('HGET', KEYS[1], 'n')
 if not n then
@@ -30,24 +32,30 @@ if not n then
   else return 'lost' end
 end
 n = tonumber(n)
+if ARGV[1] == 'restart' and redis.call('EXISTS', KEYS[1]) == 1 then return {} end
 if ARGV[1] ~= 'restart' and n + (#ARGV - 4) / 4 > tonumber(ARGV[2]) then return {'mark', n} end
 local first, out = n, {}
+local root, ended = string.sub(ARGV[4], 7, -2), tonumber(redis.call('HGET', KEYS[1], 'end') or '-1')
 for i = 5, #ARGV, 4 do
-  local field, epoch = 'e:' .. ARGV[i], tonumber(ARGV[i + 1])
+  local field, epoch, key = 'e:' .. ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 2]
   local seen = tonumber(redis.call('HGET', KEYS[1], field) or '-1')
+  if ARGV[i] == root and epoch > ended then ended = -1 end
   if epoch < seen then
     out[#out + 1] = -1
-  elseif ARGV[i + 2] ~= '' and redis.call('SADD', KEYS[3], ARGV[i + 2]) == 0 then
-    if epoch > seen then redis.call('HSET', KEYS[1], field, epoch) end
+  elseif key ~= '' and redis.call('SISMEMBER', KEYS[3], key) == 1 then
     out[#out + 1] = 0
+  elseif ended >= 0 then
+    out[#out + 1] = -1
   else
-    if epoch > seen then redis.call('HSET', KEYS[1], field, epoch) end
     n = n + 1
     redis.call('XADD', KEYS[2], n .. '-0', 'f', ARGV[i + 3])
     out[#out + 1] = n
+    if key ~= '' then redis.call('SADD', KEYS[3], key) end
+    if string.find(key, ':done:', 1, true) then ended = epoch end
   end
+  if epoch > seen then redis.call('HSET', KEYS[1], field, epoch) end
 end
-redis.call('HSET', KEYS[1], 'n', n)
+redis.call('HSET', KEYS[1], 'n', n, 'end', ended)
 for k = 1, 3 do redis.call('EXPIRE', KEYS[k], ARGV[3]) end
 if n > first then redis.call('PUBLISH', ARGV[4], n) end
 return out

@@ -8,7 +8,7 @@ from uuid import UUID
 from django.db import transaction
 
 from ravi_django.models import Run
-from ravi_django.runtime import dispatch, publish, store, worker
+from ravi_django.runtime import dispatch, pausing, publish, store, trailing, worker
 
 log = logging.getLogger("ravi.cancel")
 
@@ -22,9 +22,11 @@ def cancel(run_id: UUID | str, reason: str) -> None:
     for claimable in store.request_cancel(run_id, reason):
         dispatch.on_commit(claimable)
     run = Run.objects.get(id=run_id)
-    if run.is_terminal and run.parent_id is None:
+    if run.root_id is not None:
+        pausing.resume_in(run.root_id)
+    if run.is_terminal:
         transaction.on_commit(lambda: _publish_end(run), robust=True)
-    elif not run.is_terminal:
+    else:
         transaction.on_commit(lambda: _cancel_here(run.id), robust=True)
 
 
@@ -38,6 +40,9 @@ def _cancel_here(run_id: UUID) -> None:
 def _publish_end(run: Run) -> None:
     """No worker will: without this, whoever watches would wait for the sweep."""
     try:
-        publish.republish(str(run.id))
+        if run.parent_id is None:
+            publish.republish(str(run.id))
+        else:
+            publish.publish_ended(run, trailing.ended_with(run, run.finished_at or run.created_at))
     except Exception as error:
         log.warning("run %s: its end is not published yet: %s", run.id, error, extra={"action": "publish.failed"})

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import logging
 import random
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime, timedelta
@@ -28,15 +29,29 @@ from ravi_django.kernel import (
     InvalidInputError,
     Message,
     ModelResponse,
+    Priority,
     RunHandle,
     RunMeta,
+    SpawnBudget,
     ToolExecutionResult,
     TopicId,
 )
-from ravi_django.runtime import asks, history, llm_calls, paths, pins, questions, site_middleware, tool_calls, waits
+from ravi_django.runtime import (
+    asks,
+    handoff,
+    history,
+    llm_calls,
+    paths,
+    pins,
+    questions,
+    site_middleware,
+    tool_calls,
+    waits,
+)
 from ravi_django.runtime.effects import Effects
 from ravi_django.runtime.entries import Entry, NewTurn
 from ravi_django.runtime.gate import Stop
+from ravi_django.runtime.outputs import Outputs
 
 log = logging.getLogger("ravi.context")
 
@@ -52,6 +67,7 @@ def current_context() -> DurableContext | None:
 _OF_THE_CODE = (HookEvent.STEP_START, HookEvent.STEP_END, HookEvent.FLOW_START, HookEvent.FLOW_END)
 MAX_NAME = 200  # characters, as the journal's columns
 MAX_PATH = 450
+_BEHIND_PAUSE = re.compile(r"^~\d+\.")  # see `tool_running.place_after`
 
 
 class DurableContext:
@@ -68,10 +84,13 @@ class DurableContext:
         self.meta = meta
         self.toolbox = Toolbox.of(getattr(agent, "tools", None))
         self.model: ChatModel | None = getattr(agent, "model", None)
+        self.spawn_budget: SpawnBudget | None = getattr(agent, "spawn_budget", None)
         self.middleware = site_middleware.around(MiddlewarePipeline.of(getattr(agent, "middleware", None)))
         self.hooks = Hooks.of(getattr(agent, "hooks", None))
         self.output: Any = None  # what was replied last
         self.replied = False
+        self.given: list[Message] = []  # to this generation's code, so far
+        self.answered: set[str] = set()  # of those: the ids of the messages that were replied to
         self.message_ids: dict[str, str] = {}  # of messages that a replay makes anew: the id that was sent
         self.booted: dict[str, str] = {}  # child run: the message that it was started with
         self._patches: dict[str, bool] = {}
@@ -80,6 +99,7 @@ class DurableContext:
         self.turns_given = run.turn_from  # how many this lease's code has handed over
         self.turns_known = run.next_turn  # history turns of this run that are stored or waiting to be
         self._unnumbered = 0  # of those given: without a number of their own
+        self._outputs = Outputs(self)
         self._given_in: dict[str, int] = {}  # how many a tool's call has handed over, by its path
 
     # ------------------------------------------------------------------------------------------- effects
@@ -104,11 +124,14 @@ class DurableContext:
     async def reply(self, message: Message, result: Any) -> None:
         """Answer a message. The last reply is the run's output; it is stored when the run ends."""
         self.output, self.replied = result, True
+        self.answered.add(message.id)
         if message.reply_to and message.reply_to != self.run_id:
             await asks.reply(self, message, result)
 
-    async def spawn(self, target: AgentId, boot: Message | str | None = None) -> RunHandle:
-        return await asks.spawn(self, target, boot)
+    async def spawn(
+        self, target: AgentId, boot: Message | str | None = None, *, priority: Priority | None = None
+    ) -> RunHandle:
+        return await asks.spawn(self, target, boot, priority)
 
     async def ask(
         self, target: RunHandle | AgentId, message: Message | str, *, timeout: float | timedelta | None = None
@@ -145,6 +168,22 @@ class DurableContext:
         if self.effects.left_open():  # what may have happened is decided before it is forgotten
             await tool_calls.decide_left(self)
         await self.effects.end(Stop("continue", messages=messages))
+
+    def say(self, text: str) -> None:
+        """Show a piece of text to whoever watches; its row is written with the next commit. A replay says nothing
+        twice."""
+        self._outputs.say(text)
+
+    async def handoff(
+        self,
+        target: AgentId | str,
+        task: Message | str | None = None,
+        *,
+        answers: Message | None = None,
+        closing: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """End here without a reply: another agent goes on as this run. Never returns."""
+        await handoff.hand_over(self, target, task, answers, closing)
 
     async def emit(self, topic: TopicId, data: Any) -> None:
         """Publish to a topic's followers."""
@@ -222,6 +261,7 @@ class DurableContext:
 
     def check(self) -> None:
         self.meta.cancellation.check()
+        self.effects.check_may_go_on()
 
     @property
     def idempotency_key(self) -> str:
@@ -230,6 +270,8 @@ class DurableContext:
         run = self.effects.lease.run
         place = scope.prefix if scope is not None else ""
         origin = None if "/" in place else self.effects.journal.origin  # a tool that runs is this run's own effect
+        above, slash, own = place.rpartition("/")
+        place = above + slash + _BEHIND_PAUSE.sub("", own)
         return hashlib.sha256(f"{origin or run.id}:{run.generation}:{place}".encode()).hexdigest()
 
     @contextmanager
@@ -284,6 +326,10 @@ class DurableContext:
             if place >= self.turns_known:
                 self.effects.turns.append(NewTurn(UUID(str(session_id)), str(agent_id), message))
                 self.turns_known += 1
+
+    def turns_in(self, path: str) -> int:
+        """How many turns the tool's call at `path` has handed over so far."""
+        return self._given_in.get(path, 0)
 
     def turns_of(self, path: str) -> int:
         """How many turns the tool's call at `path` has handed over: for its row, since a replay does not run it."""

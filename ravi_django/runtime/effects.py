@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -14,10 +14,8 @@ from django.db import DataError, IntegrityError
 
 from ravi_django.conf import conf
 from ravi_django.kernel import (
-    BudgetExhaustedError,
     CancellationError,
     DeterminismError,
-    ExecutionBudget,
     InvalidInputError,
     LeaseLostError,
     SpawnDeniedError,
@@ -40,28 +38,6 @@ log = logging.getLogger("ravi.effects")
 Write = Callable[..., int]  # (lease, entries, turns) -> seq of the first row: an append, or one with more beside it
 
 
-@dataclass(slots=True)
-class Spending:
-    """What the run's model calls have used, recorded ones included: the same at the same place of every replay."""
-
-    budget: ExecutionBudget
-    tokens: int = 0
-    cost: float = 0.0  # US dollars, where the price is known
-    turns: int = 0  # model calls
-
-    def add(self, tokens: int, cost: float | None) -> None:
-        self.tokens += tokens
-        self.cost += cost or 0.0
-        self.turns += 1
-
-    def check(self) -> None:
-        """Before a model call: raise BudgetExhaustedError when nothing is left."""
-        for name, used in (("max_tokens", self.tokens), ("max_cost_usd", self.cost), ("max_turns", self.turns)):
-            limit = getattr(self.budget, name)
-            if limit is not None and used >= limit:
-                raise BudgetExhaustedError(f"the run has used its {name} of {limit:g}; submit it with a larger budget")
-
-
 class Effects(Gate):
     def __init__(
         self,
@@ -80,12 +56,12 @@ class Effects(Gate):
         self.publisher = publisher
         self.run_sync = run_sync  # runs a sync tool on its own threads
         self.wake = wake  # hints runs that an effect has made claimable
+        self.tell_paused: Callable[[store.Paused], None] = lambda paused: None  # whoever watches or drives that run
         self.source = Source.of(lease.run, lease.epoch)
         self.inbox_upto: int | None = None  # the last message that the code was given
         self.notes: list[Entry] = []  # ride on the next commit, in order
         self.turns: list[NewTurn] = []
         self._spent: Spent | None = None
-        self.budget = Spending(ExecutionBudget.model_validate(lease.run.budget or {}))
         self.attempts = lease.run.attempts  # transient failures in a row
         self.entangled = lease.run.generation > 0 or journal.has_kind("child.spawned", "request.opened")
         self._noted = noted  # system rows that are there already
@@ -94,6 +70,7 @@ class Effects(Gate):
         self.started: dict[str, Entry | Recorded] = {}  # at-most-once effects begun, and without a result
         self.uncertain: dict[str, Entry] = {}  # of those, the ones that a person decides on
         self.requested: dict[str, str] = {}  # requests that this lease has opened
+        self.paused: dict[str, dict[str, Any]] = {}  # tool calls that go on behind a pause: the last one of each
         self.summaries: set[int] = set()  # turns of this run that a strategy has stored which is no longer there
         self.journal.on_passed = self._passed_over
         self._given: set[int] = set()  # signals that a wait has taken
@@ -111,7 +88,7 @@ class Effects(Gate):
             self.summaries = await self.database.call(_summaries, self.lease)
         row = self.journal.find(path)
         if row is None:
-            if (begun := self.journal.started(path)) is not None:
+            if (begun := self.journal.started(path) or self.journal.paused(path)) is not None:
                 self.identity(begun, kind, name, arguments)
             return None
         try:
@@ -189,9 +166,7 @@ class Effects(Gate):
             self.notes.append(entry)
 
     def _passed_over(self, row: Recorded) -> None:
-        """A summary that the code no longer asks for: it was paid all the same."""
-        if row.usage is not None:
-            self.budget.add(row.usage.total, None if row.cost is None else float(row.cost))
+        """A summary that the code no longer asks for."""
         self.note_drift(row.path, ["strategy"])
 
     def note_drift(self, path: str, changed: list[str]) -> None:
@@ -270,7 +245,7 @@ def _summaries(lease: Lease) -> set[int]:
 def append_repeatable(lease: Lease, entries: list[Entry], turns: list[NewTurn], write: Write = store.append) -> int:
     """Append; when the answer to an earlier try was lost on the way, finding our own row is success."""
     try:
-        return write(lease, entries, turns)
+        return store.settled(lease, entries, partial(write, lease, entries, turns))
     except IntegrityError:
         seq = store.already_appended(entries[0].id)
         if seq is None:
@@ -281,7 +256,9 @@ def append_repeatable(lease: Lease, entries: list[Entry], turns: list[NewTurn], 
 def _as_statement(
     lease: Lease, entries: list[Entry], turns: list[NewTurn], write: Write = store.append
 ) -> Statement | None:
-    return store.append_statement(lease, entries, turns) if write is _append else None
+    if write is not _append or store.concerns_budgets(lease, entries):
+        return None
+    return store.append_statement(lease, entries, turns)
 
 
 _append = store.append

@@ -12,7 +12,8 @@ import os
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any
 from uuid import UUID
 
@@ -33,7 +34,7 @@ from ravi_django.kernel import (
     RunMeta,
 )
 from ravi_django.models import TERMINAL, Status
-from ravi_django.runtime import bodies, dispatch, frames, paths, settle, specs, store
+from ravi_django.runtime import bodies, dispatch, frames, paths, settle, specs, store, trailing
 from ravi_django.runtime.database import DatabaseThreads
 from ravi_django.runtime.effects import Effects
 from ravi_django.runtime.entries import Entry
@@ -62,6 +63,12 @@ class Active:
     effects: Effects
     story: Story | None = None  # None while it waits to be driven
     lost: bool = False
+    paused: bool = False  # its slot is another's
+
+    def give_way(self) -> None:
+        """Start no new effect, and go back once what is open is recorded."""
+        self.paused = True
+        self.effects.drain()
 
     def cancel_task(self) -> None:
         if self.story is not None:
@@ -123,6 +130,9 @@ class Engine:
 
     async def _drive_lease(self, lease: Lease) -> None:
         try:
+            if lease.run.paused_at is not None and lease.run.cancel_requested_at is None:  # its worker died first
+                await self.database.call(store.requeue, lease)
+                return
             agent, active, rounds = await self._load(lease)
             async with self._alone(active):
                 outcome = await self._run(agent, active, rounds)
@@ -169,15 +179,27 @@ class Engine:
             facts=facts,
             noted={row.path for row in loaded.journal if row.path.startswith("@")},
         )
+        effects.tell_paused = self.tell_paused
         active = self.active[lease.run_id] = Active(lease, effects)
         if self.draining:
             effects.drain()
         if lease.run.crashes:  # what the dead worker had recorded may not be out
             for row in loaded.journal:
                 self.publisher.emit(*frames.durable(effects.source, row, row.seq))
+        else:
+            for row in takewhile(lambda row: row.kind in frames.OUTSIDE, reversed(loaded.journal)):
+                self.publisher.emit(*frames.durable(effects.source, row, row.seq))
+        if lease.run.generation and not loaded.journal:  # who handed it over may have died over telling
+            await self._tell_handoff(effects)
         rounds = Rounds(effects, inbox)
         await self._note_beginning(agent, effects, rounds)
         return agent, active, rounds
+
+    async def _tell_handoff(self, effects: Effects) -> None:
+        row = await self.database.call(store.handed_over, effects.lease.run)
+        if row is not None:
+            source = replace(effects.source, agent=(row.result or {})["from"])
+            self.publisher.emit(*frames.durable(source, row, row.seq))
 
     async def _agent_of(self, lease: Lease) -> Agent:
         """The code's agent, or that of the spec that the run was made with."""
@@ -259,12 +281,15 @@ class Engine:
             entries, turns = outcome.entries(lease), []
             settled = await self.database.call(settle.write, effects, outcome, entries, turns)
         effects.published(entries, settled.first)
+        if settled.status in TERMINAL and effects.entangled:
+            self.publisher.emit(*await self.database.call(trailing.ended_with, lease.run, effects.present()))
         if settled.status in TERMINAL and lease.run.parent_id is None:
             self.publisher.emit(frames.stream_done(effects.source, settled.status))
         self._forget(lease)  # whoever is hinted next may claim it again
         if settled.status in TERMINAL and active.story is not None:
             await active.story.tell_end(outcome)
         self._hint_after(lease.run_id, outcome, settled)
+        await self._give_slot(active, settled)
         if outcome == Outcome(Status.PENDING) and conf.ENGINE == "celery":  # drained: a deploy need not cost a sweep
             await asyncio.to_thread(dispatch.send_many, [lease.run_id])
 
@@ -277,14 +302,28 @@ class Engine:
         elif outcome.wait_s is not None and settled.status == Status.SUSPENDED and outcome.wait_s <= NEAR_S:
             self.loop.call_later(max(0.0, outcome.wait_s), self.hint, run_id)
 
+    async def _give_slot(self, active: Active, settled: settle.Settled) -> None:
+        """To a run that gave way, when this one has ended; or back to itself."""
+        lease = active.lease
+        if settled.status in TERMINAL and lease.run.parent_id is not None:
+            await self._resume_paused(lease.run.tree_id)
+        if active.paused and not self.draining:  # it may have been resumed before it was given back
+            self.promote(lease.run_id)
+
     async def _set_aside(self, lease: Lease, error: settle.NotDrivable) -> None:
         """A run that cannot be driven here goes back for another worker, or to an operator."""
         log.warning("run %s: %s", lease.run_id, error, extra={"action": "lease.not_drivable"})
-        first, entries = await self.database.call(settle.set_aside, lease, error)
+        settled, entries = await self.database.call(settle.set_aside, lease, error)
         self.publisher.open(lease.run)
         source = frames.Source.of(lease.run, lease.epoch)
-        for seq, entry in enumerate(entries, first):
+        for seq, entry in enumerate(entries, settled.first):
             self.publisher.emit(*frames.durable(source, entry, seq))
+        if settled.status in TERMINAL and lease.run.parent_id is None:
+            self.publisher.emit(frames.stream_done(source, settled.status))
+        for other in settled.hints:
+            self.promote(other)
+        if settled.status in TERMINAL and lease.run.parent_id is not None:
+            await self._resume_paused(lease.run.tree_id)
 
     # --------------------------------------------------------------------------------------------- many leases
 
@@ -348,7 +387,7 @@ class Engine:
             self.hint(run_id)
 
     def verdict(self, run_id: UUID, epoch: int, verdict: str) -> None:
-        """What the heartbeat learned of a lease: "cancel", "lost" or "woken"."""
+        """What the heartbeat learned of a lease: "cancel", "lost", "paused" or "woken"."""
         active = self.active.get(run_id)
         if active is None or active.lease.epoch != epoch:
             return
@@ -357,6 +396,8 @@ class Engine:
             active.cancel_task()
         elif verdict == "cancel":
             self.cancel(active, "cancelled")
+        elif verdict == "paused":
+            active.give_way()
         elif verdict == "woken" and active.effects.waits_for:
             self._background(active.effects.refresh())
 
@@ -369,6 +410,20 @@ class Engine:
         """A cancellation that was just asked for in this process need not wait for a heartbeat."""
         if active := self.active.get(run_id):
             self.cancel(active, "cancelled")
+
+    def tell_paused(self, paused: store.Paused) -> None:
+        """Whoever watches that run; and when it is driven here, it need not wait for a heartbeat."""
+        source = frames.Source.of(paused.run, paused.row.epoch)
+        self.publisher.emit(*frames.durable(source, paused.row, paused.row.seq))
+        if active := self.active.get(paused.run.id):
+            active.give_way()
+
+    async def _resume_paused(self, tree_id: UUID) -> None:
+        """A run of the tree has ended: one that gave way may go on. The sweep does the same should this fail."""
+        try:
+            self.wake(await self.database.call(store.resume_paused, tree_id))
+        except Exception as error:
+            log.warning("tree %s: its paused runs wait for the sweep: %s", tree_id, error, extra={"action": "resume"})
 
     def _set_deadline(self, active: Active, meta: RunMeta) -> asyncio.TimerHandle | None:
         if meta.deadline is None:

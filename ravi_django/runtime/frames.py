@@ -6,8 +6,8 @@ index), lets the buffer drop the second copy. Deltas, and the starts of calls, l
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,6 +16,7 @@ from ravi_django.kernel import AgentStep
 from ravi_django.models import Run
 from ravi_django.runtime.entries import encode
 
+OUTSIDE = ("run.paused", "run.unpaused")  # rows that another than the run's own worker has written
 CLIP = 4000  # characters of a tool's arguments or result in a frame; the journal has the whole
 
 
@@ -99,13 +100,32 @@ def stream_done(source: Source, reason: str) -> Frame:
 
 def durable(source: Source, entry: Any, seq: int) -> list[Frame]:
     """The frames that follow from a journal row (an Entry just appended, or a row read back)."""
-    found = _of_entry(entry)
-    return [Frame(source, type, data, key=f"{source.run}:{seq}:{index}") for index, (type, data) in enumerate(found)]
+    found = [*_closed_by(entry), *_of_entry(entry)]
+    place = entry.path if entry.kind in OUTSIDE else seq  # the first frame of a lease goes out before its row has a seq
+    return [Frame(source, type, data, key=f"{source.run}:{place}:{index}") for index, (type, data) in enumerate(found)]
+
+
+def _closed_by(entry: Any) -> list[tuple[str, dict[str, Any]]]:
+    """The requests that were open when the run ended, or began anew: nobody waits for their answers any more."""
+    if not entry.kind.startswith("run.") or not isinstance(entry.result, dict):
+        return []
+    return [("request.closed", {"id": request_id}) for request_id in entry.result.get("closed", ())]
+
+
+def authors(rows: Sequence[Any], sources: Mapping[Any, Source]) -> list[Source]:
+    """Who each of these journal rows, oldest first, is from; `sources` by run, as they are now. What a handed-over run
+    did before is its former agent's."""
+    then, found = dict(sources), []
+    for row in reversed(rows):
+        if row.kind == "run.handoff" and row.error is None:
+            then[row.run_id] = replace(then[row.run_id], agent=row.result["from"])
+        found.append(then[row.run_id])
+    return found[::-1]
 
 
 def _of_entry(entry: Any) -> Iterable[tuple[str, dict[str, Any]]]:
     if entry.phase != "result":
-        return []
+        return [_step(AgentStep.PAUSED, _paused(entry))] if entry.phase == "paused" else []
     match entry.kind:
         case "run.started":
             return [_step(AgentStep.STARTED, None)]
@@ -113,12 +133,16 @@ def _of_entry(entry: Any) -> Iterable[tuple[str, dict[str, Any]]]:
             return []
         case "llm.call" if entry.error is None:
             return [("completion", _completion(entry))]
+        case "chat.output":
+            said = {"type": "text", "text": (entry.result or {}).get("text", "")}
+            return [("completion", {"content": [said], "usage": {}, "cost": None, "call": entry.path})]
         case "tool.call":
             return [_step(AgentStep.TOOL_RESULT, _tool_result(entry)), *_of_board(entry)]
         case "run.completed":
             return [_step(AgentStep.DONE, None)]
         case "run.retried" if entry.error is None:  # by a person: no error, but a new start
-            return [_step(AgentStep.STARTED, {"status": "retried"})]
+            asked = (entry.result or {}).get("opened", ())  # again: the failure had closed them
+            return [_step(AgentStep.STARTED, {"status": "retried"}), *(("request", dict(one)) for one in asked)]
         case "run.failed" | "run.blocked" | "run.cancelled" | "run.retried":
             error = entry.error or {}
             code, message = error.get("type", "Error"), error.get("message", "")
@@ -135,8 +159,14 @@ def _of_waiting(entry: Any) -> Iterable[tuple[str, dict[str, Any]]]:
     match entry.kind:
         case "run.suspended":
             return [_step(AgentStep.PAUSED, result)]
+        case "run.paused":
+            return [_step(AgentStep.PAUSED, {"status": "paused", **result})]
+        case "run.unpaused":
+            return [_step(AgentStep.STARTED, {"status": "unpaused"})]
         case "child.spawned" if entry.error is None:
             return [_step(AgentStep.HANDOFF, {"agent": entry.name, **result})]
+        case "run.handoff" if entry.error is None:  # the callee's `started` is next
+            return [_step(AgentStep.HANDOFF, {"agent": entry.name, "from": result.get("from")})]
         case "request.opened":
             return [("request", dict(result))]
         case "request.closed" | "ask_human":
@@ -175,6 +205,13 @@ def _tool_result(entry: Any) -> dict[str, Any]:
         is_error = bool(result.get("is_error"))
     call_id = (entry.request or {}).get("call_id", "")
     return {"tool": entry.name, "call_id": call_id, "is_error": is_error, "text": text[:CLIP], "path": entry.path}
+
+
+def _paused(entry: Any) -> dict[str, Any]:
+    result = entry.result or {}
+    waited = {"request": result["id"]} if result.get("pause") == "input" else {"child": result.get("run")}
+    call_id = (entry.request or {}).get("call_id", "")
+    return {"tool": entry.name, "call_id": call_id, "path": entry.path, "attempt": result.get("attempt"), **waited}
 
 
 def collapse(frames: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

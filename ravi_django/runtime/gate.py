@@ -27,7 +27,7 @@ from ravi_django.kernel import (
 )
 from ravi_django.runtime import clock
 from ravi_django.runtime.replay import SETTLE_TURNS, Journal
-from ravi_django.runtime.store import Facts, Lease
+from ravi_django.runtime.store import Facts, Handoff, Lease
 
 UNWIND_S = 1.0  # after an unwinding has begun, the agent's main task gets this long to see it
 
@@ -36,11 +36,12 @@ _inside: ContextVar[tuple[object, ...]] = ContextVar("ravi_inside", default=()) 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Why the lease ends before the agent does: retry, block, fail, suspend, continue, drain or lost."""
+    """Why the lease ends before the agent does: retry, block, fail, suspend, continue, handoff, drain or lost."""
 
     kind: str
     error: Exception | None = None
     messages: tuple[dict[str, Any], ...] = ()  # of "continue": what the next generation begins with
+    handoff: Handoff | None = None  # of "handoff"
 
 
 @dataclass(slots=True, eq=False)
@@ -189,6 +190,17 @@ class Gate:
             self._alarm = asyncio.get_running_loop().call_later(min(delay, 3600.0) + 0.001, self.poke)
 
     # --------------------------------------------------------------------------------------------- stop
+
+    def check_may_go_on(self) -> None:
+        """Unwind code that only looks by between two effects when the lease has to end. While an effect is open
+        elsewhere in the run it goes on: the unwinding would tear that one down."""
+        if self.stop is None or self._open:
+            return
+        if not self.unwinding:
+            asyncio.get_running_loop().call_later(UNWIND_S, self.on_stuck)
+            self.suspended_on = self._suspended_on()
+            self.unwinding = True
+        raise SuspendInterrupt
 
     def drain(self) -> None:
         """Start no new effect; what is open may finish and be recorded."""

@@ -58,12 +58,13 @@ class Heartbeat(threading.Thread):
         verdicts = with_retry(store.heartbeat, self._engine.name, leases, seen) if leases else {}
         for active in held:
             verdict = verdicts[active.lease.run_id]
-            if verdict in ("ok", "cancel", "woken"):
+            if verdict in ("ok", "cancel", "paused", "woken"):
                 active.effects.renewed_at = asked_at
-            if verdict in ("cancel", "lost", "woken"):
+            if verdict in ("cancel", "lost", "paused", "woken"):
                 args = (active.lease.run_id, active.lease.epoch, verdict)
                 self._engine.loop.call_soon_threadsafe(self._engine.verdict, *args)
         with_retry(store.worker_seen, self._engine.name, len(leases))
+        store.refresh_daily()
 
     def _stalled(self) -> bool:
         age = time.monotonic() - self._ticked

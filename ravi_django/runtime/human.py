@@ -7,6 +7,7 @@ nothing but rows meanwhile.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from ravi_django.conf import conf
 from ravi_django.kernel import InvalidInputError, NotFoundError
 from ravi_django.kernel.content import blocks_adapter
 from ravi_django.models import HumanRequest, uuid7
-from ravi_django.runtime import dispatch, store
+from ravi_django.runtime import budgets, dispatch, store
 from ravi_django.runtime.entries import Entry, storable
 from ravi_django.runtime.gate import Wait
 from ravi_django.runtime.signals import wake
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
     from ravi_django.runtime.effects import Effects
 
 OUTCOMES = ("happened", "run_again", "fail")
-ACTIONS = ("answer", "skip", "cancel")  # what a person may do to a question
+ACTIONS = ("answer", "skip", "cancel")  # what a person may do to a question, or to a tool that asks for input
+DECISIONS = ("approve", "deny", "edit")  # on an approval; "edit" approves with arguments of the person's own
 MAX_TEXT = 10_000  # characters of what a person says
 
 
@@ -70,14 +72,7 @@ async def _open(effects: Effects, entry: Entry, why: str, not_before: datetime |
         arguments=_arguments(entry),
         not_before=not_before,
     )
-    shown = {
-        "id": str(request.id),
-        "kind": str(request.kind),
-        "text": request.text,
-        "tool": request.tool,
-        "arguments": request.arguments,
-    }
-    announced = Entry("request.opened", _path(entry), "uncertain", result=shown)
+    announced = Entry("request.opened", _path(entry), "uncertain", result=store.request_shown(request))
     effects.requested[_path(entry)] = str(request.id)
     effects.entangled = True  # first: the commit may stand though this task is cancelled over it
     async with effects.performing():
@@ -135,27 +130,58 @@ def answer(
     action: str = "answer",
     *,
     text: str = "",
+    values: Mapping[str, str] | None = None,
+    arguments: Mapping[str, Any] | None = None,
     reason: str = "",
     by: Any = None,
     version: int | None = None,
 ) -> UUID:
-    """Answer a question with `text`, or "skip" or "cancel" it. The first answer wins. Returns the run's id.
+    """Answer a question, or what a tool has asked for, with `text`, or "skip" or "cancel" it; `values` are the answers
+    by key where a tool has asked several questions at once. "approve" or "deny" more budget for a tree, or "edit": with
+    `arguments`, the new limits by name, in place of those suggested. The first answer wins. Returns the run's id.
 
     `by` is the authenticated user, None for the system's own operator. Raises InvalidInputError, also for a text that
     is none of the choices of a question without free text; NotFoundError and ConflictError.
     """
-    request = _find(request_id, HumanRequest.Kind.QUESTION)
+    request = _find(request_id, HumanRequest.Kind.QUESTION, HumanRequest.Kind.INPUT, HumanRequest.Kind.APPROVAL)
+    if request.kind == HumanRequest.Kind.APPROVAL:
+        return _decide_top_up(request, action, arguments, said=(text, values), reason=reason, by=by, version=version)
+    if arguments is not None:
+        raise InvalidInputError("arguments go with an approval", field="arguments")
     if action not in ACTIONS:
         raise InvalidInputError(f"action is one of {', '.join(ACTIONS)}, not {action!r}", field="action")
     given: dict[str, Any] = {"action": action, "text": _text("text", text).strip(), "reason": _text("reason", reason)}
-    if action == "answer":
+    asked = (request.arguments or {}).get("questions") if request.kind == HumanRequest.Kind.INPUT else None
+    if action != "answer":
+        for field, told in (("text", given["text"]), ("values", values)):
+            if told:
+                raise InvalidInputError(f"{field} goes with answer, not with {action}", field=field)
+    elif asked:
+        given["values"] = _values(asked, given["text"], values)
+    elif values:
+        raise InvalidInputError("this asks one thing: answer it with a text", field="values")
+    else:
         _check_answer(request, given["text"])
-    elif given["text"]:
-        raise InvalidInputError(f"a text goes with answer, not with {action}", field="text")
     given["by"] = "" if by is None else str(by.get_username())
     run_id = store.answer_request(request.id, given, by=by, version=version)
     dispatch.on_commit(run_id, wake)
     return run_id
+
+
+def _decide_top_up(
+    request: HumanRequest, action: str, arguments: Any, *, said: Any, reason: str, by: Any, version: int | None
+) -> UUID:
+    if action not in DECISIONS:
+        raise InvalidInputError(f"action is one of {', '.join(DECISIONS)}, not {action!r}", field="action")
+    if any(said):
+        raise InvalidInputError("an approval takes no text; say why in reason", field="text")
+    limits = budgets.check_top_up(request, action, arguments)
+    given = {"action": action, "arguments": limits, "reason": _text("reason", reason)}
+    given["by"] = "" if by is None else str(by.get_username())
+    for run_id in store.answer_top_up(request, given, limits, by=by, version=version):
+        dispatch.on_commit(run_id)
+    found: UUID = request.run_id
+    return found
 
 
 def _check_answer(request: HumanRequest, text: str) -> None:
@@ -165,7 +191,20 @@ def _check_answer(request: HumanRequest, text: str) -> None:
         raise InvalidInputError(f"text must be one of {', '.join(map(repr, request.choices))}", field="text")
 
 
-def _find(request_id: UUID | str, kind: HumanRequest.Kind) -> HumanRequest:
+def _values(asked: Mapping[str, str], text: str, values: Any) -> dict[str, str]:
+    """An answer to each of the questions, and to nothing else."""
+    keys = ", ".join(map(repr, asked))
+    if text or not isinstance(values, Mapping):
+        raise InvalidInputError(f"this asks several things: give values, a text for each of {keys}", field="values")
+    if values.keys() != asked.keys():
+        raise InvalidInputError(f"values has a text for each of {keys}, and for nothing else", field="values")
+    given = {key: _text("values", value).strip() for key, value in values.items()}
+    if empty := [key for key, value in given.items() if not value]:
+        raise InvalidInputError(f"values has no text for {empty[0]!r}; or skip or cancel all of it", field="values")
+    return given
+
+
+def _find(request_id: UUID | str, *kinds: HumanRequest.Kind) -> HumanRequest:
     """What is asked, and of what kind, never changes: no lock is needed to read it."""
     try:
         request: HumanRequest | None = HumanRequest.objects.filter(id=request_id).first()
@@ -173,8 +212,10 @@ def _find(request_id: UUID | str, kind: HumanRequest.Kind) -> HumanRequest:
         raise NotFoundError(f"{str(request_id)[:100]!r} is no request's id") from None
     if request is None:
         raise NotFoundError(f"there is no request {request_id}")
-    if request.kind != kind:
-        how = ", ".join(ACTIONS) if request.kind == HumanRequest.Kind.QUESTION else f"resolve: {', '.join(OUTCOMES)}"
+    if request.kind not in kinds:
+        uncertain = request.kind == HumanRequest.Kind.UNCERTAIN
+        decisions = DECISIONS if request.kind == HumanRequest.Kind.APPROVAL else ACTIONS
+        how = f"resolve: {', '.join(OUTCOMES)}" if uncertain else ", ".join(decisions)
         raise InvalidInputError(f"request {request_id} is of kind {request.kind}: {how}", field="action")
     return request
 

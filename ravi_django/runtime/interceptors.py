@@ -31,6 +31,7 @@ from ravi_django.kernel import (
 from ravi_django.kernel.middleware import AgentRunContext, ChatContext, FunctionContext
 from ravi_django.runtime import frames, paths
 from ravi_django.runtime.entries import Entry, storable
+from ravi_django.runtime.tool_running import ToolPaused
 
 if TYPE_CHECKING:
     from ravi_django.runtime.context import DurableContext
@@ -207,7 +208,8 @@ class _Call:
         perform: Perform,
     ) -> None:
         self.made = False
-        self.ended: Exception | None = None  # what the runtime has to be told, whatever the middlewares make of it
+        # What the runtime has to be told, whatever the middlewares make of it.
+        self.ended: Exception | ToolPaused | None = None
         self._ctx, self._tool, self._ready, self._entry = ctx, tool, ready, entry
         self._prepare, self._perform = prepare, perform
         self._commit: Future[ToolExecutionResult] | None = None  # what a transactional tool's thread waits for
@@ -237,7 +239,7 @@ class _Call:
         try:
             with paths.entered(scope):
                 context.result = await self._make()
-        except Exception as error:
+        except (Exception, ToolPaused) as error:
             self.ended = error
             raise
 

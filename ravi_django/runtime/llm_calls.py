@@ -22,7 +22,7 @@ from ravi_django.kernel import (
     Role,
     TransientError,
 )
-from ravi_django.runtime import backoff, frames, interceptors, model_stream, paths
+from ravi_django.runtime import backoff, budgets, frames, interceptors, model_stream, paths
 from ravi_django.runtime import bodies as bodies_
 from ravi_django.runtime.entries import Entry, Recorded, is_storable, storable
 from ravi_django.runtime.prices import priced
@@ -39,23 +39,30 @@ async def call(
     ctx: DurableContext, model: ChatModel, messages: Sequence[ChatMessage], options: GenerationOptions
 ) -> ModelResponse:
     """Raises ModelError, recorded, with the provider's words, and BudgetExhaustedError."""
-    effects = ctx.effects
     path = ctx._path()
+    try:
+        return await _call(ctx, path, model, messages, options)
+    except asyncio.CancelledError:
+        budgets.give_up(ctx.effects, path)
+        raise
+
+
+async def _call(
+    ctx: DurableContext, path: str, model: ChatModel, messages: Sequence[ChatMessage], options: GenerationOptions
+) -> ModelResponse:
+    effects = ctx.effects
     digests = _digests(messages, options)
     row = await effects.recall(path, KIND, model.name, None, digests)
-    for earlier in effects.journal.system_of(_paid_path(path)) if effects.journal.has_kind(PAID) else ():
-        effects.budget.add(earlier.usage.total, None if earlier.cost is None else float(earlier.cost))
     if row is not None:
-        effects.budget.add(row.usage.total, None if row.cost is None else float(row.cost))
         return _decode(row)
-    effects.budget.check()
+    entry = Entry(KIND, path, model.name, digests=digests, inbox_upto=effects.inbox_upto)
+    entry.request = {"messages": len(messages)}
+    await budgets.admit(effects, entry, model, messages, options)
     async with effects.performing():
         await _keep_bodies(effects, messages, options)
         effects.emit(frames.progress(effects.source, AgentStep.THINKING, {"model": model.name, "call": path}))
         await ctx.hook(HookEvent.LLM_START, model=model.name, messages=len(messages), path=path)
         begun = time.monotonic()
-        entry = Entry(KIND, path, model.name, digests=digests, inbox_upto=effects.inbox_upto)
-        entry.request = {"messages": len(messages)}
         failure: ModelError | None = None
         moved: list[dict[str, Any]] = []
         paid: list[ModelResponse] = []
@@ -84,7 +91,7 @@ async def call(
         entry.elapsed_s = time.monotonic() - begun
         await effects.record(entry)
         await _tell_end(ctx, entry)
-    effects.budget.add(entry.usage.total if entry.usage else 0, entry.cost)
+    budgets.learn(effects, entry)
     if failure is not None:
         raise failure
     return response
@@ -164,6 +171,7 @@ def _note_paid(effects: Effects, entry: Entry, paid: Sequence[ModelResponse]) ->
 
 
 def _decode(row: Recorded) -> ModelResponse:
+    budgets.raise_refused(row)
     if row.error is not None:
         error = row.error
         raise ModelError(error.get("message", ""), type=error.get("type", "ModelError"), status=error.get("status"))

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ravi_django.kernel import InvalidInputError, SuspendInterrupt
-from ravi_django.runtime import llm_calls, paths
+from ravi_django.runtime import paths
 from ravi_django.runtime.entries import Entry, Recorded, encode
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ async def _compute(ctx: DurableContext, name: str, compute: Callable[[], Any]) -
     row = ctx.effects.journal.system(path)
     if row is not None and not _raised_here(ctx, row, scope.prefix):
         ctx.pinned[name] = row.result
-        _pass_over(ctx, _place_of(row) or scope.prefix)
+        ctx.effects.journal.pass_over(_place_of(row) or scope.prefix)
         return
     with paths.entered(scope):
         value = compute()
@@ -83,9 +83,3 @@ def _raised_here(ctx: DurableContext, row: Recorded, prefix: str) -> bool:
 def _place_of(row: Recorded) -> str | None:
     place: str | None = (row.request or {}).get("scope")
     return place
-
-
-def _pass_over(ctx: DurableContext, prefix: str) -> None:
-    for row in ctx.effects.journal.pass_over(prefix):
-        if row.kind == llm_calls.KIND:
-            ctx.effects.budget.add(row.usage.total, None if row.cost is None else float(row.cost))

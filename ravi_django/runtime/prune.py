@@ -8,6 +8,7 @@ from typing import Any
 
 from ravi_django.conf import conf
 from ravi_django.kernel import InvalidInputError
+from ravi_django.runtime.store import accounts
 from ravi_django.runtime.store import prune as store
 
 DAY_S = 24 * 3600.0
@@ -34,8 +35,9 @@ def prune(keep_s: dict[str, float], *, dry_run: bool = False) -> dict[str, int]:
     """Remove what is older than `keep_s` seconds, by kind; returns how many rows of each table went, or would go.
 
     journal: the rows of ended trees, their consumed signals and settled asks, and generations that are over.
-    streams: the events of ended trees. In any case bodies that nothing names any more and tickets that have expired; a
-    dry run cannot count the bodies that only the rows it leaves in place still name.
+    streams: the events of ended trees. In any case bodies that nothing names any more, tickets that have expired, and
+    the budget accounts of deleted trees and of days a month past; a dry run cannot count the bodies that only the rows
+    it leaves in place still name.
     """
     removed = {"journal": 0, "signals": 0, "asks": 0, "frames": 0, "archives": 0}
     if "journal" in keep_s:
@@ -46,6 +48,7 @@ def prune(keep_s: dict[str, float], *, dry_run: bool = False) -> dict[str, int]:
         _prune_trees(removed, {"frames": store.frames}, keep_s["streams"], dry_run)
         removed["archives"] = _forget_archives(keep_s["streams"], dry_run)
     removed["blobs"] = _prune_blobs(dry_run)
+    removed["accounts"] = accounts.old_accounts().count() if dry_run else accounts.prune_accounts()
     removed["tickets"] = store.expired_tickets().count() if dry_run else store.prune_tickets()
     return removed
 

@@ -18,7 +18,7 @@ from uuid import UUID
 from django.db import connections
 
 from ravi_django.conf import conf
-from ravi_django.models import JournalEntry, Run
+from ravi_django.models import TERMINAL, JournalEntry, Run
 from ravi_django.runtime import frames as framing
 from ravi_django.runtime import store
 from ravi_django.runtime.archive import archive
@@ -39,12 +39,13 @@ MAX_WAITING = 10_000  # frames of one tree kept while the buffer is away
 class _Tree:
     """What the publisher knows of a tree that this process streams for."""
 
-    __slots__ = ("fresh", "mark", "waiting")
+    __slots__ = ("flying", "fresh", "mark", "waiting")
 
     def __init__(self, mark: int, fresh: bool) -> None:
         self.mark = mark
         self.fresh = fresh
         self.waiting: list[Frame] = []
+        self.flying = False  # frames of it are on their way to the buffer
 
 
 class Publisher:
@@ -103,7 +104,7 @@ class Publisher:
 
     def _is_unbegun(self, tree: str) -> bool:
         known = self._trees.get(tree)
-        return known is not None and known.fresh and not self._closing
+        return known is not None and known.fresh and bool(known.waiting or known.flying) and not self._closing
 
     def close(self, timeout: float = 5.0) -> None:
         """Flush what is waiting and stop the thread."""
@@ -148,9 +149,15 @@ class Publisher:
             trees = {key: tree for key, tree in self._trees.items() if tree.waiting}
             batches = [Batch(key, tree.waiting, tree.mark, tree.fresh) for key, tree in trees.items()]
             for tree in trees.values():
-                tree.waiting = []
-        if not batches:
-            return
+                tree.flying, tree.waiting = True, []
+        try:
+            if batches:
+                self._send(trees, batches)
+        finally:
+            for tree in trees.values():
+                tree.flying = False
+
+    def _send(self, trees: dict[str, _Tree], batches: list[Batch]) -> None:
         try:
             outcomes = self._buffer.append(batches)
         except Exception:
@@ -206,7 +213,10 @@ def _set(flushed: asyncio.Future[None]) -> None:
 
 
 def restart(buffer: EventBuffer, batch: Batch) -> list[int] | Exception:
-    """The buffer lost the tree: number on above every number that may have been used, after one `stream.gap`."""
+    """The buffer lost the tree: number on above every number that may have been used, after one `stream.gap`. One that
+    has ended and is archived goes on with nothing that anybody still had for it."""
+    if Run.objects.filter(id=batch.tree, status__in=TERMINAL, published_at__isnull=False).exists():
+        return [-1] * len(batch.frames)
     old = batch.mark
     batch.mark = with_retry(store.raise_event_mark, batch.tree, old + len(batch.frames) + RESERVE)
     kept = archived(batch.tree)  # before a retry
@@ -262,6 +272,14 @@ def publish_retried(run: Run) -> None:
     _append(get_buffer(), Batch(str(run.tree_id), found, (run.root or run).event_mark, fresh=False))
 
 
+def publish_ended(run: Run, others: list[Frame]) -> None:
+    """Say that a run below the root has ended without a worker, and what ended with it. Where the buffer has lost its
+    tree, that is left to the next lease's frames."""
+    row = JournalEntry.objects.filter(run_id=run.id).latest("seq")
+    found = [*framing.durable(Source.of(run), _Row(row), row.seq), *others]
+    _append(get_buffer(), Batch(str(run.tree_id), found, (run.root or run).event_mark, fresh=False))
+
+
 def publish_past(run: Run) -> None:
     """Begin a fork's stream with what it has come to share."""
     root, found = _durable_frames(str(run.id))
@@ -278,7 +296,8 @@ def _durable_frames(tree: str, since: datetime | None = None) -> tuple[Run, list
         rows = rows.filter(finished_at__gte=since)
     entries = list(rows.order_by("finished_at", "seq"))
     internalize(entries)
-    found = [frame for row in entries for frame in framing.durable(sources[row.run_id], _Row(row), row.seq)]
+    whose = zip(framing.authors(entries, sources), entries, strict=True)
+    found = [frame for source, row in whose for frame in framing.durable(source, _Row(row), row.seq)]
     return root, found
 
 

@@ -80,10 +80,10 @@ def _request(
         generation=run.generation,
         path=path,
         kind=HumanRequest.Kind.QUESTION,
-        text=_text("question", question, 1, MAX_QUESTION),
-        choices=_choices(choices, free_text),
-        arguments={"context": _text("context", context, 0, MAX_CONTEXT), "free_text": bool(free_text)},
-        expires_at=_expiry(ctx, timeout),
+        text=text_of("question", question, 1, MAX_QUESTION),
+        choices=choices_of(choices, free_text),
+        arguments={"context": text_of("context", context, 0, MAX_CONTEXT), "free_text": bool(free_text)},
+        expires_at=expiry(ctx, timeout),
     )
 
 
@@ -91,20 +91,13 @@ async def _open(ctx: DurableContext, path: str, request: HumanRequest, most: int
     effects = ctx.effects
     until = None if request.expires_at is None else request.expires_at.isoformat()
     opened = {"id": str(request.id), "until": until}
-    shown = {
-        "id": str(request.id),
-        "kind": str(request.kind),
-        "text": request.text,
-        "choices": request.choices,
-        "tool": request.tool,
-        "arguments": request.arguments,
-        "expires_at": until,
-    }
     begun = Entry(KIND, path, NAME, phase="started", request=opened)
     effects.entangled = True  # first: the commit may stand though this task is cancelled over it
     async with effects.performing():
         effects.note(begun)  # in one commit with the next row: nothing comes in between
-        announced = Entry("request.opened", f"@request.{path}.{request.attempt}", NAME, result=shown)
+        announced = Entry(
+            "request.opened", f"@request.{path}.{request.attempt}", NAME, result=store.request_shown(request)
+        )
         try:
             await effects.record(announced, partial(store.open_request, request=request, most=most))
         except store.TooManyRequests:
@@ -148,26 +141,26 @@ def _told(answer: dict[str, Any]) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------------- what is asked
 
 
-def _text(field: str, value: Any, least: int, most: int) -> str:
+def text_of(field: str, value: Any, least: int, most: int) -> str:
     if not isinstance(value, str) or not least <= len(value.strip()) <= most:
         raise InvalidInputError(f"{field} is a text of {least} to {most} characters", field=field)
     return str(storable(value)).strip()
 
 
-def _choices(choices: Sequence[str] | None, free_text: bool) -> list[str] | None:
+def choices_of(choices: Sequence[str] | None, free_text: bool) -> list[str] | None:
     if not choices:
         if not free_text:
             raise InvalidInputError("a question without free text needs choices", field="choices")
         return None
     if isinstance(choices, str) or not 2 <= len(choices) <= MAX_CHOICES:
         raise InvalidInputError(f"choices are 2 to {MAX_CHOICES} texts", field="choices")
-    found = [_text("choices", choice, 1, MAX_CHOICE) for choice in choices]
+    found = [text_of("choices", choice, 1, MAX_CHOICE) for choice in choices]
     if len(set(found)) < len(found):
         raise InvalidInputError("choices must differ from each other", field="choices")
     return found
 
 
-def _expiry(ctx: DurableContext, timeout: Any) -> datetime | None:
+def expiry(ctx: DurableContext, timeout: Any) -> datetime | None:
     if timeout is None:
         return None
     seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
+from ravi_django.agents.delegate import DelegateTool
 from ravi_django.agents.hooks import Hooks
 from ravi_django.agents.middleware import MiddlewarePipeline
+from ravi_django.agents.subagents import sub_agents_of
 from ravi_django.agents.toolbox import Toolbox
 from ravi_django.kernel import Agent, AgentId, AgentNotFoundError, InvalidInputError, Tool
 from ravi_django.kernel.canonical import digest_of
 
 _agents: dict[str, Agent] = {}
+_by_team: set[str] = set()  # addresses that were registered with another agent alone
 _tools: dict[str, Tool] = {}
 _known: Toolbox | None = None  # all tools; None: to be collected anew
 _specs: dict[tuple[str, int | None], tuple[Agent, str, dict[str, Any]]] = {}
@@ -22,19 +26,44 @@ _lock = threading.RLock()
 def register(agent: Agent) -> Agent:
     """Make an agent known under its address; a later one replaces an earlier. Returns the agent.
 
+    The sub-agents, and the agents among its tools, that were given as objects become known with it, unless their
+    address was registered by itself.
+
     Raises InvalidInputError when it has no `id: AgentId` or no async `run`, or when its `middleware` or `hooks` cannot
     be read.
     """
+    _check(agent)
+    members = list(_team_of(agent, {id(agent)}))
+    for member in members:  # first: one that cannot be registered leaves the team unregistered
+        _check(member)
+    global _known
+    with _lock:
+        for member in members:
+            place = str(member.id)
+            if place not in _agents or place in _by_team:
+                _agents[place] = member
+                _by_team.add(place)
+        _agents[str(agent.id)] = agent
+        _by_team.discard(str(agent.id))
+        _known = None
+    return agent
+
+
+def _check(agent: Agent) -> None:
     if not isinstance(getattr(agent, "id", None), AgentId):
         raise InvalidInputError(f"{agent!r} needs an attribute id of type AgentId", field="id")
     if not callable(getattr(agent, "run", None)):
         raise InvalidInputError(f"agent {agent.id} needs a method: async def run(self, ctx, inbox)", field="run")
     _check_chains(agent)
-    global _known
-    with _lock:
-        _agents[str(agent.id)] = agent
-        _known = None
-    return agent
+
+
+def _team_of(agent: Agent, seen: set[int]) -> Iterator[Agent]:
+    """Everybody below, each object once: agents may have each other as tools."""
+    for member in sub_agents_of(agent):
+        if id(member) not in seen:
+            seen.add(id(member))
+            yield from _team_of(member, seen)
+            yield member
 
 
 def _check_chains(agent: Agent) -> None:
@@ -51,6 +80,7 @@ def unregister(address: AgentId | str) -> None:
     global _known
     with _lock:
         _agents.pop(str(address), None)
+        _by_team.discard(str(address))
         _known = None
 
 
@@ -80,7 +110,8 @@ def known_tools() -> Toolbox:
             for agent in _agents.values():
                 with suppress(TypeError, ValueError):  # an agent of one's own may mean something else by `tools`
                     for tool in Toolbox.of(getattr(agent, "tools", None)):
-                        known.add(tool)
+                        if not isinstance(tool, DelegateTool):  # its orchestrator alone can do what it stands for
+                            known.add(tool)
             for tool in _tools.values():
                 known.add(tool)
             _known = known

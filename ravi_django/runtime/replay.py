@@ -34,7 +34,7 @@ class Journal:
             )
         self._results: dict[str, Recorded] = {}
         self._started: dict[str, Recorded] = {}
-        self._paused: dict[str, int] = {}  # the attempt that a wait has closed
+        self._paused: dict[str, Recorded] = {}  # the last attempt of a tool call that a pause has closed
         self._system: dict[str, Recorded] = {}  # rows of the runtime itself, which no code asks for
         self._kinds = {row.kind for row in rows}
         self.on_replayed: Callable[[], None] = lambda: None  # called when the last recorded result is handed out
@@ -56,7 +56,7 @@ class Journal:
             elif row.phase == "result":
                 self._results[row.path] = row
             elif row.phase == "paused":
-                self._paused[row.path] = row.attempt
+                self._paused[row.path] = row
             else:
                 self._started[row.path] = row
         for path, place in places.items():
@@ -74,8 +74,15 @@ class Journal:
         self._settling = False  # what follows from the result handed out last goes before the next one
 
     def _inside_recorded(self, path: str) -> bool:
-        """Below a tool call whose result is recorded: the tool does not run again, and nobody asks for the row."""
-        return any(path[:place] in self._results for place, letter in enumerate(path) if letter == "/")
+        """Below a tool call whose result is recorded, or by an attempt of it that has paused: that code does not run
+        again, and nobody asks for the row."""
+        above = [path[:place] for place, letter in enumerate(path) if letter == "/"]
+        if self._paused and any(call in self._paused and not self._is_behind_pause(path, call) for call in above):
+            return True
+        return any(call in self._results for call in above)
+
+    def _is_behind_pause(self, path: str, call: str) -> bool:
+        return path.startswith(f"{call}/~{self._paused[call].attempt}.")
 
     @property
     def replaying(self) -> bool:
@@ -107,28 +114,33 @@ class Journal:
 
     def begun_and_not_in(self, asked: Collection[str]) -> bool:
         """Whether a wait or an effect was begun, has no result, and was not asked for yet: the code has been there."""
-        return any(path not in self._results and path not in asked for path in self._started)
+        return any(path not in self._results and path not in asked for path in (*self._started, *self._paused))
 
     def next_attempt(self, path: str) -> int:
         """1, or one more than the attempts that are recorded at the path."""
-        row = self._started.get(path)
-        return 1 if row is None else row.attempt + 1
+        known = [rows[path].attempt for rows in (self._started, self._paused) if path in rows]
+        return max([*known, self._set_aside.get(path, 0)]) + 1
+
+    def paused(self, path: str) -> Recorded | None:
+        """The row of the pause that the call at `path` goes on behind."""
+        return None if path in self._results else self._paused.get(path)
 
     def has_below(self, prefix: str) -> bool:
         """Whether anything was begun or recorded whose path begins so."""
         return any(path.startswith(prefix) for rows in (self._results, self._started) for path in rows)
-
-    def system_of(self, prefix: str) -> list[Recorded]:
-        """Rows of the runtime itself whose path begins so."""
-        return [row for path, row in self._system.items() if path.startswith(prefix)]
 
     def open_started(self) -> dict[str, Recorded]:
         """At-most-once effects that were begun and have no result."""
         return {
             path: row
             for path, row in self._started.items()
-            if row.kind == "tool.call" and path not in self._results and self._paused.get(path, 0) < row.attempt
+            if row.kind == "tool.call" and path not in self._results and not self._is_closed(row)
         }
+
+    def _is_closed(self, started: Recorded) -> bool:
+        """By a pause: the tool's code came to its end."""
+        paused = self._paused.get(started.path)
+        return paused is not None and paused.attempt >= started.attempt
 
     def number(self, entries: Sequence[Entry]) -> None:
         """Above the attempts that a retry has superseded at their paths."""
@@ -148,12 +160,11 @@ class Journal:
         self._taken.add(row.seq)
         self._advance()
 
-    def pass_over(self, prefix: str) -> list[Recorded]:
+    def pass_over(self, prefix: str) -> None:
         """The rows recorded in this scope, which nobody asks for any more: what came of them is recorded too."""
         found = [row for path, row in self._results.items() if path.startswith(prefix)]
         self._taken |= {row.seq for row in found}
         self._advance()
-        return found
 
     def pass_summaries(self, path: str, asked: Collection[str]) -> None:
         """The code asks for the call at `path`: summaries of before it that it has not asked for are passed over. The

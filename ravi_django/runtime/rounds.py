@@ -25,6 +25,7 @@ class Rounds:
         """Call the agent's code for every batch; returns what the last call returned."""
         while True:
             batch = self._next()
+            ctx.given += batch
             prefix = "" if self._number == 1 else f"r{self._number}."
             paths._scope.set(paths.Scope(prefix, on_task=scope.on_task))
             returned = await interceptors.run_agent(agent, ctx, batch)

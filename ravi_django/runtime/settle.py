@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -11,12 +12,12 @@ from pydantic_core import to_json
 
 from ravi_django.agents.result import ResultText
 from ravi_django.conf import conf
-from ravi_django.kernel import DeterminismError, HandlerError, KernelError, UncertainEffectError
+from ravi_django.kernel import ConflictError, DeterminismError, HandlerError, KernelError, UncertainEffectError
 from ravi_django.models import Status
 from ravi_django.runtime import backoff, store
 from ravi_django.runtime.entries import Entry, NewTurn, storable
 from ravi_django.runtime.gate import Stop, Wait
-from ravi_django.runtime.store import Lease
+from ravi_django.runtime.store import Handoff, Lease
 
 if TYPE_CHECKING:
     from ravi_django.runtime.effects import Effects
@@ -45,6 +46,7 @@ class Outcome:
     wake_at: datetime | None = None  # of a suspended run: when it goes on by itself
     wait_s: float | None = None  # until then
     messages: tuple[dict[str, Any], ...] | None = None  # what the next generation begins with
+    handoff: Handoff | None = None  # who goes on in this run's place
     for_release: str = ""  # whose worker should try, before the run is blocked
 
     @classmethod
@@ -73,6 +75,8 @@ class Outcome:
                 return cls.of_waits(effects)
             case "continue":
                 return cls(Status.PENDING, messages=stop.messages)
+            case "handoff":
+                return cls(Status.PENDING, handoff=stop.handoff)
             case "retry":
                 delay = backoff.delay_s(stop.error, effects.attempts)
                 return cls(Status.PENDING, error=error_of(stop.error), retry_in=delay, attempts=effects.attempts + 1)
@@ -104,6 +108,9 @@ class Outcome:
     def entries(self, lease: Lease) -> list[Entry]:
         """The lifecycle row; a drain leaves none, nothing happened to the run."""
         result: Any = None
+        if self.handoff is not None:
+            result = {"from": lease.run.agent, "to": self.handoff.agent, "generation": lease.run.generation + 1}
+            return [Entry(store.HANDOFF, self.handoff.path, self.handoff.agent, result=result)]
         name = str(self.status)
         if self.messages is not None:
             name, result = "continued", {"generation": lease.run.generation + 1}
@@ -127,11 +134,17 @@ class Settled:
 
 def write(effects: Effects, outcome: Outcome, entries: list[Entry], turns: list[NewTurn]) -> Settled:
     """One transaction. Raises store.Unseen when a run that would complete has an unread message."""
+    return store.settled(effects.lease, entries, partial(_write, effects, outcome, entries, turns), ends=True)
+
+
+def _write(effects: Effects, outcome: Outcome, entries: list[Entry], turns: list[NewTurn]) -> Settled:
     lease = effects.lease
     if outcome.messages is not None:
         upto = effects.inbox_upto or 0
         first = store.continue_as_new(lease, entries, turns, messages=outcome.messages, inbox_upto=upto)
         return Settled(first, Status.PENDING, [lease.run_id])
+    if outcome.handoff is not None:
+        return _hand_over(effects, outcome.handoff, entries, turns)
     match outcome.status:
         case Status.SUSPENDED:
             first, status = store.suspend(
@@ -166,6 +179,20 @@ def write(effects: Effects, outcome: Outcome, entries: list[Entry], turns: list[
             return Settled(first, outcome.status, hints)
 
 
+def _hand_over(effects: Effects, handoff: Handoff, entries: list[Entry], turns: list[NewTurn]) -> Settled:
+    """The other agent's run, or the same one again from the top: there the refusal is recorded, and told. The turns are
+    not: the code hands them over once more, and by then knows better."""
+    lease, upto = effects.lease, effects.inbox_upto or 0
+    try:
+        first, hints = store.hand_over(lease, entries, turns, handoff=handoff, inbox_upto=upto)
+        return Settled(first, Status.PENDING, [*hints, lease.run_id])
+    except store.Occupied:
+        words = f"the session has another active run of {handoff.agent}; wait for its end, or answer without it"
+        entries[-1].result, entries[-1].error = None, error_of(ConflictError(words))
+        entries[-1].stored.clear()
+        return Settled(store.requeue(lease, entries), Status.PENDING, [lease.run_id])
+
+
 def _send_back(lease: Lease, outcome: Outcome) -> Settled:
     """For a worker of the release that wrote last, while there is one; else the run is blocked here and now."""
     if store.has_worker(outcome.for_release):
@@ -176,15 +203,31 @@ def _send_back(lease: Lease, outcome: Outcome) -> Settled:
     return Settled(store.block(lease, [entry], error=error), Status.BLOCKED)
 
 
-def set_aside(lease: Lease, error: NotDrivable) -> tuple[int, list[Entry]]:
-    """Block the run, or give it back with a delay; returns the rows written and the seq of the first."""
+def set_aside(lease: Lease, error: NotDrivable) -> tuple[Settled, list[Entry]]:
+    """Block the run, give it back with a delay, or end it where somebody has asked for that; returns what was written
+    and the rows."""
+    return store.settled(lease, [], partial(_set_aside, lease, error), ends=True)
+
+
+def _set_aside(lease: Lease, error: NotDrivable) -> tuple[Settled, list[Entry]]:
+    if lease.run.cancel_requested_at is not None:  # it need not be driven for that, and may never be again
+        return _end_undriven(lease)
     if not error.block:
-        return store.requeue(lease, delay_s=conf.SWEEP_S, error=error_of(error.cause)), []
+        first = store.requeue(lease, delay_s=conf.SWEEP_S, error=error_of(error.cause))
+        return Settled(first, Status.PENDING), []
     outcome = Outcome.of_block(error.cause, lease)
     if outcome.for_release and store.has_worker(outcome.for_release):
-        return store.requeue(lease, delay_s=2 * conf.LEASE_S, for_release=outcome.for_release), []
+        first = store.requeue(lease, delay_s=2 * conf.LEASE_S, for_release=outcome.for_release)
+        return Settled(first, Status.PENDING), []
     entry = Entry("run.blocked", f"@blocked.{lease.epoch}", error=error_of(error.cause))
-    return store.block(lease, [entry], error=error_of(error.cause)), [entry]
+    return Settled(store.block(lease, [entry], error=error_of(error.cause)), Status.BLOCKED), [entry]
+
+
+def _end_undriven(lease: Lease) -> tuple[Settled, list[Entry]]:
+    outcome = Outcome.of_cancel(lease.run.cancel_reason or "cancelled")
+    entries = outcome.entries(lease)
+    first, hints = store.finish(lease, outcome.status, entries, error=outcome.error, entangled=True)
+    return Settled(first, outcome.status, hints), entries
 
 
 def error_of(error: BaseException | None) -> dict[str, Any]:

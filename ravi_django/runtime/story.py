@@ -8,9 +8,9 @@ from typing import Any
 
 from ravi_django.agents._task import _task_ctx, _task_run_id, _task_threads, _task_turns
 from ravi_django.kernel import Agent, AgentId, HookEvent, LeaseLostError, RunMeta, Supervision, SuspendInterrupt
-from ravi_django.kernel.supervision import ExecutionBudget, HistoryRetention, Priority
+from ravi_django.kernel.supervision import ExecutionBudget, HistoryRetention, Priority, SpawnBudget
 from ravi_django.runtime import context as contexts
-from ravi_django.runtime import paths, tool_calls
+from ravi_django.runtime import paths, store, tool_calls
 from ravi_django.runtime.effects import Effects
 from ravi_django.runtime.rounds import Rounds
 from ravi_django.runtime.settle import Outcome
@@ -22,7 +22,7 @@ class Story:
 
     def __init__(self, agent: Agent, effects: Effects, rounds: Rounds) -> None:
         self.effects = effects
-        self.meta = meta_of(effects.lease, effects)
+        self.meta = meta_of(effects.lease, effects, getattr(agent, "spawn_budget", None))
         self.lost = False  # the lease is another worker's
         self._agent, self._rounds = agent, rounds
         self._ctx = contexts.DurableContext(agent, effects, self.meta)
@@ -99,12 +99,13 @@ class Story:
             self.task.cancel()
 
 
-def meta_of(lease: Lease, effects: Effects) -> RunMeta:
-    """What the run's calls are told of it."""
+def meta_of(lease: Lease, effects: Effects, allowed: SpawnBudget | None = None) -> RunMeta:
+    """What the run's calls are told of it: the budgets are its tree's, `allowed` what its agent's code may spawn."""
     run = lease.run
-    budget = ExecutionBudget.model_validate(run.budget or {})
+    root = run.root or run
+    budget = ExecutionBudget.model_validate(root.budget or {})
     limits = [run.deadline] if run.deadline else []
-    if budget.deadline_s and run.started_at:
+    if budget.deadline_s and run.started_at and run.parent_id is None:  # a child's row has the tree's
         limits.append(run.started_at + timedelta(seconds=budget.deadline_s))
     agent = AgentId.parse(run.agent)
     return RunMeta(
@@ -116,6 +117,7 @@ def meta_of(lease: Lease, effects: Effects) -> RunMeta:
             root_id=agent if run.root is None else AgentId.parse(run.root.agent),
             parent_id=None if run.parent is None else AgentId.parse(run.parent.agent),
             depth=run.depth,
+            spawn_budget=store.narrowed(store.limit_of(root), store.recorded(run), allowed),
             execution_budget=budget,
             retention=HistoryRetention.PERMANENT if run.parent_id is None else HistoryRetention.RUN,
             priority=Priority(run.priority),

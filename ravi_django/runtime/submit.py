@@ -226,7 +226,7 @@ def _budget(value: ExecutionBudget | Mapping[str, Any] | None) -> dict[str, Any]
         budget = ExecutionBudget.model_validate(value)
     except ValidationError as error:
         raise InvalidInputError(f"budget: {_first(error)}", field="budget") from None
-    return budget.model_dump(exclude_none=True) or None
+    return budget.model_dump(exclude_none=True, exclude_defaults=True) or None
 
 
 def _deadline(value: datetime | str | None) -> datetime | None:

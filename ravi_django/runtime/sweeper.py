@@ -44,15 +44,16 @@ def sweep(send: Callable[[list[UUID]], Sequence[UUID] | None] = dispatch.send_ma
         silent = store.silent(BATCH, older_than_s=conf.SWEEP_S)
         orphans = store.orphans(BATCH)
     woken = [run_id for run_id in silent if _each(store.wake_silent, run_id) is not None]
+    resumed = [run_id for tree in store.trees_with_paused(BATCH) for run_id in _each(store.resume_paused, tree) or ()]
     promoted = [run_id for orphan in orphans for run_id in _each(store.promote_orphan, orphan) or ()]
-    failed = send(list(dict.fromkeys([*due, *promoted, *woken])))
+    failed = send(list(dict.fromkeys([*due, *promoted, *woken, *resumed])))
     if failed:
         store.hint_failed(failed)
     unpublished = store.unpublished(50, older_than_s=2 * conf.SWEEP_S)
     published = sum(_each(_publish, tree) is not None for tree in unpublished)
     store.forget_dead_workers(older_than_s=10 * conf.HEARTBEAT_S + 60)
     store.swept()
-    hinted = len(due) + len(promoted) + len(woken) - len(failed or ())
+    hinted = len(due) + len(promoted) + len(woken) + len(resumed) - len(failed or ())
     return Swept(hinted=hinted, promoted=len(promoted), published=published)
 
 

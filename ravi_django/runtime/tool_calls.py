@@ -11,16 +11,25 @@ from typing import TYPE_CHECKING, Any
 from django.contrib.auth import get_user_model
 from pydantic_core import PydanticSerializationError, to_json
 
-from ravi_django.kernel import AgentStep, HookEvent, InvalidInputError, Tool, ToolArgumentsError, ToolExecutionResult
+from ravi_django.kernel import (
+    AgentStep,
+    HookEvent,
+    HumanInput,
+    InvalidInputError,
+    Tool,
+    ToolArgumentsError,
+    ToolExecutionResult,
+)
 from ravi_django.kernel.content import blocks_adapter, blocks_json
 from ravi_django.kernel.tools import INVALID_ARGUMENTS_KEY, MAX_ARGUMENTS_DEPTH, is_too_deep
-from ravi_django.runtime import frames, interceptors, tool_caps, tool_wholes
+from ravi_django.runtime import frames, interceptors, tool_caps, tool_finish, tool_pauses, tool_wholes
 from ravi_django.runtime.entries import Entry, Recorded, encode, storable
 from ravi_django.runtime.frames import CLIP
 from ravi_django.runtime.tool_caps import KIND, Stopwatch, weight
 from ravi_django.runtime.tool_promises import perform
 from ravi_django.runtime.tool_results import error as error_result
 from ravi_django.runtime.tool_results import is_small, result_of
+from ravi_django.runtime.tool_running import ToolPaused
 from ravi_django.runtime.tool_uncertain import decide_left, decided
 
 if TYPE_CHECKING:
@@ -52,28 +61,52 @@ async def call(ctx: DurableContext, name: str, arguments: dict[str, Any]) -> Too
         with tool_caps.watched() as watch:
             result = await decided(ctx, entry)
             if result is None:
-                result = await _made(ctx, entry, watch)
+                result = await _through_pauses(ctx, entry, watch)
             if entry.result is None:  # a transactional tool has recorded itself
+                if result.finish is not None:
+                    result = await effects.database.call(tool_finish.checked, result)
                 result = await _kept(ctx, entry, result, watch)
                 entry.elapsed_s = watch.elapsed
                 await effects.record(entry)
         effects.spent.end(watch.elapsed - watch.waited, weight(entry.result["content"]))
-        effects.started.pop(path, None)
-        effects.uncertain.pop(path, None)
+        for calls in (effects.started, effects.uncertain, effects.paused):
+            calls.pop(path, None)
         await ctx.hook(HookEvent.TOOL_END, tool=name, path=path, is_error=result.is_error)
     interceptors.raise_refused(entry.error)
     return result.model_copy(update={"call_id": call_id or path})
 
 
-async def _made(ctx: DurableContext, entry: Entry, watch: Stopwatch) -> ToolExecutionResult:
+async def _through_pauses(ctx: DurableContext, entry: Entry, watch: Stopwatch) -> ToolExecutionResult:
+    """One attempt after the other: a pause closes one, and what comes of it leads to the next."""
+    pause = tool_pauses.resumed(ctx, entry)
+    while True:
+        told = None if pause is None else await tool_pauses.outcome(ctx, entry, pause)
+        try:
+            return await _made(ctx, entry, watch, told)
+        except ToolPaused as paused:
+            closed = await tool_pauses.close(ctx, entry, paused)
+        if isinstance(closed, ToolExecutionResult):
+            return closed
+        pause = closed
+
+
+async def _made(
+    ctx: DurableContext, entry: Entry, watch: Stopwatch, told: HumanInput | ToolExecutionResult | None
+) -> ToolExecutionResult:
+    """`told` is what came of the pause before: a person's input for the tool, or a child's outcome, which stands for
+    what the tool would return."""
     arguments = entry.request["arguments"]
-    if not ctx.effects.journal.has_below(f"{entry.path}/"):  # else it goes on, behind what it has waited for
+    if told is None and not ctx.effects.journal.has_below(f"{entry.path}/"):  # else it goes on, behind a wait
         await ctx.hook(HookEvent.TOOL_START, tool=entry.name, path=entry.path, arguments=arguments)
-    prepared = await _prepare(ctx, entry.name, arguments)
+    if isinstance(told, ToolExecutionResult) and not ctx.middleware.function:
+        return told
+    prepared = await _prepare(ctx, entry.name, arguments, told)
     if isinstance(prepared, str):
-        return error_result(prepared)
+        return told if isinstance(told, ToolExecutionResult) else error_result(prepared)
     tool, ready = prepared
-    performing = partial(perform, keep=partial(_keep, ctx, watch))
+    performing = partial(perform, keep=partial(_keep_checked, ctx, watch))
+    if isinstance(told, ToolExecutionResult):
+        performing = partial(_handed, told)
     if not ctx.middleware.function:
         return await performing(ctx, tool, ready, entry)
     return await interceptors.around_tool(
@@ -81,10 +114,15 @@ async def _made(ctx: DurableContext, entry: Entry, watch: Stopwatch) -> ToolExec
         tool,
         ready,
         entry,
-        prepare=lambda changed: _ready(ctx, tool, changed),
+        prepare=lambda changed: _ready(ctx, tool, changed, told),
         perform=performing,
         to_result=result_of,
     )
+
+
+async def _handed(result: ToolExecutionResult, *call: Any, **options: Any) -> ToolExecutionResult:
+    """Stands for the tool, whose part has ended, at the end of its middlewares."""
+    return result
 
 
 # -------------------------------------------------------------------------------------------------- before it
@@ -102,26 +140,34 @@ def _as_recorded(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
     return dict(held)
 
 
-async def _prepare(ctx: DurableContext, name: str, arguments: dict[str, Any]) -> tuple[Tool, dict[str, Any]] | str:
+async def _prepare(
+    ctx: DurableContext, name: str, arguments: dict[str, Any], told: HumanInput | ToolExecutionResult | None
+) -> tuple[Tool, dict[str, Any]] | str:
     """The tool and its arguments, or words for the model on why the call is not made."""
     tool = ctx.toolbox.get(name)
     if tool is None:
         known = ", ".join(ctx.toolbox.names()) or "none"
         return f"there is no tool {name!r}; the tools are: {known}"
-    if refusal := ctx.effects.spent.refusal(tool):
+    if told is None and (refusal := ctx.effects.spent.refusal(tool)):  # a call that went on to a pause was let in
         return refusal
     if tool.permission and not await ctx.effects.database.call(_permitted, ctx.user_id, tool.permission):
         return f"not permitted: {name} needs the permission {tool.permission}, which the run's owner does not have"
     try:
-        return tool, _ready(ctx, tool, arguments)
+        return tool, _ready(ctx, tool, arguments, told)
     except ToolArgumentsError as error:
         return str(error)
 
 
-def _ready(ctx: DurableContext, tool: Tool, arguments: dict[str, Any]) -> dict[str, Any]:
+def _ready(
+    ctx: DurableContext, tool: Tool, arguments: dict[str, Any], told: HumanInput | ToolExecutionResult | None
+) -> dict[str, Any]:
     """What `execute` is called with. Raises ToolArgumentsError."""
     ready = tool.validate(arguments)
-    return {**ready, tool.context_parameter: ctx} if tool.context_parameter else ready
+    if tool.context_parameter:
+        ready = {**ready, tool.context_parameter: ctx}
+    if tool.input_parameter:  # whatever the model has put there
+        ready = {**ready, tool.input_parameter: told}
+    return ready
 
 
 def _permitted(user_id: str | None, permission: str) -> bool:
@@ -154,6 +200,14 @@ async def _kept(
     return await asyncio.to_thread(_keep, ctx, watch, entry, result)
 
 
+def _keep_checked(
+    ctx: DurableContext, watch: Stopwatch, entry: Entry, result: ToolExecutionResult
+) -> ToolExecutionResult:
+    """On a transactional tool's thread."""
+    given = result_of(result) if ctx.middleware.function else result  # they may have put anything in
+    return _keep(ctx, watch, entry, tool_finish.checked(given))
+
+
 def _keep(ctx: DurableContext, watch: Stopwatch, entry: Entry, result: ToolExecutionResult) -> ToolExecutionResult:
     """Fill the entry in with what its row is to hold; returns that much of the result."""
     if ctx.middleware.function:  # they may have put anything in
@@ -171,6 +225,8 @@ def _keep(ctx: DurableContext, watch: Stopwatch, entry: Entry, result: ToolExecu
         entry.result[tool_caps.WAITED] = round(watch.waited, 3)
     if result.board is not None:
         entry.result["board"] = result.board
+    if result.finish is not None:
+        entry.result[tool_finish.FINISH] = tool_finish.described(result.finish)
     if given := ctx.turns_of(entry.path):
         entry.result["turns"] = given
     return result
@@ -178,4 +234,10 @@ def _keep(ctx: DurableContext, watch: Stopwatch, entry: Entry, result: ToolExecu
 
 def _decode(row: Recorded, call_id: str) -> ToolExecutionResult:
     content = blocks_adapter.validate_python(row.result["content"])
-    return ToolExecutionResult(call_id=call_id, content=content, is_error=row.result.get("is_error", False))
+    finish = row.result.get(tool_finish.FINISH)
+    return ToolExecutionResult(
+        call_id=call_id,
+        content=content,
+        is_error=row.result.get("is_error", False),
+        finish=None if finish is None else tool_finish.restored(finish),
+    )

@@ -103,6 +103,10 @@ class Stopwatch:
             if not self._waits:
                 self._waited += time.monotonic() - self._since
 
+    def carry(self, seconds: float) -> None:
+        """Own time of before."""
+        self._begun -= seconds
+
     @property
     def elapsed(self) -> float:
         return time.monotonic() - self._begun
@@ -113,6 +117,18 @@ class Stopwatch:
 
 
 _watch: ContextVar[Stopwatch | None] = ContextVar("ravi_stopwatch", default=None)  # of the call that this code is in
+
+
+def own_time() -> float:
+    """Seconds of the call that this code is in, so far."""
+    watch = _watch.get()
+    return 0.0 if watch is None else watch.elapsed - watch.waited
+
+
+def carry(seconds: float) -> None:
+    """The call that this code is in has taken so much before, in another lease."""
+    if (watch := _watch.get()) is not None:
+        watch.carry(seconds)
 
 
 @contextmanager

@@ -23,13 +23,22 @@ from ravi_django.kernel import (
     ToolRefused,
     TransientError,
 )
-from ravi_django.runtime import human, paths
+from ravi_django.runtime import human, paths, tool_pauses
 from ravi_django.runtime.effects import append_repeatable
 from ravi_django.runtime.entries import Entry
 from ravi_django.runtime.tool_caps import KIND
+from ravi_django.runtime.tool_pauses import PauseRefused
 from ravi_django.runtime.tool_results import error as _error
 from ravi_django.runtime.tool_results import result_of, words
-from ravi_django.runtime.tool_running import ToolEndedOddly, execute, on_a_thread, scope_below, timeout_of
+from ravi_django.runtime.tool_running import (
+    ToolEndedOddly,
+    ToolPaused,
+    execute,
+    is_pause,
+    on_a_thread,
+    scope_below,
+    timeout_of,
+)
 from ravi_django.runtime.tool_threads import NoThreadLeft
 from ravi_django.runtime.tool_uncertain import decide
 
@@ -124,15 +133,18 @@ async def _transactional(
     effects = ctx.effects
     begun = time.monotonic()
     entries, turns = effects.take_pending(entry)
+    written = list(entries)
     last = _LastWord()
     first = 0
 
-    def commit() -> ToolExecutionResult:
+    def commit() -> ToolExecutionResult | ToolPaused:
         nonlocal first
         with transaction.atomic():
             with last.telling():
-                result = result_of(tool.execute(**ready))
+                result = _called(ctx, tool, ready, entry)
                 last.check()
+                if isinstance(result, ToolPaused):
+                    return closed(result)
                 if through is not None:
                     result = through(result)
                 kept = replace(entry, blobs=[], stored={})  # who gives the call up goes on with the entry itself
@@ -143,18 +155,21 @@ async def _transactional(
             first = append_repeatable(effects.lease, entries, turns)
         return result
 
+    def closed(paused: ToolPaused) -> ToolPaused:
+        """What the tool wrote before it paused commits with the pause."""
+        nonlocal first
+        last.take()
+        written[-1:] = paused.closing.rows
+        first = append_repeatable(effects.lease, written, turns, paused.closing.write)
+        return paused
+
     try:
-        with paths.entered(scope_below(entry.path)):
-            result: ToolExecutionResult = await on_a_thread(ctx, commit, timeout_of(tool))
+        with paths.entered(scope_below(entry.path, effects.paused.get(entry.path))):
+            result: ToolExecutionResult | ToolPaused = await on_a_thread(ctx, commit, timeout_of(tool))
     except LeaseLostError:
         raise
     except BaseException as error:
-        rolled_back = last.give_up()
-        if isinstance(error, _DATABASE_AWAY if rolled_back else (*_DATABASE_AWAY, TimeoutError)):
-            # It may still commit, or have committed: only another lease can tell.
-            raise LeaseLostError(effects.lease.run_id, effects.lease.epoch) from error
-        if not isinstance(error, Exception) and not rolled_back:
-            raise  # what it commits must not be written a second time
+        _check_undone(ctx, error, last)
         entry.result = entry.error = entry.digests = None  # nothing happened
         entry.blobs = []
         effects.notes[:0] = entries[:-1]
@@ -162,9 +177,28 @@ async def _transactional(
         if not isinstance(error, Exception):
             raise
         return _rolled_back(ctx, tool, error, last)
-    effects.published(entries, first)
+    effects.published(written, first)
+    if isinstance(result, ToolPaused):
+        result.closing.done()
+        raise result
     assert isinstance(result, ToolExecutionResult)
     return result
+
+
+def _called(ctx: DurableContext, tool: Tool, ready: dict[str, Any], entry: Entry) -> ToolExecutionResult | ToolPaused:
+    value = tool.execute(**ready)
+    if is_pause(value):
+        return ToolPaused(value, tool_pauses.closing_on_thread(ctx, tool, entry, value))
+    return result_of(value)
+
+
+def _check_undone(ctx: DurableContext, error: BaseException, last: _LastWord) -> None:
+    """Raises where the transaction may have been committed, or will be."""
+    lease, rolled_back = ctx.effects.lease, last.give_up()
+    if isinstance(error, _DATABASE_AWAY if rolled_back else (*_DATABASE_AWAY, TimeoutError)):
+        raise LeaseLostError(lease.run_id, lease.epoch) from error  # only another lease can tell
+    if not isinstance(error, Exception) and not rolled_back:
+        raise error  # what it commits must not be written a second time
 
 
 def _rolled_back(ctx: DurableContext, tool: Tool, error: Exception, last: _LastWord) -> ToolExecutionResult:
@@ -172,7 +206,7 @@ def _rolled_back(ctx: DurableContext, tool: Tool, error: Exception, last: _LastW
         raise _elsewhere(ctx, error) from error
     if isinstance(error, TimeoutError) and last.raised is None:
         return _error(f"{tool.name} did not finish within {timeout_of(tool):g} s; rolled back")
-    return _error(str(error) if isinstance(error, ToolEndedOddly) else words(error))
+    return _error(str(error) if isinstance(error, ToolEndedOddly | PauseRefused) else words(error))
 
 
 class _GivenUp(Exception):

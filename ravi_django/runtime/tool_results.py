@@ -19,6 +19,7 @@ from ravi_django.kernel import (
     ContentBlock,
     DataBlock,
     ErrorBlock,
+    FinishAgentResult,
     TextBlock,
     ThinkingBlock,
     ToolExecutionResult,
@@ -86,7 +87,12 @@ def result_of(value: Any) -> ToolExecutionResult:
 def _result_of(value: Any) -> ToolExecutionResult:
     if isinstance(value, ToolExecutionResult):
         found = _content(list(value.content))
-        return found.model_copy(update={"is_error": value.is_error or found.is_error, "board": value.board})
+        finish = value.finish if isinstance(value.finish, FinishAgentResult) else None
+        told = {"is_error": value.is_error or found.is_error, "board": value.board, "finish": finish}
+        return found.model_copy(update=told)
+    if isinstance(value, FinishAgentResult):
+        words = TextBlock(text=storable(f"handed over to {value.target}"))
+        return ToolExecutionResult(content=[words], finish=value)
     if isinstance(value, Block):
         return _content([value])
     if isinstance(value, list | tuple) and any(isinstance(item, Block) for item in value):

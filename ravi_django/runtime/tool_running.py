@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Any
 from django.db import connections
 
 from ravi_django.conf import conf
-from ravi_django.kernel import CancellationError, Tool, ToolExecutionResult, ToolRefused
+from ravi_django.kernel import (
+    CancellationError,
+    PauseForChildResult,
+    PauseForInputResult,
+    Tool,
+    ToolExecutionResult,
+    ToolRefused,
+)
 from ravi_django.runtime import paths, tool_caps
 from ravi_django.runtime.tool_results import is_small, result_of, words
 
@@ -31,13 +38,26 @@ class ToolEndedOddly(Exception):
     """A tool raised what is no error: SystemExit, a cancellation that nobody has asked for."""
 
 
+class ToolPaused(BaseException):
+    """A tool has returned a pause. No error: it goes past the middlewares around the call, which has the attempt
+    closed; of a transactional tool it is closed already, by `closing`."""
+
+    def __init__(self, pause: Any, closing: Any = None) -> None:
+        self.pause, self.closing = pause, closing
+        super().__init__(type(pause).__name__)
+
+
+def is_pause(value: Any) -> bool:
+    return isinstance(value, PauseForInputResult | PauseForChildResult)
+
+
 def timeout_of(tool: Tool) -> float:
     return float(tool.timeout or conf.TOOL_TIMEOUT_S)
 
 
 async def execute(ctx: DurableContext, tool: Tool, ready: dict[str, Any], path: str) -> ToolExecutionResult:
-    """Run it; calls that it makes through ctx are numbered below `path`. Raises TimeoutError."""
-    with paths.entered(scope_below(path)):
+    """Run it; calls that it makes through ctx are numbered below `path`. Raises TimeoutError, and ToolPaused."""
+    with paths.entered(scope_below(path, ctx.effects.paused.get(path))):
         try:
             return await _execute(ctx, tool, ready)
         except CancellationError as error:
@@ -54,6 +74,8 @@ async def _execute(ctx: DurableContext, tool: Tool, ready: dict[str, Any]) -> To
     found = await on_a_thread(ctx, lambda: reading.result_of(tool.execute(**ready)), timeout, reading)
     if isinstance(found, ToolExecutionResult):
         return found
+    if is_pause(found):
+        raise ToolPaused(found)
     return await _converted(ctx, tool, await _awaited(tool, found, timeout))
 
 
@@ -134,6 +156,8 @@ def _look_at(task: asyncio.Task[Any]) -> None:
 
 async def _converted(ctx: DurableContext, tool: Tool, value: Any) -> ToolExecutionResult:
     """The loop makes JSON of little values only."""
+    if is_pause(value):
+        raise ToolPaused(value)
     if is_small(value):
         return result_of(value)
     reading = Reading(tool)
@@ -152,8 +176,8 @@ class Reading:
         self.begun = False
 
     def result_of(self, value: Any) -> Any:
-        """An awaitable as it is."""
-        if inspect.isawaitable(value):
+        """An awaitable, or a pause, as it is."""
+        if inspect.isawaitable(value) or is_pause(value):
             return value
         self.begun = True
         return result_of(value)
@@ -206,7 +230,13 @@ def _tamed(function: Callable[[], Any]) -> Any:
         connections.close_all()
 
 
-def scope_below(path: str) -> paths.Scope:
+def scope_below(path: str, pause: dict[str, Any] | None) -> paths.Scope:
     """Where the calls that a tool makes are numbered; tasks that it makes belong to the run as the agent's do."""
     above = paths.current()
-    return paths.Scope(f"{path}/", on_task=above.on_task if above else None)
+    place = f"{path}/" if pause is None else place_after(path, pause)
+    return paths.Scope(place, on_task=above.on_task if above else None)
+
+
+def place_after(path: str, pause: dict[str, Any]) -> str:
+    """The prefix of what is called behind a pause of the call at `path`."""
+    return f"{path}/~{pause['attempt']}."

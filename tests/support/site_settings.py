@@ -1,5 +1,7 @@
 """The demo site with short leases and sweeps, so that tests of takeovers take seconds."""
 
+import os
+
 from project.settings import *  # noqa: F403
 from project.settings import RAVI as SITE_RAVI
 
@@ -10,5 +12,6 @@ RAVI = {
     "SWEEP_S": 0.5,
     "DRAIN_S": 3.0,
     "RETRY_BASE_S": 0.1,
+    "MAX_RUNS": int(os.environ.get("SITE_MAX_RUNS", "500")),
 }
 CELERY_BEAT_SCHEDULE = {"ravi-sweep": {"task": "ravi.sweep", "schedule": RAVI["SWEEP_S"]}}

@@ -1,12 +1,10 @@
-// The chat page: a person, the demo agent, their chats.
+// The chat page: a person, the demo's agents, their chats.
 
 import { Api } from "./api.js";
 import { RunStream } from "./stream.js";
 import { Answer, blocksOf, element, textOf } from "./transcript.js";
 
-const script = document.querySelector("script[data-agent]");
-const AGENT = script.dataset.agent;
-const api = new Api(script.dataset.api);
+const api = new Api(document.querySelector("script[data-api]").dataset.api);
 const $ = (id) => document.getElementById(id);
 const ENDED = new Set(["completed", "failed", "cancelled"]);
 const WORDS = {
@@ -25,7 +23,7 @@ async function send(text) {
   status("Sending");
   $("usage").textContent = "";
   try {
-    const run = await api.post("runs/", { agent: AGENT, input: text, ...(session && { session }) });
+    const run = await api.post("runs/", { agent: $("agent").value, input: text, ...(session && { session }) });
     sessionStorage.setItem(run.id, text); // the chat's messages have it only when the answer is there
     $("text").value = "";
     $("welcome").hidden = true;
@@ -43,7 +41,7 @@ async function send(text) {
 }
 
 function follow(run) {
-  const answer = new Answer(AGENT);
+  const answer = new Answer(run.agent);
   show(answer.root);
   answer.live(true);
   busy(true);
@@ -74,7 +72,7 @@ async function finish(id, answer, problem) {
     if (run.status === "cancelled") answer.note("Stopped.");
     $("usage").textContent = usageInWords(run);
     sessionStorage.removeItem(id);
-    const next = await activeRun(session); // sent from another tab, and waiting for this one
+    const next = activeOf(await runsOf(session)); // sent from another tab, and waiting for this one
     if (next && !live) open(session);
   } catch (error) {
     status(error.message, "fault");
@@ -153,8 +151,11 @@ async function open(id) {
   listSessions();
   if (!id) return;
   try {
-    const [messages, active] = await Promise.all([allMessages(id), activeRun(id)]);
+    const [messages, runs] = await Promise.all([allMessages(id), runsOf(id)]);
     if (mine !== opened) return;
+    const active = activeOf(runs);
+    const last = (active ?? runs[0])?.agent;
+    if ([...$("agent").options].some((option) => option.value === last)) $("agent").value = last;
     showMessages(messages, active);
     if (active) follow(active);
     toBottom();
@@ -173,9 +174,13 @@ async function allMessages(id) {
   return rows;
 }
 
-async function activeRun(id) {
+async function runsOf(id) {
   const { results } = await api.get(`runs/?session=${id}`);
-  return results.findLast((run) => run.session === id && !ENDED.has(run.status));
+  return results.filter((run) => run.session === id); // newest first
+}
+
+function activeOf(runs) {
+  return runs.findLast((run) => !ENDED.has(run.status));
 }
 
 function showMessages(rows, active) {
@@ -188,7 +193,7 @@ function showMessages(rows, active) {
       answer = null;
       asked ||= row.run === active?.id;
     } else if (row.run !== active?.id) {
-      if (!answer) show((answer = new Answer(AGENT)).root);
+      if (!answer) show((answer = new Answer($("agent").value)).root);
       answer.message(row.role, blocks);
     }
   }
@@ -238,7 +243,13 @@ $("text").onkeydown = (event) => {
   event.preventDefault();
   $("composer").requestSubmit();
 };
-for (const starter of document.querySelectorAll(".starters button")) starter.onclick = () => send(starter.textContent);
+for (const starter of document.querySelectorAll(".starters button")) {
+  starter.onclick = () => {
+    if (starter.dataset.agent) $("agent").value = starter.dataset.agent;
+    send(starter.textContent);
+  };
+}
+$("agent").onchange = () => open(null); // a chat is with one of them
 $("cancel").onclick = cancel;
 $("new-chat").onclick = () => open(null);
 $("more-sessions").onclick = () => listSessions(olderSessions);

@@ -84,7 +84,7 @@ export class Answer {
     else if (step === "tool_result") {
       this.tool(id, content.tool); // its start is not recorded: after a gap there is the result alone
       this.toolResult(id, content.text, content.is_error);
-    } else if (step === "handoff") this.note(`Handed over${content?.to ? ` to ${content.to}` : ""}.`);
+    } else if (step === "handoff") this.note(`${content.from ? "Handed over to" : "Asked"} ${content.agent}.`);
   }
 
   #say(kind, frame) {

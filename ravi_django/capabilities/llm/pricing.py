@@ -5,6 +5,7 @@ A model's own `prices` come first, then the site's table, then litellm's list.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
@@ -72,6 +73,16 @@ def listed_cost(litellm: Any, model: str, provider_usage: Any) -> float | None:
         return float(sum(litellm.cost_per_token(model=model, usage_object=provider_usage)))
     except Exception:  # the list raises bare exceptions for what it cannot count
         return None
+
+
+def listed_prices(model: str) -> Prices | None:
+    """litellm's prices for a model, once it is imported; None for one that has none there."""
+    listed: Any = getattr(sys.modules.get("litellm"), "model_cost", None) or {}
+    for name in (model, model.partition("/")[2]):
+        prices = listed.get(name) or {}
+        if all(isinstance(prices.get(field), int | float) for field in NEEDED):
+            return {field: prices[field] for field in FIELDS if isinstance(prices.get(field), int | float)}
+    return None
 
 
 def _is_priced(model: str, price_list: Mapping[str, Mapping[str, Any]]) -> bool:

@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Sequence
 
-from ravi_django.capabilities.llm.rehearsal_rules import answer, choose_calls, read_situation
+from ravi_django.capabilities.llm.rehearsal_rules import LABEL, answer, choose_calls, read_situation
 from ravi_django.kernel.chat import ChatMessage, Role, Usage
 from ravi_django.kernel.content import ContentBlock, TextBlock, ToolUseBlock
 from ravi_django.kernel.llm import GenerationOptions, ModelEvent, ModelResponse
@@ -14,15 +14,15 @@ from ravi_django.kernel.stream import TextDelta
 from ravi_django.kernel.supervision import RunMeta
 
 REHEARSAL = "rehearsal"
-LABEL = "[rehearsal] "  # so that nobody takes its text for a real model's
 
 
 class RehearsalModel:
     """A ChatModel that follows rules: the same conversation gets the same answer, nothing leaves the process.
 
     It calls `calculator` for arithmetic, `send_invoice` for "Send an invoice of 100 to ACME", `current_time` when
-    asked for the time, delegates when it has `handoff_*` tools, and otherwise repeats what it was told, and what
-    before. It streams a word every `delay` seconds. Its tokens are words; they cost nothing.
+    asked for the time; with `handoff_*` tools it delegates, to up to two agents at once by their names and
+    descriptions; otherwise it repeats what it was told, and what before. It streams a word every `delay` seconds. Its
+    tokens are words; they cost nothing.
     """
 
     name = REHEARSAL

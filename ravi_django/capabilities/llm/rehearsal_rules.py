@@ -13,6 +13,8 @@ from ravi_django.kernel.chat import ChatMessage, Role
 from ravi_django.kernel.content import ToolResultBlock, ToolUseBlock
 from ravi_django.kernel.llm import GenerationOptions
 
+LABEL = "[rehearsal] "  # so that nobody takes its text for a real model's
+
 Schemas = Mapping[str, Mapping[str, Any]]
 ToolRequest = tuple[str, dict[str, Any]]  # name and arguments
 
@@ -34,6 +36,10 @@ _MEMORY = re.compile(
 )
 _FAILED = re.compile(r"\b(?:denied|declined|refused|rejected|not approved|failed|cancelled|interrupted)\b", re.I)
 _HANDOFF = "handoff_"
+_AT_ONCE = 2  # agents that one message is given to
+_COMMON = frozenset(
+    {"the", "and", "for", "it", "its", "that", "this", "what", "with", "you", "your", "are", "agent", "task"}
+)
 _MAX_QUOTE = 300  # characters
 
 
@@ -108,7 +114,7 @@ def sensible_arguments(schema: Mapping[str, Any], text: str) -> dict[str, Any]:
 
 def _wanted(text: str, tools: Schemas) -> list[ToolRequest]:
     if handoffs := [name for name in tools if name.startswith(_HANDOFF)]:
-        return [_delegation(text, tools, handoffs)]
+        return _delegations(text, tools, handoffs)
     if "send_invoice" in tools and (invoice := _invoice(text)):
         return [("send_invoice", invoice)]
     if "calculator" in tools and (expressions := find_expressions(text)):
@@ -118,16 +124,26 @@ def _wanted(text: str, tools: Schemas) -> list[ToolRequest]:
     return []
 
 
-def _delegation(text: str, tools: Schemas, handoffs: Sequence[str]) -> ToolRequest:
-    said = set(re.findall(r"\w{3,}", text.lower()))
+def _delegations(text: str, tools: Schemas, handoffs: Sequence[str]) -> list[ToolRequest]:
+    """To every agent, up to two, whose name or description has a word of the text in it; else to the first alone."""
+    said = _stems(f"{text} calculate" if find_expressions(text) else text)
 
     def fit(name: str) -> int:
-        about = f"{name.removeprefix(_HANDOFF)} {tools[name].get('description', '')}".lower().replace("_", " ")
-        return len(said & set(re.findall(r"\w{3,}", about)))
+        return len(said & _stems(f"{name.removeprefix(_HANDOFF)} {tools[name].get('description', '')}"))
 
-    best = max(handoffs, key=fit)  # the first one on a tie
-    properties = (tools[best].get("parameters") or {}).get("properties") or {}
-    return best, {"task": text} if "task" in properties or not properties else sensible_arguments(tools[best], text)
+    fitting = sorted((name for name in handoffs if fit(name)), key=fit, reverse=True)[:_AT_ONCE]
+    return [(name, _task(tools[name], text)) for name in handoffs if name in (fitting or handoffs[:1])]
+
+
+def _stems(text: str) -> set[str]:
+    """Its words without their endings, roughly: "write", "writes" and "writing" are one."""
+    words = set(re.findall(r"\w{3,}", text.lower().replace("_", " "))) - _COMMON
+    return {re.sub(r"(?:ing|ers?|es|ed|s|e)$", "", word) for word in words}
+
+
+def _task(schema: Mapping[str, Any], text: str) -> dict[str, Any]:
+    properties = (schema.get("parameters") or {}).get("properties") or {}
+    return {"task": text} if "task" in properties or not properties else sensible_arguments(schema, text)
 
 
 def _invoice(text: str) -> dict[str, Any] | None:
@@ -140,13 +156,14 @@ def _invoice(text: str) -> dict[str, Any] | None:
 
 def _report(call: ToolUseBlock | None, result: ToolResultBlock) -> str:
     name = call.tool_name if call else "the tool"
-    text = result.text.strip().rstrip(".") or "no result"
+    text = result.text.strip().removeprefix(LABEL).rstrip(".") or "no result"
+    if name.startswith(_HANDOFF):
+        agent = name.removeprefix(_HANDOFF).replace("_", " ")
+        return f"{agent} gave no answer: {text}." if result.is_error else f"{agent} says: {text}."
     if result.is_error or _FAILED.search(text):
         return f"{_attempt(name, call)} did not happen: {text}."
     if name == "calculator" and call is not None:
         return f"{call.arguments.get('expression')} = {text}."
-    if name.startswith(_HANDOFF):
-        return f"{name.removeprefix(_HANDOFF).replace('_', ' ')} says: {text}."
     return f"{_attempt(name, call)} is done: {text}."
 
 

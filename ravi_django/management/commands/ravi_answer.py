@@ -21,8 +21,10 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("request", metavar="ID", help="of the request, as ravi_requests lists it")
-        parser.add_argument("action", nargs="?", choices=human.ACTIONS, help="what becomes of a question")
+        parser.add_argument("action", nargs="?", choices=(*human.ACTIONS, *human.DECISIONS), help="what becomes of it")
         parser.add_argument("text", nargs="?", default="", help="of the answer")
+        parser.add_argument("--value", metavar="KEY=TEXT", action="append", help="one of several answers to a tool")
+        parser.add_argument("--arguments", metavar="JSON", help="of edit: the new limits, by name")
         outcome = parser.add_mutually_exclusive_group()
         outcome.add_argument("--happened", metavar="RESULT", help="it did: its result, text or JSON")
         outcome.add_argument("--run-again", action="store_true", help="it did not: call the tool again")
@@ -40,13 +42,30 @@ class Command(BaseCommand):
         said = {"reason": options["reason"], "by": _user(options["user"])}
         try:
             if action is not None:
-                run_id = human.answer(request, action, text=options["text"], **said)
+                given = {"text": options["text"], "values": _values(options["value"])}
+                run_id = human.answer(request, action, **given, arguments=_arguments(options["arguments"]), **said)
             else:
                 result = None if outcome != "happened" else _value(options["happened"])
                 run_id = human.resolve(request, str(outcome), result=result, **said)
         except KernelError as error:
             raise CommandError(str(error)) from error
         self.stdout.write(f"ravi_answer: {action or outcome}; run {run_id} goes on")
+
+
+def _values(given: list[str] | None) -> dict[str, str] | None:
+    if given is None:
+        return None
+    pairs = [text.partition("=") for text in given]
+    if wrong := next((text for text, (_, equals, _) in zip(given, pairs, strict=True) if not equals), None):
+        raise CommandError(f"--value is KEY=TEXT, not {wrong!r}")
+    return {key: text for key, _, text in pairs}
+
+
+def _arguments(text: str | None) -> Any:
+    try:
+        return None if text is None else json.loads(text)
+    except ValueError as error:
+        raise CommandError(f"--arguments is JSON: {error}") from None
 
 
 def _outcome(options: dict[str, Any]) -> str | None:

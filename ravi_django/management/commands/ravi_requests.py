@@ -30,6 +30,7 @@ def _shown(row: HumanRequest) -> dict[str, Any]:
     return {
         "id": str(row.id),
         "run": str(row.run_id),
+        "root": str(row.run.tree_id),
         "agent": row.run.agent,
         "kind": row.kind,
         "status": row.status,
@@ -45,7 +46,7 @@ def _shown(row: HumanRequest) -> dict[str, Any]:
 
 def _line(row: HumanRequest) -> str:
     head = f"{row.id}  {row.created_at:%Y-%m-%d %H:%M:%S}  {row.kind}  {row.run.agent} {row.run_id}"
-    if row.kind == HumanRequest.Kind.QUESTION:
+    if row.kind in (HumanRequest.Kind.QUESTION, HumanRequest.Kind.INPUT):
         return "\n    ".join([head, *_question(row)])
     call = f" {row.tool}({json.dumps(row.arguments, ensure_ascii=False)})" if row.tool else ""
     return f"{head}{call}\n    {row.text}"

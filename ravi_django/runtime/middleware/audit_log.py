@@ -36,6 +36,7 @@ from ravi_django.models import AuditRecord
 from ravi_django.runtime import backoff, paths
 from ravi_django.runtime.entries import storable
 from ravi_django.runtime.store.audit import write_audit
+from ravi_django.runtime.tool_running import ToolPaused
 
 if TYPE_CHECKING:
     from ravi_django.runtime.context import DurableContext
@@ -225,6 +226,9 @@ class _ToolAudit(FunctionMiddleware):
         try:
             await call_next()
         except (*_NOT_OVER, TransientError):
+            raise
+        except ToolPaused:  # the next attempt has a line of its own
+            detail["outcome"] = "paused"
             raise
         except Exception as error:
             detail |= _failed(error)

@@ -8,32 +8,38 @@ of their ids, and runs before sessions. READ COMMITTED.
 - `fence`, `journal`: effects, and the end of a lease
 - `queue`: sessions, and which of their runs is active
 - `waiting`, `touching`: suspending, signals, waking
-- `asking`, `people`, `generations`: runs among themselves, requests to people, beginning anew
+- `spawning`, `slots`: children, and how many runs of a tree may live at once
+- `asking`, `people`: runs among themselves, requests to people
+- `generations`, `handing_over`: beginning anew, as the same agent or as another
 - `retry`, `fork`: going on from a journal; `prune`: letting go of old ones
 - `conversations`: turns that a run lets go of
+- `accounts`, `budgets`, `topups`: what trees, users and tenants may use
 - `control`, `endings`: cancellation from outside of the lease, and what the end of a run means for others
 - `streams`, `processes`: event numbers, workers, and what the sweep looks for
 """
 
+from ravi_django.runtime.store.accounts import LIMITS, accounts_of, dollars
+from ravi_django.runtime.store.accounts import refresh as refresh_daily
 from ravi_django.runtime.store.asking import (
     NotDue,
     control,
     deliver,
     deliver_to_agent,
     is_ancestor,
-    make_child,
     open_ask,
     reply,
-    spawn,
     time_out_ask,
 )
+from ravi_django.runtime.store.budgets import REFUSED, Amount, Exhausted, free, reserve, settled
+from ravi_django.runtime.store.budgets import concerns as concerns_budgets
 from ravi_django.runtime.store.claims import claim, claim_many, claim_next
-from ravi_django.runtime.store.control import cancel_reason, request_cancel, resume
+from ravi_django.runtime.store.control import cancel_reason, request_cancel
 from ravi_django.runtime.store.conversations import clear_turns
 from ravi_django.runtime.store.endings import RETENTION
 from ravi_django.runtime.store.fence import append_statement
 from ravi_django.runtime.store.fork import fork
 from ravi_django.runtime.store.generations import continue_as_new
+from ravi_django.runtime.store.handing_over import HANDOFF, Handoff, Occupied, hand_over, handed_over, handoffs
 from ravi_django.runtime.store.journal import Unseen, already_appended, append, block, finish, requeue, save_blobs
 from ravi_django.runtime.store.leases import (
     Lease,
@@ -45,7 +51,13 @@ from ravi_django.runtime.store.leases import (
     ready,
     timed,
 )
-from ravi_django.runtime.store.people import TooManyRequests, answer_request, expire_request, open_request
+from ravi_django.runtime.store.people import (
+    TooManyRequests,
+    answer_request,
+    expire_request,
+    open_request,
+    request_shown,
+)
 from ravi_django.runtime.store.processes import (
     due_for_hint,
     forget_dead_workers,
@@ -64,6 +76,17 @@ from ravi_django.runtime.store.queue import (
     promote_orphan,
 )
 from ravi_django.runtime.store.retry import retry
+from ravi_django.runtime.store.slots import (
+    Paused,
+    limit_of,
+    live,
+    narrowed,
+    recorded,
+    resume,
+    resume_paused,
+    trees_with_paused,
+)
+from ravi_django.runtime.store.spawning import make_child, spawn
 from ravi_django.runtime.store.streams import (
     mark_many_published,
     mark_published,
@@ -71,6 +94,8 @@ from ravi_django.runtime.store.streams import (
     unpublished,
     unpublished_trees,
 )
+from ravi_django.runtime.store.topups import TOOL as TOP_UP
+from ravi_django.runtime.store.topups import answer_top_up, open_top_up, pending_top_up, suggestion
 from ravi_django.runtime.store.touching import touch
 from ravi_django.runtime.store.waiting import (
     Facts,
@@ -84,15 +109,26 @@ from ravi_django.runtime.store.waiting import (
 )
 
 __all__ = [
+    "HANDOFF",
+    "LIMITS",
+    "REFUSED",
     "RETENTION",
+    "TOP_UP",
+    "Amount",
+    "Exhausted",
     "Facts",
+    "Handoff",
     "Lease",
     "Loaded",
     "NotDue",
+    "Occupied",
+    "Paused",
     "TooManyRequests",
     "Unseen",
+    "accounts_of",
     "already_appended",
     "answer_request",
+    "answer_top_up",
     "append",
     "append_statement",
     "block",
@@ -102,6 +138,7 @@ __all__ = [
     "claim_next",
     "claimable",
     "clear_turns",
+    "concerns_budgets",
     "consume_signal",
     "continue_as_new",
     "control",
@@ -109,6 +146,7 @@ __all__ = [
     "create_session",
     "deliver",
     "deliver_to_agent",
+    "dollars",
     "due_for_hint",
     "expire_request",
     "expired",
@@ -116,37 +154,54 @@ __all__ = [
     "finish",
     "forget_dead_workers",
     "fork",
+    "free",
+    "hand_over",
+    "handed_over",
+    "handoffs",
     "has_worker",
     "heartbeat",
     "hint_failed",
     "is_ancestor",
     "is_disabled",
+    "limit_of",
+    "live",
     "load",
     "load_with_facts",
     "make_child",
     "mark_many_published",
     "mark_published",
+    "narrowed",
     "open_ask",
     "open_request",
+    "open_top_up",
     "orphaned",
     "orphans",
+    "pending_top_up",
     "promote_orphan",
     "raise_event_mark",
     "ready",
+    "recorded",
+    "refresh_daily",
     "reply",
     "request_cancel",
+    "request_shown",
     "requeue",
+    "reserve",
     "resume",
+    "resume_paused",
     "retry",
     "save_blobs",
     "send_signal",
+    "settled",
     "silent",
     "spawn",
+    "suggestion",
     "suspend",
     "swept",
     "time_out_ask",
     "timed",
     "touch",
+    "trees_with_paused",
     "unpublished",
     "unpublished_trees",
     "wake_silent",

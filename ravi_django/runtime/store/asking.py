@@ -1,4 +1,4 @@
-"""Runs among themselves: children, questions with one outcome each, and messages.
+"""Runs among themselves: questions with one outcome each, and messages.
 
 Every function here writes two runs: it locks both in the order of their ids before the fence locks its own.
 """
@@ -14,7 +14,7 @@ from uuid import UUID
 from django.db import transaction
 
 from ravi_django.conf import conf
-from ravi_django.kernel import CancellationError, IllegalTransitionError, SpawnDeniedError
+from ravi_django.kernel import IllegalTransitionError
 from ravi_django.models import (
     TERMINAL,
     Ask,
@@ -23,19 +23,18 @@ from ravi_django.models import (
     InboxMessage,
     JournalEntry,
     Run,
-    Session,
     Signal,
     Status,
 )
 from ravi_django.runtime import clock
 from ravi_django.runtime.entries import Entry, NewTurn, internalize
-from ravi_django.runtime.store import fence
-from ravi_django.runtime.store.control import request_cancel, resume
+from ravi_django.runtime.store import fence, slots
+from ravi_django.runtime.store.control import cancel_held, to_cancel
 from ravi_django.runtime.store.endings import ENDS, end_result
 from ravi_django.runtime.store.journal import store_big_values
 from ravi_django.runtime.store.leases import Lease
-from ravi_django.runtime.store.queue import active_root, create_run, create_session, stamp
-from ravi_django.runtime.store.touching import lock, touch
+from ravi_django.runtime.store.queue import active_root, create_run, stamp
+from ravi_django.runtime.store.touching import lock, locking, touch
 from ravi_django.runtime.store.waiting import send_signal
 
 
@@ -45,65 +44,6 @@ class NotDue(Exception):
     def __init__(self, until: datetime | None) -> None:
         self.until = until
         super().__init__()
-
-
-# -------------------------------------------------------------------------------------------------- children
-
-
-def spawn(
-    lease: Lease,
-    entries: Sequence[Entry],
-    turns: Sequence[NewTurn] = (),
-    *,
-    child: Run,
-    message: dict[str, Any] | None,
-) -> int:
-    """Write a child run, its session, its message and the parent's row. Without a message the child waits for one.
-
-    Raises CancellationError when the parent is to be cancelled: the cascade would not see this child, and
-    SpawnDeniedError when the tree is full.
-    """
-    store_big_values(entries)
-    with transaction.atomic():
-        lock([lease.run.tree_id, lease.run_id])  # the root's: two spawns at once must not both find the last place
-        first = fence.append(lease, entries, turns)
-        if Run.objects.filter(id=lease.run_id, cancel_requested_at__isnull=False).exists():
-            raise CancellationError("cancelled")
-        _check_room(lease.run)
-        create_session(child.session)
-        if message is None:
-            child.status, child.waiting_on = Status.SUSPENDED, [{"kind": "message", "name": "", "until": None}]
-        stamp(child).save(force_insert=True)
-        if message is not None:
-            InboxMessage.objects.create(run=child, message_id=message["id"], body=message)
-        return first
-
-
-def _check_room(parent: Run) -> None:
-    live = Run.objects.filter(root_id=parent.tree_id).exclude(status__in=TERMINAL).count() + 1
-    limit = min(conf.MAX_AGENTS, ((parent.root or parent).budget or {}).get("max_agents") or conf.MAX_AGENTS)
-    if live >= limit:
-        raise SpawnDeniedError(f"the tree has {live} live runs, the limit is {limit}; wait for one to end")
-
-
-def make_child(lease: Lease, agent: str, child_id: UUID, session_id: UUID) -> Run:
-    """The child's row: owner, tenant, priority and the absolute deadline are its parent's; the session is its own."""
-    parent = lease.run
-    session = Session(
-        id=session_id, owner_id=parent.owner_id, tenant=parent.tenant, agent=agent, parent_session_id=parent.session_id
-    )
-    return Run(
-        id=child_id,
-        agent=agent,
-        session=session,
-        root_id=parent.tree_id,
-        parent_id=parent.id,
-        depth=parent.depth + 1,
-        owner_id=parent.owner_id,
-        tenant=parent.tenant,
-        priority=parent.priority,
-        deadline=parent.deadline,
-    )
 
 
 # ------------------------------------------------------------------------------------------------------ asks
@@ -304,22 +244,25 @@ def control(
     data: dict[str, Any],
     key: str,
 ) -> int:
-    """What a control message does to a run below: `abort` cancels it, `resume` lifts a pause, anything else is a
-    signal to it. One that has ended is past all of it."""
+    """What a control message does to a run below: `abort` cancels it, `resume` lifts a pause if the tree has room,
+    anything else is a signal to it. One that has ended is past all of it."""
     store_big_values(entries)
-    with transaction.atomic():
-        lock([lease.run_id, target_id])
+
+    def write(held: set[UUID]) -> int:
         first = fence.append(lease, entries, turns)
         with suppress(IllegalTransitionError):
             if signal == "resume":
-                resume(target_id)
+                slots.resume_in_room(target_id)
             elif signal == "abort":
-                request_cancel(target_id, f"aborted by run {lease.run_id}")
+                cancel_held(target_id, f"aborted by run {lease.run_id}", held)
             else:
                 send_signal(target_id, signal, data, key)
                 touch([target_id])  # here the signal is not told after some commit, but with this one
                 Signal.objects.filter(run_id=target_id, key=key, woke=False).update(woke=True)
         return first
+
+    needed = {"abort": to_cancel, "resume": slots.to_resume}.get(signal)
+    return locking({lease.run_id, target_id} | (needed(target_id) if needed else set()), write)
 
 
 def is_ancestor(run_id: UUID, of: UUID) -> bool:

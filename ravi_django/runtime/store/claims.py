@@ -98,8 +98,9 @@ def _with_relatives(runs: Sequence[Run], owner: str) -> list[Lease]:
 
 # As `claimable`, `ready`, `timed`, `expired` and `_of` say it; a test compares them.
 _DUE = f"(wake_at IS NULL OR wake_at <= {NOW} OR (%(release)s::text <> '' AND for_release = %(release)s::text))"
-_READY = f"status = 'pending' AND paused_at IS NULL AND {_DUE}"
-_TIMED = f"status = 'suspended' AND paused_at IS NULL AND wake_at <= {NOW}"
+_MAY_GO_ON = "(paused_at IS NULL OR cancel_requested_at IS NOT NULL)"
+_READY = f"status = 'pending' AND {_MAY_GO_ON} AND {_DUE}"
+_TIMED = f"status = 'suspended' AND {_MAY_GO_ON} AND wake_at <= {NOW}"
 _EXPIRED = f"status = 'running' AND lease_expires_at < {NOW}"
 _KNOWN = """(%(agents)s::jsonb IS NULL OR agent_version IS NOT NULL
     OR agent IN (SELECT jsonb_array_elements_text(%(agents)s::jsonb)))"""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
 
@@ -11,7 +12,7 @@ from ravi_django.models import TERMINAL, Ask, AskKind, HumanRequest, JournalEntr
 from ravi_django.runtime import clock
 from ravi_django.runtime.entries import Entry, journal_row
 from ravi_django.runtime.store.queue import promote
-from ravi_django.runtime.store.touching import RELEASED, lock, touch
+from ravi_django.runtime.store.touching import RELEASED, NotLocked, touch
 
 RETENTION = "@retention."  # and the agent: its turns of this run are kept for the run alone
 
@@ -26,23 +27,25 @@ def end_result(status: str, output: str | None, error: dict[str, Any] | None) ->
     return output if status == Status.COMPLETED else error
 
 
-def settle_asks(target_id: UUID, status: Status, output: str | None, error: dict[str, Any] | None) -> list[UUID]:
+def settle_asks(
+    target_id: UUID, status: Status, output: str | None, error: dict[str, Any] | None, held: set[UUID]
+) -> list[UUID]:
     """The target has ended: that is the outcome of what is still open. Returns the runs woken by it."""
     open_asks = Ask.objects.filter(target_id=target_id, outcome=None)
     askers = list(open_asks.values_list("asker_id", flat=True))
     if not askers:
         return []
-    lock(askers)
+    require(askers, held)
     open_asks.update(outcome=ENDS[status], result=end_result(status, output, error), settled_at=clock.now())
     touch(askers)
     return sorted(set(askers))
 
 
-def end_dependents(run: Run) -> list[UUID]:
+def end_dependents(run: Run, held: set[UUID]) -> list[UUID]:
     """Nothing outlives the run that needs it: live children are cancelled, open requests closed. Returns the runs to
     hint."""
     close_requests(run.id)
-    return cancel_children(run, ended_reason(run.id))
+    return cancel_children(run, ended_reason(run.id), held)
 
 
 def drop_turns(run_id: UUID) -> None:
@@ -58,30 +61,54 @@ def close_requests(run_id: UUID) -> None:
     )
 
 
+def note_closed(run_id: UUID, entry: Entry) -> None:
+    """Put into the row that ends the run which open requests end with it: whoever watches is told from it."""
+    pending = HumanRequest.objects.filter(run_id=run_id, status=HumanRequest.Status.PENDING).order_by("id")
+    if closed := [str(request_id) for request_id in pending.values_list("id", flat=True)]:
+        entry.result = {**(entry.result or {}), "closed": closed}
+
+
 def ended_reason(run_id: UUID) -> str:
     """Why a child was cancelled whose parent has ended."""
     return f"run {run_id} has ended"
 
 
-def cancel_locked(run: Run, reason: str) -> list[UUID]:
+def cancel_locked(run: Run, reason: str, held: set[UUID]) -> list[UUID]:
     """Cancel a run that is locked, and what depends on it: at once, or by telling whoever leases it."""
     Run.objects.filter(id=run.id).update(cancel_requested_at=clock.now(), cancel_reason=reason[:200])
     if run.status == Status.RUNNING:
-        return cancel_children(run, reason)
-    return end_unleased(run, Status.CANCELLED, {"type": "Cancelled", "message": reason})
+        return cancel_children(run, reason, held)
+    return end_unleased(run, Status.CANCELLED, {"type": "Cancelled", "message": reason}, held)
 
 
-def cancel_children(run: Run, reason: str) -> list[UUID]:
-    hints = []
-    live = Run.objects.select_for_update().filter(parent_id=run.id).exclude(status__in=TERMINAL).order_by("id")
-    for child in live:
-        hints += cancel_locked(child, reason)
-    return hints
+def cancel_children(run: Run, reason: str, held: set[UUID]) -> list[UUID]:
+    """The run is locked, and a spawn writes its parent: no child comes meanwhile."""
+    live = list(Run.objects.filter(parent_id=run.id).exclude(status__in=TERMINAL).order_by("id"))
+    if {child.id for child in live} - held:
+        raise NotLocked(concerned(run.id))
+    return [woken for child in live for woken in cancel_locked(child, reason, held)]
 
 
-def end_unleased(run: Run, status: Status, error: dict[str, Any]) -> list[UUID]:
+def concerned(run_id: UUID) -> set[UUID]:
+    """The live runs at and below a run, and those that ask one of them: what its cancellation writes."""
+    found, edge = {run_id}, {run_id}
+    while edge:
+        live = Run.objects.filter(parent_id__in=edge).exclude(status__in=TERMINAL)
+        edge = set(live.values_list("id", flat=True)) - found
+        found |= edge
+    return found | set(Ask.objects.filter(target_id__in=found, outcome=None).values_list("asker_id", flat=True))
+
+
+def require(run_ids: Iterable[UUID], held: set[UUID]) -> None:
+    """Raise NotLocked unless all of them are."""
+    if missing := set(run_ids) - held:
+        raise NotLocked(missing)
+
+
+def end_unleased(run: Run, status: Status, error: dict[str, Any], held: set[UUID]) -> list[UUID]:
     """End a locked run that nobody leases: the epoch rises, and its row is written under the new one."""
     entry = Entry(kind=f"run.{status}", path=f"@{status}.{run.lease_epoch + 1}", error=error)
+    note_closed(run.id, entry)
     Run.objects.filter(id=run.id).update(
         status=status,
         error=error,
@@ -89,6 +116,7 @@ def end_unleased(run: Run, status: Status, error: dict[str, Any]) -> list[UUID]:
         next_seq=F("next_seq") + 1,
         finished_at=clock.now(),
         waiting_on=None,
+        paused_at=None,
         **RELEASED,
     )
     journal_row(
@@ -101,5 +129,5 @@ def end_unleased(run: Run, status: Status, error: dict[str, Any]) -> list[UUID]:
         start=clock.now(),
     ).save(force_insert=True)
     drop_turns(run.id)
-    hints = [*settle_asks(run.id, status, None, error), *end_dependents(run)]
+    hints = [*settle_asks(run.id, status, None, error, held), *end_dependents(run, held)]
     return hints if run.status == Status.QUEUED else [*hints, *promote(run)]

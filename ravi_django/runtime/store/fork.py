@@ -48,7 +48,7 @@ def fork(run_id: UUID | str, after_seq: int) -> Run:
             status=Status.PENDING,
             priority=source.priority,
             metadata=source.metadata,
-            budget=source.budget,
+            budget=source.budget or (source.root and source.root.budget),
             deadline=source.deadline if source.deadline and source.deadline > now else None,
             release=source.release,
             lease_epoch=epoch,

@@ -12,7 +12,7 @@ from django.db.models.functions import Coalesce
 from ravi_django.models import Agent, InboxMessage, Run, Status, uuid7
 from ravi_django.runtime.entries import Entry, NewTurn
 from ravi_django.runtime.store import fence
-from ravi_django.runtime.store.endings import close_requests
+from ravi_django.runtime.store.endings import close_requests, note_closed
 from ravi_django.runtime.store.journal import store_big_values
 from ravi_django.runtime.store.leases import Lease
 from ravi_django.runtime.store.touching import RELEASED
@@ -29,25 +29,32 @@ def continue_as_new(
     """Close the generation and give the run back with an empty journal and `messages` to begin with. Unread messages
     and signals, open children and asks come along; open requests to people are closed; sums, limits and `seq` go on. An
     agent that is a row goes on with the newest version of its spec."""
+    note_closed(lease.run_id, entries[-1])
     store_big_values(entries)
     with transaction.atomic():
         first = fence.append(lease, entries, turns)
-        Run.objects.filter(id=lease.run_id).update(
-            generation=F("generation") + 1,
-            inbox_from=max(lease.run.inbox_from, inbox_upto),
-            turn_from=F("next_turn"),
-            status=Status.PENDING,
-            wake_at=None,
-            **RELEASED,
-            **_newest_version(lease.run),
-        )
-        close_requests(lease.run_id)
-        InboxMessage.objects.bulk_create(
-            # The body keeps its id, by which a reply finds its ask; delivered once more, the row needs one of its own.
-            InboxMessage(run=lease.run, message_id=uuid7().hex, body=message)
-            for message in messages
-        )
+        begin_anew(lease, messages, max(lease.run.inbox_from, inbox_upto), **_newest_version(lease.run))
         return first
+
+
+def begin_anew(lease: Lease, messages: Sequence[dict[str, Any]], inbox_from: int, **changes: Any) -> None:
+    """The next generation of a run that the caller's transaction has fenced, on `messages` and what its inbox has
+    above `inbox_from`."""
+    Run.objects.filter(id=lease.run_id).update(
+        generation=F("generation") + 1,
+        inbox_from=inbox_from,
+        turn_from=F("next_turn"),
+        status=Status.PENDING,
+        wake_at=None,
+        **RELEASED,
+        **changes,
+    )
+    close_requests(lease.run_id)
+    InboxMessage.objects.bulk_create(
+        # The body keeps its id, by which a reply finds its ask; delivered once more, the row needs one of its own.
+        InboxMessage(run=lease.run, message_id=uuid7().hex, body=message)
+        for message in messages
+    )
 
 
 def _newest_version(run: Run) -> dict[str, Any]:

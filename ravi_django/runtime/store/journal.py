@@ -13,10 +13,10 @@ from ravi_django.models import Blob, InboxMessage, JournalEntry, Run, Status
 from ravi_django.runtime import clock
 from ravi_django.runtime.entries import Entry, NewTurn, externalize
 from ravi_django.runtime.store import fence, postgres
-from ravi_django.runtime.store.endings import drop_turns, end_dependents, settle_asks
+from ravi_django.runtime.store.endings import drop_turns, end_dependents, note_closed, settle_asks
 from ravi_django.runtime.store.leases import Lease
 from ravi_django.runtime.store.queue import promote, stamp
-from ravi_django.runtime.store.touching import RELEASED, lock
+from ravi_django.runtime.store.touching import RELEASED, locking
 
 BIG_BODY = 256 * 1024  # bytes
 
@@ -72,19 +72,21 @@ def finish(
     Returns the seq of the first row written, and the runs to hint. Raises Unseen when a run that would complete has a
     message above `inbox_upto`; nothing is written then.
     """
+    run = lease.run
+    if entangled:
+        note_closed(run.id, entries[-1])
     store_big_values(entries)
-    with transaction.atomic():
-        run = lease.run
-        if run.parent_id is not None:
-            lock([run.parent_id, run.id])
-        changes = {
-            "status": status,
-            "output": output,
-            "error": error,
-            "finished_at": clock.now(),
-            "waiting_on": None,
-            **RELEASED,
-        }
+    changes = {
+        "status": status,
+        "output": output,
+        "error": error,
+        "finished_at": clock.now(),
+        "waiting_on": None,
+        **({} if run.parent_id is None else {"paused_at": None}),
+        **RELEASED,
+    }
+
+    def end(held: set[UUID]) -> tuple[int, list[UUID]]:
         woken = False
         try:
             first = fence.append_in_transaction(lease, entries, turns, seen=run.wake_seq, **changes)
@@ -94,12 +96,14 @@ def finish(
                 raise Unseen from None
         if not retains:
             drop_turns(run.id)
-        hints = (
-            [] if run.parent_id is None and not (woken or run.wake_seq) else settle_asks(run.id, status, output, error)
-        )
+        hints: list[UUID] = []
+        if run.parent_id is not None or woken or run.wake_seq:
+            hints += settle_asks(run.id, status, output, error, held)
         if entangled:
-            hints += end_dependents(run)
+            hints += end_dependents(run, held)
         return first, [*hints, *promote(run)]
+
+    return locking({run.id} if run.parent_id is None else {run.parent_id, run.id}, end)
 
 
 def _unseen(run: Run, inbox_upto: int | None) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
@@ -31,6 +31,7 @@ class Lease:
     run: Run  # the row as claimed
     epoch: int
     owner: str
+    reserved: set[str] = field(default_factory=set, compare=False)  # calls that may hold a part of a budget
 
     @property
     def run_id(self) -> UUID:
@@ -50,7 +51,12 @@ def claimable() -> Q:
     now = clock.now()
     pending = Q(status=Status.PENDING) & _due()
     timed = Q(status=Status.SUSPENDED, wake_at__lte=now)
-    return ((pending | timed) & Q(paused_at=None)) | Q(status=Status.RUNNING, lease_expires_at__lt=now)
+    return ((pending | timed) & _may_go_on()) | Q(status=Status.RUNNING, lease_expires_at__lt=now)
+
+
+def _may_go_on() -> Q:
+    """It is not paused; a paused run that is to be cancelled has to learn of it."""
+    return Q(paused_at=None) | Q(cancel_requested_at__isnull=False)
 
 
 def _due() -> Q:
@@ -61,12 +67,12 @@ def _due() -> Q:
 
 def ready() -> QuerySet[Run]:
     """Pending runs that are due, the most urgent first."""
-    return Run.objects.filter(_due(), status=Status.PENDING, paused_at=None).order_by("-priority", "id")
+    return Run.objects.filter(_due(), _may_go_on(), status=Status.PENDING).order_by("-priority", "id")
 
 
 def timed() -> QuerySet[Run]:
     """Suspended runs whose time has come, the longest overdue first."""
-    return Run.objects.filter(status=Status.SUSPENDED, wake_at__lte=clock.now(), paused_at=None).order_by("wake_at")
+    return Run.objects.filter(_may_go_on(), status=Status.SUSPENDED, wake_at__lte=clock.now()).order_by("wake_at")
 
 
 def expired() -> QuerySet[Run]:
@@ -129,15 +135,15 @@ def _inbox(run: Run) -> list[tuple[int, dict[str, Any]]]:
 def heartbeat(
     owner: str, leases: Sequence[tuple[UUID, int]], seen: Mapping[UUID, int] | None = None
 ) -> dict[UUID, str]:
-    """Renew all leases of a process in one UPDATE; says "ok", "cancel" or "lost" for each, and "woken" for those with
-    a wake-up after the one `seen`.
+    """Renew all leases of a process in one UPDATE; says "ok", "cancel", "paused" or "lost" for each, and "woken" for
+    those with a wake-up after the one `seen`.
 
     A row that somebody else has locked is left for the next beat, and reads "unknown": one slow transaction must not
     cost the others their leases.
     """
     ids = [run_id for run_id, _ in leases]
     held = Run.objects.filter(id__in=ids, lease_owner=owner, status=Status.RUNNING)
-    columns = ("id", "lease_epoch", "cancel_requested_at", "wake_seq")
+    columns = ("id", "lease_epoch", "cancel_requested_at", "paused_at", "wake_seq")
     with transaction.atomic():
         free = {row[0]: row[1:] for row in skip_locked(held.order_by("id")).values_list(*columns)}
         Run.objects.filter(id__in=list(free)).update(lease_expires_at=clock.after(conf.LEASE_S))
@@ -146,13 +152,15 @@ def heartbeat(
             locked = {row[0]: row[1:] for row in held.exclude(id__in=list(free)).values_list(*columns)}
     verdicts = {}
     for run_id, epoch in leases:
-        mine, cancel, woken = free.get(run_id) or locked.get(run_id) or (None, None, 0)
+        mine, cancel, paused, woken = free.get(run_id) or locked.get(run_id) or (None, None, None, 0)
         if mine != epoch:
             verdicts[run_id] = "lost"
         elif run_id in locked:
             verdicts[run_id] = "unknown"
         elif cancel:
             verdicts[run_id] = "cancel"
+        elif paused:
+            verdicts[run_id] = "paused"
         else:
             verdicts[run_id] = "woken" if seen and woken > seen.get(run_id, woken) else "ok"
     return verdicts

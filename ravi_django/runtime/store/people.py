@@ -26,6 +26,19 @@ class TooManyRequests(Exception):
     """The run has made as many requests of this kind, through this tool, as it may."""
 
 
+def request_shown(request: HumanRequest) -> dict[str, Any]:
+    """What whoever watches the run is told of it."""
+    return {
+        "id": str(request.id),
+        "kind": str(request.kind),
+        "text": request.text,
+        "choices": request.choices,
+        "tool": request.tool,
+        "arguments": request.arguments,
+        "expires_at": None if request.expires_at is None else request.expires_at.isoformat(),
+    }
+
+
 def open_request(
     lease: Lease,
     entries: Sequence[Entry],

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models import Exists, F, OuterRef
+from django.db.models import Exists, F, OuterRef, Q
 
 from ravi_django.kernel import IllegalTransitionError
 from ravi_django.models import TERMINAL, Ask, HumanRequest, JournalEntry, Phase, Run, Status, uuid7
@@ -15,17 +15,19 @@ from ravi_django.runtime import clock
 from ravi_django.runtime.entries import Entry, journal_row
 from ravi_django.runtime.store.asking import present
 from ravi_django.runtime.store.endings import ended_reason
+from ravi_django.runtime.store.people import request_shown
 from ravi_django.runtime.store.prune import is_pruned
 from ravi_django.runtime.store.queue import active_root, lock_session
 from ravi_django.runtime.store.touching import RELEASED, lock
 
-EFFECTS = ("llm.call", "tool.call", "ask", "child.spawned")
+EFFECTS = ("llm.call", "tool.call", "ask", "child.spawned", "run.handoff")
 NOTES = (
     "log",
     "log_once",
     "now",
     "history.read",
     "history.count",
+    "chat.output",
 )  # they ride on other rows' commits, and cost nothing to make again
 
 
@@ -61,6 +63,8 @@ def retry(run_id: UUID | str) -> Run:
             **_AFRESH,
             **RELEASED,
         )
+        if opened := [request_shown(request) for request in _reopen_requests(run)]:
+            entry.result["opened"] = opened
         journal_row(
             entry,
             run_id=run.id,
@@ -70,7 +74,6 @@ def retry(run_id: UUID | str) -> Run:
             now=clock.now(),
             start=clock.now(),
         ).save(force_insert=True)
-        _reopen_requests(run)
         run.refresh_from_db()
     return run
 
@@ -115,8 +118,9 @@ def _spent(run: Run, now: datetime) -> bool:
     return bool(seconds and run.started_at and run.started_at + timedelta(seconds=seconds) <= now)
 
 
-def _reopen_requests(run: Run) -> None:
-    """Those that the failure closed, and whose effects are still open: the run will wait for their answers again."""
+def _reopen_requests(run: Run) -> list[HumanRequest]:
+    """Those that the failure closed, and whose effects are still open: the run will wait for their answers again.
+    Returns them."""
     done = JournalEntry.objects.filter(
         run_id=run.id, generation=run.generation, path=OuterRef("path"), phase=Phase.RESULT
     )
@@ -127,6 +131,7 @@ def _reopen_requests(run: Run) -> None:
         status=HumanRequest.Status.CANCELLED,
         answer__isnull=True,
     )
+    opened = list(closed.order_by("id"))
     closed.update(status=HumanRequest.Status.PENDING, answered_at=None, version=F("version") + 1)
     decided = HumanRequest.objects.filter(
         ~Exists(done), run_id=run.id, generation=run.generation, answer__outcome="fail"
@@ -137,6 +142,8 @@ def _reopen_requests(run: Run) -> None:
         )
         if not again.exists():
             _ask_again(request)
+            opened.append(request)
+    return opened
 
 
 def _ask_again(request: HumanRequest) -> None:
@@ -151,16 +158,29 @@ def _lost_children(run: Run) -> list[int]:
     to set aside."""
     lost = Run.objects.filter(parent_id=run.id, status=Status.CANCELLED, cancel_reason=ended_reason(run.id))
     children = list(lost.values_list("id", flat=True))
+    if children:
+        ended = _waited_for_in_vain(run)
+        children = [child for child in children if str(child) not in ended]
     if not children:
         return []
     Ask.objects.filter(asker_id=run.id, generation=run.generation, target_id__in=children).delete()
     ids = {str(child) for child in children}
-    rows = JournalEntry.objects.filter(run_id=run.id, generation=run.generation, kind__in=["child.spawned", "ask"])
+    rows = JournalEntry.objects.filter(run_id=run.id, generation=run.generation).filter(_ABOUT_CHILDREN)
     return [
         seq
         for seq, request, result in rows.values_list("seq", "request", "result")
         if {(result or {}).get("run"), (request or {}).get("run")} & ids
     ]
+
+
+_ABOUT_CHILDREN = Q(kind__in=["child.spawned", "ask"]) | Q(kind="tool.call", phase=Phase.PAUSED)
+
+
+def _waited_for_in_vain(run: Run) -> set[str]:
+    """Children that a paused tool call waited for whose tool must not run again: its result is that they ended so."""
+    paused = JournalEntry.objects.filter(run_id=run.id, generation=run.generation, phase=Phase.PAUSED)
+    results = paused.values_list("result", flat=True)
+    return {result["run"] for result in results if result and result.get("pause") == "child" and not result["again"]}
 
 
 def _superseded(run: Run) -> list[int]:

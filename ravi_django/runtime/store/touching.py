@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 from uuid import UUID
 
+from django.db import transaction
 from django.db.models import Case, F, Value, When
 
 from ravi_django.models import Run, Status
+
+T = TypeVar("T")
 
 RELEASED: dict[str, Any] = {"lease_owner": "", "lease_expires_at": None, "for_release": ""}
 
@@ -31,3 +34,24 @@ def lock(run_ids: Iterable[UUID]) -> None:
     wanted = sorted(set(run_ids))
     if len(wanted) > 1:
         list(Run.objects.select_for_update().filter(id__in=wanted).order_by("id").values_list("id"))
+
+
+class NotLocked(Exception):
+    """A write needs these runs too, and has others locked already: taken now, they could close a circle of waits."""
+
+    def __init__(self, run_ids: Iterable[UUID]) -> None:
+        self.run_ids = set(run_ids)
+        super().__init__()
+
+
+def locking(run_ids: Iterable[UUID], write: Callable[[set[UUID]], T]) -> T:
+    """One transaction with these runs locked; `write` is told which. Where it finds that it needs more (NotLocked),
+    all is undone, the locks too, and begun again with those. Only the runs of one tree are asked for: it ends."""
+    held = set(run_ids)
+    while True:
+        try:
+            with transaction.atomic():
+                lock(held)
+                return write(held)
+        except NotLocked as more:
+            held |= more.run_ids

@@ -20,7 +20,7 @@ from ravi_django.kernel import IllegalTransitionError, LeaseLostError, NotFoundE
 from ravi_django.models import TERMINAL, Ask, HumanRequest, Run, Signal, Status
 from ravi_django.runtime import clock
 from ravi_django.runtime.entries import Entry, NewTurn, encode
-from ravi_django.runtime.store import fence, leases, postgres
+from ravi_django.runtime.store import accounts, fence, leases, postgres
 from ravi_django.runtime.store.journal import store_big_values
 from ravi_django.runtime.store.leases import Lease
 from ravi_django.runtime.store.touching import RELEASED, touch
@@ -39,6 +39,7 @@ class Facts:
 def load_with_facts(lease: Lease) -> tuple[leases.Loaded, Facts]:
     """What a lease starts from. A run that nobody has ever woken has no facts to read, and its journal says what else
     there can be: the claim's number of the wake-up is the one that these facts include at least."""
+    accounts.learn()
     loaded = leases.load(lease)
     if not lease.run.wake_seq:
         return loaded, Facts()

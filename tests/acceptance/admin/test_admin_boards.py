@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from ravi_django import register
+from ravi_django.kernel import AgentId
 from ravi_django.models import BoardTask, HumanRequest, Run
 from ravi_django.runtime import board, human
 from ravi_django.runtime.tools.board import TaskBoard
-from tests.support.runs import asked, code, drive, make_run
+from tests.support.runs import CodeAgent, asked, code, drive, make_run
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -56,6 +58,24 @@ def test_a_runs_page_shows_its_question_and_the_answer(root: Any, busy: Run, dja
     shown = words(html).split("Requests to people")[1]
     assert "answered" in shown and "by ann" in shown and "why not" in shown
     assert EVIL not in html
+
+
+def test_the_roots_page_has_the_questions_of_its_tree_and_who_asks(root: Any, transactional_db: None) -> None:
+    async def leaf(ctx: Any, inbox: Any) -> None:
+        await ctx.ask_human("Which door?")
+
+    async def boss(ctx: Any, inbox: Any) -> Any:
+        return (await ctx.ask(AgentId("test", "leaf"), "paint")).kind
+
+    register(CodeAgent(leaf, key="leaf"))
+    code(boss)
+    run = drive(make_run())
+    child = drive(Run.objects.get(parent=run))
+
+    shown = page(root, f"/admin/ravi/run/{run.pk}/change/").split("Requests to people")[1]
+    assert "Which door?" in shown
+    assert f'asked by <a href="/admin/ravi/run/{child.pk}/change/">test/leaf</a>' in shown
+    assert "asked by" not in page(root, f"/admin/ravi/run/{child.pk}/change/")
 
 
 def test_a_run_that_asked_nobody_has_no_such_part(root: Any) -> None:

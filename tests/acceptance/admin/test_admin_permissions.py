@@ -11,7 +11,7 @@ from django.contrib.admin.models import LogEntry
 from django.contrib.auth import get_user_model
 from django.test import Client
 
-from ravi_django.models import Agent, JournalEntry, Run, WorkerProcess
+from ravi_django.models import Agent, DailyBudget, JournalEntry, Run, WorkerProcess
 from ravi_django.runtime import catalog, events
 from ravi_django.runtime.submit import submit_once
 
@@ -28,17 +28,17 @@ def cancel_action(client: Client, *runs: Run, **more: Any) -> Any:
     return client.post("/admin/ravi/run/", chosen, follow=True)
 
 
-def test_only_an_agent_can_be_added_and_nothing_deleted_in_bulk_even_by_a_superuser(root, rf) -> None:
+def test_only_agents_and_daily_budgets_can_be_edited_and_nothing_deleted_in_bulk_even_by_a_superuser(root, rf) -> None:
     request = rf.get("/")
     request.user = get_user_model().objects.get(is_superuser=True)
     ours = [(model, found) for model, found in admin.site._registry.items() if model._meta.app_label == "ravi"]
 
-    names = {"Run", "Session", "JournalEntry", "Agent", "AuditRecord", "BoardTask", "WorkerProcess"}
-    assert {model.__name__ for model, _ in ours} == names
+    read_only = {"Run", "Session", "JournalEntry", "AuditRecord", "BoardTask", "BudgetAccount", "WorkerProcess"}
+    assert {model.__name__ for model, _ in ours} == read_only | {"Agent", "DailyBudget"}
     for model, found in ours:
-        assert found.has_add_permission(request) is (model is Agent), model
-        assert not found.has_delete_permission(request), model
-        assert found.has_change_permission(request) is (model is Agent), model
+        assert found.has_add_permission(request) is (model in (Agent, DailyBudget)), model
+        assert found.has_delete_permission(request) is (model is DailyBudget), model
+        assert found.has_change_permission(request) is (model in (Agent, DailyBudget)), model
         assert "delete_selected" not in found.get_actions(request), model
 
 

@@ -1,8 +1,8 @@
-"""The randomized campaign: `make chaos N=<runs> [SEED=]`.
+"""The randomized campaign: `make chaos N=<runs> [SEED=]`, and `make chaos TREE=<runs> [SEED=]`.
 
-Runs with effects of all kinds, children, timers and signals, while everything around them dies. When it is quiet
-again, every invariant of `checks` has to hold. The last line says what happened; the exit status is 1 when something
-is wrong.
+Runs with effects of all kinds, children, timers and signals, and small planned trees of runs, while everything around
+them dies; or one planned tree, as large as one likes. When it is quiet again, every invariant of `checks` has to hold.
+The last line says what happened; the exit status is 1 when something is wrong.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random, SystemRandom
 from tempfile import TemporaryDirectory
@@ -19,7 +20,9 @@ from tempfile import TemporaryDirectory
 from tests.acceptance.crash.checks import TERMINAL, Evidence, Violation, story_of
 from tests.acceptance.crash.lab import Lab
 from tests.acceptance.crash.lab_app.crash_points import POINTS
+from tests.acceptance.crash.plan import Plan
 from tests.acceptance.crash.story import EFFECTS, Author, Story
+from tests.acceptance.crash.streams import of_stream
 from tests.acceptance.crash.trouble import Trouble
 
 WORKERS, MAX_RUNS = 3, 6
@@ -33,6 +36,13 @@ SAY_S = 10.0
 QUIET_S = 20.0  # what has not moved for so long, when there is no more trouble, does not move
 MANY_LINES = 400  # of journals are printed
 TOOLS = (*EFFECTS, "nap", "wait", "poke", "delegate", "hire")
+PLANTED = 0.08  # of the submitted runs are roots of planned trees
+SMALL, SMALL_DEPTH = (6, 14), (2, 5)  # runs of such a tree, and how deep it goes
+SPARE = 100_000  # tokens of a tree's budget besides what it uses: reserved for the calls under way
+TREE_DEPTH = 5
+TREE_MAX_RUNS = 15  # at once in a worker that has one large tree: so many count a crash when it dies
+TREE_TROUBLE_EVERY_S = 1.0
+PUBLISHED_S = 30.0  # after the last run's end, its stream has been ended, and archived
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +61,26 @@ class Figures:
 
 
 class Campaign:
-    def __init__(self, lab: Lab, seed: int, runs: int, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, lab: Lab, seed: int, runs: int, say: Callable[[str], None], *, trouble_every_s: float = TROUBLE_EVERY_S
+    ) -> None:
         self.lab, self.runs, self.say = lab, runs, say
         self.random = Random(seed)
         self.author = Author(self.random, TOOLS)
-        self.trouble = Trouble(lab, self.random, every_s=TROUBLE_EVERY_S)
+        self.trouble = Trouble(lab, self.random, every_s=trouble_every_s)
         lab.meanwhile = self.trouble.thaw
         self.submitted: list[str] = []
         self.live: set[str] = set()  # runs that have not ended, children too
         self._signalled: dict[str, set[int]] = {}  # by run, the numbers of the waits that were told to go on
         self._stories: dict[str, Story] = {}
+        self._overfull: dict[str, str] = {}  # trees that were seen with more live runs than they may have
+
+    def plant(self, plan: Plan, room: int, spare_tokens: int) -> None:
+        """Submit a tree. `room` is how many of its runs may live at once; more than wait for others. With no tokens to
+        spare, a call waits while what others have reserved may be needed for it."""
+        run_id = self.lab.plant(plan, room=room, spare_tokens=spare_tokens)
+        self.submitted.append(run_id)
+        self.live.add(run_id)
 
     def go(self, give_up_s: float) -> Figures:
         """Submit and trouble; soon after the last run has begun, or when the time is over, wait in peace for what is
@@ -96,6 +116,11 @@ class Campaign:
             if self.random.random() < ARMED:
                 point = self.random.choice(POINTS)
                 dies = [f"{point}.{self.random.choice(['before', 'after'])}:{self.random.randint(1, 4)}"]
+            if self.random.random() < PLANTED:
+                runs, depth = self.random.randint(*SMALL), self.random.randint(*SMALL_DEPTH)
+                plan = Plan(self.random.randrange(1_000_000), runs, depth)
+                self.plant(plan, plan.inner + self.random.randint(1, 4), self.random.choice([0, SPARE]))
+                continue
             hinted = self.random.random() < 0.9
             run_id = self.lab.submit(self.author.story(), *dies, hinted=hinted)
             self.submitted.append(run_id)
@@ -105,10 +130,25 @@ class Campaign:
         """See what lives, and be the world for it: signal those that wait for that, decide what is uncertain."""
         rows = self.lab.query("SELECT id, status FROM ravi_run WHERE NOT status = ANY(%s)", list(TERMINAL))
         self.live = {str(row["id"]) for row in rows}
+        self._look_at_slots()
         for run_id in self.live:
             self._signal(run_id)
         for request in self.lab.undecided():
             self.lab.decide(request)
+
+    def _look_at_slots(self) -> None:
+        for tree, live in self._slots():
+            if live > self.lab.rooms.get(tree, live):
+                self._overfull[tree] = f"had {live} live runs at once, and room for {self.lab.rooms[tree]}"
+
+    def _slots(self) -> list[tuple[str, int]]:
+        """By tree the runs that hold a slot; not those that are being cancelled, they may have been paused."""
+        rows = self.lab.query(
+            "SELECT coalesce(root_id, id) AS tree, count(*) AS live FROM ravi_run "
+            "WHERE NOT status = ANY(%s) AND paused_at IS NULL AND cancel_requested_at IS NULL GROUP BY 1",
+            list(TERMINAL),
+        )
+        return [(str(row["tree"]), row["live"]) for row in rows]
 
     def _signal(self, run_id: str) -> None:
         told = self._signalled.setdefault(run_id, set())
@@ -141,34 +181,74 @@ class Campaign:
     def _figures(self) -> Figures:
         evidence = Evidence(self.lab)
         found = evidence.violations()
+        found += [Violation(tree, wrong) for tree, wrong in self._overfull.items()]
+        found += [Violation(root, wrong) for root in self.submitted for wrong in self._of_stream(root)]
         journals = [line for run_id in sorted({each.run for each in found}) for line in evidence.account(run_id)]
-        made = dict(self.trouble.made)
+        made = {**self.trouble.made, **self._refused()}
         return Figures(len(self.submitted), self.lab.kills, self.lab.takeovers, found, made, journals)
+
+    def _refused(self) -> dict[str, int]:
+        """How often a tree was full, and how often one of its runs gave way to another."""
+        rows = self.lab.query(
+            "SELECT count(*) FILTER (WHERE kind = 'child.spawned') AS denied, "
+            "count(*) FILTER (WHERE kind = 'run.paused') AS paused FROM ravi_journalentry "
+            "WHERE kind = 'run.paused' OR (kind = 'child.spawned' AND error->>'type' = 'SpawnDeniedError')"
+        )
+        return dict(rows[0])
+
+    def _of_stream(self, root: str) -> list[str]:
+        published = "SELECT 1 FROM ravi_run WHERE id = %s AND published_at IS NOT NULL"
+        if not self.lab.until(lambda: self.lab.query(published, root), PUBLISHED_S):
+            return ["its stream has not ended"]
+        return list(of_stream(self.lab.ask("frames", tree=root)))
 
     def _progress(self, seconds: float) -> str:
         ended = len(self.submitted) - len(self.live & set(self.submitted))
         made = ", ".join(f"{kind} {count}" for kind, count in sorted(self.trouble.made.items()))
-        return f"{seconds:4.0f} s: {ended} of {self.runs} runs ended, {self.lab.kills} killed; {made}"
+        live = f"{len(self.live)} live"
+        return f"{seconds:4.0f} s: {ended} of {self.runs} runs ended, {live}, {self.lab.kills} killed; {made}"
 
 
 def campaign(runs: int, seed: int, say: Callable[[str], None] = print, *, give_up_s: float | None = None) -> Figures:
     """One campaign in a laboratory of its own. The trouble ends with the runs, or after `give_up_s`."""
     give_up_s = 60 + 4.0 * runs if give_up_s is None else give_up_s
+    with _lab(MAX_RUNS) as lab:
+        return Campaign(lab, seed, runs, say).go(give_up_s)
+
+
+def tree(
+    runs: int, seed: int, say: Callable[[str], None] = print, *, depth: int = TREE_DEPTH, give_up_s: float | None = None
+) -> Figures:
+    """One planned tree in a laboratory of its own. The trouble ends with it, or after `give_up_s`."""
+    plan = Plan(seed, runs, depth)
+    give_up_s = 60 + 2.0 * runs if give_up_s is None else give_up_s
+    with _lab(TREE_MAX_RUNS) as lab:
+        campaign = Campaign(lab, seed, 1, say, trouble_every_s=TREE_TROUBLE_EVERY_S if runs > 100 else TROUBLE_EVERY_S)
+        campaign.plant(plan, plan.inner + max(1, runs // 25), SPARE)
+        return replace(campaign.go(give_up_s), runs=runs)
+
+
+@contextmanager
+def _lab(max_runs: int) -> Iterator[Lab]:
     with (
         TemporaryDirectory(prefix="ravi-lab-") as folder,
-        Lab(Path(folder), workers=WORKERS, max_runs=MAX_RUNS, slowest_s=SLOWEST_S) as lab,
+        Lab(Path(folder), workers=WORKERS, max_runs=max_runs, slowest_s=SLOWEST_S) as lab,
     ):
-        return Campaign(lab, seed, runs, say).go(give_up_s)
+        yield lab
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="chaos", description="Runs that must survive everything.")
     parser.add_argument("--runs", type=int, default=40)
+    parser.add_argument("--tree", type=int, metavar="RUNS", help="instead: one tree of so many runs")
     parser.add_argument("--seed", type=int, help="of the stories and the trouble; the machine's timing stays its own")
     given = parser.parse_args(argv)
     seed = SystemRandom().randrange(1_000_000) if given.seed is None else given.seed
-    print(f"seed {seed}, {given.runs} runs", flush=True)
-    figures = campaign(given.runs, seed, lambda line: print(line, flush=True))
+    print(f"seed {seed}, {given.tree or given.runs} runs", flush=True)
+    begun = time.monotonic()
+    make, runs = (campaign, given.runs) if given.tree is None else (tree, given.tree)
+    figures = make(runs, seed, lambda line: print(line, flush=True))
+    print(f"{time.monotonic() - begun:.0f} s; trouble: {figures.trouble}", flush=True)
     for violation in figures.violations:
         print(f"violation: {violation}", flush=True)
     print("\n".join(figures.journals[:MANY_LINES]), flush=True, end="\n" if figures.journals else "")

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.acceptance.crash.lab import Lab
-from tests.acceptance.crash.story import EFFECTS, Step, Story
+from tests.acceptance.crash.story import EFFECTS, INPUT, OUTPUT, Step, Story
+from tests.acceptance.crash.tree_checks import of_tree
 
 TERMINAL = ("completed", "failed", "cancelled")
 Row = dict[str, Any]
@@ -44,6 +45,11 @@ class Evidence:
         self.rows = rows("lab_row", "id", "run")
         self.inbox = rows("ravi_inboxmessage", "id")
         self.signals = rows("ravi_signal", "id")
+        self.asks = rows("ravi_ask", "id", "asker_id")
+        self.requests = rows("ravi_humanrequest", "id")
+        self.reservations = rows("ravi_reservation", "id")
+        self.accounts = {row["key"]: row for row in lab.query("SELECT * FROM ravi_budgetaccount")}
+        self.plans = {root: plan for root, plan in lab.plans.items() if tree in (None, root)}
         self.ledger: dict[str, list[Row]] = {}
         for line in lab.ledger():
             self.ledger.setdefault(line["run"], []).append(line)
@@ -61,7 +67,13 @@ class Evidence:
         live = {str(run["id"]): run for run in self.runs}
         for run in self.runs:
             found += [Violation(str(run["id"]), wrong) for wrong in self._of_run(run, live)]
+        for root, plan in self.plans.items():
+            found += [Violation(root, wrong) for wrong in of_tree(self, root, plan)]
         return found
+
+    def asked_for(self, run_id: str) -> str | None:
+        """A run's input; None while it has no message yet."""
+        return _text(self.inbox.get(run_id, []))
 
     def account(self, run_id: str) -> Iterator[str]:
         """What is known of a run, a line a row: its journal, then its lines of the ledger."""
@@ -89,16 +101,26 @@ class Evidence:
             for signal in self.signals.get(run_id, []):
                 if signal["consumed_at"] is None:
                     yield f"completed without having read the signal {signal['name']!r}"
+            yield from _counted(run, self.journal.get(run_id, []), self.story(run_id))
+            if still := [ask["path"] for ask in self.asks.get(run_id, []) if ask["outcome"] is None]:
+                yield f"completed without the outcome of what it asked at {still}"
+        if run["status"] in TERMINAL:
+            yield from _left(self.requests.get(run_id, []))
         if parent is not None and run["status"] not in TERMINAL and parent["status"] in TERMINAL:
             yield f"is an orphan: it is {run['status']}, its parent {parent['id']} {parent['status']}"
 
 
 def story_of(inbox: list[Row]) -> Story:
     """What a child was given to do; nothing while it has no message yet."""
+    text = _text(inbox)
+    return Story.of() if text is None else Story.read(text)
+
+
+def _text(inbox: list[Row]) -> str | None:
     if not inbox:
-        return Story.of()
+        return None
     content = inbox[0]["body"]["payload"]["message"]["content"]
-    return Story.read(content if isinstance(content, str) else "".join(block["text"] for block in content))
+    return content if isinstance(content, str) else "".join(block["text"] for block in content)
 
 
 def _numbering(run: Row, journal: list[Row]) -> Iterator[str]:
@@ -175,3 +197,17 @@ def _answered(turns: list[Row]) -> Iterator[str]:
                 answered.append(block["call_id"])
     if sorted(asked) != sorted(answered):
         yield f"its history asks for the tool calls {asked} and answers {answered}"
+
+
+def _counted(run: Row, journal: list[Row], story: Story) -> Iterator[str]:
+    """Every model call is recorded once, with what it used, and the run has the sum."""
+    calls = [row for row in journal if row["kind"] == "llm.call"]
+    if len(calls) != story.calls:
+        yield f"made {len(calls)} model calls, not {story.calls}"
+    if (run["input_tokens"], run["output_tokens"]) != (INPUT * len(calls), OUTPUT * len(calls)):
+        yield f"counts {run['input_tokens']} + {run['output_tokens']} tokens for {len(calls)} calls"
+
+
+def _left(requests: list[Row]) -> Iterator[str]:
+    if still := [str(request["id"]) for request in requests if request["status"] == "pending"]:
+        yield f"has ended, and people are still asked: {still}"

@@ -13,14 +13,14 @@ from uuid import UUID
 
 from django.db import connections
 
-AGENT = "react/lab"
+NUMBERING = ("seq", "type", "run", "parent", "depth", "from_seq", "from", "to")
 
 
-def submit(run_id: str, text: str, hinted: bool = True) -> None:
+def submit(run_id: str, agent: str, text: str, budget: dict[str, Any] | None, hinted: bool = True) -> None:
     """Start a run. Without a hint it is the sweep that finds it."""
     from ravi_django.runtime.submit import submit_once
 
-    submit_once(AGENT, text, run_id=UUID(run_id), send=None if hinted else lambda _: None)
+    submit_once(agent, text, budget=budget, run_id=UUID(run_id), send=None if hinted else lambda _: None)
 
 
 def signal(run_id: str, name: str, key: str) -> None:
@@ -42,7 +42,21 @@ def answer(request: str, outcome: str, result: str | None = None) -> None:
             raise
 
 
-DO = {function.__name__: function for function in (submit, signal, answer)}
+def frames(tree: str) -> list[dict[str, Any]]:
+    """A tree's whole stream as somebody gets it who asks for it now: of each frame, what numbers it."""
+    from ravi_django.runtime import events
+
+    found: list[dict[str, Any]] = []
+    done = False
+    while not done:
+        page, done = events.page(tree, found[-1]["seq"] if found else 0)
+        if not page:
+            break
+        found += [{key: frame[key] for key in NUMBERING if key in frame} for frame in page]
+    return found
+
+
+DO = {function.__name__: function for function in (submit, signal, answer, frames)}
 
 
 def main() -> None:

@@ -23,11 +23,13 @@ from psycopg.rows import dict_row
 
 from project.services import Postgres, Valkey
 from tests.acceptance.crash.lab_app import ledger
+from tests.acceptance.crash.plan import Plan
 from tests.acceptance.crash.sleepers import Sleepers
 from tests.acceptance.crash.story import Story
 
 ROOT = Path(__file__).resolve().parents[3]
 SETTINGS = "tests.acceptance.crash.lab_app.settings"
+AGENT = "react/lab"
 POLL_S = 0.03
 BY_SIGNAL = (0, -signal.SIGKILL, -signal.SIGTERM)  # how processes end here; those that end otherwise are broken
 # Every claim of a run whose lease had expired; nothing in the app's own tables keeps their number.
@@ -79,6 +81,8 @@ class Lab:
         self.folder = folder
         self.wanted = 0  # workers; none before there are tables
         self.stories: dict[str, Story] = {}  # by run
+        self.plans: dict[str, Plan] = {}  # by root
+        self.rooms: dict[str, int] = {}  # how many of its runs may live at once, by root
         self.workers: list[Process] = []
         self.ended: list[Process] = []
         self.beat: Process | None = None
@@ -266,7 +270,15 @@ class Lab:
         self.stories[run_id] = story
         if dies:
             (self.folder / "armed" / run_id).write_text("\n".join(dies))
-        self.ask("submit", run_id=run_id, text=story.text, hinted=hinted)
+        self.ask("submit", run_id=run_id, agent=AGENT, text=story.text, budget=None, hinted=hinted)
+        return run_id
+
+    def plant(self, plan: Plan, *, room: int, spare_tokens: int) -> str:
+        """Start the root of a planned tree. `room` is how many of its runs may live at once."""
+        run_id = str(uuid4())
+        self.stories[run_id], self.plans[run_id], self.rooms[run_id] = plan.story, plan, room
+        budget = {"max_agents": room, "max_tokens": plan.tokens + spare_tokens}
+        self.ask("submit", run_id=run_id, agent=plan.agent, text=plan.text, budget=budget)
         return run_id
 
     def decide(self, request: dict[str, Any]) -> None:

@@ -13,6 +13,8 @@ from typing import Any
 
 EFFECTS = ("idempotent", "at_most_once", "transactional")
 ROUNDS = "turns"  # the key of a story in the run's input
+PLACE = "place"  # instead: of a run in a planned tree
+INPUT, OUTPUT = 90, 10  # tokens of every model call
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,12 @@ class Story:
 
     @classmethod
     def read(cls, text: str) -> Story:
-        turns = json.loads(text)[ROUNDS]
+        said = json.loads(text)
+        if PLACE in said:
+            from tests.acceptance.crash.plan import story_at
+
+            return story_at(*said[PLACE])
+        turns = said[ROUNDS]
         return cls(tuple(tuple(Step(*step) for step in turn) for turn in turns))
 
     @property
@@ -61,6 +68,15 @@ class Story:
         """The run's output, when nothing is lost, doubled or mixed up."""
         return "; ".join([step.said for step in self.steps()]) or "nothing to do"
 
+    @property
+    def calls(self) -> int:
+        """Of the model: each turn's, and the answer's."""
+        return len(self.turns) + 1
+
+    @property
+    def tokens(self) -> int:
+        return self.calls * (INPUT + OUTPUT)
+
     def steps(self) -> Iterator[Step]:
         for turn in self.turns:
             yield from turn
@@ -71,6 +87,17 @@ class Story:
             yield step
             if (child := step.story) is not None:
                 yield from child.tree()
+
+
+def text_of_place(*place: int) -> str:
+    """The input of a run in a planned tree: the plan's seed, runs and depth, and the run's number."""
+    return json.dumps({PLACE: place})
+
+
+def place_of(text: str) -> int | None:
+    """The number of the run in its tree, when it is planned."""
+    place = json.loads(text).get(PLACE)
+    return None if place is None else int(place[-1])
 
 
 class Author:

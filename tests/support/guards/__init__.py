@@ -14,13 +14,21 @@ Then `make mutants ARGS="a part of its name"` until it is killed each time.
 
 from __future__ import annotations
 
+from tests.support.guards.budgets import BUDGETS
+from tests.support.guards.delegation import DELEGATION
 from tests.support.guards.effects import EFFECTS, REPLAY, SWEEP
+from tests.support.guards.flows import FLOWS
+from tests.support.guards.handoffs import HANDOFF
 from tests.support.guards.leases import CLAIM, FENCE, HEARTBEAT, PEOPLE, WAITING
 from tests.support.guards.middlewares import MIDDLEWARE
 from tests.support.guards.mutant import Mutant
+from tests.support.guards.pauses import PAUSES
 from tests.support.guards.people import BOARD, QUESTIONS
 from tests.support.guards.results import RESULTS
+from tests.support.guards.slots import SLOTS
+from tests.support.guards.streams import STREAMS
 from tests.support.guards.surfaces import OWNERS, SUBMIT
+from tests.support.guards.trees import TREES
 
 __all__ = ["MUTANTS", "Mutant"]
 
@@ -31,12 +39,20 @@ MUTANTS = [
     *WAITING,
     *PEOPLE,
     *QUESTIONS,
+    *PAUSES,
     *BOARD,
     *EFFECTS,
     *REPLAY,
     *RESULTS,
     *SWEEP,
+    *SLOTS,
     *OWNERS,
     *SUBMIT,
+    *STREAMS,
+    *HANDOFF,
     *MIDDLEWARE,
+    *DELEGATION,
+    *FLOWS,
+    *BUDGETS,
+    *TREES,
 ]

@@ -53,7 +53,7 @@ QUESTIONS = [
     Mutant(
         "question: answered as what it is",
         RUNTIME + "human.py",
-        "    if request.kind != kind:\n",
+        "    if request.kind not in kinds:\n",
         "    if False:\n",
         (UNIT + "test_ask_human.py",),
     ),
@@ -88,7 +88,7 @@ QUESTIONS = [
     Mutant(
         "question: closed by a run that begins anew",
         STORE + "generations.py",
-        "        close_requests(lease.run_id)\n",
+        "    close_requests(lease.run_id)\n",
         "",
         (UNIT + "test_ask_human.py",),
     ),

@@ -41,7 +41,7 @@ RESULTS = [
     Mutant(
         "pin: what was done in computing",
         RUNTIME + "pins.py",
-        "        _pass_over(ctx, _place_of(row) or scope.prefix)",
+        "        ctx.effects.journal.pass_over(_place_of(row) or scope.prefix)",
         "        pass",
         (UNIT + "test_pins.py",),
     ),

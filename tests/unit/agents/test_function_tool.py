@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
 from ravi_django.agents import FunctionTool, tool
-from ravi_django.kernel import INVALID_ARGUMENTS_KEY, Effect, Risk, RunContext, Tool, ToolArgumentsError
+from ravi_django.kernel import INVALID_ARGUMENTS_KEY, Effect, HumanInput, Risk, RunContext, Tool, ToolArgumentsError
 
 
 class Size(StrEnum):
@@ -214,6 +214,31 @@ def test_run_context_is_found_and_hidden(function: Any) -> None:
 
 def test_without_run_context_nothing_is_injected() -> None:
     assert send_invoice.context_parameter is None
+    assert send_invoice.input_parameter is None
+
+
+# --- the injected answer to a pause
+
+
+def asked(a: int, told: HumanInput = None) -> None: ...  # type: ignore[assignment]
+def asked_maybe(a: int, told: HumanInput | None = None) -> None: ...
+def asked_the_old_way(a: int, told: Optional[HumanInput] = None) -> None: ...  # noqa: UP045 - people write it
+def asked_as_text(a: int, told: "HumanInput | None" = None) -> None: ...
+def asked_unimported(a: int, told: "flow.HumanInput | None" = None) -> None: ...  # type: ignore[name-defined]  # noqa: F821
+async def asked_async(a: int, ctx: RunContext, told: Annotated[HumanInput | None, "injected"] = None) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "function", [asked, asked_maybe, asked_the_old_way, asked_as_text, asked_unimported, asked_async]
+)
+def test_a_persons_input_is_found_and_hidden(function: Any) -> None:
+    made = FunctionTool(function)
+
+    assert made.input_parameter == "told"
+    assert made.context_parameter == ("ctx" if function is asked_async else None)
+    assert list(made.parameters["properties"]) == ["a"]
+    assert made.validate({"a": 1}) == {"a": 1}
+    assert refusal(made, {"a": 1, "told": {"action": "answer"}}).field == "told"
 
 
 # --- options
@@ -271,6 +296,7 @@ def generator(a: int):  # type: ignore[no-untyped-def]
 
 
 def two_contexts(one: RunContext, two: RunContext) -> None: ...
+def two_inputs(one: HumanInput, two: HumanInput) -> None: ...
 def unreadable(a: "Nowhere") -> None: ...  # type: ignore[name-defined]  # noqa: F821
 def no_json(a: asyncio.Event) -> None: ...
 def no_schema(a: Callable[[int], int]) -> None: ...
@@ -286,6 +312,7 @@ def field_default(a: int = Field(3)) -> None: ...
         (positional, "drop the '/'"),
         (generator, "returns one value"),
         (two_contexts, "keep one"),
+        (two_inputs, "keep one"),
         (unreadable, "import it at module level"),
         (no_json, "types that JSON can carry"),
         (no_schema, "types that JSON can carry"),

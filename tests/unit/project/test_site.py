@@ -13,9 +13,13 @@ from django.urls import reverse
 
 from project.agents import send_invoice
 from project.models import Invoice
+from ravi_django import submit
 from ravi_django.kernel import Effect, Risk
 from ravi_django.kernel.errors import ToolRefused
+from ravi_django.models import Run
+from ravi_django.runtime import dispatch
 from ravi_django.runtime.registry import get_agent
+from ravi_django.testing import run_until_idle
 
 pytestmark = pytest.mark.django_db
 
@@ -47,6 +51,40 @@ def test_the_demo_agent_is_registered_with_its_tools() -> None:
     assert set(tools) == {"calculator", "current_time", "send_invoice"}
     assert tools["send_invoice"].risk is Risk.HIGH
     assert tools["send_invoice"].promised_effect is Effect.AT_MOST_ONCE
+
+
+def test_the_demos_team_is_registered_with_its_members() -> None:
+    team = get_agent("orchestrator/team")
+
+    assert [tool.name for tool in team.tools] == ["handoff_researcher", "handoff_writer"]  # type: ignore[attr-defined]
+    assert {str(get_agent(address).id) for address in ("react/researcher", "react/writer")} == {
+        "react/researcher",
+        "react/writer",
+    }
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_rehearsed_team_shares_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "send", lambda run_id: None)
+    run = submit("orchestrator/team", "Calculate 12 * (3 + 4), and write a note about it.")
+
+    run_until_idle()
+
+    run.refresh_from_db()
+    assert "researcher says: 12 * (3 + 4) = 84. writer says: " in (run.output or "")
+    assert sorted(Run.objects.filter(parent=run).values_list("agent", flat=True)) == [
+        "react/researcher",
+        "react/writer",
+    ]
+
+
+def test_the_chat_page_offers_both_agents(client: Client) -> None:
+    call_command("seed_demo", verbosity=0)
+    client.login(username="demo", password="demo")
+
+    page = client.get(reverse("chat")).content.decode()
+
+    assert "<option>react/assistant</option><option>orchestrator/team</option>" in page
 
 
 def test_send_invoice_writes_the_invoice() -> None:

@@ -8,8 +8,9 @@ import pytest
 from ravi_django import tool
 from ravi_django.agents.function_tool import FunctionTool
 from ravi_django.conf import conf
-from ravi_django.runtime import bodies, dispatch
+from ravi_django.runtime import bodies, budgets, dispatch
 from ravi_django.runtime.database import forget_readers
+from ravi_django.runtime.store import accounts
 from ravi_django.testing import FakeClock
 
 
@@ -25,6 +26,8 @@ def _nothing_left_behind() -> Iterator[None]:
     """What a process knows to be stored is in another test's database, and threads that read events keep a connection
     open."""
     bodies.forget()
+    budgets.forget()
+    accounts.forget()
     yield
     forget_readers(close=True)
 

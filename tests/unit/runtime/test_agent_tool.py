@@ -18,6 +18,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 WRITER = AgentId("react", "writer")
 HANDOFF = ToolUseBlock(tool_name="handoff_writer", arguments={"task": "Write a poem."}, call_id="c1")
+CHOICE = "Ask another, ask differently, or go on without it."
 
 
 @pytest.fixture(autouse=True)
@@ -99,7 +100,7 @@ def test_a_failure_is_words_for_the_model(boss):
 
     run.refresh_from_db()
     assert (run.status, run.output) == (Status.COMPLETED, "Here it is.")
-    assert answer(run) == ("react/writer failed: out of ink", True)
+    assert answer(run) == (f"react/writer failed: out of ink. {CHOICE}", True)
 
 
 def test_a_cancelled_agent_is_told_of(boss):
@@ -112,7 +113,8 @@ def test_a_cancelled_agent_is_told_of(boss):
     cancel(Run.objects.get(parent=run).id, "not today")
     run_until_idle()
 
-    assert answer(run) == ("react/writer was cancelled: not today", True)
+    words = f"react/writer was cancelled: not today. What it had done until then stands. {CHOICE}"
+    assert answer(run) == (words, True)
 
 
 @pytest.mark.sqlite
@@ -124,7 +126,22 @@ def test_a_timeout_is_no_failure(boss, clock):
     clock.advance(31)
     run_until_idle()
 
-    assert answer(run) == ("react/writer gave no answer within 30 s; it may still be at work", True)
+    words, is_error = answer(run)
+    assert is_error
+    assert words.startswith("react/writer gave no answer within 30 s; it may still be at work. This is no failure")
+
+
+def test_waiting_for_an_agent_takes_no_tools_slot(step, ran):
+    writer_of(waits)
+    calls = [HANDOFF, ToolUseBlock(tool_name="step", arguments={"name": "tool"}, call_id="c2")]
+    model = ScriptedModel([calls, "ok"])
+    register(ReActAgent("boss", model=model, tools=[AgentTool(WRITER), step], max_parallel_tools=1))
+    run = make_run("react/boss")
+
+    run_until_idle()
+
+    run.refresh_from_db()
+    assert (run.status, ran) == (Status.SUSPENDED, ["tool"])
 
 
 def test_an_agent_that_nobody_knows_is_told_of(boss):

@@ -15,7 +15,7 @@ from ravi_django.runtime import frames
 from ravi_django.runtime.buffer import Batch, Lost, MarkReached
 from ravi_django.runtime.buffer_database import DatabaseBuffer
 from ravi_django.runtime.buffer_valkey import ValkeyBuffer
-from ravi_django.runtime.frames import Frame, Source
+from ravi_django.runtime.frames import Frame, Source, stream_done
 from tests.support.runs import in_background, make_run, on_postgresql
 
 pytestmark = pytest.mark.django_db
@@ -92,6 +92,28 @@ class BufferContract:
 
         assert zombie == [[-1, -1, 3]]
         assert [frame["text"] for frame in buffer.read(str(run.id), 0, 10)] == ["old", "new", "new"]
+
+    def test_behind_the_end_comes_nothing_that_others_still_had(self, buffer, run):
+        child = make_run(root=run, parent=run, depth=1)
+        end = stream_done(Source.of(run, 0), "completed")
+        buffer.append([batch(run, durable(child, "1", epoch=0), end)])
+
+        late = buffer.append([batch(run, delta(child, "late"), durable(child, "2"), end, fresh=False)])
+
+        assert late == [[-1, -1, 0]]
+        assert numbers_of(buffer, run) == [1, 2]
+
+    def test_behind_the_end_a_retry_of_the_root_goes_on(self, buffer, run):
+        child = make_run(root=run, parent=run, depth=1)
+        buffer.append([batch(run, stream_done(Source.of(run, 0), "failed"))])
+        self.take_over(run)
+
+        again = buffer.append([batch(run, durable(run, "1", epoch=2), delta(child, "again"), fresh=False)])
+        ended = buffer.append(
+            [batch(run, stream_done(Source.of(run, 2), "completed"), delta(child, "late"), fresh=False)]
+        )
+
+        assert (again, ended) == ([[2, 3]], [[4, -1]])
 
     def test_what_was_refused_leaves_no_key_behind(self, buffer, run):
         self.take_over(run)
@@ -186,6 +208,14 @@ class TestValkeyBuffer(BufferContract):
         after = buffer.append([batch(run, delta(run, "a"), mark=2000, fresh=False)])
 
         assert (opening, after) == ([[1001]], [[1002]])
+
+    def test_a_lost_tree_that_another_has_begun_anew_has_one_gap(self, buffer, run):
+        for mark in (1000, 1000):
+            opening = buffer.append([batch(run, delta(run, "gap"), mark=mark, fresh=False, restart=True)])
+            buffer.append([batch(run, delta(run, "a"), mark=2000, fresh=False)])
+
+        assert opening == [[]]
+        assert [frame["text"] for frame in buffer.read(str(run.id), 0, 10)] == ["gap", "a", "a"]
 
     def test_no_number_above_the_mark_is_given(self, buffer, run):
         buffer.append([batch(run, delta(run, "a"), delta(run, "b"), mark=3)])

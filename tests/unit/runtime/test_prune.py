@@ -87,6 +87,7 @@ def test_an_old_trees_rows_go_and_its_answer_and_conversation_stay(clock, status
         "frames": 3,
         "archives": 0,
         "blobs": 0,
+        "accounts": 0,
         "tickets": 0,
     }
     assert Run.objects.get(id=run.id).output == "the answer"

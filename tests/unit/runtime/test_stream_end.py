@@ -9,9 +9,10 @@ from ravi_django.conf import conf
 from ravi_django.kernel import ChatMessage, TextDelta, TransientError
 from ravi_django.models import Blob, Run, Status
 from ravi_django.runtime import events, store, sweeper
+from ravi_django.runtime.archive import archive
 from ravi_django.runtime.buffer_valkey import ValkeyBuffer
 from ravi_django.runtime.entries import Entry, blob_value
-from ravi_django.runtime.frames import Source, durable, stream_done
+from ravi_django.runtime.frames import Frame, Source, durable, stream_done
 from ravi_django.runtime.publish import Publisher
 from ravi_django.testing import ScriptedModel
 from tests.support.runs import code, drive, leased, make_run
@@ -148,6 +149,38 @@ def test_a_stream_that_was_lost_before_it_was_archived_ends_behind_a_gap(clock, 
     assert found[0]["to"] == first - 1 >= 1000
     assert [frame["seq"] for frame in found] == list(range(first, first + len(found)))
     assert found[-1]["type"] == "stream.done"
+
+
+def test_a_stream_that_is_lost_right_before_it_is_archived_is_not_archived_empty(clock, valkey_url):
+    code(ask, model=ScriptedModel(["hello"]))
+    run = drive(make_run())
+    unpublished(run)
+    empty(valkey_url)
+
+    archive(ValkeyBuffer(valkey_url), {str(run.id): run.lease_epoch})
+
+    run.refresh_from_db()
+    assert (run.published_at, run.archive_id) == (None, None)
+    clock.advance(60)
+    sweeper.sweep(lambda run_ids: None)
+    found, done = events.page(run.id)
+    assert done
+    assert (found[0]["type"], found[-1]["type"]) == ("stream.gap", "stream.done")
+
+
+def test_what_somebody_still_had_for_an_archived_stream_does_not_begin_it_anew(valkey_url):
+    code(ask, model=ScriptedModel(["hello"]))
+    run = drive(make_run())
+    before = events.page(run.id)
+    empty(valkey_url)
+    late = Publisher(ValkeyBuffer(valkey_url))
+    late.open(leased(make_run(root=run, parent=run, depth=1)).run)
+
+    late.emit(Frame(Source.of(run, run.lease_epoch), "progress", {"step": "late"}))
+    late.close()
+
+    assert events.page(run.id) == before
+    assert before[1]
 
 
 def test_a_run_cancelled_before_it_began_has_a_stream_that_ends(clock):

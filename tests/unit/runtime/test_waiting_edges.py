@@ -11,7 +11,15 @@ from django.db import connections
 
 from ravi_django import register, signal, tool
 from ravi_django.conf import conf
-from ravi_django.kernel import AgentId, ChatMessage, ChatPayload, Message, NotFoundError, RunHandle
+from ravi_django.kernel import (
+    AgentId,
+    BudgetExhaustedError,
+    ChatMessage,
+    ChatPayload,
+    Message,
+    NotFoundError,
+    RunHandle,
+)
 from ravi_django.models import Agent, Ask, HumanRequest, InboxMessage, Run, Session, Status, uuid7
 from ravi_django.runtime import human, store
 from ravi_django.runtime.fork import fork
@@ -329,10 +337,11 @@ def test_a_reply_to_the_former_generation_is_a_message_to_the_present_one():
     assert Ask.objects.get().outcome == "replied"
 
 
-def test_a_budget_that_parallel_calls_have_overrun_fails_no_replay():
+def test_a_budget_that_parallel_calls_have_used_up_fails_no_replay():
     async def story(ctx, inbox):
         said = [ctx.llm([ChatMessage.of("user", text)]) for text in "ab"]
-        await asyncio.gather(*said)
+        _, second = await asyncio.gather(*said, return_exceptions=True)
+        assert isinstance(second, BudgetExhaustedError)
         await ctx.sleep_until_signal("go")
         return "fine"
 

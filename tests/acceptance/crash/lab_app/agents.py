@@ -23,24 +23,32 @@ from ravi_django.agents.context import ContextConfig, DjangoHistoryProvider
 from ravi_django.kernel import (
     AgentId,
     ChatMessage,
+    ChatPayload,
     GenerationOptions,
+    Message,
     ModelResponse,
+    Priority,
     Role,
     RunContext,
     RunMeta,
+    SpawnDeniedError,
     TextBlock,
     TextDelta,
+    ToolResultBlock,
     ToolUseBlock,
     TransientError,
+    Usage,
 )
 from ravi_django.runtime.context import current_context
 from ravi_django.testing.scripted import turns_since_user
 from tests.acceptance.crash.lab_app import ledger
 from tests.acceptance.crash.lab_app.crash_points import hit
 from tests.acceptance.crash.lab_app.models import Row
-from tests.acceptance.crash.story import Story
+from tests.acceptance.crash.story import INPUT, OUTPUT, Story, place_of
 
 LAB = AgentId("react", "lab")
+USAGE = Usage(input_tokens=INPUT, output_tokens=OUTPUT)
+ROOM_S = 0.4  # until the next try for a place in a tree that is full
 SLOWEST_S = float(os.environ.get("CRASH_SLOWEST_S", "0"))
 
 
@@ -65,9 +73,9 @@ class LabModel:
                 )
                 for step in story.turns[turn]
             ]
-            response = ModelResponse.of(content, model=self.name, finish_reason="tool_calls")
+            response = ModelResponse.of(content, usage=USAGE, model=self.name, finish_reason="tool_calls")
         else:
-            response = ModelResponse.of([TextBlock(text=_answer(messages))], model=self.name)
+            response = ModelResponse.of([TextBlock(text=_answer(messages))], usage=USAGE, model=self.name)
             for word in response.text.split(" "):
                 yield TextDelta(text=f"{word} ")
         here("model.after")
@@ -159,10 +167,22 @@ def _send(run_id: str, name: str, key: str) -> None:
 
 
 @tool(risk="safe", timeout=600)
-async def delegate(number: int, task: str, ctx: RunContext) -> str:
+async def delegate(number: int, task: str, ctx: RunContext, to: str = str(LAB), urgent: bool = False) -> str:
     """Ask another run to do a task."""
-    outcome = await ctx.ask(LAB, task)
-    return f"delegate {number}: {_said(outcome)}"
+    return await _delegate(number, task, ctx, to, urgent)
+
+
+async def _delegate(number: int, task: str, ctx: RunContext, to: str, urgent: bool) -> str:
+    while True:
+        try:
+            if urgent:
+                outcome = await ctx.join(await ctx.spawn(AgentId.parse(to), task, priority=Priority.HIGH))
+            else:
+                outcome = await ctx.ask(AgentId.parse(to), task)
+        except SpawnDeniedError:  # each of the tree's runs gives its place back some time
+            await ctx.sleep_until(timedelta(seconds=ROOM_S))
+        else:
+            return f"delegate {number}: {_said(outcome)}"
 
 
 @tool(risk="safe", timeout=600)
@@ -178,6 +198,43 @@ def _said(outcome: Any) -> str:
         return f"({outcome.kind}: {outcome.result})"
     result = outcome.result
     return str(result["text"] if isinstance(result, dict) and "text" in result else result)
+
+
+# -------------------------------------------------------------------------------------------------------- code
+
+
+class LabCode:
+    """Plays a story as the ReActAgent does, but by its own code: it asks other runs itself, all of a turn at once.
+    Every third of a planned tree replies, and ends behind its reply."""
+
+    id = AgentId("test", "lab-code")
+    model = LabModel()
+    tools = (idempotent, at_most_once, transactional)
+
+    async def run(self, ctx: RunContext, inbox: list[Message]) -> str:
+        payload = inbox[0].payload
+        assert isinstance(payload, ChatPayload)
+        messages = [payload.message]
+        while True:
+            response = await ctx.llm(messages)
+            calls = response.message.tool_calls
+            if not calls:
+                break
+            async with asyncio.TaskGroup() as turn:
+                said = [turn.create_task(self._play(ctx, call)) for call in calls]
+            results: list[Any] = [
+                ToolResultBlock(call_id=call.call_id, content=[TextBlock(text=each.result())])
+                for call, each in zip(calls, said, strict=True)
+            ]
+            messages += [response.message, ChatMessage(role=Role.TOOL, content=results)]
+        if (place_of(payload.message.text) or 0) % 3 == 1:
+            await ctx.reply(inbox[0], response.text)
+        return response.text
+
+    async def _play(self, ctx: RunContext, call: ToolUseBlock) -> str:
+        if call.tool_name == "delegate":
+            return await _delegate(ctx=ctx, **call.arguments)
+        return (await ctx.tool(call.tool_name, **call.arguments)).text
 
 
 # ------------------------------------------------------------------------------------------------------ inside
@@ -196,6 +253,7 @@ def _moment() -> float:
     return random.uniform(0, SLOWEST_S)
 
 
+register(LabCode())
 register(
     ReActAgent(
         "lab",

@@ -149,6 +149,29 @@ class TestAnswers:
 
         assert calls_of(await ask("hello", tools=team)) == [("handoff_a", {"task": "hello"})]
 
+    async def test_delegates_to_two_agents_at_once_and_reports_both(self, ask):
+        team = [
+            spec("handoff_researcher", "Finds facts, and calculates.", task="string"),
+            spec("handoff_writer", "Writes and edits texts.", task="string"),
+            spec("handoff_critic", "Says what is wrong with a text.", task="string"),
+        ]
+        question = "Work out 12 * (3 + 4), and write a note about it."
+
+        asked = await ask(question, tools=team)
+        answers = [("[rehearsal] 12 * (3 + 4) = 84.", False), ("react/writer failed: no ink", True)]
+        results = [
+            ToolResultBlock(call_id=call.call_id, content=[TextBlock(text=text)], is_error=is_error)
+            for call, (text, is_error) in zip(asked.message.tool_calls, answers, strict=True)
+        ]
+        answered = await ask(question, asked.message, ChatMessage(role="tool", content=results), tools=team)
+
+        task = {"task": question}
+        assert calls_of(asked) == [("handoff_researcher", task), ("handoff_writer", task)]
+        assert len({call.call_id for call in asked.message.tool_calls}) == 2
+        assert answered.text == (
+            "[rehearsal] researcher says: 12 * (3 + 4) = 84. writer gave no answer: react/writer failed: no ink."
+        )
+
     async def test_repeats_what_it_was_told(self, ask):
         assert "hello there" in (await ask("hello there")).text
 

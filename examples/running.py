@@ -1,0 +1,45 @@
+"""What the patterns share: running one from the command line, and reading what came in.
+
+    export DJANGO_SETTINGS_MODULE=project.settings
+    python manage.py migrate
+    python -m examples.router "My last invoice is wrong."
+
+RAVI_MODEL names the model (any litellm name, keys by its own variables); unset, the offline rehearsal model plays all
+the parts, by rule.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Any
+
+from ravi_django.kernel import Agent, AskOutcome, Message
+
+
+def text_of(message: Message) -> str:
+    """What somebody said to the agent."""
+    return str(message.payload.message.text)  # type: ignore[attr-defined]
+
+
+def words_of(outcome: AskOutcome) -> str | None:
+    """The answer's text; None for every other ending of an ask, which is no answer."""
+    if outcome.kind != "replied":
+        return None
+    return outcome.result["text"] if isinstance(outcome.result, dict) else str(outcome.result)
+
+
+def play(team: list[Agent], question: str) -> None:
+    """Register the agents, ask the first of them, print its answer."""
+    import django
+
+    django.setup()
+    from ravi_django.agents import Runtime
+
+    async def ask() -> Any:
+        async with Runtime() as rt:
+            for agent in team:
+                await rt.register(agent)
+            return await rt.result(await rt.submit(team[0], " ".join(sys.argv[1:]) or question))
+
+    print(asyncio.run(ask()))

@@ -1,0 +1,76 @@
+"""What users and tenants may use in a day, which staff edit, and the accounts, which nobody does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.contrib import admin
+
+from ravi_django.admin.base import InspectAdmin
+from ravi_django.models import BudgetAccount, DailyBudget
+
+LIMITS = ("max_tokens", "max_cost_usd", "max_turns")
+
+
+class DailyBudgetForm(forms.ModelForm):
+    class Meta:
+        model = DailyBudget
+        fields = ["owner", "tenant", *LIMITS]
+        help_texts = {"owner": "A user's; empty for all of a tenant", "max_cost_usd": "US dollars"}
+
+    def clean(self) -> dict[str, Any]:
+        given = super().clean() or {}
+        if given.get("owner") and given.get("tenant"):
+            self.add_error("tenant", "A budget is a user's or a tenant's, not both.")
+        for name in LIMITS:
+            if (value := given.get(name)) is not None and value < 0:
+                self.add_error(name, "0 or more; empty is no limit.")
+        return given
+
+
+@admin.register(DailyBudget)
+class DailyBudgetAdmin(admin.ModelAdmin):
+    """By Django's own permissions on the model. An edit counts from every worker's next heartbeat on."""
+
+    form = DailyBudgetForm
+    list_display = ["__str__", *LIMITS]
+    list_select_related = ["owner"]
+    search_fields = ["owner__username", "tenant"]
+    raw_id_fields = ["owner"]
+    list_per_page = 50
+    actions = None
+
+
+@admin.register(BudgetAccount)
+class BudgetAccountAdmin(InspectAdmin):
+    list_display = ["key", "tokens", "cost", "turns"]
+    list_display_links = ["key"]
+    search_fields = ["key__startswith"]
+    ordering = ["key"]
+
+    def get_fields(self, request: Any, obj: Any = None) -> list[str]:
+        return [field.name for field in BudgetAccount._meta.concrete_fields]
+
+    @admin.display(description="tokens")
+    def tokens(self, account: BudgetAccount) -> str:
+        return _used(account, "tokens", account.max_tokens)
+
+    @admin.display(description="US dollars")
+    def cost(self, account: BudgetAccount) -> str:
+        return _used(account, "cost", account.max_cost)
+
+    @admin.display(description="model calls")
+    def turns(self, account: BudgetAccount) -> str:
+        return _used(account, "turns", account.max_turns)
+
+
+def _used(account: BudgetAccount, what: str, limit: Any) -> str:
+    """`spent + reserved of limit`."""
+    spent, reserved = getattr(account, f"spent_{what}"), getattr(account, f"reserved_{what}")
+    if what == "cost":
+        spent, reserved, limit = (
+            None if value is None else f"{value.normalize():f}" for value in (spent, reserved, limit)
+        )
+    held = f" + {reserved}" if reserved not in (0, "0") else ""
+    return f"{spent}{held}" + ("" if limit is None else f" of {limit}")

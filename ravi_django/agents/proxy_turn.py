@@ -1,0 +1,126 @@
+"""One request's turn: what its generator yields is done, up to the turn's end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from ravi_django.agents.flow_events import (
+    ChatOutput,
+    ResumeWithInput,
+    SubagentCall,
+    ToolCall,
+    TurnEnd,
+    WaitForInput,
+)
+from ravi_django.agents.generator import Ended
+from ravi_django.agents.result import ResultRejected, ResultType
+from ravi_django.kernel import (
+    AgentId,
+    AskOutcome,
+    FinishAgentResult,
+    InvalidInputError,
+    Message,
+    PauseForChildResult,
+    PauseForInputResult,
+    ResultInvalidError,
+    RunContext,
+)
+
+_EVENTS = (
+    "ChatOutput, ToolCall, SubagentCall, WaitForInput, TurnEnd, PauseForInputResult, PauseForChildResult or "
+    "FinishAgentResult"
+)
+
+
+class ProxyTurn:
+    """What one request's generator yields, done in its order."""
+
+    def __init__(self, ctx: RunContext, message: Message, name: str, wanted: ResultType | None) -> None:
+        self._ctx, self._message, self._name, self._wanted = ctx, message, name, wanted
+        self._said: list[str] = []  # the output that was not followed by anything else yet
+        self._goes_on = False
+        self._ended: TurnEnd | None = None
+        self._result: Any = None
+
+    async def perform(self, event: Any) -> Any:
+        """Do it; returns what the yield gives. Raises Ended after the turn's end."""
+        if isinstance(event, ChatOutput):
+            return self._output(event)
+        self._goes_on = False
+        match event:
+            case TurnEnd(result=result):
+                self._result = self._checked(result)
+                self._ended = event
+                raise Ended
+            case ToolCall(name=name, arguments=arguments):
+                return await self._ctx.tool(name, **arguments)
+            case SubagentCall(agent=agent, task=task, timeout=timeout):
+                target = agent if isinstance(agent, AgentId) else AgentId.parse(agent)
+                return await self._ctx.ask(target, task, timeout=timeout)
+            case WaitForInput():
+                return await self._ask(event)
+            case PauseForInputResult(request=request, choices=choices, context=context, timeout=timeout):
+                return await self._ask(WaitForInput(request, choices, context, timeout=timeout))
+            case PauseForChildResult():
+                return await self._child(event)
+            case FinishAgentResult(target=target, task=task):
+                await self._ctx.handoff(target, task, answers=self._message)
+                raise Ended  # pragma: no cover - a handoff does not return
+            case _:
+                raise TypeError(f"next_turn of {self._name} yielded {event!r:.200}; it may yield {_EVENTS}")
+
+    def end(self) -> Any:
+        """The turn's result: a Result, where the agent has a form for it."""
+        return self._checked(None) if self._ended is None else self._result
+
+    def _checked(self, result: Any) -> Any:
+        result = "".join(self._said) if result is None else result
+        if self._wanted is None:
+            return result
+        try:
+            return self._wanted.from_value(result)
+        except ResultRejected as error:
+            raise ResultInvalidError(
+                f"{self._name} ended its turn with what is no {self._wanted.name}: {error}; "
+                "end it with TurnEnd(…) of such a result"
+            ) from None
+
+    def _output(self, event: ChatOutput) -> None:
+        if not isinstance(event.text, str):
+            raise TypeError(f"ChatOutput is of a text, not {event.text!r:.200}")
+        if not self._goes_on:
+            self._said.clear()
+            self._goes_on = True
+        self._said.append(event.text)
+        say = getattr(self._ctx, "say", None)
+        if say is not None:
+            say(event.text)
+
+    async def _child(self, event: PauseForChildResult) -> AskOutcome:
+        if event.message is None:
+            return await self._ctx.join(event.handle, timeout=event.timeout)
+        return await self._ctx.ask(event.handle, event.message, timeout=event.timeout)
+
+    async def _ask(self, event: WaitForInput) -> ResumeWithInput:
+        ask = partial(self._ctx.ask_human, context=event.context, free_text=event.free_text, timeout=event.timeout)
+        if isinstance(event.request, str):
+            told = await ask(event.request, choices=event.choices)
+            return ResumeWithInput(told["action"], told["text"], by=told["by"])
+        if not isinstance(event.request, Mapping) or not event.request:
+            raise InvalidInputError("request is a question, or several as {key: question}", field="request")
+        if event.choices:
+            raise InvalidInputError("choices go with a single question, not with several", field="choices")
+        answers = await asyncio.gather(*(ask(question) for question in event.request.values()))
+        return _together(dict(zip(event.request, answers, strict=True)))
+
+
+def _together(answers: Mapping[str, Mapping[str, Any]]) -> ResumeWithInput:
+    actions = [told["action"] for told in answers.values()]
+    return ResumeWithInput(
+        action=next((action for action in actions if action != "answer"), "answer"),
+        values={key: told["text"] for key, told in answers.items() if told["action"] == "answer"},
+        by=next((told["by"] for told in answers.values() if told["by"]), ""),
+    )

@@ -1,0 +1,170 @@
+"""What one's runs have used: by agent, tenant, user, tree or day; and what is left of the day."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.contrib.auth import get_user_model
+from django.db.models import QuerySet
+from django.utils.dateparse import parse_date, parse_datetime
+from rest_framework import serializers
+from rest_framework.exceptions import NotFound
+from rest_framework.response import Response
+
+from ravi_django.api.base import ApiView
+from ravi_django.api.budgets import BudgetAccountSerializer
+from ravi_django.api.openapi import documented, parameter
+from ravi_django.api.pagination import Pages, paged
+from ravi_django.kernel import AgentId, InvalidInputError
+from ravi_django.models import Run, first_id_of
+from ravi_django.runtime import usage
+
+SPAN, MAX_SPAN = timedelta(days=30), timedelta(days=366)
+NEWEST_FIRST = ("tree", "day")
+
+
+class UsageGroupSerializer(serializers.Serializer[Any]):
+    key = serializers.CharField(
+        allow_null=True, help_text="The agent's address, the tenant, the user's id, the root run's id or the day (UTC)"
+    )
+    name = serializers.CharField(help_text="For people: the user's name, the agent of the tree's root, else the key")
+    runs = serializers.IntegerField()
+    input_tokens = serializers.IntegerField()
+    cached_tokens = serializers.IntegerField(help_text="Of the input tokens")
+    output_tokens = serializers.IntegerField()
+    reasoning_tokens = serializers.IntegerField(help_text="Of the output tokens")
+    cost = serializers.FloatField(allow_null=True, help_text="US dollars; null when a call's price is unknown")
+    cost_known = serializers.FloatField(help_text="The known part of it")
+
+    def to_representation(self, row: dict[str, Any]) -> dict[str, Any]:
+        known = float(row["sum_cost"])
+        return {
+            "key": row["shown"],
+            "name": row["name"],
+            "runs": row["runs"],
+            **{name: row[f"sum_{name}"] for name in usage.COUNTED},
+            "cost": None if row["unknown"] else known,
+            "cost_known": known,
+        }
+
+
+class UsageView(ApiView):
+    pagination_class = Pages
+    ordering = "key"
+
+    @documented(
+        "usage_list",
+        ok={200: UsageGroupSerializer(many=True)},
+        errors=[400],
+        parameters=[
+            parameter("by", "What to sum up by; agent unless given.", enum=list(usage.KEYS)),
+            parameter("since", "Runs made from then on: ISO 8601, a day or a moment; 30 days ago unless given."),
+            parameter("until", "Runs made before; now unless given. At most 366 days after `since`."),
+            parameter("agent", "Only runs of this agent, type/key."),
+        ],
+    )
+    def get(self, request: Any) -> Response:
+        """What one's runs have used.
+
+        Sums over the runs made in the span, those under way included. An unknown price makes the cost null;
+        `cost_known` is the part that is known.
+        """
+        given = request.query_params
+        by = given.get("by", "agent")
+        if by not in usage.KEYS:
+            raise InvalidInputError(f"by must be one of {', '.join(usage.KEYS)}", field="by")
+        self.ordering = "-key" if by in NEWEST_FIRST else "key"
+        rows = _made_within(Run.objects.for_user(request.user), given)
+        if "agent" in given:
+            rows = rows.filter(agent=_address(given["agent"]))
+        return paged(self, request, usage.grouped(rows, by), UsageGroupSerializer, prepare=_NAMES.get(by, _as_keys))
+
+
+def _made_within(rows: QuerySet[Run], given: Any) -> QuerySet[Run]:
+    """Through the index of the ids, which begin with the millisecond that they were made in."""
+    until = _moment(given, "until") or datetime.now(UTC)
+    since = _moment(given, "since") or until - SPAN
+    if since > until:
+        raise InvalidInputError("since must not be after until", field="since")
+    if until - since > MAX_SPAN:
+        raise InvalidInputError(f"since must be within {MAX_SPAN.days} days before until", field="since")
+    rows = rows.filter(id__gte=first_id_of(since))
+    return rows.filter(id__lt=first_id_of(until)) if "until" in given else rows
+
+
+def _moment(given: Any, name: str) -> datetime | None:
+    text = given.get(name)
+    if text is None:
+        return None
+    try:
+        day = parse_date(text)
+        found = datetime(day.year, day.month, day.day) if day else parse_datetime(text)
+        if found is not None:
+            found = found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
+            first_id_of(found - MAX_SPAN)  # one that can be counted from
+            return found
+    except (ValueError, OverflowError):
+        pass
+    raise InvalidInputError(f"{name} must be a day or a moment in ISO 8601, not {text!r}", field=name)
+
+
+def _address(text: str) -> str:
+    try:
+        return str(AgentId.parse(text))
+    except InvalidInputError as error:
+        raise InvalidInputError(str(error), field="agent") from None
+
+
+# ------------------------------------------------------------------------------------------------ for people
+
+
+def _as_keys(page: list[dict[str, Any]]) -> None:
+    for row in page:
+        row["shown"] = row["name"] = str(row["key"])
+
+
+def _with_user_names(page: list[dict[str, Any]]) -> None:
+    users = get_user_model()._default_manager.in_bulk([row["key"] for row in page if row["key"]])
+    names = {str(key): user.get_username() for key, user in users.items()}
+    for row in page:
+        row["shown"], row["name"] = row["key"] or None, names.get(row["key"], "")
+
+
+def _with_agents(page: list[dict[str, Any]]) -> None:
+    agents = dict(Run.objects.filter(id__in=[row["key"] for row in page]).values_list("id", "agent"))
+    for row in page:
+        row["shown"], row["name"] = str(row["key"]), agents.get(row["key"], "")
+
+
+_NAMES = {"user": _with_user_names, "tree": _with_agents}
+
+
+# ------------------------------------------------------------------------------------------------- the day
+
+
+class TodaySerializer(serializers.Serializer[Any]):
+    day = serializers.DateField(help_text="UTC")
+    user = BudgetAccountSerializer(allow_null=True, help_text="One's own; null when nothing limits or counts it")
+    tenant = BudgetAccountSerializer(allow_null=True, help_text="The tenant's; null when nothing limits or counts it")
+
+
+class TodayView(ApiView):
+    @documented(
+        "usage_today",
+        ok={200: TodaySerializer},
+        errors=[400, 404],
+        parameters=[parameter("tenant", "Whose budget beside one's own; the one without a name unless given.")],
+    )
+    def get(self, request: Any) -> Response:
+        """What is spent, reserved and left of today's budgets: one's own and one's tenant's.
+
+        404 for a tenant in which one has no run.
+        """
+        tenant = request.query_params.get("tenant", "")
+        if "\0" in tenant:
+            raise InvalidInputError("tenant must not contain the character NUL", field="tenant")
+        if tenant and not Run.objects.for_user(request.user).filter(tenant=tenant).exists():
+            raise NotFound(f"there is no tenant {tenant!r} of yours")
+        today = usage.today(request.user.pk, tenant)
+        return Response(TodaySerializer(today).data)

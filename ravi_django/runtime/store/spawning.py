@@ -1,0 +1,133 @@
+"""Child runs: their rows, and whether their tree has room for them. See `slots` for what a slot is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from ravi_django.kernel import CancellationError, SpawnBudget, SpawnDeniedError
+from ravi_django.kernel.supervision import Priority
+from ravi_django.models import InboxMessage, Run, Session, Status
+from ravi_django.runtime.entries import Entry, NewTurn
+from ravi_django.runtime.store import fence, slots
+from ravi_django.runtime.store.endings import require
+from ravi_django.runtime.store.journal import store_big_values
+from ravi_django.runtime.store.leases import Lease
+from ravi_django.runtime.store.queue import create_session, stamp
+from ravi_django.runtime.store.slots import Paused
+from ravi_django.runtime.store.touching import locking
+
+
+def make_child(
+    lease: Lease,
+    agent: str,
+    child_id: UUID,
+    session_id: UUID,
+    *,
+    priority: Priority | None = None,
+    deadline: datetime | None = None,
+    allowed: SpawnBudget | None = None,
+) -> Run:
+    """The child's row: owner, tenant and, unless given, priority and the absolute deadline are its parent's; the
+    session is its own. What a parent below the root is `allowed` goes for all that is below it too."""
+    parent = lease.run
+    session = Session(
+        id=session_id, owner_id=parent.owner_id, tenant=parent.tenant, agent=agent, parent_session_id=parent.session_id
+    )
+    return Run(
+        id=child_id,
+        agent=agent,
+        session=session,
+        root_id=parent.tree_id,
+        parent_id=parent.id,
+        depth=parent.depth + 1,
+        owner_id=parent.owner_id,
+        tenant=parent.tenant,
+        priority=parent.priority if priority is None else priority.value,
+        deadline=deadline or parent.deadline,
+        budget=None if parent.parent_id is None else _handed_down(slots.recorded(parent), allowed),
+    )
+
+
+def _handed_down(*budgets: SpawnBudget | None) -> dict[str, Any] | None:
+    given = [budget for budget in budgets if budget is not None]
+    return slots.narrowed(*given).model_dump(mode="json") if given else None
+
+
+def spawn(
+    lease: Lease,
+    entries: Sequence[Entry],
+    turns: Sequence[NewTurn] = (),
+    *,
+    child: Run,
+    message: dict[str, Any] | None,
+    allowed: SpawnBudget | None = None,
+    gave_way: list[Paused] | None = None,
+) -> int:
+    """Write a child run, its session, its message and the parent's row. Without a message the child waits for one.
+
+    `allowed` is what the spawning agent's code says: at the root for the whole tree, which its row remembers, below it
+    for what this run and those below it spawn. In a full tree a HIGH or CRITICAL child takes the slot of a strictly
+    lower run, which is paused and put into `gave_way`.
+
+    Raises CancellationError when the parent is to be cancelled: the cascade would not see this child, and
+    SpawnDeniedError when the tree is full.
+    """
+    store_big_values(entries)
+    limit = _to_remember(lease.run, allowed)
+
+    def write(held: set[UUID]) -> int:
+        paused.clear()  # of a try that was undone
+        first = fence.append(lease, entries, turns)
+        if Run.objects.filter(id=lease.run_id, cancel_requested_at__isnull=False).exists():
+            raise CancellationError("cancelled")
+        lower = _make_room(lease.run, child, allowed)
+        if lower is not None:
+            require([lower.id], held)
+            paused.append(slots.pause(lower, child))
+        if limit is not None:
+            Run.objects.filter(id=lease.run_id).update(budget=limit)
+        create_session(child.session)
+        if message is None:
+            child.status, child.waiting_on = Status.SUSPENDED, [{"kind": "message", "name": "", "until": None}]
+        stamp(child).save(force_insert=True)
+        if message is not None:
+            InboxMessage.objects.create(run=child, message_id=message["id"], body=message)
+        return first
+
+    paused: list[Paused] = [] if gave_way is None else gave_way
+    # The root's, too: two spawns at once must not both find the last place.
+    first = locking({lease.run.tree_id, lease.run_id}, write)
+    if limit is not None:
+        lease.run.budget = limit
+    return first
+
+
+def _make_room(spawner: Run, child: Run, allowed: SpawnBudget | None) -> Run | None:
+    """The run whose slot the child takes; None when there is a free one. Raises SpawnDeniedError."""
+    tree = slots.limit_of(spawner.root or spawner)
+    own = slots.narrowed(tree, slots.recorded(spawner), allowed)
+    if spawner.parent_id is None:
+        tree = own
+    taken = slots.live(spawner.tree_id)
+    if taken < own.max_agents:
+        return None
+    why = f"the tree has {taken} live runs, the limit is {own.max_agents}"
+    if child.priority < Priority.HIGH or not own.allow_preempt or taken < tree.max_agents:
+        raise SpawnDeniedError(f"{why}; wait for one to end, or raise max_agents")
+    found = slots.who_gives_way(spawner, child.priority)
+    if found is None:
+        name = Priority(child.priority).name
+        raise SpawnDeniedError(f"{why}, and none that could be paused has a priority below {name}; wait for one to end")
+    return found
+
+
+def _to_remember(run: Run, allowed: SpawnBudget | None) -> dict[str, Any] | None:
+    """The budget that the root's row has to have: slots are given back without the agent's code. None: it has it."""
+    if allowed is None or run.parent_id is not None:
+        return None
+    known = slots.recorded(run)
+    limit = slots.narrowed(known or allowed, allowed)
+    return None if limit == known else {**(run.budget or {}), **limit.model_dump(mode="json")}

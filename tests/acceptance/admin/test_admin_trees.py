@@ -1,0 +1,110 @@
+"""A team on the page of each of its runs."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from ravi_django.models import BudgetAccount, Run, Session, Status, uuid7
+from ravi_django.runtime import store
+from tests.support.runs import make_run
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def child_of(parent: Run, root: Run, agent: str = "test/hand", **fields: Any) -> Run:
+    session = store.create_session(Session(agent=agent))
+    return Run.objects.create(
+        id=uuid7(), agent=agent, session=session, parent=parent, root=root, depth=parent.depth + 1,
+        **{"status": Status.COMPLETED, "input_tokens": 1000, "output_tokens": 10, "cost": Decimal("0.5"), **fields},
+    )  # fmt: skip
+
+
+def page(client: Any, run: Run) -> str:
+    response = client.get(f"/admin/ravi/run/{run.pk}/change/")
+    assert response.status_code == 200
+    return str(response.content.decode())
+
+
+def tree_of(html: str) -> str:
+    """The text of the page's tree."""
+    part = html[html.index('id="tree"') : html.index("Conversation of this run")]
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", part))
+
+
+def team() -> tuple[Run, Run, Run, Run]:
+    root = make_run("test/boss")
+    one, two = child_of(root, root, "test/one"), child_of(root, root, "test/two", status=Status.SUSPENDED)
+    return root, one, two, child_of(one, root, "test/deep")
+
+
+def test_every_run_of_a_tree_shows_all_of_it_parents_first(root: Any) -> None:
+    runs = team()
+
+    for run in runs:
+        html = page(root, run)
+        assert re.search("test/boss .*test/one .*test/deep .*test/two .*suspended", tree_of(html))
+        assert "4 runs, 2 live · tokens in → out 3,000 → 30 · cost $1.50" in tree_of(html)
+        assert [int(deep) for deep in re.findall(r'class="ravi-deep-(\d+)"', html)] == [0, 1, 2, 1]
+        assert html.count('aria-current="page"><strong>' + run.agent) == 1
+        for other in set(runs) - {run}:
+            assert f'href="/admin/ravi/run/{other.pk}/change/">{other.agent}' in html
+
+
+def test_the_trees_budget_is_shown(root: Any) -> None:
+    run = make_run()
+    BudgetAccount.objects.create(
+        key=f"tree:{run.id}", max_tokens=5000, spent_tokens=1234, reserved_tokens=50, spent_cost=Decimal("0.25")
+    )
+
+    text = tree_of(page(root, run))
+
+    assert "tokens 1,234 50 5,000" in text
+    assert "cost $0.25 $0 —" in text
+
+
+def test_a_run_of_its_own_has_no_tree(root: Any) -> None:
+    assert 'id="tree"' not in page(root, make_run())
+
+
+def test_a_big_tree_costs_as_many_queries_as_a_small_one(root: Any) -> None:
+    small = team()[0]
+    big = make_run()
+    for _ in range(30):
+        child_of(big, big)
+
+    counts = []
+    for run in (small, big):
+        page(root, run)
+        with CaptureQueriesContext(connection) as queries:
+            html = page(root, run)
+        counts.append(len(queries))
+
+    assert counts[0] == counts[1]
+    assert html.count("ravi-deep-1") == 30
+
+
+def test_the_list_is_of_roots_or_of_children(root: Any) -> None:
+    boss, *others = team()
+
+    def found(query: str) -> set[str]:
+        html = root.get(f"/admin/ravi/run/?{query}").content.decode()
+        return {str(run.pk) for run in (boss, *others) if f"/admin/ravi/run/{run.pk}/change/" in html}
+
+    assert found("place=root") == {str(boss.pk)}
+    assert found("place=child") == {str(run.pk) for run in others}
+    assert len(found("")) == 4
+
+
+def test_cancelling_selected_roots_cancels_their_trees(root: Any) -> None:
+    boss, one, _, deep = team()
+    Run.objects.exclude(id=one.id).update(status=Status.SUSPENDED)
+
+    root.post("/admin/ravi/run/", {"action": "cancel_runs", "_selected_action": [str(boss.pk)]})
+
+    assert set(Run.objects.exclude(id__in=[one.id, deep.id]).values_list("status", flat=True)) == {"cancelled"}

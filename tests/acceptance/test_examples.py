@@ -1,0 +1,189 @@
+"""The patterns of `examples/`, each run to its end: with a scripted model and a clock that moves by hand, and as they
+are started from the command line."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from examples import escalation, research, router, supervisor, writer_critic
+from ravi_django import register, signal, submit
+from ravi_django.kernel import Agent, ToolUseBlock
+from ravi_django.models import HumanRequest, JournalEntry, Run, Status
+from ravi_django.runtime import dispatch, human
+from ravi_django.testing import FakeClock, ScriptedModel, run_until_idle
+
+ROOT = Path(__file__).resolve().parents[2]
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(autouse=True)
+def _no_hints(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "send", lambda run_id: None)
+
+
+def begin(team: list[Agent], text: str) -> Run:
+    for agent in team:
+        register(agent)
+    run = submit(team[0], text)
+    run_until_idle()
+    run.refresh_from_db()
+    return run
+
+
+def saying(answer: Callable[[str], Any]) -> ScriptedModel:
+    """A model that answers by what it was told last."""
+    return ScriptedModel([lambda messages, options: answer(messages[-1].text)] * 3)
+
+
+def test_the_router_is_out_of_the_way() -> None:
+    def say(messages: Any, options: Any) -> Any:
+        if options.tools:
+            return ToolUseBlock(tool_name="handoff_billing", arguments={"task": messages[-1].text}, call_id="c1")
+        return f"We look into it: {messages[-1].text}"
+
+    run = begin(router.router(ScriptedModel([say])), "The invoice is wrong.")
+
+    assert (run.status, run.agent) == (Status.COMPLETED, "react/billing")
+    assert run.output == "We look into it: The invoice is wrong."
+    assert not Run.objects.filter(parent=run).exists()
+
+
+def test_research_goes_on_without_the_side_that_failed() -> None:
+    def say(text: str) -> Any:
+        if "\n" in text:
+            return f"All in all: {text}"
+        return RuntimeError("no such source") if text.endswith("costs.") else text.split("Say ")[1]
+
+    run = begin(research.research(saying(say)), "A cat?")
+
+    assert run.output == (
+        "All in all: A cat?\n"
+        "what speaks for it: what speaks for it.\n"
+        "what speaks against it: what speaks against it.\n"
+        "what it costs: (nothing: target_failed)"
+    )
+    assert Run.objects.filter(parent=run, agent="react/looker").count() == 3
+
+
+@pytest.mark.parametrize(("good_at", "rounds"), [(1, 1), (2, 2), (9, 3)])
+def test_a_draft_is_sent_back_until_it_is_good_but_not_for_ever(good_at: int, rounds: int) -> None:
+    drafts: list[str] = []
+
+    def say(text: str) -> str:
+        if text.startswith("Write"):
+            drafts.append(f"draft {len(drafts) + 1}")
+            return drafts[-1]
+        return "Good as it is." if text.endswith(f"draft {good_at}") else "Too long."
+
+    run = begin(writer_critic.writer_critic(saying(say)), "A note")
+
+    assert run.output == f"draft {rounds}" == drafts[-1]
+    assert len(drafts) == rounds
+
+
+def test_what_the_model_knows_needs_nobody() -> None:
+    run = begin(escalation.escalation(ScriptedModel("At nine.")), "When do you open?")
+
+    assert run.output == "At nine."
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_a_person_is_asked_and_silence_is_no_consent(answered: bool) -> None:
+    with FakeClock() as clock:
+        run = begin(escalation.escalation(ScriptedModel("Ask a person.")), "I want 5,000 back.")
+        request = HumanRequest.objects.get(run=run)
+        assert run.status == Status.SUSPENDED
+        assert request.text.startswith("I want 5,000 back.")
+
+        if answered:
+            human.answer(request.id, "answer", text="Pay half of it.")
+        else:
+            clock.advance(24 * 3600 + 1)
+        run_until_idle()
+
+    run.refresh_from_db()
+    assert run.output == ("Pay half of it." if answered else "We have not decided on it yet. You will hear from us.")
+
+
+def test_a_supervisor_of_weeks_starts_a_child_each_day() -> None:
+    asked: list[str] = []
+
+    def say(text: str) -> Any:
+        asked.append(text)
+        return RuntimeError("down") if text == "Report on day 3." and asked.count(text) == 1 else "All well."
+
+    with FakeClock() as clock:
+        run = begin(supervisor.supervisor(saying(say), days=16), "Begin.")
+        for _ in range(16):
+            assert run.status == Status.SUSPENDED
+            clock.advance(24 * 3600)
+            run_until_idle()
+            run.refresh_from_db()
+
+    assert run.output == "\n".join(f"day {day}: All well." for day in range(16))
+    assert Run.objects.filter(parent=run).count() == 17  # the third day's has failed, and was started again
+    assert run.generation == 2
+    of_now = JournalEntry.objects.filter(run=run, generation=run.generation, kind="child.spawned").count()
+    assert of_now == 2  # of the third week
+
+
+def test_a_supervisor_stops_when_it_is_told_to() -> None:
+    with FakeClock() as clock:
+        run = begin(supervisor.supervisor(ScriptedModel("All well.")), "Begin.")
+        clock.advance(24 * 3600)
+        run_until_idle()
+
+        signal(run.id, "stop", True)
+        run_until_idle()
+
+    run.refresh_from_db()
+    assert run.output == "day 0: All well.\nday 1: All well.\nstopped"
+
+
+def test_a_day_without_a_report_does_not_end_the_supervisor() -> None:
+    class Slow:
+        id = supervisor.supervisor(ScriptedModel("x"))[1].id
+
+        async def run(self, ctx: Any, inbox: Any) -> None:
+            await ctx.sleep_until_signal("never")
+
+    with FakeClock() as clock:
+        run = begin([supervisor.Supervisor(days=1, day=timedelta(days=1)), Slow()], "Begin.")
+        for _ in range(3):
+            clock.advance(12 * 3600 + 1)
+            run_until_idle()
+
+    run.refresh_from_db()
+    assert run.output == "day 0: no report (timed_out)"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("router", "[rehearsal] You said:"),
+        ("research", "what speaks against it"),
+        ("writer_critic", "[rehearsal] You said:"),
+        ("supervisor", "day 9: [rehearsal]"),
+    ],
+)
+def test_they_run_from_the_command_line(name: str, words: str, tmp_path: Path) -> None:
+    env = {key: value for key, value in os.environ.items() if key not in {"REDIS_URL", "RAVI_MODEL"}} | {
+        "DJANGO_SETTINGS_MODULE": "project.settings",
+        "DATABASE_URL": f"sqlite:///{tmp_path}/db.sqlite3",
+    }
+    subprocess.run([sys.executable, "manage.py", "migrate", "-v0"], cwd=ROOT, env=env, check=True)
+
+    command = [sys.executable, "-m", f"examples.{name}"]
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=90, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert words in done.stdout

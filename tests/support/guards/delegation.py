@@ -1,0 +1,96 @@
+"""Delegating: what of a child's end is an answer, who may be a team, and that a wait is no work."""
+
+from __future__ import annotations
+
+from tests.support.guards.mutant import RUNTIME, UNIT, Mutant
+
+AGENTS = "ravi_django/agents/"
+TEAM = ("tests/unit/agents/test_orchestrator.py",)
+DELEGATING = (UNIT + "test_delegation.py",)
+
+DELEGATION = [
+    Mutant(
+        "delegation: only a reply is an answer",
+        AGENTS + "delegate.py",
+        'if outcome.kind == "replied":',
+        "if True:",
+        (UNIT + "test_agent_tool.py",),
+    ),
+    Mutant(
+        "delegation: a refused spawn is words",
+        AGENTS + "delegate.py",
+        "except (AgentNotFoundError, PermanentError) as error:",
+        "except ZeroDivisionError as error:",
+        DELEGATING,
+    ),
+    Mutant(
+        "delegation: its tool is called by nobody",
+        AGENTS + "delegate.py",
+        '        raise ToolRefused(\n            f"{self.name} is no tool',
+        '        return (\n            f"{self.name} is no tool',
+        TEAM,
+    ),
+    Mutant(
+        "delegation: the task is checked",
+        AGENTS + "orchestrator.py",
+        'tool.validate(call.arguments)["task"]',
+        'call.arguments.get("task", call.arguments)',
+        DELEGATING,
+    ),
+    Mutant(
+        "delegation: no nesting without end",
+        AGENTS + "orchestrator.py",
+        "if is_too_deep(call.arguments):",
+        "if False:",
+        TEAM,
+    ),
+    Mutant(
+        "delegation: a wait takes no tool's slot",
+        AGENTS + "parallel.py",
+        "nullcontext() if only_waits(call) else slots",
+        "slots",
+        DELEGATING,
+    ),
+    Mutant(
+        "delegation: an answer is bounded",
+        AGENTS + "orchestrator.py",
+        "if len(text) <= _MOST_ANSWER:",
+        "if True:",
+        DELEGATING,
+    ),
+    Mutant(
+        "delegation: with the configured priority",
+        AGENTS + "orchestrator.py",
+        "priority=Priority(config.priority),",
+        "priority=None,",
+        TEAM,
+    ),
+    Mutant(
+        "team: one tool name each",
+        AGENTS + "orchestrator.py",
+        "if (other := found.get(name)) is not None:",
+        "if (other := found.get(name)) is not None and False:",
+        TEAM,
+    ),
+    Mutant(
+        "team: no tool of a sub-agent's name",
+        AGENTS + "orchestrator.py",
+        "if tools.get(name) is not None:",
+        "if False:",
+        TEAM,
+    ),
+    Mutant(
+        "team: who is registered by itself stays",
+        RUNTIME + "registry.py",
+        "if place not in _agents or place in _by_team:",
+        "if True:",
+        DELEGATING,
+    ),
+    Mutant(
+        "team: its handoffs are no tools for others",
+        RUNTIME + "registry.py",
+        "if not isinstance(tool, DelegateTool):",
+        "if True:",
+        DELEGATING,
+    ),
+]

@@ -1,0 +1,53 @@
+"""Streams: one end, which is the last, and no gap but one that is announced once."""
+
+from __future__ import annotations
+
+from tests.support.guards.mutant import RUNTIME, UNIT, Mutant
+
+BUFFERS = (UNIT + "test_buffers.py",)
+END = (UNIT + "test_stream_end.py",)
+
+STREAMS = [
+    Mutant(
+        "stream: nothing comes behind the end, in Valkey",
+        RUNTIME + "buffer_valkey.py",
+        "elseif ended >= 0 then",
+        "elseif false then",
+        BUFFERS,
+    ),
+    Mutant(
+        "stream: a retry of the root goes on behind the end, in Valkey",
+        RUNTIME + "buffer_valkey.py",
+        "if ARGV[i] == root and epoch > ended then ended = -1 end",
+        "",
+        BUFFERS,
+    ),
+    Mutant(
+        "stream: nothing comes behind the end, in the table",
+        RUNTIME + "buffer_database.py",
+        "elif end in seen:",
+        "elif False:",
+        BUFFERS,
+    ),
+    Mutant(
+        "stream: a lost tree is begun anew once",
+        RUNTIME + "buffer_valkey.py",
+        "if ARGV[1] == 'restart' and redis.call('EXISTS', KEYS[1]) == 1 then return {} end",
+        "",
+        BUFFERS,
+    ),
+    Mutant(
+        "stream: what the buffer has lost is not archived",
+        RUNTIME + "archive.py",
+        'if any(frame["type"] == "stream.done" and frame["attempt"] == str(epoch) for frame in reversed(frames)):',
+        "if True:",
+        END,
+    ),
+    Mutant(
+        "stream: an archived one is not begun anew",
+        RUNTIME + "publish.py",
+        "if Run.objects.filter(id=batch.tree, status__in=TERMINAL, published_at__isnull=False).exists():",
+        "if False:",
+        END,
+    ),
+]

@@ -1,0 +1,361 @@
+"""Generator agents without a database: what may be yielded, how a turn ends, and whose the state is."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from ravi_django.agents import AgentTool, ReActAgent, Toolbox, flow, tool
+from ravi_django.agents.flow import BaseAgentProxy, ChatOutput, SubagentCall, ToolCall, TurnEnd, WaitForInput
+from ravi_django.agents.subagents import description_of, sub_agents_of
+from ravi_django.kernel import (
+    AgentId,
+    ChatMessage,
+    ChatPayload,
+    InvalidInputError,
+    Message,
+    ResultInvalidError,
+    SuspendInterrupt,
+)
+from ravi_django.runtime import registry
+from ravi_django.runtime.registry import get_agent, register, spec_of, unregister
+from ravi_django.testing import ScriptedModel
+from tests.support.fake_context import FakeContext
+
+ID = AgentId("agent", "generator")
+
+
+def of(function, **options):
+    return type("Generator", (BaseAgentProxy,), {"next_turn": function})("generator", **options)
+
+
+def said(text="hi", **fields):
+    return Message(target=ID, payload=ChatPayload(message=ChatMessage.of("user", text)), **fields)
+
+
+def run(agent, *messages, ctx=None):
+    ctx = ctx or FakeContext(tools=agent.tools)
+    returned = asyncio.run(agent.run(ctx, list(messages or [said()])))
+    return returned, ctx
+
+
+def test_the_facade_has_the_names_of_the_seed():
+    assert {
+        "BaseAgentProxy",
+        "Prompt",
+        "TurnEnd",
+        "WaitForInput",
+        "ResumeWithInput",
+        "PauseForChildResult",
+        "PauseForInputResult",
+        "FinishAgentResult",
+        "HumanInput",
+    } <= set(flow.__all__)
+    assert all(hasattr(flow, name) for name in flow.__all__)
+
+
+def test_the_turns_end_is_the_answer_and_nothing_behind_it_runs():
+    ran = []
+
+    async def story(self, prompt):
+        try:
+            yield TurnEnd(f"heard {prompt.text}")
+            ran.append("behind")
+            yield TurnEnd("again")
+        finally:
+            ran.append("finally")
+
+    returned, ctx = run(of(story))
+
+    assert (returned, ran) == ("heard hi", ["finally"])
+    assert [result for _, result in ctx.replies] == ["heard hi"]
+
+
+def test_a_reply_to_an_asker_is_a_text_under_its_name():
+    async def story(self, prompt):
+        yield TurnEnd("yes")
+
+    _, ctx = run(of(story), said(reply_to="run-0"))
+
+    assert [result for _, result in ctx.replies] == [{"text": "yes"}]
+
+
+def test_without_an_end_the_last_output_is_the_answer():
+    async def story(self, prompt):
+        yield ChatOutput("first ")
+        yield ToolCall("double", {"number": 2})
+        yield ChatOutput("se")
+        yield ChatOutput("cond")
+
+    @tool
+    def double(number: int) -> int:
+        """Double."""
+        return 2 * number
+
+    assert run(of(story, tools=[double]))[0] == "second"
+
+
+def test_an_empty_turn_answers_with_nothing():
+    async def story(self, prompt):
+        if prompt.text == "never":
+            yield TurnEnd("something")
+
+    assert run(of(story))[0] == ""
+
+
+def test_a_plain_generator_does_as_well():
+    def story(self, prompt):
+        try:
+            result = yield ToolCall("double", {"number": 4})
+            yield TurnEnd(result.text)
+        finally:
+            self.ctx.replies.append("closed")
+
+    @tool
+    def double(number: int) -> int:
+        """Double."""
+        return 2 * number
+
+    returned, ctx = run(of(story, tools=[double]))
+
+    assert returned == "8"
+    assert ctx.replies[0] == "closed"  # before the answer goes out
+
+
+@pytest.mark.parametrize("event", [None, "text", TurnEnd, {"a": 1}, 3])
+def test_what_may_not_be_yielded_is_refused_at_the_yield_with_what_may(event):
+    caught = []
+
+    async def story(self, prompt):
+        try:
+            yield event
+        except TypeError as error:
+            caught.append(str(error))
+            raise
+
+    with pytest.raises(TypeError, match="it may yield ChatOutput"):
+        run(of(story))
+    assert len(caught) == 1
+
+
+def test_code_that_is_no_generator_is_told_so():
+    async def story(self, prompt):
+        return "hi"
+
+    with pytest.raises(TypeError, match="next_turn is no generator"):
+        run(of(story))
+    with pytest.raises(NotImplementedError, match="needs a method"):
+        run(BaseAgentProxy("generator"))
+
+
+def test_a_finally_block_may_not_yield():
+    async def story(self, prompt):
+        try:
+            yield TurnEnd("one")
+        finally:
+            yield TurnEnd("two")
+
+    ctx = FakeContext()
+    with pytest.raises(TypeError, match="a finally block may not yield"):
+        run(of(story), ctx=ctx)
+    assert ctx.replies == []
+
+
+@pytest.mark.parametrize("stop", [SuspendInterrupt(), asyncio.CancelledError()])
+@pytest.mark.parametrize("plain", [False, True])
+def test_what_ends_the_lease_goes_through_the_generator_and_on(stop, plain):
+    seen = []
+
+    class Stopped(FakeContext):
+        async def tool(self, name, /, **arguments):
+            raise stop
+
+    async def story(self, prompt):
+        try:
+            yield ToolCall("any")
+        except Exception:
+            seen.append("swallowed")
+        except BaseException as error:
+            seen.append(type(error).__name__)
+            yield TurnEnd("swallowed")
+
+    def plain_story(self, prompt):
+        try:
+            yield ToolCall("any")
+        finally:
+            seen.append(type(stop).__name__)
+
+    async def main():
+        with pytest.raises(type(stop)):
+            await of(plain_story if plain else story).run(Stopped(), [said()])
+
+    asyncio.run(main())
+
+    assert seen == [type(stop).__name__]
+
+
+def test_the_context_is_there_inside_a_request_alone():
+    agent = BaseAgentProxy("generator")
+
+    with pytest.raises(RuntimeError, match=r"use self\.ctx inside next_turn"):
+        _ = agent.ctx
+    with pytest.raises(RuntimeError, match="inside next_turn"):
+        asyncio.run(agent.window())
+
+
+def test_an_invalid_result_is_raised_at_the_end_and_may_be_mended():
+    async def story(self, prompt):
+        try:
+            yield TurnEnd("many")
+        except ResultInvalidError:
+            if prompt.text == "raise":
+                raise
+            yield TurnEnd("[1, 2]")
+
+    agent = of(story, result_model=list[int])
+
+    assert run(agent)[0] == "[1,2]"
+    with pytest.raises(ResultInvalidError, match="ended its turn with what is no"):
+        run(agent, said("raise"))
+
+
+def test_what_a_request_sets_on_itself_shows_in_no_other():
+    class Noting(BaseAgentProxy):
+        of_the_class = []
+
+        async def next_turn(self, prompt):
+            self.mine = prompt.text
+            self.notes["deep"].append(prompt.text)
+            self.of_the_class.append(prompt.text)
+            yield TurnEnd({"notes": self.notes, "class": self.of_the_class})
+
+    agent = Noting("noting")
+    agent.notes = {"deep": []}
+    agent.notes["self"] = [agent.notes]  # a circle
+
+    returned, _ = run(agent, said("one"), said("two"))
+
+    assert returned["notes"]["deep"] == ["two"]
+    assert returned["notes"]["self"][0] is returned["notes"]
+    assert (returned["class"], agent.notes["deep"], Noting.of_the_class) == (["two"], [], [])
+    assert not hasattr(agent, "mine")
+
+
+def test_a_request_may_be_given_a_copy_of_ones_own_making():
+    class Client:
+        pass
+
+    class Own(BaseAgentProxy):
+        def for_request(self):
+            mine = super().for_request()
+            mine.client = Client()
+            return mine
+
+        async def next_turn(self, prompt):
+            yield TurnEnd({"own": self.client is not agent.client, "shared": self.pool is agent.pool})
+
+    agent = Own("own")
+    agent.client, agent.pool = Client(), Client()
+
+    assert run(agent)[0] == {"own": True, "shared": True}
+
+
+def test_names_addresses_and_what_cannot_be_one():
+    assert BaseAgentProxy("Weather reporter").id == AgentId("agent", "Weather_reporter")
+    assert BaseAgentProxy("x", id="flow/weather").id == AgentId("flow", "weather")
+    with pytest.raises(InvalidInputError, match="name is a text"):
+        BaseAgentProxy(" ")
+    with pytest.raises(TypeError, match="model must be a ChatModel"):
+        BaseAgentProxy("x", model="gpt")
+
+
+def test_the_spec_says_what_a_user_is_shown():
+    agent = BaseAgentProxy(
+        "x",
+        welcome="Hello!",
+        prompts={"weather": "How is the weather?"},
+        description="Reports.",
+        result_model=list[int],
+    )
+
+    spec = spec_of(agent)
+
+    assert (spec["welcome"], spec["starter_prompts"]) == ("Hello!", ["How is the weather?"])
+    assert (spec["description"], spec["result_schema"]["type"]) == ("Reports.", "array")
+
+
+def test_a_question_of_no_form_is_refused():
+    async def story(self, prompt):
+        with pytest.raises(InvalidInputError, match="request"):
+            yield WaitForInput({})
+        with pytest.raises(InvalidInputError, match="choices"):
+            yield WaitForInput({"a": "A?"}, choices=["x", "y"])
+        with pytest.raises(InvalidInputError, match="type/key"):
+            yield SubagentCall("nobody", "work")
+
+    class Asking(FakeContext):
+        async def ask_human(self, *args, **options):
+            raise AssertionError
+
+    run(of(story), ctx=Asking())
+
+
+# ------------------------------------------------------------------------------------------------ agents as tools
+
+
+class Poet(BaseAgentProxy):
+    """Writes poems. In any metre.
+
+    At length.
+    """
+
+
+def test_an_agent_given_as_a_tool_becomes_one():
+    poet = Poet("poet")
+    box = Toolbox([poet])
+
+    (made,) = box.all()
+
+    assert isinstance(made, AgentTool)
+    assert (made.name, made.agent, made.agent_id) == ("handoff_poet", poet, poet.id)
+    assert made.description.endswith("Writes poems.")
+    with pytest.raises(TypeError, match="tools is a list"):
+        Toolbox.of(poet)
+
+
+@pytest.mark.parametrize(
+    ("agent", "words"),
+    [
+        (BaseAgentProxy("a", description="Does A."), "Does A."),
+        (Poet("b"), "Hand a task to the agent agent/b and get its answer. Writes poems."),
+        (BaseAgentProxy("c", instructions="You do C. And D."), "… You do C."),
+        (ReActAgent("d", model=ScriptedModel(["x"]), system_instructions="Be D.\nAlways."), "… Be D."),
+        (ReActAgent("e", model=ScriptedModel(["x"])), "Hand a task to the agent react/e and get its answer."),
+    ],
+)
+def test_an_agent_is_described_by_what_it_says_of_itself(agent, words):
+    words = words.replace("…", f"Hand a task to the agent {agent.id} and get its answer.")
+
+    assert description_of(agent) == words
+
+
+def test_agents_given_as_tools_are_registered_along_unless_known_by_themselves():
+    inner, outer = Poet("inner"), None
+    middle = BaseAgentProxy("middle", tools=[inner])
+    outer = ReActAgent("outer", model=ScriptedModel(["x"]), tools=[middle])
+    inner.tools.add(outer)  # a circle
+    known = register(Poet("middle"))
+    try:
+        register(outer)
+
+        assert sub_agents_of(outer) == [middle]
+        assert get_agent(inner.id) is inner
+        assert get_agent("agent/middle") is known
+        again = Poet("inner")
+        register(ReActAgent("outer", model=ScriptedModel(["x"]), tools=[again]))
+        assert get_agent(inner.id) is again
+    finally:
+        for address in (inner.id, middle.id, outer.id):
+            unregister(address)
+    assert "agent/inner" not in registry.known_addresses()

@@ -1,0 +1,77 @@
+"""What a terminal shows of a request to people."""
+
+from __future__ import annotations
+
+import pytest
+
+from ravi_django.management.transcript import Transcript
+
+
+def lines(*frames):
+    written, noted = [], []
+    transcript = Transcript(written.append, noted.append)
+    for frame in frames:
+        transcript.take(frame)
+    return "".join(written), "".join(noted).splitlines()
+
+
+def request(**fields):
+    return {
+        "type": "request",
+        "run": "r2",
+        "agent": "test/leaf",
+        "depth": 2,
+        "id": "0192",
+        "kind": "question",
+        "text": "Which colour?",
+        "choices": ["red", "blue"],
+        "tool": "",
+        "arguments": {"context": "For the door.", "free_text": False},
+        **fields,
+    }
+
+
+def test_a_question_is_shown_with_who_asks_and_how_to_answer():
+    written, noted = lines(request())
+
+    assert written == ""
+    assert noted == [
+        "? [test/leaf] Which colour?",
+        "  For the door.",
+        "  one of: red | blue",
+        '  manage.py ravi_answer 0192 answer "…"',
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "how"),
+    [
+        ({"kind": "uncertain", "arguments": {"amount": 3}}, "--happened RESULT | --run-again | --fail"),
+        ({"kind": "approval", "arguments": None}, "approve | deny"),
+        ({"kind": "input", "arguments": {"questions": {"name": "Who?"}}}, "answer --value KEY=TEXT …"),
+    ],
+)
+def test_every_kind_says_how_to_answer_it(fields, how):
+    _, noted = lines(request(**fields))
+
+    assert noted[-1] == f"  manage.py ravi_answer 0192 {how}"
+
+
+def test_several_questions_are_shown_by_their_keys():
+    _, noted = lines(request(kind="input", text="Two things", arguments={"questions": {"name": "Who?"}}, choices=None))
+
+    assert "  name: Who?" in noted
+
+
+def test_the_end_of_a_question_is_told_once():
+    closed = {"type": "request.closed", "run": "r2", "agent": "test/leaf", "depth": 2, "id": "0192"}
+
+    _, noted = lines(request(), closed, closed)
+
+    assert noted.count("[the question is closed]") == 1
+
+
+def test_escape_sequences_in_a_question_do_not_reach_the_terminal():
+    _, noted = lines(request(text="\x1b[31mred\x1b[0m?"))
+
+    assert not any("\x1b" in line for line in noted)

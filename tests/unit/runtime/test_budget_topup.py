@@ -1,0 +1,306 @@
+"""A tree whose budget is used up may ask a person for more, and goes on."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from ravi_django import answer, register, signal
+from ravi_django.kernel import AgentId, BudgetExhaustedError, ConflictError, InvalidInputError
+from ravi_django.models import HumanRequest, JournalEntry, Run, Status
+from ravi_django.runtime import cancel
+from ravi_django.runtime.retry import retry
+from tests.support.budgets import USER, account, balances, model, recorded, spent
+from tests.support.runs import CodeAgent, asked, code, drive, make_run, take_over
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+CHILD = AgentId("test", "child")
+BUDGET = {"max_turns": 2, "when_exhausted": "ask"}
+
+
+async def thrice(ctx, inbox):
+    for made in range(3):
+        try:
+            await ctx.llm([USER])
+        except BudgetExhaustedError as error:
+            return f"{made}: {error}"
+    return "3"
+
+
+@pytest.fixture
+def talker():
+    made = model(10, 0.5)
+    code(thrice, model=made)
+    return made
+
+
+@pytest.mark.sqlite
+def test_a_tree_without_budget_asks_and_goes_on(talker):
+    run = drive(make_run(budget=BUDGET))
+
+    request = asked(run)
+    assert (request.kind, request.tool, request.arguments) == ("approval", "budget", {"max_turns": 4})
+    assert "2 of max_turns 2" in request.text and f"test/code ({run.id}): 20 tokens, 1 dollars" in request.text
+    answer(request.id, "approve", reason="fine")
+    run = drive(run)
+
+    assert (run.status, run.output) == (Status.COMPLETED, "3")
+    assert (account(run).max_turns, len(talker.calls)) == (4, 3)
+    assert balances(run)
+    kinds = list(JournalEntry.objects.filter(run=run, kind__startswith="request").values_list("kind", flat=True))
+    assert kinds == ["request.opened", "request.closed"]
+
+
+def test_a_persons_own_limit_counts(talker):
+    run = drive(make_run(budget={"max_tokens": 15, "max_cost_usd": 1.0, "when_exhausted": "ask"}))
+    assert asked(run).arguments == {"max_tokens": 35, "max_cost_usd": 2.0}
+
+    answer(asked(run).id, "edit", arguments={"max_tokens": 100, "max_cost_usd": 1.25})
+    run = drive(run)
+
+    assert run.output == "3"
+    assert (account(run).max_tokens, account(run).max_cost) == (100, Decimal("1.25"))
+
+
+def test_more_may_be_asked_for_again(talker):
+    run = drive(make_run(budget={"max_turns": 1, "when_exhausted": "ask"}))
+    for limit in (2, 3):
+        answer(asked(run).id, "edit", arguments={"max_turns": limit})
+        run = drive(run)
+
+    assert run.output == "3"
+    assert HumanRequest.objects.filter(run=run).count() == 2
+    assert balances(run)
+
+
+def test_a_denial_is_recorded_and_final(talker):
+    run = drive(make_run(budget=BUDGET))
+    answer(asked(run).id, "deny", reason="too dear")
+
+    run = drive(run)
+
+    assert run.output.startswith("2: the run has used 2 of its max_turns of 2")
+    assert HumanRequest.objects.count() == 1
+    assert balances(run)
+
+
+def test_after_a_retry_it_is_asked_again():
+    async def story(ctx, inbox):
+        for _ in range(3):
+            await ctx.llm([USER])
+
+    code(story, model=model())
+    run = drive(make_run(budget=BUDGET))
+    answer(asked(run).id, "deny")
+    run = drive(run)
+    assert (run.status, run.error["type"]) == (Status.FAILED, "BudgetExhaustedError")
+
+    retry(run.id)
+    run = drive(run)
+
+    answer(asked(run).id, "approve")
+    assert drive(run).status == Status.COMPLETED
+
+
+@pytest.mark.parametrize("dies", [3, 4])
+@pytest.mark.parametrize("written", [False, True])
+def test_a_worker_that_dies_over_it_asks_once(clock, talker, dies, written):
+    """Append 3 is the request's, 4 that of the call after it."""
+    run = drive(make_run(budget=BUDGET), dies=dies if dies == 3 else None, written=written)
+    if dies == 3:
+        run = take_over(clock, run)
+    answer(asked(run).id, "approve")
+    if dies == 4:
+        run = drive(run, dies=1, written=written)
+        run = take_over(clock, run)
+    else:
+        run = drive(run)
+
+    assert (run.output, HumanRequest.objects.count()) == ("3", 1)
+    assert balances(run)
+    assert recorded(run)[2] == 3
+
+
+def test_an_answer_given_before_the_run_could_suspend_is_seen(talker):
+    """The lease that has asked is still there when the answer comes."""
+    run = make_run(budget=BUDGET)
+
+    def answering(engine):
+        refresh = engine.database.call
+
+        async def call(function, *args, **kwargs):
+            pending = HumanRequest.objects.filter(status="pending").values_list("id", flat=True)
+            if function.__name__ == "write":
+                for request_id in await refresh(lambda: list(pending)):
+                    await refresh(answer, request_id, "approve")
+            return await refresh(function, *args, **kwargs)
+
+        engine.database.call = call
+
+    run = drive(run, setup=answering)
+
+    assert run.status == Status.PENDING
+    assert drive(run).output == "3"
+
+
+# ------------------------------------------------------------------------------------------------- a tree
+
+
+@pytest.fixture
+def tree(talker):
+    """A root that has used its budget's one call, and two children that want to go on."""
+    register(CodeAgent(thrice, key="child", model=model(10)))
+
+    async def story(ctx, inbox):
+        await ctx.llm([USER])
+        handles = [await ctx.spawn(CHILD, "go") for _ in range(2)]
+        return [(await ctx.join(handle)).result for handle in handles]
+
+    code(story, model=model(10))
+    root = drive(make_run(budget={"max_turns": 1, "when_exhausted": "ask"}))
+    return root, *(drive(child) for child in Run.objects.filter(parent=root).order_by("id"))
+
+
+def test_one_request_a_tree_is_enough(tree):
+    root, first, second = tree
+    request = asked(first)
+    assert HumanRequest.objects.count() == 1
+    assert second.waiting_on[0]["id"] == str(request.id) and second.waiting_on[0]["until"]
+    assert f"Its run {first.id} (test/child) wants to go on" in request.text
+
+    answer(request.id, "edit", arguments={"max_turns": 7})
+
+    assert [Run.objects.get(id=run.id).status for run in tree] == ["suspended", "pending", "pending"]
+    assert [drive(run).output for run in (first, second)] == ["3", "3"]
+    assert drive(root).output == '["3","3"]'
+    assert spent(root)[2] == 7
+    assert balances(root)
+
+
+def test_a_denial_is_told_to_all_that_wait_for_it(tree):
+    root, first, second = tree
+
+    answer(asked(first).id, "deny")
+
+    words = f"0: the tree of run {root.id} has used 1 of its max_turns of 1; submit it with a larger budget"
+    assert [drive(run).output for run in (first, second)] == [words, words]
+    assert HumanRequest.objects.count() == 1
+
+
+def test_when_the_run_that_asked_is_gone_another_asks(clock, tree):
+    _, first, second = tree
+    cancel.cancel(first.id, "enough")
+    clock.advance(61)
+
+    second = drive(second)
+
+    assert asked(second).arguments == {"max_turns": 2}
+    assert HumanRequest.objects.filter(status="cancelled").count() == 1
+
+
+# ------------------------------------------------------------------------------------------------ answers
+
+
+@pytest.mark.parametrize(
+    ("action", "given", "field"),
+    [
+        ("answer", {"text": "yes"}, "action"),
+        ("skip", {}, "action"),
+        ("deny", {"arguments": {"max_turns": 5}}, "arguments"),
+        ("edit", {}, "arguments"),
+        ("edit", {"arguments": {}}, "arguments"),
+        ("edit", {"arguments": {"max_turns": 2}}, "arguments"),
+        ("edit", {"arguments": {"max_turns": -1}}, "arguments"),
+        ("edit", {"arguments": {"max_turns": True}}, "arguments"),
+        ("edit", {"arguments": {"max_tokens": 50}}, "arguments"),
+        ("edit", {"arguments": {"deadline_s": 50}}, "arguments"),
+        ("edit", {"arguments": {"max_turns": None}}, "arguments"),
+        ("approve", {"arguments": "many"}, "arguments"),
+        ("approve", {"text": "yes"}, "text"),
+    ],
+)
+def test_an_answer_that_cannot_be_changes_nothing(talker, action, given, field):
+    run = drive(make_run(budget=BUDGET))
+
+    with pytest.raises(InvalidInputError) as raised:
+        answer(asked(run).id, action, **given)
+
+    assert raised.value.field == field
+    assert (asked(run).status, account(run).max_turns) == ("pending", 2)
+
+
+def test_the_first_answer_wins(talker):
+    run = drive(make_run(budget=BUDGET))
+    request = asked(run)
+    answer(request.id, "deny")
+
+    with pytest.raises(ConflictError):
+        answer(request.id, "approve")
+
+    assert account(run).max_turns == 2
+
+
+def test_a_question_takes_no_arguments():
+    async def story(ctx, inbox):
+        return await ctx.ask_human("Well?")
+
+    code(story)
+    run = drive(make_run())
+
+    with pytest.raises(InvalidInputError, match="arguments go with an approval"):
+        answer(asked(run).id, "answer", text="yes", arguments={"max_turns": 5})
+
+
+def test_the_command_answers(talker, capsys):
+    run = drive(make_run(budget=BUDGET))
+    with pytest.raises(CommandError, match="JSON"):
+        call_command("ravi_answer", str(asked(run).id), "edit", "--arguments", "{")
+
+    call_command("ravi_answer", str(asked(run).id), "edit", "--arguments", '{"max_turns": 3}')
+
+    assert "ravi_answer: edit" in capsys.readouterr().out
+    assert drive(run).output == "3"
+
+
+def test_a_day_is_not_topped_up(talker, settings, django_user_model):
+    settings.RAVI = {**settings.RAVI, "DAILY_BUDGETS": {"user": {"max_turns": 1}}}
+
+    run = drive(make_run(owner=django_user_model.objects.create_user("ann"), budget=BUDGET))
+
+    assert run.output.startswith("1: user ")
+    assert not HumanRequest.objects.exists()
+
+
+def test_a_run_that_is_cancelled_meanwhile_closes_its_request(talker):
+    run = drive(make_run(budget=BUDGET))
+    request = asked(run)
+
+    cancel.cancel(run.id, "enough")
+
+    request.refresh_from_db()
+    assert request.status == "cancelled"
+    with pytest.raises(ConflictError):
+        answer(request.id, "approve")
+    assert balances(run)
+
+
+def test_other_effects_go_on_while_it_waits(talker):
+    import asyncio
+
+    async def story(ctx, inbox):
+        said = await asyncio.gather(thrice(ctx, inbox), ctx.sleep_until_signal("go"))
+        return said[0]
+
+    code(story, model=talker)
+    run = drive(make_run(budget=BUDGET))
+    request = HumanRequest.objects.get()
+    signal(run.id, "go")
+    run = drive(run)
+    assert (run.status, HumanRequest.objects.count()) == (Status.SUSPENDED, 1)
+
+    answer(request.id, "approve")
+
+    assert drive(run).output == "3"

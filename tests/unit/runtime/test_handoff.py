@@ -1,0 +1,614 @@
+"""A run that goes on as another agent: who asked is answered once, whatever dies in between."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from ravi_django import register, signal, tool
+from ravi_django.conf import conf
+from ravi_django.kernel import (
+    AgentId,
+    ChatMessage,
+    ChatPayload,
+    InvalidInputError,
+    Message,
+    PermanentError,
+    RunContext,
+    RunHandle,
+)
+from ravi_django.models import Ask, InboxMessage, Run, Status
+from ravi_django.runtime import human, store
+from ravi_django.runtime.cancel import cancel
+from ravi_django.runtime.registry import unregister
+from ravi_django.testing import journal_of, run_until_idle
+from tests.support.runs import CodeAgent, asked, code, drive, make_run, take_over
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+B = AgentId("test", "b")
+
+
+def agent(key, function, *, tools=()):
+    """Register a function as the agent `test/<key>`."""
+    made = CodeAgent(function, key=key, tools=tools)
+    register(made)
+    return made
+
+
+def text_of(message):
+    return message.payload.message.text
+
+
+def texts(inbox):
+    return [text_of(message) for message in inbox]
+
+
+def handing_over(target=B, task=None):
+    async def story(ctx, inbox):
+        await ctx.handoff(target, task, answers=inbox[0])
+        raise AssertionError("a handoff does not return")
+
+    return story
+
+
+async def shout(ctx, inbox):
+    for message in inbox:
+        await ctx.reply(message, text_of(message).upper())
+
+
+def kinds(run, kind):
+    return [row for row in journal_of(run) if row.kind == kind]
+
+
+# ------------------------------------------------------------------------------------------------------ who goes on
+
+
+@pytest.mark.sqlite
+def test_the_other_agent_goes_on_as_the_same_run_and_ends_it_once():
+    agent("b", shout)
+    code(handing_over(task="go on"))
+    run = make_run()
+
+    run_until_idle()
+
+    run.refresh_from_db()
+    assert (run.status, run.output, run.agent) == (Status.COMPLETED, "GO ON", "test/b")
+    assert (run.generation, run.session.agent) == (1, "test/b")
+    assert Run.objects.count() == 1
+    (row,) = kinds(run, "run.handoff")
+    assert row.result == {"from": "test/code", "to": "test/b", "generation": 1}
+    assert len(kinds(run, "run.completed")) == 1
+    rows = journal_of(run)
+    assert [one.seq for one in rows] == list(range(1, len(rows) + 1))
+
+
+def test_without_a_task_it_is_given_the_message_itself():
+    seen = []
+
+    async def answer(ctx, inbox):
+        seen.extend(inbox)
+        return "done"
+
+    agent("b", answer)
+    code(handing_over())
+    run = make_run(text="the question")
+    first = InboxMessage.objects.get(run=run).body
+
+    run_until_idle()
+
+    (got,) = seen
+    assert (got.id, text_of(got), got.target) == (first["id"], "the question", B)
+    assert (got.sender, got.reply_to) == (None, None)
+
+
+def test_a_task_that_is_a_message_keeps_its_payload_and_gets_the_callers_address():
+    seen = []
+
+    async def answer(ctx, inbox):
+        seen.extend(inbox)
+
+    said = Message(
+        target=AgentId("test", "nobody"),
+        payload=ChatPayload(message=ChatMessage.of("user", "special")),
+        metadata={"mine": 1},
+    )
+    agent("b", answer)
+    code(handing_over(task=said))
+    run = make_run()
+    first = InboxMessage.objects.get(run=run).body
+
+    run_until_idle()
+
+    (got,) = seen
+    assert (text_of(got), got.target, got.metadata) == ("special", B, {"mine": 1})
+    assert (got.id, got.causation_id) == (said.id, first["id"])
+
+
+# ------------------------------------------------------------------------------------------------------- who asked
+
+
+def asking(target="a", message="hello"):
+    async def story(ctx, inbox):
+        answer = await ctx.ask(AgentId("test", target), message)
+        return f"{answer.kind}: {answer.result}"
+
+    return story
+
+
+@pytest.mark.sqlite
+@pytest.mark.parametrize("task", [None, "go on"])
+def test_the_asker_gets_the_answer_of_who_went_on(task):
+    agent("a", handing_over(task=task))
+    agent("b", shout)
+    code(asking())
+    run = make_run()
+
+    run_until_idle()
+
+    run.refresh_from_db()
+    assert run.output == ("replied: HELLO" if task is None else "replied: GO ON")
+    child = Run.objects.get(parent=run)
+    assert (child.agent, child.depth, child.root_id) == ("test/b", 1, run.id)
+    ask = Ask.objects.get()
+    assert ask.outcome == "replied"
+    assert [row.name for row in kinds(child, "ask.replied")] == [ask.message_id]
+
+
+def test_a_whole_row_of_agents_answers_the_one_who_asked_first():
+    agent("a", handing_over(AgentId("test", "b"), "for b"))
+    agent("b", handing_over(AgentId("test", "c"), "for c"))
+    agent("c", handing_over(AgentId("test", "d")))
+    agent("d", shout)
+    code(asking())
+    run = make_run()
+
+    run_until_idle()
+
+    run.refresh_from_db()
+    assert run.output == "replied: FOR C"
+    child = Run.objects.get(parent=run)
+    assert (child.agent, child.generation) == ("test/d", 3)
+    moves = [(row.result["from"], row.result["to"]) for row in kinds(child, "run.handoff")]
+    assert moves == [("test/a", "test/b"), ("test/b", "test/c"), ("test/c", "test/d")]
+    assert Ask.objects.count() == 1
+
+
+def test_one_who_ends_without_a_reply_answers_with_its_output():
+    async def end(ctx, inbox):
+        return "the output"
+
+    agent("a", handing_over())
+    agent("b", end)
+    code(asking())
+    run = make_run()
+
+    run_until_idle()
+
+    run.refresh_from_db()
+    assert run.output == "replied: the output"
+
+
+# ------------------------------------------------------------------------------------------------------- the inbox
+
+
+def test_what_the_inbox_has_behind_the_message_goes_along_in_order(clock):
+    seen = []
+
+    async def first(ctx, inbox):
+        await ctx.sleep_until_signal("go")
+        await ctx.reply(inbox[0], "one is mine")
+        await ctx.handoff(B, "take two")
+
+    async def answer(ctx, inbox):
+        seen.append(texts(inbox))
+
+    async def story(ctx, inbox):
+        handle = await ctx.spawn(AgentId("test", "a"))
+        for text in ("one", "two", "three"):
+            await ctx.send(handle, text)
+        await ctx.sleep_until_signal("more")
+        await ctx.send(handle, "four")
+        await ctx.sleep_until_signal("never")
+
+    agent("a", first)
+    agent("b", answer)
+    code(story)
+    run = drive(make_run())
+    child = drive(Run.objects.get(parent=run))
+    signal(run.id, "more")
+    drive(run)
+    signal(child.id, "go")
+
+    run_until_idle()
+
+    assert seen == [["take two", "three", "four"]]
+
+
+def test_unread_signals_come_along():
+    async def answer(ctx, inbox):
+        return await ctx.sleep_until_signal("go")
+
+    agent("b", answer)
+    code(handing_over())
+    run = make_run()
+    signal(run.id, "go", "early")
+
+    run_until_idle()
+
+    run.refresh_from_db()
+    assert run.output == "early"
+
+
+# --------------------------------------------------------------------------------------------- children of the first
+
+
+def test_children_of_who_hands_over_are_cancelled_and_their_words_reach_nobody():
+    seen = []
+
+    async def stay(ctx, inbox):
+        await ctx.sleep_until_signal("never")
+
+    async def hand(ctx, inbox):
+        handle = await ctx.spawn(AgentId("test", "child"), "work")
+        asked = asyncio.create_task(ctx.ask(handle, "and this"))
+        await ctx.sleep_until_signal("go")
+        asked.cancel()
+        await ctx.handoff(B)
+
+    async def answer(ctx, inbox):
+        seen.append(texts(inbox))
+        return "done"
+
+    agent("child", stay)
+    agent("b", answer)
+    code(hand)
+    run = drive(make_run())
+    run_until_idle()
+    child = Run.objects.get(parent=run)
+    assert child.status == Status.SUSPENDED
+    signal(run.id, "go")
+
+    run_until_idle()
+
+    run.refresh_from_db()
+    child.refresh_from_db()
+    assert (run.status, run.output) == (Status.COMPLETED, "done")
+    assert (child.status, child.cancel_reason) == (Status.CANCELLED, f"run {run.id} was handed over to test/b")
+    assert seen == [["hi"]]
+    assert Ask.objects.get().outcome == "target_cancelled"
+
+
+def test_an_answer_that_the_first_had_asked_for_is_no_message_to_the_other():
+    seen = []
+
+    async def answer(ctx, inbox):
+        if texts(inbox) == ["hi"]:
+            await ctx.sleep_until_signal("asked")
+            return
+        await ctx.sleep_until_signal("go")
+        await ctx.reply(inbox[0], "too late")
+
+    async def first(ctx, inbox):
+        asked = asyncio.create_task(ctx.ask(RunHandle(str(friend.id), AgentId("test", "friend")), "well?"))
+        await ctx.sleep_until_signal("go")
+        asked.cancel()
+        await ctx.handoff(B)
+
+    async def other(ctx, inbox):
+        seen.append(texts(inbox))
+        await ctx.sleep_until_signal("end")
+
+    agent("friend", answer)
+    agent("b", other)
+    code(first)
+    friend = drive(make_run("test/friend"))  # no child of it
+    run = drive(make_run())
+    signal(friend.id, "asked")
+    drive(friend)
+    signal(run.id, "go")
+    run = drive(drive(run))
+    assert (run.agent, run.status) == ("test/b", Status.SUSPENDED)
+
+    signal(friend.id, "go")
+    friend = drive(friend)
+    assert len(kinds(friend, "ask.replied")) == 1
+    signal(run.id, "end")
+    run_until_idle()
+
+    run.refresh_from_db()
+    assert run.status == Status.COMPLETED
+    assert all(batch == ["hi"] for batch in seen)
+    assert InboxMessage.objects.filter(run=run).count() == 2  # as submitted, and as handed over
+
+
+def test_an_effect_that_may_have_happened_is_decided_before_it_is_forgotten(clock):
+    sent = []
+
+    @tool(risk="high", effect="at_most_once")
+    async def send(to: str) -> str:
+        sent.append(to)
+        await asyncio.Event().wait()
+
+    async def first(ctx, inbox):
+        task = asyncio.create_task(ctx.tool("send", to="ACME"))
+        while not sent:
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        await ctx.handoff(B, "go on")
+
+    agent("b", shout)
+    code(first, tools=[send])
+    run = drive(make_run())
+    assert run.agent == "test/code"
+    request = asked(run)
+    clock.advance(200)
+
+    human.resolve(request.id, "happened", result="sent")
+    run_until_idle()
+
+    run.refresh_from_db()
+    assert (run.status, run.output, sent) == (Status.COMPLETED, "GO ON", ["ACME"])
+
+
+# -------------------------------------------------------------------------------------------------------- crashes
+
+
+@pytest.mark.parametrize("written", [True, False])
+@pytest.mark.parametrize("dies", [1, 2, 3, "end"])
+def test_a_worker_that_dies_around_it_neither_loses_nor_doubles_it(clock, step, ran, dies, written):
+    """`dies` counts the appends of the lease of who hands over."""
+
+    async def first(ctx, inbox):
+        await ctx.tool("step", name="a1")
+        await ctx.tool("step", name="a2")
+        await ctx.handoff(B, "go on", answers=inbox[0])
+
+    async def answer(ctx, inbox):
+        await ctx.tool("step", name="b1")
+        await ctx.reply(inbox[0], text_of(inbox[0]))
+
+    agent("a", first, tools=[step])
+    agent("b", answer, tools=[step])
+    code(asking())
+    run = drive(make_run())
+    child = Run.objects.get(parent=run)
+
+    drive(child, dies=dies, written=written)
+    clock.advance(conf.LEASE_S + 1)
+    run_until_idle()
+
+    run.refresh_from_db()
+    assert run.output == "replied: go on"
+    assert len(kinds(child, "run.handoff")) == 1
+    assert [row.request["arguments"]["name"] for row in kinds(child, "tool.call")] == ["a1", "a2", "b1"]
+    assert ran.count("b1") == 1
+
+
+@pytest.mark.parametrize("written", [True, False])
+@pytest.mark.parametrize("dies", [1, 2, 3])
+def test_a_worker_that_dies_in_the_part_of_the_other_replays_that_part_alone(clock, step, ran, dies, written):
+    async def first(ctx, inbox):
+        await ctx.tool("step", name="a1")
+        await ctx.handoff(B, answers=inbox[0])
+
+    async def answer(ctx, inbox):
+        await ctx.tool("step", name="b1")
+        await ctx.tool("step", name="b2")
+        await ctx.reply(inbox[0], "done")
+
+    agent("a", first, tools=[step])
+    agent("b", answer, tools=[step])
+    code(asking())
+    run = drive(make_run())
+    child = drive(Run.objects.get(parent=run))
+    assert child.agent == "test/b"
+
+    drive(child, dies=dies, written=written)
+    child = take_over(clock, child)
+    run_until_idle()
+
+    run.refresh_from_db()
+    assert run.output == "replied: done"
+    assert ran.count("a1") == 1
+    assert [row.request["arguments"]["name"] for row in kinds(child, "tool.call")] == ["a1", "b1", "b2"]
+    assert len(kinds(child, "ask.replied")) == 1
+
+
+def test_code_that_hands_over_before_what_it_did_then_is_blocked(clock, step, monkeypatch):
+    monkeypatch.setattr("ravi_django.runtime.replay.STALL_S", 0.2)
+
+    async def first(ctx, inbox):
+        await ctx.tool("step", name="a1")
+        await ctx.sleep_until_signal("go")
+
+    async def changed(ctx, inbox):
+        with ctx.scope("elsewhere"):
+            await ctx.handoff(B)
+
+    agent("b", shout)
+    code(first, tools=[step])
+    run = drive(make_run())
+    signal(run.id, "go")
+    code(changed, tools=[step])
+
+    run = drive(run)
+
+    assert (run.status, run.error["type"], run.agent) == (Status.BLOCKED, "DeterminismError", "test/code")
+
+
+# ------------------------------------------------------------------------------------------------------- refusals
+
+
+def refused(target):
+    async def story(ctx, inbox):
+        try:
+            await ctx.handoff(target)
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+
+    return story
+
+
+@pytest.mark.sqlite
+def test_a_target_that_nobody_knows_is_refused_and_every_replay_says_so(clock):
+    code(refused("test/nobody"))
+    run = make_run()
+
+    drive(run, dies="end")
+    agent("nobody", shout)  # by now
+    run = take_over(clock, run)
+
+    assert run.output.startswith("AgentNotFoundError: no agent is registered as 'test/nobody'")
+    assert (run.agent, run.generation) == ("test/code", 0)
+    assert kinds(run, "run.handoff")[0].error["type"] == "AgentNotFoundError"
+
+
+def test_a_circle_ends_with_a_clear_error(settings):
+    settings.RAVI = {**settings.RAVI, "MAX_DEPTH": 3}
+
+    async def on(ctx, inbox):
+        other = "test/b" if str(ctx.agent_id) == "test/code" else "test/code"
+        try:
+            await ctx.handoff(other)
+        except PermanentError as error:
+            return str(error)
+
+    agent("b", on)
+    code(on)
+    run = make_run()
+
+    run_until_idle()
+
+    run.refresh_from_db()
+    assert run.output == "the run was handed over 3 times already, the limit is 3; answer it"
+    assert (run.agent, run.generation) == ("test/b", 3)
+
+
+def test_handing_over_to_oneself_is_a_new_beginning():
+    async def again(ctx, inbox):
+        if text_of(inbox[0]) == "hi":
+            await ctx.handoff(ctx.agent_id, "again")
+        return text_of(inbox[0])
+
+    code(again)
+    run = make_run()
+
+    run_until_idle()
+
+    run.refresh_from_db()
+    assert (run.output, run.generation) == ("again", 1)
+
+
+def test_a_tool_cannot_hand_over_by_itself():
+    @tool
+    async def leave(ctx: RunContext) -> str:
+        await ctx.handoff(B)
+        return "not reached"
+
+    async def story(ctx, inbox):
+        return (await ctx.tool("leave")).text
+
+    agent("b", shout)
+    code(story, tools=[leave])
+    run = make_run()
+
+    run_until_idle()
+
+    run.refresh_from_db()
+    assert "FinishAgentResult" in run.output
+    assert run.agent == "test/code"
+
+
+@pytest.mark.parametrize(
+    ("task", "answers", "field"), [("", None, "task"), (3, None, "task"), (None, "stranger", "answers")]
+)
+def test_what_is_no_task_or_no_message_of_the_inbox_is_named(task, answers, field):
+    stranger = Message(target=B, payload=ChatPayload(message=ChatMessage.of("user", "x")))
+
+    async def story(ctx, inbox):
+        try:
+            await ctx.handoff(B, task, answers=stranger if answers else None)
+        except InvalidInputError as error:
+            return error.field
+
+    agent("b", shout)
+    code(story)
+    run = make_run()
+
+    run_until_idle()
+
+    run.refresh_from_db()
+    assert run.output == field
+
+
+def test_the_crashes_of_the_first_are_not_the_others():
+    agent("b", shout)
+    code(handing_over())
+    run = make_run()
+    Run.objects.filter(id=run.id).update(crashes=1)
+
+    run = drive(run)
+
+    assert (run.agent, run.crashes) == ("test/b", 0)
+
+
+# ------------------------------------------------------------------------------------------------------ who may claim
+
+
+def test_a_worker_without_the_others_code_leaves_it_alone():
+    found = agent("b", shout)
+    code(handing_over(task="later"))
+    run = drive(make_run())
+    unregister("test/b")
+
+    run_until_idle()
+    run.refresh_from_db()
+    assert (run.status, run.agent) == (Status.PENDING, "test/b")
+    assert store.claim(run.id, "w", ["test/code"]) is None
+
+    register(found)
+    run_until_idle()
+    run.refresh_from_db()
+    assert run.output == "LATER"
+
+
+# ---------------------------------------------------------------------------------------------------------- cancel
+
+
+def test_a_cancel_right_at_it_ends_the_run_once(monkeypatch):
+    ran_on = []
+
+    async def answer(ctx, inbox):
+        ran_on.append(1)
+
+    before = store.hand_over
+
+    def cancelled_meanwhile(lease, *args, **kwargs):
+        cancel(lease.run_id, "enough")
+        return before(lease, *args, **kwargs)
+
+    monkeypatch.setattr(store, "hand_over", cancelled_meanwhile)
+    agent("b", answer)
+    code(handing_over())
+    run = make_run()
+
+    run_until_idle()
+
+    run.refresh_from_db()
+    assert (run.status, run.error["message"], run.agent) == (Status.CANCELLED, "enough", "test/b")
+    assert ran_on == []
+    assert len(kinds(run, "run.cancelled")) == 1
+
+
+def test_a_cancel_between_the_two_ends_it_at_once():
+    agent("b", shout)
+    code(handing_over())
+    run = drive(make_run())
+
+    cancel(run.id, "enough")
+
+    run.refresh_from_db()
+    assert (run.status, run.agent) == (Status.CANCELLED, "test/b")

@@ -1,0 +1,408 @@
+"""A tool that waits for a run which it has spawned: no code of it is alive meanwhile, the outcome is its result."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from ravi_django import register, tool
+from ravi_django.agents import FunctionMiddleware
+from ravi_django.kernel import (
+    AgentId,
+    HumanInput,
+    Message,
+    PauseForChildResult,
+    PauseForInputResult,
+    RunContext,
+    RunHandle,
+    TextBlock,
+    ToolExecutionResult,
+)
+from ravi_django.kernel.messages import ChatMessage, ChatPayload
+from ravi_django.models import Ask, HumanRequest, Run, Status
+from ravi_django.runtime import events, human, store
+from ravi_django.runtime.cancel import cancel
+from ravi_django.testing import journal_of
+from tests.support.runs import CodeAgent, code, drive, make_run, take_over
+from tests.support.tool_calls import calling
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+HELPER = AgentId("test", "helper")
+
+
+@pytest.fixture
+def calls():
+    return []
+
+
+def helper(function):
+    register(CodeAgent(function, key="helper"))
+
+
+async def greets(ctx, inbox):
+    await ctx.reply(inbox[0], {"text": f"hello {inbox[0].payload.message.text}"})
+    return "the end"
+
+
+def boot(text="you"):
+    return Message(target=HELPER, payload=ChatPayload(message=ChatMessage.of("user", text)))
+
+
+def delegating(calls, effect="idempotent", *, message=True, timeout=None):
+    """A run whose agent calls a tool that spawns the helper and waits for it."""
+
+    @tool(effect=effect)
+    async def hire(ctx: RunContext) -> str:
+        """Hire."""
+        calls.append("hire")
+        asked = boot()
+        handle = await ctx.spawn(HELPER, asked)
+        return PauseForChildResult(handle, asked if message else None, timeout=timeout)
+
+    return code(calling("hire"), tools=[hire])
+
+
+def child_of(run):
+    return Run.objects.get(parent=run)
+
+
+def rows_of(run):
+    rows = [row for row in journal_of(run) if row.kind == "tool.call"]
+    return [(row.phase, row.attempt) for row in rows]
+
+
+@pytest.mark.sqlite
+@pytest.mark.parametrize("effect", ["idempotent", "at_most_once"])
+@pytest.mark.parametrize("message", [True, False])
+def test_what_the_child_comes_to_is_the_tools_result(calls, effect, message):
+    helper(greets)
+    delegating(calls, effect, message=message)
+    run = drive(make_run())
+    child = child_of(run)
+    assert (run.status, run.waiting_on[0]["id"]) == (Status.SUSPENDED, str(child.id))
+    assert run.waiting_on[0]["kind"] == ("message" if message else "child")
+
+    drive(child)
+    run = drive(run)
+
+    assert (run.status, calls) == (Status.COMPLETED, ["hire"])
+    assert run.output == "ok: hello you"
+    begun = [("started", 1)] if effect == "at_most_once" else []
+    assert rows_of(run) == [*begun, ("paused", 1), ("result", 2)]
+    assert [row.seq for row in journal_of(run)] == list(range(1, run.next_seq))
+
+
+@pytest.mark.parametrize("effect", ["idempotent", "at_most_once"])
+@pytest.mark.parametrize(
+    ("ending", "words"),
+    [("fails", "test/helper failed: out of paint"), ("cancelled", "test/helper was cancelled: no more")],
+)
+def test_any_other_end_is_an_error_with_the_words_of_a_delegation(calls, effect, ending, words):
+    async def fails(ctx, inbox):
+        raise ValueError("out of paint")
+
+    helper(fails)
+    delegating(calls, effect)
+    run = drive(make_run())
+    if ending == "fails":
+        drive(child_of(run))
+    else:
+        cancel(child_of(run).id, "no more")
+
+    run = drive(run)
+
+    assert run.output.startswith(f"error: {words}")
+    assert calls == ["hire"]
+
+
+@pytest.mark.sqlite
+def test_the_timeout_is_the_one_that_was_said_first(clock, calls):
+    helper(greets)
+    delegating(calls, "at_most_once", timeout=60)
+    drive(make_run(), dies="end")
+    clock.advance(40)
+    run = drive(Run.objects.get(parent=None))
+    assert (run.status, run.waiting_on[0]["until"] is not None) == (Status.SUSPENDED, True)
+    clock.advance(21)
+
+    run = drive(run)
+
+    assert run.output.startswith("error: test/helper gave no answer within 60 s; it may still be at work")
+    assert (calls, Ask.objects.get().outcome) == (["hire"], "timed_out")
+
+
+def test_the_time_that_people_take_to_answer_the_child_is_added(clock, calls):
+    async def asks(ctx, inbox):
+        told = await ctx.ask_human("Sure?")
+        return told["text"]
+
+    helper(asks)
+    delegating(calls, timeout=60)
+    run = drive(make_run())
+    child = drive(child_of(run))
+    clock.advance(100)
+    human.answer(HumanRequest.objects.get(run=child).id, text="yes")
+    run.refresh_from_db()
+    if run.status == Status.PENDING:
+        run = drive(run)
+    drive(child)
+
+    assert drive(run).output == "ok: yes"
+
+
+@pytest.mark.parametrize("written", [False, True])
+@pytest.mark.parametrize("dies", [1, 2, 3, "end"])
+def test_a_worker_that_dies_anywhere_hires_one_child_and_waits_for_it(clock, calls, dies, written):
+    helper(greets)
+    delegating(calls)
+    run = make_run()
+    drive(run, dies=dies, written=written)
+    run.refresh_from_db()
+    if run.status == Status.RUNNING:
+        run = take_over(clock, run)
+    drive(child_of(run))
+    drive(run, dies=dies, written=written)
+    run.refresh_from_db()
+    if run.status == Status.RUNNING:
+        run = take_over(clock, run)
+
+    assert (run.status, run.output) == (Status.COMPLETED, "ok: hello you")
+    assert (Run.objects.filter(parent=run).count(), Ask.objects.count()) == (1, 1)
+    assert rows_of(run) == [("paused", 1), ("result", 2)]
+
+
+@pytest.mark.parametrize(("dies", "uncertain"), [(2, True), (3, False), ("end", False)])
+def test_an_at_most_once_tool_is_uncertain_only_until_its_pause_is_recorded(clock, calls, dies, uncertain):
+    helper(greets)
+    delegating(calls, "at_most_once")
+    run = make_run()
+    drive(run, dies=dies, written=True)
+
+    run = take_over(clock, run)
+
+    assert HumanRequest.objects.filter(run=run, kind="uncertain").exists() == uncertain
+    assert calls == ["hire"]
+    if not uncertain:
+        drive(child_of(run))
+        assert drive(run).output == "ok: hello you"
+
+
+def test_a_reply_that_comes_while_the_parents_worker_is_dead_is_read_by_the_next(clock, calls):
+    helper(greets)
+    delegating(calls)
+    run = drive(make_run(), dies="end")
+    assert run.status == Status.RUNNING
+    drive(child_of(run))
+
+    assert take_over(clock, run).output == "ok: hello you"
+
+
+def test_a_child_that_has_ended_before_the_pause_is_known_at_once(calls):
+    @tool
+    async def hire(ctx: RunContext) -> str:
+        """Hire."""
+        handle = await ctx.spawn(HELPER, boot())
+        await ctx.join(handle)
+        return PauseForChildResult(handle)
+
+    helper(greets)
+    code(calling("hire"), tools=[hire])
+    run = drive(make_run())
+    drive(child_of(run))
+
+    assert drive(run).output == "ok: hello you"
+
+
+def test_a_message_that_was_not_sent_yet_is_delivered_with_the_pause(calls):
+    @tool
+    async def hire(ctx: RunContext) -> str:
+        """Hire."""
+        return PauseForChildResult(await ctx.spawn(HELPER), boot("there"))
+
+    helper(greets)
+    code(calling("hire"), tools=[hire])
+    run = drive(make_run())
+    drive(child_of(run))
+
+    assert drive(run).output == "ok: hello there"
+
+
+def test_a_cancelled_run_takes_the_child_along(calls):
+    helper(greets)
+    delegating(calls, "at_most_once")
+    run = drive(make_run())
+
+    cancel(run.id, "no")
+
+    run.refresh_from_db()
+    assert (run.status, child_of(run).status) == (Status.CANCELLED, Status.CANCELLED)
+
+
+def test_two_tools_wait_for_their_own_children():
+    async def echoes(ctx, inbox):
+        return inbox[0].payload.message.text
+
+    @tool
+    async def hire(what: str, ctx: RunContext) -> str:
+        """Hire."""
+        asked = boot(what)
+        return PauseForChildResult(await ctx.spawn(HELPER, asked), asked)
+
+    async def story(ctx, inbox):
+        results = await asyncio.gather(ctx.tool("hire", what="a"), ctx.tool("hire", what="b"))
+        return " ".join(result.text for result in results)
+
+    helper(echoes)
+    code(story, tools=[hire])
+    run = drive(make_run())
+    for child in Run.objects.filter(parent=run).order_by("-id"):
+        drive(child)
+
+    assert drive(run).output == "a b"
+
+
+def test_a_tool_may_ask_a_person_first_and_hire_then():
+    @tool
+    async def hire(ctx: RunContext, told: HumanInput | None = None) -> str:
+        """Hire."""
+        if told is None:
+            return PauseForInputResult("Whom to greet?")
+        asked = boot(told.text)
+        return PauseForChildResult(await ctx.spawn(HELPER, asked), asked)
+
+    helper(greets)
+    code(calling("hire"), tools=[hire])
+    run = drive(make_run())
+    human.answer(HumanRequest.objects.get(run=run).id, text="Ann")
+    run = drive(run)
+    drive(child_of(run))
+    run = drive(run)
+
+    assert run.output == "ok: hello Ann"
+    assert rows_of(run) == [("paused", 1), ("paused", 2), ("result", 3)]
+
+
+def test_a_stranger_s_run_is_not_waited_for(django_user_model, calls):
+    other = make_run(owner=django_user_model.objects.create_user("bob"))
+
+    @tool
+    def hire() -> str:
+        """Hire."""
+        return PauseForChildResult(RunHandle(str(other.id), HELPER))
+
+    code(calling("hire"), tools=[hire])
+
+    assert drive(make_run()).output == f"error: there is no run {other.id} that this run may wait for"
+    assert Ask.objects.count() == 0
+
+
+@pytest.mark.parametrize(
+    ("pause", "words"),
+    [
+        (PauseForChildResult("x"), "takes the handle that ctx.spawn returned"),
+        (PauseForChildResult(RunHandle("x", HELPER)), "no run's id"),
+    ],
+)
+@pytest.mark.parametrize("effect", ["idempotent", "transactional"])
+def test_a_pause_for_nobody_is_an_error_with_words(effect, pause, words):
+    @tool(effect=effect)
+    def hire() -> str:
+        """Hire."""
+        return pause
+
+    code(calling("hire"), tools=[hire])
+
+    output = drive(make_run()).output
+    assert output.startswith("error: ")
+    assert words in output
+
+
+def test_a_transactional_tool_may_wait_for_a_run_that_is_there():
+    @tool(effect="transactional")
+    def wait_for(run: str) -> str:
+        """Wait."""
+        return PauseForChildResult(RunHandle(run, HELPER))
+
+    async def story(ctx, inbox):
+        handle = await ctx.spawn(HELPER, boot())
+        return (await ctx.tool("wait_for", run=handle.run_id)).text
+
+    helper(greets)
+    code(story, tools=[wait_for])
+    run = drive(make_run())
+    drive(child_of(run))
+
+    assert drive(run).output == "hello you"
+
+
+def test_the_outcome_goes_through_the_function_middlewares(calls):
+    class Loud(FunctionMiddleware):
+        async def process(self, context, call_next):
+            await call_next()
+            context.result = ToolExecutionResult(content=[TextBlock(text=context.result.text.upper())])
+
+    helper(greets)
+    agent = delegating(calls)
+    agent.middleware = [Loud()]
+    run = drive(make_run())
+    drive(child_of(run))
+
+    assert drive(run).output == "ok: HELLO YOU"
+    assert calls == ["hire"]
+
+
+@pytest.mark.parametrize("effect", ["idempotent", "at_most_once"])
+def test_a_retry_hires_anew_where_the_tool_may_run_again(clock, calls, effect):
+    """The child was cancelled with the failing run. An at-most-once tool is not called again for that."""
+    fails = [1]
+
+    @tool(effect=effect)
+    async def hire(ctx: RunContext) -> str:
+        """Hire."""
+        calls.append("hire")
+        asked = boot()
+        return PauseForChildResult(await ctx.spawn(HELPER, asked), asked)
+
+    async def story(ctx, inbox):
+        first = asyncio.ensure_future(ctx.tool("hire"))
+        first.add_done_callback(lambda done: done.cancelled() or done.exception())
+        await ctx.sleep_until_signal("go")
+        if fails:
+            raise ValueError("no")
+        return (await first).text
+
+    helper(greets)
+    code(story, tools=[hire])
+    run = drive(make_run())
+    store.send_signal(run.id, "go", None)
+    run = drive(run)
+    assert (run.status, child_of(run).status) == (Status.FAILED, Status.CANCELLED)
+    fails.clear()
+
+    run = drive(store.retry(run.id))
+    for child in Run.objects.filter(parent=run, status=Status.PENDING):
+        drive(child)
+    run = drive(run) if run.status != Status.COMPLETED else run
+
+    assert run.status == Status.COMPLETED
+    if effect == "idempotent":
+        assert (run.output, calls) == ("hello you", ["hire", "hire"])
+    else:
+        assert (run.output.startswith("test/helper was cancelled"), calls) == (True, ["hire"])
+
+
+def test_the_pause_shows_whom_it_waits_for(calls):
+    helper(greets)
+    delegating(calls)
+    run = drive(make_run())
+    child = child_of(run)
+
+    (paused,) = [
+        frame["content"]
+        for frame in events.page(run.id)[0]
+        if frame.get("step") == "paused" and frame["content"].get("tool") == "hire"
+    ]
+
+    assert (paused["child"], paused["attempt"]) == (str(child.id), 1)

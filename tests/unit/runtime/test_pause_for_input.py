@@ -1,0 +1,754 @@
+"""A tool that asks a person: its attempt is closed, the call waits as rows, and the next attempt gets the answer."""
+
+from __future__ import annotations
+
+import asyncio
+from io import StringIO
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.core.management import CommandError, call_command
+
+from ravi_django import answer, tool
+from ravi_django.agents import FunctionMiddleware
+from ravi_django.conf import conf
+from ravi_django.kernel import ConflictError, HumanInput, InvalidInputError, PauseForInputResult, RunContext, Tool
+from ravi_django.models import HumanRequest, Run, Status
+from ravi_django.runtime import events, human, store, tool_pauses
+from ravi_django.runtime.cancel import cancel
+from ravi_django.testing import journal_of
+from tests.support.runs import asked, code, drive, make_run, take_over
+from tests.support.tool_calls import calling, output_of
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+EFFECTS = ["idempotent", "at_most_once", "transactional"]
+
+
+@pytest.fixture
+def ann(django_user_model):
+    return django_user_model.objects.create_user("ann")
+
+
+@pytest.fixture
+def calls():
+    return []
+
+
+def rows_of(run, path=None):
+    """(phase, attempt) of the run's tool calls."""
+    rows = [row for row in journal_of(run) if row.kind == "tool.call" and path in (None, row.path)]
+    return [(row.phase, row.attempt) for row in rows]
+
+
+def asking(calls, effect="idempotent", *, asks="Which colour?", then="{0.action}|{0.text}|{0.by}", **options):
+    """A tool that asks once and tells what came of it."""
+
+    @tool(effect=effect)
+    def paint(what: str, told: HumanInput | None = None) -> str:
+        """Paint."""
+        calls.append(None if told is None else told.action)
+        return PauseForInputResult(asks, **options) if told is None else then.format(told)
+
+    return paint
+
+
+def pausing(calls, effect="idempotent", **options):
+    """A run whose agent has called such a tool, which waits for its answer."""
+    code(calling("paint", what="door"), tools=[asking(calls, effect, **options)])
+    return drive(make_run())
+
+
+# --------------------------------------------------------------------------------------------------- the answer
+
+
+@pytest.mark.sqlite
+@pytest.mark.parametrize("effect", EFFECTS)
+def test_the_tool_is_called_again_with_the_answer(ann, calls, effect):
+    run = pausing(calls, effect, choices=["red", "blue"], context="For the door.")
+    request = asked(run)
+    assert (request.kind, request.text, request.choices, request.tool) == (
+        "input", "Which colour?", ["red", "blue"], "paint",
+    )  # fmt: skip
+    assert request.arguments == {"context": "For the door.", "free_text": False, "arguments": {"what": "door"}}
+
+    answer(request.id, text="red", by=ann)
+    run = drive(run)
+
+    assert (run.status, run.output, calls) == (Status.COMPLETED, "ok: answer|red|ann", [None, "answer"])
+    begun = [("started", 1), ("paused", 1), ("started", 2), ("result", 2)]
+    assert rows_of(run) == (begun if effect == "at_most_once" else [("paused", 1), ("result", 2)])
+    assert [row.seq for row in journal_of(run)] == list(range(1, run.next_seq))
+    closed = next(row for row in journal_of(run) if row.kind == "request.closed")
+    assert (closed.result["answer"]["by"], closed.result["id"]) == ("ann", str(request.id))
+
+
+def test_an_async_tool_and_one_of_a_class_are_given_it_too(calls):
+    class Paint(Tool):
+        name, input_parameter = "paint", "told"
+
+        async def execute(self, **arguments):
+            told = arguments["told"]
+            calls.append(told)
+            return PauseForInputResult("Which colour?") if told is None else f"{arguments['what']} {told.text}"
+
+    code(calling("paint", what="door"), tools=[Paint()])
+    run = drive(make_run())
+    answer(asked(run).id, text="red")
+
+    assert drive(run).output == "ok: door red"
+    assert calls == [None, HumanInput("answer", "red")]
+
+
+def test_the_model_neither_sees_the_parameter_nor_fills_it_in(calls):
+    paint = asking(calls)
+    assert paint.parameters["properties"].keys() == {"what"}
+    code(calling("paint", what="door", told={"action": "answer", "text": "mine"}), tools=[paint])
+
+    assert drive(make_run()).output.startswith("error: unknown argument 'told'")
+    assert calls == []
+
+
+def test_what_a_model_puts_into_the_parameter_of_a_class_counts_for_nothing(calls):
+    class Paint(Tool):
+        name, input_parameter = "paint", "told"
+
+        def execute(self, **arguments):
+            return f"{arguments['told']}"
+
+    code(calling("paint", told="mine"), tools=[Paint()])
+
+    assert drive(make_run()).output == "ok: None"
+
+
+@pytest.mark.parametrize("action", ["skip", "cancel"])
+def test_who_skips_or_cancels_it_gives_no_consent(calls, action):
+    run = pausing(calls)
+
+    answer(asked(run).id, action)
+
+    assert (drive(run).output, calls) == (f"ok: {action}||", [None, action])
+
+
+@pytest.mark.parametrize("effect", EFFECTS)
+def test_one_that_expires_calls_the_tool_again_without_an_answer(clock, calls, effect):
+    run = pausing(calls, effect, timeout=60)
+    request = HumanRequest.objects.get(run=run)
+    assert run.waiting_on[0]["until"] is not None
+    clock.advance(61)
+    with pytest.raises(ConflictError):
+        answer(request.id, text="red")
+
+    run = drive(run)
+
+    assert (run.output, calls) == ("ok: expired||", [None, "expired"])
+    request.refresh_from_db()
+    assert request.status == "expired"
+
+
+def test_an_answer_that_came_right_before_the_expiry_counts(clock, calls):
+    run = pausing(calls, timeout=60)
+    answer(asked_until(run).id, text="red")
+    clock.advance(61)
+
+    assert drive(run).output == "ok: answer|red|"
+
+
+def asked_until(run):
+    return HumanRequest.objects.get(run=run, status="pending")
+
+
+def test_several_questions_at_once_are_answered_by_their_keys(ann, calls):
+    run = pausing(
+        calls, asks={"colour": "Which colour?", "coats": "How many coats?"}, then="{0.values[coats]} {0.text}."
+    )
+    request = asked(run)
+    assert request.text == "colour: Which colour?\ncoats: How many coats?"
+    assert request.arguments["questions"] == {"colour": "Which colour?", "coats": "How many coats?"}
+    for wrong in (
+        {"colour": "red"},
+        {"colour": "red", "coats": "2", "more": "x"},
+        {"colour": "red", "coats": " "},
+        None,
+    ):
+        with pytest.raises(InvalidInputError) as found:
+            answer(request.id, values=wrong)
+        assert found.value.field == "values"
+
+    answer(request.id, values={"colour": "red", "coats": " 2 "}, by=ann)
+
+    assert drive(run).output == "ok: 2 ."
+
+
+def test_an_answer_must_be_one_of_the_choices(calls):
+    request = asked(pausing(calls, choices=["red", "blue"]))
+
+    with pytest.raises(InvalidInputError, match="'red', 'blue'"):
+        answer(request.id, text="green")
+    with pytest.raises(InvalidInputError, match="one thing"):
+        answer(request.id, values={"colour": "red"})
+    with pytest.raises(InvalidInputError, match="values goes with answer"):
+        answer(request.id, "skip", values={"colour": "red"})
+
+
+def test_the_command_answers_it(calls):
+    run = pausing(calls, asks={"colour": "Which?", "coats": "How many?"}, then="{0.values[colour]} {0.values[coats]}")
+    with pytest.raises(CommandError, match="KEY=TEXT"):
+        call_command("ravi_answer", str(asked(run).id), "answer", "--value", "colour")
+
+    call_command("ravi_answer", str(asked(run).id), "answer", "--value", "colour=red", "--value", "coats=2=3")
+
+    assert drive(run).output == "ok: red 2=3"
+
+
+# ----------------------------------------------------------------------------------------------- several pauses
+
+
+def wizard(calls, effect):
+    @tool(effect=effect)
+    def order(told: HumanInput | None = None) -> str:
+        """Order."""
+        calls.append(told and told.text)
+        if len(calls) < 4:
+            return PauseForInputResult(f"Question {len(calls)}?")
+        return " ".join(filter(None, calls))
+
+    return order
+
+
+@pytest.mark.sqlite
+@pytest.mark.parametrize("effect", EFFECTS)
+def test_a_wizard_asks_one_thing_after_the_other(calls, effect):
+    code(calling("order"), tools=[wizard(calls, effect)])
+    run = drive(make_run())
+    for number in (1, 2, 3):
+        request = asked(run)
+        assert (request.text, request.attempt) == (f"Question {number}?", number)
+        answer(request.id, text=f"answer{number}")
+        run = drive(run)
+
+    assert (run.status, run.output) == (Status.COMPLETED, "ok: answer1 answer2 answer3")
+    attempts = [attempt for phase, attempt in rows_of(run) if phase != "started"]
+    assert attempts == [1, 2, 3, 4]
+
+
+@pytest.mark.sqlite
+@pytest.mark.parametrize("effect", EFFECTS)
+def test_of_two_tools_that_pause_at_once_each_gets_its_own_answer(effect):
+    @tool(effect=effect)
+    def paint(what: str, told: HumanInput | None = None) -> str:
+        """Paint."""
+        return PauseForInputResult(f"Which colour for the {what}?") if told is None else f"{what}={told.text}"
+
+    async def story(ctx, inbox):
+        results = await asyncio.gather(ctx.tool("paint", what="door"), ctx.tool("paint", what="wall"))
+        return " ".join(result.text for result in results)
+
+    code(story, tools=[paint])
+    run = drive(make_run())
+    door, wall = HumanRequest.objects.filter(run=run).order_by("text")
+    assert "door" in door.text
+
+    answer(wall.id, text="white")
+    run = drive(run)
+    assert run.status == Status.SUSPENDED
+    answer(door.id, text="red")
+
+    assert drive(run).output == "door=red wall=white"
+
+
+def test_an_answer_to_an_earlier_question_is_no_answer_to_the_next(calls):
+    code(calling("order"), tools=[wizard(calls, "idempotent")])
+    run = drive(make_run())
+    first = asked(run)
+    answer(first.id, text="one")
+    run = drive(run)
+
+    with pytest.raises(ConflictError):
+        answer(first.id, text="again")
+
+    assert calls == [None, "one"]
+    assert asked(run).id != first.id
+
+
+def test_a_row_of_another_request_at_the_same_place_is_no_answer(calls):
+    run = pausing(calls)
+    mine = asked(run)
+    HumanRequest(
+        run=run, path=mine.path, attempt=mine.attempt, kind="question", status="answered", answer={"action": "answer"}
+    ).save()
+    Run.objects.filter(id=run.id).update(status=Status.PENDING, wake_seq=1)
+
+    run = drive(run)
+
+    assert (run.status, calls) == (Status.SUSPENDED, [None])
+
+
+def test_a_tool_that_always_asks_again_is_ended_with_words(calls):
+    @tool
+    def nag(told: HumanInput | None = None) -> str:
+        """Nag."""
+        calls.append(told)
+        return PauseForInputResult("Now?")
+
+    code(calling("nag"), tools=[nag])
+    run = drive(make_run())
+    while run.status == Status.SUSPENDED:
+        answer(asked(run).id, text="no")
+        run = drive(run)
+
+    assert run.output == "error: nag has paused 20 times in one call, which is the limit; it was ended"
+    assert len(calls) == tool_pauses.MAX_PAUSES + 1
+
+
+@pytest.mark.parametrize("effect", EFFECTS)
+def test_a_tool_without_a_parameter_for_the_answer_is_told_so_once(calls, effect):
+    @tool(effect=effect)
+    def paint() -> str:
+        """Paint."""
+        calls.append(1)
+        return PauseForInputResult("Which colour?")
+
+    assert "error: paint cannot pause: it has no parameter for the answer" in output_of(paint)
+    assert (calls, HumanRequest.objects.count()) == ([1], 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"asks": ""}, "request is a text"),
+        ({"asks": 7}, "request is a text"),
+        ({"asks": {}}, "1 to 20 questions"),
+        ({"choices": ["one"]}, "choices are 2 to 20"),
+        ({"timeout": -1}, "timeout is a number"),
+        ({"asks": {"a": "A?"}, "choices": ["x", "y"]}, "single question"),
+    ],
+)
+def test_a_pause_that_nobody_could_answer_is_an_error_with_words(calls, options, words):
+    run = pausing(calls, **options)
+
+    assert run.output.startswith("error: paint cannot pause: ")
+    assert words in run.output
+
+
+# --------------------------------------------------------------------------------------------- crashes and replay
+
+
+@pytest.mark.parametrize(
+    ("effect", "dies", "written"),
+    [
+        ("idempotent", 1, False),
+        ("idempotent", 1, True),
+        ("idempotent", "end", False),
+        ("transactional", "end", False),  # its append is its own, on its thread
+    ],
+)
+def test_a_worker_that_dies_anywhere_asks_once_and_answers_once(clock, calls, effect, dies, written):
+    code(calling("paint", what="door"), tools=[asking(calls, effect)])
+    run = drive(make_run(), dies=dies, written=written)
+    assert rows_of(run) == ([("paused", 1)] if written or dies == "end" else [])
+    run = take_over(clock, run)
+    assert rows_of(run) == [("paused", 1)]
+    answer(asked(run).id, text="red")
+    drive(run, dies=dies, written=written)
+    run = take_over(clock, run)
+
+    assert (run.status, run.output) == (Status.COMPLETED, "ok: answer|red|")
+    assert rows_of(run) == [("paused", 1), ("result", 2)]
+    assert calls.count(None) == (2 if dies == 1 and not written else 1)
+    assert HumanRequest.objects.filter(run=run).count() == 1
+
+
+def test_an_at_most_once_tool_that_died_before_its_pause_was_recorded_is_uncertain(clock, calls):
+    code(calling("paint", what="door"), tools=[asking(calls, "at_most_once")])
+    run = drive(make_run(), dies=2)
+
+    run = take_over(clock, run)
+
+    assert (asked(run).kind, calls) == ("uncertain", [None])
+
+
+@pytest.mark.parametrize("dies", [2, "end"])
+def test_an_at_most_once_tool_is_not_uncertain_because_of_its_pause(clock, calls, dies):
+    code(calling("paint", what="door"), tools=[asking(calls, "at_most_once")])
+    drive(make_run(), dies=dies, written=True)
+    run = take_over(clock, Run.objects.get())
+
+    assert (asked(run).kind, calls) == ("input", [None])
+    answer(asked(run).id, text="red")
+    assert drive(run).output == "ok: answer|red|"
+    assert calls == [None, "answer"]
+
+
+def test_an_at_most_once_tool_that_died_in_its_second_attempt_is_uncertain_and_keeps_its_answer(clock, calls):
+    run = pausing(calls, "at_most_once")
+    answer(asked(run).id, text="red")
+    drive(run, dies=2)
+    run = take_over(clock, run)
+    assert (asked(run).kind, asked(run).attempt, calls) == ("uncertain", 2, [None, "answer"])
+    clock.advance(conf.TOOL_TIMEOUT_S + conf.LEASE_S + 1)
+
+    human.resolve(asked(run).id, "run_again")
+    run = drive(run)
+
+    assert (run.output, calls) == ("ok: answer|red|", [None, "answer", "answer"])
+    assert rows_of(run) == [("started", 1), ("paused", 1), ("started", 2), ("started", 3), ("result", 3)]
+
+
+def test_an_answer_that_comes_while_the_worker_is_dead_is_read_by_the_next(clock, calls):
+    code(calling("paint", what="door"), tools=[asking(calls)])
+    run = drive(make_run(), dies="end")
+    assert run.status == Status.RUNNING
+    answer(HumanRequest.objects.get(run=run).id, text="red")
+
+    assert take_over(clock, run).output == "ok: answer|red|"
+    assert calls == [None, "answer"]
+
+
+def test_a_cancelled_run_closes_the_request(calls):
+    run = pausing(calls, "at_most_once")
+    request = asked(run)
+
+    cancel(run.id, "no")
+
+    run.refresh_from_db()
+    request.refresh_from_db()
+    assert (run.status, request.status, calls) == (Status.CANCELLED, "cancelled", [None])
+
+
+def test_what_an_attempt_did_through_the_run_is_not_done_again_by_the_next(clock, calls):
+    """The calls of an attempt have places of their own: code that does something else then meets nobody's rows."""
+
+    @tool
+    def look(what: str) -> str:
+        """Look."""
+        calls.append(what)
+        return what
+
+    @tool
+    async def paint(ctx: RunContext, told: HumanInput | None = None) -> str:
+        """Paint."""
+        seen = await ctx.tool("look", what="before" if told is None else "after")
+        if told is None:
+            return PauseForInputResult("Which colour?")
+        await ctx.tool("look", what="last")
+        return f"{seen.text} {told.text}"
+
+    code(calling("paint"), tools=[look, paint])
+    run = drive(make_run())
+    answer(asked(run).id, text="red")
+    drive(run, dies=2)
+
+    run = take_over(clock, run)
+
+    assert (run.status, run.output) == (Status.COMPLETED, "ok: after red")
+    assert calls == ["before", "after", "last", "last"]
+    assert drive_again(run) == "ok: after red"
+
+
+def drive_again(run):
+    """A replay of all of it, on the same rows."""
+    again = store.fork(run.id, run.next_seq - 2)
+    return drive(again).output
+
+
+def test_the_idempotency_key_stays_the_same_and_that_of_another_call_does_not():
+    keys = []
+
+    @tool
+    def inner() -> str:
+        """Inner."""
+        return ""
+
+    @tool
+    async def pay(ctx: RunContext, told: HumanInput | None = None) -> str:
+        """Pay."""
+        keys.append(ctx.idempotency_key)
+        if told is None:
+            return PauseForInputResult("Sure?")
+        return ""
+
+    async def story(ctx, inbox):
+        await ctx.tool("pay")
+        await ctx.tool("pay")
+
+    code(story, tools=[pay, inner])
+    run = drive(make_run())
+    for _ in range(2):
+        answer(asked(run).id, text="yes")
+        run = drive(run)
+
+    assert run.status == Status.COMPLETED
+    assert keys[0] == keys[1] != keys[2] == keys[3]
+
+
+def test_changed_code_at_the_place_of_a_pause_blocks_the_run(calls):
+    run = pausing(calls)
+    code(calling("paint", what="wall"), tools=[asking(calls)])
+    answer(asked(run).id, text="red")
+
+    assert drive(run).status == Status.BLOCKED
+
+
+# ------------------------------------------------------------------------------------------------ the other calls
+
+
+def test_the_other_calls_of_the_turn_go_on_and_are_made_once(calls):
+    @tool
+    def other() -> str:
+        """Other."""
+        calls.append("other")
+        return "done"
+
+    async def story(ctx, inbox):
+        results = await asyncio.gather(ctx.tool("paint", what="door"), ctx.tool("other"))
+        return " ".join(result.text for result in results)
+
+    code(story, tools=[asking(calls), other])
+    run = drive(make_run())
+    assert sorted(map(str, calls)) == ["None", "other"]
+    answer(asked(run).id, text="red")
+
+    assert drive(run).output == "answer|red| done"
+    assert calls.count("other") == 1
+
+
+def test_inside_an_at_most_once_tool_a_call_cannot_pause(calls):
+    @tool(effect="at_most_once")
+    async def outer(ctx: RunContext) -> str:
+        """Outer."""
+        return (await ctx.tool("paint", what="door")).text
+
+    code(calling("outer"), tools=[outer, asking(calls)])
+    run = drive(make_run())
+
+    assert run.output.startswith("ok: paint cannot pause: the tool at ")
+    assert HumanRequest.objects.count() == 0
+
+
+def test_inside_an_idempotent_tool_a_call_may_pause(calls):
+    @tool
+    async def outer(ctx: RunContext) -> str:
+        """Outer."""
+        return (await ctx.tool("paint", what="door")).text
+
+    code(calling("outer"), tools=[outer, asking(calls)])
+    run = drive(make_run())
+    answer(asked(run).id, text="red")
+
+    assert drive(run).output == "ok: answer|red|"
+    assert calls == [None, "answer"]
+
+
+def test_what_a_transactional_tool_wrote_before_its_pause_is_committed_with_it():
+    users = get_user_model().objects
+
+    @tool(effect="transactional")
+    def enrol(told: HumanInput | None = None) -> str:
+        """Enrol."""
+        users.create_user("before" if told is None else "after")
+        return PauseForInputResult("Sure?") if told is None else "ok"
+
+    code(calling("enrol"), tools=[enrol])
+    run = drive(make_run())
+    assert list(users.values_list("username", flat=True)) == ["before"]
+    answer(asked(run).id, text="yes")
+    drive(run)
+
+    assert set(users.values_list("username", flat=True)) == {"before", "after"}
+
+
+def test_what_a_transactional_tool_wrote_before_a_pause_that_cannot_be_is_rolled_back():
+    users = get_user_model().objects
+
+    @tool(effect="transactional")
+    def enrol() -> str:
+        """Enrol."""
+        users.create_user("before")
+        return PauseForInputResult("Sure?")
+
+    assert "cannot pause" in output_of(enrol)
+    assert users.count() == 0
+
+
+def test_what_a_transactional_tool_wrote_is_lost_with_the_lease():
+    users = get_user_model().objects
+
+    @tool(effect="transactional")
+    def enrol(told: HumanInput | None = None) -> str:
+        """Enrol."""
+        users.create_user("before")
+        Run.objects.update(lease_epoch=99)
+        return PauseForInputResult("Sure?")
+
+    code(calling("enrol"), tools=[enrol])
+    run = drive(make_run())
+
+    assert (users.count(), HumanRequest.objects.count(), rows_of(run)) == (0, 0, [])
+
+
+# -------------------------------------------------------------------------------------------- time, caps, middleware
+
+
+def test_the_time_of_waiting_is_no_time_of_the_tool(clock, calls):
+    @tool(timeout=5)
+    def paint(what: str, told: HumanInput | None = None) -> str:
+        """Paint."""
+        return PauseForInputResult("Which colour?") if told is None else told.text
+
+    code(calling("paint", what="door"), tools=[paint])
+    run = drive(make_run())
+    clock.advance(86_400)
+    answer(asked(run).id, text="red")
+    run = drive(run)
+
+    assert run.output == "ok: red"
+    row = next(row for row in journal_of(run) if row.phase == "result" and row.kind == "tool.call")
+    assert (row.finished_at - row.started_at).total_seconds() < conf.MAX_TOOL_S
+
+
+def test_a_call_that_was_let_in_is_not_refused_behind_its_pause():
+    @tool(max_calls=2)
+    def paint(what: str, told: HumanInput | None = None) -> str:
+        """Paint."""
+        return PauseForInputResult(f"{what}?") if told is None else told.text
+
+    async def story(ctx, inbox):
+        results = await asyncio.gather(*(ctx.tool("paint", what=what) for what in ("door", "wall", "roof")))
+        return " ".join(result.text[:5] for result in results)
+
+    code(story, tools=[paint])
+    run = drive(make_run())
+    for request in HumanRequest.objects.filter(run=run):
+        answer(request.id, text=request.text)
+    run = drive(run)
+
+    assert run.output == "door? wall? the r"
+
+
+def test_every_attempt_goes_through_the_function_middlewares(calls):
+    seen = []
+
+    class Watch(FunctionMiddleware):
+        async def process(self, context, call_next):
+            seen.append(("before", context.attempt))
+            try:
+                await call_next()
+            except Exception:
+                seen.append("error")
+                raise
+            seen.append(("after", context.result.text))
+
+    agent = code(calling("paint", what="door"), tools=[asking(calls, "transactional")])
+    agent.middleware = [Watch()]
+    run = drive(make_run())
+    answer(asked(run).id, text="red")
+
+    assert drive(run).output == "ok: answer|red|"
+    assert seen == [("before", 1), ("before", 2), ("after", "answer|red|")]
+
+
+@pytest.mark.parametrize("effect", EFFECTS)
+def test_a_middleware_that_swallows_everything_does_not_swallow_a_pause(calls, effect):
+    class Deaf(FunctionMiddleware):
+        async def process(self, context, call_next):
+            try:
+                await call_next()
+            except BaseException:
+                context.result = None
+
+    agent = code(calling("paint", what="door"), tools=[asking(calls, effect)])
+    agent.middleware = [Deaf()]
+    run = drive(make_run())
+    answer(asked(run).id, text="red")
+
+    assert drive(run).output == "ok: answer|red|"
+
+
+def test_whoever_watches_sees_the_pause_the_request_and_its_end(calls):
+    run = pausing(calls)
+    request = asked(run)
+    answer(request.id, text="red")
+    run = drive(run)
+
+    frames = events.page(run.id)[0]
+    kinds = [frame["type"] for frame in frames]
+    assert kinds.count("request") == kinds.count("request.closed") == 1
+    (paused,) = [frame["content"] for frame in frames if "paint" in str(frame) and frame.get("step") == "paused"]
+    of_call = {"tool": "paint", "call_id": "", "path": request.path}
+    assert paused == {**of_call, "attempt": 1, "request": str(request.id)}
+    shown = next(frame for frame in frames if frame["type"] == "request")
+    assert (shown["kind"], shown["text"], shown["tool"]) == ("input", "Which colour?", "paint")
+
+
+# ------------------------------------------------------------------------------------------------- retry and fork
+
+
+def test_a_retry_opens_the_request_again_that_the_failure_closed(calls):
+    @tool
+    def paint(what: str, told: HumanInput | None = None) -> str:
+        """Paint."""
+        calls.append(told)
+        return PauseForInputResult("Which colour?") if told is None else told.text
+
+    fails = []
+
+    async def story(ctx, inbox):
+        first = asyncio.ensure_future(ctx.tool("paint", what="door"))
+        first.add_done_callback(lambda done: done.cancelled() or done.exception())
+        await ctx.sleep_until_signal("go")
+        if fails:
+            raise ValueError("no")
+        return (await first).text
+
+    code(story, tools=[paint])
+    fails.append(1)
+    run = drive(make_run())
+    store.send_signal(run.id, "go", None)
+    run = drive(run)
+    request = HumanRequest.objects.get(run=run)
+    assert (run.status, request.status) == (Status.FAILED, "cancelled")
+    fails.clear()
+
+    run = store.retry(run.id)
+    run = drive(run)
+    request.refresh_from_db()
+    assert (run.status, request.status) == (Status.SUSPENDED, "pending")
+    answer(request.id, text="red")
+
+    assert drive(run).output == "red"
+    assert calls == [None, HumanInput("answer", "red")]
+
+
+def test_a_fork_shares_the_answer(calls):
+    run = pausing(calls)
+    answer(asked(run).id, text="red")
+    run = drive(run)
+    result = next(row for row in journal_of(run) if row.kind == "tool.call" and row.phase == "result")
+
+    new = store.fork(run.id, result.seq)
+
+    assert (new.fork_seq, drive(new).output, calls) == (result.seq, "ok: answer|red|", [None, "answer"])
+
+
+def test_a_fork_from_inside_a_pause_begins_before_the_call(calls):
+    run = pausing(calls)
+    paused = next(row for row in journal_of(run) if row.phase == "paused")
+
+    new = drive(store.fork(run.id, paused.seq + 1))
+
+    assert new.fork_seq < paused.seq
+    answer(HumanRequest.objects.get(run=new).id, text="blue")
+    assert (drive(new).output, calls) == ("ok: answer|blue|", [None, None, "answer"])
+
+
+def test_a_rehearsal_goes_as_far_as_the_pause(calls):
+    pausing(calls)
+    code(calling("paint", what="door"), tools=[asking(calls)])
+    call_command("ravi_replay_check", stdout=StringIO())
+
+    code(calling("paint", what="wall"), tools=[asking(calls)])
+    with pytest.raises((CommandError, SystemExit)):
+        call_command("ravi_replay_check", stdout=StringIO())
+
+    assert calls == [None]

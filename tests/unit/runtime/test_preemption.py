@@ -1,0 +1,541 @@
+"""A run that gives its slot away: it yields, it is driven by nobody, and it goes on where it was."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from ravi_django import register, signal, tool
+from ravi_django.conf import conf
+from ravi_django.kernel import AgentId, ControlPayload, Message
+from ravi_django.kernel.supervision import Priority
+from ravi_django.models import Run, Status
+from ravi_django.runtime import events, pausing, store, sweeper
+from ravi_django.runtime.cancel import cancel
+from ravi_django.runtime.engine import Engine
+from ravi_django.runtime.entries import Entry
+from ravi_django.testing import journal_of, run_until_idle
+from tests.support.gates import Gate
+from tests.support.runs import CodeAgent, adrive, auntil, code, drive, in_background, leased, make_run, on_postgresql
+from tests.support.trees import TAKER, ended, expire, is_paused, paused, root, spawn, suspended
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+ADDRESS = AgentId("test", "child")
+LOW, NORMAL, HIGH, CRITICAL = Priority.LOW, Priority.NORMAL, Priority.HIGH, Priority.CRITICAL
+
+
+def child(function, tools=()):
+    register(CodeAgent(function, key="child", tools=tools))
+
+
+def kinds_of(run):
+    return [entry.kind for entry in journal_of(run)]
+
+
+def tools_of(run):
+    return [entry.request["arguments"]["name"] for entry in journal_of(run) if entry.kind == "tool.call"]
+
+
+async def stay(ctx, inbox):
+    return await ctx.sleep_until_signal("go")
+
+
+async def aside(function, *args):
+    return await asyncio.to_thread(lambda: in_background(function, *args).result(10))
+
+
+def paused_while_driven(story, tools=(), told=None, between=None):
+    """Drive a LOW child of `story`; take its slot while its call of `hold` is open, tell its worker, and let the call
+    go. Returns (the root's lease, the child, who took the slot)."""
+    lease = root(limit=2)
+    low = spawn(lease, LOW)
+
+    async def main():
+        gate = Gate()
+        child(story, [gate.tool(), *tools])
+        engine = Engine()
+        try:
+            driving = asyncio.create_task(engine.drive(low.id))
+            await asyncio.wait_for(gate.began.wait(), 10)
+            taker = await aside(spawn, lease, HIGH, TAKER)
+            if told is None:
+                await aside(engine.heartbeat.beat)
+                await auntil(lambda: engine.active[low.id].effects.stop is not None)
+            else:
+                await told(engine)
+            if between is not None:
+                await aside(between, low)
+            gate.open.set()
+            await asyncio.wait_for(driving, 10)
+            await auntil(lambda: not engine._leases)
+        finally:
+            await engine.close(drain_s=0)
+        return taker
+
+    taker = asyncio.run(main())
+    low.refresh_from_db()
+    return lease, low, taker
+
+
+async def three_steps(ctx, inbox):
+    first = await ctx.tool("step", name="first")
+    held = await ctx.tool("hold", name="held")
+    last = await ctx.tool("step", name="last")
+    return first.text + held.text + last.text
+
+
+# ------------------------------------------------------------------------------------------------- yielding
+
+
+@pytest.mark.sqlite
+def test_a_paused_run_yields_at_its_next_check_and_goes_on_without_repeating_anything(clock, ran, step):
+    _, low, taker = paused_while_driven(three_steps, [step])
+
+    assert (low.status, low.crashes, low.attempts, low.lease_owner) == (Status.PENDING, 0, 0, "")
+    assert low.paused_at is not None
+    assert (ran, tools_of(low)) == (["first"], ["first", "held"])
+    assert store.claim(low.id, "w") is None
+    ended(leased(taker))
+    assert not is_paused(low)
+    drive(low)
+    assert (low.status, low.output, low.crashes) == (Status.COMPLETED, "firstheldlast", 0)
+    assert (ran, tools_of(low)) == (["first", "last"], ["first", "held", "last"])
+    assert [kind for kind in kinds_of(low) if "paused" in kind] == ["run.paused", "run.unpaused"]
+    assert [entry.seq for entry in journal_of(low)] == list(range(1, len(journal_of(low)) + 1))
+
+
+def test_it_gives_way_at_once_when_its_own_process_took_the_slot(clock, ran, step):
+    """No heartbeat in between: the next is ten seconds away."""
+
+    async def story(ctx, inbox):
+        await ctx.spawn(ADDRESS, "low", priority=LOW)
+        await ctx.tool("until_held")
+        high = await ctx.spawn(AgentId("test", "high"), "high", priority=HIGH)
+        await ctx.tool("open_gate")
+        return (await ctx.join(high)).kind
+
+    async def main():
+        gate = Gate()
+
+        @tool
+        async def until_held() -> str:
+            """Wait for the child."""
+            await gate.began.wait()
+            return ""
+
+        @tool
+        async def open_gate() -> str:
+            """Let it go."""
+            gate.open.set()
+            return ""
+
+        child(three_steps, [gate.tool(), step])
+        register(CodeAgent(stay, key="high"))
+        code(story, tools=[until_held, open_gate])
+        engine = Engine()
+        try:
+            driving = engine.hint(run.id)
+            await asyncio.wait_for(driving, 10)
+            await auntil(lambda: not engine._leases)
+        finally:
+            await engine.close(drain_s=0.5)
+
+    run = make_run(budget={"max_agents": 2})
+
+    asyncio.run(main())
+
+    low = Run.objects.get(agent="test/child")
+    assert (low.status, ran) == (Status.PENDING, ["first"])
+    assert is_paused(low)
+
+
+def test_who_is_resumed_before_it_has_yielded_is_claimed_again_at_once(clock, ran, step):
+    """The hint of the resumer came to nothing: it was still leased."""
+    _, low, _ = paused_while_driven(three_steps, [step], between=lambda low: pausing.resume(low.id))
+
+    assert (low.status, low.output) == (Status.COMPLETED, "firstheldlast")
+    assert (ran, low.lease_epoch) == (["first", "last"], 2)
+
+
+def test_code_that_only_checks_yields_too(clock):
+    async def story(ctx, inbox):
+        await ctx.tool("hold", name="held")
+        while True:
+            ctx.check()
+            await asyncio.sleep(0)
+
+    _, low, _ = paused_while_driven(story)
+
+    assert (low.status, low.crashes) == (Status.PENDING, 0)
+
+
+def test_a_check_tears_down_no_effect_that_is_open_elsewhere_in_the_run(clock, ran):
+    @tool(effect="at_most_once")
+    async def pay(name: str) -> str:
+        """Pay."""
+        for _ in range(50):
+            await asyncio.sleep(0)
+        ran.append(name)
+        return name
+
+    async def looking(ctx):
+        while True:
+            ctx.check()
+            await asyncio.sleep(0)
+
+    async def both(ctx):
+        await ctx.tool("hold", name="held")
+        await ctx.tool("pay", name="never")
+
+    async def story(ctx, inbox):
+        await asyncio.gather(looking(ctx), ctx.tool("hold", name="beside"), both(ctx))
+
+    _, low, _ = paused_while_driven(story, [pay])
+
+    assert (low.status, low.error, ran) == (Status.PENDING, None, [])
+    assert sorted(tools_of(low)) == ["beside", "held"]
+
+
+def test_a_paused_run_that_comes_to_its_end_before_it_looks_has_ended(clock):
+    async def story(ctx, inbox):
+        return (await ctx.tool("hold", name="held")).text
+
+    _, low, _ = paused_while_driven(story)
+
+    assert (low.status, low.output, low.paused_at) == (Status.COMPLETED, "held", None)
+
+
+def test_a_cancellation_goes_before_the_pause(clock, ran, step):
+    _, low, _ = paused_while_driven(three_steps, [step], between=lambda low: cancel(low.id, "enough"))
+    if low.status == Status.PENDING:  # it had yielded by then, and any worker may take it to its end
+        drive(low)
+
+    assert (low.status, low.paused_at, ran) == (Status.CANCELLED, None, ["first"])
+
+
+# ------------------------------------------------------------------------------------ waiting, dying, ending
+
+
+@pytest.mark.sqlite
+def test_a_paused_run_that_waits_is_woken_but_not_driven(clock):
+    child(stay)
+    lease = root(limit=2)
+    low = spawn(lease, LOW)
+    drive(low)
+    epoch = low.lease_epoch
+    taker = spawn(lease, HIGH, TAKER)
+
+    signal(low.id, "go", "now")
+    run_until_idle()
+
+    low.refresh_from_db()
+    assert (low.status, low.lease_epoch) == (Status.PENDING, epoch + 1)  # of the pause, which nobody's lease covers
+    assert is_paused(low)
+    ended(leased(taker))
+    run_until_idle()
+    low.refresh_from_db()
+    assert (low.status, low.output) == (Status.COMPLETED, "now")
+
+
+def test_a_paused_timer_does_not_fire_until_the_run_is_resumed(clock):
+    async def sleep(ctx, inbox):
+        await ctx.sleep_until(clock.now.__class__.fromisoformat("2100-01-01T00:00:00+00:00"))
+        return "awake"
+
+    child(sleep)
+    lease = root(limit=2)
+    low = drive(spawn(lease, LOW))
+    taker = spawn(lease, HIGH)
+    Run.objects.filter(id=low.id).update(wake_at=clock.now)
+
+    assert store.claim(low.id, "w") is None
+    assert sweeper.sweep(lambda run_ids: [run_id for run_id in run_ids if run_id == low.id]).hinted == 1
+    store.finish(leased(taker), Status.COMPLETED, [Entry("run.completed", "@completed.1")], output="")
+    store.resume_paused(lease.run_id)
+
+    assert store.claim(low.id, "w") is not None
+
+
+@pytest.mark.sqlite
+def test_a_takeover_does_not_drive_a_paused_run_on(clock, ran, step):
+    async def story(ctx, inbox):
+        await ctx.tool("step", name="first")
+        return (await ctx.tool("step", name="last")).text
+
+    child(story, [step])
+    lease = root(limit=2)
+    low = spawn(lease, LOW)
+    drive(low, dies=1, written=True)
+    taker = spawn(lease, HIGH)
+    clock.advance(conf.LEASE_S + 1)
+
+    drive(low)
+
+    assert (low.status, low.lease_owner, ran) == (Status.PENDING, "", ["first"])
+    assert is_paused(low)
+    assert store.claim(low.id, "w") is None
+    ended(leased(taker))
+    drive(low)
+    assert (low.status, low.output, ran) == (Status.COMPLETED, "last", ["first", "last"])
+
+
+def test_a_run_that_suspends_before_it_is_told_stays_paused(clock):
+    lease = root(limit=2)
+    low = leased(spawn(lease, LOW))
+    spawn(lease, HIGH)
+
+    suspended(low)
+    store.touch([low.run_id])
+
+    assert Run.objects.get(id=low.run_id).status == Status.PENDING
+    assert store.claim(low.run_id, "w") is None
+
+
+@pytest.mark.parametrize("status", ["pending", "suspended", "running"])
+def test_the_journal_says_who_took_the_slot(status):
+    lease = root(limit=2)
+    low = spawn(lease, LOW)
+    if status != "pending":
+        its = leased(low)
+    if status == "suspended":
+        suspended(its)
+    before = Run.objects.get(id=low.id)
+
+    taker = spawn(lease, CRITICAL)
+
+    low.refresh_from_db()
+    row = journal_of(low)[-1]
+    assert (row.kind, row.seq, row.epoch) == ("run.paused", before.next_seq, low.lease_epoch)
+    taken_by = {"run": str(taker.id), "agent": "test/child", "priority": "critical"}
+    assert row.result == {"taken_by": taken_by}
+    assert low.lease_epoch == before.lease_epoch + (status != "running")  # who leases it writes on until it is told
+    assert low.status == status
+
+
+def test_its_worker_writes_on_under_its_lease_until_it_is_told():
+    lease = root(limit=2)
+    low = leased(spawn(lease, LOW))
+    spawn(lease, HIGH)
+
+    first = store.append(low, [Entry("tool.call", "1", "step", result={})])
+
+    assert first == 2  # behind the row of the pause
+    assert store.heartbeat("worker", [(low.run_id, low.epoch)]) == {low.run_id: "paused"}
+
+
+def test_watchers_see_the_pause_and_its_end(clock, ran, step):
+    lease, low, taker = paused_while_driven(three_steps, [step])
+    ended(leased(taker))
+    drive(low)
+
+    frames, _ = events.page(lease.run_id)
+    steps = [(one["step"], one["content"]) for one in frames if one["type"] == "progress" and one["run"] == str(low.id)]
+    assert ("started", {"status": "unpaused"}) in steps
+    assert [step for step, _ in steps].count("done") == 1
+
+
+def test_watchers_see_at_once_who_took_the_slot():
+    async def story(ctx, inbox):
+        await ctx.spawn(ADDRESS, "low", priority=LOW)
+        await ctx.spawn(ADDRESS, "high", priority=HIGH)
+        await ctx.sleep_until_signal("go")
+
+    child(stay)
+    code(story)
+
+    run = drive(make_run(budget={"max_agents": 2}))
+
+    low, high = Run.objects.filter(parent=run).order_by("id")
+    seen = [one for one in events.page(run.id)[0] if one.get("step") == "paused" and one["run"] == str(low.id)]
+    taken_by = {"run": str(high.id), "agent": "test/child", "priority": "high"}
+    assert [one["content"] for one in seen] == [{"status": "paused", "taken_by": taken_by}]
+
+
+# ------------------------------------------------------------------------------------------------ going on
+
+
+@pytest.mark.sqlite
+def test_paused_runs_go_on_by_priority_and_then_by_age():
+    lease = root(limit=5)
+    runs = [spawn(lease, priority) for priority in (LOW, NORMAL, LOW, NORMAL)]
+    takers = [leased(spawn(lease, CRITICAL)) for _ in runs]
+    assert len(paused(lease)) == 4
+
+    order = [ended(taker) for taker in takers]
+
+    assert order == [[runs[1].id], [runs[3].id], [runs[0].id], [runs[2].id]]
+    assert paused(lease) == []
+
+
+def test_several_free_slots_are_given_back_together():
+    lease = root(limit=4)
+    lows = [spawn(lease, LOW) for _ in range(2)]
+    above = leased(spawn(lease, CRITICAL))
+    for _ in range(2):
+        spawn(above, CRITICAL)
+    assert len(paused(lease)) == 2
+
+    store.finish(above, Status.COMPLETED, [Entry("run.completed", "@completed.1")], output="", entangled=True)
+
+    assert store.resume_paused(lease.run_id) == [run.id for run in lows]
+
+
+def test_the_end_of_a_run_in_a_full_tree_resumes_one_and_no_more():
+    lease = root(limit=3)
+    for _ in range(2):
+        spawn(lease, LOW)
+    takers = [leased(spawn(lease, HIGH)) for _ in range(2)]
+
+    assert len(ended(takers[0])) == 1
+
+    assert len(paused(lease)) == 1
+    assert store.live(lease.run_id) == 3
+
+
+def test_the_engine_resumes_at_the_end_of_a_child_and_hints_at_once(clock):
+    async def done(ctx, inbox):
+        return "done"
+
+    register(CodeAgent(done, key="child"))
+    lease = root(limit=2)
+    low = spawn(lease, LOW)
+    taker = spawn(lease, HIGH)
+    hinted = []
+
+    async def main():
+        engine = Engine(on_promoted=hinted.append)
+        try:
+            await asyncio.wait_for(engine.drive(taker.id), 10)
+        finally:
+            await engine.close(drain_s=0)
+
+    asyncio.run(main())
+
+    assert hinted == [low.id]
+    assert not is_paused(low)
+
+
+@pytest.mark.parametrize("how", ["pending", "suspended"])
+def test_a_cancellation_from_outside_resumes(how):
+    lease = root(limit=2)
+    low, taker = spawn(lease, LOW), spawn(lease, HIGH)
+    if how == "suspended":
+        suspended(leased(taker))
+
+    cancel(taker.id, "enough")
+
+    assert not is_paused(low)
+
+
+def test_an_abort_by_the_parent_resumes(clock):
+    async def story(ctx, inbox):
+        await ctx.spawn(ADDRESS, "low", priority=LOW)
+        high = await ctx.spawn(ADDRESS, "high", priority=HIGH)
+        await ctx.send(high, Message(target=ADDRESS, payload=ControlPayload(signal="abort")))
+        await ctx.sleep_until_signal("go")
+
+    child(stay)
+    code(story)
+
+    run = drive(make_run(budget={"max_agents": 2}))
+
+    low, high = Run.objects.filter(parent=run).order_by("id")
+    assert (is_paused(low), high.status) == (False, Status.CANCELLED)
+
+
+def test_the_sweep_resumes_what_a_crash_after_an_ending_has_left():
+    lease = root(limit=2)
+    low, taker = spawn(lease, LOW), leased(spawn(lease, HIGH))
+    store.finish(taker, Status.COMPLETED, [Entry("run.completed", "@completed.1")], output="")
+    full = root(limit=2)
+    spawn(full, LOW), spawn(full, HIGH)
+    hinted = []
+
+    sweeper.sweep(hinted.extend)
+
+    assert low.id in hinted
+    assert (len(paused(lease)), len(paused(full))) == (0, 1)
+
+
+@pytest.mark.parametrize("room", [True, False])
+def test_an_ancestor_resumes_a_run_where_there_is_room(room):
+    lease = root(limit=2)
+    low, taker = spawn(lease, LOW), leased(spawn(lease, HIGH))
+    if room:
+        store.finish(taker, Status.COMPLETED, [Entry("run.completed", "@completed.1")], output="")
+    entry = Entry("msg.sent", "1", "test/child")
+
+    store.control(lease, [entry], target_id=low.id, signal="resume", data={}, key="k")
+
+    assert is_paused(low) is not room
+
+
+def test_an_operator_resumes_a_run_whether_there_is_room_or_not():
+    lease = root(limit=2)
+    low = spawn(lease, LOW)
+    spawn(lease, HIGH)
+
+    assert pausing.resume(low.id) is True
+
+    assert not is_paused(low)
+    assert pausing.resume(low.id) is False
+    assert kinds_of(low) == ["run.paused", "run.unpaused"]
+
+
+def test_a_paused_run_ends_with_its_parent():
+    lease = root(limit=2)
+    low = spawn(lease, LOW)
+    spawn(lease, HIGH)
+
+    cancel(lease.run_id, "enough")
+
+    low.refresh_from_db()
+    assert (low.status, low.paused_at) == (Status.CANCELLED, None)
+
+
+def test_a_paused_and_running_child_of_a_cancelled_run_learns_of_it():
+    lease = root(limit=2)
+    low = leased(spawn(lease, LOW))
+    spawn(lease, HIGH)
+    cancel(lease.run_id, "enough")
+
+    store.requeue(low)  # it was told of the pause before the cancellation came
+
+    assert store.claim(low.run_id, "another").run.cancel_requested_at is not None
+
+
+@on_postgresql
+def test_an_ending_costs_a_run_outside_of_a_tree_no_query_and_a_child_one(django_assert_num_queries):
+    lease = root()
+    child_lease = leased(spawn(lease))
+    ended(child_lease)
+
+    with django_assert_num_queries(1):
+        assert store.resume_paused(lease.run_id) == []
+
+
+def test_a_run_outside_of_a_tree_looks_for_no_paused_run(clock, monkeypatch):
+    asked = []
+    monkeypatch.setattr(store, "resume_paused", lambda tree: asked.append(tree) or [])
+
+    async def done(ctx, inbox):
+        return "done"
+
+    code(done)
+    drive(make_run())
+
+    assert asked == []
+
+
+def test_a_dead_worker_of_a_resumed_run_is_taken_over_as_ever(clock, ran, step):
+    _, low, taker = paused_while_driven(three_steps, [step])
+    ended(leased(taker))
+    drive(low, dies=1)
+    expire(low)
+
+    asyncio.run(adrive(low))
+
+    low.refresh_from_db()
+    assert (low.status, low.output) == (Status.COMPLETED, "firstheldlast")

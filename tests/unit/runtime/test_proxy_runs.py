@@ -1,0 +1,512 @@
+"""Agents written as generators, on durable rows: questions, children, crashes at every append, requests apart."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from pydantic import BaseModel
+
+from ravi_django import register, tool
+from ravi_django.agents import ReActAgent
+from ravi_django.agents.context import ContextConfig, DjangoHistoryProvider
+from ravi_django.agents.flow import (
+    BaseAgentProxy,
+    ChatOutput,
+    FinishAgentResult,
+    PauseForChildResult,
+    PauseForInputResult,
+    SubagentCall,
+    ToolCall,
+    TurnEnd,
+    WaitForInput,
+)
+from ravi_django.conf import conf
+from ravi_django.kernel import AgentId, AgentNotFoundError, DataPayload, Message, ToolUseBlock
+from ravi_django.models import HumanRequest, InboxMessage, Run, Session, Status, Turn
+from ravi_django.runtime import Runtime, events, human, store
+from ravi_django.runtime.cancel import cancel
+from ravi_django.testing import ScriptedModel, journal_of, run_until_idle
+from tests.support.runs import CodeAgent, asked, code, drive, in_background, make_run, message, take_over
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+GENERATOR = "agent/generator"
+
+
+def generator(function, **options):
+    """Register a generator function of (self, prompt) as the agent `agent/generator`."""
+    cls = type("Generator", (BaseAgentProxy,), {"next_turn": function})
+    return register(cls("generator", **options))
+
+
+def the_run(**fields):
+    return make_run(GENERATOR, **fields)
+
+
+def rows(run, *kinds):
+    return [row for row in journal_of(run) if row.kind in kinds and row.phase == "result"]
+
+
+def texts(frames, *types):
+    return [frame for frame in frames if frame["type"] in types]
+
+
+def frames_of(run):
+    return events.page(run.tree_id)[0]
+
+
+async def asks_for_a_name(self, prompt):
+    yield ChatOutput("Wel")
+    yield ChatOutput("come. ")
+    told = yield WaitForInput("What is your name?")
+    yield ChatOutput(f"I note {told.text}. ")
+    again = yield WaitForInput("And your town?", choices=["Bern", "Basel"], free_text=False, context="For the parcel.")
+    yield TurnEnd(f"{told.text} of {again.text}, said {told.by or 'somebody'} ({prompt.text})")
+
+
+@pytest.mark.sqlite
+def test_a_yielded_question_suspends_the_run_and_the_answer_comes_back_through_the_yield(django_user_model):
+    generator(asks_for_a_name)
+    ann = django_user_model.objects.create_user("ann")
+    run = drive(the_run(text="hello"))
+    human.answer(asked(run).id, text="Ada", by=ann)
+    run = drive(run)
+    second = asked(run)
+    assert (second.text, second.choices, second.arguments["context"]) == (
+        "And your town?",
+        ["Bern", "Basel"],
+        "For the parcel.",
+    )
+    human.answer(second.id, text="Bern")
+
+    run = drive(run)
+
+    assert (run.status, run.output) == (Status.COMPLETED, "Ada of Bern, said ann (hello)")
+    assert HumanRequest.objects.filter(run=run).count() == 2
+
+
+@pytest.mark.sqlite
+def test_what_is_said_streams_at_once_and_is_recorded_once_over_all_replays():
+    generator(asks_for_a_name)
+    run = drive(the_run())
+    human.answer(asked(run).id, text="Ada")
+    run = drive(run)
+    human.answer(asked(run).id, text="Bern")
+    run = drive(run)
+
+    frames = frames_of(run)
+
+    assert "".join(frame["text"] for frame in texts(frames, "text.delta")) == "Welcome. I note Ada. "
+    assert [frame["content"][0]["text"] for frame in texts(frames, "completion")] == ["Welcome. ", "I note Ada. "]
+    assert [row.result["text"] for row in rows(run, "chat.output")] == ["Welcome. ", "I note Ada. "]
+
+
+def test_pieces_that_follow_each_other_are_one_row_and_one_completion():
+    async def story(self, prompt):
+        for word in ("to ", "", "be ", "or not"):
+            yield ChatOutput(word)
+        yield ToolCall("step", {"name": "a"})
+        yield ChatOutput("to be")
+
+    @tool
+    def step(name: str) -> str:
+        """Step."""
+        return name
+
+    generator(story, tools=[step])
+
+    run = drive(the_run())
+
+    assert run.output == "to be"
+    assert [row.result["text"] for row in rows(run, "chat.output")] == ["to be or not", "to be"]
+    assert len(texts(frames_of(run), "completion")) == 2
+
+
+def test_what_is_said_costs_no_commit_of_its_own():
+    async def story(self, prompt):
+        yield ChatOutput("one")
+        yield TurnEnd("two")
+
+    generator(story)
+
+    appends = []
+
+    def setup(engine):
+        see_through = engine.database.see_through
+
+        async def counting(*args, **kwargs):
+            appends.append(args)
+            return await see_through(*args, **kwargs)
+
+        engine.database.see_through = counting
+
+    run = drive(the_run(), setup=setup)
+
+    assert (run.status, appends) == (Status.COMPLETED, [])  # both ride on the run's last row
+    assert len(rows(run, "chat.output")) == 1
+
+
+@pytest.fixture
+def everything(step, ran):
+    """An agent that does one of each; the child answers with what it is asked."""
+    asked_child = []
+
+    async def child(ctx, inbox):
+        asked_child.append(inbox[0].payload.message.text)
+        await ctx.reply(inbox[0], "from the child")
+
+    async def story(self, prompt):
+        yield ChatOutput("begin ")
+        first = yield ToolCall("step", {"name": "a"})
+        said = await self.ctx.llm(await self.window())
+        outcome = yield SubagentCall("test/child", "work", timeout=60)
+        handle = await self.ctx.spawn(AgentId("test", "child"), "more")
+        other = yield PauseForChildResult(handle)
+        yield ChatOutput("middle ")
+        second = yield ToolCall("step", {"name": "b"})
+        yield TurnEnd(f"{first.text}{said.text}{outcome.result}{other.result}{second.text}")
+
+    register(CodeAgent(child, key="child"))
+    model = ScriptedModel(["-model-"])
+    generator(story, tools=[step], model=model)
+    return model
+
+
+def finish(run):
+    run_until_idle()
+    run.refresh_from_db()
+    return run
+
+
+WHOLE = "a-model-from the childfrom the childb"
+
+
+@pytest.mark.parametrize("dies", [1, 2, 3, 4, "end"])
+@pytest.mark.parametrize("written", [False, True])
+def test_a_worker_that_dies_at_any_append_is_taken_over(clock, everything, ran, dies, written):
+    run = the_run()
+    drive(run, dies=dies, written=written)  # "end": as it suspends for the first child
+
+    take_over(clock, run)
+    run = finish(run)
+
+    assert (run.status, run.output) == (Status.COMPLETED, WHOLE)
+    assert Run.objects.filter(parent=run).count() == 2
+    assert len(rows(run, "tool.call")) == 2
+    assert len(rows(run, "llm.call")) == 1
+    assert [row.result["text"] for row in rows(run, "chat.output")] == ["begin ", "middle "]
+    assert ran == (["a", "a", "b"] if (dies, written) == (1, False) else ["a", "b"])
+    assert len(everything.calls) == (2 if (dies, written) == (2, False) else 1)
+
+
+@pytest.mark.parametrize("dies", [1, 2, 3, 4, "end"])
+def test_a_worker_that_dies_after_the_children_repeats_nothing_recorded(clock, everything, ran, dies):
+    run = the_run()
+    drive(run)
+    while not run.is_terminal:
+        for child in Run.objects.filter(parent=run).exclude(status__in=("completed",)):
+            drive(child)
+        run.refresh_from_db()
+        drive(run, dies=dies, written=True)
+        if run.status == Status.RUNNING:
+            take_over(clock, run)
+        run.refresh_from_db()
+
+    assert (run.status, run.output, ran) == (Status.COMPLETED, WHOLE, ["a", "b"])
+    assert len(everything.calls) == 1
+
+
+def test_questions_by_key_are_open_at_once_and_the_values_come_by_key():
+    async def story(self, prompt):
+        told = yield WaitForInput({"name": "Who?", "town": "Where?"})
+        yield TurnEnd({"action": told.action, "values": dict(told.values), "text": told.text})
+
+    generator(story)
+    run = drive(the_run())
+    open_ones = {request.text: request for request in HumanRequest.objects.filter(run=run, status="pending")}
+    assert set(open_ones) == {"Who?", "Where?"}
+
+    human.answer(open_ones["Where?"].id, text="Bern")
+    run = drive(run)
+    human.answer(open_ones["Who?"].id, "skip")
+    run = drive(run)
+
+    assert run.output == '{"action":"skip","values":{"town":"Bern"},"text":""}'
+
+
+def test_a_question_nobody_answers_in_time_expires(clock):
+    async def story(self, prompt):
+        told = yield PauseForInputResult("Sure?", timeout=60)
+        yield TurnEnd(f"{told.action}|{told.text}")
+
+    generator(story)
+    run = drive(the_run())
+
+    clock.advance(61)
+
+    assert drive(run).output == "expired|"
+
+
+def test_what_goes_wrong_is_raised_at_the_yield_and_may_be_caught():
+    async def story(self, prompt):
+        try:
+            yield SubagentCall("no/body", "work")
+        except Exception as error:
+            yield TurnEnd(f"{type(error).__name__}")
+
+    generator(story)
+
+    assert drive(the_run()).output == "AgentNotFoundError"
+
+
+def test_finally_blocks_do_nothing_when_the_run_suspends(step, ran):
+    seen = []
+
+    async def story(self, prompt):
+        try:
+            yield WaitForInput("Now?")
+            yield TurnEnd("yes")
+        finally:
+            seen.append("finally")
+            await self.ctx.tool("step", name="tidied")
+            seen.append("after")
+
+    generator(story, tools=[step])
+    run = drive(the_run())
+    assert (seen, ran, rows(run, "tool.call")) == (["finally"], [], [])
+
+    human.answer(asked(run).id, text="yes")
+    run = drive(run)
+
+    assert (run.output, ran) == ("yes", ["tidied"])  # at the turn's own end it may
+    assert seen == ["finally", "finally", "after"]
+
+
+def test_a_cancelled_run_closes_its_generator():
+    engines, closed = [], []
+
+    async def story(self, prompt):
+        try:
+            while True:
+                yield ToolCall("stop")
+        finally:
+            closed.append(True)
+
+    @tool
+    async def stop() -> str:
+        """Have the run cancelled."""
+        await asyncio.wrap_future(in_background(cancel, run.id, "enough"))
+        engines[0].cancel_run(run.id)
+        return "ok"
+
+    generator(story, tools=[stop])
+    run = the_run()
+
+    run = drive(run, setup=engines.append)
+
+    assert (run.status, closed) == (Status.CANCELLED, [True])
+
+
+def test_each_message_of_a_run_has_a_request_of_its_own():
+    async def story(self, prompt):
+        self.seen.append(prompt.text)
+        self.count = getattr(self, "count", 0) + 1
+        told = yield WaitForInput(f"{prompt.text}?")
+        yield TurnEnd(f"{self.seen} {self.count} {told.text}")
+
+    agent = generator(story)
+    agent.seen = []
+    run = the_run(text="one")
+    with_second = message("two", GENERATOR)
+    InboxMessage.objects.create(run=run, message_id=with_second["id"], body=with_second)
+    run = drive(run)
+    human.answer(asked(run).id, text="a")
+    run = drive(run)
+    assert asked(run).text == "two?"
+    human.answer(asked(run).id, text="b")
+
+    run = drive(run)
+
+    assert run.output == "['two'] 1 b"
+    assert agent.seen == []
+
+
+def test_fifty_requests_at_once_see_nothing_of_each_other():
+    class Counting(BaseAgentProxy):
+        tags = []
+
+        def __init__(self):
+            super().__init__("counting")
+            self.notes = {"words": []}
+
+        async def next_turn(self, prompt):
+            self.mine = prompt.text
+            self.notes["words"].append(prompt.text)
+            self.tags.append(prompt.text)
+            await asyncio.sleep(0)
+            yield ChatOutput(prompt.text)
+            await self.ctx.sleep_until_signal("never", until=self.ctx.now())
+            self.notes["words"].append(self.mine)
+            yield TurnEnd(f"{self.mine} {self.notes['words']} {self.tags}")
+
+    agent = register(Counting())
+    runs = [make_run("agent/counting", text=f"r{number}") for number in range(50)]
+
+    run_until_idle()
+
+    for number, run in enumerate(runs):
+        run.refresh_from_db()
+        text = f"r{number}"
+        assert run.output == f"{text} ['{text}', '{text}'] ['{text}']"
+    assert (agent.notes, Counting.tags, hasattr(agent, "mine")) == ({"words": []}, [], False)
+
+
+class Parcel(BaseModel):
+    order: int
+
+
+def test_a_result_model_holds_the_turns_end():
+    async def story(self, prompt):
+        yield TurnEnd(Parcel(order=7) if prompt.text == "good" else {"order": "seven"})
+
+    generator(story, result_model=Parcel)
+
+    good, bad = drive(the_run(text="good")), drive(the_run(text="bad"))
+
+    assert (good.status, good.output) == (Status.COMPLETED, '{"order":7}')
+    assert (bad.status, bad.error["type"]) == (Status.FAILED, "ResultInvalidError")
+    assert "Parcel" in bad.error["message"] and "order" in bad.error["message"]
+
+
+def test_the_conversation_is_kept_and_shown_to_the_model():
+    async def story(self, prompt):
+        said = await self.ctx.llm(await self.window())
+        yield TurnEnd(said.text)
+
+    model = ScriptedModel(["one", "two"])
+    generator(story, model=model, instructions="Be brief.", context=ContextConfig(DjangoHistoryProvider()))
+    session = store.create_session(Session(agent=GENERATOR))
+    drive(the_run(text="first", session=session))
+    drive(the_run(text="second", session=session))
+
+    assert [(turn.role.value, turn.text) for turn in model.calls[1].messages] == [
+        ("system", "Be brief."),
+        ("user", "first"),
+        ("assistant", "one"),
+        ("user", "second"),
+    ]
+    assert Turn.objects.filter(session=session).count() == 4
+
+
+def test_it_is_a_tool_of_another_agent_and_answers_it_alone():
+    async def story(self, prompt):
+        """Says who asked."""
+        yield TurnEnd(f"{prompt.sender} at {prompt.depth}: {prompt.text}")
+
+    poet = generator(story)
+    call = ToolUseBlock(tool_name="handoff_generator", arguments={"task": "Write."}, call_id="c1")
+    model = ScriptedModel([call, "Done."])
+    register(ReActAgent("boss", model=model, tools=[poet]))
+    run = make_run("react/boss")
+
+    run_until_idle()
+
+    run.refresh_from_db()
+    assert run.output == "Done."
+    (row,) = rows(run, "tool.call")
+    assert row.result["content"][0]["text"] == "react/boss at 1: Write."
+
+
+def test_the_same_agent_runs_on_the_in_process_engine():
+    async def story(self, prompt):
+        result = yield ToolCall("double", {"number": 21})
+        yield TurnEnd(result.text)
+
+    @tool
+    def double(number: int) -> int:
+        """Double."""
+        return 2 * number
+
+    agent = generator(story, tools=[double])
+
+    async def main():
+        async with Runtime() as runtime:
+            return await runtime.result(await runtime.submit(agent, "go"), timeout=20)
+
+    assert asyncio.run(main()) == "42"
+    assert drive(the_run()).output == "42"
+
+
+def test_a_request_that_was_asked_for_a_reply_is_answered_once():
+    async def story(self, prompt):
+        yield TurnEnd({"answer": prompt.data["number"] + 1})
+
+    generator(story)
+
+    async def boss(ctx, inbox):
+        outcome = await ctx.ask(
+            AgentId("agent", "generator"),
+            Message(target=AgentId("agent", "generator"), payload=DataPayload(data={"number": 1})),
+        )
+        return outcome.result
+
+    code(boss)
+    run = make_run()
+
+    finish(run)
+
+    assert run.output == '{"answer":2}'
+    child = Run.objects.get(parent=run)
+    assert len(rows(child, "ask.replied")) == 1
+
+
+async def answers_for_it(ctx, inbox):
+    await ctx.reply(inbox[0], f"{ctx.agent_id} took over: {inbox[0].payload.message.text}")
+
+
+@pytest.mark.parametrize("dies", [None, 1, "end"])
+def test_a_generator_that_hands_over_is_answered_for_by_the_other_agent(clock, dies):
+    seen = []
+
+    async def story(self, prompt):
+        try:
+            yield ChatOutput("One moment. ")
+            yield FinishAgentResult("test/other", "carry on")
+            seen.append("behind")
+        finally:
+            seen.append("finally")
+
+    generator(story)
+    register(CodeAgent(answers_for_it, key="other"))
+
+    async def boss(ctx, inbox):
+        return (await ctx.ask(AgentId("agent", "generator"), "work")).result
+
+    code(boss)
+    run = make_run()
+    drive(run)
+    child = Run.objects.get(parent=run)
+    if dies is not None:
+        drive(child, dies=dies)
+        clock.advance(conf.LEASE_S + 1)
+
+    run = finish(run)
+    child.refresh_from_db()
+
+    assert run.output == "test/other took over: carry on"
+    assert (child.status, child.agent, "behind" in seen) == (Status.COMPLETED, "test/other", False)
+    assert len(rows(child, "ask.replied")) == 1
+    assert [frame["type"] for frame in frames_of(run)].count("stream.done") == 1
+
+
+def test_a_refused_handoff_is_raised_at_the_yield():
+    async def story(self, prompt):
+        try:
+            yield FinishAgentResult("no/body")
+        except AgentNotFoundError:
+            yield TurnEnd("then I do it")
+
+    generator(story)
+
+    assert drive(the_run()).output == "then I do it"

@@ -1,0 +1,204 @@
+"""Spawns, ends, suspensions and cancellations of one tree by many connections at once: never more than its slots."""
+
+from __future__ import annotations
+
+import random
+import threading
+
+import pytest
+from django.db import connections
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from ravi_django.kernel import CancellationError, IllegalTransitionError, LeaseLostError, SpawnDeniedError
+from ravi_django.kernel.supervision import Priority
+from ravi_django.models import TERMINAL, Run, Session, Status
+from ravi_django.runtime import store
+from ravi_django.runtime.database import with_retry
+from ravi_django.runtime.entries import Entry
+from tests.support.runs import on_postgresql
+from tests.support.trees import ended, root, spawn, suspended
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+LIMIT = 4
+
+
+class SlotsMachine(RuleBasedStateMachine):
+    """One after the other, against what a reader would count by hand."""
+
+    @initialize(limit=st.integers(2, 5))
+    def a_tree(self, limit):
+        self.limit = limit
+        self.root = root(limit)
+        self.leases = {}
+
+    def teardown(self):
+        Session.objects.all().delete()
+
+    def rows(self):
+        return list(Run.objects.filter(root_id=self.root.run_id).order_by("id"))
+
+    def pick(self, data, rows):
+        return data.draw(st.sampled_from(rows)) if rows else None
+
+    @rule(data=st.data(), priority=st.sampled_from(list(Priority)))
+    def spawn(self, data, priority):
+        spawners = [self.root, *(lease for lease in self.leases.values() if self.holds(lease))]
+        spawner = data.draw(st.sampled_from(spawners))
+        before = {run.id: run for run in self.rows()}
+        above, at = set(), spawner.run_id
+        while at != self.root.run_id:
+            above.add(at)
+            at = before[at].parent_id
+        live = [run for run in before.values() if run.status not in TERMINAL and run.paused_at is None]
+        lower = [run for run in live if run.priority < priority and run.id not in above and not run.cancel_requested_at]
+        full = len(live) + 1 >= self.limit
+        gives_way = min(lower, key=lambda run: (run.priority, -run.id.int), default=None)
+        try:
+            spawn(spawner, priority)
+        except SpawnDeniedError:
+            assert full and (priority < Priority.HIGH or gives_way is None)
+            return
+        now_paused = {run.id for run in self.rows() if run.paused_at} - {r.id for r in before.values() if r.paused_at}
+        assert now_paused == ({gives_way.id} if full else set())
+
+    def holds(self, lease):
+        return Run.objects.filter(
+            id=lease.run_id, lease_epoch=lease.epoch, status=Status.RUNNING, cancel_requested_at=None
+        ).exists()
+
+    @rule(data=st.data())
+    def claim(self, data):
+        run = self.pick(data, [run for run in self.rows() if run.status not in TERMINAL])
+        if run is None:
+            return
+        lease = store.claim(run.id, "worker")
+        assert (lease is not None) == (
+            run.status == Status.PENDING and (run.paused_at is None or run.cancel_requested_at is not None)
+        )
+        if lease is not None:
+            self.leases[run.id] = lease
+
+    @rule(data=st.data(), end=st.sampled_from([Status.COMPLETED, Status.FAILED, None, "suspend", "requeue"]))
+    def leave(self, data, end):
+        lease = self.pick(data, [lease for lease in self.leases.values() if self.holds(lease)])
+        if lease is None:
+            return
+        if end == "suspend":
+            suspended(lease)
+        elif end == "requeue":
+            store.requeue(lease)
+        elif end is None:
+            store.request_cancel(lease.run_id, "enough")
+            ended(lease, Status.CANCELLED)
+        else:
+            store.finish(lease, end, [_end(lease)], output="", entangled=True, inbox_upto=2**60)
+            store.resume_paused(self.root.run_id)
+
+    @rule(data=st.data())
+    def wake(self, data):
+        if (run := self.pick(data, self.rows())) is not None and run.status not in TERMINAL:
+            store.touch([run.id])
+
+    @invariant()
+    def no_more_live_than_slots(self):
+        if hasattr(self, "root"):
+            live = [run for run in self.rows() if run.status not in TERMINAL and run.paused_at is None]
+            assert len(live) + 1 <= self.limit
+            assert store.live(self.root.run_id) == len(live) + 1
+            assert not [run for run in self.rows() if run.status in TERMINAL and run.paused_at]
+
+    @invariant()
+    def rows_are_numbered_without_a_gap(self):
+        if hasattr(self, "root"):
+            for run in self.rows():
+                seqs = list(run.journal.order_by("seq").values_list("seq", "epoch"))
+                assert [seq for seq, _ in seqs] == list(range(1, run.next_seq))
+                assert [epoch for _, epoch in seqs] == sorted(epoch for _, epoch in seqs)
+
+
+def test_slots_against_a_count_by_hand():
+    run_state_machine_as_test(
+        SlotsMachine,
+        settings=settings(
+            max_examples=8,
+            stateful_step_count=25,
+            deadline=None,
+            phases=[Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+
+
+@on_postgresql
+def test_many_at_once_never_have_more_slots_than_there_are():
+    lease = root(LIMIT)
+    over, errors, done = [], [], threading.Event()
+    outcomes = {"granted": 0, "denied": 0, "resumed": 0}
+
+    def watch():
+        try:
+            while not done.is_set():
+                if (live := store.live(lease.run_id)) > LIMIT:
+                    over.append(live)
+        finally:
+            connections.close_all()
+
+    def work(seed):
+        dice = random.Random(seed)
+        try:
+            for _ in range(40):
+                with_retry(_one_step, lease, dice, outcomes)
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            connections.close_all()
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    workers = [threading.Thread(target=work, args=(seed,), daemon=True) for seed in range(6)]
+    for thread in (watcher, *workers):
+        thread.start()
+    for thread in workers:
+        thread.join(120)
+    done.set()
+    watcher.join(10)
+
+    assert (errors, over) == ([], [])
+    assert outcomes["granted"] > 20
+    assert min(outcomes.values()) > 0
+    store.resume_paused(lease.run_id)
+    assert store.live(lease.run_id) == LIMIT or not Run.objects.filter(paused_at__isnull=False).exists()
+
+
+def _end(lease):
+    return Entry("log", f"@end.{lease.epoch}")
+
+
+def _one_step(lease, dice, outcomes):
+    mine = store.claim_next("worker", ["test/child"])
+    spawner = mine if mine is not None and mine.run.depth < 3 and dice.random() < 0.5 else lease
+    try:
+        spawn(spawner, dice.choice([Priority.LOW, Priority.NORMAL, Priority.HIGH, Priority.CRITICAL]))
+        outcomes["granted"] += 1
+    except SpawnDeniedError:
+        outcomes["denied"] += 1
+    except (CancellationError, LeaseLostError):
+        pass
+    if mine is None:
+        return
+    try:
+        match dice.randrange(4):
+            case 0:
+                store.requeue(mine)
+            case 1:
+                store.suspend(mine, [_end(mine)], seen=-1, waits=[], wake_at=None)  # woken meanwhile: pending again
+            case 2:
+                store.finish(mine, Status.FAILED, [_end(mine)], error={"type": "Odd", "message": "odd"}, entangled=True)
+            case _:
+                store.request_cancel(mine.run_id, "enough")
+                store.finish(mine, Status.CANCELLED, [_end(mine)], error={}, entangled=True)
+    except (LeaseLostError, IllegalTransitionError):
+        pass
+    outcomes["resumed"] += len(store.resume_paused(lease.run_id))
