@@ -63,6 +63,7 @@ class Effects(Gate):
         self.turns: list[NewTurn] = []
         self._spent: Spent | None = None
         self.attempts = lease.run.attempts  # transient failures in a row
+        self.on_progress: Callable[[], None] = lambda: None  # an effect is recorded that no worker had come past
         self.entangled = lease.run.generation > 0 or journal.has_kind("child.spawned", "request.opened")
         self._noted = noted  # system rows that are there already
         self.deadline: datetime | None = None  # the run's own
@@ -137,6 +138,8 @@ class Effects(Gate):
             raise LeaseLostError(self.lease.run_id, self.lease.epoch) from error
         self.attempts = 0
         self.published(entries, first)
+        if self.lease.run.crashes and any(entry.is_effect for entry in entries):
+            self.on_progress()
         if cancelled:
             raise asyncio.CancelledError
         return first + len(entries) - 1

@@ -214,18 +214,38 @@ class Engine:
 
     @asynccontextmanager
     async def _alone(self, active: Active) -> AsyncIterator[None]:
-        """A run that took its workers down is driven with no other beside it: it must not take them along again."""
+        """A run that took its workers down is driven with no other beside it: it must not take them along again. With
+        the next effect that it records it has come past that place."""
         if active.lease.run.crashes < ALONE_AFTER:
             yield
             return
-        self._crashers.add(active.lease.run_id)
+        run_id = active.lease.run_id
+        self._crashers.add(run_id)
         try:
-            async with self._one_crasher:
-                while self.active.keys() - self._crashers and not (active.lost or self.draining):
-                    await self.settled.wait()
-                yield
+            await self._one_crasher.acquire()
+        except BaseException:
+            self._crashers.discard(run_id)
+            raise
+        active.effects.on_progress = past = self._once_past(run_id)
+        try:
+            while self.active.keys() - self._crashers and not (active.lost or self.draining):
+                await self.settled.wait()
+            yield
         finally:
-            self._crashers.discard(active.lease.run_id)
+            past()
+
+    def _once_past(self, run_id: UUID) -> Callable[[], None]:
+        is_past = False
+
+        def past() -> None:
+            nonlocal is_past
+            if not is_past:
+                is_past = True
+                self._crashers.discard(run_id)
+                self._one_crasher.release()
+                self.look()
+
+        return past
 
     async def _note_beginning(self, agent: Agent, effects: Effects, rounds: Rounds) -> None:
         """The run's first row pins the agent's spec; every later lease leaves a row too. They ride on an effect."""

@@ -280,6 +280,42 @@ def test_it_is_blocked_at_once_when_there_is_no_worker_of_that_release(settings,
 # ------------------------------------------------------------------------------------------------ driven alone
 
 
+def test_a_run_that_has_come_past_where_workers_died_lets_others_in(step):
+    from ravi_django.runtime.engine import Engine
+
+    async def scenario():
+        gate, there = asyncio.Event(), asyncio.Event()
+
+        async def crasher(ctx, inbox):
+            await ctx.tool("step", name="past it")
+            there.set()
+            await gate.wait()
+
+        async def other(ctx, inbox):
+            return "beside it"
+
+        register(CodeAgent(crasher, key="crasher", tools=[step]))
+        register(CodeAgent(other, key="other"))
+        engine = Engine()
+        try:
+            first = engine.hint(a.id)
+            await asyncio.wait_for(there.wait(), 20)
+            assert engine.has_room
+            await asyncio.wait_for(engine.drive(b.id), 20)
+            gate.set()
+            await asyncio.wait_for(first, 20)
+        finally:
+            await engine.close(drain_s=0.5)
+
+    a, b = make_run("test/crasher"), make_run("test/other")
+    Run.objects.filter(id=a.id).update(crashes=2)
+
+    asyncio.run(scenario())
+
+    b.refresh_from_db()
+    assert (b.status, b.output) == ("completed", "beside it")
+
+
 def test_a_run_that_took_two_workers_down_is_driven_alone(settings):
     from ravi_django.runtime.engine import Engine
 
