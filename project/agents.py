@@ -58,7 +58,7 @@ register(
             ),
             SubAgentConfig(
                 ReActAgent(
-                    "writer",
+                    "editor",
                     model=model_from_env(),
                     context=ContextConfig(DjangoHistoryProvider()),
                     system_instructions="You write what you are asked for, in three sentences at most.",
@@ -68,7 +68,7 @@ register(
         ],
         context=ContextConfig(DjangoHistoryProvider()),
         system_instructions=(
-            "You lead a researcher and a writer. Give each the part that is theirs, with all that it needs to know, "
+            "You lead a researcher and an editor. Give each the part that is theirs, with all that it needs to know, "
             "both at once where neither needs the other's answer. Then answer briefly, from what they say."
         ),
     )

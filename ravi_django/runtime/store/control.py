@@ -28,7 +28,7 @@ def to_cancel(run_id: UUID) -> set[UUID]:
 
 def cancel_held(run_id: UUID, reason: str, held: set[UUID]) -> list[UUID]:
     """`request_cancel` within a transaction that has `held` locked. Raises NotLocked too."""
-    run = Run.objects.select_for_update().get(id=run_id)
+    run = Run.objects.select_for_update(no_key=True).get(id=run_id)
     if run.is_terminal:
         raise IllegalTransitionError(f"run {run.id} is {run.status} already; there is nothing to cancel")
     return cancel_locked(run, reason, held)

@@ -33,7 +33,7 @@ def fork(run_id: UUID | str, after_seq: int) -> Run:
     for a run whose journal was pruned.
     """
     with transaction.atomic():
-        source: Run = Run.objects.select_for_update().get(id=run_id)  # its journal must not grow meanwhile
+        source: Run = Run.objects.select_for_update(no_key=True).get(id=run_id)  # its journal must not grow meanwhile
         point = _point(source, after_seq)
         past = JournalEntry.objects.filter(run_id=source.id, seq__lte=point)
         epoch = (past.aggregate(last=Max("epoch"))["last"] or 0) + 1

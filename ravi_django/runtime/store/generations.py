@@ -29,7 +29,8 @@ def continue_as_new(
     """Close the generation and give the run back with an empty journal and `messages` to begin with. Unread messages
     and signals, open children and asks come along; open requests to people are closed; sums, limits and `seq` go on. An
     agent that is a row goes on with the newest version of its spec."""
-    note_closed(lease.run_id, entries[-1])
+    for entry in entries[-1:]:
+        note_closed(lease.run_id, entry)
     store_big_values(entries)
     with transaction.atomic():
         first = fence.append(lease, entries, turns)

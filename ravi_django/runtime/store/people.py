@@ -96,7 +96,7 @@ def answer_request(request_id: UUID | str, answer: dict[str, Any], *, by: Any, v
                 f"request {request.id} can be answered from {request.not_before:%H:%M:%S} UTC on: until then the "
                 "worker that began it may still be at it"
             )
-        status = Run.objects.select_for_update().values_list("status", flat=True).get(id=request.run_id)  # runs first
+        status = Run.objects.select_for_update(no_key=True).values_list("status", flat=True).get(id=request.run_id)
         if request.status == HumanRequest.Status.PENDING:
             _check_in_time(request, status)
         pending = HumanRequest.objects.filter(

@@ -45,7 +45,7 @@ def retry(run_id: UUID | str) -> Run:
         parent_id = Run.objects.values_list("parent_id", flat=True).get(id=run_id)
         if parent_id is not None:
             lock([parent_id, UUID(str(run_id))])
-        run: Run = Run.objects.select_for_update().get(id=run_id)
+        run: Run = Run.objects.select_for_update(no_key=True).get(id=run_id)
         now = present()
         _check(run, now)
         if run.parent_id is None:

@@ -87,7 +87,7 @@ def resume(run_id: UUID | str) -> list[UUID]:
     happens to a run that is not paused."""
     with transaction.atomic():
         lock(to_resume(UUID(str(run_id))))
-        run = Run.objects.select_for_update().get(id=run_id)
+        run = Run.objects.select_for_update(no_key=True).get(id=run_id)
         return _unpause(run) if run.paused_at is not None else []
 
 

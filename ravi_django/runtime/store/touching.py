@@ -33,7 +33,7 @@ def lock(run_ids: Iterable[UUID]) -> None:
     """Lock several runs, in the order of their ids."""
     wanted = sorted(set(run_ids))
     if len(wanted) > 1:
-        list(Run.objects.select_for_update().filter(id__in=wanted).order_by("id").values_list("id"))
+        list(Run.objects.select_for_update(no_key=True).filter(id__in=wanted).order_by("id").values_list("id"))
 
 
 class NotLocked(Exception):

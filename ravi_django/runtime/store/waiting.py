@@ -166,7 +166,7 @@ WITH live AS (
 def wake_silent(run_id: UUID | str) -> bool:
     """Touch a run for signals and answers that were written inside of somebody's transaction; once for all of them."""
     with transaction.atomic():
-        Run.objects.select_for_update().filter(id=run_id).values_list("id").first()  # runs before what is theirs
+        Run.objects.select_for_update(no_key=True).filter(id=run_id).values_list("id").first()
         silent_signals = Signal.objects.filter(run_id=run_id, woke=False).update(woke=True)
         silent_answers = HumanRequest.objects.filter(run_id=run_id, woke=False).update(woke=True)
         if silent_signals or silent_answers:

@@ -56,10 +56,10 @@ def test_the_demo_agent_is_registered_with_its_tools() -> None:
 def test_the_demos_team_is_registered_with_its_members() -> None:
     team = get_agent("orchestrator/team")
 
-    assert [tool.name for tool in team.tools] == ["handoff_researcher", "handoff_writer"]  # type: ignore[attr-defined]
-    assert {str(get_agent(address).id) for address in ("react/researcher", "react/writer")} == {
+    assert [tool.name for tool in team.tools] == ["handoff_researcher", "handoff_editor"]  # type: ignore[attr-defined]
+    assert {str(get_agent(address).id) for address in ("react/researcher", "react/editor")} == {
         "react/researcher",
-        "react/writer",
+        "react/editor",
     }
 
 
@@ -71,10 +71,10 @@ def test_the_rehearsed_team_shares_the_work(monkeypatch: pytest.MonkeyPatch) -> 
     run_until_idle()
 
     run.refresh_from_db()
-    assert "researcher says: 12 * (3 + 4) = 84. writer says: " in (run.output or "")
+    assert "researcher says: 12 * (3 + 4) = 84. editor says: " in (run.output or "")
     assert sorted(Run.objects.filter(parent=run).values_list("agent", flat=True)) == [
+        "react/editor",
         "react/researcher",
-        "react/writer",
     ]
 
 
