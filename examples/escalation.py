@@ -2,7 +2,7 @@
 
     python -m examples.escalation "I want 5,000 back."
 
-The run that waits is rows, and the person answers wherever they see it: in the admin, over REST, or with
+The run that waits is rows, and the person answers through `ravi_django.answer`, or with
 
     python manage.py ravi_requests
     python manage.py ravi_answer ID answer "Pay half of it."

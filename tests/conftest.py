@@ -1,6 +1,7 @@
 """Every test runs against a real PostgreSQL and a real Valkey, started here before Django reads its settings.
 
-DATABASE_URL and REDIS_URL, when set, are used instead. Under pytest-xdist each worker has servers of its own.
+DATABASE_URL and REDIS_URL, when set, are used instead; with RAVI_TEST_SERVERS=own the tests may empty them. Under
+pytest-xdist each worker has servers of its own.
 RAVI_TEST_SQLITE=1 runs on SQLite and starts nothing: one process of its own, since Django's settings are read once.
 """
 
@@ -79,23 +80,17 @@ def _own_agents() -> Iterator[None]:
     registry._known = None
 
 
-@pytest.fixture(scope="session")
-def services() -> Services:
-    """The servers that this test run started; skips where it started none."""
-    if not all(_services):
-        pytest.skip("needs servers of its own: DATABASE_URL or REDIS_URL was given, or this is SQLite")
-    return _services
-
-
 @pytest.fixture
-def valkey_url(services: Services) -> Iterator[str]:
-    """An empty Valkey database."""
+def valkey_url() -> Iterator[str]:
+    """An empty Valkey database; skips where it is not known to be the tests' own."""
+    if not _services.valkey and os.environ.get("RAVI_TEST_SERVERS") != "own":
+        pytest.skip("needs a server of its own: REDIS_URL was given, or this is SQLite")
     import redis
 
-    assert services.valkey
-    with redis.Redis.from_url(services.valkey.url) as client:
+    url = os.environ["REDIS_URL"]
+    with redis.Redis.from_url(url) as client:
         client.flushdb()
-        yield services.valkey.url
+        yield url
 
 
 @pytest.fixture(scope="session")

@@ -1,11 +1,12 @@
 """Take every guard out, one at a time, and see that a test fails: `make mutants`, or `python -m tests.mutants [NAME…]`.
 
-Each mutant is a copy of the tree with one text replaced (the table is in `tests/support/guards`). The tests named
-for it run in the copy, with servers of their own. Before any of them, the same tests run once on a copy that nothing
-was taken out of: a test that fails anyway kills nobody.
+The guards, and what is left of the code without each, are the table in `tests/support/guards`. There is a bench for
+each core (`tests/support/mutation_bench.py`): a copy of the tree, whose servers and imported libraries stay up while
+one guard after the other is taken out of it and put back.
 
-The test that killed a mutant is kept in `tests/support/guards/killers.json` and goes first the next time: whole files
-run only where it is gone, or does not fail any more.
+The test that killed a mutant is kept in `tests/support/guards/killers.json` and goes first, alone, the next time:
+whole files run only where it is gone, or does not fail any more. A test that fails with every guard in its place kills
+nobody: those that are known run on the whole tree before their mutants, a new one does after it has failed.
 
 The last line is `mutants: killed=… survived=…`; the exit is 0 when none survived.
 """
@@ -14,7 +15,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -22,23 +22,18 @@ import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import ExitStack
 from pathlib import Path
+from queue import SimpleQueue
+from threading import Lock
 
 from tests.support.guards import MUTANTS, Mutant
+from tests.support.mutation_bench import Bench
 
 ROOT = Path(__file__).resolve().parent.parent
 KILLERS = ROOT / "tests/support/guards/killers.json"  # by the mutants' names
-AT_ONCE = 2  # each starts a PostgreSQL and a Valkey
-TEST_S = 60  # a test that hangs without its guard has failed
-RUN_S = 300  # one mutant's tests
-CONTROL_S = 600  # all of them, on the whole tree
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    killed: bool
-    words: str  # the test that failed first, or what went wrong
+AT_ONCE = min(os.cpu_count() or 1, 8)
+NOTHING_RAN = 5  # pytest's exit
 
 
 def main(parts: Sequence[str]) -> int:
@@ -48,29 +43,87 @@ def main(parts: Sequence[str]) -> int:
     ):
         print(*wrong, sep="\n", file=sys.stderr)
         return 2
-    with tempfile.TemporaryDirectory(prefix="ravi-mutants-") as folder:
-        whole = Path(folder) / "whole"
-        copy_tree(ROOT, whole)
-        if fault := control(whole, mutants):
-            print(fault, file=sys.stderr)
-            return 2
-        killers = json.loads(KILLERS.read_text())
-        killed = 0
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            verdicts = pool.map(lambda one: judge(one, whole, killers.get(one.name)), mutants)
-            for mutant, verdict in zip(mutants, verdicts, strict=True):
-                print(f"{'killed  ' if verdict.killed else 'SURVIVED'}  {mutant.name}: {verdict.words}", flush=True)
-                killed += verdict.killed
-                if verdict.killed:
-                    killers[mutant.name] = verdict.words
-                    keep(killers)
-    print(f"mutants: killed={killed} survived={len(mutants) - killed}")
-    return 0 if killed == len(mutants) else 1
+    tally = Tally()
+    groups = by_file(mutants, tally.killers)
+    at_once = min(AT_ONCE, len(groups))
+    print(f"{len(mutants)} guards, {len(groups)} files of tests, {at_once} at once", flush=True)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ravi-mutants-")))
+        copy_tree(ROOT, folder / "whole")
+        free: SimpleQueue[Bench] = SimpleQueue()
+        for number in range(at_once):
+            free.put(stack.enter_context(Bench(folder / str(number), folder / "whole")))
+
+        def work(group: Sequence[Mutant]) -> None:
+            bench = free.get()
+            try:
+                judge_group(bench, group, tally)
+            finally:
+                free.put(bench)
+
+        list(stack.enter_context(ThreadPoolExecutor(at_once)).map(work, groups))
+    print(f"mutants: killed={tally.killed} survived={len(mutants) - tally.killed}")
+    return 0 if tally.killed == len(mutants) else 1
 
 
-def keep(killers: dict[str, str]) -> None:
-    known = sorted({mutant.name for mutant in MUTANTS} & killers.keys())
-    KILLERS.write_text(json.dumps({name: killers[name] for name in known}, indent=1) + "\n")
+class Tally:
+    """What came of each mutant, printed as it comes; the tests that killed are kept."""
+
+    def __init__(self) -> None:
+        self.killers: dict[str, str] = json.loads(KILLERS.read_text())
+        self.killed = 0
+        self._lock = Lock()
+
+    def kill(self, mutant: Mutant, killer: str, seconds: float) -> None:
+        with self._lock:
+            print(f"killed    {mutant.name}: {killer} ({seconds:.1f} s)", flush=True)
+            self.killed += 1
+            self.killers[mutant.name] = killer
+            known = sorted({mutant.name for mutant in MUTANTS} & self.killers.keys())
+            KILLERS.write_text(json.dumps({name: self.killers[name] for name in known}, indent=1) + "\n")
+
+    def survive(self, mutant: Mutant, words: str) -> None:
+        with self._lock:
+            print(f"SURVIVED  {mutant.name}: {words}", flush=True)
+
+
+def by_file(mutants: Sequence[Mutant], killers: dict[str, str]) -> list[list[Mutant]]:
+    """Those that the same file of tests is to kill, largest group first: the last to end is a small one."""
+    groups: dict[str, list[Mutant]] = {}
+    for mutant in mutants:
+        groups.setdefault(killers.get(mutant.name, mutant.tests[0]).partition("::")[0], []).append(mutant)
+    return sorted(groups.values(), key=len, reverse=True)
+
+
+def judge_group(bench: Bench, group: Sequence[Mutant], tally: Tally) -> None:
+    known = {mutant.name: tally.killers[mutant.name] for mutant in group if mutant.name in tally.killers}
+    there = {name: test for name, test in known.items() if (bench.tree / test.partition("::")[0]).is_file()}
+    whole = bench.run(sorted(set(there.values()))) if there else None
+    for mutant in group:
+        killer = there.get(mutant.name)
+        if whole and (killer in whole.failed or whole.exit not in (0, 1, NOTHING_RAN)):
+            tally.survive(mutant, f"{killer} fails with every guard in its place:\n{whole.output}")
+        else:
+            judge(bench, mutant, killer if whole and killer in whole.passed else None, tally)
+
+
+def judge(bench: Bench, mutant: Mutant, killer: str | None, tally: Tally) -> None:
+    """`killer` is a test that passes with the guard in its place."""
+    begun = time.monotonic()
+    with bench.without(mutant):
+        outcome = bench.run([killer], first=True) if killer else None
+        if not (outcome and outcome.failed):
+            outcome = bench.run(mutant.tests, first=True)
+    if outcome.failed:
+        failed = outcome.failed[0]
+        if failed == killer or failed in (whole := bench.run([failed])).passed:
+            tally.kill(mutant, failed, time.monotonic() - begun)
+        else:
+            tally.survive(mutant, f"{failed} fails with the guard in its place as well:\n{whole.output}")
+    elif outcome.exit == 0:
+        tally.survive(mutant, f"{', '.join(mutant.tests)} passed without it")
+    else:
+        tally.survive(mutant, f"its tests did not run to an end (exit {outcome.exit}):\n{outcome.output}")
 
 
 def misfit(mutant: Mutant, root: Path) -> str | None:
@@ -94,54 +147,6 @@ def copy_tree(source: Path, target: Path) -> None:
         if (source / name).is_file():  # not one that was deleted
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source / name, target / name)
-
-
-def control(whole: Path, mutants: Sequence[Mutant]) -> str | None:
-    """Words when the tests fail with every guard in its place."""
-    files = sorted({path for mutant in mutants for path in mutant.tests})
-    print(f"{len(mutants)} guards; first, {len(files)} files of tests with all of them in place", flush=True)
-    begun = time.monotonic()
-    code, output = run_tests(whole, ["-n", str(AT_ONCE), *files], CONTROL_S)
-    if code:
-        return f"the tests fail with every guard in its place, so none can be judged:\n{output[-3000:]}"
-    print(f"they pass, in {time.monotonic() - begun:.0f} s", flush=True)
-    return None
-
-
-def judge(mutant: Mutant, whole: Path, killer: str | None = None) -> Verdict:
-    with tempfile.TemporaryDirectory(prefix="ravi-mutant-") as folder:
-        tree = Path(folder) / "tree"
-        shutil.copytree(whole, tree, ignore=shutil.ignore_patterns("__pycache__", ".hypothesis"))
-        path = tree / mutant.file
-        path.write_text(path.read_text().replace(mutant.before, mutant.after))
-        code, output = run_tests(tree, [killer], RUN_S) if killer else (0, "")
-        if not (code == 1 and failed_first(output)):
-            code, output = run_tests(tree, mutant.tests, RUN_S)
-    if code == 1 and (failed := failed_first(output)):
-        return Verdict(True, failed)
-    if code == 0:
-        return Verdict(False, f"{', '.join(mutant.tests)} passed without it")
-    return Verdict(False, f"its tests did not run to an end (exit {code}):\n{output[-2000:]}")
-
-
-def failed_first(output: str) -> str | None:
-    found = re.search(r"^(tests/.+?) FAILED", output, re.MULTILINE)  # as it happens: the end may not be reached
-    return found[1] if found else None
-
-
-def run_tests(tree: Path, files: Sequence[str], timeout: float) -> tuple[int, str]:
-    """pytest's exit and output. The tree comes before an installed copy of the project, in what it starts too."""
-    env = {key: value for key, value in os.environ.items() if key not in ("DATABASE_URL", "REDIS_URL")}
-    env |= {"PYTHONPATH": str(tree), "CI": "true"}  # in CI, hypothesis takes the same examples each time
-    command = [sys.executable, "-m", "pytest", "-x", "-v", "--tb=short", "-p", "no:cacheprovider"]
-    command += ["-o", f"timeout={TEST_S}", *files]
-    try:
-        done = subprocess.run(
-            command, cwd=tree, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout
-        )
-    except subprocess.TimeoutExpired as error:
-        return -1, f"not done within {timeout:.0f} s\n{error.stdout or ''}"
-    return done.returncode, done.stdout + done.stderr
 
 
 if __name__ == "__main__":

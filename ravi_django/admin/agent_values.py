@@ -24,14 +24,16 @@ FLAT += ["approval_required_risk", "initial_tool_choice", "starter_prompts", "we
 
 
 def assemble(data: dict[str, Any], old: dict[str, Any]) -> dict[str, Any]:
-    """The spec that the form's values say; what it does not show of a sub-agent stays."""
+    """The spec that the form's values say; what it does not show of a sub-agent, or of a nested part, stays."""
     known = {_address(entry): entry for entry in old.get("sub_agents") or []}
     spec: dict[str, Any] = {name: data[name] for name in FLAT if data.get(name) not in (None, "", [])}
     spec["variables"] = declared(data.get("variables") or [])
     spec["sub_agents"] = [known.get(address, address) for address in data.get("sub_agents") or []]
     for part, names in NESTED.items():
         found = {name: data.get(f"{part}_{name}") for name in names}
-        if found := {name: value for name, value in found.items() if value not in (None, "", [], {})}:
+        before = old.get(part)
+        kept = {name: before[name] for name in before if name not in names} if isinstance(before, dict) else {}
+        if found := {**kept, **{name: value for name, value in found.items() if value not in (None, "", [], {})}}:
             spec[part] = found
     return spec
 

@@ -21,6 +21,7 @@ class Asked:
     request: HumanRequest
     status: SafeString
     context: str
+    arguments: str  # of the tool's call
     choices: str
     answer: str  # what a person did, with their words
     run: Run | None  # who asked, where it is a run below
@@ -33,12 +34,12 @@ def of_run(run: Run) -> list[Asked]:
 
 
 def _asked(request: HumanRequest, shown_on: Run) -> Asked:
-    arguments = request.arguments if isinstance(request.arguments, dict) else {}
-    question = request.kind == HumanRequest.Kind.QUESTION
+    question = request.kind == HumanRequest.Kind.QUESTION  # no tool's call, also where a tool has asked it
     return Asked(
         request=request,
         status=show.status(request.status),
-        context=str(arguments.get("context", "")) if question else show.as_text(arguments),
+        context=str(request.about.get("context", "")),
+        arguments="" if question else show.as_text(request.arguments),
         choices=" | ".join(map(str, request.choices or ())),
         answer=_answer(request.answer),
         run=None if request.run_id == shown_on.id else request.run,
@@ -48,5 +49,7 @@ def _asked(request: HumanRequest, shown_on: Run) -> Asked:
 def _answer(answer: Any) -> str:
     if not isinstance(answer, dict):
         return ""
-    shown = [answer.get(name) for name in ("outcome", "text", "reason")]
+    parts = {**(answer.get("values") or {}), **(answer.get("arguments") or {})}  # of several questions; new limits
+    told = ", ".join(f"{name}: {value}" for name, value in parts.items())
+    shown = [answer.get("outcome"), answer.get("text"), told, answer.get("reason")]
     return ": ".join(str(part) for part in (answer.get("action"), *shown) if part)

@@ -33,6 +33,7 @@ from ravi_django.kernel import (
 )
 
 INHERITED = "inherited_variables"  # of a message that boots a run: it may have its caller's, over these
+LATE, DROP = "late_reply", "drop"  # of a message that is asked: its reply after the timeout is recorded, and no message
 _PREFIX = "handoff_"
 _MOST = 64  # characters of a tool's name that every provider takes
 
@@ -127,7 +128,7 @@ async def delegate(
         sender=ctx.agent_id,
         payload=ChatPayload(message=ChatMessage.of("user", task)),
         correlation_id=ctx.session_id,
-        metadata={"parent_agent_id": str(ctx.agent_id), **(metadata or {})},
+        metadata={"parent_agent_id": str(ctx.agent_id), **(metadata or {}), LATE: DROP},
     )
     try:
         # Named only where it is another: a context of one's own may know nothing of priorities.
@@ -135,6 +136,11 @@ async def delegate(
     except (AgentNotFoundError, PermanentError) as error:
         return _unanswered(f"{agent_id} was not started, nothing has been done: {error}")
     return outcome_as_result(agent_id, await ctx.ask(handle, boot, timeout=timeout), timeout)
+
+
+def without_late_reply(message: Message) -> Message:
+    """The same message, to ask with: what is replied after the timeout begins no turn of the one who asked."""
+    return message.model_copy(update={"metadata": {**message.metadata, LATE: DROP}})
 
 
 def outcome_as_result(agent_id: AgentId, outcome: AskOutcome, timeout: float | None) -> ToolExecutionResult:
@@ -149,7 +155,8 @@ def _words(agent_id: AgentId, outcome: AskOutcome, timeout: float) -> str:
         case "timed_out":
             return (
                 f"{agent_id} gave no answer within {timeout:g} s; it may still be at work. "
-                "This is no failure: the task may yet be done, and is done twice when it is given again"
+                "This is no failure: the task may yet be done as long as this run goes on, and is done twice when it "
+                "is given again"
             )
         case "target_cancelled":
             return f"{agent_id} was cancelled: {_reason(outcome.result)}. What it had done until then stands"

@@ -22,6 +22,12 @@ from ravi_django.kernel import (
     ToolUseBlock,
 )
 
+
+def asks_for(target: object) -> str:
+    """The result of a call that hands over, as long as nothing has happened yet."""
+    return f"asks to hand over to {target}"
+
+
 _REFUSALS = (ConflictError, InvalidInputError, NotFoundError, PermanentError)
 
 
@@ -61,11 +67,20 @@ class LastTurn:
     async def _close(self, close: Callable[[ChatMessage], Awaitable[None]], chosen: int, target: str) -> None:
         content: list[ContentBlock] = []
         for index in range(len(self._calls)):
-            if index == chosen or (index in self._results and index not in self._finishes):
+            if index == chosen:
+                content.append(self._done(index, target))
+            elif index in self._results and index not in self._finishes:
                 content.append(self._results[index])
             else:
                 content.append(self._error(index, f"not done: the conversation was already handed over to {target}"))
         await close(ChatMessage(role=Role.TOOL, content=content))
+
+    def _done(self, index: int, target: str) -> ToolResultBlock:
+        """The result of the call that hands over; a tool's own words stay."""
+        result = self._results[index]
+        if [block.text for block in result.content if isinstance(block, TextBlock)] != [asks_for(target)]:
+            return result
+        return result.model_copy(update={"content": [TextBlock(text=f"handed over to {target}")]})
 
     def _error(self, index: int, words: str) -> ToolResultBlock:
         call = self._calls[index]

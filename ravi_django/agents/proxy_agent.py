@@ -7,6 +7,8 @@ from collections.abc import AsyncGenerator, Generator, Iterable, Mapping
 from functools import partial
 from typing import Any, Self
 
+from pydantic_core import to_json
+
 from ravi_django.agents._loop import deliver, drop_turns, message_to_chat
 from ravi_django.agents._task import _task_agent_id, _task_agent_label, _task_parent_agent_id, _task_thread_id
 from ravi_django.agents.context import ContextConfig
@@ -165,8 +167,7 @@ class BaseAgentProxy:
             await self._keep(result.text)
             await deliver_result(self.ctx, message, result, output_topic=self.output_topic)
             return result.text
-        if isinstance(result, str):
-            await self._keep(result)
+        await self._keep(_as_text(result))
         sent = {"text": result} if isinstance(result, str) else result
         await deliver(self.ctx, message, sent, sender=self.id, output_topic=self.output_topic)
         return result
@@ -208,6 +209,18 @@ class BaseAgentProxy:
 _SHARED = frozenset(
     ("context", "hooks", "id", "instructions", "middleware", "model", "name", "output_topic", "result", "tools")
 )
+
+
+def _as_text(result: Any) -> str:
+    """What a run whose output is this result shows of it."""
+    if isinstance(result, dict) and result.keys() == {"text"}:
+        result = result["text"] if isinstance(result["text"], str) else result
+    if isinstance(result, str):
+        return result
+    try:
+        return to_json(result, fallback=str).decode()
+    except ValueError:  # a circle
+        return str(result)
 
 
 def _address(name: str) -> AgentId:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
+from ravi_django.agents.delegate import without_late_reply
 from ravi_django.agents.flow_events import (
     ChatOutput,
     ResumeWithInput,
@@ -20,6 +21,8 @@ from ravi_django.agents.result import ResultRejected, ResultType
 from ravi_django.kernel import (
     AgentId,
     AskOutcome,
+    ChatMessage,
+    ChatPayload,
     FinishAgentResult,
     InvalidInputError,
     Message,
@@ -27,6 +30,7 @@ from ravi_django.kernel import (
     PauseForInputResult,
     ResultInvalidError,
     RunContext,
+    ToolExecutionResult,
 )
 
 _EVENTS = (
@@ -56,19 +60,17 @@ class ProxyTurn:
                 self._ended = event
                 raise Ended
             case ToolCall(name=name, arguments=arguments):
-                return await self._ctx.tool(name, **arguments)
-            case SubagentCall(agent=agent, task=task, timeout=timeout):
-                target = agent if isinstance(agent, AgentId) else AgentId.parse(agent)
-                return await self._ctx.ask(target, task, timeout=timeout)
+                return await self._tool(name, arguments)
+            case SubagentCall():
+                return await self._subagent(event)
             case WaitForInput():
                 return await self._ask(event)
             case PauseForInputResult(request=request, choices=choices, context=context, timeout=timeout):
                 return await self._ask(WaitForInput(request, choices, context, timeout=timeout))
             case PauseForChildResult():
                 return await self._child(event)
-            case FinishAgentResult(target=target, task=task):
-                await self._ctx.handoff(target, task, answers=self._message)
-                raise Ended  # pragma: no cover - a handoff does not return
+            case FinishAgentResult():
+                await self._hand_over(event)
             case _:
                 raise TypeError(f"next_turn of {self._name} yielded {event!r:.200}; it may yield {_EVENTS}")
 
@@ -99,10 +101,29 @@ class ProxyTurn:
         if say is not None:
             say(event.text)
 
+    async def _tool(self, name: str, arguments: Mapping[str, Any]) -> ToolExecutionResult:
+        result = await self._ctx.tool(name, **arguments)
+        if result.finish is not None:
+            await self._hand_over(result.finish)
+        return result
+
+    async def _hand_over(self, finish: FinishAgentResult) -> NoReturn:
+        await self._ctx.handoff(finish.target, finish.task, answers=self._message)
+        raise Ended  # pragma: no cover - a handoff does not return
+
+    async def _subagent(self, event: SubagentCall) -> AskOutcome:
+        target = event.agent if isinstance(event.agent, AgentId) else AgentId.parse(event.agent)
+        task = event.task
+        if isinstance(task, str):
+            task = Message(target=target, payload=ChatPayload(message=ChatMessage.of("user", task)))
+        if isinstance(task, Message):
+            task = without_late_reply(task)
+        return await self._ctx.ask(target, task, timeout=event.timeout)
+
     async def _child(self, event: PauseForChildResult) -> AskOutcome:
         if event.message is None:
             return await self._ctx.join(event.handle, timeout=event.timeout)
-        return await self._ctx.ask(event.handle, event.message, timeout=event.timeout)
+        return await self._ctx.ask(event.handle, without_late_reply(event.message), timeout=event.timeout)
 
     async def _ask(self, event: WaitForInput) -> ResumeWithInput:
         ask = partial(self._ctx.ask_human, context=event.context, free_text=event.free_text, timeout=event.timeout)

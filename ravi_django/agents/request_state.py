@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import copy
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Collection, Iterator
 from typing import Any, TypeVar
 
 _Any = TypeVar("_Any")
-_SHALLOW = (deque, OrderedDict, bytearray)
 
 
 def own_copy(agent: _Any, *, shared: Collection[str] = (), base: type = object) -> _Any:
@@ -30,20 +29,17 @@ def _of_classes(cls: type, base: type) -> Iterator[tuple[str, Any]]:
 def _fresh(value: Any, known: dict[int, Any]) -> Any:
     if id(value) in known:
         return known[id(value)]
-    if type(value) is list:
-        made: list[Any] = []
-        known[id(value)] = made
-        made.extend(_fresh(one, known) for one in value)
-        return made
-    if type(value) is dict:
-        made_dict: dict[Any, Any] = {}
-        known[id(value)] = made_dict
-        made_dict.update({key: _fresh(one, known) for key, one in value.items()})
-        return made_dict
+    if isinstance(value, (list, dict, set, deque, bytearray)):
+        mine: Any = copy.copy(value)  # a copy of its kind: with a deque's length, a defaultdict's factory
+        known[id(value)] = mine
+        if isinstance(value, dict):
+            for key, one in list(dict.items(value)):
+                dict.__setitem__(mine, key, _fresh(one, known))
+        elif isinstance(value, (list, deque)):
+            for place, one in enumerate(list(value)):
+                mine[place] = _fresh(one, known)
+        return mine
     if type(value) is tuple:
         parts = tuple(_fresh(one, known) for one in value)
         return value if all(a is b for a, b in zip(parts, value, strict=True)) else parts
-    if isinstance(value, (list, dict, set, *_SHALLOW)):
-        known[id(value)] = copy.copy(value)
-        return known[id(value)]
     return value

@@ -6,10 +6,10 @@ import inspect
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ravi_django.agents.delegate import AgentTool
+from ravi_django.agents.delegate import AgentTool, HandoffTool
 from ravi_django.agents.function_tool import FunctionTool
 from ravi_django.agents.subagents import is_agent
-from ravi_django.kernel import Risk, Tool, ToolRegistry
+from ravi_django.kernel import InvalidInputError, Risk, Tool, ToolRegistry
 
 
 class Toolbox:
@@ -31,7 +31,7 @@ class Toolbox:
 
     def add(self, tool: Any) -> None:
         """Add a tool; a plain function, or an agent (by an AgentTool), as one. Raises TypeError or ValueError when it
-        is none of them."""
+        is none of them, InvalidInputError when another agent has the same tool name."""
         if is_agent(tool):
             tool = AgentTool(tool)
         elif inspect.isroutine(tool):
@@ -44,7 +44,13 @@ class Toolbox:
             )
         if not tool.name:
             raise ValueError(f"{type(tool).__name__} has no name; set its `name` attribute")
-        self._tools.pop(tool.name, None)
+        other = self._tools.pop(tool.name, None)
+        if isinstance(tool, HandoffTool) and isinstance(other, HandoffTool) and other.agent_id != tool.agent_id:
+            raise InvalidInputError(
+                f"the agents {other.agent_id} and {tool.agent_id} would both be the tool {tool.name}; "
+                "give one of them another key",
+                field="tools",
+            )
         self._tools[tool.name] = tool
 
     def get(self, name: str) -> Tool | None:

@@ -101,7 +101,7 @@ class InputField(serializers.Field[Any, Any, Any, Any]):
             "max_turns": {"type": "integer", "minimum": 1},
             "deadline_s": {"type": "number", "minimum": 0, "exclusiveMinimum": True},
             "max_agents": {"type": "integer", "minimum": 1},
-            "allow_preempt": {"type": ["boolean", "null"]},
+            "allow_preempt": {"type": "boolean"},
             "when_exhausted": {"type": "string", "enum": ["fail", "ask"]},
         },
         "additionalProperties": False,

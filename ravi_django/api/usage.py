@@ -146,7 +146,9 @@ _NAMES = {"user": _with_user_names, "tree": _with_agents}
 class TodaySerializer(serializers.Serializer[Any]):
     day = serializers.DateField(help_text="UTC")
     user = BudgetAccountSerializer(allow_null=True, help_text="One's own; null when nothing limits or counts it")
-    tenant = BudgetAccountSerializer(allow_null=True, help_text="The tenant's; null when nothing limits or counts it")
+    tenant = BudgetAccountSerializer(
+        allow_null=True, help_text="The tenant's; null when nothing limits or counts it, or one has no run in it"
+    )
 
 
 class TodayView(ApiView):
@@ -161,10 +163,11 @@ class TodayView(ApiView):
 
         404 for a tenant in which one has no run.
         """
-        tenant = request.query_params.get("tenant", "")
+        tenant, named = request.query_params.get("tenant", ""), "tenant" in request.query_params
         if "\0" in tenant:
             raise InvalidInputError("tenant must not contain the character NUL", field="tenant")
-        if tenant and not Run.objects.for_user(request.user).filter(tenant=tenant).exists():
+        theirs = Run.objects.for_user(request.user).filter(tenant=tenant).exists()
+        if named and not theirs:
             raise NotFound(f"there is no tenant {tenant!r} of yours")
         today = usage.today(request.user.pk, tenant)
-        return Response(TodaySerializer(today).data)
+        return Response(TodaySerializer(today if theirs else {**today, "tenant": None}).data)

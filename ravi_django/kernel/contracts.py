@@ -126,8 +126,9 @@ class RunContext(Protocol):
         awaited once nothing is known to forbid the handoff: the last thing that this agent keeps, like its last turn.
 
         Raises, recorded, AgentNotFoundError; ConflictError when the session has another active run of that agent;
-        PermanentError when it lacks a variable that the agent requires, or was handed over as often as a tree may be
-        deep. Raises InvalidInputError inside of a tool, which returns a FinishAgentResult instead.
+        PermanentError when the task is larger than an input may be, when it lacks a variable that the agent requires,
+        or was handed over as often as a tree may be deep. Raises InvalidInputError inside of a tool, which returns a
+        FinishAgentResult instead.
         """
         ...
 

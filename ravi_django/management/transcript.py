@@ -100,14 +100,13 @@ class Transcript:
 
     def _request(self, frame: dict[str, Any]) -> None:
         """What a person is asked, by whom, and how to answer from a terminal."""
-        asked = frame.get("arguments")
-        about: dict[str, Any] = asked if isinstance(asked, dict) else {}
+        about: dict[str, Any] = frame.get("details") or {}
         self._asked.add(str(frame["id"]))
         who = f"[{frame['agent']}] " if frame.get("depth") else ""
         self._line(self._note, f"? {who}{_clip(str(frame.get('text', '')))}")
         for key, question in (about.get("questions") or {}).items():
             self._line(self._note, f"  {key}: {_clip(str(question))}")
-        if about.get("context") and isinstance(about["context"], str):
+        if about.get("context"):
             self._line(self._note, f"  {_clip(about['context'])}")
         if frame.get("choices"):
             rule = "for example" if about.get("free_text", True) else "one of"

@@ -1,5 +1,7 @@
 """What runs wait for: signals, other runs, and people."""
 
+from typing import Any
+
 from django.conf import settings
 from django.db import models
 from django.db.models import Q
@@ -96,6 +98,7 @@ class HumanRequest(Owned):
     choices = models.JSONField(null=True, blank=True)
     tool = models.CharField(max_length=200, blank=True, default="")
     arguments = models.JSONField(null=True, blank=True)
+    details = models.JSONField(null=True, blank=True, help_text="context, free_text; questions by key, of several")
     risk = models.CharField(max_length=10, blank=True, default="")
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     not_before = models.DateTimeField(null=True, blank=True, help_text="An answer before is refused")
@@ -124,6 +127,13 @@ class HumanRequest(Owned):
             models.Index(fields=["-id"], condition=Q(status="pending"), name="ravi_request_pending"),
             models.Index(fields=["run"], condition=Q(woke=False), name="ravi_request_silent"),
         ]
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What a question says beside its text and choices: `context`, `free_text`, and `questions` by key."""
+        if self.details is None and self.kind == self.Kind.QUESTION:
+            return self.arguments or {}  # of a release that had no details
+        return self.details or {}
 
     def __str__(self) -> str:
         return f"{self.kind} {self.tool or self.text[:40]}"

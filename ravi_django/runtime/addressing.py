@@ -7,7 +7,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 from uuid import UUID
 
-from ravi_django.agents.delegate import INHERITED
+from pydantic_core import to_json
+
+from ravi_django.agents.delegate import INHERITED, LATE
+from ravi_django.conf import conf
 from ravi_django.kernel import (
     AgentId,
     AgentNotFoundError,
@@ -75,6 +78,25 @@ def metadata_of(ctx: DurableContext, found: specs.Found, message: Message | str 
     return {} if given is None else {"variables": storable(given)}
 
 
+def too_large(body: Mapping[str, Any] | None) -> PermanentError | None:
+    """Why no run can begin with the message: it holds more than may be submitted to one."""
+    if body is None:
+        return None
+    given = _given(body["payload"])
+    size = len(to_json(given))
+    if size <= conf.MAX_INPUT_BYTES:
+        return None
+    return PermanentError(f"the task has {size} bytes, the limit is {conf.MAX_INPUT_BYTES}")
+
+
+def _given(payload: Mapping[str, Any]) -> Any:
+    """The part of a payload that is an input: a chat message's text or blocks, another one's values."""
+    if payload["kind"] != "chat":
+        return payload.get("data", payload)
+    content = payload["message"]["content"]
+    return content[0]["text"] if len(content) == 1 and "text" in content[0] else content
+
+
 def address_of(target: Any) -> AgentId:
     address = getattr(target, "id", target)
     if isinstance(address, AgentId):
@@ -109,6 +131,7 @@ def filled(
         "sender": made.sender or ctx.agent_id,
         "correlation_id": made.correlation_id or ctx.session_id,
         "reply_to": made.reply_to or ctx.run_id,
+        "metadata": {name: value for name, value in made.metadata.items() if name != LATE},  # the asker's own affair
     }
     body: dict[str, Any] = storable(made.model_copy(update=more).model_dump(mode="json"))
     return body

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from ravi_django.agents.delegate import DROP, LATE
 from ravi_django.kernel import (
     AgentId,
     AskOutcome,
@@ -32,7 +33,7 @@ from ravi_django.runtime.addressing import (
     refuse,
     run_id_of,
 )
-from ravi_django.runtime.effects import Write
+from ravi_django.runtime.effects import Effects, Write
 from ravi_django.runtime.entries import Entry, storable
 from ravi_django.runtime.gate import Wait
 from ravi_django.runtime.spawns import spawn
@@ -103,6 +104,18 @@ class Opening:
     entry: Entry
     cell: Ask
     body: dict[str, Any] | None
+    resumed: list[UUID] = field(default_factory=list)  # paused runs that go on because of it
+
+    @property
+    def write(self) -> Write:
+        return partial(store.open_ask, ask=self.cell, message=self.body, resumed=self.resumed)
+
+    def tell(self, effects: Effects) -> None:
+        """It is written: what was known at once is its outcome, and whoever has to do with it is woken."""
+        effects.facts.asks[self.cell.path] = self.cell
+        asked = [] if self.body is None else [self.cell.target_id]
+        if woken := list(dict.fromkeys([*asked, *self.resumed])):
+            effects.wake(woken)
 
 
 def opening(
@@ -121,6 +134,8 @@ def opening(
         deadline=deadline,
     )
     request = {"ask": str(cell.id), "run": target.run_id, "message": cell.message_id, "until": _iso(deadline)}
+    if isinstance(message, Message) and message.metadata.get(LATE) == DROP:
+        request["late"] = DROP
     return Opening(Entry("ask", path, str(target.agent_id), phase="started", request=request), cell, body)
 
 
@@ -131,10 +146,8 @@ async def _open(
     async with effects.performing():
         if (refusal := await _unreachable(ctx, begun.cell.target_id)) is not None:
             await refuse(ctx, Entry("ask", path, begun.entry.name), refusal)
-        await effects.record(begun.entry, partial(store.open_ask, ask=begun.cell, message=begun.body))
-    effects.facts.asks[path] = begun.cell  # what was known at once is its outcome
-    if begun.body is not None:
-        effects.wake([begun.cell.target_id])
+        await effects.record(begun.entry, begun.write)
+    begun.tell(effects)
     return dict(begun.entry.request)
 
 
@@ -159,7 +172,8 @@ async def _settled(ctx: DurableContext, path: str, target: RunHandle, opened: di
                 return _outcome(entry.result, target)
             entry.result = {"kind": "timed_out", "result": None}
             try:
-                await effects.record(entry, partial(store.time_out_ask, ask_id=UUID(opened["ask"])))
+                write = partial(store.time_out_ask, ask_id=UUID(opened["ask"]), late=opened.get("late"))
+                await effects.record(entry, write)
                 return _outcome(entry.result, target)
             except store.NotDue as error:
                 until = error.until or until

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("ravi.budgets")
 
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.02, 1.0  # between two looks for room
-LOOK_AGAIN_S = 60.0  # for a request of another run, which may end without an answer
 
 _freeing: set[asyncio.Task[None]] = set()
 _largest: dict[
@@ -61,8 +60,11 @@ async def admit(
     pause = FIRST_PAUSE_S
     while True:
         seen = effects.facts.wake_seq
+        nested = effects.nested
         async with effects.performing():
             verdict = await _reserve(effects, entry.path, amount)
+            if verdict is True and effects.must_park(nested=nested):  # an open tool may wait for what it would hold
+                await _free(effects, entry.path)
             may_ask = isinstance(verdict, store.Exhausted) and _asks(effects, entry.path, verdict)
             if isinstance(verdict, store.Exhausted) and not may_ask:
                 await _refuse(effects, entry, verdict)
@@ -74,6 +76,8 @@ async def admit(
             continue
         with effects.busy(), tool_caps.waiting():
             await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - so that not all look at once
+            if pause == MAX_PAUSE_S:
+                await effects.database.call(store.free_abandoned, effects.lease, effects.present().date())
         pause = min(2 * pause, MAX_PAUSE_S)
 
 
@@ -191,14 +195,11 @@ async def _ask(effects: Effects, entry: Entry, verdict: store.Exhausted, seen: i
             pending = await _open(effects, entry)
     if not isinstance(pending, HumanRequest):  # another was quicker, or there is room by now
         return
-    mine = pending.run_id == effects.lease.run_id
-    until = None if mine else effects.present() + timedelta(seconds=LOOK_AGAIN_S)
 
-    def met() -> bool | None:
-        over = until is not None and effects.present() >= until
-        return True if over or effects.facts.wake_seq != seen else None
+    def met() -> bool | None:  # when it is answered, and when its run ends without that, who waits is woken
+        return True if effects.facts.wake_seq != seen else None
 
-    await effects.wait(Wait("request", str(pending.id), met, until), entry.path)
+    await effects.wait(Wait("request", str(pending.id), met), entry.path)
 
 
 async def _open(effects: Effects, entry: Entry) -> HumanRequest | None:

@@ -131,7 +131,7 @@ class Engine:
     async def _drive_lease(self, lease: Lease) -> None:
         try:
             if lease.run.paused_at is not None and lease.run.cancel_requested_at is None:  # its worker died first
-                await self.database.call(store.requeue, lease)
+                await self.database.call(settle.give_back, lease)
                 return
             agent, active, rounds = await self._load(lease)
             async with self._alone(active):
@@ -222,6 +222,7 @@ class Engine:
         run_id = active.lease.run_id
         self._crashers.add(run_id)
         try:
+            await self.database.call(store.free, active.lease)  # the others may wait for what the dead worker held
             await self._one_crasher.acquire()
         except BaseException:
             self._crashers.discard(run_id)
@@ -309,7 +310,7 @@ class Engine:
         if settled.status in TERMINAL and active.story is not None:
             await active.story.tell_end(outcome)
         self._hint_after(lease.run_id, outcome, settled)
-        await self._give_slot(active, settled)
+        await self._give_slot(active, outcome, settled)
         if outcome == Outcome(Status.PENDING) and conf.ENGINE == "celery":  # drained: a deploy need not cost a sweep
             await asyncio.to_thread(dispatch.send_many, [lease.run_id])
 
@@ -322,10 +323,11 @@ class Engine:
         elif outcome.wait_s is not None and settled.status == Status.SUSPENDED and outcome.wait_s <= NEAR_S:
             self.loop.call_later(max(0.0, outcome.wait_s), self.hint, run_id)
 
-    async def _give_slot(self, active: Active, settled: settle.Settled) -> None:
-        """To a run that gave way, when this one has ended; or back to itself."""
+    async def _give_slot(self, active: Active, outcome: Outcome, settled: settle.Settled) -> None:
+        """To a run that gave way, when this one has ended, or its children have with a handoff; or back to itself."""
         lease = active.lease
-        if settled.status in TERMINAL and lease.run.parent_id is not None:
+        is_handoff = outcome.handoff is not None and active.effects.entangled
+        if is_handoff or (settled.status in TERMINAL and lease.run.parent_id is not None):
             await self._resume_paused(lease.run.tree_id)
         if active.paused and not self.draining:  # it may have been resumed before it was given back
             self.promote(lease.run_id)

@@ -141,8 +141,17 @@ class Gate:
                 self.check_awake()
             except LeaseLostError as error:
                 self._stop_with(Stop("lost", error))
-        if self.stop is not None and not (self.stop.kind == "drain" and _inside.get()):
-            await self.park()  # but what an open tool call needs to finish may begin while the worker drains
+        if self.must_park(nested=self.nested):
+            await self.park()
+
+    @property
+    def nested(self) -> bool:
+        """Whether this code is inside of an open effect."""
+        return bool(_inside.get())
+
+    def must_park(self, *, nested: bool) -> bool:
+        """What an open tool call needs to finish may begin while the worker drains, and nothing else."""
+        return self.stop is not None and not (self.stop.kind == "drain" and nested)
 
     def check_awake(self) -> None:
         """Right before an external call: a worker that was asleep must not act on a lease that may be over. Raises

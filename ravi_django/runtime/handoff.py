@@ -24,6 +24,7 @@ from ravi_django.kernel import (
     PermanentError,
 )
 from ravi_django.runtime import asks, paths, specs, store, tool_calls
+from ravi_django.runtime.addressing import too_large
 from ravi_django.runtime.entries import Entry, storable
 from ravi_django.runtime.gate import Stop, Wait
 from ravi_django.runtime.instructions import variables_of
@@ -61,7 +62,9 @@ async def hand_over(
     async with effects.performing():
         found, refusal = await asks.find(ctx, agent_id)
         metadata = _metadata(ctx, found, task)
-        refusal = refusal or _misses_variables(found, metadata) or await _too_often(ctx)
+        body = _body(ctx, agent_id, task, answered, path)
+        refusal = refusal or (too_large(body) if task else None) or _misses_variables(found, metadata)
+        refusal = refusal or await _too_often(ctx)
         if refusal is not None:
             await asks.refuse(ctx, Entry(store.HANDOFF, path, str(agent_id)), refusal)
     if effects.left_open():  # what may have happened is decided before it is forgotten
@@ -69,7 +72,7 @@ async def hand_over(
     if closing is not None:
         await closing()
     await ctx.hook(HookEvent.HANDOFF, target=str(agent_id), run=ctx.run_id)
-    given = [_body(ctx, agent_id, task, answered, path), *(storable(m.model_dump(mode="json")) for m in left)]
+    given = [body, *(storable(m.model_dump(mode="json")) for m in left)]
     await effects.end(Stop("handoff", handoff=Handoff(path, str(agent_id), found.version, tuple(given), metadata)))
 
 

@@ -151,7 +151,7 @@ def answer(
     if action not in ACTIONS:
         raise InvalidInputError(f"action is one of {', '.join(ACTIONS)}, not {action!r}", field="action")
     given: dict[str, Any] = {"action": action, "text": _text("text", text).strip(), "reason": _text("reason", reason)}
-    asked = (request.arguments or {}).get("questions") if request.kind == HumanRequest.Kind.INPUT else None
+    asked = request.about.get("questions")
     if action != "answer":
         for field, told in (("text", given["text"]), ("values", values)):
             if told:
@@ -187,7 +187,7 @@ def _decide_top_up(
 def _check_answer(request: HumanRequest, text: str) -> None:
     if not text:
         raise InvalidInputError("an answer needs a text; or skip or cancel the question", field="text")
-    if request.choices and not (request.arguments or {}).get("free_text", True) and text not in request.choices:
+    if request.choices and not request.about.get("free_text", True) and text not in request.choices:
         raise InvalidInputError(f"text must be one of {', '.join(map(repr, request.choices))}", field="text")
 
 

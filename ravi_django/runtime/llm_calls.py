@@ -42,7 +42,7 @@ async def call(
     path = ctx._path()
     try:
         return await _call(ctx, path, model, messages, options)
-    except asyncio.CancelledError:
+    except (asyncio.CancelledError, CancellationError):
         budgets.give_up(ctx.effects, path)
         raise
 

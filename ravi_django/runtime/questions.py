@@ -82,7 +82,7 @@ def _request(
         kind=HumanRequest.Kind.QUESTION,
         text=text_of("question", question, 1, MAX_QUESTION),
         choices=choices_of(choices, free_text),
-        arguments={"context": text_of("context", context, 0, MAX_CONTEXT), "free_text": bool(free_text)},
+        details={"context": text_of("context", context, 0, MAX_CONTEXT), "free_text": bool(free_text)},
         expires_at=expiry(ctx, timeout),
     )
 

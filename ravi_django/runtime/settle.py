@@ -203,6 +203,11 @@ def _send_back(lease: Lease, outcome: Outcome) -> Settled:
     return Settled(store.block(lease, [entry], error=error), Status.BLOCKED)
 
 
+def give_back(lease: Lease) -> int:
+    """A paused run whose worker died is nobody's until it is resumed, and what that worker held is free."""
+    return store.settled(lease, [], partial(store.requeue, lease), ends=True)
+
+
 def set_aside(lease: Lease, error: NotDrivable) -> tuple[Settled, list[Entry]]:
     """Block the run, give it back with a delay, or end it where somebody has asked for that; returns what was written
     and the rows."""

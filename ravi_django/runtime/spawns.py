@@ -18,7 +18,7 @@ from ravi_django.kernel import (
 )
 from ravi_django.models import uuid7
 from ravi_django.runtime import specs, store
-from ravi_django.runtime.addressing import address_of, filled, find, metadata_of, raise_recorded, refuse
+from ravi_django.runtime.addressing import address_of, filled, find, metadata_of, raise_recorded, refuse, too_large
 from ravi_django.runtime.entries import Entry, Recorded
 
 if TYPE_CHECKING:
@@ -30,7 +30,8 @@ async def spawn(
 ) -> RunHandle:
     """Start a child run in a session of its own, on `boot`; without it the child waits for its first message.
 
-    Raises AgentNotFoundError, and SpawnDeniedError, recorded, when the tree is too deep or has no room.
+    Raises AgentNotFoundError, and SpawnDeniedError, recorded, when the tree is too deep or has no room;
+    PermanentError, recorded, when `boot` is larger than an input may be, or lacks a variable.
     """
     agent_id, given = address_of(target), _checked(priority)
     effects, path = ctx.effects, ctx._path()
@@ -44,7 +45,7 @@ async def spawn(
     gave_way: list[store.Paused] = []
     async with effects.performing():
         found, refusal = await find(ctx, agent_id)
-        refusal = refusal or _misses_variables(ctx, found, boot) or _too_deep(ctx)
+        refusal = refusal or too_large(message) or _misses_variables(ctx, found, boot) or _too_deep(ctx)
         if refusal is None:
             entry.result = {"run": str(child_id), "session": str(session_id)}
             effects.entangled = True  # first: the commit may stand though this task is cancelled over it

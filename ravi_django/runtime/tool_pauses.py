@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from ravi_django.agents.delegate import outcome_as_result
+from ravi_django.agents.delegate import outcome_as_result, without_late_reply
 from ravi_django.kernel import (
     AgentId,
     Effect,
@@ -196,7 +196,8 @@ def _for_child(ctx: DurableContext, tool: Tool | None, row: Entry, pause: PauseF
     effects, handle = ctx.effects, pause.handle
     seconds = None if pause.timeout is None else _seconds(pause.timeout)
     path = _ask_path(row.path, row.result)
-    opening = asks.opening(ctx, path, handle, pause.message, seconds)
+    message = None if pause.message is None else without_late_reply(pause.message)
+    opening = asks.opening(ctx, path, handle, message, seconds)
     row.result |= {
         "pause": "child",
         "run": handle.run_id,
@@ -205,14 +206,7 @@ def _for_child(ctx: DurableContext, tool: Tool | None, row: Entry, pause: PauseF
         "timeout": seconds,
         "again": tool is not None and tool.promised_effect is Effect.IDEMPOTENT,
     }
-
-    def done() -> None:
-        effects.facts.asks[path] = opening.cell  # what was known at once is its outcome
-        if opening.body is not None:
-            effects.wake([opening.cell.target_id])
-
-    write = partial(store.open_ask, ask=opening.cell, message=opening.body)
-    return Closing(row.result, [row, opening.entry], write, done)
+    return Closing(row.result, [row, opening.entry], opening.write, partial(opening.tell, effects))
 
 
 def _seconds(value: Any) -> float:
@@ -246,13 +240,12 @@ def _request(ctx: DurableContext, row: Entry, pause: PauseForInputResult) -> Hum
     single = isinstance(asked, str)
     if pause.choices and not single:
         raise InvalidInputError("choices are for a single question; ask it alone", field="choices")
-    arguments: dict[str, Any] = {
+    details: dict[str, Any] = {
         "context": questions.text_of("context", pause.context, 0, questions.MAX_CONTEXT),
         "free_text": not pause.choices,
-        "arguments": row.request.get("ran_with", row.request["arguments"]),
     }
     if not single:
-        arguments["questions"] = asked
+        details["questions"] = asked
     return HumanRequest(
         id=uuid7(),
         owner_id=run.owner_id,
@@ -265,7 +258,8 @@ def _request(ctx: DurableContext, row: Entry, pause: PauseForInputResult) -> Hum
         text=asked if single else "\n".join(f"{key}: {text}" for key, text in asked.items()),
         choices=questions.choices_of(pause.choices, not pause.choices),
         tool=row.name,
-        arguments=arguments,
+        arguments=row.request.get("ran_with", row.request["arguments"]),
+        details=details,
         expires_at=questions.expiry(ctx, pause.timeout),
     )
 

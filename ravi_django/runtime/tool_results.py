@@ -13,6 +13,7 @@ from typing import Any
 
 from pydantic_core import to_json
 
+from ravi_django.agents.handing_over import asks_for
 from ravi_django.kernel import (
     Block,
     CodeBlock,
@@ -91,7 +92,7 @@ def _result_of(value: Any) -> ToolExecutionResult:
         told = {"is_error": value.is_error or found.is_error, "board": value.board, "finish": finish}
         return found.model_copy(update=told)
     if isinstance(value, FinishAgentResult):
-        words = TextBlock(text=storable(f"handed over to {value.target}"))
+        words = TextBlock(text=storable(asks_for(value.target)))
         return ToolExecutionResult(content=[words], finish=value)
     if isinstance(value, Block):
         return _content([value])

@@ -38,6 +38,7 @@ def _shown(row: HumanRequest) -> dict[str, Any]:
         "choices": row.choices,
         "tool": row.tool,
         "arguments": row.arguments,
+        "details": row.details,
         "created_at": row.created_at.isoformat(),
         "not_before": row.not_before and row.not_before.isoformat(),
         "expires_at": row.expires_at and row.expires_at.isoformat(),
@@ -46,19 +47,18 @@ def _shown(row: HumanRequest) -> dict[str, Any]:
 
 def _line(row: HumanRequest) -> str:
     head = f"{row.id}  {row.created_at:%Y-%m-%d %H:%M:%S}  {row.kind}  {row.run.agent} {row.run_id}"
-    if row.kind in (HumanRequest.Kind.QUESTION, HumanRequest.Kind.INPUT):
+    if row.kind == HumanRequest.Kind.QUESTION:
         return "\n    ".join([head, *_question(row)])
     call = f" {row.tool}({json.dumps(row.arguments, ensure_ascii=False)})" if row.tool else ""
-    return f"{head}{call}\n    {row.text}"
+    return "\n    ".join([head + call, *_question(row)])
 
 
 def _question(row: HumanRequest) -> list[str]:
-    asked = row.arguments or {}
     found = [row.text]
-    if asked.get("context"):
-        found.append(asked["context"])
+    if row.about.get("context"):
+        found.append(row.about["context"])
     if row.choices:
-        rule = "for example: " if asked.get("free_text", True) else "one of: "
+        rule = "for example: " if row.about.get("free_text", True) else "one of: "
         found.append(rule + " | ".join(row.choices))
     if row.expires_at:
         found.append(f"until {row.expires_at:%Y-%m-%d %H:%M:%S} UTC")

@@ -30,12 +30,12 @@ from ravi_django.runtime.store.asking import (
     reply,
     time_out_ask,
 )
-from ravi_django.runtime.store.budgets import REFUSED, Amount, Exhausted, free, reserve, settled
+from ravi_django.runtime.store.budgets import REFUSED, Amount, Exhausted, free, free_abandoned, reserve, settled
 from ravi_django.runtime.store.budgets import concerns as concerns_budgets
 from ravi_django.runtime.store.claims import claim, claim_many, claim_next
 from ravi_django.runtime.store.control import cancel_reason, request_cancel
 from ravi_django.runtime.store.conversations import clear_turns
-from ravi_django.runtime.store.endings import RETENTION
+from ravi_django.runtime.store.endings import RETENTION, TOP_UP
 from ravi_django.runtime.store.fence import append_statement
 from ravi_django.runtime.store.fork import fork
 from ravi_django.runtime.store.generations import continue_as_new
@@ -94,7 +94,6 @@ from ravi_django.runtime.store.streams import (
     unpublished,
     unpublished_trees,
 )
-from ravi_django.runtime.store.topups import TOOL as TOP_UP
 from ravi_django.runtime.store.topups import answer_top_up, open_top_up, pending_top_up, suggestion
 from ravi_django.runtime.store.touching import touch
 from ravi_django.runtime.store.waiting import (
@@ -155,6 +154,7 @@ __all__ = [
     "forget_dead_workers",
     "fork",
     "free",
+    "free_abandoned",
     "hand_over",
     "handed_over",
     "handoffs",

@@ -16,7 +16,6 @@ from django.db import transaction
 from ravi_django.conf import conf
 from ravi_django.kernel import IllegalTransitionError
 from ravi_django.models import (
-    TERMINAL,
     Ask,
     AskKind,
     HumanRequest,
@@ -35,6 +34,7 @@ from ravi_django.runtime.store.journal import store_big_values
 from ravi_django.runtime.store.leases import Lease
 from ravi_django.runtime.store.queue import active_root, create_run, stamp
 from ravi_django.runtime.store.touching import lock, locking, touch
+from ravi_django.runtime.store.waiters import awaited
 from ravi_django.runtime.store.waiting import send_signal
 
 
@@ -56,27 +56,37 @@ def open_ask(
     *,
     ask: Ask,
     message: dict[str, Any] | None,
+    resumed: list[UUID] | None = None,
 ) -> int:
     """Deliver the question and open the cell that its outcome is written to, once. `message` None waits for the
     target's end alone. What is known already (the target has ended, or replied; the wait would close a cycle) is the
-    outcome at once."""
+    outcome at once.
+
+    Paused runs that the asker then waits for go on, see `slots.let_go`, and are put into `resumed`.
+    """
     store_big_values(entries)
-    with transaction.atomic():
-        lock([lease.run_id, ask.target_id])
+
+    def write(held: set[UUID]) -> int:
+        let_go.clear()  # of a try that was undone
         first = fence.append(lease, entries, turns)
         target = Run.objects.get(id=ask.target_id)
-        if not target.is_terminal and _waits_for(target.id, ask.asker_id):
+        ahead = {} if target.is_terminal else awaited(target.id)
+        if ask.asker_id in ahead or ask.asker_id == target.id:
             error = {"type": "Cycle", "message": f"run {target.id} waits for run {ask.asker_id} itself"}
             _settle(ask, AskKind.TARGET_FAILED, error)
         else:
             new = message is not None and _deliver_here(target, message)
             _settle_at_once(ask, target, known=not new)
-            if ask.outcome is None:  # a target that was never woken would not look for who asks it when it ends
-                touch([target.id])
+            if ask.outcome is None:
+                let_go.extend(slots.let_go({**ahead, target.id: target.paused_at}, ask.asker_id, held))
+                touch([target.id])  # one that was never woken would not look for who asks it when it ends
         stamp(ask).save(force_insert=True)
         if ask.outcome is not None:
             touch([lease.run_id])  # so that the facts are read again
         return first
+
+    let_go: list[UUID] = [] if resumed is None else resumed
+    return locking({lease.run_id, ask.target_id}, write)
 
 
 def _deliver_here(target: Run, message: dict[str, Any]) -> bool:
@@ -107,19 +117,11 @@ def _settle(ask: Ask, outcome: AskKind, result: Any) -> None:
     ask.outcome, ask.result, ask.settled_at = outcome, result, clock.now()
 
 
-def _waits_for(run_id: UUID, wanted: UUID) -> bool:
-    """Whether a run waits, over any number of open asks, for another."""
-    reached, edge = {run_id}, {run_id}
-    while edge and wanted not in reached:
-        asked = Ask.objects.filter(asker_id__in=edge, outcome=None).exclude(asker__status__in=TERMINAL)
-        edge = set(asked.values_list("target_id", flat=True)) - reached
-        reached |= edge
-    return wanted in reached
-
-
-def time_out_ask(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn] = (), *, ask_id: UUID) -> int:
-    """Record that no outcome came in time. Raises NotDue when one has, or when the target's tree waited for people:
-    that time is added to the deadline."""
+def time_out_ask(
+    lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn] = (), *, ask_id: UUID, late: str | None = None
+) -> int:
+    """Record that no outcome came in time; `late`, when given, that a reply after it is no message, see `reply`.
+    Raises NotDue when one has, or when the target's tree waited for people: that time is added to the deadline."""
     store_big_values(entries)
     with transaction.atomic():
         first = fence.append(lease, entries, turns)
@@ -130,7 +132,8 @@ def time_out_ask(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn
         until = (ask.deadline or now) + _waited_for_people(ask, now)
         if until > now:  # while a request is open that is but a moment: look again, but not all the time
             raise NotDue(max(until, now + timedelta(seconds=conf.SWEEP_S)))
-        Ask.objects.filter(id=ask_id).update(outcome=AskKind.TIMED_OUT, settled_at=clock.now())
+        noted = {"result": {"late": late}} if late else {}
+        Ask.objects.filter(id=ask_id).update(outcome=AskKind.TIMED_OUT, settled_at=clock.now(), **noted)
         return first
 
 
@@ -183,7 +186,7 @@ def reply(
     late: dict[str, Any],
 ) -> int:
     """Set the outcome of the ask of this very message and wake its asker. After a timeout the reply becomes an
-    ordinary message, `late`; before the ask, the row alone keeps it."""
+    ordinary message, `late`, unless the ask was a delegation's; then, and before the ask, the row alone keeps it."""
     store_big_values(entries)
     with transaction.atomic():
         lock([lease.run_id, asker_id])
@@ -193,7 +196,9 @@ def reply(
         settled = asks.filter(outcome=None).update(outcome=AskKind.REPLIED, result=result, settled_at=clock.now())
         if any(asked == current for asked, current in generations):
             touch([asker_id])
-        elif settled or asks.filter(outcome=AskKind.TIMED_OUT).exists():  # nobody waits for it there any more
+        elif (
+            settled or asks.filter(outcome=AskKind.TIMED_OUT, result__isnull=True).exists()
+        ):  # nobody waits for it any more
             asker = Run.objects.get(id=asker_id)
             if _deliver_here(asker, late) and not asker.is_terminal:
                 touch([asker_id])
@@ -224,7 +229,8 @@ def deliver_to_agent(
         active = active_root(run).values_list("id", flat=True).first()
         if active is not None:
             lock([lease.run_id, active])
-            if not Run.objects.get(id=active).is_terminal:
+            now = Run.objects.get(id=active)
+            if not now.is_terminal and now.agent == run.agent:  # a handoff makes it another's
                 return deliver(lease, entries, turns, target_id=active, message=message)
         for entry in entries[-1:]:
             entry.result = {"run": str(run.id), "delivered": True}

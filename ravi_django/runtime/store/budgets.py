@@ -20,8 +20,10 @@ from typing import Any, TypeVar
 from django.db import connection, transaction
 from django.db.models import Count, Q, Sum
 
+from ravi_django.conf import conf
 from ravi_django.kernel import LeaseLostError
-from ravi_django.models import BudgetAccount, JournalEntry, Reservation, Run
+from ravi_django.models import BudgetAccount, JournalEntry, Reservation, Run, Status
+from ravi_django.runtime import clock
 from ravi_django.runtime.entries import Entry
 from ravi_django.runtime.store import budget_rows
 from ravi_django.runtime.store.accounts import Account, accounts_of, dollars
@@ -177,17 +179,42 @@ def concerns(lease: Lease, entries: Sequence[Entry], *, ends: bool = False) -> b
     return paid and bool(lease.reserved or accounts_of(lease.run))
 
 
-def free(lease: Lease, path: str) -> None:
-    """The call comes to nothing, and what it had reserved is free again. A lease that is over has nothing to free."""
+def free(lease: Lease, path: str | None = None) -> None:
+    """The call comes to nothing, and what it had reserved is free again; without a path everything that the run has. A
+    lease that is over has nothing to free."""
     with transaction.atomic():
         if not budget_rows.hold(lease):
             return
-        changes: dict[str, dict[str, Any]] = defaultdict(lambda: defaultdict(int))
-        for row in budget_rows.release(lease, [path]):
-            _add(changes, row.accounts, _held(row))
-        for key in sorted(changes):
-            budget_rows.change(key, changes[key])
-    lease.reserved.discard(path)
+        rows = budget_rows.release(lease, None if path is None else [path])
+        _change(_released(rows))
+    lease.reserved.difference_update([*(row.path for row in rows), path])
+
+
+def free_abandoned(lease: Lease, day: date) -> None:
+    """What workers hold that died long ago, in the accounts of this lease: their runs may wait for a worker that has
+    room, and those that have none for this. A call's row is charged all the same, should it come."""
+    keys = {account.key for account in accounts_of(lease.run, day)}
+    dead = Q(run__status=Status.RUNNING, run__lease_expires_at__lt=clock.after(-conf.LEASE_S))
+    for run_id, accounts in list(Reservation.objects.filter(dead).values_list("run_id", "accounts")):
+        if keys.isdisjoint(accounts):
+            continue
+        with transaction.atomic():
+            list(Run.objects.select_for_update().filter(id=run_id).values_list("id"))
+            rows = list(Reservation.objects.filter(dead, run_id=run_id))  # nobody has taken it over meanwhile
+            Reservation.objects.filter(pk__in=[row.pk for row in rows]).delete()
+            _change(_released(rows))
+
+
+def _released(rows: Iterable[Reservation]) -> dict[str, dict[str, Any]]:
+    changes: dict[str, dict[str, Any]] = defaultdict(lambda: defaultdict(int))
+    for row in rows:
+        _add(changes, row.accounts, _held(row))
+    return changes
+
+
+def _change(changes: Mapping[str, Mapping[str, Any]]) -> None:
+    for key in sorted(changes):
+        budget_rows.change(key, changes[key])
 
 
 def _held(row: Reservation) -> dict[str, Any]:
@@ -204,8 +231,7 @@ def _settle(lease: Lease, entries: Sequence[Entry], ends: bool) -> list[str]:
     now = [account.key for account in accounts_of(lease.run)]
     for charge in charges.values():  # answers of a call whose reservation is freed already
         _add(changes, now, charge)
-    for key in sorted(changes):
-        budget_rows.change(key, changes[key])
+    _change(changes)
     return [row.path for row in rows]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
 
-from django.db.models import F
+from django.db.models import F, Q
 
 from ravi_django.models import TERMINAL, Ask, AskKind, HumanRequest, JournalEntry, Run, Status, Turn
 from ravi_django.runtime import clock
@@ -14,6 +14,7 @@ from ravi_django.runtime.entries import Entry, journal_row
 from ravi_django.runtime.store.queue import promote
 from ravi_django.runtime.store.touching import RELEASED, NotLocked, touch
 
+TOP_UP = "budget"  # the tool of a request for more of it
 RETENTION = "@retention."  # and the agent: its turns of this run are kept for the run alone
 
 ENDS = {
@@ -44,8 +45,7 @@ def settle_asks(
 def end_dependents(run: Run, held: set[UUID]) -> list[UUID]:
     """Nothing outlives the run that needs it: live children are cancelled, open requests closed. Returns the runs to
     hint."""
-    close_requests(run.id)
-    return cancel_children(run, ended_reason(run.id), held)
+    return [*close_requests(run, held), *cancel_children(run, ended_reason(run.id), held)]
 
 
 def drop_turns(run_id: UUID) -> None:
@@ -54,11 +54,28 @@ def drop_turns(run_id: UUID) -> None:
     Turn.objects.filter(run_id=run_id, agent__in=agents).delete()
 
 
-def close_requests(run_id: UUID) -> None:
-    """Nobody waits for an answer any more: the run has ended, or has begun anew."""
-    HumanRequest.objects.filter(run_id=run_id, status=HumanRequest.Status.PENDING).update(
-        status=HumanRequest.Status.CANCELLED, answered_at=clock.now(), version=F("version") + 1
-    )
+def close_requests(run: Run, held: set[UUID]) -> list[UUID]:
+    """The run waits for no answer any more: it has ended, or has begun anew. Others of its tree may wait for that to
+    its request for more budget: they are woken, and one of them asks again. Returns those."""
+    pending = HumanRequest.objects.filter(run_id=run.id, status=HumanRequest.Status.PENDING)
+    asked = set(pending.filter(tool=TOP_UP).values_list("id", flat=True))
+    woken = _waiting_for(run, asked) if asked else []
+    require(woken, held)
+    pending.update(status=HumanRequest.Status.CANCELLED, answered_at=clock.now(), version=F("version") + 1)
+    touch(woken)
+    return woken
+
+
+def _waiting_for(run: Run, asked: set[UUID]) -> list[UUID]:
+    """Those that are driven may be about to."""
+    tree = Run.objects.filter(Q(id=run.tree_id) | Q(root_id=run.tree_id)).exclude(id=run.id).order_by("id")
+    names = {str(request_id) for request_id in asked}
+    return [
+        run_id
+        for run_id, status, waits in tree.exclude(status__in=TERMINAL).values_list("id", "status", "waiting_on")
+        if status == Status.RUNNING
+        or (status == Status.SUSPENDED and any(wait.get("id") in names for wait in waits or ()))
+    ]
 
 
 def note_closed(run_id: UUID, entry: Entry) -> None:

@@ -16,6 +16,7 @@ from ravi_django.kernel import ConflictError, InvalidInputError
 from ravi_django.models import TERMINAL, InboxMessage, JournalEntry, Phase, Run, Session, Status, Turn, uuid7
 from ravi_django.runtime import clock
 from ravi_django.runtime.entries import Entry, journal_row
+from ravi_django.runtime.store import slots
 from ravi_django.runtime.store.asking import present
 from ravi_django.runtime.store.prune import is_pruned
 from ravi_django.runtime.store.queue import create_session, stamp
@@ -48,7 +49,7 @@ def fork(run_id: UUID | str, after_seq: int) -> Run:
             status=Status.PENDING,
             priority=source.priority,
             metadata=source.metadata,
-            budget=source.budget or (source.root and source.root.budget),
+            budget=_budget(source),
             deadline=source.deadline if source.deadline and source.deadline > now else None,
             release=source.release,
             lease_epoch=epoch,
@@ -78,6 +79,15 @@ def fork(run_id: UUID | str, after_seq: int) -> Run:
         Run.objects.filter(id=new.id).update(**_sums(new))
         new.refresh_from_db()
     return new
+
+
+def _budget(source: Run) -> dict[str, Any] | None:
+    """The limits of its tree, and of those on spawning the tighter ones: what it was given itself is for them alone."""
+    if source.root is None or not source.budget:
+        return source.budget if source.root is None else source.root.budget
+    given = [limit for limit in (slots.recorded(source.root), slots.recorded(source)) if limit is not None]
+    spawning = slots.narrowed(*given).model_dump(mode="json") if given else {}
+    return {**(source.root.budget or {}), **source.budget, **spawning}
 
 
 # ------------------------------------------------------------------------------------------------- where

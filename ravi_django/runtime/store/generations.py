@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from uuid import UUID
 
-from django.db import transaction
 from django.db.models import F, Subquery
 from django.db.models.functions import Coalesce
 
@@ -15,7 +15,7 @@ from ravi_django.runtime.store import fence
 from ravi_django.runtime.store.endings import close_requests, note_closed
 from ravi_django.runtime.store.journal import store_big_values
 from ravi_django.runtime.store.leases import Lease
-from ravi_django.runtime.store.touching import RELEASED
+from ravi_django.runtime.store.touching import RELEASED, locking
 
 
 def continue_as_new(
@@ -32,15 +32,20 @@ def continue_as_new(
     for entry in entries[-1:]:
         note_closed(lease.run_id, entry)
     store_big_values(entries)
-    with transaction.atomic():
+
+    def begin(held: set[UUID]) -> int:
         first = fence.append(lease, entries, turns)
-        begin_anew(lease, messages, max(lease.run.inbox_from, inbox_upto), **_newest_version(lease.run))
+        begin_anew(lease, messages, max(lease.run.inbox_from, inbox_upto), held, **_newest_version(lease.run))
         return first
 
+    return locking({lease.run_id}, begin)
 
-def begin_anew(lease: Lease, messages: Sequence[dict[str, Any]], inbox_from: int, **changes: Any) -> None:
+
+def begin_anew(
+    lease: Lease, messages: Sequence[dict[str, Any]], inbox_from: int, held: set[UUID], **changes: Any
+) -> None:
     """The next generation of a run that the caller's transaction has fenced, on `messages` and what its inbox has
-    above `inbox_from`."""
+    above `inbox_from`. Raises NotLocked."""
     Run.objects.filter(id=lease.run_id).update(
         generation=F("generation") + 1,
         inbox_from=inbox_from,
@@ -50,7 +55,7 @@ def begin_anew(lease: Lease, messages: Sequence[dict[str, Any]], inbox_from: int
         **RELEASED,
         **changes,
     )
-    close_requests(lease.run_id)
+    close_requests(lease.run, held)
     InboxMessage.objects.bulk_create(
         # The body keeps its id, by which a reply finds its ask; delivered once more, the row needs one of its own.
         InboxMessage(run=lease.run, message_id=uuid7().hex, body=message)

@@ -63,6 +63,7 @@ def hand_over(
             lease,
             [*handoff.messages, *unread],
             upto,
+            held,
             agent=handoff.agent,
             agent_version=handoff.version,
             metadata=handoff.metadata,

@@ -35,6 +35,7 @@ def request_shown(request: HumanRequest) -> dict[str, Any]:
         "choices": request.choices,
         "tool": request.tool,
         "arguments": request.arguments,
+        "details": request.details,
         "expires_at": None if request.expires_at is None else request.expires_at.isoformat(),
     }
 

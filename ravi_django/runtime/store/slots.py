@@ -5,12 +5,15 @@ run is claimed by nobody, and goes on when there is room again. Slots are counte
 lock of the tree's root.
 
 The tree's limit is the least of `RAVI["MAX_AGENTS"]` and `max_agents` of the root's budget. An operator who lifts a
-pause is not asked whether there is room: the tree is over its limit then, until runs end.
+pause is not asked whether there is room: the tree is over its limit then, until runs end. So it is when a run waits for
+a paused one, see `let_go`: its own slot may be the one that the other waits for.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -23,7 +26,9 @@ from ravi_django.kernel.supervision import Priority
 from ravi_django.models import TERMINAL, JournalEntry, Run, Status
 from ravi_django.runtime import clock
 from ravi_django.runtime.entries import Entry, journal_row
+from ravi_django.runtime.store.endings import require
 from ravi_django.runtime.store.touching import lock
+from ravi_django.runtime.store.waiters import above, is_needed, waiters
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +46,11 @@ def limit_of(root: Run) -> SpawnBudget:
 
 def recorded(run: Run) -> SpawnBudget | None:
     """What the row says of spawning: of a root for its tree, of a child for what is below it; None for nothing."""
-    budget = run.budget or {}
+    return _recorded(run.budget)
+
+
+def _recorded(budget: dict[str, Any] | None) -> SpawnBudget | None:
+    budget = budget or {}
     most, preempt = budget.get("max_agents"), budget.get("allow_preempt")
     if most is None and preempt is None:
         return None
@@ -63,17 +72,34 @@ def live(tree_id: UUID) -> int:
     return Run.objects.filter(root_id=tree_id, paused_at=None).exclude(status__in=TERMINAL).count() + 1
 
 
+def live_below(run: Run) -> list[tuple[UUID, int, SpawnBudget | None]]:
+    """Of a run below the root, and of each between the two: its id, how many slots it and those below it have, and the
+    limit that it has set for them, as its child's row has it; None for the run itself. One query."""
+    names = ("id", "parent_id", "status", "paused_at", "budget")
+    tree = {row[0]: row[1:] for row in Run.objects.filter(root_id=run.tree_id).values_list(*names)}
+    taken = dict.fromkeys(tree, 0)
+    for run_id, (_, status, paused_at, _) in tree.items():
+        if paused_at is None and status not in TERMINAL:
+            at: UUID | None = run_id
+            while at in tree:
+                taken[at] += 1
+                at = tree[at][0]
+    found: list[tuple[UUID, int, SpawnBudget | None]] = []
+    limit, at = None, run.id
+    while at in tree:
+        found.append((at, taken[at], limit))
+        at, limit = tree[at][0], _recorded(tree[at][3])  # what a run says is on the rows of those that it makes
+    return found
+
+
 def who_gives_way(spawner: Run, priority: int) -> Run | None:
     """The run that a child of this priority may pause: of those strictly below it the lowest, then the newest. Never
-    the spawner or one above it, and none that is about to end anyway."""
-    above, at = {spawner.id}, spawner.parent_id
-    while at is not None:
-        above.add(at)
-        at = Run.objects.values_list("parent_id", flat=True).get(id=at)
+    the spawner or one above it, none that others wait for, and none that is about to end anyway."""
     lower = Run.objects.filter(
         root_id=spawner.tree_id, paused_at=None, cancel_requested_at=None, priority__lt=priority
     ).exclude(status__in=TERMINAL)
-    return lower.exclude(id__in=above).order_by("priority", "-id").first()
+    candidates = lower.exclude(id__in=above(spawner)).order_by("priority", "-id")
+    return next((run for run in candidates.iterator() if not is_needed(run)), None)
 
 
 def pause(run: Run, taker: Run) -> Paused:
@@ -94,6 +120,18 @@ def resume(run_id: UUID | str) -> list[UUID]:
 def to_resume(run_id: UUID) -> set[UUID]:
     """The runs to lock for the end of a pause."""
     return {run_id, Run.objects.values_list("root_id", flat=True).get(id=run_id) or run_id}
+
+
+def let_go(ahead: Mapping[UUID, datetime | None], asker_id: UUID, held: set[UUID]) -> list[UUID]:
+    """Lift the pauses of what a run is about to wait for; `ahead` says since when each is paused. One that only those
+    above it wait for stays paused: they hold no slot of its. Returns the runs to hint. Raises NotLocked."""
+    asleep = [run_id for run_id, paused_at in ahead.items() if paused_at is not None]
+    if not asleep:
+        return []
+    waiting = {asker_id} | waiters(asker_id)
+    needed = [run for run in Run.objects.filter(id__in=asleep).order_by("id") if is_needed(run, waiting)]
+    require({id for run in needed for id in (run.id, run.tree_id)}, held)
+    return [run_id for run in needed if run.paused_at is not None for run_id in _unpause(run)]
 
 
 def resume_in_room(run_id: UUID) -> list[UUID]:
@@ -124,8 +162,9 @@ def trees_with_paused(limit: int) -> list[UUID]:
 
 
 def _paused(tree_id: UUID) -> QuerySet[Run]:
+    """Those that a slot is of use to: a blocked one waits for an operator."""
     paused = Run.objects.filter(root_id=tree_id, paused_at__isnull=False, cancel_requested_at=None)
-    return paused.exclude(status__in=TERMINAL).order_by("-priority", "id")
+    return paused.exclude(status__in=[*TERMINAL, Status.BLOCKED]).order_by("-priority", "id")
 
 
 def _has_room(root: Run) -> bool:

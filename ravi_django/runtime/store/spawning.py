@@ -111,17 +111,31 @@ def _make_room(spawner: Run, child: Run, allowed: SpawnBudget | None) -> Run | N
     own = slots.narrowed(tree, slots.recorded(spawner), allowed)
     if spawner.parent_id is None:
         tree = own
+    elif own != tree:
+        _check_below(spawner, own)
     taken = slots.live(spawner.tree_id)
-    if taken < own.max_agents:
+    if taken < tree.max_agents:
         return None
-    why = f"the tree has {taken} live runs, the limit is {own.max_agents}"
-    if child.priority < Priority.HIGH or not own.allow_preempt or taken < tree.max_agents:
+    why = f"the tree has {taken} live runs, the limit is {tree.max_agents}"
+    if child.priority < Priority.HIGH or not own.allow_preempt:
         raise SpawnDeniedError(f"{why}; wait for one to end, or raise max_agents")
     found = slots.who_gives_way(spawner, child.priority)
     if found is None:
         name = Priority(child.priority).name
         raise SpawnDeniedError(f"{why}, and none that could be paused has a priority below {name}; wait for one to end")
     return found
+
+
+def _check_below(spawner: Run, own: SpawnBudget) -> None:
+    """What those between the root and the child say, each of itself and of what is below it: nobody gives way for
+    that. Raises SpawnDeniedError."""
+    for run_id, taken, said in slots.live_below(spawner):
+        limit = own if run_id == spawner.id else said
+        if limit is not None and taken >= limit.max_agents:
+            raise SpawnDeniedError(
+                f"run {run_id} and those below it are {taken} live runs, the limit is {limit.max_agents}; wait for one "
+                "to end, or raise max_agents"
+            )
 
 
 def _to_remember(run: Run, allowed: SpawnBudget | None) -> dict[str, Any] | None:

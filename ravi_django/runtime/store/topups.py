@@ -19,13 +19,13 @@ from ravi_django.models import TERMINAL, BudgetAccount, HumanRequest, JournalEnt
 from ravi_django.runtime.entries import Entry, NewTurn
 from ravi_django.runtime.store import fence
 from ravi_django.runtime.store.accounts import LIMITS, dollars, limits_of
+from ravi_django.runtime.store.endings import TOP_UP
 from ravi_django.runtime.store.journal import store_big_values
 from ravi_django.runtime.store.leases import Lease
 from ravi_django.runtime.store.people import TooManyRequests, answer_request
 from ravi_django.runtime.store.queue import stamp
 from ravi_django.runtime.store.touching import lock, touch
 
-TOOL = "budget"
 USERS = 5  # runs that a request names
 _COLUMN = {"max_tokens": "max_tokens", "max_cost_usd": "max_cost", "max_turns": "max_turns"}
 _SPENT = {"max_tokens": "spent_tokens", "max_cost_usd": "spent_cost", "max_turns": "spent_turns"}
@@ -134,5 +134,5 @@ def _tree(root: UUID) -> QuerySet[Run]:
 
 def _requests(root: UUID) -> QuerySet[HumanRequest]:
     return HumanRequest.objects.filter(
-        Q(run_id=root) | Q(run__root_id=root), kind=HumanRequest.Kind.APPROVAL, tool=TOOL
+        Q(run_id=root) | Q(run__root_id=root), kind=HumanRequest.Kind.APPROVAL, tool=TOP_UP
     )

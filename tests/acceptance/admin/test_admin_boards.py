@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from ravi_django import register
-from ravi_django.kernel import AgentId
+from ravi_django import register, tool
+from ravi_django.kernel import AgentId, HumanInput, PauseForInputResult
 from ravi_django.models import BoardTask, HumanRequest, Run
 from ravi_django.runtime import board, human
 from ravi_django.runtime.tools.board import TaskBoard
 from tests.support.runs import CodeAgent, asked, code, drive, make_run
+from tests.support.tool_calls import calling
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -23,6 +24,10 @@ def page(client: Any, address: str) -> str:
     response = client.get(address)
     assert response.status_code == 200, response
     return str(response.content.decode())
+
+
+def requests_of(html: str) -> str:
+    return html[html.index('class="ravi-requests"') :].split("</ul>")[0]
 
 
 def words(html: str) -> str:
@@ -95,6 +100,44 @@ def test_an_uncertain_effect_is_shown_too(root: Any, busy: Run) -> None:
     html = page(root, f"/admin/ravi/run/{busy.pk}/change/")
 
     assert "uncertain" in html and "resolve: run_again" in html and EVIL not in html
+
+
+def test_what_a_tool_asks_is_shown_with_its_call_and_every_part_of_the_answer(
+    root: Any, transactional_db: None, django_user_model: Any
+) -> None:
+    @tool
+    def paint(what: str, told: HumanInput | None = None) -> Any:
+        """Paint."""
+        asks = {"colour": "Which colour?", "coats": "How many?"}
+        return PauseForInputResult(asks, context=f"For Olga. {EVIL}") if told is None else "painted"
+
+    code(calling("paint", what="door"), tools=[paint])
+    run = drive(make_run())
+    address = f"/admin/ravi/run/{run.pk}/change/"
+
+    shown = words(requests_of(page(root, address)))
+
+    for part in ("input", "paint", "colour: Which colour?", "For Olga.", "&quot;what&quot;: &quot;door&quot;"):
+        assert part in shown, part
+    for name in ("free_text", "questions"):
+        assert name not in shown
+    human.answer(asked(run).id, values={"colour": f"red {EVIL}", "coats": "twice"}, reason="as agreed")
+    drive(run)
+    html = page(root, address)
+    for part in ("answer", "colour: red", "coats: twice", "as agreed"):
+        assert part in words(requests_of(html)), part
+    assert EVIL not in html
+
+
+def test_the_limits_that_a_person_set_are_shown(root: Any, busy: Run) -> None:
+    HumanRequest.objects.update(
+        kind="approval",
+        tool="budget",
+        arguments={"max_turns": 4},
+        answer={"action": "edit", "arguments": {"max_turns": 7}},
+    )
+
+    assert "edit: max_turns: 7" in page(root, f"/admin/ravi/run/{busy.pk}/change/")
 
 
 def test_a_sessions_page_shows_its_board(root: Any, busy: Run) -> None:

@@ -60,6 +60,18 @@ def test_the_root_tells_what_the_whole_tree_has_used(client: APIClient, user: An
     assert all("tree" not in child for child in flat(tree)[1:])
 
 
+def test_a_paused_run_is_pending_or_suspended_and_says_since_when(client: APIClient, user: Any, agent: str) -> None:
+    root = team(user, agent, size=2)
+    child = Run.objects.get(root=root)
+    waits = [{"kind": "signal", "name": "go", "until": None}]
+    for status, waiting_on in ((Status.SUSPENDED, waits[0]), (Status.PENDING, None)):
+        Run.objects.filter(id=child.id).update(status=status, waiting_on=waits, paused_at="2030-01-31T12:00:00Z")
+
+        for shown in (client.get(f"/ravi/runs/{child.id}/").json(), tree_of(client, root)["children"][0]):
+            assert (shown["status"], shown["waiting_on"]) == (status, waiting_on)
+            assert (shown["paused_at"], shown["finished_at"]) == ("2030-01-31T12:00:00Z", None)
+
+
 def test_one_unknown_price_makes_the_trees_cost_unknown(client: APIClient, user: Any, agent: str) -> None:
     root = team(user, agent, size=3)
     Run.objects.filter(id=Run.objects.filter(root=root).latest("id").id).update(cost_unknown=True)

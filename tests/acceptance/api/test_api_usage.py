@@ -214,6 +214,8 @@ def test_what_is_left_of_ones_day(client: APIClient, user: Any, stranger: Any) -
 def test_limits_are_shown_before_anything_is_spent(client: APIClient, user: Any, settings: Any) -> None:
     settings.RAVI = {**settings.RAVI, "DAILY_BUDGETS": {"user": {"max_tokens": 10}, "tenant": {"max_cost_usd": 2.5}}}
 
+    used(user)
+
     found = client.get("/ravi/usage/today/").json()
     DailyBudget.objects.create(owner=user, max_turns=7)
     edited = client.get("/ravi/usage/today/").json()
@@ -236,6 +238,20 @@ def test_a_tenants_day_is_for_those_who_have_runs_in_it(
     assert [response.status_code for response in found] == [200, 200, 404]
     assert all(response.json()["tenant"]["limits"]["max_turns"] == 5 for response in found[:2])
     assert error_of(found[2])["code"] == "not_found"
+
+
+def test_so_is_the_day_of_the_tenant_without_a_name(
+    client: APIClient, strange_client: APIClient, user: Any, stranger: Any
+) -> None:
+    used(user)
+    used(stranger, tenant="acme")
+    account("tenant:", max_turns=5)
+
+    assert client.get("/ravi/usage/today/").json()["tenant"]["limits"]["max_turns"] == 5
+    assert client.get("/ravi/usage/today/?tenant=").json()["tenant"]["limits"]["max_turns"] == 5
+    found = strange_client.get("/ravi/usage/today/")
+    assert (found.status_code, found.json()["tenant"]) == (200, None)
+    assert strange_client.get("/ravi/usage/today/?tenant=").status_code == 404
 
 
 def test_a_tenant_that_cannot_be_is_refused(client: APIClient) -> None:

@@ -21,7 +21,7 @@ from tests.acceptance.crash.checks import TERMINAL, Evidence, Violation, story_o
 from tests.acceptance.crash.lab import Lab
 from tests.acceptance.crash.lab_app.crash_points import POINTS
 from tests.acceptance.crash.plan import Plan
-from tests.acceptance.crash.story import EFFECTS, Author, Story
+from tests.acceptance.crash.story import EFFECTS, INPUT, OUTPUT, Author, Story
 from tests.acceptance.crash.streams import of_stream
 from tests.acceptance.crash.trouble import Trouble
 
@@ -38,7 +38,8 @@ MANY_LINES = 400  # of journals are printed
 TOOLS = (*EFFECTS, "nap", "wait", "poke", "delegate", "hire")
 PLANTED = 0.08  # of the submitted runs are roots of planned trees
 SMALL, SMALL_DEPTH = (6, 14), (2, 5)  # runs of such a tree, and how deep it goes
-SPARE = 100_000  # tokens of a tree's budget besides what it uses: reserved for the calls under way
+CALL = INPUT + OUTPUT  # tokens
+SPARES = (0, 0, CALL, 100_000)  # tokens of a tree's budget besides what it uses; with few, calls wait for others
 TREE_DEPTH = 5
 TREE_MAX_RUNS = 15  # at once in a worker that has one large tree: so many count a crash when it dies
 TREE_TROUBLE_EVERY_S = 1.0
@@ -119,7 +120,7 @@ class Campaign:
             if self.random.random() < PLANTED:
                 runs, depth = self.random.randint(*SMALL), self.random.randint(*SMALL_DEPTH)
                 plan = Plan(self.random.randrange(1_000_000), runs, depth)
-                self.plant(plan, plan.inner + self.random.randint(1, 4), self.random.choice([0, SPARE]))
+                self.plant(plan, plan.inner + self.random.randint(1, 4), self.random.choice(SPARES))
                 continue
             hinted = self.random.random() < 0.9
             run_id = self.lab.submit(self.author.story(), *dies, hinted=hinted)
@@ -224,7 +225,7 @@ def tree(
     give_up_s = 60 + 2.0 * runs if give_up_s is None else give_up_s
     with _lab(TREE_MAX_RUNS) as lab:
         campaign = Campaign(lab, seed, 1, say, trouble_every_s=TREE_TROUBLE_EVERY_S if runs > 100 else TROUBLE_EVERY_S)
-        campaign.plant(plan, plan.inner + max(1, runs // 25), SPARE)
+        campaign.plant(plan, plan.inner + max(1, runs // 25), spare_tokens=CALL)
         return replace(campaign.go(give_up_s), runs=runs)
 
 

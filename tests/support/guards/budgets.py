@@ -5,9 +5,73 @@ from __future__ import annotations
 from tests.support.guards.mutant import RUNTIME, STORE, UNIT, Mutant
 
 TREE, RACES = UNIT + "test_tree_budget.py", UNIT + "test_budget_races.py"
+WAITS, FORK = UNIT + "test_budget_waits.py", UNIT + "test_fork.py"
 DAILY, TOP_UP = UNIT + "test_daily_budget.py", UNIT + "test_budget_topup.py"
 
 BUDGETS = [
+    Mutant(
+        "budget: who waits to be driven alone holds nothing",
+        RUNTIME + "engine.py",
+        "            await self.database.call(store.free, active.lease)",
+        "            pass",
+        (WAITS,),
+    ),
+    Mutant(
+        "budget: a paused run whose worker died holds nothing",
+        RUNTIME + "settle.py",
+        "    return store.settled(lease, [], partial(store.requeue, lease), ends=True)\n",
+        "    return store.requeue(lease)\n",
+        (WAITS,),
+    ),
+    Mutant(
+        "budget: what dead workers hold is freed by who waits for it",
+        RUNTIME + "budgets.py",
+        "            if pause == MAX_PAUSE_S:\n",
+        "            if False:\n",
+        (WAITS,),
+    ),
+    Mutant(
+        "budget: only of workers that died long ago",
+        STORE + "budgets.py",
+        "run__lease_expires_at__lt=clock.after(-conf.LEASE_S)",
+        "run__lease_expires_at__lt=clock.after(0)",
+        (WAITS,),
+    ),
+    Mutant(
+        "budget: a call that is parked holds nothing",
+        RUNTIME + "budgets.py",
+        "            if verdict is True and effects.must_park(nested=nested):",
+        "            if False:",
+        (WAITS,),
+    ),
+    Mutant(
+        "budget: a fork from within a tree keeps the tree's",
+        STORE + "fork.py",
+        "    return {**(source.root.budget or {}), **source.budget,",
+        "    return {**source.budget,",
+        (FORK,),
+    ),
+    Mutant(
+        "budget: of two limits on spawning a fork keeps the tighter",
+        STORE + "fork.py",
+        "(slots.recorded(source.root), slots.recorded(source))",
+        "(slots.recorded(source),)",
+        (FORK,),
+    ),
+    Mutant(
+        "top-up: who waits for a request is woken when its run is gone",
+        STORE + "endings.py",
+        "    touch(woken)\n    return woken\n",
+        "    return woken\n",
+        (TOP_UP,),
+    ),
+    Mutant(
+        "top-up: who is woken by a request's end is locked first",
+        STORE + "endings.py",
+        "    require(woken, held)\n    pending",
+        "    pending",
+        (TOP_UP,),
+    ),
     Mutant(
         "budget: what is used up is refused",
         STORE + "budgets.py",
@@ -210,13 +274,6 @@ BUDGETS = [
         STORE + "topups.py",
         "            if status == Status.RUNNING or (status == Status.SUSPENDED and named):\n",
         "            if False:\n",
-        (TOP_UP,),
-    ),
-    Mutant(
-        "top-up: another asks when who asked is gone",
-        RUNTIME + "budgets.py",
-        "    until = None if mine else",
-        "    until = None if True else",
         (TOP_UP,),
     ),
     Mutant(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from tests.support.guards.mutant import RUNTIME, UNIT, Mutant
+from tests.support.guards.mutant import RUNTIME, STORE, UNIT, Mutant
 
 AGENTS = "ravi_django/agents/"
 TEAM = ("tests/unit/agents/test_orchestrator.py",)
 DELEGATING = (UNIT + "test_delegation.py",)
+LATE = (UNIT + "test_late_replies.py",)
 
 DELEGATION = [
     Mutant(
@@ -92,5 +93,40 @@ DELEGATION = [
         "if not isinstance(tool, DelegateTool):",
         "if True:",
         DELEGATING,
+    ),
+    Mutant(
+        "delegation: a late reply is no message",
+        STORE + "asking.py",
+        "asks.filter(outcome=AskKind.TIMED_OUT, result__isnull=True).exists()",
+        "asks.filter(outcome=AskKind.TIMED_OUT).exists()",
+        LATE,
+    ),
+    Mutant(
+        "delegation: that it is one is the asker's own affair",
+        RUNTIME + "addressing.py",
+        "for name, value in made.metadata.items() if name != LATE}",
+        "for name, value in made.metadata.items()}",
+        LATE,
+    ),
+    Mutant(
+        "delegation: a task is no larger than an input",
+        RUNTIME + "spawns.py",
+        "refusal or too_large(message) or",
+        "refusal or",
+        DELEGATING,
+    ),
+    Mutant(
+        "delegation: nor one that is handed over",
+        RUNTIME + "handoff.py",
+        "(too_large(body) if task else None)",
+        "None",
+        DELEGATING,
+    ),
+    Mutant(
+        "delegation: two agents of one tool name",
+        AGENTS + "toolbox.py",
+        "and other.agent_id != tool.agent_id:",
+        "and False:",
+        ("tests/unit/agents/test_toolbox.py",),
     ),
 ]

@@ -81,8 +81,8 @@ FLOWS = [
     Mutant(
         "question: a new beginning says so too",
         STORE + "generations.py",
-        "    note_closed(lease.run_id, entries[-1])\n",
-        "",
+        "        note_closed(lease.run_id, entry)\n",
+        "        pass\n",
         (UNIT + "test_deep_questions.py",),
     ),
     Mutant(
@@ -91,5 +91,47 @@ FLOWS = [
         '            entry.result["opened"] = opened\n',
         "            pass\n",
         (UNIT + "test_deep_questions.py",),
+    ),
+    Mutant(
+        "flow: what lies in a dict is the request's own",
+        AGENTS + "request_state.py",
+        "dict.__setitem__(mine, key, _fresh(one, known))",
+        "pass",
+        (PROXY,),
+    ),
+    Mutant(
+        "flow: what lies in a list is the request's own",
+        AGENTS + "request_state.py",
+        "mine[place] = _fresh(one, known)",
+        "pass",
+        (PROXY,),
+    ),
+    Mutant(
+        "flow: a called tool that hands over hands over",
+        AGENTS + "proxy_turn.py",
+        "if result.finish is not None:",
+        "if False:",
+        (UNIT + "test_proxy_runs.py",),
+    ),
+    Mutant(
+        "flow: a subagent's late reply is no prompt",
+        AGENTS + "proxy_turn.py",
+        "            task = without_late_reply(task)\n",
+        "            pass\n",
+        (UNIT + "test_late_replies.py",),
+    ),
+    Mutant(
+        "flow: nor that of a run it waits for",
+        AGENTS + "proxy_turn.py",
+        "without_late_reply(event.message)",
+        "event.message",
+        (UNIT + "test_late_replies.py",),
+    ),
+    Mutant(
+        "flow: a result that is no text is kept too",
+        AGENTS + "proxy_agent.py",
+        "        await self._keep(_as_text(result))\n",
+        "        if isinstance(result, str):\n            await self._keep(result)\n",
+        (UNIT + "test_proxy_runs.py",),
     ),
 ]

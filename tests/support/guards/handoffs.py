@@ -161,8 +161,8 @@ HANDOFF = [
     Mutant(
         "handoff: the first of a turn that is not refused wins, the others are told",
         "ravi_django/agents/handing_over.py",
-        "if index == chosen or (index in self._results and index not in self._finishes):",
-        "if index in self._results:",
+        "            elif index in self._results and index not in self._finishes:",
+        "            elif index in self._results:",
         _REACT,
     ),
     Mutant(
@@ -171,5 +171,12 @@ HANDOFF = [
         "                del self._finishes[index]\n",
         "",
         _REACT,
+    ),
+    Mutant(
+        "handoff: a message for the first agent does not reach the other",
+        STORE + "asking.py",
+        "if not now.is_terminal and now.agent == run.agent:",
+        "if not now.is_terminal:",
+        (UNIT + "test_asks.py",),
     ),
 ]

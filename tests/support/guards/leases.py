@@ -224,7 +224,7 @@ WAITING = [
     Mutant(
         "spawn: no more than the tree has room for",
         STORE + "spawning.py",
-        "    if taken < own.max_agents:",
+        "    if taken < tree.max_agents:",
         "    if True:",
         (UNIT + "test_spawn_slots.py",),
     ),
@@ -259,8 +259,8 @@ WAITING = [
     Mutant(
         "end: no child outlives its parent",
         STORE + "endings.py",
-        """    return cancel_children(run, ended_reason(run.id), held)""",
-        "    return []",
+        ", *cancel_children(run, ended_reason(run.id), held)]",
+        "]",
         (UNIT + "test_asks.py",),
     ),
 ]

@@ -177,4 +177,11 @@ PAUSES = [
         "    return _keep(ctx, watch, entry, given)\n",
         (_FINISH,),
     ),
+    Mutant(
+        "pause: a late reply of the child is no message",
+        RUNTIME + "tool_pauses.py",
+        "else without_late_reply(pause.message)",
+        "else pause.message",
+        (UNIT + "test_late_replies.py",),
+    ),
 ]

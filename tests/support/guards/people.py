@@ -88,7 +88,7 @@ QUESTIONS = [
     Mutant(
         "question: closed by a run that begins anew",
         STORE + "generations.py",
-        "    close_requests(lease.run_id)\n",
+        "    close_requests(lease.run, held)\n",
         "",
         (UNIT + "test_ask_human.py",),
     ),

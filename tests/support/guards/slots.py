@@ -6,6 +6,7 @@ from tests.support.guards.mutant import RUNTIME, STORE, UNIT, Mutant
 
 _SLOTS = (UNIT + "test_spawn_slots.py",)
 _PAUSES = (UNIT + "test_preemption.py",)
+_WAITS = (UNIT + "test_paused_waits.py",)
 
 SLOTS = [
     Mutant(
@@ -32,7 +33,7 @@ SLOTS = [
     Mutant(
         "slots: no run above the spawner gives way",
         STORE + "slots.py",
-        "lower.exclude(id__in=above)",
+        "lower.exclude(id__in=above(spawner))",
         "lower",
         _SLOTS,
     ),
@@ -46,8 +47,8 @@ SLOTS = [
     Mutant(
         "slots: no pause where it is forbidden",
         STORE + "spawning.py",
-        " or not own.allow_preempt or",
-        " or",
+        " or not own.allow_preempt:",
+        ":",
         _SLOTS,
     ),
     Mutant(
@@ -112,5 +113,68 @@ SLOTS = [
         "for tree in store.trees_with_paused(BATCH)",
         "for tree in ()",
         _PAUSES,
+    ),
+    Mutant(
+        "slots: a paused run that is waited for goes on",
+        STORE + "asking.py",
+        "                let_go.extend(slots.let_go({**ahead, target.id: target.paused_at}, ask.asker_id, held))\n",
+        "",
+        _WAITS,
+    ),
+    Mutant(
+        "slots: over several asks too",
+        STORE + "asking.py",
+        "{**ahead, target.id: target.paused_at}",
+        "{target.id: target.paused_at}",
+        _WAITS,
+    ),
+    Mutant(
+        "slots: who waits for the asker waits too",
+        STORE + "slots.py",
+        "waiting = {asker_id} | waiters(asker_id)",
+        "waiting = {asker_id}",
+        _WAITS,
+    ),
+    Mutant(
+        "slots: those above a paused run lift no pause by their waits",
+        STORE + "waiters.py",
+        "return bool(waiting) and not waiting <= above(run)",
+        "return bool(waiting)",
+        _WAITS,
+    ),
+    Mutant(
+        "slots: who is waited for does not give way",
+        STORE + "slots.py",
+        "for run in candidates.iterator() if not is_needed(run)",
+        "for run in candidates.iterator()",
+        _WAITS,
+    ),
+    Mutant(
+        "slots: none for a blocked run",
+        STORE + "slots.py",
+        "status__in=[*TERMINAL, Status.BLOCKED]",
+        "status__in=TERMINAL",
+        _PAUSES,
+    ),
+    Mutant(
+        "slots: a handoff gives those of its children back",
+        RUNTIME + "engine.py",
+        "        if is_handoff or (settled.status",
+        "        if (settled.status",
+        _PAUSES,
+    ),
+    Mutant(
+        "slots: a limit below the root counts what is below it",
+        STORE + "spawning.py",
+        "        _check_below(spawner, own)\n",
+        "        pass\n",
+        _SLOTS,
+    ),
+    Mutant(
+        "slots: every limit on the way up counts",
+        STORE + "spawning.py",
+        "limit = own if run_id == spawner.id else said",
+        "limit = own if run_id == spawner.id else None",
+        _SLOTS,
     ),
 ]

@@ -74,8 +74,15 @@ TREES = [
     Mutant(
         "owner: a tenant's day",
         "ravi_django/api/usage.py",
-        "if tenant and not Run.objects.for_user(request.user).filter(tenant=tenant).exists():",
+        "if named and not theirs:",
         "if False:",
+        (API + "test_api_usage.py",),
+    ),
+    Mutant(
+        "owner: the day of the tenant without a name",
+        "ravi_django/api/usage.py",
+        'today if theirs else {**today, "tenant": None}',
+        "today",
         (API + "test_api_usage.py",),
     ),
     Mutant(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict, defaultdict, deque
 
 import pytest
 
@@ -359,3 +360,60 @@ def test_agents_given_as_tools_are_registered_along_unless_known_by_themselves()
         for address in (inner.id, middle.id, outer.id):
             unregister(address)
     assert "agent/inner" not in registry.known_addresses()
+
+
+class Names(list):
+    pass
+
+
+class Counts(dict):
+    pass
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda one: defaultdict(list, a=one),
+        lambda one: OrderedDict(a=one),
+        lambda one: Counts(a=one),
+        lambda one: {"a": one},
+    ],
+)
+def test_what_lies_in_a_dict_of_any_kind_is_the_requests_own(make):
+    class Noting(BaseAgentProxy):
+        async def next_turn(self, prompt):
+            self.seen["a"].append(prompt.text)
+            yield TurnEnd({"seen": self.seen["a"], "kind": type(self.seen) is type(agent.seen)})
+
+    agent = Noting("noting")
+    agent.seen = make([])
+
+    assert run(agent, said("one"), said("two"))[0] == {"seen": ["two"], "kind": True}
+    assert agent.seen["a"] == []
+
+
+@pytest.mark.parametrize("make", [lambda one: deque([one], 3), lambda one: Names([one]), lambda one: [one]])
+def test_what_lies_in_a_list_of_any_kind_is_the_requests_own(make):
+    class Noting(BaseAgentProxy):
+        async def next_turn(self, prompt):
+            self.seen[0].append(prompt.text)
+            yield TurnEnd({"seen": self.seen[0], "kind": type(self.seen) is type(agent.seen)})
+
+    agent = Noting("noting")
+    agent.seen = make([])
+
+    assert run(agent, said("one"), said("two"))[0] == {"seen": ["two"], "kind": True}
+    assert agent.seen[0] == []
+
+
+def test_a_copy_keeps_what_its_kind_has_beside_the_values():
+    agent = of(None)
+    agent.seen, agent.last, agent.names = defaultdict(set), deque([[1]], 2), Names([[1]])
+    agent.names.title, agent.names[0] = "who", agent.names  # a circle
+    agent.seen["self"] = agent.seen
+
+    mine = agent.for_request()
+
+    assert (mine.seen["new"], mine.last.maxlen, mine.names.title) == (set(), 2, "who")
+    assert (mine.names[0] is mine.names, mine.seen["self"] is mine.seen) == (True, True)
+    assert (mine.names is agent.names, "new" in agent.seen) == (False, False)

@@ -2,8 +2,9 @@ from typing import Any
 
 import pytest
 
-from ravi_django.agents import Toolbox, tool
-from ravi_django.kernel import Risk, Tool, ToolRegistry
+from ravi_django.agents import AgentTool, Toolbox, tool
+from ravi_django.agents.delegate import handoff_name
+from ravi_django.kernel import AgentId, InvalidInputError, Risk, Tool, ToolRegistry
 
 
 def add(a: int, b: int) -> int:
@@ -103,3 +104,32 @@ def test_bad_entry_is_refused_with_the_mend(entry: Any, words: str) -> None:
 def test_of_refuses_what_should_have_been_a_list(single: Any) -> None:
     with pytest.raises(TypeError, match=r"write \[(pay|add)\]"):
         Toolbox.of(single)
+
+
+class Worker:
+    """Works."""
+
+    def __init__(self, address: str) -> None:
+        self.id = AgentId.parse(address)
+
+    async def run(self, ctx: Any, inbox: Any) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [("x/same", "y/same"), ("x/a.b", "x/a:b"), ("x/" + "k" * 70, "x/" + "k" * 71)],
+)
+def test_two_agents_of_one_tool_name_are_refused(first: str, second: str) -> None:
+    words = f"the agents {first} and {second} would both be the tool {handoff_name(AgentId.parse(first))}"
+    with pytest.raises(InvalidInputError, match=words) as caught:
+        Toolbox([Worker(first), Worker(second)])
+
+    assert caught.value.field == "tools"
+    with pytest.raises(InvalidInputError, match=words):
+        Toolbox([AgentTool(first), AgentTool(second)])
+
+
+def test_the_same_agent_may_be_said_again() -> None:
+    again = AgentTool("x/same", "better words")
+
+    assert Toolbox([Worker("x/same"), again]).all() == [again]

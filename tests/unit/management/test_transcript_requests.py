@@ -26,7 +26,8 @@ def request(**fields):
         "text": "Which colour?",
         "choices": ["red", "blue"],
         "tool": "",
-        "arguments": {"context": "For the door.", "free_text": False},
+        "arguments": None,
+        "details": {"context": "For the door.", "free_text": False},
         **fields,
     }
 
@@ -46,9 +47,12 @@ def test_a_question_is_shown_with_who_asks_and_how_to_answer():
 @pytest.mark.parametrize(
     ("fields", "how"),
     [
-        ({"kind": "uncertain", "arguments": {"amount": 3}}, "--happened RESULT | --run-again | --fail"),
-        ({"kind": "approval", "arguments": None}, "approve | deny"),
-        ({"kind": "input", "arguments": {"questions": {"name": "Who?"}}}, "answer --value KEY=TEXT …"),
+        (
+            {"kind": "uncertain", "arguments": {"amount": 3}, "details": None},
+            "--happened RESULT | --run-again | --fail",
+        ),
+        ({"kind": "approval", "arguments": {"max_turns": 4}, "details": None}, "approve | deny"),
+        ({"kind": "input", "details": {"questions": {"name": "Who?"}}}, "answer --value KEY=TEXT …"),
     ],
 )
 def test_every_kind_says_how_to_answer_it(fields, how):
@@ -58,7 +62,7 @@ def test_every_kind_says_how_to_answer_it(fields, how):
 
 
 def test_several_questions_are_shown_by_their_keys():
-    _, noted = lines(request(kind="input", text="Two things", arguments={"questions": {"name": "Who?"}}, choices=None))
+    _, noted = lines(request(kind="input", text="Two things", details={"questions": {"name": "Who?"}}, choices=None))
 
     assert "  name: Who?" in noted
 

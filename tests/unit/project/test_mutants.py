@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.mutants import misfit
+from tests.mutants import NOTHING_RAN, judge_group, misfit
 from tests.support.guards import MUTANTS
+from tests.support.mutation_bench import Outcome
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -48,3 +50,64 @@ def test_one_that_does_not_fit_is_named(change, complaint):
     assert found is not None
     assert found.startswith(MUTANTS[0].name)
     assert complaint in found
+
+
+MUTANT = MUTANTS[0]
+KILLER, OTHER = f"{MUTANT.tests[0]}::test_killer", f"{MUTANT.tests[0]}::test_other"
+
+
+class FakeBench:
+    """Tests whose ends are given: with the guard in its place, and without it. None is a run that breaks off."""
+
+    tree = ROOT
+
+    def __init__(self, whole, without):
+        self._whole, self._without = whole, without
+        self._ends = whole
+
+    @contextmanager
+    def without(self, mutant):
+        self._ends = self._without
+        yield
+        self._ends = self._whole
+
+    def run(self, tests, *, first=False):
+        if self._ends is None:
+            return Outcome([], [], 2, "no such module")
+        ran = {test: good for test, good in self._ends.items() if test in tests or test.partition("::")[0] in tests}
+        passed, failed = ([test for test, good in ran.items() if good is wanted] for wanted in (True, False))
+        return Outcome(passed, failed, 1 if failed else 0 if passed else NOTHING_RAN, "")
+
+
+class FakeTally:
+    def __init__(self, killers):
+        self.killers = killers
+        self.verdict = None
+
+    def kill(self, mutant, killer, seconds):
+        self.verdict = f"killed by {killer}"
+
+    def survive(self, mutant, words):
+        self.verdict = words
+
+
+@pytest.mark.parametrize(
+    ("whole", "without", "verdict"),
+    [
+        ({KILLER: True}, {KILLER: False}, f"killed by {KILLER}"),
+        ({KILLER: True, OTHER: True}, {KILLER: True, OTHER: False}, f"killed by {OTHER}"),
+        ({OTHER: True}, {OTHER: False}, f"killed by {OTHER}"),
+        ({KILLER: True, OTHER: True}, {KILLER: True, OTHER: True}, "passed without it"),
+        ({KILLER: False}, {KILLER: False}, "fails with every guard in its place"),
+        ({KILLER: True, OTHER: False}, {KILLER: True, OTHER: False}, "fails with the guard in its place as well"),
+        ({KILLER: True}, None, "did not run to an end"),
+        (None, None, "every guard in its place"),
+    ],
+    ids=["killer", "another", "killer gone", "survivor", "always fails", "other always fails", "breaks", "broken"],
+)
+def test_a_mutant_is_killed_by_what_fails_without_the_guard_and_passes_with_it(whole, without, verdict):
+    tally = FakeTally({MUTANT.name: KILLER})
+
+    judge_group(FakeBench(whole, without), [MUTANT], tally)
+
+    assert verdict in tally.verdict

@@ -230,3 +230,15 @@ def test_a_sub_agent_has_the_variables_of_its_caller(monkeypatch, clock):
     child = Run.objects.get(parent=run)
     assert (run.output, child.metadata) == ("done", {"variables": {"customer": "Ada", "tone": "kindly"}})
     assert models["poet"].calls[0].messages[0].text == "For Ada, kindly."
+
+
+def test_a_task_that_is_no_input_for_any_run_is_words_for_the_model(boss, settings):
+    settings.RAVI = {**settings.RAVI, "MAX_INPUT_BYTES": 10}
+    writer_of(waits)
+    run = boss()
+
+    run_until_idle()
+
+    words, is_error = answer(run)
+    assert is_error
+    assert words.startswith("react/writer was not started, nothing has been done: the task has 15 bytes, the limit is")

@@ -57,7 +57,7 @@ def test_a_question_suspends_the_run_and_the_answer_is_its_value(ann):
     run = drive(make_run())
     request = asked(run)
     assert (request.kind, request.text, request.choices) == ("question", "Which colour?", ["red", "blue"])
-    assert request.arguments == {"context": "For the door.", "free_text": True}
+    assert (request.arguments, request.details) == (None, {"context": "For the door.", "free_text": True})
 
     human.answer(request.id, text=" green\n", by=ann)
     run = drive(run)
@@ -190,7 +190,7 @@ def test_whoever_watches_sees_the_question_come_and_go_once(clock):
     assert [frame["type"] for frame in frames] == ["request", "request.closed"]
     opened, closed = frames
     assert (opened["id"], opened["kind"], opened["text"]) == (str(request.id), "question", "Which colour?")
-    assert (opened["choices"], opened["arguments"]["context"]) == (["red", "blue"], "For the door.")
+    assert (opened["choices"], opened["details"]["context"]) == (["red", "blue"], "For the door.")
     assert datetime.fromisoformat(opened["expires_at"]) == request.expires_at
     assert closed["id"] == str(request.id)
 
@@ -240,6 +240,17 @@ def test_without_free_text_only_a_choice_is_an_answer():
     assert found.value.field == "text"
     human.answer(asked(run).id, text="blue")
     assert drive(run).output == "answer|blue|"
+
+
+def test_a_question_of_before_there_were_details_keeps_its_rule():
+    asking("Which colour?", ["red", "blue"], free_text=False)
+    run = drive(make_run())
+    request = asked(run)
+    request.arguments, request.details = request.details, None
+    request.save()
+
+    with pytest.raises(InvalidInputError, match="one of 'red', 'blue'"):
+        human.answer(request.id, text="green")
 
 
 @pytest.mark.parametrize(

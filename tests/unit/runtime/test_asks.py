@@ -23,8 +23,9 @@ from ravi_django.models import Ask, InboxMessage, Run, Session, Status, uuid7
 from ravi_django.runtime import human, store
 from ravi_django.runtime.cancel import cancel
 from ravi_django.runtime.entries import Entry
+from ravi_django.runtime.store import asking as asking_store
 from ravi_django.testing import journal_of, run_until_idle
-from tests.support.runs import CodeAgent, code, drive, make_run, take_over
+from tests.support.runs import CodeAgent, code, drive, leased, make_run, take_over
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -473,6 +474,27 @@ def test_an_ancestors_control_message_acts_on_the_run(word, status):
     run_until_idle()
 
     assert the_child(run).status == status
+
+
+def test_a_message_to_an_address_goes_past_a_run_that_was_just_handed_over(monkeypatch):
+    """Found as the one's, it is the other's by the time it is locked."""
+    session = store.create_session(Session(agent="test/front"))
+    front = make_run("test/front", session=session)
+    sender = leased(make_run(session=session))
+    lock = asking_store.lock
+
+    def handing_over(run_ids):
+        Run.objects.filter(id=front.id).update(agent="test/back")
+        lock(run_ids)
+
+    monkeypatch.setattr(asking_store, "lock", handing_over)
+    made = Run(id=uuid7(), agent="test/front", session_id=session.id)
+    entry = Entry("msg.sent", "1", "test/front", request={})
+
+    store.deliver_to_agent(sender, [entry], run=made, message=said("for the front").model_dump(mode="json"))
+
+    assert entry.result == {"run": str(made.id), "delivered": True}
+    assert [InboxMessage.objects.filter(run=run).count() for run in (front, made)] == [1, 1]
 
 
 def test_nobody_but_an_ancestor_may_send_a_control_message():

@@ -10,10 +10,11 @@ from django.core.management import CommandError, call_command
 from ravi_django import answer, register, signal
 from ravi_django.kernel import AgentId, BudgetExhaustedError, ConflictError, InvalidInputError
 from ravi_django.models import HumanRequest, JournalEntry, Run, Status
-from ravi_django.runtime import cancel
+from ravi_django.runtime import cancel, store
 from ravi_django.runtime.retry import retry
+from ravi_django.runtime.store import touching
 from tests.support.budgets import USER, account, balances, model, recorded, spent
-from tests.support.runs import CodeAgent, asked, code, drive, make_run, take_over
+from tests.support.runs import CodeAgent, asked, code, drive, leased, make_run, message, take_over
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -168,7 +169,7 @@ def test_one_request_a_tree_is_enough(tree):
     root, first, second = tree
     request = asked(first)
     assert HumanRequest.objects.count() == 1
-    assert second.waiting_on[0]["id"] == str(request.id) and second.waiting_on[0]["until"]
+    assert second.waiting_on == [{"kind": "request", "id": str(request.id), "until": None}]
     assert f"Its run {first.id} (test/child) wants to go on" in request.text
 
     answer(request.id, "edit", arguments={"max_turns": 7})
@@ -191,14 +192,36 @@ def test_a_denial_is_told_to_all_that_wait_for_it(tree):
 
 
 def test_when_the_run_that_asked_is_gone_another_asks(clock, tree):
+    """At once; until then it waits without a look: nobody knows how many days a person takes."""
     _, first, second = tree
-    cancel.cancel(first.id, "enough")
-    clock.advance(61)
+    assert second.wake_at is None
+
+    assert second.id in store.request_cancel(first.id, "enough")
 
     second = drive(second)
 
     assert asked(second).arguments == {"max_turns": 2}
     assert HumanRequest.objects.filter(status="cancelled").count() == 1
+
+
+def test_who_is_woken_by_the_end_of_a_request_is_locked_in_order(tree, monkeypatch):
+    _, first, second = tree
+    lock, locked = touching.lock, []
+    monkeypatch.setattr(touching, "lock", lambda run_ids: locked.append(set(run_ids)) or lock(run_ids))
+
+    store.request_cancel(first.id, "enough")
+
+    assert locked[-1] >= {first.id, second.id}
+
+
+def test_a_generation_that_ends_with_its_request_wakes_who_waits_for_that(tree):
+    _, first, second = tree
+    store.touch([first.id])
+
+    store.continue_as_new(leased(first), [], messages=[message("anew")], inbox_upto=0)
+
+    assert Run.objects.get(id=second.id).status == Status.PENDING
+    assert asked(drive(second)).run_id == second.id
 
 
 # ------------------------------------------------------------------------------------------------ answers

@@ -9,12 +9,21 @@ import pytest
 from ravi_django import register, signal, submit
 from ravi_django.agents import OrchestratorAgent, ReActAgent, SubAgentConfig
 from ravi_django.conf import conf
-from ravi_django.kernel import AgentId, HookEvent, Priority, SpawnBudget, ToolUseBlock
+from ravi_django.kernel import (
+    AgentId,
+    DataPayload,
+    HookEvent,
+    Message,
+    PermanentError,
+    Priority,
+    SpawnBudget,
+    ToolUseBlock,
+)
 from ravi_django.models import Run, Status
 from ravi_django.runtime import dispatch, registry
 from ravi_django.runtime.cancel import cancel
 from ravi_django.testing import ScriptedModel, journal_of, run_until_idle
-from tests.support.runs import CodeAgent, drive, make_run, take_over
+from tests.support.runs import CodeAgent, code, drive, make_run, take_over
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -576,3 +585,65 @@ async def _in_process():
 
 def test_the_runtime_registers_the_team_too():
     assert asyncio.run(_in_process()) == "ok"
+
+
+def most(settings, size):
+    settings.RAVI = {**settings.RAVI, "MAX_INPUT_BYTES": size}
+
+
+@pytest.mark.sqlite
+@pytest.mark.parametrize("takes_over", [False, True])
+def test_a_task_that_is_no_input_for_any_run_is_words_for_the_model(settings, takes_over):
+    most(settings, 1000)
+    config = SubAgentConfig(member(echoes), handoff=takes_over)
+    model, run = boss([handoff("writer", task="é" * 501), "shorter, then"], config)
+
+    run_until_idle()
+
+    run.refresh_from_db()
+    text, is_error = told(model)["c1"]
+    assert (run.status, run.output, is_error) == (Status.COMPLETED, "shorter, then", True)
+    assert "the task has 1004 bytes, the limit is 1000" in text
+    assert not Run.objects.filter(parent=run).exists()
+
+
+def test_a_task_of_the_longest_input_is_done(settings):
+    most(settings, 1000)
+    model, _ = boss([handoff("writer", task="é" * 499), "ok"], member(echoes))
+
+    run_until_idle()
+
+    assert told(model) == {"c1": (f"writer did {'é' * 499}", False)}
+
+
+def test_a_takeover_is_told_again_that_the_task_is_too_long(settings, clock):
+    """Also where the limit is another by then."""
+    most(settings, 1000)
+    model, run = boss([handoff("writer", task="x" * 1001), "ok"], member(echoes))
+    drive(run, dies="end")
+    clock.advance(conf.LEASE_S + 1)
+    most(settings, 10_000)
+
+    run_until_idle()
+
+    run.refresh_from_db()
+    assert (run.output, len(model.calls)) == ("ok", 2)
+    assert not Run.objects.filter(parent=run).exists()
+
+
+@pytest.mark.parametrize("task", [DataPayload(data={"x": "y" * 1001}), "x" * 1001])
+def test_code_is_told_that_what_boots_a_run_is_too_long(settings, task):
+    most(settings, 1000)
+    register(member(echoes))
+
+    async def story(ctx, inbox):
+        target = AgentId("test", "writer")
+        boot = task if isinstance(task, str) else Message(target=target, payload=task)
+        try:
+            await ctx.spawn(target, boot)
+        except PermanentError as error:
+            return str(error)
+
+    code(story)
+
+    assert "the limit is 1000" in drive(make_run()).output

@@ -6,7 +6,7 @@ import pytest
 
 from ravi_django import register, save_spec, tool
 from ravi_django.agents import FunctionMiddleware
-from ravi_django.kernel import AgentId, FinishAgentResult, Message, TextBlock, ToolExecutionResult
+from ravi_django.kernel import AgentId, FinishAgentResult, Message, RunContext, TextBlock, ToolExecutionResult
 from ravi_django.kernel.messages import ChatMessage, ChatPayload
 from ravi_django.models import JournalEntry
 from tests.support.runs import CodeAgent, code, drive, make_run, take_over
@@ -57,7 +57,7 @@ def test_it_is_recorded_and_every_replay_gives_it_again(clock, effect, target):
 
     first, again = told
     assert first.finish == again.finish == FinishAgentResult(HELPER, "go on")
-    assert (first.text, again.text, first.is_error) == ("handed over to test/helper",) * 2 + (False,)
+    assert (first.text, again.text, first.is_error) == ("asks to hand over to test/helper",) * 2 + (False,)
     row = JournalEntry.objects.get(kind="tool.call", phase="result")
     assert row.result["finish"] == {"target": "test/helper", "task": "go on"}
 
@@ -108,7 +108,7 @@ def test_nobody_to_hand_over_to_is_an_error_with_words(clock, effect, finish, wo
 def test_an_agent_that_is_a_row_can_be_handed_over_to():
     save_spec("react/rowed", {"model": "rehearsal"})
 
-    assert output_of(handing(FinishAgentResult("react/rowed"))) == "ok: handed over to react/rowed"
+    assert output_of(handing(FinishAgentResult("react/rowed"))) == "ok: asks to hand over to react/rowed"
 
 
 def test_an_error_hands_nothing_over():
@@ -139,3 +139,25 @@ def test_it_passes_the_middlewares(effect):
     told, _ = seen_by(FinishAgentResult(HELPER), effect, middleware=[Look()])
 
     assert told[0].finish == FinishAgentResult(HELPER)
+
+
+@pytest.mark.parametrize("passes_on", [str, lambda result: result])
+def test_a_tool_that_calls_it_says_what_has_not_happened_or_passes_it_on(passes_on):
+    """A text alone hands nothing over, and claims nothing."""
+
+    @tool
+    async def outer(ctx: RunContext) -> str:
+        """Outer."""
+        result = await ctx.tool("give")
+        return result.text if passes_on is str else passes_on(result)
+
+    told = []
+
+    async def story(ctx, inbox):
+        told.append(await ctx.tool("outer"))
+
+    code(story, tools=[handing(FinishAgentResult(HELPER)), outer])
+    drive(make_run())
+
+    assert told[0].text == "asks to hand over to test/helper"
+    assert told[0].finish == (None if passes_on is str else FinishAgentResult(HELPER))

@@ -11,7 +11,16 @@ from django.db import connections, transaction
 from ravi_django import tool
 from ravi_django.agents import ReActAgent
 from ravi_django.agents.context import ContextConfig, DjangoHistoryProvider
-from ravi_django.kernel import ChatMessage, ConflictError, InvalidInputError, ModelError, Role, ToolUseBlock, Usage
+from ravi_django.kernel import (
+    ChatMessage,
+    ConflictError,
+    InvalidInputError,
+    ModelError,
+    Role,
+    SpawnBudget,
+    ToolUseBlock,
+    Usage,
+)
 from ravi_django.models import InboxMessage, JournalEntry, Run, Session, Status, Turn
 from ravi_django.runtime import events, registry, store
 from ravi_django.runtime.cancel import cancel
@@ -20,6 +29,7 @@ from ravi_django.runtime.fork import fork
 from ravi_django.runtime.retry import retry
 from ravi_django.testing import ScriptedModel, journal_of
 from tests.support.runs import code, drive, in_background, leased, make_run, message, on_postgresql, take_over
+from tests.support.trees import ended, spawn
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -658,3 +668,18 @@ def test_two_forks_of_one_run_live_beside_each_other(clock, step):
     forks = [drive(quietly(run, 2)) for _ in range(2)]
 
     assert len({run.output, *(one.output for one in forks)}) == 3
+
+
+@pytest.mark.parametrize("allowed", [2, 5, None])
+def test_a_fork_from_within_a_tree_keeps_the_limits_of_the_tree_and_its_own(allowed):
+    top = leased(make_run(budget={"max_tokens": 1000, "max_agents": 4, "allow_preempt": False}))
+    middle = leased(spawn(top))
+    low = spawn(middle, allowed=None if allowed is None else SpawnBudget(max_agents=allowed))
+    lease = leased(Run.objects.get(id=low.id))
+    store.append(lease, [Entry("log", "1", result={})])
+    ended(lease)
+
+    new = quietly(low, 1)
+
+    assert (new.root_id, new.parent_id) == (None, None)
+    assert new.budget == {"max_tokens": 1000, "max_agents": min(allowed or 4, 4), "allow_preempt": False}

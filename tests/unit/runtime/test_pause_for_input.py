@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from io import StringIO
 
 import pytest
@@ -70,7 +71,10 @@ def test_the_tool_is_called_again_with_the_answer(ann, calls, effect):
     assert (request.kind, request.text, request.choices, request.tool) == (
         "input", "Which colour?", ["red", "blue"], "paint",
     )  # fmt: skip
-    assert request.arguments == {"context": "For the door.", "free_text": False, "arguments": {"what": "door"}}
+    assert request.arguments == {"what": "door"}  # as of an approval or an uncertain effect
+    assert request.details == {"context": "For the door.", "free_text": False}
+    (frame,) = [frame for frame in events.page(run.id)[0] if frame["type"] == "request"]
+    assert (frame["arguments"], frame["details"]) == (request.arguments, request.details)
 
     answer(request.id, text="red", by=ann)
     run = drive(run)
@@ -164,7 +168,7 @@ def test_several_questions_at_once_are_answered_by_their_keys(ann, calls):
     )
     request = asked(run)
     assert request.text == "colour: Which colour?\ncoats: How many coats?"
-    assert request.arguments["questions"] == {"colour": "Which colour?", "coats": "How many coats?"}
+    assert request.details["questions"] == {"colour": "Which colour?", "coats": "How many coats?"}
     for wrong in (
         {"colour": "red"},
         {"colour": "red", "coats": "2", "more": "x"},
@@ -199,6 +203,19 @@ def test_the_command_answers_it(calls):
     call_command("ravi_answer", str(asked(run).id), "answer", "--value", "colour=red", "--value", "coats=2=3")
 
     assert drive(run).output == "ok: red 2=3"
+
+
+def test_the_list_shows_what_the_tool_was_called_with(calls):
+    pausing(calls, context="For the door.", choices=["red", "blue"])
+    lines, row = StringIO(), StringIO()
+
+    call_command("ravi_requests", stdout=lines)
+    call_command("ravi_requests", "--json", stdout=row)
+
+    for shown in ('paint({"what": "door"})', "Which colour?", "For the door.", "one of: red | blue"):
+        assert shown in lines.getvalue()
+    assert json.loads(row.getvalue())["arguments"] == {"what": "door"}
+    assert json.loads(row.getvalue())["details"] == {"context": "For the door.", "free_text": False}
 
 
 # ----------------------------------------------------------------------------------------------- several pauses

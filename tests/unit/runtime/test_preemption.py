@@ -394,6 +394,39 @@ def test_the_end_of_a_run_in_a_full_tree_resumes_one_and_no_more():
     assert store.live(lease.run_id) == 3
 
 
+@pytest.mark.sqlite
+def test_a_free_slot_is_for_one_that_can_use_it():
+    lease = root(limit=3)
+    blocked, waiting = spawn(lease, LOW), spawn(lease, LOW)
+    error = {"type": "Odd", "message": "odd"}
+    store.block(leased(blocked), [Entry("run.blocked", "@blocked.1", error=error)], error=error)
+    takers = [leased(spawn(lease, HIGH, TAKER)) for _ in range(2)]
+    assert [run.id for run in paused(lease)] == [blocked.id, waiting.id]
+
+    assert ended(takers[0]) == [waiting.id]
+    assert ended(takers[1]) == []
+    store.retry(blocked.id)
+
+    assert store.resume_paused(lease.run_id) == [blocked.id]
+
+
+def test_a_handoff_gives_the_slots_of_the_children_that_end_with_it_back(clock):
+    async def handing(ctx, inbox):
+        await ctx.spawn(AgentId("test", "other"), "x", priority=HIGH)
+        await ctx.handoff(AgentId("test", "other"), "go on")
+
+    register(CodeAgent(stay, key="other"))
+    register(CodeAgent(handing, key="handing"))
+    lease = root(limit=3)
+    low, front = spawn(lease, LOW), spawn(lease, NORMAL, "test/handing")
+
+    drive(front)
+
+    assert (front.agent, Run.objects.get(parent=front).status) == ("test/other", Status.CANCELLED)
+    assert kinds_of(low) == ["run.paused", "run.unpaused"]
+    assert not is_paused(low)
+
+
 def test_the_engine_resumes_at_the_end_of_a_child_and_hints_at_once(clock):
     async def done(ctx, inbox):
         return "done"

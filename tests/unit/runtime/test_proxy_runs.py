@@ -22,7 +22,7 @@ from ravi_django.agents.flow import (
     WaitForInput,
 )
 from ravi_django.conf import conf
-from ravi_django.kernel import AgentId, AgentNotFoundError, DataPayload, Message, ToolUseBlock
+from ravi_django.kernel import AgentId, AgentNotFoundError, DataPayload, Message, PermanentError, ToolUseBlock
 from ravi_django.models import HumanRequest, InboxMessage, Run, Session, Status, Turn
 from ravi_django.runtime import Runtime, events, human, store
 from ravi_django.runtime.cancel import cancel
@@ -73,7 +73,7 @@ def test_a_yielded_question_suspends_the_run_and_the_answer_comes_back_through_t
     human.answer(asked(run).id, text="Ada", by=ann)
     run = drive(run)
     second = asked(run)
-    assert (second.text, second.choices, second.arguments["context"]) == (
+    assert (second.text, second.choices, second.details["context"]) == (
         "And your town?",
         ["Bern", "Basel"],
         "For the parcel.",
@@ -510,3 +510,69 @@ def test_a_refused_handoff_is_raised_at_the_yield():
     generator(story)
 
     assert drive(the_run()).output == "then I do it"
+
+
+@tool
+def pass_on(task: str) -> FinishAgentResult:
+    """Pass it on."""
+    return FinishAgentResult("test/other", task)
+
+
+@pytest.mark.sqlite
+@pytest.mark.parametrize("dies", [None, 1, 2, 3, "end"])
+def test_a_called_tool_that_hands_over_hands_over(clock, dies):
+    seen = []
+
+    async def story(self, prompt):
+        seen.append("begun")
+        yield ToolCall("pass_on", {"task": "carry on"})
+        seen.append("behind")
+
+    generator(story, tools=[pass_on])
+    register(CodeAgent(answers_for_it, key="other"))
+
+    async def boss(ctx, inbox):
+        return (await ctx.ask(AgentId("agent", "generator"), "work")).result
+
+    code(boss)
+    run = make_run()
+    drive(run)
+    child = Run.objects.get(parent=run)
+    if dies is not None:
+        drive(child, dies=dies)
+        clock.advance(conf.LEASE_S + 1)
+
+    run = finish(run)
+    child.refresh_from_db()
+
+    assert run.output == "test/other took over: carry on"
+    assert (child.status, child.agent, "behind" in seen) == (Status.COMPLETED, "test/other", False)
+    assert len(rows(child, "ask.replied")) == 1
+    assert [frame["type"] for frame in frames_of(run)].count("stream.done") == 1
+
+
+def test_a_called_tool_whose_handoff_is_refused_says_so_at_the_yield():
+    async def story(self, prompt):
+        try:
+            yield ToolCall("pass_on", {"task": "x" * (conf.MAX_INPUT_BYTES + 1)})
+        except PermanentError:
+            yield TurnEnd("then I do it")
+
+    generator(story, tools=[pass_on])
+    register(CodeAgent(answers_for_it, key="other"))
+
+    assert drive(the_run()).output == "then I do it"
+
+
+@pytest.mark.parametrize("result", [{"n": 1}, [1, "two"], 7, True, {"text": "hi"}, ""])
+def test_a_result_that_is_no_text_is_kept_as_the_runs_output_shows_it(result):
+    async def story(self, prompt):
+        yield TurnEnd(result)
+
+    generator(story, context=ContextConfig(DjangoHistoryProvider()))
+    session = store.create_session(Session(agent=GENERATOR))
+    run = drive(the_run(session=session))
+
+    asked, said = Turn.objects.filter(session=session).order_by("position")
+    assert (asked.role, said.role) == ("user", "assistant")
+    assert "".join(block["text"] for block in said.content) == run.output

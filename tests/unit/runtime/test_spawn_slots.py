@@ -7,6 +7,8 @@ import json
 from datetime import timedelta
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from ravi_django import register, signal
 from ravi_django.kernel import AgentId, InvalidInputError, SpawnBudget, SpawnDeniedError
@@ -221,13 +223,60 @@ def test_below_the_root_an_agent_only_tightens_for_itself_and_those_below_it():
     tight = SpawnBudget(max_agents=3, allow_preempt=False)
 
     below = leased(spawn(sub, LOW, allowed=tight))
+    spawn(below)
 
     for one, allowed in ((sub, tight), (below, None)):
-        with pytest.raises(SpawnDeniedError, match="the limit is 3"):
+        with pytest.raises(SpawnDeniedError, match="and those below it are 3 live runs, the limit is 3"):
             spawn(one, CRITICAL, allowed=allowed)
     spawn(lease)
     lease.run.refresh_from_db()
     assert lease.run.budget == {"max_agents": 6}
+
+
+@pytest.mark.sqlite
+def test_the_rest_of_the_tree_is_not_counted_for_a_limit_below_the_root():
+    lease = root(limit=20)
+    for _ in range(5):
+        spawn(lease)
+    sub = leased(spawn(leased(spawn(lease))))
+
+    made = [spawn(sub, allowed=SpawnBudget(max_agents=3)) for _ in range(2)]
+    with pytest.raises(SpawnDeniedError, match=f"run {sub.run_id} and those below it are 3 live runs, the limit is 3"):
+        spawn(sub, allowed=SpawnBudget(max_agents=3))
+    ended(leased(made[0]))
+    spawn(sub, allowed=SpawnBudget(max_agents=3))
+
+
+def test_what_is_below_counts_for_each_limit_on_the_way_up():
+    """The wider limit above is reached first, by what others below it have started."""
+    lease = root(limit=20)
+    upper = leased(spawn(lease))
+    wide, tight = SpawnBudget(max_agents=4), SpawnBudget(max_agents=3)
+    sub = leased(spawn(upper, allowed=wide))
+    spawn(sub, allowed=tight)
+    spawn(upper, allowed=wide)
+
+    with pytest.raises(SpawnDeniedError, match=f"run {upper.run_id} and those below it are 4 live runs"):
+        spawn(sub, allowed=tight)
+
+
+def test_a_full_tree_pauses_one_for_a_child_below_a_limit_that_is_not_reached():
+    lease = root(limit=3)
+    low, sub = spawn(lease, LOW), leased(spawn(lease))
+
+    spawn(sub, HIGH, allowed=SpawnBudget(max_agents=2))
+
+    assert is_paused(low)
+
+
+@on_postgresql
+def test_a_limit_below_the_root_costs_one_query_a_spawn(django_assert_num_queries):
+    lease = root(limit=20)
+    sub = leased(spawn(leased(spawn(lease))))
+    with CaptureQueriesContext(connection) as plain:
+        spawn(sub)
+    with django_assert_num_queries(len(plain) + 1):
+        spawn(sub, allowed=SpawnBudget(max_agents=9))
 
 
 def test_its_place_in_the_tree_is_told_to_every_run(clock, settings):
