@@ -8,6 +8,20 @@ API = "tests/acceptance/api/"
 
 TREES = [
     Mutant(
+        "lock: whoever refers to a run need not wait for its writers",
+        STORE + "touching.py",
+        "Run.objects.select_for_update(no_key=True).filter(id__in=wanted)",
+        "Run.objects.select_for_update().filter(id__in=wanted)",
+        (UNIT + "test_run_locks.py",),
+    ),
+    Mutant(
+        "lock: nobody else writes a locked run",
+        STORE + "touching.py",
+        "Run.objects.select_for_update(no_key=True).filter(id__in=wanted)",
+        "Run.objects.filter(id__in=wanted)",
+        (UNIT + "test_run_locks.py",),
+    ),
+    Mutant(
         "cancel: children that came meanwhile are locked too",
         STORE + "endings.py",
         "    if {child.id for child in live} - held:\n        raise NotLocked(concerned(run.id))\n"
