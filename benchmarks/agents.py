@@ -89,4 +89,4 @@ class Holder:
 register(Waiter())
 register(Holder())
 
-from benchmarks import team_agents  # noqa: E402, F401 - its agents use `add`
+from benchmarks import people_agents, team_agents  # noqa: E402, F401 - team_agents uses `add`

@@ -38,6 +38,7 @@ class Plan:
     delegations: int  # one after another
     fan_out: tuple[int, int]  # children asked in one turn; how often
     tree: tuple[int, int]  # runs; how many trees
+    requests: int  # to people, one after another
 
 
 FULL = Plan(
@@ -51,6 +52,7 @@ FULL = Plan(
     delegations=60,
     fan_out=(100, 9),
     tree=(500, 3),
+    requests=60,
 )
 QUICK = Plan(
     repetitions={3: 2, 6: 2},
@@ -63,6 +65,7 @@ QUICK = Plan(
     delegations=3,
     fan_out=(5, 2),
     tree=(8, 1),
+    requests=3,
 )
 
 
@@ -122,6 +125,12 @@ def tree(stack: Stack, plan: Plan) -> list[Figure]:
     return _beside_raw(stack, tree.measure(stack, *plan.tree))
 
 
+def people(stack: Stack, plan: Plan) -> list[Figure]:
+    from benchmarks import people
+
+    return people.measure(stack, plan.requests)
+
+
 def _beside_raw(stack: Stack, figures: list[Figure]) -> list[Figure]:
     """Milliseconds with their ratio to the raw commit, measured right behind them."""
     from benchmarks.raw_commit import RawCommit
@@ -141,6 +150,7 @@ BENCHMARKS: dict[str, Callable[[Stack, Plan], list[Figure]]] = {
     "delegation": delegation,
     "fan_out": fan_out,
     "tree": tree,
+    "people": people,
 }
 
 

@@ -34,6 +34,7 @@ register(
         model=model_from_env(),
         tools=[CalculatorTool(), CurrentTimeTool(), send_invoice],
         context=ContextConfig(DjangoHistoryProvider()),
+        approvers="staff",
         system_instructions=(
             "You are the assistant of a small company. Answer briefly. Use the calculator for arithmetic, and "
             "send_invoice only when the person asks for an invoice to be sent."

@@ -1,5 +1,5 @@
 """Real conversations with a running site, as a program would have them: HTTP, a ticket, a websocket. One with the
-assistant, and one with the team.
+assistant, one with the team, and one over an invoice that somebody else has to approve.
 
     python -m project.demo_check http://127.0.0.1:8000 [--any-answer]
 
@@ -14,15 +14,17 @@ import sys
 import urllib.error
 import urllib.request
 from base64 import b64encode
+from collections.abc import Callable
 from typing import Any
 
 from websockets.exceptions import WebSocketException
 from websockets.sync.client import connect
 
-USER, PASSWORD = "demo", "demo"
+USER, APPROVER = "demo", "admin"  # whose passwords are their names
 ASSISTANT, TEAM = "react/assistant", "orchestrator/team"
 QUESTION, ANSWER = "What is 12 * (3 + 4)?", "84"
 TEAMWORK = "Calculate 12 * (3 + 4), and write a note about it."
+INVOICE = "Send an invoice of 100 to ACME"
 SMALL_TALK = "What is the capital of France?"
 FRAME_TIMEOUT_S = 30.0
 THINKING_S = 100.0  # of a real model on a busy machine
@@ -44,8 +46,11 @@ def health(address: str) -> bool:
         return False
 
 
-def call(address: str, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-    credentials = b64encode(f"{USER}:{PASSWORD}".encode()).decode()
+def call(
+    address: str, method: str, path: str, body: dict[str, Any] | None = None, *, user: str = USER, refused: int = 0
+) -> dict[str, Any]:
+    """What the site answers; with `refused` it has to be a refusal of that status."""
+    credentials = b64encode(f"{user}:{user}".encode()).decode()
     request = urllib.request.Request(  # noqa: S310
         f"{address}/ravi/{path}",
         method=method,
@@ -55,14 +60,24 @@ def call(address: str, method: str, path: str, body: dict[str, Any] | None = Non
     try:
         with _HTTP.open(request, timeout=10) as response:
             answer: dict[str, Any] = json.load(response)
-            return answer
     except urllib.error.HTTPError as error:
+        if refused == error.code:
+            return {}
         raise CheckFailed(f"{method} {path}: {error.code} {error.read().decode(errors='replace')[:500]}") from error
     except OSError as error:
         raise CheckFailed(f"{method} {path}: {error}") from error
+    expect(not refused, f"{method} {path} is allowed to {user}, and should be refused with {refused}")
+    return answer
 
 
-def follow(address: str, run: str, ticket: str, *, patience: float = FRAME_TIMEOUT_S) -> list[dict[str, Any]]:
+def follow(
+    address: str,
+    run: str,
+    ticket: str,
+    *,
+    patience: float = FRAME_TIMEOUT_S,
+    on_frame: Callable[[dict[str, Any]], None] = lambda frame: None,
+) -> list[dict[str, Any]]:
     """Every frame of the run's tree, up to and with `stream.done`; `patience` is in seconds, for the next one."""
     url = f"{address.replace('http', 'ws', 1)}/ws/ravi/runs/{run}/?ticket={ticket}&after=0"
     frames: list[dict[str, Any]] = []
@@ -70,6 +85,7 @@ def follow(address: str, run: str, ticket: str, *, patience: float = FRAME_TIMEO
         with connect(url, open_timeout=10, proxy=None) as socket:
             while not frames or frames[-1]["type"] != "stream.done":
                 frames.append(json.loads(socket.recv(timeout=patience)))
+                on_frame(frames[-1])
     except (OSError, WebSocketException) as error:
         raise CheckFailed(f"websocket after {len(frames)} frames: {error!r}") from error
     return frames
@@ -96,6 +112,35 @@ def work_as_a_team(address: str) -> str:
     output = answered(address, run["id"])
     tree = call(address, "GET", f"runs/{run['id']}/tree/")
     expect({child["status"] for child in tree["children"]} == {"completed"}, f"not all of the team is done: {tree}")
+    return output
+
+
+def be_approved(address: str) -> str:
+    """Have an invoice sent, which the demo's user may see to ask for and not approve; the answer's text. Raises
+    CheckFailed."""
+    run = call(address, "POST", "runs/", {"agent": ASSISTANT, "input": INVOICE})
+    ticket = call(address, "POST", "tickets/", {})["ticket"]
+    asked: list[dict[str, Any]] = []
+
+    def approve(frame: dict[str, Any]) -> None:
+        if frame["type"] != "request":
+            return
+        listed = call(address, "GET", f"requests/?status=pending&run={run['id']}")["results"]
+        expect([row["id"] for row in listed] == [frame["id"]], f"the inbox does not have the request: {listed}")
+        asked.extend(listed)
+        answer = f"requests/{frame['id']}/answer/"
+        call(address, "POST", answer, {"action": "approve"}, refused=403)
+        call(address, "POST", answer, {"action": "approve"}, user=APPROVER)
+        call(address, "POST", answer, {"action": "deny"}, user=APPROVER, refused=409)
+
+    frames = follow(address, run["id"], ticket, on_frame=approve)
+    expect(bool(asked), "nobody was asked to approve the invoice")
+    expect(any(frame["type"] == "request.closed" for frame in frames), "the request was not closed")
+    journal = call(address, "GET", f"runs/{run['id']}/journal/?limit=200")["results"]
+    sent = [row for row in journal if row["kind"] == "tool.call" and row["name"] == "send_invoice" and row["result"]]
+    expect(len(sent) == 1, f"{len(sent)} invoices were sent, not one")
+    output = answered(address, run["id"])
+    expect("is done" in output, f"the answer does not say that the invoice is sent: {output!r}")
     return output
 
 
@@ -132,6 +177,8 @@ def main() -> int:
         if question == QUESTION:
             print(f"{USER}: {TEAMWORK}")
             print(f"{TEAM}: {work_as_a_team(sys.argv[1])}")
+            print(f"{USER}: {INVOICE}")
+            print(f"{ASSISTANT}: {be_approved(sys.argv[1])}")
     except CheckFailed as error:
         print(f"check: {error}")
         return 1

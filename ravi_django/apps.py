@@ -12,9 +12,15 @@ class RaviConfig(AppConfig):
 
     def ready(self) -> None:
         from ravi_django import checks  # noqa: F401 - registers the system checks
+        from ravi_django.runtime import notices
         from ravi_django.runtime.catalog import sync_after_migrate
         from ravi_django.runtime.database import limit_new_connection
+        from ravi_django.runtime.mail import on_request
+        from ravi_django.signals import request_changed, request_opened
 
         connection_created.connect(limit_new_connection, dispatch_uid="ravi.limit_waits")
         post_migrate.connect(sync_after_migrate, sender=self, dispatch_uid="ravi.sync_agents")
+        notices.connect()
+        for signal in (request_opened, request_changed):
+            signal.connect(on_request, dispatch_uid="ravi.mail")
         autodiscover_modules("agents")

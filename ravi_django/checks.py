@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlsplit
 
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning, register
 from django.db import connections
+from django.urls import NoReverseMatch, reverse
+from django.utils.module_loading import import_string
 
 from ravi_django.conf import DEFAULTS, conf
 
@@ -58,6 +61,7 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]
         for name in _ABOVE_0
         if isinstance(value := getattr(conf, name), bool) or not isinstance(value, int | float) or not value > 0
     ]
+    found += _people()
     if conf.HEARTBEAT_S * 2 > conf.LEASE_S:
         found.append(
             Error(
@@ -66,6 +70,28 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]
                 id="ravi.E005",
             )
         )
+    return found
+
+
+def _people() -> list[CheckMessage]:
+    """Who is asked, and who may answer: a fault here would be found when the first request is made, or refuse all."""
+    from ravi_django.runtime.site_rules import faults
+
+    hint = 'ADDRESSEES = {"approval": {"refund": [("group:finance", 4 * 3600), "group:directors"], "*": "staff"}}.'
+    found: list[CheckMessage] = [
+        Error(f"RAVI['ADDRESSEES']{fault}.", hint=hint, id="ravi.E012") for fault in faults(conf.ADDRESSEES)
+    ]
+    for name, takes in (("MAY_ANSWER", "(user, request)"), ("TENANT_OF", "(user)")):
+        given, why = getattr(conf, name), ""
+        try:
+            hook = import_string(given) if isinstance(given, str) else given
+        except ImportError as error:
+            hook, why = None, f": {error}"
+        if why or (hook is not None and not callable(hook)):
+            hint = f'{name} = "mysite.people.{name.lower()}": the dotted path of a function {takes}; or None.'
+            found.append(Error(f"RAVI[{name!r}] is {given!r}{why}.", hint=hint, id="ravi.E013"))
+    if not isinstance(conf.FOUR_EYES, bool):
+        found.append(Error(f"RAVI['FOUR_EYES'] is {conf.FOUR_EYES!r}.", hint="True or False.", id="ravi.E014"))
     return found
 
 
@@ -112,6 +138,35 @@ def check_processes(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage
             )
         )
     return found
+
+
+@register("ravi")
+def check_request_email(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
+    """The addresses in e-mails: workers, which write them, know no host."""
+    given, valid = conf.REQUEST_EMAIL, conf.REQUEST_LINK_S
+    hint = 'REQUEST_EMAIL = "https://example.com": where people reach this site; None sends no e-mails.'
+    found: list[CheckMessage] = []
+    if isinstance(valid, bool) or not isinstance(valid, int | float) or not valid > 0:
+        found.append(Error(f"RAVI['REQUEST_LINK_S'] is {valid!r}.", hint="Seconds, above 0.", id="ravi.E015"))
+    if given is None:
+        return found
+    if not isinstance(given, str) or not _is_site(given):
+        return [*found, Error(f"RAVI['REQUEST_EMAIL'] is {given!r}.", hint=hint, id="ravi.E015")]
+    try:
+        reverse("ravi:decide", args=["token"])
+    except NoReverseMatch:
+        words = "RAVI['REQUEST_EMAIL'] is set, and the page that its e-mails lead to has no address."
+        mount = 'path("ravi/", include("ravi_django.urls")) in the ROOT_URLCONF.'
+        found.append(Warning(words, hint=mount, id="ravi.W006"))
+    return found
+
+
+def _is_site(address: str) -> bool:
+    try:
+        parts = urlsplit(address)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and not (parts.query or parts.fragment)
+    except ValueError:
+        return False
 
 
 @register("ravi")

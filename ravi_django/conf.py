@@ -58,6 +58,17 @@ DEFAULTS: dict[str, Any] = {
     # --- REST: dotted paths of DRF authentication classes; None is token (when installed) and session
     "API_AUTHENTICATION": None,
     "TICKET_S": 60,
+    # --- people: whom a request is addressed to, by its kind; see docs/people.md
+    "ADDRESSEES": {},
+    # The owner of a run decides on none of its approvals, uncertain effects and budgets.
+    "FOUR_EYES": False,
+    # Dotted path, or function (user, request) -> bool: what is not True refuses, whatever the address says.
+    "MAY_ANSWER": None,
+    # Dotted path, or function (user) -> the tenant, several, or None for all: whose requests a person may see.
+    "TENANT_OF": None,
+    # E-mail to those who may answer: None sends none, else the site's address ("https://example.com").
+    "REQUEST_EMAIL": None,
+    "REQUEST_LINK_S": 7 * 24 * 3600,
     # --- what `ravi_prune` removes: None keeps everything; days, or {"journal": days, "streams": days}
     "RETENTION": None,
 }

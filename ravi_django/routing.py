@@ -7,11 +7,13 @@ Origins are checked here: AllowedHostsOriginValidator around them would shut out
 from django.urls import re_path
 
 from ravi_django.ws.consumer import UnknownPath
+from ravi_django.ws.requests import RequestsConsumer
 from ravi_django.ws.run import RunConsumer
 from ravi_django.ws.session import SessionConsumer
 
 websocket_urlpatterns = [
     re_path(r"^ws/ravi/runs/(?P<id>[^/]+)/$", RunConsumer.as_asgi()),
     re_path(r"^ws/ravi/sessions/(?P<id>[^/]+)/$", SessionConsumer.as_asgi()),
+    re_path(r"^ws/ravi/requests/$", RequestsConsumer.as_asgi()),
     re_path(r"^ws/ravi/", UnknownPath.as_asgi()),
 ]

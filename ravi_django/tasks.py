@@ -37,6 +37,14 @@ def sweep() -> None:
     sweep()
 
 
+@shared_task(name="ravi.mail_request", ignore_result=True)
+def mail_request(request_id: str) -> None:
+    """Write to the people who may answer a request; only where RAVI["REQUEST_EMAIL"] says so."""
+    from ravi_django.runtime.mail import send
+
+    send(request_id)
+
+
 @worker_ready.connect
 def _warm(sender: Any = None, **kwargs: Any) -> None:
     """A threads-pool worker makes its engine at once, so that the first run finds it ready and health can see it."""

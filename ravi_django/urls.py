@@ -4,9 +4,12 @@ from django.urls import path, re_path
 
 from ravi_django.api.agents import AgentsView, AgentView
 from ravi_django.api.board import BoardView
+from ravi_django.api.decide import DecideView
 from ravi_django.api.events import EventsView
 from ravi_django.api.health import HealthView
+from ravi_django.api.metrics import MetricsView
 from ravi_django.api.nothing import NothingView
+from ravi_django.api.requests import AnswerView, ReassignView, RequestsView, RequestView
 from ravi_django.api.runs import CancelView, ForkView, JournalView, RetryView, RunsView, RunView, SignalsView
 from ravi_django.api.schema import SchemaView
 from ravi_django.api.sessions import MessagesView, SessionsView, SessionView
@@ -33,6 +36,12 @@ urlpatterns = [
     path("sessions/<uuid:id>/", SessionView.as_view(), name="session"),
     path("sessions/<uuid:id>/messages/", MessagesView.as_view(), name="session-messages"),
     path("sessions/<uuid:id>/board/", BoardView.as_view(), name="session-board"),
+    path("requests/", RequestsView.as_view(), name="requests"),
+    path("requests/<uuid:id>/", RequestView.as_view(), name="request"),
+    path("requests/<uuid:id>/answer/", AnswerView.as_view(), name="request-answer"),
+    path("requests/<uuid:id>/reassign/", ReassignView.as_view(), name="request-reassign"),
+    path("decide/<str:token>/", DecideView.as_view(), name="decide"),
+    path("metrics/", MetricsView.as_view(), name="metrics"),
     path("usage/", UsageView.as_view(), name="usage"),
     path("usage/today/", TodayView.as_view(), name="usage-today"),
     path("tickets/", TicketsView.as_view(), name="tickets"),

@@ -1,15 +1,17 @@
 """Looking into runs with Django's stock admin: everything is read-only but for what an operator may do to a run or
-an agent.
+an agent, and what people decide in the inbox.
 
 Staff see what Django's model permissions let them see, of all owners and tenants: who has `ravi.view_run` is an
 operator of the site. `ravi.change_run` lets one cancel, `ravi.change_agent` switch an agent off and on and edit one
-that was made here, `ravi.add_agent` make one.
+that was made here, `ravi.add_agent` make one. The inbox goes by who may answer what, see `inbox`.
 """
 
 from ravi_django.admin.agents import AgentAdmin
 from ravi_django.admin.audit import AuditRecordAdmin
 from ravi_django.admin.board import BoardTaskAdmin
 from ravi_django.admin.budgets import BudgetAccountAdmin, DailyBudgetAdmin
+from ravi_django.admin.delegations import DelegationAdmin, StickyDecisionAdmin
+from ravi_django.admin.inbox import HumanRequestAdmin
 from ravi_django.admin.journal import JournalEntryAdmin
 from ravi_django.admin.runs import RunAdmin
 from ravi_django.admin.sessions import SessionAdmin
@@ -21,8 +23,11 @@ __all__ = [
     "BoardTaskAdmin",
     "BudgetAccountAdmin",
     "DailyBudgetAdmin",
+    "DelegationAdmin",
+    "HumanRequestAdmin",
     "JournalEntryAdmin",
     "RunAdmin",
     "SessionAdmin",
+    "StickyDecisionAdmin",
     "WorkerProcessAdmin",
 ]

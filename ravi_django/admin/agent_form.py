@@ -10,6 +10,7 @@ from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.text import capfirst
 
+from ravi_django.admin.agent_approvers import ApproversField
 from ravi_django.admin.agent_fields import DescribedField, LinesField, ObjectField, VariablesField, declared
 from ravi_django.admin.agent_values import (
     addresses_in,
@@ -32,7 +33,10 @@ FIELDSETS: list[Any] = [
     (None, {"fields": ["address", "name", "description", "enabled", "version"]}),
     ("Model", {"fields": ["model", "fallbacks"]}),
     ("Instructions", {"fields": ["system_instructions", "variables"]}),
-    ("Tools and sub-agents", {"fields": ["tool_names", "approval_required_risk", "sub_agents", "initial_tool_choice"]}),
+    (
+        "Tools and sub-agents",
+        {"fields": ["tool_names", "approval_required_risk", "approvers", "sub_agents", "initial_tool_choice"]},
+    ),
     (
         "Conversation",
         {"fields": ["welcome", "starter_prompts", "retention", ("window_messages", "window_tokens")]},
@@ -103,7 +107,7 @@ class AgentForm(forms.ModelForm):
     variables = VariablesField(required=False)
     tool_names = DescribedField(required=False, label="tools")
     approval_required_risk = forms.ChoiceField(
-        required=False, label="refuse",
+        required=False, label="ask about",
         choices=[
             ("", "tools of high risk and up (the default)"),
             ("safe", "every tool"),
@@ -111,10 +115,18 @@ class AgentForm(forms.ModelForm):
             ("critical", "critical tools only"),
         ],
         help_text=(
-            "Tools of this risk need an approval, and an agent without code has nobody to ask for one: "
-            "the model is told that the call was denied."
+            "Calls of these tools wait until a person has approved them. Where nobody is named below, nor in the "
+            "site's settings, the model is told that they were denied."
         ),
     )  # fmt: skip
+    approvers = ApproversField(
+        label="approvers",
+        help_text=(
+            "Who is asked: staff, owner, user:NAME, group:NAME or permission:app.codename. Or JSON: one after the "
+            'other, with the seconds that each has, [["group:finance", 14400], "group:directors"]; or by tool, by risk '
+            'and for the rest, {"send_invoice": "group:finance", "critical": "group:directors", "*": "staff"}.'
+        ),
+    )
     sub_agents = DescribedField(
         required=False,
         label="sub-agents",

@@ -20,7 +20,7 @@ NESTED = {  # parts of a spec whose fields are `<part>_<name>` here
     "window": ["messages", "tokens"],
 }
 FLAT = ["name", "description", "model", "fallbacks", "system_instructions", "tool_names", "max_iterations", "retention"]
-FLAT += ["approval_required_risk", "initial_tool_choice", "starter_prompts", "welcome", "result_schema"]
+FLAT += ["approval_required_risk", "approvers", "initial_tool_choice", "starter_prompts", "welcome", "result_schema"]
 
 
 def assemble(data: dict[str, Any], old: dict[str, Any]) -> dict[str, Any]:

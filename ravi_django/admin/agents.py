@@ -15,6 +15,7 @@ from ravi_django.admin import show
 from ravi_django.admin.agent_form import FIELDSETS, AgentForm
 from ravi_django.admin.agent_preview import preview_of
 from ravi_django.admin.agent_versions import VersionPages, version_list
+from ravi_django.admin.base import LiveAdmin
 from ravi_django.models import Agent, Run
 from ravi_django.runtime.registry import known_addresses
 from ravi_django.runtime.specs import save_spec
@@ -24,7 +25,7 @@ CODE_FIELDS += ["instructions", "tool_list", "whole_spec"]
 
 
 @admin.register(Agent)
-class AgentAdmin(VersionPages, admin.ModelAdmin):
+class AgentAdmin(VersionPages, LiveAdmin):
     """An agent made here is a row with a spec: it runs without code, and each save that changes it is a version."""
 
     change_form_template = "ravi/admin/agent.html"

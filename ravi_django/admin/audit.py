@@ -44,7 +44,7 @@ class EventFilter(admin.SimpleListFilter):
     parameter_name = "event"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [(event, event) for event in ("run", "model", "tool")]
+        return [(event, event) for event in ("run", "model", "tool", "request")]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[AuditRecord]) -> QuerySet[AuditRecord]:
         return queryset.filter(event=self.value()) if self.value() else queryset

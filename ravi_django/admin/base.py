@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from django import forms
 from django.contrib import admin
 from django.contrib.admin.utils import unquote
 from django.core.paginator import Paginator
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, QueryDict
+from django.shortcuts import redirect
+from django.urls import reverse
 from django.utils.functional import cached_property
+
+from ravi_django.models import HumanRequest
 
 CAP = 10_000  # rows that a list pages through; the search finds the others
 
@@ -22,7 +27,20 @@ class CappedPaginator(Paginator):
         return rows.order_by()[:CAP].count() if hasattr(rows, "order_by") else super().count
 
 
-class InspectAdmin(admin.ModelAdmin):
+class LiveAdmin(admin.ModelAdmin):
+    """Its pages tell how many requests wait for whoever looks, where there is JavaScript and a socket to hear it."""
+
+    @property
+    def media(self) -> forms.Media:
+        found = super().media
+        if not self.admin_site.is_registered(HumanRequest):
+            return found
+        inbox = reverse("admin:ravi_humanrequest_changelist", current_app=self.admin_site.name)
+        script = forms.Script("ravi/requests.js", **{"data-inbox": inbox, "defer": True})
+        return found + forms.Media(js=[script], css={"all": ["ravi/requests.css"]})
+
+
+class InspectAdmin(LiveAdmin):
     """Read-only. `inspect` gives the context for `change_form_template`."""
 
     paginator = CappedPaginator
@@ -34,6 +52,11 @@ class InspectAdmin(admin.ModelAdmin):
 
     class Media:
         css = {"all": ["ravi/admin.css"]}
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        if request.method == "GET" and any("\0" in value for _, values in request.GET.lists() for value in values):
+            return redirect(f"{request.path}?{_without_nulls(request.GET).urlencode()}")  # no database takes it
+        return super().changelist_view(request, extra_context)
 
     def inspect(self, request: HttpRequest, obj: Any) -> dict[str, Any]:
         return {}
@@ -58,6 +81,13 @@ class InspectAdmin(admin.ModelAdmin):
         if obj is not None and self.has_view_permission(request, obj):
             context |= self.inspect(request, obj)
         return super().change_view(request, object_id, form_url, {**context, **(extra_context or {})})
+
+
+def _without_nulls(given: QueryDict) -> QueryDict:
+    found = QueryDict(mutable=True)
+    for name, values in given.lists():
+        found.setlist(name.replace("\0", ""), [value.replace("\0", "") for value in values])
+    return found
 
 
 def page_of(request: HttpRequest, name: str, total: int, size: int) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 from django import forms
 from django.contrib import admin
 
-from ravi_django.admin.base import InspectAdmin
+from ravi_django.admin.base import InspectAdmin, LiveAdmin
 from ravi_django.models import BudgetAccount, DailyBudget
 
 LIMITS = ("max_tokens", "max_cost_usd", "max_turns")
@@ -30,7 +30,7 @@ class DailyBudgetForm(forms.ModelForm):
 
 
 @admin.register(DailyBudget)
-class DailyBudgetAdmin(admin.ModelAdmin):
+class DailyBudgetAdmin(LiveAdmin):
     """By Django's own permissions on the model. An edit counts from every worker's next heartbeat on."""
 
     form = DailyBudgetForm

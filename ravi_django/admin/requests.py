@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.db.models import Q
+from django.http import HttpRequest
 from django.utils.safestring import SafeString
 
-from ravi_django.admin import show
+from ravi_django.admin import readers, show
 from ravi_django.models import HumanRequest, Run
+from ravi_django.pages.words import answer_words
 
 REQUESTS = 50
 
@@ -25,31 +27,30 @@ class Asked:
     choices: str
     answer: str  # what a person did, with their words
     run: Run | None  # who asked, where it is a run below
+    has_page: bool  # that the user may see
 
 
-def of_run(run: Run) -> list[Asked]:
+def of_run(run: Run, page: HttpRequest) -> list[Asked]:
     """The newest first; a root has those of its whole tree."""
-    asked = HumanRequest.objects.filter(Q(run=run) | Q(run__root=run)).select_related("answered_by", "run")
-    return [_asked(request, run) for request in asked.order_by("-id")[:REQUESTS]]
+    rows = HumanRequest.objects.filter(Q(run=run) | Q(run__root=run)).select_related("answered_by", "run")
+    asked = list(rows.order_by("-id")[:REQUESTS])
+    seen = _seen_on(page, asked) if asked else set()
+    return [_asked(request, run, request.pk in seen) for request in asked]
 
 
-def _asked(request: HumanRequest, shown_on: Run) -> Asked:
+def _seen_on(page: HttpRequest, asked: list[HumanRequest]) -> set[Any]:
+    return set(readers.readable(page).filter(pk__in=[request.pk for request in asked]).values_list("pk", flat=True))
+
+
+def _asked(request: HumanRequest, shown_on: Run, has_page: bool) -> Asked:
     question = request.kind == HumanRequest.Kind.QUESTION  # no tool's call, also where a tool has asked it
     return Asked(
         request=request,
         status=show.status(request.status),
-        context=str(request.about.get("context", "")),
+        context=show.visible(str(request.about.get("context", ""))),
         arguments="" if question else show.as_text(request.arguments),
-        choices=" | ".join(map(str, request.choices or ())),
-        answer=_answer(request.answer),
+        choices=show.visible(" | ".join(map(str, request.choices or ()))),
+        answer=answer_words(request.answer),
         run=None if request.run_id == shown_on.id else request.run,
+        has_page=has_page,
     )
-
-
-def _answer(answer: Any) -> str:
-    if not isinstance(answer, dict):
-        return ""
-    parts = {**(answer.get("values") or {}), **(answer.get("arguments") or {})}  # of several questions; new limits
-    told = ", ".join(f"{name}: {value}" for name, value in parts.items())
-    shown = [answer.get("outcome"), answer.get("text"), told, answer.get("reason")]
-    return ": ".join(str(part) for part in (answer.get("action"), *shown) if part)

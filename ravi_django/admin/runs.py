@@ -124,7 +124,7 @@ class RunAdmin(InspectAdmin):
             "more_turns": len(turns) > TURNS,
             "tree": tree.of_run(run),
             "agent_version": _version(run),
-            "requests": requests.of_run(run),
+            "requests": requests.of_run(run, request),
             "facts": _facts(run),
             "may_cancel": self.has_cancel_permission(request) and run.status not in TERMINAL,
         }

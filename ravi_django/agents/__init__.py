@@ -32,6 +32,7 @@ from ravi_django.agents.react import ReActAgent
 from ravi_django.agents.result import ResultType
 from ravi_django.agents.spec import AgentSpec, validate_spec
 from ravi_django.agents.toolbox import Toolbox
+from ravi_django.agents.user_proxy import UserProxyAgent
 from ravi_django.kernel import (
     AgentContextProtocol,
     AgentMiddleware,
@@ -84,6 +85,7 @@ __all__ = [
     "ToolResultCompaction",
     "Toolbox",
     "TruncationCompaction",
+    "UserProxyAgent",
     "create_assistant_agent",
     "load_session_memory",
     "rebuild_agent",

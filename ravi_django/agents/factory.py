@@ -98,6 +98,7 @@ def rebuild_agent(
         "system_instructions": checked.system_instructions,
         "max_iterations": checked.max_iterations,
         "approval_required_risk": checked.approval_required_risk,
+        "approvers": checked.approvers,
         "budget": checked.budget,
         "initial_tool_choice": checked.initial_tool_choice,
         "base_options": checked.options.generation,

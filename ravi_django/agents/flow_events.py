@@ -82,7 +82,8 @@ class WaitForInput:
 
     request: the question, or several as {key: question}, all of them open at once. choices: texts to choose from, for
     a single question; without `free_text` the answer is one of them. context: what the person should know. timeout:
-    seconds until it expires; an expired one is no consent.
+    seconds until it expires; an expired one is no consent. to: who is asked, an address or several (see Addressees);
+    the run's owner unless the site says otherwise.
     """
 
     request: str | Mapping[str, str]
@@ -90,6 +91,7 @@ class WaitForInput:
     context: str = ""
     free_text: bool = True
     timeout: float | timedelta | None = None
+    to: Any = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,10 @@ import re
 from collections.abc import Callable
 from typing import Any, overload
 
+from ravi_django.agents.approvers import checked_policy
 from ravi_django.agents.docstring import read_docstring
 from ravi_django.agents.signature import read_signature
-from ravi_django.kernel import Effect, Risk, Tool
+from ravi_django.kernel import Addressees, Effect, Risk, Tool
 
 RiskRule = Callable[[dict[str, Any]], Risk | str]
 
@@ -37,6 +38,8 @@ class FunctionTool(Tool):
         permission: str | None = None,
         max_calls: int | None = None,
         max_result_bytes: int | None = None,
+        approval: str = "by_risk",
+        approvers: Any = None,
     ) -> None:
         _refuse_function(function)
         docstring = read_docstring(function)
@@ -53,6 +56,8 @@ class FunctionTool(Tool):
         self.permission = _checked_permission(permission)
         self.max_calls = _checked_count("max_calls", max_calls)
         self.max_result_bytes = _checked_count("max_result_bytes", max_result_bytes)
+        self.approval = checked_policy(approval)
+        self.approvers = None if approvers is None else Addressees.of(approvers, "a tool's approvers")
         self._signature = signature
         functools.update_wrapper(self, function, updated=())
         # The function itself, so that who runs the tool can ask whether it is a coroutine function.
@@ -84,6 +89,8 @@ def tool(
     permission: str | None = None,
     max_calls: int | None = None,
     max_result_bytes: int | None = None,
+    approval: str = "by_risk",
+    approvers: Any = None,
 ) -> Callable[[Callable[..., Any]], FunctionTool]: ...
 
 
@@ -94,7 +101,8 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     it fails the call counts as critical. effect: "idempotent", "at_most_once" or "transactional"; by the risk when
     unset, at_most_once when that is computed. timeout: seconds. permission: a Django permission ("app.codename") that
     the run's owner needs. max_calls: of this tool in one run. max_result_bytes: how much of a result the model is shown
-    at once; an agent that has a ReadResultTool can read on.
+    at once; an agent that has a ReadResultTool can read on. approval: "by_risk", "always" or "never", whatever the
+    agent's approval_required_risk. approvers: who is asked for it (see Addressees) where the agent names nobody for it.
     """
     if function is not None:
         return FunctionTool(function, **options)
@@ -112,6 +120,9 @@ def _refuse_options(options: dict[str, Any]) -> None:
     _checked_risk(options.get("risk", Risk.SAFE))
     if options.get("effect") is not None:
         _choice(Effect, "effect", options["effect"])
+    checked_policy(options.get("approval", "by_risk"))
+    if options.get("approvers") is not None:
+        Addressees.of(options["approvers"], "a tool's approvers")
 
 
 def _refuse_function(function: Any) -> None:

@@ -3,41 +3,45 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 
 from ravi_django.kernel import ToolResultBlock, ToolUseBlock
 
 Numbered = tuple[int, ToolUseBlock]  # a call, and its index in the assistant's message
+Slot = Callable[[bool], AbstractAsyncContextManager[None]]  # around what a call does; True: it takes one
 
 
 async def call_all(
     calls: Sequence[Numbered],
-    call_one: Callable[[int, ToolUseBlock], Awaitable[ToolResultBlock]],
+    call_one: Callable[[int, ToolUseBlock, Slot], Awaitable[ToolResultBlock]],
     *,
     at_once: int,
-    only_waits: Callable[[ToolUseBlock], bool] = lambda call: False,
 ) -> list[ToolResultBlock]:
-    """The results in the order of the calls, whichever finishes first. `at_once` bounds those that do something: a call
-    that `only_waits` takes no slot.
+    """The results in the order of the calls, whichever finishes first. `at_once` bounds what they do inside of
+    their slot; before it, all of them wait for people at the same time.
 
     Those that have started end, and are recorded, before the failure of one is passed on: an effect that is abandoned
     half-way would be an uncertain one.
     """
     if len(calls) == 1:
-        return [await call_one(*calls[0])]
+        return [await call_one(*calls[0], lambda takes: nullcontext())]
     slots = asyncio.Semaphore(at_once)
     ended: list[BaseException] = []
 
-    async def bounded(index: int, call: ToolUseBlock) -> ToolResultBlock:
-        async with nullcontext() if only_waits(call) else slots:
+    @asynccontextmanager
+    async def slot(takes: bool) -> AsyncIterator[None]:
+        async with slots if takes else nullcontext():
             if ended:  # the run is unwinding: start nothing more
                 raise ended[0]
-            try:
-                return await call_one(index, call)
-            except BaseException as error:
-                ended.append(error)
-                raise
+            yield
+
+    async def bounded(index: int, call: ToolUseBlock) -> ToolResultBlock:
+        try:
+            return await call_one(index, call, slot)
+        except BaseException as error:
+            ended.append(error)
+            raise
 
     return _results_or_raise(await asyncio.gather(*(bounded(*call) for call in calls), return_exceptions=True))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, NoReturn
 
@@ -65,8 +65,8 @@ class ProxyTurn:
                 return await self._subagent(event)
             case WaitForInput():
                 return await self._ask(event)
-            case PauseForInputResult(request=request, choices=choices, context=context, timeout=timeout):
-                return await self._ask(WaitForInput(request, choices, context, timeout=timeout))
+            case PauseForInputResult(request=request, choices=choices, context=context, timeout=timeout, to=to):
+                return await self._ask(WaitForInput(request, choices, context, timeout=timeout, to=to))
             case PauseForChildResult():
                 return await self._child(event)
             case FinishAgentResult():
@@ -126,7 +126,10 @@ class ProxyTurn:
         return await self._ctx.ask(event.handle, without_late_reply(event.message), timeout=event.timeout)
 
     async def _ask(self, event: WaitForInput) -> ResumeWithInput:
-        ask = partial(self._ctx.ask_human, context=event.context, free_text=event.free_text, timeout=event.timeout)
+        options: dict[str, Any] = {"context": event.context, "free_text": event.free_text, "timeout": event.timeout}
+        if event.to is not None:  # a context of one's own may know nothing of addressees
+            options["to"] = event.to
+        ask: Callable[..., Awaitable[dict[str, Any]]] = partial(self._ctx.ask_human, **options)
         if isinstance(event.request, str):
             told = await ask(event.request, choices=event.choices)
             return ResumeWithInput(told["action"], told["text"], by=told["by"])

@@ -26,7 +26,7 @@ from ravi_django.agents.hooks import Hooks
 from ravi_django.agents.instructions import Instructions, pinned
 from ravi_django.agents.middleware import MiddlewarePipeline
 from ravi_django.agents.offer import Offer, Offers
-from ravi_django.agents.parallel import Numbered, call_all
+from ravi_django.agents.parallel import Numbered, Slot, call_all
 from ravi_django.agents.react_spec import spec_of_react
 from ravi_django.agents.result import ResultType, deliver_result
 from ravi_django.agents.thread import Thread
@@ -36,6 +36,7 @@ from ravi_django.kernel import (
     BudgetExhaustedError,
     ChatMessage,
     ChatModel,
+    ContentBlock,
     ExecutionBudget,
     FinishAgentResult,
     GenerationOptions,
@@ -81,8 +82,9 @@ class ReActAgent:
     tools: a ToolRegistry or a list of tools and functions; what the model sees of them is read once, here.
     context: the memory (ContextConfig); without one nothing is kept.
     max_iterations: model calls for one message; one more raises BudgetExhaustedError.
-    approval_handler, approval_required_risk: who decides on tools of at least that risk (default high), see
-    ApprovalGate; without a handler they are denied.
+    approval_handler, approval_required_risk, approvers: who decides on tools of at least that risk (default high), see
+    ApprovalGate: a handler in this process, or people, who are asked and waited for: an address or several (see
+    Addressees), or a mapping of such by tool name, risk or "*". Without either the calls are denied.
     budget: an ExecutionBudget (or a tracker of one) for each run of this agent.
     initial_tool_choice: "required" or a tool's name, for the first model call of a message alone.
     base_options: GenerationOptions for every call; its `tools`, when it has any, are shown instead of all.
@@ -105,6 +107,7 @@ class ReActAgent:
         max_iterations: int = 10,
         approval_handler: ApprovalHandler | None = None,
         approval_required_risk: Risk | str | None = None,
+        approvers: Any = None,
         budget: ExecutionBudget | ExecutionTracker | None = None,
         initial_tool_choice: str | None = None,
         base_options: GenerationOptions | None = None,
@@ -126,7 +129,8 @@ class ReActAgent:
         self.system_instructions = system_instructions
         self.max_iterations = _whole("max_iterations", max_iterations, 1)
         self.max_parallel_tools = _whole("max_parallel_tools", max_parallel_tools, 1)
-        self.approval = ApprovalGate(approval_handler, approval_required_risk)
+        self.approval = ApprovalGate(approval_handler, approval_required_risk, approvers)
+        self.approval.approvers.check(self.tools)
         self.budget = ExecutionTracker(budget) if isinstance(budget, ExecutionBudget) else budget
         self.initial_tool_choice = initial_tool_choice
         self.output_topic = output_topic
@@ -253,29 +257,35 @@ class ReActAgent:
         await self._tell(run, HookEvent.FLOW_END, message=run.message and run.message.id, error=None)
 
     async def _call_tools(self, run: _Run, calls: list[Numbered], scope: str) -> list[ToolResultBlock]:
-        async def call_one(index: int, call: ToolUseBlock) -> ToolResultBlock:
-            return await self._call_tool(run, index, call, f"{scope}.call{index}")
+        async def call_one(index: int, call: ToolUseBlock, slot: Slot) -> ToolResultBlock:
+            return await self._call_tool(run, index, call, f"{scope}.call{index}", slot)
 
-        return await call_all(calls, call_one, at_once=self.max_parallel_tools, only_waits=self._only_waits)
+        return await call_all(calls, call_one, at_once=self.max_parallel_tools)
 
-    def _only_waits(self, call: ToolUseBlock) -> bool:
-        """Whether the call is another agent's work, not this process's: any number of them may be open."""
-        return isinstance(self.tools.get(call.tool_name), HandoffTool)
+    def _only_waits(self, ctx: RunContext, call: ToolUseBlock) -> bool:
+        """Whether the call is another agent's work, not this process's, or has its result in the journal: any number
+        of them may be open. One that is recorded must not wait for a slot: whoever has it may wait for the record."""
+        is_recorded = getattr(ctx, "is_recorded", None)
+        return isinstance(self.tools.get(call.tool_name), HandoffTool) or (is_recorded is not None and is_recorded())
 
-    async def _call_tool(self, run: _Run, index: int, call: ToolUseBlock, scope: str) -> ToolResultBlock:
+    async def _call_tool(self, run: _Run, index: int, call: ToolUseBlock, scope: str, slot: Slot) -> ToolResultBlock:
         """One call's result; `index` is its place in the assistant's message."""
         ctx = run.ctx
         ctx.check()
         with ctx.scope(scope, call_id=call.call_id):
             tool = self.tools.get(call.tool_name)
+            note: list[ContentBlock] = []
             if tool is not None and self.approval.covers(tool, call.arguments):
-                refusal = await self.approval.refusal(ctx, tool, call)
-                if refusal is not None:
-                    return ToolResultBlock(call_id=call.call_id, content=[TextBlock(text=refusal)], is_error=True)
-            result = await self._perform(ctx, call)
+                settled = await self.approval.settle(ctx, tool, call)
+                if settled.refusal is not None:
+                    words = TextBlock(text=settled.refusal)
+                    return ToolResultBlock(call_id=call.call_id, content=[words], is_error=True)
+                call, note = settled.call, [TextBlock(text=settled.note)] if settled.note else []
+            async with slot(not self._only_waits(ctx, call)):
+                result = await self._perform(ctx, call)
         if result.finish is not None:
             run.finishes[index] = result.finish
-        return ToolResultBlock(call_id=call.call_id, content=result.content, is_error=result.status != "ok")
+        return ToolResultBlock(call_id=call.call_id, content=[*note, *result.content], is_error=result.status != "ok")
 
     async def _perform(self, ctx: RunContext, call: ToolUseBlock) -> ToolExecutionResult:
         return await ctx.tool(call.tool_name, **call.arguments)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ravi_django.agents.approvers import approvers_of
 from ravi_django.agents.compaction import SlidingWindowCompaction, TokenBudgetComposed
 from ravi_django.agents.instructions import shown
 from ravi_django.kernel import GenerationOptions, Risk
@@ -31,7 +32,13 @@ def spec_of_react(agent: ReActAgent, options: GenerationOptions) -> dict[str, An
         "budget": None if agent.budget is None else agent.budget.budget.model_dump(mode="json", exclude_defaults=True),
         "output_topic": None if agent.output_topic is None else str(agent.output_topic),
         "retention": agent.context.retention.value,
-        **_said({"fallbacks": _fallbacks(agent.model), "window": _window(agent.context.pipeline)}),
+        **_said(
+            {
+                "fallbacks": _fallbacks(agent.model),
+                "window": _window(agent.context.pipeline),
+                "approvers": agent.approval.approvers.to_json(),
+            }
+        ),
         **(
             {}
             if agent.result is None
@@ -64,9 +71,16 @@ def _window(pipeline: Any) -> dict[str, int]:
 
 
 def _promises(tool: Any) -> dict[str, Any]:
+    own = approvers_of(tool)
     return {
         "risk": "by arguments" if tool.compute_risk is not None else Risk(tool.risk).value,
         "effect": tool.promised_effect.value,
         "timeout": tool.timeout,
         "permission": tool.permission,
+        **_said(
+            {
+                "approval": "" if tool.approval == "by_risk" else tool.approval,
+                "approvers": own and own.to_json(),
+            }
+        ),
     }

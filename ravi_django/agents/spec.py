@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_serializer, model_validator
 
+from ravi_django.agents.approvers import Approvers
 from ravi_django.agents.delegate import handoff_name
 from ravi_django.agents.result import ResultType
 from ravi_django.agents.spec_safety import check_extras, check_models, refuse_unstorable
@@ -102,7 +103,8 @@ class AgentSpec(BaseModel):
     max_iterations: int = Field(default=10, ge=1)  # model calls for one message
     budget: ExecutionBudget | None = None  # for each run
     retention: HistoryRetention = HistoryRetention.PERMANENT  # of the conversation's turns
-    approval_required_risk: Risk | None = None  # tools of at least this risk are denied; None: "high"
+    approval_required_risk: Risk | None = None  # tools of at least this risk need an approval; None: "high"
+    approvers: Any = None  # who gives it: an address, several, or such by tool name, risk or "*"; None: nobody, denied
     starter_prompts: list[str] = Field(default_factory=list)  # what a user may begin with
     welcome: str = ""  # shown before the first message
     initial_tool_choice: str | None = None  # "auto", "none", "required" or a tool's name, for the first model call
@@ -111,6 +113,14 @@ class AgentSpec(BaseModel):
     result_schema: dict[str, Any] | None = None  # JSON Schema of the answer; None: free text
     name: str = Field(default="", max_length=200)
     description: str = ""
+
+    @field_validator("approvers", mode="before")
+    @classmethod
+    def _as_said_shortest(cls, value: Any) -> Any:
+        try:
+            return Approvers.of(value).to_json()
+        except InvalidInputError as error:
+            raise ValueError(str(error).removeprefix("approvers: ")) from None
 
     def to_json(self) -> dict[str, Any]:
         """What a row keeps: all that is not a default, and `model`."""
@@ -139,6 +149,7 @@ def validate_spec(
     _check_tools(checked, None if known_tools is None else list(known_tools))
     _check_agents(checked, None if known_agents is None else sorted(map(str, known_agents)))
     _check_choice(checked)
+    _check_approvers(checked)
     _check_result(checked)
     _check_secrets(checked)
     check_extras(checked.options.extra, "options.extra")
@@ -190,6 +201,11 @@ def _check_choice(spec: AgentSpec) -> None:
         raise InvalidInputError(
             f"initial_tool_choice: {choice!r} is none of {', '.join(allowed)}", field="initial_tool_choice"
         )
+
+
+def _check_approvers(spec: AgentSpec) -> None:
+    names = [*spec.tool_names, *(sub_agent.tool_name for sub_agent in spec.sub_agents)]
+    Approvers.of(spec.approvers).check_names(names)
 
 
 def _check_result(spec: AgentSpec) -> None:

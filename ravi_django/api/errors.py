@@ -15,7 +15,14 @@ from rest_framework import exceptions
 from rest_framework.response import Response
 from rest_framework.views import set_rollback
 
-from ravi_django.kernel import ConflictError, InputTooLargeError, InvalidInputError, KernelError, NotFoundError
+from ravi_django.kernel import (
+    ConflictError,
+    ForbiddenError,
+    InputTooLargeError,
+    InvalidInputError,
+    KernelError,
+    NotFoundError,
+)
 
 CODES = {
     400: "invalid_input",
@@ -95,6 +102,8 @@ def _of_kernel(exc: KernelError) -> Problem:
             return Problem(400, str(exc), field=exc.field)
         case NotFoundError():
             return Problem(404, str(exc), field=exc.field)
+        case ForbiddenError():
+            return Problem(403, str(exc))
         case ConflictError():
             return Problem(409, str(exc), exc.code)
         case _:

@@ -46,6 +46,13 @@ class NumberField(serializers.IntegerField):
         return data
 
 
+class FlagField(serializers.BooleanField):
+    def to_internal_value(self, data: Any) -> bool:
+        if not isinstance(data, bool):
+            self.fail("invalid", input=data)
+        return data
+
+
 class IdField(serializers.UUIDField):
     def to_internal_value(self, data: Any) -> UUID:
         if not isinstance(data, str):

@@ -43,9 +43,11 @@ def documented(
     request: Any = None,
     parameters: Iterable[Any] = (),
     anonymous: bool = False,
+    media_type: str = "",
 ) -> Callable[[Any], Any]:
     """Describe a view's method: its name, its answers by status (or by status and media type), its errors beside
-    those that every call may give. The summary is the first line of the docstring."""
+    those that every call may give, and their media type where the view has several. The summary is the first line of
+    the docstring."""
     if not INSTALLED:
         return lambda method: method
     from drf_spectacular.utils import OpenApiResponse, extend_schema
@@ -54,7 +56,7 @@ def documented(
 
     everywhere = (406, 500) if anonymous else (401, 406, 500, 503)
     refusals = {
-        status: OpenApiResponse(ErrorSerializer, description=_MEANING[status])
+        (status, media_type) if media_type else status: OpenApiResponse(ErrorSerializer, description=_MEANING[status])
         for status in sorted({*everywhere, *errors})
     }
 
@@ -108,7 +110,12 @@ def description(mount: str, script_name: str) -> dict[str, Any]:
         "DESCRIPTION": "Durable runs of LLM agents.",
         "VERSION": __version__,
         "SERVERS": [{"url": script_name or "/"}],
-        "ENUM_NAME_OVERRIDES": {"RunStatus": "ravi_django.models.Status"},
+        "ENUM_NAME_OVERRIDES": {
+            "RunStatus": "ravi_django.models.Status",
+            "RequestStatus": "ravi_django.models.HumanRequest.Status",
+            "RequestKind": "ravi_django.models.HumanRequest.Kind",
+            "RequestAction": "ravi_django.runtime.answers.EVERY_ACTION",
+        },
         "COMPONENT_SPLIT_REQUEST": False,
         "POSTPROCESSING_HOOKS": ["drf_spectacular.hooks.postprocess_schema_enums"],
         "CAMELIZE_NAMES": False,

@@ -19,8 +19,8 @@ from ravi_django.models import Run, Status
 from ravi_django.runtime.cancel import cancel
 from ravi_django.runtime.entries import internalize
 from ravi_django.runtime.fork import fork
+from ravi_django.runtime.replies import send as send_signal
 from ravi_django.runtime.retry import retry
-from ravi_django.runtime.signals import signal
 from ravi_django.runtime.submit import submit_once
 
 FILTERS = [
@@ -152,12 +152,13 @@ class SignalsView(ApiView):
     def post(self, request: Any, id: UUID) -> Response:
         """Send the run a signal: what its agent waits for by name, now or later.
 
-        409 when the run has ended.
+        By the name of a question that it has asked (`human_reply:…`) the payload is an answer to it, a text or
+        `{"action", "text"}`: 403 for who may not answer, 409 when it was answered before. 409 when the run has ended.
         """
         found = find_run(request, id)
         given = serializers.SignalSerializer(data=request.data)
         given.is_valid(raise_exception=True)
-        signal(found.id, given.validated_data["name"], given.validated_data["payload"])
+        send_signal(found, given.validated_data["name"], given.validated_data["payload"], by=request.user)
         return Response(serializers.RunSerializer(find_run(request, id)).data, status=status.HTTP_202_ACCEPTED)
 
 

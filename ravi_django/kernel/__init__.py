@@ -29,6 +29,7 @@ from ravi_django.kernel.errors import (
     ConcurrentAppendError,
     ConflictError,
     DeterminismError,
+    ForbiddenError,
     GuardrailError,
     HandlerError,
     IdempotencyMismatchError,
@@ -81,6 +82,7 @@ from ravi_django.kernel.middleware import (
     FunctionMiddleware,
     Middleware,
 )
+from ravi_django.kernel.people import Addressees, ApprovalDecision, Step
 from ravi_django.kernel.stream import (
     AgentProgress,
     AgentStep,
@@ -105,6 +107,7 @@ from ravi_django.kernel.tools import INVALID_ARGUMENTS_KEY, Effect, Risk, Tool, 
 
 __all__ = [
     "INVALID_ARGUMENTS_KEY",
+    "Addressees",
     "Agent",
     "AgentContextProtocol",
     "AgentCrashError",
@@ -114,6 +117,7 @@ __all__ = [
     "AgentProgress",
     "AgentRunContext",
     "AgentStep",
+    "ApprovalDecision",
     "AskOutcome",
     "AudioBlock",
     "Block",
@@ -142,6 +146,7 @@ __all__ = [
     "EventSubscriber",
     "ExecutionBudget",
     "FinishAgentResult",
+    "ForbiddenError",
     "FunctionContext",
     "FunctionMiddleware",
     "GenerationOptions",
@@ -185,6 +190,7 @@ __all__ = [
     "SessionNotFoundError",
     "SpawnBudget",
     "SpawnDeniedError",
+    "Step",
     "StreamDone",
     "StreamRestart",
     "Supervision",

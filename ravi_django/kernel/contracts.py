@@ -16,7 +16,9 @@ from ravi_django.kernel.chat import ChatMessage
 from ravi_django.kernel.identity import AgentId, TopicId
 from ravi_django.kernel.llm import ChatModel, GenerationOptions, ModelResponse
 from ravi_django.kernel.messages import Message, ToolExecutionResult
+from ravi_django.kernel.people import ApprovalDecision
 from ravi_django.kernel.supervision import Priority, RunMeta
+from ravi_django.kernel.tools import Risk
 
 
 @runtime_checkable
@@ -161,11 +163,44 @@ class RunContext(Protocol):
         context: str = "",
         free_text: bool = True,
         timeout: float | timedelta | None = None,
+        to: Any = None,
+        signal: str = "",
     ) -> dict[str, Any]:
         """Ask a person and wait, however long that takes: `{"action", "text", "by"}`, action being answer, skip, cancel
         or, `timeout` seconds later, expired. Only an "answer" has a text; no other action is a consent to anything.
 
-        Without `free_text` the answer is one of `choices`. Raises InvalidInputError that names the parameter.
+        Without `free_text` the answer is one of `choices`. `to`: who is asked, an address or several (see Addressees);
+        the run's owner unless the site says otherwise.
+
+        `signal`: a name, `human_reply:…`, by which the site's own code may answer in a person's place: what comes first
+        counts, and of a signal it is `{"action": "signal", "payload": …}`. Ask by one name one thing at a time.
+
+        Raises InvalidInputError that names the parameter.
+        """
+        ...
+
+    async def approve(
+        self,
+        tool: str,
+        arguments: dict[str, Any],
+        *,
+        risk: Risk | str = Risk.HIGH,
+        to: Any = None,
+        call_id: str = "",
+        schema: dict[str, Any] | None = None,
+        description: str = "",
+        timeout: float | timedelta | None = None,
+    ) -> ApprovalDecision:
+        """Ask a person whether `tool` may be called with `arguments`, and wait, however long that takes. Act on it only
+        where the decision `allows`; with "modified" by its `arguments`, in place of those given.
+
+        A decision that stands for the session is taken without asking. Denied, with the reason, when nobody is named
+        (`to`, see Addressees; else the site's RAVI["ADDRESSEES"]["approval"]), when those named are nobody at present,
+        when the run's owner has no permission for the tool, and `timeout` seconds later. `schema` is the JSON schema
+        that changed arguments have to fit, `description` what the tool does, `call_id` the model's name for the call.
+
+        An agent's tools of `approval_required_risk` and up are asked about already: this is for code that acts by
+        itself. Raises InvalidInputError that names the parameter.
         """
         ...
 

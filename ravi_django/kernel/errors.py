@@ -8,6 +8,7 @@ KernelError
 │   ├── InputTooLargeError     send less
 │   └── ToolArgumentsError     given back to the model as the tool's result
 ├── SecretRefusedError         a key where things are kept and shown: give it to the model's client
+├── ForbiddenError             one may see it and not do that: ask who may
 ├── ConflictError              the state forbids it; read the run and decide again
 │   ├── IllegalTransitionError
 │   ├── IdempotencyMismatchError
@@ -96,6 +97,10 @@ class SecretRefusedError(KernelError):
             f"{field} is a key or a password, and what is said here is kept and shown; give it to the model: "
             "LLMFactory(model, api_key), or one of the provider's environment variables"
         )
+
+
+class ForbiddenError(KernelError):
+    """One may see it, and may not do that; the message says who may."""
 
 
 class ConflictError(KernelError):

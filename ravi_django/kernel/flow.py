@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from ravi_django.kernel.contracts import RunHandle
 from ravi_django.kernel.identity import AgentId
@@ -15,13 +16,15 @@ class PauseForInputResult:
     """Ask a person, then call the tool again with the answer in its parameter annotated `HumanInput`.
 
     request: the question, or several as {key: question}. choices: texts to choose from, for a single question.
-    context: what the person should know. timeout: seconds until it expires; an expired one is no consent.
+    context: what the person should know. timeout: seconds until it expires; an expired one is no consent. to: who is
+    asked, an address or several (see Addressees); the run's owner unless the site says otherwise.
     """
 
     request: str | Mapping[str, str]
     choices: Sequence[str] | None = None
     context: str = ""
     timeout: float | None = None
+    to: Any = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 
 from ravi_django.conf import conf
+from ravi_django.models import Run
 from ravi_django.runtime.registry import known_addresses
 
 OLDEST_POSTGRES = 14_00_00  # what Django 5.2 supports
@@ -26,7 +27,7 @@ class Finding:
 
 def examine() -> list[Finding]:
     found: list[Finding] = []
-    for look in (settings, database, migrations, agents, model, services):
+    for look in (settings, database, migrations, tenants, agents, model, services):
         found += _safely(look)
     return found
 
@@ -90,6 +91,19 @@ def migrations() -> Iterator[Finding]:
         yield Finding("ok", "migrations: all applied")
 
 
+def tenants() -> Iterator[Finding]:
+    """Whether anybody but superusers sees what the runs of tenants ask."""
+    if conf.TENANT_OF is not None or Run._meta.db_table not in connection.introspection.table_names():
+        return
+    if Run.objects.exclude(tenant="").exists():
+        yield Finding(
+            "warning",
+            "tenants: runs have tenants, and RAVI['TENANT_OF'] is not set: what they ask of people is seen by their "
+            "owners and by superusers alone",
+            "RAVI['TENANT_OF'] = a function of a user: the tenant or tenants whose requests they may see, None for all",
+        )
+
+
 def agents() -> Iterator[Finding]:
     if addresses := sorted(known_addresses()):
         yield Finding("ok", f"agents: {', '.join(addresses)}")
@@ -131,6 +145,7 @@ def services() -> Iterator[Finding]:
 _MENDS = {
     "database": "start it, or see to DATABASES",
     "migrations": "start the database, or see to DATABASES",
+    "tenants": "start the database, or see to DATABASES",
     "broker": "start it, or see to CELERY_BROKER_URL",
     "channel_layer": "start its Redis, or see to CHANNEL_LAYERS",
     "events": "start its Redis, or see to RAVI['STREAM_URL'], which is the channel layer's or the broker's when unset",

@@ -9,8 +9,12 @@ from typing import Any
 
 CLIP = 600  # characters of a tool's arguments or result; the journal has all
 
-# Escape sequences in a model's words must not reach the terminal.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def printable(text: str) -> str:
+    """Escape sequences in anybody's words must not reach the terminal."""
+    return _CONTROL.sub("", text)
 
 
 class Transcript:
@@ -100,18 +104,20 @@ class Transcript:
 
     def _request(self, frame: dict[str, Any]) -> None:
         """What a person is asked, by whom, and how to answer from a terminal."""
-        about: dict[str, Any] = frame.get("details") or {}
         self._asked.add(str(frame["id"]))
         who = f"[{frame['agent']}] " if frame.get("depth") else ""
         self._line(self._note, f"? {who}{_clip(str(frame.get('text', '')))}")
-        for key, question in (about.get("questions") or {}).items():
+        if frame.get("tool") and frame.get("kind") != "question":
+            self._line(self._note, f"  {_call(frame)}")
+        for key, question in (frame.get("questions") or {}).items():
             self._line(self._note, f"  {key}: {_clip(str(question))}")
-        if about.get("context"):
-            self._line(self._note, f"  {_clip(about['context'])}")
+        if frame.get("context"):
+            self._line(self._note, f"  {_clip(frame['context'])}")
         if frame.get("choices"):
-            rule = "for example" if about.get("free_text", True) else "one of"
+            rule = "for example" if frame.get("free_text", True) else "one of"
             self._line(self._note, f"  {rule}: {' | '.join(map(str, frame['choices']))}")
-        self._line(self._note, f"  manage.py ravi_answer {frame['id']} {_how(str(frame.get('kind')), about)}")
+        for how in _how(frame):
+            self._line(self._note, f"  manage.py ravi_answer {frame['id']} {how}")
 
     def _closed(self, frame: dict[str, Any]) -> None:
         if str(frame.get("id")) in self._asked:
@@ -120,10 +126,10 @@ class Transcript:
 
     def _line(self, write: Callable[[str], None], text: str) -> None:
         self._break()
-        write(_CONTROL.sub("", text) + "\n")
+        write(printable(text) + "\n")
 
     def _say(self, text: str) -> None:
-        shown = _CONTROL.sub("", text)
+        shown = printable(text)
         if shown:
             self._write(shown)
             self._column_0 = shown.endswith("\n")
@@ -134,13 +140,22 @@ class Transcript:
             self._column_0 = True
 
 
-def _how(kind: str, about: dict[str, Any]) -> str:
-    """The rest of the command that answers a request of this kind."""
+def _call(frame: dict[str, Any]) -> str:
+    """What is decided on, and by whom."""
+    parts = [f"{frame['tool']}({json.dumps(frame.get('arguments'), ensure_ascii=False)})"]
+    parts += [f"risk {frame['risk']}"] if frame.get("risk") else []
+    parts += [f"asked: {frame['to']}"] if frame.get("to") else []
+    return _clip(" · ".join(parts))
+
+
+def _how(frame: dict[str, Any]) -> list[str]:
+    """The rest of the commands that answer a request of this kind."""
+    kind = frame.get("kind")
     if kind == "uncertain":
-        return "--happened RESULT | --run-again | --fail"
+        return ["--happened RESULT | --run-again | --fail"]
     if kind == "approval":
-        return "approve | deny"
-    return "answer --value KEY=TEXT …" if about.get("questions") else 'answer "…"'
+        return ["approve", 'deny --reason "…"', "edit --arguments JSON"]
+    return ["answer --value KEY=TEXT …" if frame.get("questions") else 'answer "…"']
 
 
 def _clip(text: str) -> str:

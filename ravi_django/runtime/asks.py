@@ -37,7 +37,7 @@ from ravi_django.runtime.effects import Effects, Write
 from ravi_django.runtime.entries import Entry, storable
 from ravi_django.runtime.gate import Wait
 from ravi_django.runtime.spawns import spawn
-from ravi_django.runtime.waits import check_name, moment
+from ravi_django.runtime.waits import PEOPLES, check_name, moment
 
 if TYPE_CHECKING:
     from ravi_django.runtime.context import DurableContext
@@ -206,6 +206,10 @@ async def send(ctx: DurableContext, target: AgentId | RunHandle, message: Messag
     control = message.payload if isinstance(message, Message) and isinstance(message.payload, ControlPayload) else None
     if control is not None:
         check_name(control.signal)
+        if control.signal.startswith(PEOPLES):
+            raise InvalidInputError(
+                f"{control.signal!r} is what a person says; no agent says it in their place", field="signal"
+            )
         if not isinstance(target, RunHandle):
             raise InvalidInputError("a control message goes to a run: give its handle", field="target")
     body = filled(ctx, agent_id, message, path, control=control is not None)

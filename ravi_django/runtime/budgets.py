@@ -29,10 +29,11 @@ from ravi_django.kernel import (
     LeaseLostError,
     Usage,
 )
-from ravi_django.models import HumanRequest, uuid7
-from ravi_django.runtime import paths, store, tool_caps
+from ravi_django.models import HumanRequest
+from ravi_django.runtime import paths, requests, site_rules, store, tool_caps
 from ravi_django.runtime.entries import Entry, Recorded
 from ravi_django.runtime.gate import Wait
+from ravi_django.runtime.shown import request_shown
 
 if TYPE_CHECKING:
     from ravi_django.runtime.effects import Effects
@@ -210,24 +211,24 @@ async def _open(effects: Effects, entry: Entry) -> HumanRequest | None:
     attempt = 1
     while effects.journal.system(_place(entry.path, attempt)) or _place(entry.path, attempt) in effects.requested:
         attempt += 1
-    request = HumanRequest(
-        id=uuid7(),
-        owner_id=run.owner_id,
-        tenant=run.tenant,
-        run_id=run.id,
-        generation=run.generation,
-        path=entry.path,
+    request = requests.new(
+        run,
+        entry.path,
+        HumanRequest.Kind.APPROVAL,
+        present=effects.present(),
+        to=site_rules.addressees("budget"),
+        expires=False,
         attempt=attempt,
-        kind=HumanRequest.Kind.APPROVAL,
         text=text,
         tool=store.TOP_UP,
         arguments=arguments,
     )
+    await requests.address(effects, request)
     place = _place(entry.path, attempt)
     effects.entangled = True  # first: the commit may stand though this task is cancelled over it
     try:
         await effects.record(
-            Entry("request.opened", place, request.tool, result=store.request_shown(request)),
+            Entry("request.opened", place, request.tool, result=request_shown(request)),
             partial(store.open_top_up, request=request),
         )
     except store.TooManyRequests:

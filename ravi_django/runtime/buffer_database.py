@@ -30,7 +30,8 @@ class DatabaseBuffer:
     def _append(self, batch: Batch) -> list[int] | Exception:
         """Under the root row's lock: the numbers have one writer at a time, and epochs are read from the rows."""
         with transaction.atomic():
-            newest = Run.objects.select_for_update().filter(id=batch.tree).values_list("lease_epoch", flat=True).first()
+            root = Run.objects.select_for_update(no_key=True).filter(id=batch.tree)
+            newest = root.values_list("lease_epoch", flat=True).first()
             if newest is None:
                 return [-1] * len(batch.frames)
             end = f"{batch.tree}:done:{newest}"  # behind it only a later epoch of the root's goes on with the stream

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
 import random
@@ -20,6 +21,7 @@ from ravi_django.agents.toolbox import Toolbox
 from ravi_django.kernel import (
     Agent,
     AgentId,
+    ApprovalDecision,
     AskOutcome,
     ChatMessage,
     ChatModel,
@@ -30,6 +32,7 @@ from ravi_django.kernel import (
     Message,
     ModelResponse,
     Priority,
+    Risk,
     RunHandle,
     RunMeta,
     SpawnBudget,
@@ -37,7 +40,10 @@ from ravi_django.kernel import (
     TopicId,
 )
 from ravi_django.runtime import (
+    approvals,
+    asked_calls,
     asks,
+    decisions,
     handoff,
     history,
     llm_calls,
@@ -93,6 +99,7 @@ class DurableContext:
         self.answered: set[str] = set()  # of those: the ids of the messages that were replied to
         self.message_ids: dict[str, str] = {}  # of messages that a replay makes anew: the id that was sent
         self.booted: dict[str, str] = {}  # child run: the message that it was started with
+        self.deciding = asyncio.Lock()  # calls that people have decided on go on in the order of their rows
         self._patches: dict[str, bool] = {}
         self.pinned: dict[str, Any] = {}  # see `pins`
         self.pinning: dict[str, Any] = {}  # values that a task computes now
@@ -157,10 +164,28 @@ class DurableContext:
         context: str = "",
         free_text: bool = True,
         timeout: float | timedelta | None = None,
+        to: Any = None,
+        signal: str = "",
     ) -> dict[str, Any]:
-        return await questions.ask(
-            self, question, choices=choices, context=context, free_text=free_text, timeout=timeout
-        )
+        asked = {"choices": choices, "context": context, "free_text": free_text, "timeout": timeout, "to": to}
+        return await questions.ask(self, question, **asked, signal=signal)
+
+    async def approve(
+        self,
+        tool: str,
+        arguments: dict[str, Any],
+        *,
+        risk: Risk | str = Risk.HIGH,
+        to: Any = None,
+        call_id: str = "",
+        schema: dict[str, Any] | None = None,
+        description: str = "",
+        timeout: float | timedelta | None = None,
+    ) -> ApprovalDecision:
+        more: dict[str, Any] = {"call_id": call_id, "schema": schema, "description": description}
+        until = questions.expiry(self, timeout)
+        asked = asked_calls.checked(tool, arguments, risk=risk, to=to, expires_at=until, **more)
+        return await approvals.ask(self, asked)
 
     async def continue_as_new(self, *args: Any) -> None:
         """Begin anew with an empty journal and `args` (messages, texts or JSON) as the inbox. Never returns."""
@@ -201,8 +226,12 @@ class DurableContext:
         if row is not None:
             self.effects.identity(row, "log", kind, None)
             self.effects.journal.take_now(row)
+            return
+        entry, begun = Entry(kind="log", path=path, name=kind, result=data), self.effects.journal.started(path)
+        if begun is not None and begun.kind == decisions.KIND:
+            await approvals.withdraw(self, begun, entry)
         else:
-            self.effects.note(Entry(kind="log", path=path, name=kind, result=data))
+            self.effects.note(entry)
 
     _log = log
 
@@ -285,6 +314,14 @@ class DurableContext:
         if self.effects.journal.find(f"{self._scope().peek(name)}1") is not None:
             return True
         return False if self.effects.journal.replaying else None
+
+    def is_recorded(self) -> bool:
+        """Whether the next call here has its result in the journal: it does nothing then, but to give that."""
+        return self.effects.journal.find(self.next_path()) is not None
+
+    def next_path(self) -> str:
+        scope = self._scope()
+        return f"{scope.prefix}{scope.calls + 1}"
 
     def _scope(self) -> paths.Scope:
         scope = paths.current()

@@ -43,13 +43,18 @@ _down_until = 0.0
 
 
 def _send_to_broker(run_id: UUID | str) -> None:
-    global _down_until
     from ravi_django.tasks import run
 
+    publish(run, str(run_id))
+
+
+def publish(task: Any, *args: str) -> None:
+    """Send a task to the broker, once. Raises what that raises, and ConnectionError while it is known to be away."""
+    global _down_until
     if time.monotonic() < _down_until:
         raise ConnectionError("the broker failed a moment ago; the sweep will send the hint")
     try:
-        run.apply_async(args=(str(run_id),), retry=False, ignore_result=True)
+        task.apply_async(args=args, retry=False, ignore_result=True)
     except Exception:
         _down_until = time.monotonic() + REST_S
         raise

@@ -62,6 +62,7 @@ class Effects(Gate):
         self.notes: list[Entry] = []  # ride on the next commit, in order
         self.turns: list[NewTurn] = []
         self._spent: Spent | None = None
+        self.used_approvals: set[int] | None = None  # see `decisions`
         self.attempts = lease.run.attempts  # transient failures in a row
         self.on_progress: Callable[[], None] = lambda: None  # an effect is recorded that no worker had come past
         self.entangled = lease.run.generation > 0 or journal.has_kind("child.spawned", "request.opened")
@@ -124,7 +125,7 @@ class Effects(Gate):
             first, cancelled = await self.database.see_through(append_repeatable, *args)
         except (LeaseLostError, asyncio.CancelledError):
             raise
-        except (CancellationError, SpawnDeniedError, store.NotDue, store.TooManyRequests) as error:
+        except (CancellationError, SpawnDeniedError, store.NotDue, store.NotStanding, store.TooManyRequests) as error:
             self.notes[:0], self.turns[:0] = entries[:-1], turns
             if isinstance(error, CancellationError):
                 self.token.cancel(error.reason)

@@ -15,6 +15,7 @@ from ravi_django.agents.compaction.summarization import SCOPE as SUMMARY_SCOPE
 from ravi_django.kernel import AgentStep
 from ravi_django.models import Run
 from ravi_django.runtime.entries import encode
+from ravi_django.runtime.shown import of_an_earlier_release
 
 OUTSIDE = ("run.paused", "run.unpaused")  # rows that another than the run's own worker has written
 CLIP = 4000  # characters of a tool's arguments or result in a frame; the journal has the whole
@@ -102,6 +103,9 @@ def durable(source: Source, entry: Any, seq: int) -> list[Frame]:
     """The frames that follow from a journal row (an Entry just appended, or a row read back)."""
     found = [*_closed_by(entry), *_of_entry(entry)]
     place = entry.path if entry.kind in OUTSIDE else seq  # the first frame of a lease goes out before its row has a seq
+    for type, data in found:
+        if type == "request":
+            data["root"] = source.tree
     return [Frame(source, type, data, key=f"{source.run}:{place}:{index}") for index, (type, data) in enumerate(found)]
 
 
@@ -109,7 +113,7 @@ def _closed_by(entry: Any) -> list[tuple[str, dict[str, Any]]]:
     """The requests that were open when the run ended, or began anew: nobody waits for their answers any more."""
     if not entry.kind.startswith("run.") or not isinstance(entry.result, dict):
         return []
-    return [("request.closed", {"id": request_id}) for request_id in entry.result.get("closed", ())]
+    return [_closed({"id": request_id, "status": "cancelled"}) for request_id in entry.result.get("closed", ())]
 
 
 def authors(rows: Sequence[Any], sources: Mapping[Any, Source]) -> list[Source]:
@@ -142,7 +146,7 @@ def _of_entry(entry: Any) -> Iterable[tuple[str, dict[str, Any]]]:
             return [_step(AgentStep.DONE, None)]
         case "run.retried" if entry.error is None:  # by a person: no error, but a new start
             asked = (entry.result or {}).get("opened", ())  # again: the failure had closed them
-            return [_step(AgentStep.STARTED, {"status": "retried"}), *(("request", dict(one)) for one in asked)]
+            return [_step(AgentStep.STARTED, {"status": "retried"}), *(_request(one, entry) for one in asked)]
         case "run.failed" | "run.blocked" | "run.cancelled" | "run.retried":
             error = entry.error or {}
             code, message = error.get("type", "Error"), error.get("message", "")
@@ -168,11 +172,30 @@ def _of_waiting(entry: Any) -> Iterable[tuple[str, dict[str, Any]]]:
         case "run.handoff" if entry.error is None:  # the callee's `started` is next
             return [_step(AgentStep.HANDOFF, {"agent": entry.name, "from": result.get("from")})]
         case "request.opened":
-            return [("request", dict(result))]
+            return [_request(result, entry)]
         case "request.closed" | "ask_human":
-            return [("request.closed", {"id": result.get("id")})]
+            return [_closed(result)]
+        case "approval" if "id" in result:  # else nobody was asked
+            return [_closed(result)]
         case _:
             return []
+
+
+def _request(asked: dict[str, Any], entry: Any) -> tuple[str, dict[str, Any]]:
+    if "details" in asked:
+        return "request", of_an_earlier_release(asked, getattr(entry, "finished_at", None))
+    return "request", dict(asked)
+
+
+_UNANSWERED = {"expired": "expired", "signal": "cancelled"}  # by what is recorded as the answer's action
+
+
+def _closed(result: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """What became of a request, as its row has it."""
+    answer = result.get("answer") or result
+    status = answer.get("status") or _UNANSWERED.get(answer.get("action", ""), "answered")
+    by = answer.get("by") or None if status == "answered" else None
+    return "request.closed", {"id": result.get("id"), "status": status, "answered_by": by}
 
 
 def _of_board(entry: Any) -> Iterable[tuple[str, dict[str, Any]]]:

@@ -304,13 +304,14 @@ def _durable_frames(tree: str, since: datetime | None = None) -> tuple[Run, list
 class _Row:
     """A stored journal row in the shape of an Entry."""
 
-    __slots__ = ("cost", "error", "kind", "name", "path", "phase", "request", "result", "usage")
+    __slots__ = ("cost", "error", "finished_at", "kind", "name", "path", "phase", "request", "result", "usage")
 
     def __init__(self, row: JournalEntry) -> None:
         from ravi_django.kernel import Usage
 
         self.kind, self.name, self.path, self.phase = row.kind, row.name, row.path, row.phase
         self.request, self.result, self.error, self.cost = row.request, row.result, row.error, row.cost
+        self.finished_at = row.finished_at
         self.usage = Usage(
             input_tokens=row.input_tokens or 0,
             cached_tokens=row.cached_tokens or 0,

@@ -12,12 +12,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from ravi_django.kernel import InvalidInputError
-from ravi_django.models import HumanRequest, uuid7
-from ravi_django.runtime import store
+from ravi_django.kernel import Addressees, InvalidInputError
+from ravi_django.models import HumanRequest
+from ravi_django.runtime import requests, store
 from ravi_django.runtime.entries import Entry, storable
 from ravi_django.runtime.gate import Wait
-from ravi_django.runtime.waits import moment, over
+from ravi_django.runtime.shown import request_shown
+from ravi_django.runtime.waits import REPLY, check_name, moment, over
 
 if TYPE_CHECKING:
     from ravi_django.runtime.context import DurableContext
@@ -28,8 +29,9 @@ MAX_QUESTION = 10_000  # characters
 MAX_CONTEXT = 20_000
 MAX_CHOICES = 20
 MAX_CHOICE = 200
+SIGNAL = "signal"  # the action of an answer that came as a signal
 EXPIRED = {"action": "expired", "text": "", "by": ""}
-CLOSED = {"action": "cancel", "text": "", "by": ""}  # by whoever closed the request without an answer
+CLOSED = {"action": "cancel", "text": "", "by": "", "status": "cancelled"}  # it was closed without an answer
 
 
 async def ask(
@@ -40,6 +42,8 @@ async def ask(
     context: str,
     free_text: bool,
     timeout: float | timedelta | None,
+    to: Any = None,
+    signal: str = "",
     tool: str = "",
     most: int | None = None,
 ) -> dict[str, Any]:
@@ -54,12 +58,13 @@ async def ask(
     begun = effects.journal.started(path)
     if begun is None:
         effects.check_may_wait(path)
-        request = _request(ctx, path, question, choices, context, free_text, timeout)
-        request.tool = tool
+        request = _request(ctx, path, question, choices, context, free_text, timeout, to, tool)
+        request.signal = _checked(signal)
+        await requests.address(effects, request)
         opened = await _open(ctx, path, request, most)
     else:
         opened = begun.request
-    return await _outcome(ctx, path, opened)
+    return await _outcome(ctx, path, opened, signal)
 
 
 def _request(
@@ -70,16 +75,16 @@ def _request(
     context: str,
     free_text: bool,
     timeout: float | timedelta | None,
+    to: Any,
+    tool: str,
 ) -> HumanRequest:
-    run = ctx.effects.lease.run
-    return HumanRequest(
-        id=uuid7(),
-        owner_id=run.owner_id,
-        tenant=run.tenant,
-        run_id=run.id,
-        generation=run.generation,
-        path=path,
-        kind=HumanRequest.Kind.QUESTION,
+    return requests.new(
+        ctx.effects.lease.run,
+        path,
+        HumanRequest.Kind.QUESTION,
+        present=ctx.effects.present(),
+        to=None if to is None else Addressees.of(to),
+        tool=tool,
         text=text_of("question", question, 1, MAX_QUESTION),
         choices=choices_of(choices, free_text),
         details={"context": text_of("context", context, 0, MAX_CONTEXT), "free_text": bool(free_text)},
@@ -95,9 +100,7 @@ async def _open(ctx: DurableContext, path: str, request: HumanRequest, most: int
     effects.entangled = True  # first: the commit may stand though this task is cancelled over it
     async with effects.performing():
         effects.note(begun)  # in one commit with the next row: nothing comes in between
-        announced = Entry(
-            "request.opened", f"@request.{path}.{request.attempt}", NAME, result=store.request_shown(request)
-        )
+        announced = Entry("request.opened", f"@request.{path}.{request.attempt}", NAME, result=request_shown(request))
         try:
             await effects.record(announced, partial(store.open_request, request=request, most=most))
         except store.TooManyRequests:
@@ -106,36 +109,60 @@ async def _open(ctx: DurableContext, path: str, request: HumanRequest, most: int
     return opened
 
 
-async def _outcome(ctx: DurableContext, path: str, opened: dict[str, Any]) -> dict[str, Any]:
-    """Wait for the answer, or for the end of the time that there is for it."""
+async def _outcome(ctx: DurableContext, path: str, opened: dict[str, Any], signal: str) -> dict[str, Any]:
+    """Wait for the answer, a signal in its place, or the end of the time that there is for it."""
     effects = ctx.effects
     until = datetime.fromisoformat(opened["until"]) if opened["until"] else None
     while True:
-        found = await effects.wait(Wait("request", opened["id"], partial(_met, ctx, path, until), until), path)
+        found = await effects.wait(Wait("request", opened["id"], partial(_met, ctx, path, until, signal), until), path)
         entry = Entry(KIND, path, NAME)
         async with effects.performing():
-            if found is not True:
-                entry.result = {"id": opened["id"], **_told(found)}
+            if isinstance(found, tuple):
+                told = _told({"action": SIGNAL, "payload": {} if found[1] is None else found[1]})
+                entry.result = {"id": opened["id"], **told}
+                relay = partial(store.relay_signal, request_id=UUID(opened["id"]), signal_id=found[0])
+                try:
+                    await effects.record(entry, relay)
+                    return told
+                except store.NotDue:  # somebody has answered, and was told that it counts
+                    pass
+            elif found is not True:
+                closed = {"status": found["status"]} if "status" in found else {}
+                entry.result = {"id": opened["id"], **_told(found), **closed}
                 await effects.record(entry)
                 return _told(found)
-            entry.result = {"id": opened["id"], **EXPIRED}
-            try:
-                await effects.record(entry, partial(store.expire_request, request_id=UUID(opened["id"])))
-                return dict(EXPIRED)
-            except store.NotDue as error:
-                until = error.until or until
+            else:
+                entry.result = {"id": opened["id"], **EXPIRED}
+                try:
+                    await effects.record(entry, partial(store.expire_request, request_id=UUID(opened["id"])))
+                    return dict(EXPIRED)
+                except store.NotDue as error:
+                    until = error.until or until
         await effects.refresh()  # an answer has come after all
 
 
-def _met(ctx: DurableContext, path: str, until: datetime | None) -> dict[str, Any] | bool | None:
+def _met(
+    ctx: DurableContext, path: str, until: datetime | None, signal: str
+) -> dict[str, Any] | tuple[int, Any] | bool | None:
     request = ctx.effects.facts.requests.get((path, 1))
     if request is not None and request.status != HumanRequest.Status.PENDING:
         return dict(request.answer or (EXPIRED if request.status == HumanRequest.Status.EXPIRED else CLOSED))
+    if signal and (sent := ctx.effects.take_signal(signal)) is not None:
+        return sent
     return None if until is None else over(ctx, until)
 
 
 def _told(answer: dict[str, Any]) -> dict[str, Any]:
-    return {name: answer.get(name, "") for name in ("action", "text", "by")}
+    told = {name: answer.get(name, "") for name in ("action", "text", "by")}
+    return {**told, "payload": answer["payload"]} if told["action"] == SIGNAL else told
+
+
+def _checked(signal: str) -> str:
+    if signal:
+        check_name(signal)
+        if not signal.startswith(REPLY):  # any other name is the site's own, and whoever sees the run may send it
+            raise InvalidInputError(f"signal of a question begins with {REPLY}, unlike {signal!r}", field="signal")
+    return signal
 
 
 # ------------------------------------------------------------------------------------------------- what is asked

@@ -18,6 +18,7 @@ log = logging.getLogger("ravi.replay")
 
 STALL_S = 30.0  # a recorded result that nobody asks for, while others wait behind it, is a change of the code
 _SUMMARY = re.compile(rf"(?:^|[./])({SCOPE})(?:~\d+)?\.\d+$")  # a strategy's call: it may be another one by now
+_WITH_ARGUMENTS = ("tool.call", "approval")  # kinds of calls that their arguments are part of
 SETTLE_TURNS = 20  # of the event loop, between two results: enough for a branch's end to reach who waits for it
 
 
@@ -155,6 +156,10 @@ class Journal:
         seq = self._order[self._next]
         return next((run_id for upto, run_id in self._origins if seq <= upto), None)
 
+    def is_shared(self, row: Recorded) -> bool:
+        """Whether another run has recorded it, which this one was forked from."""
+        return bool(self._origins) and row.seq <= self._origins[-1][0]
+
     def take_now(self, row: Recorded) -> None:
         """Hand out a row whose value needs no waiting for its turn (a recorded time, a log entry)."""
         self._taken.add(row.seq)
@@ -279,14 +284,15 @@ def check_identity(row: Recorded, kind: str, name: str, arguments: Any) -> None:
 
     Raises DeterminismError with a readable diff.
     """
-    recorded = (row.request or {}).get("arguments") if row.kind == "tool.call" else None
-    if (row.kind, row.name) == (kind, name) and (kind != "tool.call" or recorded == arguments):
+    has_arguments = row.kind in _WITH_ARGUMENTS
+    recorded = (row.request or {}).get("arguments") if has_arguments else None
+    if (row.kind, row.name) == (kind, name) and (not has_arguments or recorded == arguments):
         return  # as nearly always, and without a round trip through JSON
-    asked = json.loads(dumps(arguments) or "null") if kind == "tool.call" else None
+    asked = json.loads(dumps(arguments) or "null") if kind in _WITH_ARGUMENTS else None
     if (row.kind, row.name) == (kind, name) and _same(recorded, asked):
         return
     was = describe(row)
-    now = {"kind": kind, "name": name, **({"arguments": asked} if kind == "tool.call" else {})}
+    now = {"kind": kind, "name": name, **({"arguments": asked} if kind in _WITH_ARGUMENTS else {})}
     raise DeterminismError(
         f"at {row.path!r} the journal recorded {_words(was)} (entry {row.seq}), the code now asks for {_words(now)}",
         diff={"path": row.path, "seq": row.seq, "recorded": was, "asked": now},
@@ -321,7 +327,7 @@ def drift(row: Recorded, digests: dict[str, Any] | None) -> list[str]:
 
 def describe(row: Recorded) -> dict[str, Any]:
     found: dict[str, Any] = {"kind": row.kind, "name": row.name}
-    if row.kind == "tool.call":
+    if row.kind in _WITH_ARGUMENTS:
         found["arguments"] = (row.request or {}).get("arguments")
     return found
 

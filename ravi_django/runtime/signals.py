@@ -27,7 +27,7 @@ def signal(run: Run | UUID | str, name: str, payload: Any = None, *, key: str = 
     check_name(name)
     if not isinstance(key, str) or len(key) > 64 or "\0" in key:
         raise InvalidInputError("key must be a string of at most 64 characters", field="key")
-    _check_payload(payload)
+    check_payload(payload)
     sent = store.send_signal(run_id, name, storable(payload), key)
     dispatch.on_commit(run_id, None if sent.woke else wake)
     return sent.new
@@ -47,7 +47,8 @@ def _run_id(run: Run | UUID | str) -> UUID:
         raise NotFoundError(f"there is no run {given!r}") from None
 
 
-def _check_payload(payload: Any) -> None:
+def check_payload(payload: Any) -> None:
+    """Raises InvalidInputError when it is no JSON, InputTooLargeError."""
     try:
         size = len(to_json(payload))
     except ValueError as error:

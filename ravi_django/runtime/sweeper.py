@@ -1,4 +1,5 @@
-"""The sweep: finds work whose hint was lost, and leases whose worker died. One at a time, in bounded batches."""
+"""The sweep: finds work whose hint was lost, leases whose worker died, and requests that others are to be asked. One at
+a time, in bounded batches."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from uuid import UUID
 from django.db import connection, transaction
 
 from ravi_django.conf import conf
-from ravi_django.runtime import dispatch, publish, store
+from ravi_django.runtime import dispatch, mail, publish, store
 
 log = logging.getLogger("ravi.sweep")
 
@@ -46,11 +47,14 @@ def sweep(send: Callable[[list[UUID]], Sequence[UUID] | None] = dispatch.send_ma
     woken = [run_id for run_id in silent if _each(store.wake_silent, run_id) is not None]
     resumed = [run_id for tree in store.trees_with_paused(BATCH) for run_id in _each(store.resume_paused, tree) or ()]
     promoted = [run_id for orphan in orphans for run_id in _each(store.promote_orphan, orphan) or ()]
+    for request_id in store.due_to_escalate(BATCH):
+        _each(store.escalate, request_id)
     failed = send(list(dict.fromkeys([*due, *promoted, *woken, *resumed])))
     if failed:
         store.hint_failed(failed)
     unpublished = store.unpublished(50, older_than_s=2 * conf.SWEEP_S)
     published = sum(_each(_publish, tree) is not None for tree in unpublished)
+    _each(lambda _: mail.sweep(), "the e-mails")
     store.forget_dead_workers(older_than_s=10 * conf.HEARTBEAT_S + 60)
     store.swept()
     hinted = len(due) + len(promoted) + len(woken) + len(resumed) - len(failed or ())

@@ -51,7 +51,7 @@ async def call(ctx: DurableContext, name: str, arguments: dict[str, Any]) -> Too
         ctx.pass_turns(path, (row.result or {}).get("turns", 0))
         interceptors.raise_refused(row.error)
         return _decode(row, call_id or path)
-    arguments = _as_recorded(name, arguments)
+    arguments = as_recorded(name, arguments)
     entry = Entry(KIND, path, name, request={"arguments": arguments})
     if call_id:
         entry.request["call_id"] = call_id
@@ -128,7 +128,7 @@ async def _handed(result: ToolExecutionResult, *call: Any, **options: Any) -> To
 # -------------------------------------------------------------------------------------------------- before it
 
 
-def _as_recorded(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+def as_recorded(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
     """The arguments as their row can hold them. What is no JSON has no lasting form: a replay could not tell whether
     the call is the same."""
     held = storable(arguments)
@@ -150,7 +150,7 @@ async def _prepare(
         return f"there is no tool {name!r}; the tools are: {known}"
     if told is None and (refusal := ctx.effects.spent.refusal(tool)):  # a call that went on to a pause was let in
         return refusal
-    if tool.permission and not await ctx.effects.database.call(_permitted, ctx.user_id, tool.permission):
+    if tool.permission and not await ctx.effects.database.call(permitted, ctx.user_id, tool.permission):
         return f"not permitted: {name} needs the permission {tool.permission}, which the run's owner does not have"
     try:
         return tool, _ready(ctx, tool, arguments, told)
@@ -170,7 +170,7 @@ def _ready(
     return ready
 
 
-def _permitted(user_id: str | None, permission: str) -> bool:
+def permitted(user_id: str | None, permission: str) -> bool:
     user = get_user_model().objects.filter(pk=user_id).first() if user_id else None
     return user is not None and user.has_perm(permission)
 

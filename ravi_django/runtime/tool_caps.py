@@ -32,6 +32,7 @@ class Spent:
     seconds: float = 0.0  # of the calls' own work
     bytes: int = 0  # of results, as the model was given them
     by_tool: Counter[str] = field(default_factory=Counter)  # calls
+    asked: Counter[str] = field(default_factory=Counter)  # calls that people are asked about now
 
     @classmethod
     def of(cls, rows: Iterable[Recorded]) -> Spent:
@@ -51,14 +52,28 @@ class Spent:
         self.seconds += seconds
         self.bytes += size
 
+    @contextmanager
+    def asking(self, name: str) -> Iterator[None]:
+        """While people are asked about a call."""
+        self.asked[name] += 1
+        try:
+            yield
+        finally:
+            self.asked[name] -= 1
+
     def refusal(self, tool: Tool) -> str | None:
         """Words for the model when a call that was begun goes beyond a cap."""
+        return self._refusal(tool, self.calls, self.by_tool[tool.name])
+
+    def refusal_to_ask(self, tool: Tool) -> str | None:
+        """The same for a call that people would be asked about, behind all that they are asked about already."""
+        ahead = self.by_tool[tool.name] + self.asked[tool.name]
+        return self._refusal(tool, self.calls + self.asked.total() + 1, ahead + 1)
+
+    def _refusal(self, tool: Tool, calls: int, of_tool: int) -> str | None:
         limits = (
-            (self.calls > conf.MAX_TOOL_CALLS, f"{conf.MAX_TOOL_CALLS} tool calls"),
-            (
-                tool.max_calls is not None and self.by_tool[tool.name] > tool.max_calls,
-                f"{tool.max_calls} calls of {tool.name}",
-            ),
+            (calls > conf.MAX_TOOL_CALLS, f"{conf.MAX_TOOL_CALLS} tool calls"),
+            (tool.max_calls is not None and of_tool > tool.max_calls, f"{tool.max_calls} calls of {tool.name}"),
             (self.seconds >= conf.MAX_TOOL_S, f"{conf.MAX_TOOL_S:g} s of tool calls"),
             (self.bytes >= conf.MAX_TOOL_BYTES, f"{conf.MAX_TOOL_BYTES} bytes of tool results"),
         )

@@ -17,6 +17,7 @@ from uuid import UUID
 
 from ravi_django.agents.delegate import outcome_as_result, without_late_reply
 from ravi_django.kernel import (
+    Addressees,
     AgentId,
     Effect,
     HumanInput,
@@ -28,12 +29,13 @@ from ravi_django.kernel import (
     Tool,
     ToolExecutionResult,
 )
-from ravi_django.models import HumanRequest, uuid7
-from ravi_django.runtime import asks, questions, store, tool_caps
+from ravi_django.models import HumanRequest
+from ravi_django.runtime import asks, questions, requests, store, tool_caps
 from ravi_django.runtime.effects import Write
 from ravi_django.runtime.entries import Entry
 from ravi_django.runtime.gate import Wait
 from ravi_django.runtime.questions import CLOSED, EXPIRED
+from ravi_django.runtime.shown import request_shown
 from ravi_django.runtime.tool_caps import KIND
 from ravi_django.runtime.tool_results import error as error_result
 from ravi_django.runtime.tool_running import ToolPaused, place_after
@@ -61,6 +63,14 @@ class Closing:
     rows: list[Entry]
     write: Write
     done: Callable[[], None]  # once it is committed
+    request: HumanRequest | None = None  # to a person
+
+    def announce(self) -> None:
+        """Put the request into the rows, once it is known whom it asks."""
+        if self.request is not None:
+            until = self.request.expires_at
+            self.pause["until"] = None if until is None else until.isoformat()
+            self.rows[1].result = request_shown(self.request)
 
 
 def resumed(ctx: DurableContext, entry: Entry) -> Pause | None:
@@ -83,6 +93,9 @@ async def close(ctx: DurableContext, entry: Entry, paused: ToolPaused) -> Pause 
             if isinstance(paused.pause, PauseForChildResult):
                 await effects.database.call(_check_child, ctx, paused.pause)
             closing = _closing(ctx, tool, entry, paused.pause)
+            if closing.request is not None:
+                await requests.address(effects, closing.request)
+            closing.announce()
         except PauseRefused as refused:
             return error_result(str(refused))
         effects.note(closing.rows[0])  # in one commit with the next row: nothing comes in between
@@ -154,7 +167,11 @@ def closing_on_thread(ctx: DurableContext, tool: Tool, entry: Entry, pause: AnyP
     """What closes a transactional tool's attempt with this pause, inside its transaction. Raises PauseRefused."""
     if isinstance(pause, PauseForChildResult):
         _check_child(ctx, pause)
-    return _closing(ctx, tool, entry, pause)
+    closing = _closing(ctx, tool, entry, pause)
+    if closing.request is not None:
+        requests.address_on_thread(closing.request, ctx.effects.present())
+    closing.announce()
+    return closing
 
 
 def _closing(ctx: DurableContext, tool: Tool | None, entry: Entry, pause: AnyPause) -> Closing:
@@ -227,15 +244,13 @@ def _for_input(ctx: DurableContext, tool: Tool | None, row: Entry, pause: PauseF
             field="request",
         )
     request = _request(ctx, row, pause)
-    until = None if request.expires_at is None else request.expires_at.isoformat()
-    row.result |= {"pause": "input", "id": str(request.id), "until": until}
-    opened = Entry("request.opened", f"@request.{row.path}.{row.attempt}", "input", result=store.request_shown(request))
+    row.result |= {"pause": "input", "id": str(request.id)}
+    opened = Entry("request.opened", f"@request.{row.path}.{row.attempt}", "input")
     ctx.effects.entangled = True  # first: the commit may stand though this task is cancelled over it
-    return Closing(row.result, [row, opened], partial(store.open_request, request=request), lambda: None)
+    return Closing(row.result, [row, opened], partial(store.open_request, request=request), lambda: None, request)
 
 
 def _request(ctx: DurableContext, row: Entry, pause: PauseForInputResult) -> HumanRequest:
-    run = ctx.effects.lease.run
     asked = _questions(pause)
     single = isinstance(asked, str)
     if pause.choices and not single:
@@ -246,15 +261,13 @@ def _request(ctx: DurableContext, row: Entry, pause: PauseForInputResult) -> Hum
     }
     if not single:
         details["questions"] = asked
-    return HumanRequest(
-        id=uuid7(),
-        owner_id=run.owner_id,
-        tenant=run.tenant,
-        run_id=run.id,
-        generation=run.generation,
-        path=row.path,
+    return requests.new(
+        ctx.effects.lease.run,
+        row.path,
+        HumanRequest.Kind.INPUT,
+        present=ctx.effects.present(),
         attempt=row.attempt,
-        kind=HumanRequest.Kind.INPUT,
+        to=None if pause.to is None else Addressees.of(pause.to),
         text=asked if single else "\n".join(f"{key}: {text}" for key, text in asked.items()),
         choices=questions.choices_of(pause.choices, not pause.choices),
         tool=row.name,

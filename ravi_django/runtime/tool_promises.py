@@ -23,7 +23,7 @@ from ravi_django.kernel import (
     ToolRefused,
     TransientError,
 )
-from ravi_django.runtime import human, paths, tool_pauses
+from ravi_django.runtime import paths, tool_pauses, uncertain
 from ravi_django.runtime.effects import append_repeatable
 from ravi_django.runtime.entries import Entry
 from ravi_django.runtime.tool_caps import KIND
@@ -100,7 +100,7 @@ async def _at_most_once(ctx: DurableContext, tool: Tool, ready: dict[str, Any], 
         except TimeoutError:
             await _not_ours(ctx)
             why = f"it did not finish within {timeout_of(tool):g} s"
-            not_before = human.may_decide_at(effects, effects.present(), 0.0)
+            not_before = uncertain.may_decide_at(effects, effects.present(), 0.0)
         except ToolEndedOddly as error:
             why = f"it raised {error}"
         except Exception as error:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ravi_django.conf import conf
 from ravi_django.kernel import DeterminismError, PermanentError, ToolExecutionResult, UncertainEffectError
-from ravi_django.runtime import human
+from ravi_django.runtime import uncertain
 from ravi_django.runtime.entries import Entry, Recorded
 from ravi_django.runtime.gate import Stop
 from ravi_django.runtime.replay import check_identity
@@ -34,7 +34,7 @@ async def decided(ctx: DurableContext, entry: Entry) -> ToolExecutionResult | No
     if "ran_with" in (begun.request or {}):
         entry.request = {**entry.request, "ran_with": begun.request["ran_with"]}
     tool = ctx.toolbox.get(entry.name)
-    decidable = human.may_decide_at(effects, begun.finished_at, timeout_of(tool) if tool else conf.TOOL_TIMEOUT_S)
+    decidable = uncertain.may_decide_at(effects, begun.finished_at, timeout_of(tool) if tool else conf.TOOL_TIMEOUT_S)
     why = f"it was started at {begun.finished_at:%Y-%m-%d %H:%M:%S} UTC and its worker died"
     return await decide(ctx, entry, why, decidable)
 
@@ -46,7 +46,7 @@ async def decide(
     effects = ctx.effects
     effects.started.pop(entry.path, None)
     effects.uncertain[entry.path] = entry
-    answer = await human.decide(ctx, entry, why, not_before=not_before)
+    answer = await uncertain.decide(ctx, entry, why, not_before=not_before)
     if answer["outcome"] == "fail":
         await effects.end(Stop("fail", _uncertain(entry, f"{why}; a person has decided to fail the run")))
     effects.uncertain.pop(entry.path, None)
@@ -54,7 +54,7 @@ async def decide(
         entry.attempt += 1
         entry.request.pop("ran_with", None)
         return None
-    return result_of(ToolExecutionResult(content=human.content_of(answer.get("result"))))
+    return result_of(ToolExecutionResult(content=uncertain.content_of(answer.get("result"))))
 
 
 def _same_call(row: Recorded, entry: Entry) -> bool:
@@ -75,8 +75,8 @@ async def decide_left(ctx: DurableContext) -> None:
         entry = Entry(KIND, path, begun.name, attempt=begun.attempt, request=begun.request)
         tool = ctx.toolbox.get(entry.name)
         begun_at = begun.finished_at if isinstance(begun, Recorded) else effects.present()
-        decidable = human.may_decide_at(effects, begun_at, timeout_of(tool) if tool else conf.TOOL_TIMEOUT_S)
-        answer = await human.decide(ctx, entry, "the run's code did not wait for it", not_before=decidable)
+        decidable = uncertain.may_decide_at(effects, begun_at, timeout_of(tool) if tool else conf.TOOL_TIMEOUT_S)
+        answer = await uncertain.decide(ctx, entry, "the run's code did not wait for it", not_before=decidable)
         if answer["outcome"] == "fail":
             raise PermanentError(f"{entry.name} at {path!r}: a person has decided to fail the run")
 

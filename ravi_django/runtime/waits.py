@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from ravi_django.runtime.context import DurableContext
 
 MAX_NAME = 200  # characters of a signal's name
+REPLY = "human_reply:"  # begins the names of signals that answer a question in a person's place
+PEOPLES = (REPLY, "hitl:")  # names that stand for what a person has said
 
 
 async def sleep_until(ctx: DurableContext, when: datetime | timedelta) -> None:

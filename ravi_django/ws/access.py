@@ -9,6 +9,7 @@ from uuid import UUID
 
 from channels.security.websocket import OriginValidator
 from django.conf import settings
+from django.contrib.auth import get_user_model
 
 from ravi_django.runtime import tickets
 from ravi_django.runtime.database import readers
@@ -39,6 +40,11 @@ async def user_of(scope: Mapping[str, Any]) -> Any:
     if not origin_allowed(scope):
         raise Refused(BAD_ORIGIN, "this origin is not in ALLOWED_HOSTS; programs come with a ticket")
     return user
+
+
+def active(pk: Any) -> Any | None:
+    """The user as they are now, on a database thread; None once they are gone or locked out."""
+    return get_user_model()._default_manager.filter(pk=pk, is_active=True).first()
 
 
 def origin_allowed(scope: Mapping[str, Any]) -> bool:

@@ -30,7 +30,29 @@ class Say(_Command):
     text: str
 
 
-Command = Cancel | Say
+class Answer(_Command):
+    """A person's decision on a request, as `POST requests/{id}/answer/` takes it; answered by `accepted` with the
+    request and its run. null stands for absent."""
+
+    type: Literal["answer"]
+    request: str
+    action: str
+    text: str | None = None
+    values: dict[str, str] | None = None
+    arguments: dict[str, Any] | None = None
+    outcome: str | None = None
+    result: Any = None
+    reason: str | None = None
+    sticky: bool | None = None
+    version: int | None = None
+
+    def given(self) -> dict[str, Any]:
+        """What `human.answer` takes beside the request and the action."""
+        names = Answer.model_fields.keys() - {"type", "request", "action"}
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
+
+
+Command = Cancel | Say | Answer
 
 _commands: TypeAdapter[Command] = TypeAdapter(Annotated[Command, Field(discriminator="type")])
 
@@ -51,7 +73,7 @@ def read(text: str | None, binary: bytes | None) -> Command:
 def _complaint(error: ValidationError) -> InvalidInputError:
     problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
     if problem["type"].startswith("union_tag"):
-        return InvalidInputError('a frame has a type: "cancel" or "message"', field="type")
+        return InvalidInputError('a frame has a type: "answer", "cancel" or "message"', field="type")
     place = ".".join(str(part) for part in problem["loc"][1:])
     return InvalidInputError(f"{place}: {problem['msg']}" if place else problem["msg"], field=place or None)
 

@@ -9,7 +9,6 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from channels.generic.websocket import AsyncWebsocketConsumer
-from django.contrib.auth import get_user_model
 from pydantic_core import to_json
 
 from ravi_django.api.agents import require_runnable
@@ -21,6 +20,7 @@ from ravi_django.runtime.database import readers
 from ravi_django.runtime.submit import submit_once
 from ravi_django.ws import access, commands
 from ravi_django.ws.access import BAD_REQUEST, NOT_FOUND, UNKNOWN_USER, Refused
+from ravi_django.ws.answering import Answering
 
 log = logging.getLogger("ravi.ws")
 
@@ -39,6 +39,8 @@ class StreamConsumer(AsyncWebsocketConsumer):
     """
 
     channel_layer_alias = None  # frames come from the event buffer; a channel layer that is down does no harm
+
+    again = "the stream broke off; open it again with after= the last seq that you have"
 
     user: Any
     after: int
@@ -110,10 +112,10 @@ class StreamConsumer(AsyncWebsocketConsumer):
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
         if self._streaming is None or self._closed:
             return
+        command = None
         try:
             command = commands.read(text_data, bytes_data)
-            run = await self._obey(command)
-            await self._send({"type": "accepted", "run": str(run)})
+            await self._send({"type": "accepted", **await self._obey(command)})
         except Refused as refusal:
             await self._refuse(refusal)
         except ClientGone:
@@ -121,22 +123,25 @@ class StreamConsumer(AsyncWebsocketConsumer):
         except Exception as error:
             if not isinstance(error, KernelError):
                 log.exception("a client's frame failed", extra={"action": "ws.command_failed"})
-            await self._try_send(commands.error_frame(error))
+            await self._try_send({**commands.error_frame(error), **_about(command)})
 
-    async def _obey(self, command: commands.Command) -> UUID:
-        """Returns the run that it was about."""
-        user = await readers().call(_still_active, self.user.pk)
+    async def _obey(self, command: commands.Command) -> dict[str, str]:
+        """Returns what the client is told: the run that it was about."""
+        user = await readers().call(access.active, self.user.pk)
         if user is None:
             raise Refused(UNKNOWN_USER, "your account is no longer active")
+        if isinstance(command, commands.Answer):
+            run_id = await readers().call(Answering(command, user))
+            return {"request": str(UUID(command.request)), "run": str(run_id)}
         if isinstance(command, commands.Cancel):
             run_id = self.cancelled()
             await readers().call(cancel, run_id, f"cancelled by {user.get_username()}")
-            return run_id
+            return {"run": str(run_id)}
         agent, session = await readers().call(self.addressed)
         # Calls of `readers` are repeated when the database's connection breaks: the key makes one run of it.
         run = await readers().call(_submit, agent, command.text, session, user, f"ws:{uuid4()}")
         self.submitted()
-        return run.id
+        return {"run": str(run.id)}
 
     # ------------------------------------------------------------------------------------------------- sending
 
@@ -157,8 +162,7 @@ class StreamConsumer(AsyncWebsocketConsumer):
 
     async def _give_up(self, error: Exception) -> None:
         log.warning("socket %s: %s: %s", self.scope["path"], type(error).__name__, error, extra={"action": "ws.failed"})
-        message = "the stream broke off; open it again with after= the last seq that you have"
-        await self._try_send({"type": "error", "code": "unavailable", "message": message})
+        await self._try_send({"type": "error", "code": "unavailable", "message": self.again})
         await self._close(AWAY, "try again")
 
     async def _close(self, code: int, reason: str | None = None) -> None:
@@ -186,5 +190,6 @@ def _submit(agent: str, text: str, session: UUID, user: Any, key: str) -> Run:
     return run
 
 
-def _still_active(pk: Any) -> Any | None:
-    return get_user_model()._default_manager.filter(pk=pk, is_active=True).first()
+def _about(command: commands.Command | None) -> dict[str, str]:
+    """Which of the requests on a page an error is about."""
+    return {"request": command.request[:100]} if isinstance(command, commands.Answer) else {}

@@ -79,7 +79,8 @@ class SessionConsumer(StreamConsumer):
             if new := roots - self._seen:
                 return min(new)
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._told.wait(), LOOK_S)
+                async with asyncio.timeout(LOOK_S):  # before 3.12 wait_for may swallow a cancellation
+                    await self._told.wait()
 
     def cancelled(self) -> UUID:
         if self._tree is None:

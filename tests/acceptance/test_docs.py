@@ -137,6 +137,59 @@ def test_the_readmes_run_waits_and_goes_on(site: Path) -> None:
     assert ran.stdout.splitlines() == ["suspended", "completed Thank you!"], ran.stderr
 
 
+PEOPLE = """
+import django
+django.setup()
+import shop.people
+from django.contrib.auth.models import Group, User
+from ravi_django import answer, submit
+from ravi_django.models import HumanRequest
+from ravi_django.runtime import dispatch
+from ravi_django.testing import run_until_idle
+
+dispatch.send = lambda run_id: None
+ann = User.objects.create_user("ann")
+ann.groups.add(Group.objects.create(name="finance"))
+run = submit("react/refunds", "Order 7 came broken.", user=User.objects.create_user("bob"))
+run_until_idle()
+request = HumanRequest.objects.get(run=run)
+print(request.kind, request.to, request.tool, request.arguments["amount"])
+answer(request, "edit", arguments={"order_id": 7, "amount": 5}, by=ann)
+run_until_idle()
+run.refresh_from_db()
+print(run.status, repr(run.output))
+question = submit("user_proxy/boss", "Shall we close on Sunday?")
+run_until_idle()
+request = HumanRequest.objects.get(run=question)
+print(request.kind, request.to)
+answer(request, text="No.", by=User.objects.create_user("boss"))
+run_until_idle()
+question.refresh_from_db()
+print(question.output)
+"""
+
+
+def test_the_readmes_people_are_asked_and_decide(site: Path) -> None:
+    (site / "shop/people.py").write_text(snippet("shop/people.py"))
+
+    def script(body: Body) -> Reply:
+        if not tool_results(body):
+            return Reply(tool_calls=(("refund", {"order_id": 7, "amount": 50}),))
+        return Reply(text=f"Told: {body['messages'][-1]['content']}")
+
+    with OpenAIServer(script=script) as server:
+        small = {"SMALL_SITE": "1", "OPENAI_API_BASE": server.base_url, "OPENAI_API_KEY": "test"}
+        manage(site, "migrate", **small)
+        env = environment(DJANGO_SETTINGS_MODULE="mysite.settings", **small)
+        code = [sys.executable, "-c", PEOPLE]
+        ran = subprocess.run(code, cwd=site, env=env, capture_output=True, text=True, timeout=90, check=False)
+
+    asked, done, question, told = ran.stdout.splitlines() or [ran.stderr] * 4
+    assert (asked, question, told) == ("approval group:finance refund 50", "question user:boss", "No."), ran.stderr
+    assert done.startswith("completed 'Told: [a person (ann) changed the arguments of this call"), done
+    assert "Paid back 5 for order 7." in done
+
+
 TYPED = """
 import django
 django.setup()

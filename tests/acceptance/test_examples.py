@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from examples import escalation, research, router, supervisor, writer_critic
+from examples import approval, escalation, research, router, supervisor, writer_critic
 from ravi_django import register, signal, submit
 from ravi_django.kernel import Agent, ToolUseBlock
 from ravi_django.models import HumanRequest, JournalEntry, Run, Status
@@ -114,6 +114,56 @@ def test_a_person_is_asked_and_silence_is_no_consent(answered: bool) -> None:
     assert run.output == ("Pay half of it." if answered else "We have not decided on it yet. You will hear from us.")
 
 
+def invoicing(amount: int) -> ScriptedModel:
+    call = ToolUseBlock(tool_name="send_invoice", arguments={"customer": "ACME", "amount": amount}, call_id="c1")
+    return ScriptedModel([call, lambda messages, options: messages[-1].content[0].text])
+
+
+@pytest.fixture
+def accountant(django_user_model: Any) -> Any:
+    approval.sent.clear()
+    user = django_user_model.objects.create_user("ann")
+    user.groups.create(name="accounts")
+    return user
+
+
+def test_a_small_sum_needs_nobody(accountant: Any) -> None:
+    run = begin(approval.approval(invoicing(50)), "Send an invoice of 50 to ACME")
+
+    assert (run.output, approval.sent) == ("Invoice of 50 sent to ACME.", ["50 to ACME"])
+
+
+@pytest.mark.parametrize(
+    ("decision", "words", "sent"),
+    [
+        ({"action": "approve"}, "Invoice of 500 sent to ACME.", ["500 to ACME"]),
+        ({"action": "edit", "arguments": {"customer": "ACME", "amount": 50}}, "50 sent to ACME.", ["50 to ACME"]),
+        ({"action": "deny", "reason": "They have not ordered."}, "denied by ann: They have not ordered.", []),
+    ],
+)
+def test_a_large_sum_waits_for_a_person(accountant: Any, decision: dict[str, Any], words: str, sent: list[str]) -> None:
+    run = begin(approval.approval(invoicing(500)), "Send an invoice of 500 to ACME")
+    assert (run.status, approval.sent) == (Status.SUSPENDED, [])
+
+    human.answer(HumanRequest.objects.get(run=run), **decision, by=accountant)
+    run_until_idle()
+
+    run.refresh_from_db()
+    assert words in (run.output or "")
+    assert approval.sent == sent
+
+
+def test_nobody_in_time_is_no(accountant: Any) -> None:
+    with FakeClock() as clock:
+        run = begin(approval.approval(invoicing(500)), "Send an invoice of 500 to ACME")
+        clock.advance(24 * 3600 + 1)
+        run_until_idle()
+
+    run.refresh_from_db()
+    assert run.output is not None and run.output.startswith("denied: nobody answered in time")
+    assert approval.sent == []
+
+
 def test_a_supervisor_of_weeks_starts_a_child_each_day() -> None:
     asked: list[str] = []
 
@@ -173,6 +223,7 @@ def test_a_day_without_a_report_does_not_end_the_supervisor() -> None:
         ("research", "what speaks against it"),
         ("writer_critic", "[rehearsal] You said:"),
         ("supervisor", "day 9: [rehearsal]"),
+        ("approval", "did not happen: denied: it needs a person's approval"),
     ],
 )
 def test_they_run_from_the_command_line(name: str, words: str, tmp_path: Path) -> None:

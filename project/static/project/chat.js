@@ -1,8 +1,9 @@
 // The chat page: a person, the demo's agents, their chats.
 
 import { Api } from "./api.js";
+import { element } from "./element.js";
 import { RunStream } from "./stream.js";
-import { Answer, blocksOf, element, textOf } from "./transcript.js";
+import { Answer, blocksOf, textOf } from "./transcript.js";
 
 const api = new Api(document.querySelector("script[data-api]").dataset.api);
 const $ = (id) => document.getElementById(id);
@@ -41,7 +42,7 @@ async function send(text) {
 }
 
 function follow(run) {
-  const answer = new Answer(run.agent);
+  const answer = new Answer(run.agent, api);
   show(answer.root);
   answer.live(true);
   busy(true);
@@ -193,7 +194,7 @@ function showMessages(rows, active) {
       answer = null;
       asked ||= row.run === active?.id;
     } else if (row.run !== active?.id) {
-      if (!answer) show((answer = new Answer($("agent").value)).root);
+      if (!answer) show((answer = new Answer($("agent").value, api)).root);
       answer.message(row.role, blocks);
     }
   }

@@ -11,12 +11,12 @@ const REFUSED = {
 
 export class RunStream {
   // Calls `on.frame(frame)` for each frame, `on.state("live" | "lost")`, and at the end once `on.end(problem)`, where
-  // problem is "" after stream.done.
+  // problem is "" after the last stream.done.
   constructor(run, on) {
     this.run = run;
     this.on = on;
     this.seq = 0;
-    this.done = false;
+    this.done = this.over = false;
     this.pause = FIRST_PAUSE;
     this.#connect();
   }
@@ -44,11 +44,12 @@ export class RunStream {
     frame.again = Boolean(frame.from_seq && frame.from_seq <= this.seq);
     if (frame.seq) this.seq = frame.seq;
     this.on.frame(frame);
-    if (frame.type === "stream.done") this.#end("");
+    this.over = frame.type === "stream.done"; // but for a retry, whose frames are next
   }
 
   #closed(code) {
     if (this.done) return;
+    if (this.over && code === 1000) return this.#end("");
     if (REFUSED[code]) return this.#end(REFUSED[code]);
     this.on.state("lost");
     this.timer = setTimeout(() => this.#connect(), this.pause);

@@ -1,19 +1,17 @@
 // What the person sees of a conversation. All text goes in as text: nothing here parses HTML.
 
-export function element(tag, className, text) {
-  const made = document.createElement(tag);
-  if (className) made.className = className;
-  if (text !== undefined) made.textContent = text;
-  return made;
-}
+import { element } from "./element.js";
+import { RequestCard } from "./requests.js";
 
 // What one run of the agent said and did, built from frames (while it happens) or from messages (afterwards).
 export class Answer {
-  constructor(agent) {
+  constructor(agent, api) {
     this.agent = agent;
+    this.api = api;
     this.root = element("article", "answer");
     this.calls = new Map(); // one entry a model call: its text, its reasoning
     this.tools = new Map(); // by call id
+    this.requests = new Map(); // to people, by id
   }
 
   live(on) {
@@ -27,8 +25,8 @@ export class Answer {
       "reasoning.delta": () => this.#say("thought", frame),
       completion: () => this.#complete(frame),
       progress: () => this.#progress(frame),
-      request: () => this.note(`Waiting for a person: ${frame.text || frame.tool || "a decision"}`),
-      "request.closed": () => this.note("A person has decided."),
+      request: () => this.#request(frame),
+      "request.closed": () => this.requests.get(frame.id)?.close(frame),
       "stream.gap": () => this.#gap(frame),
       error: () => this.fault(frame.message),
     };
@@ -75,6 +73,13 @@ export class Answer {
     tool.state.textContent = isError ? "failed" : `= ${shorten(text)}`;
     tool.box.classList.toggle("failed", Boolean(isError));
     tool.box.append(element("pre", "", text));
+  }
+
+  #request(frame) {
+    if (this.requests.has(frame.id)) return this.requests.get(frame.id).open(frame); // again, after a retry
+    const card = new RequestCard(this.api, frame);
+    this.requests.set(frame.id, card);
+    this.root.append(card.root);
   }
 
   #progress(frame) {

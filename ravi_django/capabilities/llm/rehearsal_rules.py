@@ -34,7 +34,11 @@ _MEMORY = re.compile(
     r"|\bmy\s+(?:last|previous)\s+(?:message|question)\b|\bremember\b",
     re.IGNORECASE | re.DOTALL,
 )
-_FAILED = re.compile(r"\b(?:denied|declined|refused|rejected|not approved|failed|cancelled|interrupted)\b", re.I)
+_FAILED = re.compile(
+    r"\b(?:denied|declined|refused|rejected|skipped|not approved|failed|cancelled|interrupted)\b", re.I
+)
+_CHANGED = re.compile(r"^\[(?P<who>a person(?: \([^\n]*?\))?) changed the arguments of this call[^\n]*\]\s*")
+_ADVICE = re.compile(r"; (?:do not call it again unchanged|go on without it)$")  # of a refusal: for a model that thinks
 _HANDOFF = "handoff_"
 _AT_ONCE = 2  # agents that one message is given to
 _COMMON = frozenset(
@@ -156,7 +160,10 @@ def _invoice(text: str) -> dict[str, Any] | None:
 
 def _report(call: ToolUseBlock | None, result: ToolResultBlock) -> str:
     name = call.tool_name if call else "the tool"
-    text = result.text.strip().removeprefix(LABEL).rstrip(".") or "no result"
+    text = _ADVICE.sub("", result.text.strip().removeprefix(LABEL).rstrip(".")) or "no result"
+    if (changed := _CHANGED.match(text)) is not None:
+        done = text[changed.end() :] or "no result"
+        return f"{_attempt(name, call)} was changed by {changed['who']}: {done}."
     if name.startswith(_HANDOFF):
         agent = name.removeprefix(_HANDOFF).replace("_", " ")
         return f"{agent} gave no answer: {text}." if result.is_error else f"{agent} says: {text}."

@@ -2,54 +2,78 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
-from django.contrib.auth import get_user_model
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from pydantic_core import from_json
 
-from ravi_django.kernel import KernelError
+from ravi_django.kernel import InvalidInputError, KernelError
+from ravi_django.management.people import user_named
 from ravi_django.runtime import human
+from ravi_django.runtime.answers import EVERY_ACTION
+
+BAD_USAGE = 2  # as argparse has it
 
 
 class Command(BaseCommand):
     help = (
-        'Answer a question (ID answer "text"), skip it (ID skip) or cancel it (ID cancel). Say what became of an '
-        "effect that may or may not have happened: --happened (with its result), --run-again or --fail. The first "
-        "answer wins. Exit status 1 when it was not this one."
+        'Answer a question (ID answer "text"), skip it (ID skip) or cancel it (ID cancel). Decide on a tool\'s call: '
+        "ID approve, ID deny --reason WHY, or ID edit --arguments JSON, which approves with others. Say what became of "
+        "an effect that may or may not have happened: --happened (with its result), --run-again or --fail. The first "
+        "answer wins. Exit status 1 when it was not this one, 2 when what was given is no answer to it."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("request", metavar="ID", help="of the request, as ravi_requests lists it")
-        parser.add_argument("action", nargs="?", choices=(*human.ACTIONS, *human.DECISIONS), help="what becomes of it")
+        parser.add_argument("action", nargs="?", choices=EVERY_ACTION, help="what becomes of it")
         parser.add_argument("text", nargs="?", default="", help="of the answer")
         parser.add_argument("--value", metavar="KEY=TEXT", action="append", help="one of several answers to a tool")
-        parser.add_argument("--arguments", metavar="JSON", help="of edit: the new limits, by name")
+        parser.add_argument(
+            "--arguments", metavar="JSON", help="of edit: the tool's arguments, or a budget's new limits, by name"
+        )
+        parser.add_argument(
+            "--sticky", action="store_true", help="of approve and deny: for this tool's next calls in the session too"
+        )
         outcome = parser.add_mutually_exclusive_group()
         outcome.add_argument("--happened", metavar="RESULT", help="it did: its result, text or JSON")
         outcome.add_argument("--run-again", action="store_true", help="it did not: call the tool again")
         outcome.add_argument("--fail", action="store_true", help="fail the run")
-        parser.add_argument("--user", metavar="NAME", help="who decides")
-        parser.add_argument("--reason", default="")
+        parser.add_argument(
+            "--user", metavar="NAME", help="who decides, with that user's rights; else the site's own operator"
+        )
+        parser.add_argument("--reason", default="", help="why; the model that is denied reads it")
 
     def handle(self, *args: Any, request: str, action: str | None, **options: Any) -> None:
         outcome = _outcome(options)
-        if (action is None) == (outcome is None):
-            raise CommandError(
-                f"say what becomes of it: {', '.join(human.ACTIONS)} for a question; --happened, --run-again or --fail "
-                "for an effect that may have happened; not both"
-            )
-        said = {"reason": options["reason"], "by": _user(options["user"])}
+        _check(action, outcome)
         try:
-            if action is not None:
-                given = {"text": options["text"], "values": _values(options["value"])}
-                run_id = human.answer(request, action, **given, arguments=_arguments(options["arguments"]), **said)
-            else:
-                result = None if outcome != "happened" else _value(options["happened"])
-                run_id = human.resolve(request, str(outcome), result=result, **said)
+            run_id = human.answer(
+                request,
+                action or "resolve",
+                text=options["text"],
+                values=_values(options["value"]),
+                arguments=_arguments(options["arguments"]),
+                outcome=outcome,
+                result=None if outcome != "happened" else _value(options["happened"]),
+                sticky=options["sticky"],
+                reason=options["reason"],
+                by=user_named(options["user"], BAD_USAGE),
+            )
+        except InvalidInputError as error:
+            raise CommandError(str(error), returncode=BAD_USAGE) from error
         except KernelError as error:
             raise CommandError(str(error)) from error
-        self.stdout.write(f"ravi_answer: {action or outcome}; run {run_id} goes on")
+        self.stdout.write(f"ravi_answer: {outcome or action}; run {run_id} goes on")
+
+
+def _check(action: str | None, outcome: str | None) -> None:
+    if (outcome is None) == (action in (None, "resolve")):
+        said = ", ".join(one for one in EVERY_ACTION if one != "resolve")
+        raise CommandError(
+            f"say what becomes of it: {said}; or --happened, --run-again or --fail for an effect that may have "
+            "happened; not both",
+            returncode=BAD_USAGE,
+        )
 
 
 def _values(given: list[str] | None) -> dict[str, str] | None:
@@ -57,15 +81,15 @@ def _values(given: list[str] | None) -> dict[str, str] | None:
         return None
     pairs = [text.partition("=") for text in given]
     if wrong := next((text for text, (_, equals, _) in zip(given, pairs, strict=True) if not equals), None):
-        raise CommandError(f"--value is KEY=TEXT, not {wrong!r}")
+        raise CommandError(f"--value is KEY=TEXT, not {wrong!r}", returncode=BAD_USAGE)
     return {key: text for key, _, text in pairs}
 
 
 def _arguments(text: str | None) -> Any:
     try:
-        return None if text is None else json.loads(text)
+        return None if text is None else from_json(text, allow_inf_nan=False)
     except ValueError as error:
-        raise CommandError(f"--arguments is JSON: {error}") from None
+        raise CommandError(f"--arguments is JSON: {error}", returncode=BAD_USAGE) from None
 
 
 def _outcome(options: dict[str, Any]) -> str | None:
@@ -76,15 +100,6 @@ def _outcome(options: dict[str, Any]) -> str | None:
 
 def _value(text: str) -> Any:
     try:
-        return json.loads(text)
+        return from_json(text, allow_inf_nan=False)
     except ValueError:
         return text
-
-
-def _user(name: str | None) -> Any:
-    if name is None:
-        return None
-    user = get_user_model().objects.filter(**{get_user_model().USERNAME_FIELD: name}).first()
-    if user is None:
-        raise CommandError(f"there is no user {name!r}")
-    return user

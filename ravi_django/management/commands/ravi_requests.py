@@ -3,63 +3,96 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
+from django.utils import timezone
 
+from ravi_django.api.request_serializers import RequestSerializer, marked
+from ravi_django.management.people import user_named
+from ravi_django.management.transcript import printable
 from ravi_django.models import HumanRequest
+from ravi_django.runtime import clock, people
+
+ALL = "all"
+BATCH = 200  # rows that are read, and judged, at once
 
 
 class Command(BaseCommand):
     help = "List the requests that wait for a person, the oldest first; ravi_answer answers one."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--status", default="pending", choices=HumanRequest.Status.values)
+        parser.add_argument("--status", default="pending", choices=[*HumanRequest.Status.values, ALL])
+        parser.add_argument("--user", metavar="NAME", help="only what that user may answer, or could have")
         parser.add_argument("--limit", type=int, default=50)
-        parser.add_argument("--json", action="store_true", help="one request a line")
+        parser.add_argument("--json", action="store_true", help="one request a line, as REST shows it")
 
     def handle(self, *args: Any, status: str, limit: int, **options: Any) -> None:
-        rows = HumanRequest.objects.filter(status=status).select_related("run").order_by("id")[:limit]
-        for row in rows:
-            self.stdout.write(json.dumps(_shown(row), ensure_ascii=False) if options["json"] else _line(row))
-        if not rows and not options["json"]:
-            self.stdout.write(f"no {status} requests")
+        user = user_named(options["user"])
+        found = _found(status, user, max(limit, 0))
+        for row in found:
+            if options["json"]:
+                self.stdout.write(json.dumps(RequestSerializer(row).data, ensure_ascii=False))
+            else:
+                self.stdout.write(printable(_shown(row)))
+        if not found and not options["json"]:
+            self.stdout.write(f"no {'' if status == ALL else f'{status} '}requests")
 
 
-def _shown(row: HumanRequest) -> dict[str, Any]:
-    return {
-        "id": str(row.id),
-        "run": str(row.run_id),
-        "root": str(row.run.tree_id),
-        "agent": row.run.agent,
-        "kind": row.kind,
-        "status": row.status,
-        "text": row.text,
-        "choices": row.choices,
-        "tool": row.tool,
-        "arguments": row.arguments,
-        "details": row.details,
-        "created_at": row.created_at.isoformat(),
-        "not_before": row.not_before and row.not_before.isoformat(),
-        "expires_at": row.expires_at and row.expires_at.isoformat(),
-    }
+def _found(status: str, user: Any, limit: int) -> list[Any]:
+    rows = HumanRequest.objects.all() if user is None else people.answerable(user)
+    if status != ALL:
+        rows = rows.filter(status=status)
+    listed = rows.select_related("run", "answered_by").order_by("id").iterator(BATCH)
+    found = listed if user is None else _open_to(user, listed)
+    return list(marked(list(islice(found, limit)), user))
 
 
-def _line(row: HumanRequest) -> str:
-    head = f"{row.id}  {row.created_at:%Y-%m-%d %H:%M:%S}  {row.kind}  {row.run.agent} {row.run_id}"
-    if row.kind == HumanRequest.Kind.QUESTION:
-        return "\n    ".join([head, *_question(row)])
-    call = f" {row.tool}({json.dumps(row.arguments, ensure_ascii=False)})" if row.tool else ""
-    return "\n    ".join([head + call, *_question(row)])
+def _open_to(user: Any, rows: Iterator[HumanRequest]) -> Iterator[HumanRequest]:
+    """The site's own rule may refuse some of them."""
+    while batch := list(islice(rows, BATCH)):
+        theirs = people.open_among(user, batch)
+        yield from (row for row in batch if row.id in theirs)
 
 
-def _question(row: HumanRequest) -> list[str]:
-    found = [row.text]
+def _shown(row: HumanRequest) -> str:
+    """A head for the eye that runs down the list, and what is asked below it."""
+    parts = [
+        str(row.id),
+        f"{row.created_at:%Y-%m-%d %H:%M:%S}",
+        _age(row),
+        str(row.kind),
+        *([row.risk] if row.risk else []),
+        *([] if row.status == HumanRequest.Status.PENDING else [str(row.status)]),
+        f"to {row.to or 'staff'}",
+        f"{row.run.agent} {row.run_id}",
+    ]
+    if row.tool and row.kind != HumanRequest.Kind.QUESTION:
+        parts.append(f"{row.tool}({json.dumps(row.arguments, ensure_ascii=False)})")
+    return "\n    ".join(["  ".join(parts), *_said(row)])
+
+
+def _age(row: HumanRequest) -> str:
+    """The largest unit will do: who reads it asks whether it is urgent."""
+    seconds = max(0, int(((clock.fixed() or timezone.now()) - row.created_at).total_seconds()))
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds // length} {unit}"
+    return f"{seconds} s"
+
+
+def _said(row: HumanRequest) -> list[str]:
+    found = [row.text] if row.text else []
+    found += [f"{key}: {question}" for key, question in (row.about.get("questions") or {}).items()]
     if row.about.get("context"):
         found.append(row.about["context"])
     if row.choices:
         rule = "for example: " if row.about.get("free_text", True) else "one of: "
         found.append(rule + " | ".join(row.choices))
+    if row.escalates_at and row.status == HumanRequest.Status.PENDING:
+        found.append(f"from {row.escalates_at:%Y-%m-%d %H:%M:%S} UTC on the next one is asked")
     if row.expires_at:
         found.append(f"until {row.expires_at:%Y-%m-%d %H:%M:%S} UTC")
     return found

@@ -11,7 +11,6 @@ from contextlib import aclosing
 from typing import Any
 from uuid import UUID
 
-from django.contrib.auth import get_user_model
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.urls import NoReverseMatch, reverse
 
@@ -19,6 +18,7 @@ from ravi_django.api.agents import require_runnable
 from ravi_django.api.serializers import RunSerializer
 from ravi_django.conf import conf
 from ravi_django.kernel import InvalidInputError, KernelError, NotFoundError
+from ravi_django.management.people import user_named
 from ravi_django.management.transcript import Transcript
 from ravi_django.models import Run, Session, Status
 from ravi_django.runtime import Runtime, events
@@ -49,7 +49,7 @@ class Command(BaseCommand):
         self._json = options["json"]
         self._transcript = Transcript(self._out, self._err)
         self._run: Run | None = None
-        session, user = _session(options["session"]), _user(options["user"])
+        session, user = _session(options["session"]), user_named(options["user"], BAD_USAGE)
         asked = {"session": session and session.id, "user": user or (session and session.owner)}
         try:
             require_runnable(agent)
@@ -177,13 +177,3 @@ def _session(text: str | None) -> Session | None:
     if found is None:
         raise CommandError(f"there is no session {text}", returncode=BAD_USAGE)
     return found
-
-
-def _user(name: str | None) -> Any:
-    if name is None:
-        return None
-    users = get_user_model()
-    try:
-        return users._default_manager.get_by_natural_key(name)
-    except users.DoesNotExist:
-        raise CommandError(f"there is no user {name!r}", returncode=BAD_USAGE) from None

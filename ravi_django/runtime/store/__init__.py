@@ -9,7 +9,9 @@ of their ids, and runs before sessions. READ COMMITTED.
 - `queue`: sessions, and which of their runs is active
 - `waiting`, `touching`: suspending, signals, waking
 - `spawning`, `slots`: children, and how many runs of a tree may live at once
-- `asking`, `people`: runs among themselves, requests to people
+- `asking`, `people`, `replies`: runs among themselves, requests to people, signals in a person's place
+- `standing`: what people have decided for a whole session
+- `links`: e-mails about requests, each sent once
 - `generations`, `handing_over`: beginning anew, as the same agent or as another
 - `retry`, `fork`: going on from a journal; `prune`: letting go of old ones
 - `conversations`: turns that a run lets go of
@@ -36,6 +38,7 @@ from ravi_django.runtime.store.claims import claim, claim_many, claim_next
 from ravi_django.runtime.store.control import cancel_reason, request_cancel
 from ravi_django.runtime.store.conversations import clear_turns
 from ravi_django.runtime.store.endings import RETENTION, TOP_UP
+from ravi_django.runtime.store.escalations import due_to_escalate, escalate, reassign_request
 from ravi_django.runtime.store.fence import append_statement
 from ravi_django.runtime.store.fork import fork
 from ravi_django.runtime.store.generations import continue_as_new
@@ -51,12 +54,25 @@ from ravi_django.runtime.store.leases import (
     ready,
     timed,
 )
+from ravi_django.runtime.store.links import (
+    claim_link,
+    find_unwritten,
+    give_up_writing,
+    is_link_expired,
+    link_failed,
+    make_links,
+    mark_written,
+    unwritten,
+    use_link,
+)
 from ravi_django.runtime.store.people import (
     TooManyRequests,
     answer_request,
     expire_request,
+    in_time,
     open_request,
-    request_shown,
+    refuse_late,
+    withdraw_request,
 )
 from ravi_django.runtime.store.processes import (
     due_for_hint,
@@ -75,6 +91,7 @@ from ravi_django.runtime.store.queue import (
     orphans,
     promote_orphan,
 )
+from ravi_django.runtime.store.replies import relay_signal, send_unless_asked
 from ravi_django.runtime.store.retry import retry
 from ravi_django.runtime.store.slots import (
     Paused,
@@ -87,6 +104,7 @@ from ravi_django.runtime.store.slots import (
     trees_with_paused,
 )
 from ravi_django.runtime.store.spawning import make_child, spawn
+from ravi_django.runtime.store.standing import NotStanding, revoke_standing, standing, use_standing
 from ravi_django.runtime.store.streams import (
     mark_many_published,
     mark_published,
@@ -120,6 +138,7 @@ __all__ = [
     "Lease",
     "Loaded",
     "NotDue",
+    "NotStanding",
     "Occupied",
     "Paused",
     "TooManyRequests",
@@ -133,6 +152,7 @@ __all__ = [
     "block",
     "cancel_reason",
     "claim",
+    "claim_link",
     "claim_many",
     "claim_next",
     "claimable",
@@ -147,29 +167,38 @@ __all__ = [
     "deliver_to_agent",
     "dollars",
     "due_for_hint",
+    "due_to_escalate",
+    "escalate",
     "expire_request",
     "expired",
     "facts",
+    "find_unwritten",
     "finish",
     "forget_dead_workers",
     "fork",
     "free",
     "free_abandoned",
+    "give_up_writing",
     "hand_over",
     "handed_over",
     "handoffs",
     "has_worker",
     "heartbeat",
     "hint_failed",
+    "in_time",
     "is_ancestor",
     "is_disabled",
+    "is_link_expired",
     "limit_of",
+    "link_failed",
     "live",
     "load",
     "load_with_facts",
     "make_child",
+    "make_links",
     "mark_many_published",
     "mark_published",
+    "mark_written",
     "narrowed",
     "open_ask",
     "open_request",
@@ -180,21 +209,26 @@ __all__ = [
     "promote_orphan",
     "raise_event_mark",
     "ready",
+    "reassign_request",
     "recorded",
     "refresh_daily",
+    "refuse_late",
+    "relay_signal",
     "reply",
     "request_cancel",
-    "request_shown",
     "requeue",
     "reserve",
     "resume",
     "resume_paused",
     "retry",
+    "revoke_standing",
     "save_blobs",
     "send_signal",
+    "send_unless_asked",
     "settled",
     "silent",
     "spawn",
+    "standing",
     "suggestion",
     "suspend",
     "swept",
@@ -204,7 +238,11 @@ __all__ = [
     "trees_with_paused",
     "unpublished",
     "unpublished_trees",
+    "unwritten",
+    "use_link",
+    "use_standing",
     "wake_silent",
+    "withdraw_request",
     "worker_gone",
     "worker_seen",
 ]

@@ -6,6 +6,6 @@ from ravi_django.models import AuditRecord
 from ravi_django.runtime.store.queue import stamp
 
 
-def write_audit(record: AuditRecord) -> None:
+def write_audit(*records: AuditRecord) -> None:
     """Once, whatever crashes: a record of the same key is there already, and stays as it is."""
-    AuditRecord.objects.bulk_create([stamp(record)], ignore_conflicts=True)
+    AuditRecord.objects.bulk_create([stamp(record) for record in records], ignore_conflicts=True)

@@ -21,11 +21,11 @@ def hold(lease: Lease) -> bool:
     if postgres.in_use():
         sql = (
             "SELECT 1 FROM ravi_run WHERE id = %s::uuid AND lease_epoch = %s::bigint AND lease_owner = %s::text"
-            " FOR UPDATE"
+            " FOR NO KEY UPDATE"
         )
         return bool(postgres.execute(sql, [str(lease.run_id), str(lease.epoch), lease.owner]))
     held = Run.objects.filter(id=lease.run_id, lease_epoch=lease.epoch, lease_owner=lease.owner)
-    return bool(held.select_for_update().values_list("id"))
+    return bool(held.select_for_update(no_key=True).values_list("id"))
 
 
 def locked(keys: Sequence[str]) -> dict[str, BudgetAccount]:

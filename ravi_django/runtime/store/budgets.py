@@ -199,7 +199,7 @@ def free_abandoned(lease: Lease, day: date) -> None:
         if keys.isdisjoint(accounts):
             continue
         with transaction.atomic():
-            list(Run.objects.select_for_update().filter(id=run_id).values_list("id"))
+            list(Run.objects.select_for_update(no_key=True).filter(id=run_id).values_list("id"))
             rows = list(Reservation.objects.filter(dead, run_id=run_id))  # nobody has taken it over meanwhile
             Reservation.objects.filter(pk__in=[row.pk for row in rows]).delete()
             _change(_released(rows))

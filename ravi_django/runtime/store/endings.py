@@ -12,7 +12,9 @@ from ravi_django.models import TERMINAL, Ask, AskKind, HumanRequest, JournalEntr
 from ravi_django.runtime import clock
 from ravi_django.runtime.entries import Entry, journal_row
 from ravi_django.runtime.store.queue import promote
+from ravi_django.runtime.store.records import record_all, tell
 from ravi_django.runtime.store.touching import RELEASED, NotLocked, touch
+from ravi_django.signals import request_closed
 
 TOP_UP = "budget"  # the tool of a request for more of it
 RETENTION = "@retention."  # and the agent: its turns of this run are kept for the run alone
@@ -58,10 +60,17 @@ def close_requests(run: Run, held: set[UUID]) -> list[UUID]:
     """The run waits for no answer any more: it has ended, or has begun anew. Others of its tree may wait for that to
     its request for more budget: they are woken, and one of them asks again. Returns those."""
     pending = HumanRequest.objects.filter(run_id=run.id, status=HumanRequest.Status.PENDING)
-    asked = set(pending.filter(tool=TOP_UP).values_list("id", flat=True))
+    closed = list(pending.select_for_update(no_key=True).order_by("id"))  # somebody may just have them asked of others
+    if not closed:
+        return []
+    asked = {request.id for request in closed if request.tool == TOP_UP}
     woken = _waiting_for(run, asked) if asked else []
     require(woken, held)
     pending.update(status=HumanRequest.Status.CANCELLED, answered_at=clock.now(), version=F("version") + 1)
+    for request in closed:
+        request.status, request.version = HumanRequest.Status.CANCELLED, request.version + 1
+        tell(request_closed, request)
+    record_all(closed, "cancelled", run, lambda request: {"reason": f"run {run.id} waits for it no more"})
     touch(woken)
     return woken
 

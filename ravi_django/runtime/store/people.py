@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, NoReturn
 from uuid import UUID
 
 from django.db import connection, transaction
-from django.db.models import F
+from django.db.models import F, Q
 
 from ravi_django.kernel import ConflictError, NotFoundError
-from ravi_django.models import TERMINAL, HumanRequest, Run
+from ravi_django.models import TERMINAL, HumanRequest, Run, StickyDecision
 from ravi_django.runtime import clock
 from ravi_django.runtime.entries import Entry, NewTurn
 from ravi_django.runtime.store import fence
@@ -19,25 +19,15 @@ from ravi_django.runtime.store.asking import NotDue, present
 from ravi_django.runtime.store.journal import store_big_values
 from ravi_django.runtime.store.leases import Lease
 from ravi_django.runtime.store.queue import stamp
+from ravi_django.runtime.store.records import log_entry, record, tell, what_is_asked
+from ravi_django.runtime.store.replies import forget_earlier, has_reply, write_reply
+from ravi_django.runtime.store.standing import stick
 from ravi_django.runtime.store.touching import touch
+from ravi_django.signals import request_answered, request_closed, request_opened
 
 
 class TooManyRequests(Exception):
     """The run has made as many requests of this kind, through this tool, as it may."""
-
-
-def request_shown(request: HumanRequest) -> dict[str, Any]:
-    """What whoever watches the run is told of it."""
-    return {
-        "id": str(request.id),
-        "kind": str(request.kind),
-        "text": request.text,
-        "choices": request.choices,
-        "tool": request.tool,
-        "arguments": request.arguments,
-        "details": request.details,
-        "expires_at": None if request.expires_at is None else request.expires_at.isoformat(),
-    }
 
 
 def open_request(
@@ -58,8 +48,17 @@ def open_request(
         same = HumanRequest.objects.filter(run_id=lease.run_id, kind=request.kind, tool=request.tool)
         if most is not None and same.count() >= most:
             raise TooManyRequests
-        stamp(request).save(force_insert=True)
+        if request.signal:
+            forget_earlier(request)
+        write_request(request, lease.run)
         return first
+
+
+def write_request(request: HumanRequest, run: Run) -> None:
+    """In the caller's transaction: the row, its record, and word of it once that commits."""
+    stamp(request).save(force_insert=True)
+    record(request, "opened", run, what_is_asked(request))
+    tell(request_opened, request)
 
 
 def expire_request(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn] = (), *, request_id: UUID) -> int:
@@ -68,38 +67,70 @@ def expire_request(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTu
     store_big_values(entries)
     with transaction.atomic():
         first = fence.append(lease, entries, turns)
-        request = HumanRequest.objects.select_for_update().get(id=request_id)
+        request = HumanRequest.objects.select_for_update(no_key=True).get(id=request_id)
         if request.status != HumanRequest.Status.PENDING:
             raise NotDue(None)
         now = present()
         if request.expires_at is None or now < request.expires_at:  # our clock is ahead: look again, but not at once
             raise NotDue(request.expires_at and max(request.expires_at, now + timedelta(milliseconds=50)))
+        if request.signal and has_reply(request):
+            raise NotDue(None)
         HumanRequest.objects.filter(id=request_id).update(
             status=HumanRequest.Status.EXPIRED, answered_at=clock.now(), version=F("version") + 1
         )
+        request.status, request.version = HumanRequest.Status.EXPIRED, request.version + 1
+        record(request, "expired", lease.run)
+        tell(request_closed, request)
         return first
 
 
-def answer_request(request_id: UUID | str, answer: dict[str, Any], *, by: Any, version: int | None = None) -> UUID:
-    """Answer a pending request: the first answer wins. The answer and the run's wake-up are one commit; inside a
-    caller's transaction the wake-up follows it. Returns the run's id.
+def withdraw_request(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn] = (), *, request_id: UUID) -> int:
+    """Record that the run's code goes on without a decision, and close the request, unless somebody just has."""
+    store_big_values(entries)
+    with transaction.atomic():
+        first = fence.append(lease, entries, turns)
+        request = HumanRequest.objects.select_for_update(no_key=True).get(id=request_id)
+        if request.status == HumanRequest.Status.PENDING:
+            HumanRequest.objects.filter(id=request_id).update(
+                status=HumanRequest.Status.CANCELLED, answered_at=clock.now(), version=F("version") + 1
+            )
+            request.status, request.version = HumanRequest.Status.CANCELLED, request.version + 1
+            record(request, "cancelled", lease.run, {"reason": f"run {lease.run_id} goes on without it"})
+            tell(request_closed, request)
+        return first
+
+
+def answer_request(
+    request_id: UUID | str,
+    answer: dict[str, Any],
+    *,
+    by: Any,
+    version: int | None = None,
+    sticky: StickyDecision | None = None,
+) -> bool:
+    """Answer a pending request: the first answer wins. The answer, its records, the signal that it sends and the run's
+    wake-up are one commit. `sticky` is written with it. Returns whether the run is woken; inside a caller's transaction
+    it is not, and `wake_silent` has to follow the commit.
 
     Raises NotFoundError, and ConflictError when it is answered, closed, changed since `version`, when it is too early
     or too late, and when the run has ended.
     """
     inside = connection.in_atomic_block
     with transaction.atomic():
-        request = HumanRequest.objects.select_related("answered_by").filter(id=request_id).first()
+        request = HumanRequest.objects.filter(id=request_id).first()
         if request is None:
             raise NotFoundError(f"there is no request {request_id}")
+        if request.status != HumanRequest.Status.PENDING:  # it stays so: the many who come late need no lock
+            raise ConflictError(_why_not(request_id))
         if request.not_before is not None and present() < request.not_before:
             raise ConflictError(
                 f"request {request.id} can be answered from {request.not_before:%H:%M:%S} UTC on: until then the "
                 "worker that began it may still be at it"
             )
-        status = Run.objects.select_for_update(no_key=True).values_list("status", flat=True).get(id=request.run_id)
-        if request.status == HumanRequest.Status.PENDING:
-            _check_in_time(request, status)
+        run = Run.objects.select_for_update(no_key=True).only("status", "agent", "session_id").get(id=request.run_id)
+        check_in_time(request, run.status)
+        if request.signal and has_reply(request):
+            raise ConflictError(f"run {run.id} was sent the signal {request.signal} before; that is its answer")
         pending = HumanRequest.objects.filter(
             id=request.id, status=HumanRequest.Status.PENDING, version=request.version if version is None else version
         )
@@ -112,13 +143,51 @@ def answer_request(request_id: UUID | str, answer: dict[str, Any], *, by: Any, v
             woke=not inside,
         ):
             raise ConflictError(_why_not(request_id))
+        request.refresh_from_db()
+        if sticky is not None:
+            stick(sticky)
+        if request.signal:
+            write_reply(request, said(answer), woke=not inside)
+        event = "cancelled" if answer.get("action") == "cancel" else "answered"
+        record(request, event, run, {"answer": answer, "by": answer.get("by", "")})
+        log_entry(request, by, words_of(answer))
+        tell(request_answered, request, by=by)
         if not inside:
             touch([request.run_id])
-    run_id: UUID = request.run_id
-    return run_id
+    return not inside
 
 
-def _check_in_time(request: HumanRequest, run_status: str) -> None:
+def said(answer: dict[str, Any]) -> Any:
+    """What the run is told of an answer by a signal."""
+    return {name: answer.get(name, "") for name in ("action", "text", "by")}
+
+
+def words_of(answer: dict[str, Any]) -> str:
+    """An answer in one line, for Django's log."""
+    parts = [answer.get("outcome"), answer.get("text"), answer.get("reason")]
+    told = ": ".join(str(part) for part in (answer.get("action"), *parts) if part)
+    return f"Answered: {told}"[:1000] + (f" (in place of {answer['instead_of']})" if answer.get("instead_of") else "")
+
+
+def refuse_late(request: HumanRequest) -> NoReturn:
+    """Raise ConflictError: it is decided, or closed, already."""
+    raise ConflictError(_closed(request))
+
+
+def refuse_changed(request_id: UUID | str) -> NoReturn:
+    """Raise ConflictError: it is not as it was when it was read."""
+    raise ConflictError(_why_not(request_id))
+
+
+def in_time() -> Q:
+    """Of the pending requests those whose answer is neither too early nor too late now, of runs that have not ended."""
+    now = clock.now()
+    begun, goes_on = Q(not_before=None) | Q(not_before__lte=now), Q(expires_at=None) | Q(expires_at__gt=now)
+    return begun & goes_on & ~Q(run__status__in=TERMINAL)
+
+
+def check_in_time(request: HumanRequest, run_status: str) -> None:
+    """Raise ConflictError when its run has ended, or its time."""
     if run_status in TERMINAL:
         raise ConflictError(f"run {request.run_id} is {run_status} already; nobody would read the answer")
     if request.expires_at is not None and request.expires_at <= present():
@@ -129,5 +198,10 @@ def _why_not(request_id: UUID | str) -> str:
     request = HumanRequest.objects.select_related("answered_by").get(id=request_id)
     if request.status == HumanRequest.Status.PENDING:
         return f"request {request.id} has changed since: it is at version {request.version} now; read it again"
-    who = f" by {request.answered_by}" if request.answered_by else ""
+    return _closed(request)
+
+
+def _closed(request: HumanRequest) -> str:
+    name = request.answered_by or (request.answer or {}).get("by")
+    who = f" by {name}" if name else ""
     return f"request {request.id} is {request.status} already{who}"

@@ -124,10 +124,11 @@ def stamp(row: Any) -> Any:
 
 
 def lock_session(run: Run) -> None:
+    """Who only refers to the session, by a foreign key, does not wait: it may hold a run that is wanted here."""
     if postgres.in_use():
-        postgres.execute("SELECT FROM ravi_session WHERE id = %s::uuid FOR UPDATE", [str(run.session_id)])
+        postgres.execute("SELECT FROM ravi_session WHERE id = %s::uuid FOR NO KEY UPDATE", [str(run.session_id)])
     else:
-        Session.objects.select_for_update().filter(id=run.session_id).values_list("id").get()
+        Session.objects.select_for_update(no_key=True).filter(id=run.session_id).values_list("id").get()
 
 
 def active_root(run: Run) -> QuerySet[Run]:

@@ -11,14 +11,17 @@ from django.db.models import Exists, F, OuterRef, Q
 
 from ravi_django.kernel import IllegalTransitionError
 from ravi_django.models import TERMINAL, Ask, HumanRequest, JournalEntry, Phase, Run, Status, uuid7
-from ravi_django.runtime import clock
+from ravi_django.runtime import clock, requests
 from ravi_django.runtime.entries import Entry, journal_row
+from ravi_django.runtime.shown import request_shown
 from ravi_django.runtime.store.asking import present
 from ravi_django.runtime.store.endings import ended_reason
-from ravi_django.runtime.store.people import request_shown
+from ravi_django.runtime.store.links import forget_links
 from ravi_django.runtime.store.prune import is_pruned
 from ravi_django.runtime.store.queue import active_root, lock_session
+from ravi_django.runtime.store.records import record_all, tell, what_is_asked
 from ravi_django.runtime.store.touching import RELEASED, lock
+from ravi_django.signals import request_opened
 
 EFFECTS = ("llm.call", "tool.call", "ask", "child.spawned", "run.handoff")
 NOTES = (
@@ -124,33 +127,42 @@ def _reopen_requests(run: Run) -> list[HumanRequest]:
     done = JournalEntry.objects.filter(
         run_id=run.id, generation=run.generation, path=OuterRef("path"), phase=Phase.RESULT
     )
-    closed = HumanRequest.objects.filter(
-        ~Exists(done),
-        run_id=run.id,
-        generation=run.generation,
-        status=HumanRequest.Status.CANCELLED,
-        answer__isnull=True,
-    )
-    opened = list(closed.order_by("id"))
-    closed.update(status=HumanRequest.Status.PENDING, answered_at=None, version=F("version") + 1)
-    decided = HumanRequest.objects.filter(
-        ~Exists(done), run_id=run.id, generation=run.generation, answer__outcome="fail"
-    )
-    for request in decided:  # the answer stays as it was given; the question is asked again
-        again = HumanRequest.objects.filter(
-            run_id=run.id, generation=run.generation, path=request.path, attempt=request.attempt, id__gt=request.id
+    now, mine = present(), HumanRequest.objects.filter(run_id=run.id, generation=run.generation).order_by("id")
+    closed = list(
+        mine.filter(~Exists(done), status=HumanRequest.Status.CANCELLED, answer__isnull=True).select_for_update(
+            no_key=True
         )
-        if not again.exists():
-            _ask_again(request)
-            opened.append(request)
+    )
+    later = mine.filter(path=OuterRef("path"), attempt=OuterRef("attempt"), id__gt=OuterRef("id")).order_by()
+    decided = mine.filter(~Exists(done), ~Exists(later), answer__outcome="fail")
+    again = [_asked_again(request) for request in decided]  # the answer stays as it was given
+    for request in (*closed, *again):
+        requests.begin_anew(request, now)
+    for request in closed:
+        request.version += 1
+    if closed:
+        HumanRequest.objects.bulk_update(closed, _ANEW)
+        forget_links([request.id for request in closed])
+    HumanRequest.objects.bulk_create(again)
+    opened = [*closed, *again]
+    record_all(opened, "opened", run, what_is_asked)
+    for request in opened:
+        tell(request_opened, request)
     return opened
 
 
-def _ask_again(request: HumanRequest) -> None:
-    request.pk, request.status, request.version = uuid7(), HumanRequest.Status.PENDING, 1
-    request.answer = request.answered_by = request.answered_at = None
-    request.created_at = present()
-    request.save(force_insert=True)
+_ANEW = (
+    *("status", "answered_at", "version", "created_at", "expires_at"),
+    *("notified", "level", "to", "escalates_at", "asked_at", "passed"),
+)
+
+
+def _asked_again(request: HumanRequest) -> HumanRequest:
+    """The same question, as a row of its own."""
+    request.pk, request.version, request.woke = uuid7(), 1, True
+    request.answer = request.answered_by = None
+    request._state.adding = True
+    return request
 
 
 def _lost_children(run: Run) -> list[int]:

@@ -48,7 +48,7 @@ WITH given AS MATERIALIZED (
   INSERT INTO ravi_blob (id, body, encoding, size, created_at)
   SELECT blob, decode(body, 'base64'), 'json+zlib', size, {NOW} FROM given ON CONFLICT DO NOTHING
 ), locked AS MATERIALIZED (
-  SELECT id FROM ravi_run WHERE id IN (SELECT tree FROM given) ORDER BY id FOR UPDATE
+  SELECT id FROM ravi_run WHERE id IN (SELECT tree FROM given) ORDER BY id FOR NO KEY UPDATE
 )
 UPDATE ravi_run SET published_at = {NOW}, archive_id = given.blob
 FROM given, locked

@@ -22,8 +22,7 @@ from ravi_django.runtime.store.accounts import LIMITS, dollars, limits_of
 from ravi_django.runtime.store.endings import TOP_UP
 from ravi_django.runtime.store.journal import store_big_values
 from ravi_django.runtime.store.leases import Lease
-from ravi_django.runtime.store.people import TooManyRequests, answer_request
-from ravi_django.runtime.store.queue import stamp
+from ravi_django.runtime.store.people import TooManyRequests, answer_request, write_request
 from ravi_django.runtime.store.touching import lock, touch
 
 USERS = 5  # runs that a request names
@@ -77,7 +76,7 @@ def open_top_up(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn]
         account = BudgetAccount.objects.get(key=f"tree:{lease.run.tree_id}")
         if all(spent < limit for _, limit, spent in _states(account)):
             raise TooManyRequests
-        stamp(request).save(force_insert=True)
+        write_request(request, lease.run)
         return first
 
 

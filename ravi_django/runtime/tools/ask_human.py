@@ -8,7 +8,7 @@ from typing import Annotated, Any, cast
 from pydantic import Field
 
 from ravi_django.agents.function_tool import FunctionTool
-from ravi_django.kernel import Effect, InvalidInputError, RunContext, TextBlock, ToolExecutionResult
+from ravi_django.kernel import Addressees, Effect, InvalidInputError, RunContext, TextBlock, ToolExecutionResult
 from ravi_django.runtime import questions
 from ravi_django.runtime.context import DurableContext
 from ravi_django.runtime.store import TooManyRequests
@@ -30,15 +30,17 @@ class AskHumanTool(FunctionTool):
 
     max_per_run: how many questions a run may ask through the tool; the model is told when they are used up.
     answer_within: seconds, or a timedelta, after which the question expires; None waits for ever.
+    to: who is asked, an address or several (see Addressees); never the model's choice.
 
     The run suspends meanwhile. After the answer the tool is called again and finds its recorded question.
     """
 
-    def __init__(self, *, max_per_run: int = 3, answer_within: float | timedelta | None = None) -> None:
+    def __init__(self, *, max_per_run: int = 3, answer_within: float | timedelta | None = None, to: Any = None) -> None:
         if isinstance(max_per_run, bool) or not isinstance(max_per_run, int) or max_per_run < 1:
             raise InvalidInputError(f"max_per_run is a whole number from 1, not {max_per_run!r}", field="max_per_run")
         self.max_per_run = max_per_run
         self.answer_within = answer_within
+        self.to = None if to is None else Addressees.of(to)
 
         async def ask_human(
             ctx: RunContext,
@@ -66,6 +68,7 @@ class AskHumanTool(FunctionTool):
                 question,
                 **options,
                 timeout=self.answer_within,
+                to=self.to,
                 tool=self.name,
                 most=self.max_per_run,
             )

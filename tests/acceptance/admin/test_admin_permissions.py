@@ -11,7 +11,7 @@ from django.contrib.admin.models import LogEntry
 from django.contrib.auth import get_user_model
 from django.test import Client
 
-from ravi_django.models import Agent, DailyBudget, JournalEntry, Run, WorkerProcess
+from ravi_django.models import Agent, DailyBudget, Delegation, JournalEntry, Run, WorkerProcess
 from ravi_django.runtime import catalog, events
 from ravi_django.runtime.submit import submit_once
 
@@ -28,17 +28,19 @@ def cancel_action(client: Client, *runs: Run, **more: Any) -> Any:
     return client.post("/admin/ravi/run/", chosen, follow=True)
 
 
-def test_only_agents_and_daily_budgets_can_be_edited_and_nothing_deleted_in_bulk_even_by_a_superuser(root, rf) -> None:
+def test_only_agents_daily_budgets_and_delegations_can_be_edited_and_nothing_deleted_in_bulk(root, rf) -> None:
     request = rf.get("/")
     request.user = get_user_model().objects.get(is_superuser=True)
     ours = [(model, found) for model, found in admin.site._registry.items() if model._meta.app_label == "ravi"]
 
     read_only = {"Run", "Session", "JournalEntry", "AuditRecord", "BoardTask", "BudgetAccount", "WorkerProcess"}
-    assert {model.__name__ for model, _ in ours} == read_only | {"Agent", "DailyBudget"}
+    read_only |= {"HumanRequest", "StickyDecision"}
+    edited = (Agent, DailyBudget, Delegation)
+    assert {model.__name__ for model, _ in ours} == read_only | {model.__name__ for model in edited}
     for model, found in ours:
-        assert found.has_add_permission(request) is (model in (Agent, DailyBudget)), model
-        assert found.has_delete_permission(request) is (model is DailyBudget), model
-        assert found.has_change_permission(request) is (model in (Agent, DailyBudget)), model
+        assert found.has_add_permission(request) is (model in edited), model
+        assert found.has_delete_permission(request) is (model in (DailyBudget, Delegation)), model
+        assert found.has_change_permission(request) is (model in edited), model
         assert "delete_selected" not in found.get_actions(request), model
 
 

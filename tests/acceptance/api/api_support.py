@@ -11,7 +11,7 @@ from ravi_django.agents import ReActAgent
 from ravi_django.agents.context import ContextConfig, DjangoHistoryProvider
 from ravi_django.capabilities.tools import CalculatorTool
 from ravi_django.kernel import ToolUseBlock, Usage
-from ravi_django.models import InboxMessage, JournalEntry, Run, Session, Ticket, Turn
+from ravi_django.models import HumanRequest, InboxMessage, JournalEntry, Run, Session, Ticket, Turn
 from ravi_django.runtime import Runtime
 from ravi_django.testing import ScriptedModel
 
@@ -56,3 +56,14 @@ def error_of(response: Any) -> dict[str, Any]:
     assert body["error"]["message"]
     assert response["Content-Type"] == "application/json"
     return dict(body["error"])
+
+
+def decide(client: Any, request: HumanRequest, body: Any, what: str = "answer") -> Any:
+    """POST `requests/{id}/answer/`, or what else is said."""
+    return client.post(f"/ravi/requests/{request.id}/{what}/", body, format="json")
+
+
+def is_open(request: HumanRequest) -> bool:
+    """Whether nothing at all has become of it."""
+    request.refresh_from_db()
+    return (request.status, request.answer, request.answered_by, request.version) == ("pending", None, None, 1)

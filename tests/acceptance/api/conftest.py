@@ -37,6 +37,16 @@ def stranger(db: None, django_user_model: Any) -> Any:
 
 
 @pytest.fixture
+def staff(django_user_model: Any) -> Any:
+    return django_user_model.objects.create_user("carla", is_staff=True)
+
+
+@pytest.fixture
+def root(django_user_model: Any) -> Any:
+    return django_user_model.objects.create_superuser("root")
+
+
+@pytest.fixture
 def client(user: Any) -> APIClient:
     return client_of(user)
 

@@ -18,19 +18,23 @@ from ravi_django import urls
 from ravi_django.api.runs import RunsView
 from ravi_django.runtime.submit import submit
 from tests.acceptance.api.api_support import AGENT, client_of, error_of
+from tests.support.asked import asked_by
 
 pytestmark = pytest.mark.django_db
 METHODS = ["get", "head", "post", "put", "patch", "delete", "options"]
 
 
-def addresses(run: Any = None, session: Any = None) -> dict[str, str]:
+def addresses(run: Any = None, session: Any = None, request: Any = None) -> dict[str, str]:
     """An address for each pattern of the app, by the pattern's name; ids are made up where none are given."""
     parts = {"type": "react", "key": "api-helper", "namespace": "ns"}
     found = {}
     for pattern in urls.urlpatterns:
         assert isinstance(pattern, URLPattern)
+        if pattern.name == "decide":  # a page for people: test_decide_page.py
+            continue
         route = str(pattern.pattern) if pattern.name != "nothing" else "no/such/path"
-        one = session if "session" in str(pattern.name) else run
+        noun = str(pattern.name).split("-")[0]
+        one = {"session": session, "request": request}.get(noun, run)
         for name, value in {**parts, "id": str(one or uuid4())}.items():
             route = route.replace(f"<str:{name}>", value).replace(f"<uuid:{name}>", value)
         assert "<" not in route, f"{route}: the test knows no value for it"
@@ -65,6 +69,8 @@ def test_somebody_elses_id_is_as_absent_as_one_that_never_was(
     user: Any, strange_client: APIClient, written: Any, name: str, method: str
 ) -> None:
     run = submit(AGENT, "hi", user=user)
+    question = asked_by(run)
+    own = addresses(run.id, run.session_id, question.id)
     bodies = {"session-messages": {"text": "hi"}}
     before = written()
 
@@ -73,20 +79,21 @@ def test_somebody_elses_id_is_as_absent_as_one_that_never_was(
             return strange_client.get(address)
         return strange_client.post(address, bodies.get(name, {}), format="json")
 
-    theirs = ask(addresses(run.id, run.session_id)[name])
+    theirs = ask(own[name])
     nobodys = ask(addresses()[name])
 
     assert theirs.status_code == nobodys.status_code
     assert theirs.status_code in (404, 405)  # 405: no method of that name, whosever it is
     error_of(theirs)
     assert written() == before
-    assert client_of(user).get(addresses(run.id, run.session_id)[name]).status_code in (200, 405)
+    assert client_of(user).get(own[name]).status_code in (200, 405)
 
 
 def test_somebody_elses_rows_are_in_no_list(user: Any, client: APIClient, strange_client: APIClient) -> None:
     run = submit(AGENT, "hi", user=user)
+    asked_by(run)
 
-    for address in ("/ravi/runs/", "/ravi/sessions/", f"/ravi/runs/?session={run.session_id}"):
+    for address in ("/ravi/runs/", "/ravi/sessions/", "/ravi/requests/", f"/ravi/runs/?session={run.session_id}"):
         assert len(client.get(address).json()["results"]) == 1
         assert strange_client.get(address).json()["results"] == []
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -20,10 +21,12 @@ from tempfile import TemporaryDirectory
 from tests.acceptance.crash.checks import TERMINAL, Evidence, Violation, story_of
 from tests.acceptance.crash.lab import Lab
 from tests.acceptance.crash.lab_app.crash_points import POINTS
+from tests.acceptance.crash.person import VOTES
 from tests.acceptance.crash.plan import Plan
 from tests.acceptance.crash.story import EFFECTS, INPUT, OUTPUT, Author, Story
 from tests.acceptance.crash.streams import of_stream
 from tests.acceptance.crash.trouble import Trouble
+from tests.acceptance.crash.wishes import PEOPLES
 
 WORKERS, MAX_RUNS = 3, 6
 AT_ONCE = 14  # runs
@@ -35,7 +38,8 @@ STILL_S = 20.0  # of trouble after the last run has begun
 SAY_S = 10.0
 QUIET_S = 20.0  # what has not moved for so long, when there is no more trouble, does not move
 MANY_LINES = 400  # of journals are printed
-TOOLS = (*EFFECTS, "nap", "wait", "poke", "delegate", "hire")
+TOOLS = (*EFFECTS, "nap", "wait", "poke", "delegate", "hire", *PEOPLES)
+PERSONS = 2  # processes of people who answer
 PLANTED = 0.08  # of the submitted runs are roots of planned trees
 SMALL, SMALL_DEPTH = (6, 14), (2, 5)  # runs of such a tree, and how deep it goes
 CALL = INPUT + OUTPUT  # tokens
@@ -185,7 +189,7 @@ class Campaign:
         found += [Violation(tree, wrong) for tree, wrong in self._overfull.items()]
         found += [Violation(root, wrong) for root in self.submitted for wrong in self._of_stream(root)]
         journals = [line for run_id in sorted({each.run for each in found}) for line in evidence.account(run_id)]
-        made = {**self.trouble.made, **self._refused()}
+        made = {**self.trouble.made, **self._refused(), **self._said()}
         return Figures(len(self.submitted), self.lab.kills, self.lab.takeovers, found, made, journals)
 
     def _refused(self) -> dict[str, int]:
@@ -196,6 +200,10 @@ class Campaign:
             "WHERE kind = 'run.paused' OR (kind = 'child.spawned' AND error->>'type' = 'SpawnDeniedError')"
         )
         return dict(rows[0])
+
+    def _said(self) -> dict[str, int]:
+        """What people were told of their answers: that it counts, that another's did, or nothing, being killed."""
+        return dict(Counter(f"people {vote['kind']}" for vote in self.lab.ledger(VOTES)))
 
     def _of_stream(self, root: str) -> list[str]:
         published = "SELECT 1 FROM ravi_run WHERE id = %s AND published_at IS NOT NULL"
@@ -214,6 +222,7 @@ def campaign(runs: int, seed: int, say: Callable[[str], None] = print, *, give_u
     """One campaign in a laboratory of its own. The trouble ends with the runs, or after `give_up_s`."""
     give_up_s = 60 + 4.0 * runs if give_up_s is None else give_up_s
     with _lab(MAX_RUNS) as lab:
+        lab.persons_wanted = PERSONS
         return Campaign(lab, seed, runs, say).go(give_up_s)
 
 

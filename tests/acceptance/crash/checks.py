@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.acceptance.crash.lab import Lab
-from tests.acceptance.crash.story import EFFECTS, INPUT, OUTPUT, Step, Story
+from tests.acceptance.crash.people_checks import is_proxy, of_people
+from tests.acceptance.crash.person import VOTES
+from tests.acceptance.crash.story import INPUT, OUTPUT, Step, Story
 from tests.acceptance.crash.tree_checks import of_tree
 
 TERMINAL = ("completed", "failed", "cancelled")
@@ -47,6 +49,10 @@ class Evidence:
         self.signals = rows("ravi_signal", "id")
         self.asks = rows("ravi_ask", "id", "asker_id")
         self.requests = rows("ravi_humanrequest", "id")
+        self.records = self._by_request("ravi_auditrecord", lab)
+        self.votes: dict[str, list[Row]] = {}
+        for vote in lab.ledger(VOTES):
+            self.votes.setdefault(vote["request"], []).append(vote)
         self.reservations = rows("ravi_reservation", "id")
         self.accounts = {row["key"]: row for row in lab.query("SELECT * FROM ravi_budgetaccount")}
         self.plans = {root: plan for root, plan in lab.plans.items() if tree in (None, root)}
@@ -55,6 +61,13 @@ class Evidence:
             self.ledger.setdefault(line["run"], []).append(line)
         self.submitted = set(lab.stories) if tree is None else {tree}
         self.stories = dict(lab.stories)
+
+    @staticmethod
+    def _by_request(table: str, lab: Lab) -> dict[str, list[Row]]:
+        found: dict[str, list[Row]] = {}
+        for row in lab.query(f"SELECT * FROM {table} WHERE event = 'request' ORDER BY id"):
+            found.setdefault(row["detail"]["request"], []).append(row)
+        return found
 
     def story(self, run_id: str) -> Story:
         """A child's is in its inbox."""
@@ -95,13 +108,15 @@ class Evidence:
         if run["status"] != "cancelled" or parent is None or parent["status"] not in TERMINAL:
             yield from _ending(run, self.story(run_id))  # but what a parent leaves behind is cancelled with its end
         yield from _effects(self.story(run_id), self.ledger.get(run_id, []), self.rows.get(run_id, []), run)
+        yield from of_people(self, run, self.story(run_id))
         yield from _paid_once(self.journal.get(run_id, []), self.ledger.get(run_id, []))
         if run["status"] == "completed":
             yield from _answered(self.turns.get(run_id, []))
             for signal in self.signals.get(run_id, []):
                 if signal["consumed_at"] is None:
                     yield f"completed without having read the signal {signal['name']!r}"
-            yield from _counted(run, self.journal.get(run_id, []), self.story(run_id))
+            if not is_proxy(run):
+                yield from _counted(run, self.journal.get(run_id, []), self.story(run_id))
             if still := [ask["path"] for ask in self.asks.get(run_id, []) if ask["outcome"] is None]:
                 yield f"completed without the outcome of what it asked at {still}"
         if run["status"] in TERMINAL:
@@ -113,7 +128,7 @@ class Evidence:
 def story_of(inbox: list[Row]) -> Story:
     """What a child was given to do; nothing while it has no message yet."""
     text = _text(inbox)
-    return Story.of() if text is None else Story.read(text)
+    return Story.of() if text is None or not text.startswith("{") else Story.read(text)
 
 
 def _text(inbox: list[Row]) -> str | None:
@@ -133,6 +148,8 @@ def _numbering(run: Row, journal: list[Row]) -> Iterator[str]:
 
 
 def _ending(run: Row, story: Story) -> Iterator[str]:
+    if is_proxy(run) and run["status"] == "completed":
+        return
     if run["status"] != "completed":
         yield f"is {run['status']}, waits on {run['waiting_on']}: {run['error']}"
     elif run["output"] != story.answer:
@@ -150,7 +167,7 @@ def _effects(story: Story, ledger: list[Row], rows: list[Row], run: Row) -> Iter
             times[line["number"]] += 1
     completed = run["status"] == "completed"
     for step in story.steps():
-        if step.tool in EFFECTS:
+        if step.effect is not None:
             yield from _effect(step, times[step.number], written[step.number], keys, completed)
     if unknown := (set(times) | set(written)) - {step.number for step in story.steps()}:
         yield f"did what nobody asked for: {sorted(unknown)}"
@@ -159,7 +176,7 @@ def _effects(story: Story, ledger: list[Row], rows: list[Row], run: Row) -> Iter
 
 
 def _effect(step: Step, times: int, written: int, keys: dict[int, set[str]], completed: bool) -> Iterator[str]:
-    match step.tool:
+    match step.effect:
         case "at_most_once" if times > 1 or (completed and times != 1):
             yield f"{step.said} happened {times} times"
         case "idempotent" if completed and not times:

@@ -50,13 +50,23 @@ def client(name: str) -> None:
     client.main()
 
 
+def person(name: str) -> None:
+    from tests.acceptance.crash import person
+
+    person.serve(name)
+
+
 def migrate(name: str) -> None:
     from django.core.management import call_command
 
     call_command("migrate", verbosity=0, run_syncdb=True)
 
+    from tests.acceptance.crash.person import make_people
 
-KINDS: dict[str, Callable[[str], None]] = {each.__name__: each for each in (worker, beat, client, migrate)}
+    make_people()
+
+
+KINDS: dict[str, Callable[[str], None]] = {each.__name__: each for each in (worker, beat, client, person, migrate)}
 
 
 def main() -> None:

@@ -26,6 +26,7 @@ from tests.acceptance.crash.lab_app import ledger
 from tests.acceptance.crash.plan import Plan
 from tests.acceptance.crash.sleepers import Sleepers
 from tests.acceptance.crash.story import Story
+from tests.acceptance.crash.wishes import AMOUNT, GATED, done
 
 ROOT = Path(__file__).resolve().parents[3]
 SETTINGS = "tests.acceptance.crash.lab_app.settings"
@@ -80,6 +81,8 @@ class Lab:
         self.meanwhile: Callable[[], None] = lambda: None  # done while the client is at something
         self.folder = folder
         self.wanted = 0  # workers; none before there are tables
+        self.persons_wanted = 0  # processes of people who answer by themselves
+        self.persons: list[Process] = []
         self.stories: dict[str, Story] = {}  # by run
         self.plans: dict[str, Plan] = {}  # by root
         self.rooms: dict[str, int] = {}  # how many of its runs may live at once, by root
@@ -162,6 +165,10 @@ class Lab:
             while len(self.awake()) < self.wanted:
                 self._names += 1
                 self.workers.append(self._start("worker", f"w{self._names}"))
+            self.persons = [person for person in self.persons if person.running]
+            while len(self.persons) < self.persons_wanted:
+                self._names += 1
+                self.persons.append(self._start("person", f"p{self._names}"))
             if self.beat is None or not self.beat.running:
                 self.beat = self._start("beat", "beat")
 
@@ -281,15 +288,16 @@ class Lab:
         self.ask("submit", run_id=run_id, agent=plan.agent, text=plan.text, budget=budget)
         return run_id
 
-    def decide(self, request: dict[str, Any]) -> None:
-        """Answer for an uncertain effect what the ledger says."""
+    def decide(self, request: dict[str, Any], *, caller: bool = False) -> None:
+        """Answer for an uncertain effect what the ledger says; `caller`: inside a transaction of the site's own."""
         run_id, number = str(request["run_id"]), request["arguments"]["number"]
         lines = [line for line in self.ledger() if (line["run"], line["number"]) == (run_id, number)]
         if any(line["kind"] == request["tool"] for line in lines):
-            said = f"{request['tool']} {number}"
-            self.ask("answer", request=str(request["id"]), outcome="happened", result=said)
+            amount = request["arguments"].get("amount", AMOUNT)
+            said = done(request["tool"], number, amount) if request["tool"] in GATED else f"{request['tool']} {number}"
+            self.ask("answer", request=str(request["id"]), outcome="happened", result=said, caller=caller)
         else:
-            self.ask("answer", request=str(request["id"]), outcome="run_again")
+            self.ask("answer", request=str(request["id"]), outcome="run_again", caller=caller)
 
     def undecided(self) -> list[dict[str, Any]]:
         """Uncertain effects that wait for a person, and may be decided by now."""
@@ -332,8 +340,8 @@ class Lab:
     def takeovers(self) -> int:
         return int(self.query("SELECT count(*) AS n FROM lab_takeover")[0]["n"])
 
-    def ledger(self) -> list[dict[str, Any]]:
-        return ledger.read(self.folder)
+    def ledger(self, name: str = ledger.LEDGER) -> list[dict[str, Any]]:
+        return ledger.read(self.folder, name)
 
 
 class LabError(Exception):

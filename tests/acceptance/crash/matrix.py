@@ -70,12 +70,12 @@ class Matrix:
         """How often the run's at-most-once effects did."""
         return sum(line["run"] == run_id and line["kind"] == "at_most_once" for line in self.lab.ledger())
 
-    def decide(self, run_id: str) -> None:
+    def decide(self, run_id: str, *, caller: bool = False) -> None:
         """As soon as a person may, say what the ledger says; the run comes to its end."""
         request = self.request(run_id)
         assert request is not None, self.lab.run(run_id)
         assert self.lab.until(lambda: request["id"] in [each["id"] for each in self.lab.undecided()], 60)
-        self.lab.decide(request)
+        self.lab.decide(request, caller=caller)
         ended = self.lab.until(lambda: self.lab.run(run_id)["status"] in TERMINAL, 60)
         assert ended, self.lab.run(run_id)
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from tests.acceptance.crash.wishes import GATED, PEOPLES, RUNS, said, wish_for
+
 EFFECTS = ("idempotent", "at_most_once", "transactional")
 ROUNDS = "turns"  # the key of a story in the run's input
 PLACE = "place"  # instead: of a run in a planned tree
@@ -31,10 +33,24 @@ class Step:
         return Story.read(self.arguments["task"]) if "task" in self.arguments else None
 
     @property
+    def wish(self) -> str:
+        """What a person says to it, when one is asked."""
+        return str(self.arguments.get("wish", ""))
+
+    @property
+    def effect(self) -> str | None:
+        """What it promises, when it does something to the world; a call that is refused does nothing."""
+        if self.tool in GATED:
+            return GATED[self.tool] if self.wish in RUNS else None
+        return self.tool if self.tool in EFFECTS else None
+
+    @property
     def said(self) -> str:
         """What the tool returns."""
         if (child := self.story) is not None:
             return f"{self.tool} {self.number}: {child.answer}"
+        if self.tool in PEOPLES:
+            return said(self.tool, self.number, self.wish)
         return f"{self.tool} {self.number}"
 
 
@@ -127,5 +143,7 @@ class Author:
                 return Step(tool, number, {"seconds": round(self._random.uniform(0.05, 1.5), 2)})
             case "delegate" | "hire":
                 return Step(tool, number, {"task": self.story(depth + 1).text})
+            case _ if tool in PEOPLES:
+                return Step(tool, number, {"wish": wish_for(tool, self._random)})
             case _:
                 return Step(tool, number)

@@ -13,7 +13,7 @@ from tests.acceptance.crash.lab_app.crash_points import POINTS
 from tests.acceptance.crash.matrix import UNCERTAIN, WORKERS, Matrix, kinds_at
 from tests.acceptance.crash.story import Step, Story
 
-PEOPLES = ("request", "answer")  # come only after another death: see test_death_while_deciding
+PEOPLES = ("request", "answer", "record", "wake")  # come only after another death: see test_death_while_deciding
 CASES = [
     pytest.param(f"{name}.{side}", kind, id=f"{name}-{side}-{kind}")
     for name in POINTS
@@ -34,7 +34,7 @@ def lab() -> Iterator[Lab]:
 
 @pytest.fixture(scope="module")
 def matrix(lab: Lab, request: pytest.FixtureRequest) -> Matrix:
-    items = [item for item in request.session.items if getattr(item, "originalname", "") == test_death_at.__name__]
+    items = [item for item in request.session.items if getattr(item, "function", None) is test_death_at]
     return Matrix(lab, [(item.callspec.params["point"], item.callspec.params["kind"]) for item in items])  # type: ignore[attr-defined]
 
 
@@ -59,7 +59,7 @@ def test_death_while_deciding(lab: Lab, name: str, side: str) -> None:
     run_id = lab.submit(Story.of([Step("at_most_once", 1)]), "effect.after", f"{name}.{side}")
 
     matrix.wait_settled(run_id)
-    matrix.decide(run_id)
+    matrix.decide(run_id, caller=name == "wake")  # which follows the commit of somebody's own transaction
 
     assert lab.struck(run_id), f"no process came to {name}.{side}"
     matrix.assert_right(run_id)

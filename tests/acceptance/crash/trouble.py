@@ -15,6 +15,7 @@ LEASE_S = 2.0  # of the laboratory's settings
 QUEUE = "celery"
 WEIGHTS = {
     "kill": 60,
+    "kill_person": 15,
     "freeze": 10,
     "lose_hints": 8,
     "double_hints": 8,
@@ -64,6 +65,11 @@ class Trouble:
     def kill(self) -> None:
         if awake := self.lab.awake():
             self.lab.signal(self._random.choice(awake), SIGKILL)
+
+    def kill_person(self) -> None:
+        """Perhaps between an answer's commit and the wake-up that follows it."""
+        if persons := [person for person in self.lab.persons if person.running]:
+            self.lab.signal(self._random.choice(persons), SIGKILL)
 
     def freeze(self) -> None:
         """A worker that sleeps past its leases, and then goes on as if nothing had been."""

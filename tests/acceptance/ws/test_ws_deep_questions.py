@@ -77,9 +77,11 @@ def test_the_roots_socket_shows_the_question_and_what_comes_of_the_answer(
         "text": "Which colour?",
         "choices": ["red", "blue"],
     }
+    assert (asked["root"], asked["status"], asked["version"], asked["context"]) == (str(run.id), "pending", 1, "")
     assert HumanRequest.objects.get(id=asked["id"]).run_id == line[2].id
     (closed,) = [frame for frame in frames if frame["type"] == "request.closed"]
-    assert (closed["id"], closed["depth"]) == (asked["id"], 2)
+    told = (closed["id"], closed["depth"], closed["status"], closed["answered_by"])
+    assert told == (asked["id"], 2, "answered", "demo")
     assert [frame["seq"] for frame in frames] == list(range(1, len(frames) + 1))
     assert frames[-1]["type"] == "stream.done"
     assert Run.objects.get(id=run.id).output == "It is painted red for demo."

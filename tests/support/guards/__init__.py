@@ -14,16 +14,24 @@ Then `make mutants ARGS="a part of its name"` until it is killed each time.
 
 from __future__ import annotations
 
+from tests.support.guards.approvals import APPROVALS
+from tests.support.guards.authority import AUTHORITY
 from tests.support.guards.budgets import BUDGETS
 from tests.support.guards.delegation import DELEGATION
 from tests.support.guards.effects import EFFECTS, REPLAY, SWEEP
 from tests.support.guards.flows import FLOWS
 from tests.support.guards.handoffs import HANDOFF
+from tests.support.guards.inbox import INBOX
 from tests.support.guards.leases import CLAIM, FENCE, HEARTBEAT, PEOPLE, WAITING
 from tests.support.guards.middlewares import MIDDLEWARE
 from tests.support.guards.mutant import Mutant
 from tests.support.guards.pauses import PAUSES
 from tests.support.guards.people import BOARD, QUESTIONS
+from tests.support.guards.people_chaos import ANSWERED
+from tests.support.guards.proxies import PROXIES
+from tests.support.guards.request_mail import REQUEST_MAIL
+from tests.support.guards.requests_rest import REQUESTS_REST
+from tests.support.guards.requests_ws import REQUESTS_WS
 from tests.support.guards.results import RESULTS
 from tests.support.guards.slots import SLOTS
 from tests.support.guards.streams import STREAMS
@@ -39,7 +47,10 @@ MUTANTS = [
     *WAITING,
     *PEOPLE,
     *QUESTIONS,
+    *ANSWERED,
     *PAUSES,
+    *APPROVALS,
+    *AUTHORITY,
     *BOARD,
     *EFFECTS,
     *REPLAY,
@@ -55,4 +66,9 @@ MUTANTS = [
     *FLOWS,
     *BUDGETS,
     *TREES,
+    *REQUEST_MAIL,
+    *REQUESTS_REST,
+    *REQUESTS_WS,
+    *PROXIES,
+    *INBOX,
 ]

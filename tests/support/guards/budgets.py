@@ -110,7 +110,7 @@ BUDGETS = [
     Mutant(
         "budget: the run is locked while it reserves",
         STORE + "budget_rows.py",
-        '            " FOR UPDATE"\n',
+        '            " FOR NO KEY UPDATE"\n',
         '            ""\n',
         (RACES,),
     ),

@@ -48,8 +48,8 @@ DELEGATION = [
     Mutant(
         "delegation: a wait takes no tool's slot",
         AGENTS + "parallel.py",
-        "nullcontext() if only_waits(call) else slots",
-        "slots",
+        "async with slots if takes else nullcontext():",
+        "async with slots:",
         DELEGATING,
     ),
     Mutant(

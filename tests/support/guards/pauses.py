@@ -130,7 +130,7 @@ PAUSES = [
     ),
     Mutant(
         "pause: an answer to each of several questions",
-        RUNTIME + "human.py",
+        RUNTIME + "answers.py",
         "    if values.keys() != asked.keys():\n",
         "    if False:\n",
         (_INPUT,),

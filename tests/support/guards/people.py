@@ -45,15 +45,15 @@ QUESTIONS = [
     ),
     Mutant(
         "question: an answer is one of the choices",
-        RUNTIME + "human.py",
+        RUNTIME + "answers.py",
         "and text not in request.choices:",
         "and False:",
         (UNIT + "test_ask_human.py",),
     ),
     Mutant(
         "question: answered as what it is",
-        RUNTIME + "human.py",
-        "    if request.kind not in kinds:\n",
+        RUNTIME + "answers.py",
+        "    if given.action not in allowed:\n",
         "    if False:\n",
         (UNIT + "test_ask_human.py",),
     ),

@@ -24,7 +24,7 @@ def look() -> None: ...
 
 
 async def ask(gate: ApprovalGate, ctx: FakeContext) -> str | None:
-    return await gate.refusal(ctx, pay, call("pay", "c7", amount=3))  # type: ignore[arg-type]
+    return (await gate.settle(ctx, pay, call("pay", "c7", amount=3))).refusal  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ async def test_nobody_is_asked_about_a_call_that_does_not_fit(made: Any, handler
     with pytest.raises(ToolArgumentsError) as words:
         made.validate(misfit.arguments)
 
-    refusal = await gate.refusal(ctx, made, misfit)  # type: ignore[arg-type]
+    refusal = (await gate.settle(ctx, made, misfit)).refusal  # type: ignore[arg-type]
 
     assert (refusal, asked) == (str(words.value), [])
     assert ctx.logged[0][1]["decision"] == "invalid"
@@ -128,6 +128,8 @@ async def test_a_call_too_deep_to_be_looked_at_is_refused() -> None:
     for _ in range(300):
         deep = [deep]
 
-    refusal = await ApprovalGate(lambda *_: True).refusal(FakeContext(), pay, call("pay", "c7", amount=deep))  # type: ignore[arg-type]
+    gate, deep_call = ApprovalGate(lambda *_: True), call("pay", "c7", amount=deep)
 
-    assert refusal == "the arguments are nested more than 50 levels deep"
+    settled = await gate.settle(FakeContext(), pay, deep_call)  # type: ignore[arg-type]
+
+    assert settled.refusal == "the arguments are nested more than 50 levels deep"

@@ -22,6 +22,7 @@ WHOLE: dict[str, Any] = {
     "budget": {"max_tokens": 1000, "deadline_s": 60},
     "retention": "run",
     "approval_required_risk": "critical",
+    "approvers": {"critical": "group:directors", "*": "staff"},
     "starter_prompts": ["What is 2 + 2?"],
     "welcome": "Good day.",
     "initial_tool_choice": "handoff_writer",

@@ -27,7 +27,9 @@ def request(**fields):
         "choices": ["red", "blue"],
         "tool": "",
         "arguments": None,
-        "details": {"context": "For the door.", "free_text": False},
+        "context": "For the door.",
+        "free_text": False,
+        "questions": None,
         **fields,
     }
 
@@ -45,24 +47,35 @@ def test_a_question_is_shown_with_who_asks_and_how_to_answer():
 
 
 @pytest.mark.parametrize(
-    ("fields", "how"),
+    ("fields", "ways"),
     [
         (
-            {"kind": "uncertain", "arguments": {"amount": 3}, "details": None},
-            "--happened RESULT | --run-again | --fail",
+            {"kind": "uncertain", "arguments": {"amount": 3}},
+            ["--happened RESULT | --run-again | --fail"],
         ),
-        ({"kind": "approval", "arguments": {"max_turns": 4}, "details": None}, "approve | deny"),
-        ({"kind": "input", "details": {"questions": {"name": "Who?"}}}, "answer --value KEY=TEXT …"),
+        ({"kind": "approval"}, ["approve", 'deny --reason "…"', "edit --arguments JSON"]),
+        ({"kind": "input", "questions": {"name": "Who?"}}, ["answer --value KEY=TEXT …"]),
     ],
 )
-def test_every_kind_says_how_to_answer_it(fields, how):
+def test_every_kind_says_how_to_answer_it(fields, ways):
     _, noted = lines(request(**fields))
 
-    assert noted[-1] == f"  manage.py ravi_answer 0192 {how}"
+    assert [line for line in noted if "ravi_answer" in line] == [f"  manage.py ravi_answer 0192 {way}" for way in ways]
+
+
+def test_an_approval_shows_the_call_its_risk_and_who_is_asked():
+    call = {"tool": "send_invoice", "arguments": {"customer": "ACME"}, "risk": "high", "to": "group:finance"}
+
+    _, noted = lines(request(kind="approval", text="Send it?", **call))
+
+    assert noted[:2] == [
+        "? [test/leaf] Send it?",
+        '  send_invoice({"customer": "ACME"}) · risk high · asked: group:finance',
+    ]
 
 
 def test_several_questions_are_shown_by_their_keys():
-    _, noted = lines(request(kind="input", text="Two things", details={"questions": {"name": "Who?"}}, choices=None))
+    _, noted = lines(request(kind="input", text="Two things", questions={"name": "Who?"}, choices=None))
 
     assert "  name: Who?" in noted
 

@@ -6,7 +6,10 @@ from django.db import migrations
 from django.db.migrations.loader import MigrationLoader
 from django.db.models import NOT_PROVIDED
 
-FORWARD_SAFE = (migrations.AddField, migrations.CreateModel, migrations.AddIndex, migrations.RemoveIndex)
+FORWARD_SAFE = (
+    *(migrations.AddField, migrations.CreateModel, migrations.AddIndex, migrations.RemoveIndex),
+    migrations.AlterModelOptions,  # names, and what is ordered by default: no SQL
+)
 LOOSENED = {("0004_archive_unchecked", "archive")}  # a constraint less: what was right stays right
 FIRST = ("0001_initial", "0002_fillfactor")  # of the first release: there was none before
 

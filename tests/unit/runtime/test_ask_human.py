@@ -54,7 +54,7 @@ def kinds(run):
 @pytest.mark.sqlite
 def test_a_question_suspends_the_run_and_the_answer_is_its_value(ann):
     asking("Which colour?", ["red", "blue"], context="For the door.")
-    run = drive(make_run())
+    run = drive(make_run(owner=ann))
     request = asked(run)
     assert (request.kind, request.text, request.choices) == ("question", "Which colour?", ["red", "blue"])
     assert (request.arguments, request.details) == (None, {"context": "For the door.", "free_text": True})
@@ -190,7 +190,7 @@ def test_whoever_watches_sees_the_question_come_and_go_once(clock):
     assert [frame["type"] for frame in frames] == ["request", "request.closed"]
     opened, closed = frames
     assert (opened["id"], opened["kind"], opened["text"]) == (str(request.id), "question", "Which colour?")
-    assert (opened["choices"], opened["details"]["context"]) == (["red", "blue"], "For the door.")
+    assert (opened["choices"], opened["context"]) == (["red", "blue"], "For the door.")
     assert datetime.fromisoformat(opened["expires_at"]) == request.expires_at
     assert closed["id"] == str(request.id)
 
@@ -210,7 +210,7 @@ def test_a_replay_check_finds_nothing_wrong_with_an_open_question():
 
 def test_the_first_answer_wins(ann):
     asking("Which colour?")
-    run = drive(make_run())
+    run = drive(make_run(owner=ann))
     request = asked(run)
 
     human.answer(request.id, text="red", by=ann)
@@ -272,7 +272,7 @@ def test_a_question_is_not_resolved_like_an_uncertain_effect():
     asking("Which colour?")
     run = drive(make_run())
 
-    with pytest.raises(InvalidInputError, match="of kind question: answer, skip, cancel"):
+    with pytest.raises(InvalidInputError, match="of kind question is one of answer, skip, cancel"):
         human.resolve(asked(run).id, "fail")
 
     assert asked(run).answer is None

@@ -195,9 +195,9 @@ def test_two_calls_of_one_turn_each_get_their_answer(clock):
 
 
 def test_the_commands_list_and_answer_a_question(django_user_model):
-    django_user_model.objects.create_user("ann")
+    ann = django_user_model.objects.create_user("ann")
     asking(context="For the door.", choices=["red", "blue"], free_text=False)
-    run = drive(make_run())
+    run = drive(make_run(owner=ann))
     request = asked(run)
     out = StringIO()
 

@@ -273,7 +273,7 @@ def test_a_question_takes_no_arguments():
     code(story)
     run = drive(make_run())
 
-    with pytest.raises(InvalidInputError, match="arguments go with an approval"):
+    with pytest.raises(InvalidInputError, match="arguments goes with edit or approve"):
         answer(asked(run).id, "answer", text="yes", arguments={"max_turns": 5})
 
 

@@ -121,7 +121,7 @@ def test_the_question_is_on_the_roots_sequence_and_the_answer_goes_to_the_asker(
         "depth": 2,
     }
     assert (frame["id"], frame["text"], frame["choices"]) == (str(request.id), "Which colour?", ["red", "blue"])
-    assert {"kind", "tool", "arguments", "details"} <= frame.keys()
+    assert {"kind", "tool", "arguments", "context", "questions"} <= frame.keys()
     assert frames_of(root, "request.closed") == []
 
     human.answer(request.id, text="red")

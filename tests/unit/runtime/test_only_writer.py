@@ -15,12 +15,24 @@ WRITES = {
     *("save", "create", "update", "delete", "bulk_create", "bulk_update", "get_or_create", "update_or_create"),
     *("asave", "acreate", "aupdate", "adelete", "abulk_create", "abulk_update", "aget_or_create", "aupdate_or_create"),
 }
-STATE = {"Run", "JournalEntry", "InboxMessage", "Turn", "Signal", "Ask", "HumanRequest", "BudgetAccount", "Reservation"}
+STATE = {
+    "Run",
+    "JournalEntry",
+    "InboxMessage",
+    "Turn",
+    "Signal",
+    "Ask",
+    "HumanRequest",
+    "BudgetAccount",
+    "Reservation",
+    "StickyDecision",
+}
 OTHERS = {  # no run state
     "Agent",
     "AgentVersion",
     "Blob",
     "BoardTask",
+    "Delegation",
     "Invoice",
     "Session",
     "StreamFrame",

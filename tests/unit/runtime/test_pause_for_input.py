@@ -54,10 +54,10 @@ def asking(calls, effect="idempotent", *, asks="Which colour?", then="{0.action}
     return paint
 
 
-def pausing(calls, effect="idempotent", **options):
+def pausing(calls, effect="idempotent", owner=None, **options):
     """A run whose agent has called such a tool, which waits for its answer."""
     code(calling("paint", what="door"), tools=[asking(calls, effect, **options)])
-    return drive(make_run())
+    return drive(make_run(owner=owner))
 
 
 # --------------------------------------------------------------------------------------------------- the answer
@@ -66,7 +66,7 @@ def pausing(calls, effect="idempotent", **options):
 @pytest.mark.sqlite
 @pytest.mark.parametrize("effect", EFFECTS)
 def test_the_tool_is_called_again_with_the_answer(ann, calls, effect):
-    run = pausing(calls, effect, choices=["red", "blue"], context="For the door.")
+    run = pausing(calls, effect, ann, choices=["red", "blue"], context="For the door.")
     request = asked(run)
     assert (request.kind, request.text, request.choices, request.tool) == (
         "input", "Which colour?", ["red", "blue"], "paint",
@@ -74,7 +74,8 @@ def test_the_tool_is_called_again_with_the_answer(ann, calls, effect):
     assert request.arguments == {"what": "door"}  # as of an approval or an uncertain effect
     assert request.details == {"context": "For the door.", "free_text": False}
     (frame,) = [frame for frame in events.page(run.id)[0] if frame["type"] == "request"]
-    assert (frame["arguments"], frame["details"]) == (request.arguments, request.details)
+    assert frame["arguments"] == request.arguments
+    assert {name: frame[name] for name in request.details} == request.details
 
     answer(request.id, text="red", by=ann)
     run = drive(run)
@@ -164,7 +165,10 @@ def asked_until(run):
 
 def test_several_questions_at_once_are_answered_by_their_keys(ann, calls):
     run = pausing(
-        calls, asks={"colour": "Which colour?", "coats": "How many coats?"}, then="{0.values[coats]} {0.text}."
+        calls,
+        owner=ann,
+        asks={"colour": "Which colour?", "coats": "How many coats?"},
+        then="{0.values[coats]} {0.text}.",
     )
     request = asked(run)
     assert request.text == "colour: Which colour?\ncoats: How many coats?"
@@ -214,8 +218,9 @@ def test_the_list_shows_what_the_tool_was_called_with(calls):
 
     for shown in ('paint({"what": "door"})', "Which colour?", "For the door.", "one of: red | blue"):
         assert shown in lines.getvalue()
-    assert json.loads(row.getvalue())["arguments"] == {"what": "door"}
-    assert json.loads(row.getvalue())["details"] == {"context": "For the door.", "free_text": False}
+    found = json.loads(row.getvalue())
+    assert found["arguments"] == {"what": "door"}
+    assert (found["context"], found["free_text"]) == ("For the door.", False)
 
 
 # ----------------------------------------------------------------------------------------------- several pauses

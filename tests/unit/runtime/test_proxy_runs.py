@@ -69,7 +69,7 @@ async def asks_for_a_name(self, prompt):
 def test_a_yielded_question_suspends_the_run_and_the_answer_comes_back_through_the_yield(django_user_model):
     generator(asks_for_a_name)
     ann = django_user_model.objects.create_user("ann")
-    run = drive(the_run(text="hello"))
+    run = drive(the_run(text="hello", owner=ann))
     human.answer(asked(run).id, text="Ada", by=ann)
     run = drive(run)
     second = asked(run)

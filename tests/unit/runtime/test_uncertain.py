@@ -103,7 +103,7 @@ def test_nobody_may_decide_while_the_worker_that_began_it_may_still_be_at_it(unc
 
 
 def test_the_first_answer_wins(clock, uncertain, django_user_model):
-    ann = django_user_model.objects.create_user("ann")
+    ann = django_user_model.objects.create_user("ann", is_staff=True)
     waited(clock)
     request = asked(uncertain)
 
@@ -243,7 +243,7 @@ def test_a_worker_that_slept_over_the_started_row_does_not_act(clock, sent):
 
 
 def test_the_commands_list_and_decide(clock, uncertain, django_user_model):
-    django_user_model.objects.create_user("ann")
+    django_user_model.objects.create_user("ann", is_staff=True)
     waited(clock)
     out = StringIO()
 

@@ -20,6 +20,7 @@ import ravi_django
 from ravi_django import register, tool
 from ravi_django.agents import ReActAgent
 from ravi_django.agents.context import ContextConfig, DjangoHistoryProvider
+from ravi_django.agents.user_proxy import UserProxyAgent
 from ravi_django.kernel import (
     AgentId,
     ChatMessage,
@@ -45,8 +46,10 @@ from tests.acceptance.crash.lab_app import ledger
 from tests.acceptance.crash.lab_app.crash_points import hit
 from tests.acceptance.crash.lab_app.models import Row
 from tests.acceptance.crash.story import INPUT, OUTPUT, Story, place_of
+from tests.acceptance.crash.wishes import AMOUNT, CHIEFS, CLERKS, ESCALATES_S, EXPIRES_S, done, heard
 
 LAB = AgentId("react", "lab")
+USER = AgentId("user_proxy", "user")
 USAGE = Usage(input_tokens=INPUT, output_tokens=OUTPUT)
 ROOM_S = 0.4  # until the next try for a place in a tree that is full
 SLOWEST_S = float(os.environ.get("CRASH_SLOWEST_S", "0"))
@@ -92,7 +95,7 @@ def _answer(messages: Sequence[ChatMessage]) -> str:
         order += [block.call_id for block in message.tool_calls]
         for block in message.content:
             if message.role is Role.TOOL:
-                said[block.call_id] = "".join(part.text for part in block.content)
+                said[block.call_id] = heard("".join(part.text for part in block.content))
     return "; ".join(said[call_id] for call_id in order) or "nothing to do"
 
 
@@ -121,6 +124,65 @@ def transactional(number: int, ctx: RunContext) -> str:
     time.sleep(_moment())
     here("effect.after")
     return f"transactional {number}"
+
+
+# ------------------------------------------------------------------------------------------------------ people
+
+
+@tool(risk="high", effect="idempotent")
+async def gated_idempotent(number: int, wish: str, ctx: RunContext, amount: int = AMOUNT) -> str:
+    """Do it when a person approves."""
+    await _effect("gated_idempotent", number, ctx)
+    return done("gated_idempotent", number, amount)
+
+
+@tool(risk="critical", effect="at_most_once", timeout=3)
+async def gated_once(number: int, wish: str, ctx: RunContext, amount: int = AMOUNT) -> str:
+    """Do it once, when a person approves."""
+    await _effect("gated_once", number, ctx)
+    return done("gated_once", number, amount)
+
+
+@tool(risk="high", effect="transactional")
+def gated_transactional(number: int, wish: str, ctx: RunContext, amount: int = AMOUNT) -> str:
+    """Write it down when a person approves."""
+    here("effect.before")
+    Row.objects.create(run=ctx.run_id, number=number, key=ctx.idempotency_key)
+    time.sleep(_moment())
+    here("effect.after")
+    return done("gated_transactional", number, amount)
+
+
+@tool(risk="high", effect="at_most_once", timeout=3, approvers=[(f"group:{CLERKS}", EXPIRES_S)])
+async def expiring(number: int, wish: str, ctx: RunContext, amount: int = AMOUNT) -> str:
+    """Ask people who never answer."""
+    await _effect("expiring", number, ctx)
+    return done("expiring", number, amount)
+
+
+@tool(
+    risk="high",
+    effect="at_most_once",
+    timeout=3,
+    approvers=[(f"group:{CLERKS}", ESCALATES_S), f"group:{CHIEFS}"],
+)
+async def escalating(number: int, wish: str, ctx: RunContext, amount: int = AMOUNT) -> str:
+    """Ask people who leave it to others."""
+    await _effect("escalating", number, ctx)
+    return done("escalating", number, amount)
+
+
+@tool(risk="safe", timeout=600)
+async def ask_person(number: int, wish: str, ctx: RunContext) -> str:
+    """Ask a question."""
+    told = await ctx.ask_human(f"{wish} {number}", to=f"group:{CLERKS}")
+    return f"ask_person {number}: {told['action']} {told['text']}".rstrip()
+
+
+@tool(risk="safe", timeout=600)
+async def ask_proxy(number: int, wish: str, ctx: RunContext) -> str:
+    """Have a person asked by the agent that stands for them."""
+    return f"ask_proxy {number}: {_said(await ctx.ask(USER, f'{wish} {number}'))}"
 
 
 async def _effect(kind: str, number: int, ctx: RunContext) -> None:
@@ -254,11 +316,16 @@ def _moment() -> float:
 
 
 register(LabCode())
+register(UserProxyAgent("user", to=f"group:{CLERKS}"))
 register(
     ReActAgent(
         "lab",
         model=LabModel(),
-        tools=[idempotent, at_most_once, transactional, nap, wait, poke, delegate, hire],
+        tools=[
+            *(idempotent, at_most_once, transactional, nap, wait, poke, delegate, hire),
+            *(ask_person, ask_proxy, gated_idempotent, gated_once, gated_transactional, expiring, escalating),
+        ],
+        approvers={name: f"group:{CLERKS}" for name in ("gated_idempotent", "gated_once", "gated_transactional")},
         context=ContextConfig(DjangoHistoryProvider()),
         max_iterations=50,
     )

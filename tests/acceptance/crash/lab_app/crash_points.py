@@ -33,6 +33,8 @@ FUNCTIONS = {
     "reply": f"{STORE}.reply",
     "request": f"{STORE}.open_request",
     "answer": f"{STORE}.answer_request",
+    "record": f"{STORE}.records.record",  # of a request: before is inside the transaction that opens or answers it
+    "wake": f"{STORE}.wake_silent",
     "release": "ravi_django.runtime.settle.write",
     "dispatch": "ravi_django.runtime.dispatch.send",
 }

@@ -11,11 +11,13 @@ import os
 from pathlib import Path
 from typing import Any
 
+LEDGER = "ledger"
 
-def note(kind: str, **said: Any) -> None:
-    """Append a line to the ledger of this laboratory."""
+
+def note(kind: str, file: str = LEDGER, /, **said: Any) -> None:
+    """Append a line to the ledger of this laboratory, or to another such file."""
     line = json.dumps({"kind": kind, "pid": os.getpid(), **said}) + "\n"
-    handle = os.open(_path(Path(os.environ["CRASH_FOLDER"])), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    handle = os.open(_path(Path(os.environ["CRASH_FOLDER"]), file), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     try:
         written = os.write(handle, line.encode())
     finally:
@@ -23,10 +25,10 @@ def note(kind: str, **said: Any) -> None:
     assert written == len(line.encode()), "half a line in the ledger"
 
 
-def read(folder: Path) -> list[dict[str, Any]]:
-    path = _path(folder)
+def read(folder: Path, file: str = LEDGER) -> list[dict[str, Any]]:
+    path = _path(folder, file)
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def _path(folder: Path) -> Path:
-    return folder / "ledger.jsonl"
+def _path(folder: Path, file: str) -> Path:
+    return folder / f"{file}.jsonl"

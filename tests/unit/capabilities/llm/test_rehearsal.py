@@ -117,6 +117,18 @@ class TestAnswers:
         [
             ("invoice 7 sent", {}, "is done: invoice 7 sent."),
             ("denied by ann: too much", {}, "did not happen: denied by ann: too much."),
+            (
+                "denied by ann: too much; do not call it again unchanged",
+                {"is_error": True},
+                "did not happen: denied by ann: too much.",
+            ),
+            ("skipped: send_invoice was not called; go on without it", {}, "did not happen: skipped: send_invoice"),
+            (
+                '[a person (ann) changed the arguments of this call (not denied); it was made with {"amount": 5}]\n'
+                "Invoice 7: 5.00 sent to ACME.",
+                {},
+                "was changed by a person (ann): Invoice 7: 5.00 sent to ACME.",
+            ),
             ("mail server is down", {"is_error": True}, "did not happen: mail server is down."),
         ],
     )
@@ -126,7 +138,8 @@ class TestAnswers:
 
         answered = await ask(question, asked.message, result_of(asked, result, **fields))
 
-        assert answered.text == f"[rehearsal] The invoice of 100 to ACME {words}"
+        assert answered.text.startswith(f"[rehearsal] The invoice of 100 to ACME {words}")
+        assert "do not call" not in answered.text
 
     async def test_tells_the_time_with_the_tool(self, ask):
         assert calls_of(await ask("What time is it?")) == [("current_time", {})]

@@ -1,0 +1,152 @@
+"""Deciding on several approvals at once: of the same tool at the same risk, after a page that lists each.
+
+Each is answered by itself through `runtime.human`: one that somebody else has decided meanwhile keeps that decision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from django.contrib import admin, messages
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
+from django.shortcuts import redirect
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path
+
+from ravi_django.admin import show
+from ravi_django.admin.decision_page import lost_words
+from ravi_django.kernel import ConflictError, ForbiddenError, InvalidInputError, NotFoundError
+from ravi_django.models import HumanRequest
+from ravi_django.pages.words import is_top_up, name_of
+from ravi_django.runtime import human, people
+
+MOST = 200  # at once
+_WORDS = {"approve": "Approve", "deny": "Deny"}
+
+
+class BulkDecisions:
+    """Mixed into the inbox: two actions, which lead to `bulk/`."""
+
+    @admin.action(description="Approve selected", permissions=["answer"])
+    def approve_selected(self, request: HttpRequest, queryset: QuerySet[HumanRequest]) -> HttpResponse | None:
+        return self._confirm(request, "approve")
+
+    @admin.action(description="Deny selected", permissions=["answer"])
+    def deny_selected(self, request: HttpRequest, queryset: QuerySet[HumanRequest]) -> HttpResponse | None:
+        return self._confirm(request, "deny")
+
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view(self.bulk_view)
+        return [path("bulk/", view, name="ravi_humanrequest_bulk"), *super().get_urls()]
+
+    def bulk_view(self, request: HttpRequest) -> HttpResponse:
+        """The confirmation's POST: `action`, and in `seen` each request's id with the version that was shown."""
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        action, seen = request.POST.get("action", ""), _seen(request.POST.getlist("seen"))
+        rows = self._rows(request, list(seen))
+        fault = "That was no decision." if action not in _WORDS or not seen else _mixed(rows)
+        if len(rows) != len(seen):
+            fault = "Some of these are not there, or not yours to see. Nothing was decided."
+        if fault:
+            self.message_user(request, fault, messages.ERROR)
+        else:
+            self._answer_each(request, action, rows, seen)
+        return redirect("admin:ravi_humanrequest_changelist")
+
+    # ---------------------------------------------------------------------------------------------------- steps
+
+    def _confirm(self, request: HttpRequest, action: str) -> HttpResponse | None:
+        if request.POST.get("select_across") == "1":
+            self.message_user(request, "Decide a page at a time, please: on what you have seen.", messages.ERROR)
+            return None
+        rows = self._rows(request, request.POST.getlist(ACTION_CHECKBOX_NAME))
+        if fault := _mixed(rows) or _closed(rows) or _not_mine(request.user, rows):
+            self.message_user(request, fault, messages.ERROR)
+            return None
+        context = {
+            **self.admin_site.each_context(request),
+            "title": f"{_WORDS[action]} {len(rows)} calls of {show.visible(rows[0].tool)}?",
+            "opts": self.opts,
+            "media": self.media,
+            "action": action,
+            "label": f"{_WORDS[action]} all {len(rows)}" if len(rows) > 1 else _WORDS[action],
+            "tool": rows[0].tool,
+            "risk": rows[0].risk,
+            "rows": [(row, show.pretty(row.arguments, None)) for row in rows],
+            "they_differ": len({row.arguments_hash for row in rows}) > 1,
+        }
+        return TemplateResponse(request, "ravi/admin/request_bulk.html", context)
+
+    def _rows(self, request: HttpRequest, keys: Sequence[str]) -> list[HumanRequest]:
+        """Those that the user may see, the oldest first."""
+        known = [key for key in keys[: MOST + 1] if _is_id(key)]
+        return list(self.get_queryset(request).filter(pk__in=known).order_by("id"))
+
+    def _answer_each(self, request: HttpRequest, action: str, rows: list[HumanRequest], seen: dict[str, int]) -> None:
+        reason = request.POST.get("reason", "").replace("\r\n", "\n")
+        done = 0
+        for row in rows:
+            try:
+                human.answer(row.pk, action, reason=reason, by=request.user, version=seen[str(row.pk)])
+                done += 1
+            except ConflictError:
+                self.message_user(request, f"{_name(row)}: {lost_words(human.find(row.pk))}", "WARNING")
+            except (ForbiddenError, NotFoundError):
+                self.message_user(request, f"{_name(row)}: you may not answer it.", "ERROR")
+            except InvalidInputError as error:
+                self.message_user(request, f"{_name(row)}: {show.visible(str(error))}", "ERROR")
+        if done:
+            verb = {"approve": "Approved", "deny": "Denied"}[action]
+            self.message_user(
+                request, f"{verb}: {done} of {len(rows)} calls of {show.visible(rows[0].tool)}.", messages.SUCCESS
+            )
+
+
+def _name(row: HumanRequest) -> str:
+    return f"{name_of(row)} …{str(row.pk)[-8:]}"
+
+
+def _mixed(rows: list[HumanRequest]) -> str:
+    """Why these cannot be decided together; empty when they can."""
+    if not rows:
+        return "None of these is there any more."
+    if len(rows) > MOST:
+        return f"At most {MOST} at once, please."
+    if any(row.kind != HumanRequest.Kind.APPROVAL or is_top_up(row) for row in rows):
+        return "Only approvals of a tool's calls can be decided together: open the others one by one."
+    if len({row.tool for row in rows}) > 1:
+        return "These are calls of different tools: select those of one tool, at one risk."
+    if len({row.risk for row in rows}) > 1:
+        return "These are calls at different risks: select those of one tool, at one risk."
+    return ""
+
+
+def _closed(rows: list[HumanRequest]) -> str:
+    closed = [row for row in rows if row.status != HumanRequest.Status.PENDING]
+    return f"{len(closed)} of these are {closed[0].status} already: select pending ones." if closed else ""
+
+
+def _not_mine(user: Any, rows: list[HumanRequest]) -> str:
+    others = len(rows) - len(people.open_among(user, rows))
+    return f"{others} of these are asked of others: you may read them." if others else ""
+
+
+def _seen(values: list[str]) -> dict[str, int]:
+    found = {}
+    for value in values[: MOST + 1]:
+        key, _, version = value.partition(":")
+        if _is_id(key) and version.isascii() and version.isdigit() and len(version) < 10:
+            found[key] = int(version)
+    return found
+
+
+def _is_id(text: str) -> bool:
+    try:
+        return str(UUID(text)) == text
+    except ValueError:
+        return False

@@ -1,0 +1,206 @@
+"""Who stands in for whom, which people see to themselves; and what holds for a session, which is only taken back.
+
+Every member of staff may let another answer in their own place, and end that. In the place of others: who holds
+`ravi.add_delegation`, `change_delegation`, `delete_delegation`; of a superuser, none but superusers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.contrib import admin, messages
+from django.contrib.auth import get_user_model
+from django.db.models import Q, QuerySet
+from django.http import HttpRequest
+from django.utils import timezone
+
+from ravi_django.admin import show
+from ravi_django.admin.base import InspectAdmin, LiveAdmin
+from ravi_django.models import Delegation, HumanRequest, StickyDecision
+from ravi_django.runtime import standing
+
+
+class UserNameField(forms.ModelChoiceField):
+    """An active user by name: a list of them all would be a long one."""
+
+    widget = forms.TextInput
+    default_error_messages = {"invalid_choice": "There is no active user of this name whom you may choose."}
+
+    def __init__(self, **options: Any) -> None:
+        model: Any = get_user_model()
+        options.setdefault("queryset", model._default_manager.filter(is_active=True))
+        super().__init__(to_field_name=model.USERNAME_FIELD, **options)
+
+
+class DelegationForm(forms.ModelForm):
+    """`user` is there for those alone who may choose one."""
+
+    user = UserNameField(help_text="In whose place")
+    delegate = UserNameField(help_text="Who answers meanwhile")
+    by: Any  # who fills it in
+
+    class Meta:
+        model = Delegation
+        fields = ("user", "delegate", "since", "until", "reason")
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        if "since" in self.fields:
+            self.fields["since"].required = False
+            self.fields["since"].help_text = "Empty: from now on"
+        if "user" in self.fields:
+            self.fields["user"].queryset = _in_whose_place(self.by)  # type: ignore[attr-defined]
+
+    def clean(self) -> dict[str, Any]:
+        given = super().clean() or {}
+        if self.instance.pk is None and "user" not in self.fields:
+            self.instance.user = self.by
+        user = given.get("user") or (self.instance.user if self.instance.user_id else None)
+        if user is not None and user == given.get("delegate"):
+            self.add_error("delegate", "Somebody else than the one in whose place.")
+        given["since"] = given.get("since") or timezone.now()
+        if given.get("until") and given["until"] <= given["since"]:
+            self.add_error("until", "Later than its beginning.")
+        return given
+
+
+def _in_whose_place(by: Any) -> QuerySet[Any]:
+    users = get_user_model()._default_manager.filter(is_active=True)
+    return users if by.is_superuser else users.filter(Q(is_superuser=False) | Q(pk=by.pk))
+
+
+@admin.register(Delegation)
+class DelegationAdmin(LiveAdmin):
+    form = DelegationForm
+    list_display = ["user", "delegate", "since", "until", "holds_now", "reason"]
+    list_display_links = ["user", "delegate"]
+    list_select_related = ["user", "delegate"]
+    ordering = ["-id"]
+    sortable_by: list[str] = []
+    list_per_page = 50
+    actions = None
+
+    # -------------------------------------------------------------------------------------------- who may what
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        return _is_staff(request)
+
+    def has_view_permission(self, request: HttpRequest, obj: Delegation | None = None) -> bool:
+        return self._may(request, obj, super().has_view_permission(request, obj), sees=True)
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return _is_staff(request)
+
+    def has_change_permission(self, request: HttpRequest, obj: Delegation | None = None) -> bool:
+        return self._may(request, obj, super().has_change_permission(request, obj))
+
+    def has_delete_permission(self, request: HttpRequest, obj: Delegation | None = None) -> bool:
+        return self._may(request, obj, super().has_delete_permission(request, obj))
+
+    def _may(self, request: HttpRequest, obj: Delegation | None, permitted: bool, *, sees: bool = False) -> bool:
+        if not _is_staff(request):
+            return False
+        if obj is None or obj.user_id == request.user.pk or request.user.is_superuser:
+            return True
+        return permitted and (sees or not getattr(obj.user, "is_superuser", False))
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Delegation]:
+        rows = super().get_queryset(request)
+        if super().has_view_permission(request) or super().has_change_permission(request):
+            return rows
+        return rows.filter(Q(user=request.user.pk) | Q(delegate=request.user.pk))
+
+    # ------------------------------------------------------------------------------------------------ the form
+
+    def get_fields(self, request: HttpRequest, obj: Delegation | None = None) -> list[str]:
+        return ["user", "delegate", "since", "until", "reason"]
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Delegation | None = None) -> list[str]:
+        """Whose and to whom is settled when it is made: end it, and make another."""
+        if obj is not None:
+            return ["user", "delegate"]
+        return [] if super().has_add_permission(request) else ["user"]
+
+    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **options: Any) -> Any:
+        form: Any = super().get_form(request, obj, change, **options)
+        return type(form.__name__, (form,), {"by": request.user})
+
+    def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
+        return {"user": request.user, **super().get_changeform_initial_data(request)}
+
+    def save_model(self, request: HttpRequest, obj: Delegation, form: Any, change: bool) -> None:
+        if not change:
+            obj.created_by = request.user  # type: ignore[assignment]
+        super().save_model(request, obj, form, change)
+
+    @admin.display(description="now", boolean=True)
+    def holds_now(self, delegation: Delegation) -> bool:
+        now = timezone.now()
+        return delegation.since <= now and (delegation.until is None or now < delegation.until)
+
+
+@admin.register(StickyDecision)
+class StickyDecisionAdmin(InspectAdmin):
+    """`ravi.view_stickydecision` shows them all; who has decided one sees it. Taking it back is for who has, and for
+    `ravi.change_stickydecision`."""
+
+    list_display = ["action", "tool", "agent", "risk", "who", "created_at", "revoked_at"]
+    list_display_links = ["action", "tool"]
+    list_select_related = ["decided_by"]
+    ordering = ["-id"]
+    sortable_by: list[str] = []
+    search_fields = ["tool", "agent", "decided_by_name"]
+    actions = ["revoke"]
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        return self._all(request) or self._sees_inbox(request) or self._own(request).exists()
+
+    def _sees_inbox(self, request: HttpRequest) -> bool:
+        """Known already on most pages, which then need no query for this."""
+        inbox = self.admin_site._registry.get(HumanRequest)
+        return inbox is not None and inbox.has_view_permission(request)
+
+    def has_view_permission(self, request: HttpRequest, obj: StickyDecision | None = None) -> bool:
+        if obj is not None:
+            return self._all(request) or obj.decided_by_id == request.user.pk
+        return self.has_module_permission(request)
+
+    def has_revoke_permission(self, request: HttpRequest) -> bool:
+        return self.has_view_permission(request)  # of each, see `revoke`
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[StickyDecision]:
+        return super().get_queryset(request) if self._all(request) else self._own(request).order_by("-id")
+
+    def _all(self, request: HttpRequest) -> bool:
+        return super().has_view_permission(request) or _changes(request)
+
+    def _own(self, request: HttpRequest) -> QuerySet[StickyDecision]:
+        rows: QuerySet[StickyDecision] = StickyDecision.objects.filter(decided_by=request.user.pk)
+        return rows if _is_staff(request) else rows.none()
+
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
+        return [field.name for field in StickyDecision._meta.concrete_fields]
+
+    @admin.action(description="Revoke selected decisions", permissions=["revoke"])
+    def revoke(self, request: HttpRequest, queryset: QuerySet[StickyDecision]) -> None:
+        mine = standing.revocable(request.user).filter(pk__in=queryset.values("pk"))
+        revoked = standing.revoke(list(mine), by=request.user)
+        for decision in revoked:
+            self.log_change(request, decision, f"Revoked: {decision.action} {decision.tool}")
+        told = f"{len(revoked)} revoked: people are asked again."
+        if left := queryset.count() - len(revoked):
+            told += f" {left} left as they are: revoked already, or another's."
+        self.message_user(request, told, messages.SUCCESS if revoked else messages.WARNING)
+
+    @admin.display(description="decided by")
+    def who(self, decision: StickyDecision) -> str:
+        return decision.decided_by_name or show.NONE
+
+
+def _changes(request: HttpRequest) -> bool:
+    return bool(request.user.has_perm("ravi.change_stickydecision"))
+
+
+def _is_staff(request: HttpRequest) -> bool:
+    return bool(request.user.is_active and request.user.is_staff)

@@ -1,0 +1,57 @@
+"""How people keep up with what they are asked, by tool and address: a page behind the inbox."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.utils import timezone
+
+from ravi_django.admin import show
+from ravi_django.runtime import sla
+from ravi_django.runtime.sla import Figures
+
+SPANS = {"1": "24 hours", "7": "7 days", "30": "30 days", "90": "90 days"}  # of days
+DEFAULT = "30"
+
+
+def figures_view(request: HttpRequest, model_admin: Any) -> HttpResponse:
+    """For who may read all requests. Raises PermissionDenied."""
+    if not request.user.has_perm("ravi.view_humanrequest"):
+        raise PermissionDenied
+    chosen = request.GET.get("days", DEFAULT)
+    days = chosen if chosen in SPANS else DEFAULT
+    found = sla.figures(timezone.now() - timedelta(days=int(days)), sla.tenants_for(request.user))
+    context = {
+        **model_admin.admin_site.each_context(request),
+        "title": "How people keep up",
+        "opts": model_admin.opts,
+        "media": model_admin.media,
+        "spans": [(value, label, value == days) for value, label in SPANS.items()],
+        "rows": [_shown(one) for one in found],
+        "open": sum(one.open for one in found),
+        "answered": sum(one.answered for one in found),
+        "expired": sum(one.expired for one in found),
+        "oldest": _span(max((one.oldest_open_s for one in found if one.oldest_open_s is not None), default=None)),
+        "cut": len(found) >= sla.GROUPS,
+    }
+    request.current_app = model_admin.admin_site.name  # type: ignore[attr-defined]
+    return TemplateResponse(request, "ravi/admin/figures.html", context)
+
+
+def _shown(one: Figures) -> dict[str, Any]:
+    return {
+        "figures": one,
+        "denied": show.NONE if one.denied_share is None else f"{one.denied_share:.0%}",
+        "p50": _span(one.answer_s_p50),
+        "p95": _span(one.answer_s_p95),
+        "longest": _span(one.answer_s_max),
+        "oldest": _span(one.oldest_open_s),
+    }
+
+
+def _span(seconds: float | None) -> str:
+    return show.NONE if seconds is None else show.duration(timedelta(seconds=seconds))

@@ -1,0 +1,126 @@
+"""The inbox's filters: by their indexes, and by what its newest requests have, never by the distinct values of all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.utils import timezone
+
+from ravi_django.admin import readers
+from ravi_django.kernel.visible import visible
+from ravi_django.models import HumanRequest
+
+_OTHERS = [value for value in HumanRequest.Status.values if value != HumanRequest.Status.PENDING]
+RISKS = ("safe", "high", "critical")
+_AGES = {"1": "over an hour", "24": "over a day", "168": "over a week"}  # by hours
+
+Requests = QuerySet[HumanRequest]
+
+
+class StatusFilter(admin.SimpleListFilter):
+    """Pending, unless another is chosen."""
+
+    title = "status"
+    parameter_name = "status"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [*((value, value) for value in _OTHERS), ("all", "all")]
+
+    def choices(self, changelist: Any) -> Iterator[dict[str, Any]]:
+        first, *others = super().choices(changelist)
+        yield {**first, "display": "pending"}
+        yield from others
+
+    def queryset(self, request: HttpRequest, queryset: Requests) -> Requests:
+        if self.value() == "all":
+            return queryset
+        known = self.value() in HumanRequest.Status.values
+        return queryset.filter(status=self.value() if known else HumanRequest.Status.PENDING)
+
+
+class MineFilter(admin.SimpleListFilter):
+    title = "who may answer"
+    parameter_name = "mine"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [("yes", "I may"), ("no", "others alone")]
+
+    def queryset(self, request: HttpRequest, queryset: Requests) -> Requests:
+        if self.value() not in ("yes", "no"):
+            return queryset
+        mine = readers.mine_among(request, queryset)
+        return queryset.filter(pk__in=mine) if self.value() == "yes" else queryset.exclude(pk__in=mine)
+
+
+class RiskFilter(admin.SimpleListFilter):
+    title = "risk"
+    parameter_name = "risk"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(risk, risk) for risk in RISKS]
+
+    def queryset(self, request: HttpRequest, queryset: Requests) -> Requests:
+        return queryset.filter(risk=self.value()) if self.value() in RISKS else queryset
+
+
+class AgeFilter(admin.SimpleListFilter):
+    """By the ids, which begin with the time and are indexed."""
+
+    title = "age"
+    parameter_name = "age"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return list(_AGES.items())
+
+    def queryset(self, request: HttpRequest, queryset: Requests) -> Requests:
+        if self.value() not in _AGES:
+            return queryset
+        before = timezone.now() - timedelta(hours=int(self.value() or 0))
+        return queryset.filter(id__lt=UUID(int=int(before.timestamp() * 1000) << 80))
+
+
+class _NewestFilter(admin.SimpleListFilter):
+    """What the newest requests that the person may see have, and whatever is chosen already."""
+
+    field: str
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        found = {row[self.field] for row in _newest(request, model_admin)} - {""}
+        chosen = request.GET.get(str(self.parameter_name))
+        return [(value, visible(value)) for value in sorted(found | ({chosen} if chosen else set()))]
+
+    def has_output(self) -> bool:
+        return True  # "all" alone says that there is nothing else
+
+    def queryset(self, request: HttpRequest, queryset: Requests) -> Requests:
+        return queryset.filter(**{self.field: self.value()}) if self.value() else queryset
+
+
+class ToolFilter(_NewestFilter):
+    title = "tool"
+    parameter_name = "tool"
+    field = "tool"
+
+
+class AgentFilter(_NewestFilter):
+    title = "agent"
+    parameter_name = "agent"
+    field = "run__agent"
+
+
+def _newest(request: HttpRequest, model_admin: Any) -> list[dict[str, Any]]:
+    """One query for the filters of a page, that of pending requests none of its own."""
+    if request.GET.get("status", "pending") not in (*_OTHERS, "all"):
+        return readers.glance(request)
+    found: list[dict[str, Any]] | None = getattr(request, "_ravi_newest", None)
+    if found is None:
+        rows = model_admin.get_queryset(request).order_by("-id").values("tool", "run__agent")
+        found = list(rows[: readers.NEWEST])
+        request._ravi_newest = found  # type: ignore[attr-defined]
+    return found

@@ -1,0 +1,75 @@
+"""Which requests whoever looks at a page of the admin may answer, and which they may read.
+
+The rule is in `runtime.people`; here it is asked once a page, by what Django has read of the user already. That shows:
+what is answered is checked anew.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db.models import Exists, OuterRef, Q, QuerySet
+from django.http import HttpRequest
+
+from ravi_django.conf import conf
+from ravi_django.models import HumanRequest
+from ravi_django.runtime import people, site_rules
+
+NEWEST = 500  # of the pending requests
+
+Requests = QuerySet[HumanRequest]
+
+
+def answerable(request: HttpRequest) -> Requests:
+    """Of any status."""
+    found: Requests | None = getattr(request, "_ravi_answerable", None)
+    if found is None:
+        found = people.answerable_as_read(request.user)
+        request._ravi_answerable = found  # type: ignore[attr-defined]
+    return found.all()
+
+
+def readable(request: HttpRequest) -> Requests:
+    """As `people.visible`: what they may answer, and of their own runs. With `ravi.view_humanrequest` all,
+    of their tenants where the site says which those are."""
+    if not reads_all(request):
+        return answerable(request) | HumanRequest.objects.filter(owner_id=request.user.pk)
+    theirs = None if conf.TENANT_OF is None else site_rules.tenants_of(request.user)
+    rows = HumanRequest.objects.all()
+    return rows if theirs is None else rows.filter(Q(tenant__in=theirs) | Q(owner_id=request.user.pk))
+
+
+def reads_all(request: HttpRequest) -> bool:
+    return bool(request.user.has_perm("ravi.view_humanrequest"))
+
+
+def mine_among(request: HttpRequest, rows: Requests) -> Any:
+    """The ids of those of `rows` that the user may answer; where the site has a rule of its own, of the newest."""
+    mine = answerable(request)
+    if conf.MAY_ANSWER is None:
+        return mine.values("pk")
+    newest = rows.filter(pk__in=mine.values("pk")).select_related("run").order_by("-id")[:NEWEST]
+    return people.open_among(request.user, list(newest))
+
+
+def glance(request: HttpRequest) -> list[dict[str, Any]]:
+    """`tool`, agent and whether it is `mine` to answer, of the newest pending requests, one's own first: a query for
+    all that a page of the inbox tells beside its rows. A site's own rule is asked about each that might be mine."""
+    found: list[dict[str, Any]] | None = getattr(request, "_ravi_glance", None)
+    if found is None:
+        pending = readable(request).filter(status=HumanRequest.Status.PENDING)
+        mine = Exists(answerable(request).filter(pk=OuterRef("pk")))
+        rows = pending.annotate(mine=mine).order_by("-mine", "-id").values("pk", "tool", "run__agent", "mine")
+        found = list(rows[:NEWEST])
+        if conf.MAY_ANSWER is not None:
+            _ask_hook(request, found)
+        request._ravi_glance = found  # type: ignore[attr-defined]
+    return found
+
+
+def _ask_hook(request: HttpRequest, rows: list[dict[str, Any]]) -> None:
+    mine = [row["pk"] for row in rows if row["mine"]]
+    asked = list(HumanRequest.objects.filter(pk__in=mine).select_related("run")) if mine else []
+    open_ = people.open_among(request.user, asked)
+    for row in rows:
+        row["mine"] = row["pk"] in open_

@@ -1,0 +1,118 @@
+"""`UserProxyAgent`: a person with an agent's address. Source: Ravi, Agent Types, "the human in the loop"."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+from ravi_django.agents._loop import message_to_chat
+from ravi_django.kernel import Addressees, AgentId, DataPayload, InvalidInputError, Message, RunContext
+
+HITL_QUESTION = "hitl.question"
+NO_ANSWER = {
+    "skip": "The person skipped the question. This is no consent to anything.",
+    "cancel": "The person does not want to be asked this. This is no consent to anything.",
+    "expired": "Nobody answered in time. This is no consent to anything.",
+}
+_QUESTION = ("question", "text")  # where a data message has it
+_OPTIONS = ("choices", "context", "free_text")  # of `ctx.ask_human`, which a data message may bring along
+
+
+class UserProxyAgent:
+    """Asks a person what it is asked, and relays the answer. It has no model and no tools.
+
+    A message is a question: a chat message by its text, or data `{"question", "choices"?, "context"?, "free_text"?}`.
+    The reply is the text that the person gives, or words that are no consent when they skip it, cancel it, or nobody
+    answers in time. A program may answer in their place with the signal `human_reply:<correlation id>`, whose payload
+    is relayed as it is; the first of both counts. The messages of one inbox are asked all at once.
+
+    key: the address is `user_proxy/<key>`, or what `id` says.
+    to: who is asked, an address or several (see Addressees); the run's owner unless the site says otherwise.
+    answer_within: seconds, or a timedelta, until a question expires; None waits for ever.
+    description: for an agent that may ask this one.
+
+    Raises InvalidInputError that names the parameter.
+    """
+
+    def __init__(
+        self,
+        key: str = "user",
+        *,
+        to: Any = None,
+        answer_within: float | timedelta | None = None,
+        id: AgentId | str | None = None,
+        name: str = "",
+        description: str = "",
+    ) -> None:
+        address = AgentId("user_proxy", key) if id is None else id
+        self.id = AgentId.parse(address) if isinstance(address, str) else address
+        self.to = None if to is None else Addressees.of(to)
+        self.answer_within = _seconds(answer_within)
+        self.name = name or key
+        self.description = description or "Ask a person what only they know or may decide, one thing at a time."
+
+    async def run(self, ctx: RunContext, inbox: list[Message]) -> None:
+        ctx.check()
+        names = _names(inbox)
+        await asyncio.gather(*(self._relay(ctx, *one) for one in zip(inbox, names, strict=True)))
+
+    async def _relay(self, ctx: RunContext, message: Message, correlation_id: str) -> None:
+        question, options = _asked(message)
+        await ctx.log(HITL_QUESTION, {"correlation_id": correlation_id, "text": question})
+        try:
+            told = await ctx.ask_human(
+                question, **options, timeout=self.answer_within, to=self.to, signal=f"human_reply:{correlation_id}"
+            )
+        except InvalidInputError as error:  # the asker's doing: the others of the inbox are asked all the same
+            await ctx.reply(message, f"The question was not asked: {error}")
+            return
+        match told["action"]:
+            case "answer":
+                said = told["text"]
+            case "signal":
+                said = told["payload"]
+            case action:
+                said = NO_ANSWER.get(action, NO_ANSWER["cancel"])
+        await ctx.reply(message, said)
+
+    def spec(self) -> dict[str, Any]:
+        """JSON: enough to show the agent and to see that it has changed."""
+        return {
+            "class": type(self).__name__,
+            "id": str(self.id),
+            "name": self.name,
+            "description": self.description,
+            "to": None if self.to is None else self.to.to_json(),
+            "answer_within": self.answer_within,
+        }
+
+
+def _names(inbox: list[Message]) -> list[str]:
+    """By what each is answered: its correlation id, which is that of the conversation; of a second message with the
+    same one, and of one without, its own id."""
+    found: list[str] = []
+    for message in inbox:
+        known = message.correlation_id in ("", *found)
+        found.append(message.id if known else message.correlation_id)
+    return found
+
+
+def _asked(message: Message) -> tuple[str, dict[str, Any]]:
+    """The question, and what goes with it."""
+    data = message.payload.data if isinstance(message.payload, DataPayload) else {}
+    asked: Any = next((data[name] for name in _QUESTION if isinstance(data.get(name), str)), None)
+    if asked is None:
+        return message_to_chat(message).text, {}
+    return asked, {name: data[name] for name in _OPTIONS if data.get(name) is not None}
+
+
+def _seconds(value: Any) -> float | None:
+    found = value.total_seconds() if isinstance(value, timedelta) else value
+    if found is None:
+        return None
+    if isinstance(found, bool) or not isinstance(found, int | float) or not 0 < found < float("inf"):
+        raise InvalidInputError(
+            f"answer_within is a number of seconds above 0, or a timedelta, not {value!r}", field="answer_within"
+        )
+    return float(found)

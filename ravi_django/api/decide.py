@@ -1,0 +1,232 @@
+"""The page behind an e-mail's link: what one person is asked, and the form that decides it.
+
+It is HTML, for a person with a session of the site, staff or not. A GET shows and never decides: programs that look
+into e-mails follow every link. Who decides is the logged-in user, who has to be the one that the e-mail was sent to.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from typing import Any
+
+from django.conf import settings
+from django.contrib.auth.views import redirect_to_login
+from django.db import transaction
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.middleware.csrf import CsrfViewMiddleware
+from django.shortcuts import render, resolve_url
+from django.urls import NoReverseMatch, Resolver404, get_script_prefix, resolve, reverse
+from django.utils import timezone
+from django.utils.decorators import method_decorator
+from django.views import View
+from django.views.decorators.csrf import csrf_exempt
+
+from ravi_django.api.nothing import NothingView
+from ravi_django.kernel import ConflictError, ForbiddenError, InvalidInputError, NotFoundError
+from ravi_django.kernel.visible import visible
+from ravi_django.models import TERMINAL, HumanRequest, RequestLink
+from ravi_django.pages.context import cost_of, outcome_of, turns_of
+from ravi_django.pages.form import DecisionForm, now_at, pretty
+from ravi_django.pages.words import decision_of, end_of, is_top_up, name_of, next_step, title_of
+from ravi_django.runtime import human, links, people, store
+
+NOT_YOURS = (
+    "There is nothing here for you. The link may be incomplete, somebody else may be asked by now, or it was sent to "
+    "somebody else: log in as the person who got the e-mail."
+)
+EXPIRED = "This link has expired. If the request is still open, it is in your inbox on this site."
+NOT_FROM_HERE = (
+    "Nothing was decided: this form did not come from this page, or the page is older than your login. Open the link "
+    "again, and let your browser keep this site's cookies."
+)
+TURNS, TURN_CHARS = 6, 1_000  # of the conversation, the last ones, and of each block of them
+
+HEADERS = {
+    "Cache-Control": "no-store",
+    # Not "no-referrer": browsers would then post with the origin "null", which Django's CSRF check refuses.
+    "Referrer-Policy": "same-origin",
+    "X-Frame-Options": "DENY",
+    "X-Robots-Tag": "noindex, nofollow",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What this person may do with this request by this link, now."""
+
+    status: int  # of the page that shows it; 200: it is open to them, or over
+    words: str = ""  # why it is not open to them
+    is_open: bool = False
+    is_shown: bool = True
+
+
+class _Csrf(CsrfViewMiddleware):
+    def _reject(self, request: HttpRequest, reason: str) -> str:
+        return reason  # in place of Django's own page
+
+
+def _nothing(request: HttpRequest) -> HttpResponse:
+    return HttpResponse()
+
+
+@method_decorator(csrf_exempt, name="dispatch")  # of the middleware: the check is `_checked`, after the method's
+class DecideView(View):
+    http_method_names = ["get", "head", "post"]
+
+    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        if str(request.method).lower() not in self.http_method_names:
+            return self._with_headers(self.http_method_not_allowed(request))
+        return self._with_headers(self._checked(request, kwargs["token"]))
+
+    def _with_headers(self, response: Any) -> HttpResponse:
+        for name, value in HEADERS.items():
+            response[name] = value
+        found: HttpResponse = response
+        return found
+
+    def _checked(self, request: HttpRequest, token: str) -> HttpResponse:
+        check = _Csrf(_nothing)
+        check.process_request(request)
+        if check.process_view(request, None, (), {}):
+            return _words(request, NOT_FROM_HERE, 403)
+        return check.process_response(request, self._for_the_right_one(request, token))
+
+    def _for_the_right_one(self, request: HttpRequest, token: str) -> HttpResponse:
+        try:
+            links.id_of(token)
+            user = getattr(request, "user", None)
+            if user is None or not user.is_authenticated:
+                return redirect_to_login(request.get_full_path(), login_url())
+            self.link = links.find(token, user)
+        except links.ExpiredLinkError:
+            return _words(request, EXPIRED, 410)
+        except NotFoundError:
+            return _words(request, NOT_YOURS, 404)
+        return super().dispatch(request, token=token)
+
+    def get(self, request: HttpRequest, token: str) -> HttpResponse:
+        return self._page(request)
+
+    def post(self, request: HttpRequest, token: str) -> HttpResponse:
+        standing = standing_of(self.link, request.user)
+        if not standing.is_open:
+            return self._page(request, status=409 if standing.status == 200 else standing.status)
+        form = DecisionForm(self.link.request, request.POST)
+        try:
+            if not self._decide(request, form):
+                return self._page(request, form=form, status=400)
+        except InvalidInputError as error:
+            form.refuse(error.field, str(error))
+            return self._page(request, form=form, status=400)
+        except (ConflictError, ForbiddenError, NotFoundError) as error:
+            self.link = links.find(token, request.user)  # as it is now
+            now_at(form, self.link.request.version)
+            status = 409 if isinstance(error, ConflictError) else 403
+            return self._page(request, form=form, notice=visible(str(error)), status=status)
+        return HttpResponseRedirect(request.path, status=303)
+
+    def _decide(self, request: HttpRequest, form: DecisionForm) -> bool:
+        """The answer and the link's one use are one commit. False: the form says what to mend."""
+        given = form.given()
+        if given is None:
+            return False
+        with transaction.atomic():
+            human.answer(self.link.request_id, by=request.user, **given)
+            if not store.use_link(self.link):
+                raise ConflictError("this link has been used already")
+        return True
+
+    def _page(
+        self,
+        request: HttpRequest,
+        *,
+        form: DecisionForm | None = None,
+        notice: str = "",
+        status: int | None = None,
+    ) -> HttpResponse:
+        asked, standing = self.link.request, standing_of(self.link, request.user)
+        if not standing.is_shown:
+            return _words(request, standing.words, status or standing.status)
+        outcome = outcome_of(asked)
+        context = {
+            "title": title_of(asked),
+            "asked": asked,
+            "notice": notice,
+            "closed": standing.words,
+            "is_open": standing.is_open,
+            "context": visible(str(asked.about.get("context") or "")),
+            "arguments": None if asked.arguments is None else pretty(asked.arguments),
+            "cost": cost_of(asked.run),
+            "turns": turns_of(asked, TURNS, TURN_CHARS),
+            "next": next_step(asked),
+            "end": end_of(asked),
+            "outcome": outcome,
+            "edited": pretty(outcome["arguments"]) if outcome and outcome["arguments"] else "",
+            "form": form or DecisionForm(asked),
+            "errors": form is not None and form.errors,
+            "is_top_up": is_top_up(asked),
+        }
+        return _render(request, context, status or standing.status)
+
+
+def standing_of(link: RequestLink, user: Any) -> Standing:
+    """By the rule that the answer goes by as well. The link is good for the level that it was sent at alone."""
+    asked = link.request
+    try:
+        people.check(user, asked)
+    except NotFoundError:
+        return Standing(403, "This is not asked of you any more.", is_shown=False)
+    except ForbiddenError as error:
+        return Standing(403, str(error))
+    if asked.status != HumanRequest.Status.PENDING:
+        return Standing(200, _closed(link))
+    if asked.expires_at is not None and asked.expires_at <= timezone.now():
+        return Standing(200, "The time for this is over.")
+    if asked.run.status in TERMINAL:
+        return Standing(200, f"The run is {asked.run.status} already; nobody would read the answer.")
+    if link.level != asked.level:
+        return Standing(410, "Others are asked now: this link decides nothing any more.")
+    if link.used_at is not None:
+        return Standing(200, "This link has been used: it was good for one decision.")
+    return Standing(200, is_open=True)
+
+
+def login_url() -> str:
+    """The site's; where there is nothing at LOGIN_URL, the admin's."""
+    try:
+        url = str(resolve_url(settings.LOGIN_URL))
+        if "://" in url or url.startswith("//"):
+            return url
+        found = resolve("/" + url.partition("?")[0].removeprefix(get_script_prefix()))
+        if getattr(found.func, "view_class", None) is not NothingView:
+            return url
+    except (NoReverseMatch, Resolver404):
+        pass
+    try:
+        return reverse("admin:login")
+    except NoReverseMatch:
+        return str(settings.LOGIN_URL)
+
+
+def _closed(link: RequestLink) -> str:
+    asked = link.request
+    if asked.status != HumanRequest.Status.ANSWERED:
+        return "This is closed."
+    if link.used_at is not None and asked.answered_by_id == link.user_id:
+        return f"Your decision was recorded: {decision_of(asked)}: {name_of(asked)}."
+    return "This is decided."
+
+
+def _words(request: HttpRequest, words: str, status: int) -> HttpResponse:
+    return _render(request, {"title": "A link to a request", "closed": words, "asked": None}, status)
+
+
+def _render(request: HttpRequest, context: dict[str, Any], status: int) -> HttpResponse:
+    nonce = secrets.token_urlsafe(16)
+    response = render(request, "ravi/decide.html", {**context, "nonce": nonce}, status=status)
+    response["Content-Security-Policy"] = (
+        f"default-src 'none'; style-src 'nonce-{nonce}'; base-uri 'none'; frame-ancestors 'none'"
+    )
+    return response

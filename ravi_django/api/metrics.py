@@ -1,0 +1,165 @@
+"""How people keep up with what they are asked, for dashboards and monitors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from rest_framework import serializers
+from rest_framework.renderers import BaseRenderer, JSONRenderer
+from rest_framework.response import Response
+
+from ravi_django.api.base import ApiView
+from ravi_django.api.openapi import documented, parameter
+from ravi_django.api.usage import MAX_SPAN, _moment
+from ravi_django.kernel import ForbiddenError, InvalidInputError
+from ravi_django.runtime import sla
+from ravi_django.runtime.sla import Figures, Totals
+
+PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
+_Row = TypeVar("_Row", Figures, Totals)
+_LATE = "of the requests opened of late, within 30 days by default"
+
+
+class PrometheusRenderer(BaseRenderer):
+    """Prometheus' text format; the view has made the text."""
+
+    media_type = "text/plain"
+    format = "prometheus"
+    charset = "utf-8"
+
+    def render(self, data: Any, accepted_media_type: str | None = None, renderer_context: Any = None) -> bytes:
+        return str(data).encode()
+
+
+class RequestFiguresSerializer(serializers.Serializer[Any]):
+    tool = serializers.CharField(help_text="What was asked about; the kind of a request about no tool")
+    to = serializers.CharField(help_text="The address that was asked")
+    asked = serializers.IntegerField(help_text="Requests that it was asked; twice, one that came back to it")
+    open = serializers.IntegerField(help_text="Now, whenever it was opened")
+    answered = serializers.IntegerField()
+    denied = serializers.IntegerField(
+        help_text="Approvals that were decided and not approved: denied, skipped or withdrawn. Without the expired ones"
+    )
+    denied_share = serializers.FloatField(
+        allow_null=True, help_text="0 to 1, of the approvals that were decided; null: none was"
+    )
+    expired = serializers.IntegerField(help_text="While this address was asked")
+    cancelled = serializers.IntegerField(help_text="Closed with their runs, while this address was asked")
+    let_pass = serializers.IntegerField(help_text="Its time was up, and the next address was asked")
+    reassigned = serializers.IntegerField(help_text="Passed on from this address to another by a person")
+    answer_s_p50 = serializers.FloatField(
+        allow_null=True, help_text="Seconds from when this address was asked to the answer, the median"
+    )
+    answer_s_p95 = serializers.FloatField(allow_null=True)
+    answer_s_max = serializers.FloatField(allow_null=True)
+    oldest_open_s = serializers.FloatField(
+        allow_null=True, help_text="Seconds that this address has been asked the oldest that is open"
+    )
+
+
+class MetricsSerializer(serializers.Serializer[Any]):
+    since = serializers.DateTimeField(help_text="Requests opened from then on are counted")
+    requests = RequestFiguresSerializer(many=True)
+
+
+class MetricsView(ApiView):
+    renderer_classes = [JSONRenderer, PrometheusRenderer]
+
+    @documented(
+        "metrics_read",
+        ok={(200, "application/json"): MetricsSerializer, (200, "text/plain"): str},
+        media_type="application/json",
+        errors=[400, 403],
+        parameters=[
+            parameter("since", "Requests opened from then on: ISO 8601, a day or a moment; 30 days ago unless given."),
+            parameter("format", "`prometheus` is the same as `Accept: text/plain`.", enum=["json", "prometheus"]),
+        ],
+    )
+    def get(self, request: Any) -> Response:
+        """How people keep up: open, answered, expired, and the time to an answer, by tool and address.
+
+        For superusers, and staff with the permission `ravi.view_humanrequest`; of all owners, and of all tenants or of
+        those that RAVI["TENANT_OF"] gives them. As JSON, or as Prometheus text: counters by tool of all requests
+        that are kept, and by address what is open and what of late became of those opened since.
+        """
+        user = request.user
+        if not (user.is_superuser or (user.is_staff and user.has_perm("ravi.view_humanrequest"))):
+            raise ForbiddenError("these figures are for staff with the permission ravi.view_humanrequest")
+        since = _since(request.query_params)
+        theirs = sla.tenants_for(user)
+        found = sla.figures(since, theirs)
+        if isinstance(request.accepted_renderer, PrometheusRenderer):
+            return Response(prometheus(found, sla.totals(theirs)), content_type=PROMETHEUS)
+        return Response(MetricsSerializer({"since": since, "requests": found}).data)
+
+
+def _since(given: Any) -> datetime:
+    present = datetime.now(UTC)
+    since = _moment(given, "since") or present - sla.SPAN
+    if not present - MAX_SPAN <= since <= present:
+        raise InvalidInputError(f"since must be within the last {MAX_SPAN.days} days", field="since")
+    return since
+
+
+def prometheus(recent: Iterable[Figures], kept: Iterable[Totals]) -> str:
+    """The text of both: what is now, and of late; and what has been so far. A counter has no address, since a request's
+    changes, and a counter that falls is taken for one that began anew."""
+    recent, kept = list(recent), list(kept)
+    lines = [
+        *_metric("open", "gauge", "Requests that wait for a person.", recent, lambda one: one.open),
+        *_metric(
+            "oldest_open_seconds",
+            "gauge",
+            "How long this address has been asked the oldest that waits.",
+            recent,
+            lambda one: one.oldest_open_s,
+        ),
+        *_metric("answered_recently", "gauge", f"Answered, {_LATE}.", recent, lambda one: one.answered),
+        *_metric(
+            "let_pass_recently", "gauge", f"Passed on when the time was up, {_LATE}.", recent, lambda one: one.let_pass
+        ),
+        *_metric("expired_recently", "gauge", f"Nobody answered in time, {_LATE}.", recent, lambda one: one.expired),
+        *_metric("opened_total", "counter", "Requests opened.", kept, lambda one: one.opened),
+        *_metric("answered_total", "counter", "Requests answered.", kept, lambda one: one.answered),
+        *_metric("denied_total", "counter", "Approvals decided and not approved.", kept, lambda one: one.denied),
+        *_metric("expired_total", "counter", "Requests that nobody answered in time.", kept, lambda one: one.expired),
+        *_metric(  # no counter: a retry opens them again
+            "cancelled", "gauge", "Requests closed with their runs.", kept, lambda one: one.cancelled
+        ),
+        f"# HELP ravi_request_answer_recent_seconds From when the address was asked to the answer, {_LATE}.",
+        "# TYPE ravi_request_answer_recent_seconds gauge",
+    ]
+    for one in recent:
+        for quantile, value in (("0.5", one.answer_s_p50), ("0.95", one.answer_s_p95)):
+            if value is not None:
+                lines.append(f'ravi_request_answer_recent_seconds{{{_labels(one)},quantile="{quantile}"}} {value:.6g}')
+    lines += [
+        "# HELP ravi_request_answer_seconds From opening to answer, whoever was asked in between.",
+        "# TYPE ravi_request_answer_seconds summary",
+    ]
+    for total in kept:
+        lines.append(f"ravi_request_answer_seconds_sum{{{_labels(total)}}} {total.answer_s_total:.3f}")
+        lines.append(f"ravi_request_answer_seconds_count{{{_labels(total)}}} {total.answered}")
+    return "\n".join(lines) + "\n"
+
+
+def _metric(
+    name: str, kind: str, what: str, of: Iterable[_Row], value: Callable[[_Row], float | None]
+) -> Iterator[str]:
+    yield f"# HELP ravi_requests_{name} {what}"
+    yield f"# TYPE ravi_requests_{name} {kind}"
+    for one in of:
+        if (found := value(one)) is not None:
+            yield f"ravi_requests_{name}{{{_labels(one)}}} {found:.15g}"
+
+
+def _labels(one: Figures | Totals) -> str:
+    tool = f'tool="{escaped(one.tool)}"'
+    return tool if isinstance(one, Totals) else f'{tool},to="{escaped(one.to)}"'
+
+
+def escaped(value: str) -> str:
+    """A label's value: backslash, quote and line feed are written with a backslash."""
+    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

@@ -1,0 +1,46 @@
+"""How a thing is put before people: nothing hidden in a text, and money in words."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from decimal import Decimal
+
+_KINDS = ("Cc", "Cf", "Cs", "Zl", "Zp")  # of Unicode's general categories
+_BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0")  # of other ones, and nothing to see all the same
+_SUSPECT = re.compile(r"[^\n\t\x20-\x7e]")
+
+
+def visible(text: str) -> str:
+    r"""`text` with its control and format characters as JSON writes them, `\u202e`: those that turn a line around,
+    join, hide or break. A new line and a tab stay. What JSON has in its strings means the same afterwards."""
+    return _SUSPECT.sub(_as_json, text)
+
+
+def hides(text: str) -> bool:
+    """Whether `visible` would change it."""
+    return any(_is_hidden(found[0]) for found in _SUSPECT.finditer(text))
+
+
+def money(cost: Decimal | float | None, *, unknown: bool = False) -> str:
+    """US dollars; what was spent at least, when some price is not known."""
+    if cost is None or (unknown and not cost):
+        return "unknown"
+    if not cost:
+        return "$0"
+    text = f"{cost:,.2f}" if cost >= 1 else f"{cost:.6f}".rstrip("0").rstrip(".")
+    return f"{'≥ ' if unknown else ''}${text}" if text != "0" else "under $0.000001"
+
+
+def _is_hidden(char: str) -> bool:
+    return unicodedata.category(char) in _KINDS or char in _BLANK or 0xE0100 <= ord(char) <= 0xE01EF
+
+
+def _as_json(found: re.Match[str]) -> str:
+    if not _is_hidden(found[0]):
+        return found[0]
+    code = ord(found[0])
+    if code < 0x10000:
+        return f"\\u{code:04x}"
+    high, low = divmod(code - 0x10000, 0x400)
+    return f"\\u{0xD800 + high:04x}\\u{0xDC00 + low:04x}"

@@ -1,0 +1,205 @@
+"""What people are asked, who decides in whose place, and what they have decided once and for all of a session."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.conf import settings
+from django.db import models
+from django.db.models import Q
+from django.db.models.functions import Now
+
+from ravi_django.kernel.visible import visible
+from ravi_django.models.base import Owned, OwnedQuerySet
+from ravi_django.models.ids import uuid7
+from ravi_django.models.run import Run
+from ravi_django.models.session import Session
+
+
+class HumanRequest(Owned):
+    """A question, an approval, an input or an uncertain effect that a person decides. Answered once."""
+
+    class Kind(models.TextChoices):
+        QUESTION = "question"
+        APPROVAL = "approval"
+        INPUT = "input"
+        UNCERTAIN = "uncertain"
+
+    class Status(models.TextChoices):
+        PENDING = "pending"
+        ANSWERED = "answered"
+        CANCELLED = "cancelled"  # its run ended, or went on without it
+        EXPIRED = "expired"
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="requests", db_index=False)
+    generation = models.IntegerField(default=0)
+    path = models.CharField(max_length=500)
+    attempt = models.IntegerField(default=1)
+    kind = models.CharField(max_length=10, choices=Kind.choices)
+    status = models.CharField(max_length=10, choices=Status.choices, default=Status.PENDING)
+    text = models.TextField(blank=True, default="")
+    choices = models.JSONField(null=True, blank=True)
+    tool = models.CharField(max_length=200, blank=True, default="")
+    arguments = models.JSONField(null=True, blank=True)
+    details = models.JSONField(null=True, blank=True, help_text="context, free_text; questions by key, of several")
+    arguments_hash = models.CharField(max_length=64, blank=True, default="", db_default="", help_text="SHA-256")
+    risk = models.CharField(max_length=10, blank=True, default="")
+    signal = models.CharField(
+        max_length=200, blank=True, default="", db_default="", help_text="That the answer also sends to the run"
+    )
+
+    # --- who may answer
+    to = models.CharField(
+        max_length=220, blank=True, default="", db_default="", help_text="The address that is asked now"
+    )
+    steps = models.JSONField(null=True, blank=True, help_text="All of them in their order: to, within (seconds)")
+    level = models.SmallIntegerField(default=0, db_default=0, help_text="Which of the steps is asked now")
+    escalates_at = models.DateTimeField(null=True, blank=True, help_text="When the next step is asked instead")
+    asked_at = models.DateTimeField(
+        null=True, blank=True, help_text="When the address that is asked now was; empty: at the opening"
+    )
+    passed = models.JSONField(
+        null=True, blank=True, help_text="Who was asked before, in order: address, and escalated or reassigned"
+    )
+    four_eyes = models.BooleanField(default=False, db_default=False, help_text="The owner may not answer")
+    notified = models.SmallIntegerField(
+        default=-1, db_default=-1, help_text="The last level whose people were written to"
+    )
+
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    not_before = models.DateTimeField(null=True, blank=True, help_text="An answer before is refused")
+    expires_at = models.DateTimeField(null=True, blank=True)
+    answer = models.JSONField(null=True, blank=True, help_text="action, and what came with it")
+    answered_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
+    )
+    answered_at = models.DateTimeField(null=True, blank=True)
+    woke = models.BooleanField(default=True, help_text="False until the run was touched for the answer")
+    version = models.IntegerField(default=1, help_text="Rises with every change: an answer names the one it saw")
+
+    objects = OwnedQuerySet.as_manager()
+
+    class Meta:
+        verbose_name = "request to people"
+        verbose_name_plural = "requests to people"
+        ordering = ["-id"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["run", "generation", "path", "attempt", "kind"],
+                condition=Q(status="pending"),
+                name="ravi_request_one_pending",
+            ),
+        ]
+        indexes = [
+            models.Index(fields=["run", "status"], name="ravi_request_run"),
+            models.Index(fields=["-id"], condition=Q(status="pending"), name="ravi_request_pending"),
+            models.Index(fields=["run"], condition=Q(woke=False), name="ravi_request_silent"),
+            models.Index(fields=["to", "-id"], condition=Q(status="pending"), name="ravi_request_to"),
+            models.Index(fields=["owner", "-id"], name="ravi_request_owner"),
+            models.Index(
+                fields=["escalates_at"],
+                condition=Q(status="pending", escalates_at__isnull=False),
+                name="ravi_request_escalates",
+            ),
+            models.Index(fields=["run", "signal"], condition=~Q(signal=""), name="ravi_request_signal"),
+            models.Index(
+                fields=["id"],
+                condition=Q(status="pending", notified__lt=models.F("level")),
+                name="ravi_request_unwritten",
+            ),
+        ]
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What a question says beside its text and choices: `context`, `free_text`, and `questions` by key."""
+        if self.details is None and self.kind == self.Kind.QUESTION:
+            return self.arguments or {}  # of a release that had no details
+        return self.details or {}
+
+    def __str__(self) -> str:
+        return visible(f"{self.kind} {self.tool or self.text[:40]}")
+
+
+class StickyDecision(models.Model):
+    """ "This tool, this session": what a person has decided on a call, and on all like it that are to come.
+
+    Holds for calls up to the risk that it was given for. Never changed but to be revoked.
+    """
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    session = models.ForeignKey(Session, on_delete=models.CASCADE, related_name="sticky_decisions", db_index=False)
+    agent = models.CharField(max_length=302)
+    tool = models.CharField(max_length=200)
+    risk = models.CharField(max_length=10)
+    action = models.CharField(max_length=10, choices=[("approve", "approve"), ("deny", "deny")])
+    reason = models.TextField(blank=True, default="")
+    request = models.ForeignKey(HumanRequest, null=True, on_delete=models.SET_NULL, related_name="sticky")
+    decided_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
+    )
+    decided_by_name = models.CharField(max_length=200, blank=True, default="", help_text="Stays when the user goes")
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    revoked_at = models.DateTimeField(null=True, blank=True)
+    revoked_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
+    )
+
+    class Meta:
+        ordering = ["-id"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["session", "agent", "tool"], condition=Q(revoked_at__isnull=True), name="ravi_sticky_once"
+            ),
+            models.CheckConstraint(condition=Q(action__in=["approve", "deny"]), name="ravi_sticky_action"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.action} {self.tool}"
+
+
+class Delegation(models.Model):
+    """While it lasts, `delegate` may answer what `user` may: an absence, a holiday."""
+
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
+    delegate = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
+    since = models.DateTimeField(db_default=Now())
+    until = models.DateTimeField(null=True, blank=True, help_text="Empty: until it is deleted")
+    reason = models.CharField(max_length=200, blank=True, default="")
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+", editable=False
+    )
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        ordering = ["-id"]
+        constraints = [
+            models.CheckConstraint(condition=~Q(user=models.F("delegate")), name="ravi_delegation_to_another"),
+            models.CheckConstraint(
+                condition=Q(until__isnull=True) | Q(until__gt=models.F("since")), name="ravi_delegation_span"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.delegate_id} for {self.user_id}"
+
+
+class RequestLink(models.Model):
+    """The link in an e-mail to one person about one request. It shows the request; deciding by it uses it up."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    request = models.ForeignKey(HumanRequest, on_delete=models.CASCADE, related_name="links", db_index=False)
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
+    level = models.SmallIntegerField(default=0)
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    expires_at = models.DateTimeField()
+    sent_at = models.DateTimeField(null=True, blank=True, help_text="Set before it is sent: at most once")
+    tries = models.SmallIntegerField(default=0, db_default=0)
+    retry_at = models.DateTimeField(null=True, blank=True, help_text="No sooner, after a failed try")
+    used_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["request", "user", "level"], name="ravi_link_once")]
+
+    def __str__(self) -> str:
+        return str(self.id)

@@ -1,0 +1,184 @@
+"""A field for each plain argument of a tool's call, by the tool's JSON schema: what a person changes without JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from django import forms
+
+from ravi_django.kernel.visible import hides, visible
+from ravi_django.models import HumanRequest
+
+MOST = 30  # fields; what is left is JSON
+OPTIONS = 100  # of an enum
+DIGITS = 60  # characters of a number
+LINE = 80  # characters of a text that has one line
+ABSENT: Any = object()  # no such argument
+
+_INTEGER = re.compile(r"[+-]?[0-9]+\Z")
+_NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?\Z")
+_NULL = {"type": "null"}
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """kind: string, number, integer, boolean or enum."""
+
+    kind: str
+    options: tuple[Any, ...] = ()
+    takes_none: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument. given: its value in the call, ABSENT without one."""
+
+    field: str
+    name: str
+    shape: Shape
+    help: str
+    is_required: bool
+    given: Any
+
+    @property
+    def initial(self) -> str:
+        if self.given is ABSENT or self.given is None:
+            return ""
+        if self.shape.kind == "enum":
+            return str(_place(self.given, self.shape.options))
+        return self.given if isinstance(self.given, str) else json.dumps(self.given)
+
+    @property
+    def may_be_empty(self) -> bool:
+        return not self.is_required or self.shape.takes_none or self.shape.kind == "string"
+
+    def form_field(self) -> forms.Field:
+        options = {"label": visible(self.name), "required": False, "initial": self.initial, "help_text": self.help}
+        if self.shape.kind in ("enum", "boolean"):
+            return forms.ChoiceField(choices=self._choices(), **options)
+        if self.shape.kind == "string":
+            is_long = "\n" in self.initial or len(self.initial) > LINE
+            widget = forms.Textarea(attrs={"rows": 3, "cols": 80}) if is_long else forms.TextInput(attrs={"size": 60})
+            return forms.CharField(strip=False, widget=widget, **options)
+        mode = "numeric" if self.shape.kind == "integer" else "decimal"
+        widget = forms.TextInput(attrs={"size": 20, "inputmode": mode, "class": "ravi-number"})
+        return forms.CharField(max_length=DIGITS, widget=widget, **options)
+
+    def read(self, typed: str) -> Any:
+        """The value of what was typed. Raises ValueError with words for the person."""
+        if typed == self.initial:
+            return self.given
+        if typed == "" and (self.shape.kind != "string" or self.given is ABSENT or self.given is None):
+            return self._nothing()
+        match self.shape.kind:
+            case "string":
+                return typed
+            case "boolean":
+                return typed == "true"
+            case "enum":
+                return self.shape.options[int(typed)]
+            case "integer":
+                if not _INTEGER.match(typed):
+                    raise ValueError("A whole number, please, in digits alone.")
+                return int(typed)
+            case _:
+                return _number(typed)
+
+    def _nothing(self) -> Any:
+        if self.shape.takes_none and (self.is_required or self.given is not ABSENT):
+            return None
+        if not self.is_required:
+            return ABSENT
+        words = {"number": "A number, please.", "integer": "A whole number, please."}
+        raise ValueError(words.get(self.shape.kind, "Choose one, please."))
+
+    def _choices(self) -> list[tuple[str, str]]:
+        if self.shape.kind == "boolean":
+            found = [("true", "yes"), ("false", "no")]
+        else:
+            said = [(str(place), option) for place, option in enumerate(self.shape.options) if option is not None]
+            found = [(place, visible(one if isinstance(one, str) else json.dumps(one))) for place, one in said]
+        return [("", "not given"), *found] if self.may_be_empty or self.initial == "" else found
+
+
+def fields_of(asked: HumanRequest) -> list[Argument]:
+    """Of the schema's arguments those that are plain, and whose value in the call a field can hold as it is."""
+    schema = asked.about.get("schema")
+    properties = schema.get("properties") if isinstance(schema, Mapping) else None
+    if not isinstance(properties, Mapping) or not isinstance(asked.arguments, Mapping):
+        return []
+    required = schema.get("required")
+    found: list[Argument] = []
+    for place, (name, told) in enumerate(properties.items()):
+        shape, given = _shape(told), asked.arguments.get(name, ABSENT)
+        if shape is not None and _fits(shape, given) and len(found) < MOST:
+            help_text = visible(str(told.get("description") or ""))
+            is_required = isinstance(required, list) and name in required
+            found.append(Argument(f"arg_{place}", name, shape, help_text, is_required, given))
+    return found
+
+
+def needs_json(asked: HumanRequest, fields: list[Argument]) -> bool:
+    """Whether there is something that no field holds."""
+    names = {argument.name for argument in fields}
+    schema = asked.about.get("schema")
+    properties = schema.get("properties") if isinstance(schema, Mapping) else None
+    known = {*(asked.arguments or {}), *(properties if isinstance(properties, Mapping) else ())}
+    return not fields or bool(known - names)
+
+
+def _shape(told: Any) -> Shape | None:
+    if not isinstance(told, Mapping):
+        return None
+    some = told.get("anyOf")
+    if isinstance(some, list) and "type" not in told and "enum" not in told:
+        others = [one for one in some if one != _NULL]
+        found = _shape(others[0]) if len(others) == 1 and len(some) == 2 else None
+        return None if found is None else Shape(found.kind, found.options, takes_none=True)
+    options = told.get("enum")
+    if isinstance(options, list):
+        is_plain = 0 < len(options) <= OPTIONS and all(
+            one is None or isinstance(one, str | int | float) for one in options
+        )
+        return Shape("enum", tuple(options), None in options) if is_plain else None
+    kinds = told.get("type")
+    several = kinds if isinstance(kinds, list) else [kinds]
+    plain = [kind for kind in several if kind != "null"]
+    if len(plain) != 1 or plain[0] not in ("string", "number", "integer", "boolean"):
+        return None
+    return Shape(str(plain[0]), (), "null" in several)
+
+
+def _fits(shape: Shape, given: Any) -> bool:
+    if given is ABSENT or (given is None and shape.takes_none):
+        return True
+    match shape.kind:
+        case "string":
+            return isinstance(given, str) and not hides(given)
+        case "boolean":
+            return isinstance(given, bool)
+        case "enum":
+            return given is not None and _place(given, shape.options) >= 0
+        case "integer":
+            return isinstance(given, int) and not isinstance(given, bool) and abs(given) < 10**DIGITS // 10
+        case _:
+            is_number = isinstance(given, int | float) and not isinstance(given, bool)
+            return is_number and (not isinstance(given, int) or abs(given) < 10**DIGITS // 10)
+
+
+def _place(given: Any, options: tuple[Any, ...]) -> int:
+    """Where it is, by its type too: True is not 1."""
+    return next((n for n, one in enumerate(options) if type(one) is type(given) and one == given), -1)
+
+
+def _number(typed: str) -> int | float:
+    if _INTEGER.match(typed):
+        return int(typed)
+    if not _NUMBER.match(typed) or not math.isfinite(float(typed)):
+        raise ValueError("A number, please, as 1250.00.")
+    return float(typed)

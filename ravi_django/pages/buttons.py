@@ -1,0 +1,76 @@
+"""The buttons that a person decides with, by what is asked, and what comes of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ravi_django.kernel.visible import visible
+from ravi_django.models import HumanRequest
+from ravi_django.pages.words import is_top_up
+from ravi_django.runtime.answers import actions_of
+
+Kind = HumanRequest.Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Button:
+    """value: what it posts as `action`. key: presses it with the browser's access key, and is jumped to by itself
+    where there is JavaScript. what: comes of it. is_further: stands behind the others."""
+
+    value: str
+    label: str
+    key: str
+    what: str
+    css: str = ""
+    is_further: bool = False
+
+
+_APPROVAL = {
+    "approve": Button("approve", "Approve", "a", "The tool is called with the arguments as asked.", "default"),
+    "deny": Button("deny", "Deny", "d", "The tool is not called. The model reads your reason.", "ravi-deny"),
+    "edit": Button("edit", "Approve with changes", "e", "The tool is called with your arguments instead."),
+    "skip": Button(
+        "skip", "Skip", "s", "The tool is not called; the agent is told to go on without it.", is_further=True
+    ),
+    "cancel": Button(
+        "cancel",
+        "Cancel",
+        "c",
+        "The tool is not called: as a denial, and the agent is told that the request was cancelled.",
+        is_further=True,
+    ),
+}
+_TOP_UP = {
+    "approve": Button("approve", "Approve these limits", "a", "The tree goes on with the suggested limits.", "default"),
+    "deny": Button("deny", "Deny", "d", "No more is spent: the run ends as out of budget.", "ravi-deny"),
+    "edit": Button("edit", "Approve my limits", "e", "The tree goes on with the limits as you have changed them."),
+}
+_QUESTION = {
+    "answer": Button("answer", "Answer", "a", "The agent goes on with your answer.", "default"),
+    "skip": Button("skip", "Skip", "s", "The agent goes on without an answer."),
+    "cancel": Button("cancel", "Cancel", "c", "The agent is told that you called it off."),
+}
+_UNCERTAIN = {
+    "happened": Button("happened", "It happened", "h", "The agent goes on with the result that you give.", "default"),
+    "run_again": Button("run_again", "Run it again", "r", "It did not happen: the tool is called once more."),
+    "fail": Button("fail", "Fail the run", "f", "The run ends as failed.", "ravi-deny"),
+}
+
+
+def buttons_of(asked: HumanRequest) -> list[Button]:
+    """Those of the actions that the service takes for it."""
+    if asked.kind == Kind.UNCERTAIN:
+        return list(_UNCERTAIN.values())
+    known = _TOP_UP if is_top_up(asked) else _APPROVAL if asked.kind == Kind.APPROVAL else _QUESTION
+    allowed = actions_of(asked)
+    return [button for action, button in known.items() if action in allowed]
+
+
+def choices_of(asked: HumanRequest) -> list[Button]:
+    """A button for each choice, which answers with it."""
+    if asked.kind not in (Kind.QUESTION, Kind.INPUT) or asked.about.get("questions"):
+        return []
+    return [
+        Button(f"choose:{place}", visible(str(choice)), str(place + 1) if place < 9 else "", "")
+        for place, choice in enumerate(asked.choices or ())
+    ]

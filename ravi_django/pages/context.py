@@ -1,0 +1,55 @@
+"""What a person needs to know to decide: the conversation, the cost so far. For who comes later: what was decided."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+from django.db.models import Count, Q, Sum
+
+from ravi_django.kernel.visible import money, visible
+from ravi_django.models import HumanRequest, Run, Turn
+from ravi_django.pages import show
+from ravi_django.pages.words import answered_by, decision_of
+
+
+def cost_of(run: Run) -> dict[str, str]:
+    """So far: the run's, and its tree's where it has one."""
+    tree = Run.objects.filter(Q(id=run.tree_id) | Q(root_id=run.tree_id))
+    unknown = Count("id", filter=Q(cost_unknown=True))
+    total = tree.order_by().aggregate(runs=Count("id"), cost=Sum("cost"), unknown=unknown)
+    of_tree = money(total["cost"] or Decimal(0), unknown=bool(total["unknown"]))
+    return {
+        "run": money(run.cost, unknown=run.cost_unknown),
+        "tree": f"{of_tree}, {total['runs']} runs" if total["runs"] > 1 else "",
+    }
+
+
+def turns_of(row: HumanRequest, most: int, limit: int = show.CLIP) -> list[tuple[Turn, list[dict[str, Any]]]]:
+    """The last ones of the conversation, each block of them cut at `limit` characters."""
+    last = Turn.objects.filter(session_id=row.run.session_id).order_by("-position")[:most]
+    return [(turn, show.blocks(turn.content, limit)) for turn in reversed(last)]
+
+
+def questions_of(row: HumanRequest) -> list[tuple[str, str]]:
+    found = row.about.get("questions")
+    return [(visible(str(key)), visible(str(text))) for key, text in found.items()] if isinstance(found, dict) else []
+
+
+def outcome_of(row: HumanRequest) -> dict[str, Any] | None:
+    """What became of it; None while it is open."""
+    if row.status == HumanRequest.Status.PENDING:
+        return None
+    answer = row.answer if isinstance(row.answer, dict) else {}
+    values = answer.get("values") or {}
+    return {
+        "action": decision_of(row),
+        "by": answered_by(row),
+        "instead_of": visible(str(answer.get("instead_of") or "")),
+        "text": visible(str(answer.get("text") or "")),
+        "values": [(visible(str(key)), visible(str(value))) for key, value in values.items()],
+        "arguments": answer.get("arguments") if answer.get("action") in ("edit", "approve") else None,
+        "result": show.pretty(answer.get("result"), None),
+        "reason": visible(str(answer.get("reason") or "")),
+        "sticky": answer.get("sticky") is True,
+    }

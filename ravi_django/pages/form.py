@@ -1,0 +1,328 @@
+"""The form that a person decides with: the fields of a request's kind, its buttons, and what they come to.
+
+What a person has typed comes back with every refusal. Nothing is guessed: a button that would ignore what was typed
+is refused with words.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from django import forms
+
+from ravi_django.kernel.visible import visible
+from ravi_django.models import HumanRequest
+from ravi_django.pages.argument_fields import ABSENT, Argument, fields_of, needs_json
+from ravi_django.pages.buttons import Button, buttons_of, choices_of
+from ravi_django.pages.words import is_top_up, why_not_now
+from ravi_django.runtime.answers import MAX_TEXT, OUTCOMES
+
+Kind = HumanRequest.Kind
+WHOLE_LIMITS = ("max_tokens", "max_turns")
+_CHANGES = ("arg_", "arguments", "limit_")  # fields of a call's arguments begin so
+
+
+def _area(rows: int, **attributes: str) -> forms.Textarea:
+    return forms.Textarea(attrs={"rows": rows, "cols": 80, "class": "vLargeTextField", **attributes})
+
+
+class DecisionForm(forms.Form):
+    """`given()` is what `human.answer` takes; None when the fields named in `errors` are to be mended first."""
+
+    version = forms.RegexField(
+        r"\A[0-9]{1,9}\Z", widget=forms.HiddenInput, error_messages={"required": "Which version was it?"}
+    )
+    use_required_attribute = False  # each button needs other fields
+
+    def __init__(self, asked: HumanRequest, data: Any = None, prefix: str | None = None) -> None:
+        super().__init__(data, initial={"version": asked.version}, prefix=prefix)
+        self.asked = asked
+        self.top_up = is_top_up(asked)
+        self.pressed = str(data.get("action", "")) if data is not None else ""
+        self.arguments = fields_of(asked) if asked.kind == Kind.APPROVAL and not self.top_up else []
+        self.fields |= self._fields()
+        for name, field in self.fields.items():
+            field.widget.attrs.setdefault("aria-describedby", f"{self.add_prefix(name)}-note")
+
+    # ------------------------------------------------------------------------------------------------ the fields
+
+    def _fields(self) -> dict[str, forms.Field]:
+        match self.asked.kind:
+            case Kind.UNCERTAIN:
+                found = {"result": _text("Its result, when it happened", 3, "What the tool would have returned.")}
+            case Kind.APPROVAL if self.top_up:
+                found = self._limits()
+            case Kind.APPROVAL:
+                found = self._approval()
+            case _:
+                found = self._said()
+        is_read = self.asked.kind == Kind.APPROVAL and not self.top_up
+        why = "Kept for ever, beside your name." + (" The model reads it." if is_read else "")
+        return {**found, "reason": _text("Reason", 2, why)}
+
+    def _limits(self) -> dict[str, forms.Field]:
+        return {
+            f"limit_{name}": forms.CharField(
+                label=visible(name),
+                required=False,
+                initial=str(value),
+                max_length=40,
+                widget=forms.Textarea(
+                    attrs={"rows": 1, "cols": 20, "inputmode": "decimal", "class": "ravi-code ravi-limit"}
+                ),
+                help_text="The new limit of the whole tree.",
+            )
+            for name, value in (self.asked.arguments or {}).items()
+        }
+
+    def _approval(self) -> dict[str, forms.Field]:
+        found = {argument.field: argument.form_field() for argument in self.arguments}
+        if needs_json(self.asked, self.arguments):
+            label = "Other arguments" if found else "Arguments, to change them"
+            rest = _text(label, 6, "JSON. Press “Approve with changes” to use yours.")
+            rest.max_length, rest.validators = None, []  # the service says what is too long
+            rest.initial = pretty(self._rest())
+            rest.widget.attrs |= {"class": "vLargeTextField ravi-code", "spellcheck": "false"}
+            found["arguments"] = rest
+        sticky = forms.BooleanField(
+            label="The same for this tool for the rest of this session",
+            required=False,
+            help_text=f"Up to this risk ({self.asked.risk or 'safe'}). It goes with Approve and with Deny.",
+        )
+        return {**found, "sticky": sticky}
+
+    def _rest(self) -> Any:
+        """The call's arguments that have no field of their own."""
+        if not self.arguments:
+            return self.asked.arguments
+        named = {argument.name for argument in self.arguments}
+        return {name: value for name, value in self.asked.arguments.items() if name not in named}
+
+    def _said(self) -> dict[str, forms.Field]:
+        questions = self.asked.about.get("questions")
+        if isinstance(questions, dict) and questions:
+            self.keys = list(questions)
+            return {f"value_{place}": _text(visible(str(asked)), 2) for place, asked in enumerate(questions.values())}
+        if self.asked.choices and not self.asked.about.get("free_text", True):
+            return {}
+        label = "Or in your own words" if self.asked.choices else "Your answer"
+        return {"text": _text(label, 4)}
+
+    # ----------------------------------------------------------------------------------------------- the buttons
+
+    @property
+    def choices(self) -> list[Button]:
+        return choices_of(self.asked)
+
+    @property
+    def buttons(self) -> list[Button]:
+        unused = set() if "text" in self.fields or "value_0" in self.fields else {"answer"}  # the choices answer
+        return [button for button in buttons_of(self.asked) if button.value not in unused]
+
+    @property
+    def first_buttons(self) -> list[Button]:
+        return [button for button in self.buttons if not button.is_further]
+
+    @property
+    def further_buttons(self) -> list[Button]:
+        return [button for button in self.buttons if button.is_further]
+
+    @property
+    def blocked(self) -> str:
+        """Why no button does anything at present."""
+        return why_not_now(self.asked)
+
+    @property
+    def said(self) -> list[forms.BoundField]:
+        """The fields that answer."""
+        others = ("reason", "sticky", "version")
+        return [bound for bound in self if bound.name not in others and not bound.name.startswith(_CHANGES)]
+
+    @property
+    def changes(self) -> list[forms.BoundField]:
+        """The fields that change what is asked."""
+        return [bound for bound in self if bound.name.startswith(_CHANGES)]
+
+    @property
+    def is_changed(self) -> bool:
+        return self.is_bound and (
+            self.pressed == "edit" or any(bound.errors or _differs(bound) for bound in self.changes)
+        )
+
+    # ------------------------------------------------------------------------------------------------- the answer
+
+    def given(self) -> dict[str, Any] | None:
+        if not self.is_valid():
+            return None
+        found = self._given(self.pressed)
+        if self.errors or found is None:
+            return None
+        return {**found, "reason": self._typed("reason"), "version": int(self.cleaned_data["version"])}
+
+    def _given(self, pressed: str) -> dict[str, Any] | None:
+        if pressed.startswith("choose:"):
+            return self._choice(pressed.removeprefix("choose:"))
+        if pressed not in {button.value for button in self.buttons}:
+            self.add_error(None, "Press one of the buttons: nothing was decided.")
+            return None
+        if pressed in OUTCOMES:
+            return self._outcome(pressed)
+        if self.asked.kind == Kind.APPROVAL:
+            return self._approved(pressed)
+        if "value_0" in self.fields:
+            values = {key: self._typed(f"value_{place}") for place, key in enumerate(self.keys)}
+            if pressed != "answer":  # the service refuses what does not go with it
+                return {"action": pressed, **({"values": values} if any(values.values()) else {})}
+            for place, value in enumerate(values.values()):
+                if not value.strip():
+                    self.add_error(f"value_{place}", "An answer to each; or skip or cancel all of it.")
+            return {"action": "answer", "values": values}
+        return {"action": pressed, "text": self._typed("text")}
+
+    def _choice(self, place: str) -> dict[str, Any] | None:
+        choices = self.asked.choices or ()
+        if (
+            not self.choices
+            or not place.isascii()
+            or not place.isdigit()
+            or len(place) > 3
+            or int(place) >= len(choices)
+        ):
+            self.add_error(None, "That was not one of the choices: nothing was decided.")
+            return None
+        if self._typed("text").strip():
+            self.add_error("text", "You typed an answer and pressed a choice: empty this, or press Answer.")
+            return None
+        return {"action": "answer", "text": choices[int(place)]}
+
+    def _outcome(self, outcome: str) -> dict[str, Any] | None:
+        result = self._typed("result")
+        if outcome != "happened" and result.strip():
+            self.add_error("result", "A result goes with “It happened”: empty this, or press that.")
+            return None
+        return {"action": "resolve", "outcome": outcome, "result": result if outcome == "happened" else None}
+
+    def _approved(self, pressed: str) -> dict[str, Any] | None:
+        found: dict[str, Any] = {"action": pressed}
+        if not self.top_up:
+            found["sticky"] = self.cleaned_data.get("sticky", False)
+        if pressed not in ("approve", "edit"):
+            return found
+        arguments = self._new_limits() if self.top_up else self._arguments()
+        if self.errors:
+            return None
+        place = "arguments" if "arguments" in self.fields else None
+        if pressed == "approve":
+            if arguments != self.asked.arguments:
+                label = next(button.label for button in self.buttons if button.value == "edit")
+                self.add_error(place, f"This is changed: press “{label}”, or put back what was asked.")
+            return found
+        if arguments == self.asked.arguments:
+            self.add_error(place, "Nothing is changed: change it, or press the button that approves it as asked.")
+        return {**found, "arguments": arguments}
+
+    def _arguments(self) -> Any:
+        """As they are typed; what was not posted is as it was asked."""
+        rest = self._other_arguments()
+        named = {argument.name: self._argument(argument) for argument in self.arguments}
+        if not named or self.errors:
+            return rest
+        if not isinstance(rest, dict):
+            self.add_error("arguments", "This is no object: {…}, please.")
+            return None
+        if twice := [name for name in rest if name in named]:
+            self.add_error("arguments", f"{visible(twice[0])} has a field of its own: change it there.")
+            return None
+        return {name: value for name, value in {**named, **rest}.items() if value is not ABSENT}
+
+    def _argument(self, argument: Argument) -> Any:
+        if self.add_prefix(argument.field) not in self.data:
+            return argument.given
+        try:
+            typed = self._typed(argument.field)
+            return argument.read(typed if argument.shape.kind == "string" else typed.strip())
+        except ValueError as error:
+            self.add_error(argument.field, str(error))
+            return None
+
+    def _other_arguments(self) -> Any:
+        if "arguments" not in self.fields or self.add_prefix("arguments") not in self.data:
+            return self._rest()
+        try:
+            return read_json(self._typed("arguments"))
+        except ValueError as error:
+            self.add_error("arguments", f"This is not JSON: {error}")
+            return None
+
+    def _new_limits(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name in self.asked.arguments or {}:
+            if self.add_prefix(f"limit_{name}") not in self.data:
+                found[name] = self.asked.arguments[name]
+                continue
+            typed = self._typed(f"limit_{name}").strip()
+            try:
+                found[name] = int(typed) if name in WHOLE_LIMITS or typed.isdigit() else float(typed)
+            except ValueError:
+                self.add_error(f"limit_{name}", "A number, please.")
+        return found
+
+    def _typed(self, name: str) -> str:
+        return str(self.cleaned_data.get(name) or "").replace("\r\n", "\n")
+
+    def refuse(self, field: str | None, message: str) -> None:
+        """What the service has found wrong, beside the field that it means."""
+        first = {"values": "value_0"}.get(field or "", field)
+        self.add_error(first if first in self.fields else None, visible(message))
+
+    def typed(self) -> list[tuple[str, str]]:
+        """By label, what is in the fields and was not there before: so that it is not lost when it came too late."""
+        shown = [bound for bound in self if not bound.is_hidden and bound.name != "sticky" and _differs(bound)]
+        return [(str(bound.label), visible(_words_of(bound))) for bound in shown]
+
+
+def now_at(form: forms.Form, version: int) -> None:
+    """What the person presses next is meant for the version that they see then."""
+    form.data = form.data.copy()
+    form.data[form.add_prefix("version")] = str(version)
+
+
+def _differs(bound: forms.BoundField) -> bool:
+    value = str(bound.value() or "").replace("\r\n", "\n")
+    return bool(value.strip()) and value != str(bound.initial or "")
+
+
+def _words_of(bound: forms.BoundField) -> str:
+    value = str(bound.value()).replace("\r\n", "\n")
+    return str(dict(getattr(bound.field, "choices", ())).get(value, value))
+
+
+def _text(label: str, rows: int, help_text: str = "") -> forms.CharField:
+    return forms.CharField(
+        label=label, required=False, strip=False, max_length=MAX_TEXT, widget=_area(rows), help_text=help_text
+    )
+
+
+def pretty(arguments: Any) -> str:
+    """JSON with nothing hidden in it, and of the same meaning."""
+    return visible(json.dumps({} if arguments is None else arguments, indent=2, ensure_ascii=False))
+
+
+def read_json(text: str) -> Any:
+    """As strictly as a person who signs for it would want: no key twice, no NaN. Raises ValueError."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            names = [name for name, _ in pairs]
+            raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} is in it twice")
+        return found
+
+    def never(name: str) -> Any:
+        raise ValueError(f"{name} is no number here")
+
+    try:
+        return json.loads(text, object_pairs_hook=once, parse_constant=never)
+    except RecursionError:
+        raise ValueError("it is too deep") from None

@@ -1,0 +1,107 @@
+"""How things look on a page: durations, tokens, texts, JSON. Nothing hidden in them; the template escapes."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.utils import timezone
+
+from ravi_django.kernel.visible import visible
+from ravi_django.runtime.entries import BLOB_KEY
+
+NONE = "—"
+CLIP = 4_000  # characters of a value inside of a list; its own page has the whole
+
+
+def duration(span: timedelta | None) -> str:
+    """12 ms, 3.4 s, 5 min 10 s, 2 h 5 min, 3 d 4 h."""
+    if span is None:
+        return NONE
+    seconds = max(0.0, span.total_seconds())
+    if seconds < 1:
+        if 0 < seconds < 0.001:
+            return "<1 ms"
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    for size, unit, lesser, lesser_unit in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= size:
+            rest = whole % size // lesser
+            return f"{whole // size} {unit}" + (f" {rest} {lesser_unit}" if rest else "")
+    raise AssertionError("a minute or more")
+
+
+def duration_s(seconds: float) -> str:
+    return duration(timedelta(seconds=seconds))
+
+
+def moment(at: datetime | None) -> str:
+    """In the site's time zone, to the second."""
+    return f"{timezone.localtime(at):%Y-%m-%d %H:%M:%S}" if at else NONE
+
+
+def between(start: datetime | None, end: datetime | None) -> str:
+    return duration(end - start) if start and end else NONE
+
+
+def tokens(given: int | None, taken: int | None) -> str:
+    return NONE if not given and not taken else f"{given or 0:,} → {taken or 0:,}"
+
+
+def size(count: int) -> str:
+    return f"{count:,} bytes" if count < 10_000 else f"{count / 1024:,.0f} KiB"
+
+
+def pretty(value: Any, limit: int | None = CLIP) -> dict[str, Any] | None:
+    """JSON for people: `text`, and when it was cut, the `cut` number of characters left out."""
+    if value is None:
+        return None
+    if isinstance(value, dict) and BLOB_KEY in value:
+        return {"text": f"{size(value.get('size', 0))}, kept beside the journal", "cut": True}
+    text = visible(value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False))
+    if limit is None or len(text) <= limit:
+        return {"text": text, "cut": 0}
+    return {"text": text[:limit], "cut": len(text) - limit}
+
+
+def as_text(value: Any) -> str:
+    shown = pretty(value or None)
+    return shown["text"] if shown else ""
+
+
+def snippet(text: str, limit: int = 140) -> str:
+    line = " ".join(visible(text).split())
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def blocks(content: Any, limit: int | None = CLIP) -> list[dict[str, Any]]:
+    """Content blocks as (kind, label, text); a block of a kind that we do not know shows as JSON."""
+    if not isinstance(content, list):
+        return [{"kind": "other", "label": "", "shown": pretty(content, limit)}]
+    return [_block(block, limit) for block in content]
+
+
+def _block(block: Any, limit: int | None) -> dict[str, Any]:
+    kind = block.get("type") if isinstance(block, dict) else None
+    if kind in ("text", "thinking"):
+        return {
+            "kind": kind,
+            "label": "thinking" if kind == "thinking" else "",
+            "shown": pretty(block.get("text"), limit),
+        }
+    if kind == "tool_use":
+        return {
+            "kind": kind,
+            "label": visible(f"calls {block.get('tool_name')}"),
+            "shown": pretty(block.get("arguments"), limit),
+        }
+    if kind == "tool_result":
+        parts = block.get("content") or []
+        texts = [part.get("text") for part in parts if isinstance(part, dict) and part.get("type") == "text"]
+        shown = "\n".join(map(str, texts)) if len(texts) == len(parts) else parts
+        label = "the call failed" if block.get("is_error") else "result"
+        return {"kind": kind, "label": label, "shown": pretty(shown, limit), "error": bool(block.get("is_error"))}
+    return {"kind": "other", "label": visible(str(kind or "")), "shown": pretty(block, limit)}

@@ -1,0 +1,105 @@
+"""Addresses and users: by which addresses a user is meant, and whom an address means.
+
+A site's own user model need not have groups, permissions or a name that is a text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from django.conf import settings
+from django.contrib.auth import get_user_model, load_backend
+from django.contrib.auth.models import PermissionsMixin
+from django.core.exceptions import FieldError
+from django.core.exceptions import ValidationError as DjangoValidationError
+from django.db.models import QuerySet
+
+READ = 2_000  # users that are looked at for one address; one more says that there are more
+
+
+def has(user: Any, what: str) -> bool:
+    """A flag, where the site's user model has it."""
+    return bool(getattr(user, what, False))
+
+
+def of_users(users: Sequence[Any], to: str | None) -> dict[Any, list[str]]:
+    """By which addresses each of the users is meant: a constant number of queries, none for what `to` is not."""
+    found = {user.pk: [f"user:{user.get_username()}", *(["staff"] if has(user, "is_staff") else [])] for user in users}
+    if to is None or to.startswith("group:"):
+        for pk, name in _groups(list(found)):
+            found[pk].append(f"group:{name}")
+    if to is None or to.startswith("permission:"):
+        for pk, name in _permissions([user for user in users if not has(user, "is_superuser")]):
+            found[pk].append(f"permission:{name}")
+    return found
+
+
+def _groups(pks: list[Any]) -> Iterable[tuple[Any, str]]:
+    model = get_user_model()
+    if not issubclass(model, PermissionsMixin):
+        return []
+    rows: Iterable[tuple[Any, str]] = model._default_manager.filter(pk__in=pks, groups__isnull=False).values_list(
+        "pk", "groups__name"
+    )
+    return rows
+
+
+def _permissions(users: Sequence[Any]) -> Iterator[tuple[Any, str]]:
+    """As Django's own backend gives them, of all at once; from other backends of each user in turn."""
+    model = get_user_model()
+    if not _is_djangos_own(model):
+        for user in users:
+            for name in getattr(user, "get_all_permissions", frozenset)():
+                yield user.pk, name
+        return
+    for place in ("user_permissions", "groups__permissions"):
+        rows = model._default_manager.filter(pk__in=[user.pk for user in users], **{f"{place}__isnull": False})
+        for pk, app, codename in rows.values_list("pk", f"{place}__content_type__app_label", f"{place}__codename"):
+            yield pk, f"{app}.{codename}"
+
+
+def _is_djangos_own(model: Any) -> bool:
+    own = getattr(model, "get_all_permissions", None) is PermissionsMixin.get_all_permissions
+    return own and list(settings.AUTHENTICATION_BACKENDS) == ["django.contrib.auth.backends.ModelBackend"]
+
+
+def users_at(to: str, owner_id: Any) -> QuerySet[Any]:
+    """The active users whom an address of a run of this owner means; of superusers those alone who are meant."""
+    model: Any = get_user_model()
+    active = model._default_manager.filter(is_active=True)
+    kind, _, name = to.partition(":")
+    try:
+        match kind:
+            case "owner" if owner_id is not None:
+                found = active.filter(pk=owner_id)
+            case "user":
+                found = active.filter(**{model.USERNAME_FIELD: name})
+            case "group":
+                found = active.filter(groups__name=name)
+            case "permission":
+                found = active.filter(pk__in=_holders(name))
+            case _:
+                found = active.filter(is_staff=True)
+    except (ValueError, TypeError, DjangoValidationError, FieldError):  # no such user name or field in this model
+        found = active.none()
+    meant: QuerySet[Any] = found.order_by("pk").distinct()
+    return meant
+
+
+def _holders(permission: str) -> set[Any]:
+    given = (
+        backend.with_perm(permission, is_active=True, include_superusers=False)
+        for backend in _backends()
+        if hasattr(backend, "with_perm")
+    )
+    return {pk for users in given for pk in users.values_list("pk", flat=True)[: READ + 1]}
+
+
+def _backends() -> list[Any]:
+    return [load_backend(path) for path in settings.AUTHENTICATION_BACKENDS]
+
+
+def holders_are_known() -> bool:
+    """Whether every backend can say who has a permission."""
+    return all(hasattr(backend, "with_perm") for backend in _backends())

@@ -1,0 +1,216 @@
+"""Approvals by people: `ctx.approve`. One request for each call, known by its place in the code.
+
+The call leaves a started row with the request, and a result row with what was decided. In between the run may be
+nothing but rows. Nothing approves but a person's "approve" or "edit", given to this very call or, for a session, to its
+tool; what is not decided, by whatever fault, is denied.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from django.db import Error as DatabaseError
+
+from ravi_django.agents.approval import nobody
+from ravi_django.kernel import Addressees, ApprovalDecision, DeterminismError, InvalidInputError, Risk, Tool
+from ravi_django.models import HumanRequest, StickyDecision
+from ravi_django.runtime import requests, site_rules, standing, store, tool_calls
+from ravi_django.runtime.asked_calls import Asked, request_for
+from ravi_django.runtime.decisions import KIND, Kept, decided, denied, is_used, recalled, told
+from ravi_django.runtime.entries import Entry, Recorded
+from ravi_django.runtime.gate import Stop, Wait
+from ravi_django.runtime.shown import request_shown
+from ravi_django.runtime.waits import over
+
+if TYPE_CHECKING:
+    from ravi_django.runtime.context import DurableContext
+
+log = logging.getLogger("ravi.approvals")
+
+
+async def ask(ctx: DurableContext, asked: Asked) -> ApprovalDecision:
+    """See `RunContext.approve`."""
+    effects, path = ctx.effects, ctx._path()
+    if (logged := _logged(ctx, path, asked)) is not None:
+        return logged
+    row = await effects.recall(path, KIND, asked.tool, asked.arguments, None)
+    if row is not None:
+        decision = told(recalled(ctx, row))
+        if decision.allows:
+            await _check_risk(ctx, row, asked)
+        return decision
+    begun = effects.journal.started(path)
+    if begun is not None:
+        answered = _met(ctx, path, None)
+        if not isinstance(answered, dict) or told(answered).allows:
+            await _check_risk(ctx, begun, asked)
+        with effects.spent.asking(asked.tool):
+            return told(await _outcome(ctx, path, asked, begun.request))
+    try:
+        to = asked.to or site_rules.addressees("approval", asked.tool, asked.risk.value)
+    except InvalidInputError:
+        log.exception("approvals: nobody can be asked about %s", asked.tool, extra={"action": "approval.unasked"})
+        to = None
+    if to is None:
+        said = {"tool": asked.tool, "call_id": asked.call_id, "risk": asked.risk.value, "decision": "denied"}
+        effects.note(Entry("log", path, "approval", result=said))
+        return ApprovalDecision("denied", reason=nobody(asked.tool, asked.risk))
+    effects.check_may_wait(path)
+    return told(await _first(ctx, path, asked, to))
+
+
+async def withdraw(ctx: DurableContext, begun: Recorded, entry: Entry) -> None:
+    """The code goes on without the decision that it was waiting for: `entry` is recorded in the call's place, and the
+    request is closed with it."""
+    effects = ctx.effects
+    request = effects.facts.requests.get((begun.path, 1))
+    request_id = UUID(begun.request["id"]) if request is None else request.id
+    said = {"id": str(request_id), "answer": {"action": "cancel"}}
+    async with effects.performing():
+        effects.note_once(Entry("request.closed", f"@closed@request.{begun.path}.1", KIND, result=said))
+        await effects.record(entry, partial(store.withdraw_request, request_id=request_id))
+
+
+# --------------------------------------------------------------------------------------------- what is recorded
+
+
+def _logged(ctx: DurableContext, path: str, asked: Asked) -> ApprovalDecision | None:
+    """A log entry in the place of a decision: nobody was there to be asked. It never approves, whatever it says."""
+    row = ctx.effects.journal.find(path)
+    if row is None or (row.kind, row.name) != ("log", "approval"):
+        return None
+    ctx.effects.journal.take_now(row)
+    said = row.result if isinstance(row.result, dict) else {}
+    fits = said.get("decision") != "invalid"
+    return ApprovalDecision("denied", reason=nobody(asked.tool, asked.risk) if fits else "its arguments did not fit")
+
+
+async def _check_risk(ctx: DurableContext, row: Recorded, asked: Asked) -> None:
+    """Block a run whose call is still to be made, and has become a riskier one than what a person was shown."""
+    known = (row.request or {}).get("risk")
+    is_riskier = known is not None and Risk(known).rank < asked.risk.rank
+    if is_riskier and not (row.phase == "result" and is_used(ctx, row)):
+        words = (
+            f"at {row.path!r} a call of {asked.tool} was of {known} risk when a person was asked (entry {row.seq}), "
+            f"and is of {asked.risk.value} risk now"
+        )
+        diff = {"path": row.path, "seq": row.seq, "recorded": {"risk": known}, "asked": {"risk": asked.risk.value}}
+        await ctx.effects.end(Stop("block", DeterminismError(words, diff=diff)))
+
+
+# --------------------------------------------------------------------------------------------------- asking
+
+
+async def _first(ctx: DurableContext, path: str, asked: Asked, to: Addressees) -> Kept:
+    """What is known without asking, else the request and what comes of it."""
+    tool = ctx.toolbox.get(asked.tool)
+    if tool is not None and (refusal := ctx.effects.spent.refusal_to_ask(tool)) is not None:
+        return _unasked(ctx, path, asked, refusal)
+    with ctx.effects.spent.asking(asked.tool):
+        return await _found(ctx, path, asked, tool, request_for(ctx, path, asked, to))
+
+
+def _unasked(ctx: DurableContext, path: str, asked: Asked, words: str) -> Kept:
+    kept = denied(words)
+    ctx.effects.note(Entry(KIND, path, asked.tool, request=asked.request, result=kept))
+    return kept
+
+
+async def _found(ctx: DurableContext, path: str, asked: Asked, tool: Tool | None, request: HumanRequest) -> Kept:
+    effects = ctx.effects
+    while True:
+        try:
+            with effects.busy():
+                found = await effects.database.call(_look, ctx, tool, request)
+        except DatabaseError:
+            raise
+        except Exception:  # of the site's own rule
+            log.exception("approvals: nobody can be asked about %s", asked.tool, extra={"action": "approval.unasked"})
+            found = "nobody could be asked"
+        if isinstance(found, str):
+            return _unasked(ctx, path, asked, found)
+        if found is None:
+            return await _outcome(ctx, path, asked, await _open(ctx, path, asked, request))
+        answer = {"action": found.action, "reason": found.reason, "by": found.decided_by_name}
+        kept = {**decided(answer), "sticky": str(found.id)}
+        entry = Entry(KIND, path, asked.tool, request=asked.request, result=kept)
+        async with effects.performing(), ctx.deciding:
+            try:
+                await effects.record(entry, partial(store.use_standing, decision=found, request=request))
+                return kept
+            except store.NotStanding:
+                pass  # revoked meanwhile: look again
+
+
+def _look(ctx: DurableContext, tool: Tool | None, request: HumanRequest) -> str | StickyDecision | None:
+    """On a database thread. Words on why nobody is asked; or what stands for the session; or None: the request is
+    addressed to the first step that means somebody."""
+    if tool is not None and tool.permission and not tool_calls.permitted(ctx.user_id, tool.permission):
+        return f"not permitted: {tool.name} needs the permission {tool.permission}, which the run's owner does not have"
+    if (stands := standing.on(ctx.effects.lease.run, request)) is not None:
+        return stands
+    if not requests.place_first(request, ctx.effects.present()):
+        whom = " and ".join(step["to"] for step in request.steps or [])
+        return f"it needs a person's approval, and {whom} is nobody at present"
+    return None
+
+
+async def _open(ctx: DurableContext, path: str, asked: Asked, request: HumanRequest) -> dict[str, Any]:
+    effects = ctx.effects
+    until = None if request.expires_at is None else request.expires_at.isoformat()
+    opened = {"id": str(request.id), "until": until, **asked.request}
+    shown = request_shown(request)
+    announced = Entry("request.opened", f"@request.{path}.{request.attempt}", KIND, result=shown)
+    effects.entangled = True  # first: the commit may stand though this task is cancelled over it
+    async with effects.performing():
+        effects.note(Entry(KIND, path, asked.tool, phase="started", request=opened))  # in one commit with the next row
+        await effects.record(announced, partial(store.open_request, request=request))
+    return opened
+
+
+async def _outcome(ctx: DurableContext, path: str, asked: Asked, opened: dict[str, Any]) -> Kept:
+    """Wait for the answer, or for the end of the time that there is for it."""
+    effects = ctx.effects
+    first = datetime.fromisoformat(opened["until"]) if opened["until"] else None
+    later: datetime | None = None  # by the database, where it has had the last word
+    while True:
+        current = effects.facts.requests.get((path, 1))
+        until = later or (first if current is None else current.expires_at)
+        request_id = opened["id"] if current is None else str(current.id)
+        found = await effects.wait(Wait("request", request_id, partial(_met, ctx, path, until), until), path)
+        async with effects.performing(), ctx.deciding:
+            kept = found if isinstance(found, dict) else denied("nobody answered in time")
+            closed = {} if (status := _closed(current, found)) is None else {"status": status}
+            entry = Entry(KIND, path, asked.tool, request=asked.request, result={"id": request_id, **kept, **closed})
+            if found is not True:
+                await effects.record(entry)
+                return kept
+            try:
+                await effects.record(entry, partial(store.expire_request, request_id=UUID(request_id)))
+                return kept
+            except store.NotDue as error:
+                later = error.until
+        await effects.refresh()  # an answer has come after all, or there is more time
+
+
+def _closed(request: HumanRequest | None, found: Kept | bool) -> str | None:
+    """How it ended without an answer, for whoever watches."""
+    if found is True:
+        return HumanRequest.Status.EXPIRED.value
+    if request is None or request.status in (HumanRequest.Status.PENDING, HumanRequest.Status.ANSWERED):
+        return None
+    return str(request.status)
+
+
+def _met(ctx: DurableContext, path: str, until: datetime | None) -> Kept | bool | None:
+    request = ctx.effects.facts.requests.get((path, 1))
+    if request is not None and request.status != HumanRequest.Status.PENDING:
+        if request.status == HumanRequest.Status.EXPIRED:
+            return denied("nobody answered in time")
+        answered = request.status == HumanRequest.Status.ANSWERED
+        return decided((request.answer or {}) if answered else {**(request.answer or {}), "action": "closed"})
+    return None if until is None else over(ctx, until)

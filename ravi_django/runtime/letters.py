@@ -1,0 +1,98 @@
+"""One e-mail about one request: plain words and a link, no secrets. `ravi/mail/request.txt` and `.html` are a site's to
+override."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+from django.contrib.auth import get_user_model
+from django.core.mail import EmailMultiAlternatives
+from django.template.loader import render_to_string
+from django.urls import reverse
+
+from ravi_django.capabilities.llm.redaction import redact
+from ravi_django.conf import conf
+from ravi_django.kernel.visible import money, visible
+from ravi_django.models import HumanRequest, RequestLink
+from ravi_django.runtime import links
+from ravi_django.runtime.store import TOP_UP
+
+MOST_SUBJECT, MOST_TEXT, MOST_ARGUMENTS = 120, 1_500, 600  # characters
+
+_TITLES = {
+    HumanRequest.Kind.QUESTION: "Question",
+    HumanRequest.Kind.INPUT: "Input wanted",
+    HumanRequest.Kind.APPROVAL: "Approval wanted",
+    HumanRequest.Kind.UNCERTAIN: "What became of it?",
+}
+
+
+def address_of(user: Any) -> str:
+    """Their e-mail address; empty without one."""
+    return str(getattr(user, get_user_model().get_email_field_name(), "") or "").strip()
+
+
+def title_of(request: HumanRequest) -> str:
+    """What is wanted, in one line."""
+    if request.kind == HumanRequest.Kind.APPROVAL and request.tool == TOP_UP:
+        return "More budget wanted"
+    about = request.tool if request.kind in (HumanRequest.Kind.APPROVAL, HumanRequest.Kind.UNCERTAIN) else request.text
+    return f"{_TITLES[HumanRequest.Kind(request.kind)]}: {_in_one_line(about)}"
+
+
+def end_of(request: HumanRequest) -> str:
+    """What comes of it when nobody answers until then."""
+    return "it is denied" if request.kind == HumanRequest.Kind.APPROVAL else "the agent goes on without an answer"
+
+
+def letter_to(link: RequestLink, request: HumanRequest, connection: Any) -> EmailMultiAlternatives:
+    """To the link's user."""
+    said = {
+        "title": _short(redact(title_of(request)), MOST_SUBJECT),
+        "kind": str(request.kind),
+        "agent": request.run.agent,
+        "text": _short(visible(redact(request.text)), MOST_TEXT),
+        "owner": visible(str(request.owner.get_username())) if request.owner else "",
+        "cost": money(request.run.cost, unknown=request.run.cost_unknown),
+        "tool": visible(request.tool),
+        "arguments": _short(visible(redact(_pretty(request.arguments))), MOST_ARGUMENTS),
+        "risk": request.risk,
+        "name": visible(link.user.get_short_name() or link.user.get_username()),
+        "expires": _moment(request.expires_at),
+        "end": end_of(request),
+        "link_expires": _moment(link.expires_at),
+        "url": url_of(link),
+    }
+    letter = EmailMultiAlternatives(
+        subject=said["title"],
+        body=render_to_string("ravi/mail/request.txt", said),
+        to=[address_of(link.user)],
+        connection=connection,
+        headers={"Auto-Submitted": "auto-generated"},
+    )
+    letter.attach_alternative(render_to_string("ravi/mail/request.html", said), "text/html")
+    return letter
+
+
+def url_of(link: RequestLink) -> str:
+    """Below the site's address, which a worker cannot know. Raises NoReverseMatch where our URLs are not mounted."""
+    return str(conf.REQUEST_EMAIL).rstrip("/") + reverse("ravi:decide", args=[links.token_of(link)])
+
+
+def _pretty(arguments: Any) -> str:
+    return "" if arguments is None else json.dumps(arguments, indent=2, ensure_ascii=False)
+
+
+def _in_one_line(text: str) -> str:
+    """No line break of any kind: in a header it would begin another one."""
+    return "".join(" " if not char.isprintable() else char for char in " ".join(text.split()))
+
+
+def _short(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1].rstrip() + "…"
+
+
+def _moment(at: datetime | None) -> str:
+    return "" if at is None else f"{at.astimezone(UTC):%Y-%m-%d %H:%M} UTC"

@@ -1,0 +1,47 @@
+"""Somebody else is asked: who may say so, and to whom a request may be put."""
+
+from __future__ import annotations
+
+from copy import copy
+from typing import Any
+
+from ravi_django.kernel import Addressees, ForbiddenError, InvalidInputError, NotFoundError
+from ravi_django.models import HumanRequest
+from ravi_django.runtime import people, requests
+from ravi_django.runtime.people import Authority
+
+
+def check(user: Any, request: HumanRequest) -> Authority | None:
+    """Whether `user` may address it to somebody else: who may answer it, by that right, and an operator of the site,
+    who holds `ravi.change_humanrequest` and may see it: None. Raises as `people.check`."""
+    try:
+        return people.check(user, request)
+    except (NotFoundError, ForbiddenError):
+        present = people.as_now(user)
+        if present is None or not present.has_perm("ravi.change_humanrequest"):
+            raise
+        reads = present.has_perm("ravi.view_humanrequest") and HumanRequest.objects.filter(people.in_tenant(present))
+        if not (reads or people.visible(present)).filter(pk=request.pk).exists():
+            raise
+    return None
+
+
+def address_for(request: HumanRequest, to: Any, user: Any, right: Authority | None) -> str:
+    """The address that `user` puts it to, by what `check` has said of them.
+
+    Raises InvalidInputError where `to` is not one address, or means nobody who could answer; ForbiddenError where an
+    operator who may not answer would come to do so by it: themselves, or in the place of one whom they stand in for.
+    """
+    step = Addressees.of(to)
+    address = requests.address_of(step.steps[0].to, request.owner_id)
+    if len(step.steps) > 1:
+        raise InvalidInputError("to is one address: the steps behind the present one stay", field="to")
+    if address == request.to:
+        raise InvalidInputError(f"to: {address} is asked already", field="to")
+    placed = copy(request)
+    placed.to = address
+    if right is None and next(people.rights_to(user, placed), None) is not None:  # whatever the site's hook would say
+        raise ForbiddenError(f"{address} means you, who may not answer request {request.pk}: put it to somebody else")
+    if not people.means_somebody(address, placed):
+        raise InvalidInputError(f"to: {address} means nobody who may answer request {request.id}", field="to")
+    return address

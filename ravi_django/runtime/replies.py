@@ -1,0 +1,60 @@
+"""A signal that a person sends over a surface. One by the name of a question is an answer to it, under the same rule of
+who may; the site's own code sends what it likes by `signals`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+from pydantic_core import to_json
+
+from ravi_django.kernel import InvalidInputError
+from ravi_django.models import HumanRequest, Run
+from ravi_django.runtime import dispatch, human, store
+from ravi_django.runtime.entries import storable
+from ravi_django.runtime.signals import check_payload, signal, wake
+from ravi_django.runtime.waits import PEOPLES, check_name
+
+_ANSWER = frozenset({"action", "text", "values", "arguments", "reason", "sticky"})
+_OF_REQUEST = "hitl:"  # and the request's id
+
+
+def send(run: Run, name: str, payload: Any = None, *, by: Any) -> None:
+    """Send the run a signal in the name of `by`, who may see it. With the name of a question of it, `human_reply:…`, or
+    `hitl:` and a request's id: answer that, with a text or `{"action", "text"}`; any other JSON is its own text.
+
+    Raises ForbiddenError and ConflictError as `human.answer` does, and what `signal` raises.
+    """
+    check_name(name)
+    if not name.startswith(PEOPLES):
+        signal(run, name, payload)
+        return
+    check_payload(payload)
+    asked = _by_id(run, name) or store.send_unless_asked(run.id, name, storable(payload))
+    if isinstance(asked, UUID):
+        human.answer(asked, **_answer(payload), by=by)
+    else:
+        dispatch.on_commit(run.id, None if asked.woke else wake)
+
+
+def _by_id(run: Run, name: str) -> UUID | None:
+    if not name.startswith(_OF_REQUEST):
+        return None
+    try:
+        wanted = UUID(name.removeprefix(_OF_REQUEST))
+    except ValueError:
+        return None
+    return HumanRequest.objects.filter(run_id=run.id, id=wanted).values_list("id", flat=True).first()
+
+
+def _answer(payload: Any) -> dict[str, Any]:
+    if isinstance(payload, str) or payload is None:
+        return {"text": payload or ""}
+    if isinstance(payload, Mapping) and payload.keys() & {"action", "text", "values"}:
+        if unknown := sorted(payload.keys() - _ANSWER):
+            raise InvalidInputError(
+                f"payload has {unknown[0]!r}; an answer has {', '.join(sorted(_ANSWER))}", field="payload"
+            )
+        return dict(payload)
+    return {"text": to_json(payload).decode()}

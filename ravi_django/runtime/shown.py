@@ -1,0 +1,55 @@
+"""What is told of a request to people, the same on every surface: REST, sockets, SSE, the terminal."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from ravi_django.models import HumanRequest
+
+
+def request_shown(request: HumanRequest) -> dict[str, Any]:
+    """What is the same for everybody who sees it; whose it is (run, root, agent) the surfaces say."""
+    about = request.about
+    is_answered = request.status == HumanRequest.Status.ANSWERED
+    return {
+        "id": str(request.id),
+        "kind": str(request.kind),
+        "status": str(request.status),
+        "text": request.text,
+        "choices": request.choices,
+        "tool": request.tool,
+        "arguments": None if request.kind == HumanRequest.Kind.QUESTION else request.arguments,
+        "risk": str(request.risk),
+        "context": str(about.get("context", "")),
+        "free_text": bool(about.get("free_text", True)),
+        "questions": about.get("questions"),
+        "to": request.to,
+        "created_at": in_utc(request.created_at),
+        "expires_at": in_utc(request.expires_at),
+        "answered_by": name_of(request),
+        "answered_at": in_utc(request.answered_at) if is_answered else None,
+        "version": request.version,
+    }
+
+
+def name_of(request: HumanRequest) -> str | None:
+    """Who has answered it: the name stays when the user goes. None: nobody, or the site's operator."""
+    if request.answered_by is not None:
+        return str(request.answered_by.get_username())
+    return (request.answer or {}).get("by") or None if isinstance(request.answer, dict) else None
+
+
+def in_utc(moment: datetime | None) -> str | None:
+    """ISO 8601 with a Z."""
+    return None if moment is None else moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def of_an_earlier_release(row: dict[str, Any], opened_at: datetime | None) -> dict[str, Any]:
+    """The same of a journal row that has the request's `details` as they were."""
+    until = row.get("expires_at")
+    names = ("id", "kind", "text", "choices", "tool", "arguments", "details", "risk", "to")
+    request = HumanRequest(**{name: row[name] for name in names if name in row})
+    request.expires_at = until and datetime.fromisoformat(until)
+    request.created_at = opened_at  # type: ignore[assignment]
+    return request_shown(request)

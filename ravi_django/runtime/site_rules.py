@@ -1,0 +1,86 @@
+"""What the site's settings say of people: whom RAVI["ADDRESSEES"] names, and what RAVI["TENANT_OF"] and
+RAVI["MAY_ANSWER"] decide on users. A hook that fails gives nobody anything."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any
+
+from django.utils.module_loading import import_string
+
+from ravi_django.conf import conf
+from ravi_django.kernel import Addressees, InvalidInputError
+from ravi_django.models import HumanRequest
+from ravi_django.runtime import addresses
+
+log = logging.getLogger("ravi.people")
+
+OF_KIND: dict[str, Any] = {  # unless RAVI["ADDRESSEES"] says otherwise
+    "question": "owner",
+    "input": "owner",
+    "approval": None,  # nobody: denied
+    "uncertain": "staff",
+    "budget": "staff",
+}
+
+
+def addressees(kind: str, tool: str = "", risk: str = "") -> Addressees | None:
+    """Whom the site's settings name for requests of this kind ("budget" is one here); None: nobody."""
+    given = {**OF_KIND, **conf.ADDRESSEES}.get(kind)
+    if isinstance(given, Mapping) and not set(given) & {"to", "steps"}:
+        given = next((given[key] for key in (tool, risk, "*") if key in given), None)
+    return None if given is None else Addressees.of(given, "ADDRESSEES")
+
+
+def faults(setting: Any) -> Iterator[str]:
+    """What is wrong with RAVI["ADDRESSEES"], in words that name the place."""
+    if not isinstance(setting, Mapping):
+        yield f" is {setting!r}, not a dict of addresses by kind"
+        return
+    for kind, given in setting.items():
+        if kind not in OF_KIND:
+            yield f" has an unknown kind {kind!r}: there are {', '.join(OF_KIND)}"
+            continue
+        by_tool = isinstance(given, Mapping) and not set(given) & {"to", "steps"}
+        for key, value in given.items() if by_tool else [("", given)]:
+            try:
+                if value is not None:
+                    Addressees.of(value)
+            except InvalidInputError as error:
+                yield f"[{kind!r}]{f'[{key!r}]' if key else ''}: {error}"
+
+
+def tenants_of(user: Any) -> Collection[str] | None:
+    """The tenants whose requests `user` may see; None: all. Without RAVI["TENANT_OF"], that of runs without one. A
+    hook that raises, or that gives something else, gives none."""
+    if addresses.has(user, "is_superuser"):
+        return None
+    try:
+        hook = _hook("TENANT_OF")
+        found = "" if hook is None else hook(user)
+        if found is None:
+            return None
+        theirs = {found} if isinstance(found, str) else set(found)
+        if all(isinstance(tenant, str) for tenant in theirs):
+            return theirs
+        log.error("RAVI['TENANT_OF'] gave %r for a user", found, extra={"action": "people.hook_failed"})
+    except Exception:
+        log.exception("RAVI['TENANT_OF'] failed: the user sees no tenant", extra={"action": "people.hook_failed"})
+    return set()
+
+
+def allows(user: Any, request: HumanRequest) -> bool:
+    """RAVI["MAY_ANSWER"](user, request): what is not True refuses."""
+    try:
+        hook = _hook("MAY_ANSWER")
+        return hook is None or hook(user, request) is True
+    except Exception:
+        log.exception("RAVI['MAY_ANSWER'] failed: it refuses", extra={"action": "people.hook_failed"})
+        return False
+
+
+def _hook(name: str) -> Callable[..., Any] | None:
+    given = getattr(conf, name)
+    found: Callable[..., Any] | None = import_string(given) if isinstance(given, str) else given
+    return found

@@ -1,0 +1,91 @@
+"""An at-most-once effect that was begun and has no result may have happened: nobody but a person can say."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+from pydantic_core import to_json
+
+from ravi_django.conf import conf
+from ravi_django.kernel.content import blocks_adapter
+from ravi_django.models import HumanRequest
+from ravi_django.runtime import requests, store
+from ravi_django.runtime.entries import Entry
+from ravi_django.runtime.gate import Wait
+from ravi_django.runtime.shown import request_shown
+
+if TYPE_CHECKING:
+    from ravi_django.runtime.context import DurableContext
+    from ravi_django.runtime.effects import Effects
+
+
+async def decide(ctx: DurableContext, entry: Entry, why: str, *, not_before: datetime | None = None) -> dict[str, Any]:
+    """Wait for a person's decision on the effect of this entry's attempt: `{"outcome": …, "result"?: …}`."""
+    effects = ctx.effects
+    asked = effects.journal.system(_path(entry))
+    request_id = effects.requested.get(_path(entry)) or (asked.result["id"] if asked is not None else None)
+    if request_id is None:
+        request_id = await _open(effects, entry, why, not_before)
+
+    def met() -> dict[str, Any] | None:
+        request = effects.facts.requests.get((entry.path, entry.attempt))
+        return request.answer if request is not None and request.answer else None
+
+    answer: dict[str, Any] = await effects.wait(Wait("request", request_id, met), "")
+    effects.note_once(
+        Entry("request.closed", f"@closed{_path(entry)}", "uncertain", result={"id": request_id, "answer": answer})
+    )
+    return answer
+
+
+async def _open(effects: Effects, entry: Entry, why: str, not_before: datetime | None) -> str:
+    run = effects.lease.run
+    request = requests.new(
+        run,
+        entry.path,
+        HumanRequest.Kind.UNCERTAIN,
+        present=effects.present(),
+        attempt=entry.attempt,
+        text=f"{entry.name} may or may not have happened: {why}. Find out, then say: it happened (with its result), "
+        "run it again, or fail the run.",
+        tool=entry.name,
+        arguments=_arguments(entry),
+        not_before=not_before,
+        expires=False,
+    )
+    await requests.address(effects, request)
+    announced = Entry("request.opened", _path(entry), "uncertain", result=request_shown(request))
+    effects.requested[_path(entry)] = str(request.id)
+    effects.entangled = True  # first: the commit may stand though this task is cancelled over it
+    async with effects.performing():
+        await effects.record(announced, partial(store.open_request, request=request))
+    return str(request.id)
+
+
+def _arguments(entry: Entry) -> Any:
+    """What was sent: a middleware may have changed what the model has asked for."""
+    request = entry.request or {}
+    return request.get("ran_with", request.get("arguments"))
+
+
+def _path(entry: Entry) -> str:
+    return f"@request.{entry.path}.{entry.attempt}"
+
+
+def may_decide_at(effects: Effects, begun_at: datetime, timeout_s: float) -> datetime:
+    """Until then the worker that began the effect may still be at it."""
+    return begun_at + timedelta(seconds=timeout_s + conf.LEASE_S)
+
+
+def content_of(value: Any) -> list[Any]:
+    """What a person gave as a tool's result, as content blocks."""
+    if isinstance(value, list):
+        try:
+            return blocks_adapter.validate_python(value)
+        except ValidationError:
+            pass
+    text = value if isinstance(value, str) else "" if value is None else to_json(value).decode()
+    return blocks_adapter.validate_python([{"type": "text", "text": text}])

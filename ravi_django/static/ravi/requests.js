@@ -1,0 +1,150 @@
+/* What waits for the person who looks: a number on every page, word of new requests on the list, and of an answer by
+   somebody else on a request's page. It only tells: nothing is decided here, and no row moves under the mouse. */
+(function () {
+  "use strict";
+
+  if (window.raviRequests) return; // a site may have it on all pages, and ours have it anyway
+  window.raviRequests = true;
+  const script = document.currentScript;
+  const inbox = script.dataset.inbox;
+  const list = document.querySelector("[data-ravi-list]");
+  const page = document.querySelector("[data-ravi-request]");
+  const fresh = new Set();
+  let wait = 1000; // milliseconds until the next try
+  let tries = 0; // in a row that came to nothing
+  let opened = false;
+  let pending = 0;
+
+  // ------------------------------------------------------------------------------------------------- what is shown
+
+  function badge(count) {
+    let link = document.getElementById("ravi-badge");
+    if (!count) {
+      if (link) link.remove();
+      return;
+    }
+    if (!link) {
+      link = document.createElement("a");
+      link.id = "ravi-badge";
+      link.className = "ravi-badge";
+      link.href = inbox;
+      const tools = document.getElementById("user-tools");
+      if (tools) tools.prepend(link);
+      else {
+        link.classList.add("ravi-badge-floating");
+        document.body.append(link);
+      }
+    }
+    link.textContent = count > 99 ? "99+" : String(count);
+    link.setAttribute("aria-label", count === 1 ? "1 request to answer" : count + " requests to answer");
+    link.title = link.getAttribute("aria-label");
+  }
+
+  function say(place, words, link) {
+    place.textContent = words + " ";
+    const anchor = document.createElement("a");
+    anchor.href = window.location.href;
+    anchor.textContent = link;
+    anchor.addEventListener("click", function (event) {
+      event.preventDefault();
+      window.location.reload();
+    });
+    place.append(anchor);
+  }
+
+  function sayFresh() {
+    if (!fresh.size) list.textContent = "";
+    else say(list, fresh.size === 1 ? "1 new request." : fresh.size + " new requests.", "Reload the list");
+  }
+
+  // -------------------------------------------------------------------------------------------------- what is heard
+
+  function idOf(frame) {
+    const found = frame.request || frame.data || frame;
+    return typeof found === "string" ? found : String(found.id || "");
+  }
+
+  function hear(frame) {
+    if (Number.isInteger(frame.pending)) {
+      pending = frame.pending;
+      badge(pending);
+    }
+    const id = idOf(frame);
+    if (!id) return;
+    if (list && frame.type === "request" && frame.may_answer !== false && new Date(frame.created_at) > new Date(list.dataset.raviList)) {
+      fresh.add(id);
+      sayFresh();
+    }
+    if (list && frame.type === "request.closed" && fresh.delete(id)) sayFresh();
+    if (page && page.dataset.raviRequest === id && page.dataset.raviVersion) hearOfPage(frame);
+  }
+
+  function hearOfPage(frame) {
+    if (frame.type === "request.closed") {
+      const who = frame.answered_by ? frame.answered_by + " has answered this." : "This has been closed.";
+      say(page, who, "See what became of it");
+    } else if (frame.type === "request" && frame.version > Number(page.dataset.raviVersion)) {
+      say(page, "This has changed since you opened it.", "See it as it is");
+    }
+  }
+
+  /* A site without sockets is asked again after some minutes, and not on each of its pages. */
+  function leaveAlone() {
+    try {
+      sessionStorage.setItem("ravi-no-socket", String(Date.now()));
+    } catch (error) { /* no storage: asked again by the next page */ }
+  }
+
+  function isLeftAlone() {
+    try {
+      return Date.now() - Number(sessionStorage.getItem("ravi-no-socket") || 0) < 300000;
+    } catch (error) {
+      return false;
+    }
+  }
+
+  function connect() {
+    const address = new URL(script.dataset.socket || "/ws/ravi/requests/", window.location.href);
+    address.protocol = address.protocol === "https:" ? "wss:" : "ws:";
+    const socket = new WebSocket(address);
+    socket.addEventListener("open", function () {
+      opened = true;
+      wait = 1000;
+      tries = 0;
+    });
+    socket.addEventListener("message", function (event) {
+      try {
+        hear(JSON.parse(event.data));
+      } catch (error) {
+        if (!(error instanceof SyntaxError)) throw error;
+      }
+    });
+    socket.addEventListener("close", function (event) {
+      tries += 1;
+      if (event.code >= 4400 && event.code < 4500) return; // refused
+      if (!opened && tries === 2) return leaveAlone();
+      setTimeout(connect, wait * (0.5 + Math.random() / 2));
+      wait = Math.min(wait * 2, 60000);
+    });
+  }
+
+  // ------------------------------------------------------------------------------------------------------ keyboard
+
+  /* A letter goes to its button and does not press it: nobody approves by a slip of the hand. */
+  function jump(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
+    if (event.target.closest("input, textarea, select, [contenteditable]")) return;
+    const button = document.querySelector('[data-ravi-key="' + CSS.escape(event.key.toLowerCase()) + '"]');
+    if (!button) return;
+    event.preventDefault();
+    const folded = button.closest("details");
+    if (folded) folded.open = true;
+    button.focus();
+  }
+
+  if (document.querySelector("[data-ravi-key]")) {
+    document.addEventListener("keydown", jump);
+    document.querySelectorAll("[data-ravi-script-only]").forEach(function (note) { note.hidden = false; });
+  }
+  if (inbox && "WebSocket" in window && !isLeftAlone()) connect();
+})();

@@ -1,0 +1,111 @@
+"""What a socket shows of people's requests, as the rows have it. On database threads: every call may be repeated.
+
+What the socket's user may see and answer is `people`'s to say; it is asked anew for each comparison, and every few
+seconds in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from django.db.models import QuerySet
+
+from ravi_django.api.request_serializers import RequestSerializer, marked
+from ravi_django.conf import conf
+from ravi_django.models import HumanRequest, Run
+from ravi_django.runtime import people, store
+from ravi_django.runtime.shown import name_of
+from ravi_django.ws.access import active
+
+PENDING = HumanRequest.Status.PENDING
+KNOWN = 1000  # the newest pending requests, whose changes a socket finds without being told
+NOT_SHOWN = ("metadata", "budget", "output", "error", "waiting_on")  # of a run: they may be big
+
+
+@dataclass(slots=True)
+class Look:
+    """What some requests are like now."""
+
+    open: list[tuple[UUID, int, dict[str, Any]]] = field(default_factory=list)  # pending: id, version, frame
+    closed: dict[UUID, dict[str, Any]] = field(default_factory=dict)  # no more, or not for this user
+    pending: int | None = None  # of all, that the user may answer; None: it was not counted
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """What a user may, as it was a moment ago: finding that out costs a dozen queries."""
+
+    user: Any
+    visible: QuerySet[HumanRequest]
+    answerable: QuerySet[HumanRequest]
+
+
+def rights(user_id: Any) -> Rights | None:
+    """None: the user is locked out."""
+    user = active(user_id)
+    if user is None:
+        return None
+    return Rights(user, people.visible(user), people.answerable(user).filter(store.in_time(), status=PENDING))
+
+
+def states(mine: Rights) -> dict[UUID, tuple[int, bool]]:
+    """Version, and whether it is the user's to answer, of the newest pending requests that they may see, newest
+    first."""
+    rows = mine.visible.filter(status=PENDING).order_by("-id").values_list("id", "version")[:KNOWN]
+    theirs = set(mine.answerable.order_by("-id").values_list("id", flat=True)[:KNOWN])
+    return {id: (version, id in theirs) for id, version in rows}
+
+
+def look(mine: Rights, ids: Collection[UUID], shown: Collection[UUID], pending: int | None = None) -> Look:
+    """What has become of these requests, oldest first; of those that the user may not see, only the `shown` ones are
+    told of, as withdrawn. `pending`: as a look a moment ago has counted them; of thousands that takes longer than all
+    the rest."""
+    found = Look(pending=pending)
+    rows = mine.visible.filter(id__in=ids).select_related("run", "answered_by").order_by("id")
+    seen = list(rows.defer(*(f"run__{name}" for name in NOT_SHOWN)))
+    for row in _marked(mine, seen):
+        if row.status == PENDING:
+            fields = {**_of_run(row.run), **RequestSerializer(row).data}
+            found.open.append((row.id, row.version, {"type": "request", **fields}))
+        else:
+            found.closed[row.id] = _closed(row, row.status, name_of(row))
+    lost = set(ids).intersection(shown).difference(row.id for row in seen)
+    if lost:
+        known = {row.id: row for row in HumanRequest.objects.filter(id__in=lost).select_related("run")}
+        found.closed.update({id: _closed(known.get(id), "withdrawn", None, id) for id in sorted(lost)})
+    if found.open or found.closed:
+        if found.pending is None:
+            found.pending = mine.answerable.count()
+        for frame in (*(frame for _, _, frame in found.open), *found.closed.values()):
+            frame["pending"] = found.pending
+    return found
+
+
+def _marked(mine: Rights, rows: list[Any]) -> list[Any]:
+    """As REST marks them; without a hook of the site's to ask, the rights that are known say it."""
+    if conf.MAY_ANSWER is not None:
+        marked(rows, mine.user)
+        return rows
+    pending = [row.id for row in rows if row.status == PENDING]
+    theirs = set(mine.answerable.filter(id__in=pending).values_list("id", flat=True)) if pending else set()
+    for row in rows:
+        row.may_answer = row.id in theirs
+    return rows
+
+
+def _of_run(run: Run | None) -> dict[str, Any]:
+    """Where a frame comes from, as in the runs' own streams."""
+    return {
+        "run": run and str(run.id),
+        "agent": run and run.agent,
+        "parent": str(run.parent_id) if run and run.parent_id else None,
+        "depth": run and run.depth,
+    }
+
+
+def _closed(row: HumanRequest | None, status: str, by: str | None, id: UUID | None = None) -> dict[str, Any]:
+    of = _of_run(row.run if row else None)
+    return {"type": "request.closed", **of, "id": str(row.id if row else id), "status": status, "answered_by": by}

@@ -1,0 +1,128 @@
+"""`/ws/ravi/requests/`: what people are asked, as it opens and closes.
+
+First the newest pending requests that the user may see, the oldest of them first; then every change. Which those are is
+decided by the rows and the user's rights as they are at that moment: a hint only says where to look. What no hint has
+told of is found by comparing with the rows, every ten seconds or so.
+
+`seq` counts this connection's frames. A `request` frame of an id that was sent before replaces that one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any, NoReturn
+from uuid import UUID
+
+from ravi_django.kernel import InvalidInputError
+from ravi_django.runtime.database import readers
+from ravi_django.ws import hints, inbox
+from ravi_django.ws.access import UNKNOWN_USER, Refused
+from ravi_django.ws.consumer import StreamConsumer
+
+FIRST = 200  # sent on connecting
+PAGE = 20  # rows of one query: each may carry a call's arguments, which may be big
+COMPARE_S = 10.0
+RIGHTS_S = 2.0  # that a look made for a hint takes them as they were
+GATHER_S = 0.05  # hints that come one upon the other are one look
+SHARE = 4  # a look is followed by a rest of so many times its length: what many sockets cost together stays bounded
+REST_MAX_S = 2.0
+
+
+class RequestsConsumer(StreamConsumer):
+    """Takes `answer` alone; the runs have sockets for the rest."""
+
+    again = "the requests cannot be read just now; open the socket again"
+
+    async def find(self) -> None:
+        self._seq = 0
+        self._rights: inbox.Rights | None = None
+        self._asked_at = 0.0
+        self._known: dict[UUID, tuple[int, bool]] = {}  # version, and whether it was theirs to answer
+        self._shown: set[UUID] = set()  # of the known, what the client has
+        self._below: UUID | None = None  # up to this id the client may have more, which are no longer known here
+
+    def cancelled(self) -> NoReturn:
+        raise InvalidInputError("this socket takes frames of the type answer alone", field="type")
+
+    def addressed(self) -> NoReturn:
+        self.cancelled()
+
+    async def stream(self) -> None:
+        async with hints.listening() as told:
+            await self._begin()
+            due = _next()
+            while True:
+                await told.wait(due - time.monotonic())
+                await asyncio.sleep(GATHER_S)
+                begun = time.monotonic()
+                ids, everything = told.take()
+                if everything or begun >= due or len(self._shown) > 2 * inbox.KNOWN:
+                    await self._compare()
+                    due = _next()
+                await self._show(ids)
+                await asyncio.sleep(min(SHARE * (time.monotonic() - begun), REST_MAX_S))
+
+    async def _begin(self) -> None:
+        states = await readers().call(inbox.states, await self._may(0.0))
+        newest = list(states)[:FIRST]
+        self._known = {id: states[id] for id in list(states)[FIRST:]}
+        await self._show(newest)
+
+    async def _compare(self) -> None:
+        """Find what no hint has told of, among the newest requests."""
+        states = await readers().call(inbox.states, await self._may(0.0))
+        changed = {id for id, state in states.items() if self._known.get(id) != state}
+        gone = self._shown - states.keys()
+        for id in changed | (self._known.keys() - states.keys() - gone):
+            self._known.pop(id, None)
+        await self._show(changed | gone)
+        for id in changed & self._known.keys():  # what the site's hook refuses is shown as such once, not each time
+            self._known[id] = (self._known[id][0], states[id][1])
+        for id in gone & self._shown:  # pending still: newer ones have taken its place
+            self._shown.discard(id)
+            self._known.pop(id, None)
+            self._below = max(id, self._below or id)
+
+    async def _may(self, age_s: float) -> inbox.Rights:
+        """What the user may, as of at most so long ago. Raises Refused."""
+        if self._rights is None or time.monotonic() - self._asked_at >= age_s:
+            self._asked_at = time.monotonic()
+            self._rights = await readers().call(inbox.rights, self.user.pk)
+        if self._rights is None:
+            raise Refused(UNKNOWN_USER, "your account is no longer active")
+        return self._rights
+
+    async def _show(self, ids: Iterable[UUID]) -> None:
+        """Send what the client does not know of these yet."""
+        ordered, mine, pending = sorted(ids), None, None
+        for place in range(0, len(ordered), PAGE):
+            page = ordered[place : place + PAGE]
+            before, mine = mine, await self._may(RIGHTS_S)
+            counted = pending if mine is before else None
+            look = await readers().call(inbox.look, mine, page, self._shown.intersection(page), counted)
+            pending = look.pending
+            for id, version, frame in look.open:
+                known = self._known.get(id)
+                if id not in self._shown or known is None or known[0] != version:
+                    self._known[id] = (version, frame["may_answer"])
+                    self._shown.add(id)
+                    await self._number(frame)
+            for id, frame in look.closed.items():
+                self._known.pop(id, None)
+                if id in self._shown or (self._below is not None and id <= self._below):
+                    self._shown.discard(id)
+                    await self._number(frame)
+
+    async def _number(self, frame: dict[str, Any]) -> None:
+        self._seq += 1
+        present = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        await self._send({"seq": self._seq, "ts": present, **frame})
+
+
+def _next() -> float:
+    """When to compare again: not all sockets at once."""
+    return time.monotonic() + COMPARE_S * random.uniform(0.8, 1.2)  # noqa: S311 - spreads load, no secret

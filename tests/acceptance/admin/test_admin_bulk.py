@@ -1,0 +1,182 @@
+"""Several approvals at once: of one tool, at one risk, that one may decide, and each by itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from ravi_django.models import HumanRequest
+from ravi_django.runtime import human
+from ravi_django.runtime.store import TOP_UP
+from tests.support.inbox import EVIL, INBOX, ask, html_of, logged_in, person, words
+from tests.support.runs import make_run
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def client(transactional_db: None) -> Any:
+    return logged_in(person("fay", "finance"))
+
+
+def select(client: Any, *requests: HumanRequest, action: str = "approve_selected", **more: Any) -> Any:
+    chosen = {"action": action, "_selected_action": [str(request.pk) for request in requests], **more}
+    return client.post(INBOX, chosen, follow=True)
+
+
+def confirm(client: Any, *requests: HumanRequest, action: str = "approve", **more: Any) -> Any:
+    seen = [f"{request.pk}:{request.version}" for request in requests]
+    return client.post(f"{INBOX}bulk/", {"action": action, "seen": seen, "reason": "", **more}, follow=True)
+
+
+def pending() -> int:
+    return HumanRequest.objects.filter(status="pending", version=1).count()
+
+
+@pytest.mark.parametrize(("action", "word"), [("approve", "Approved"), ("deny", "Denied")])
+def test_a_confirmation_lists_each_and_then_each_is_decided(client: Any, action: str, word: str) -> None:
+    requests = [ask(arguments={"customer": name, "amount": 5}) for name in ("ACME", "Bolt")]
+
+    shown = html_of(select(client, *requests, action=f"{action}_selected"))
+    assert pending() == 2
+    assert "ACME" in shown and "Bolt" in shown and "arguments differ" in shown
+    assert all(f'value="{request.pk}:1"' in shown for request in requests)
+
+    told = words(html_of(confirm(client, *requests, action=action, reason="month's end")))
+    assert f"{word}: 2 of 2 calls of send_invoice" in told
+    for request in requests:
+        request.refresh_from_db()
+        assert request.answer == {"action": action, "reason": "month's end", "by": "fay"}
+    assert LogEntry.objects.count() == 2
+
+
+def test_equal_arguments_are_no_reason_to_warn(client: Any) -> None:
+    assert "arguments differ" not in html_of(select(client, ask(), ask()))
+
+
+def mixed(how: str) -> list[HumanRequest]:
+    others = {
+        "tools": lambda: ask(tool="wipe"),
+        "risks": lambda: ask(risk="critical"),
+        "kinds": lambda: ask("question", tool="send_invoice", risk="high"),
+        "budget": lambda: ask(tool=TOP_UP, arguments={"max_turns": 3}),
+    }
+    return [ask(), others[how]()]
+
+
+WORDS = {
+    "tools": "calls of different tools",
+    "risks": "calls at different risks",
+    "kinds": "Only approvals of a tool",
+    "budget": "Only approvals of a tool",
+}
+
+
+@pytest.mark.parametrize("how", WORDS)
+def test_a_mixed_selection_is_refused_with_words(client: Any, how: str) -> None:
+    requests = mixed(how)
+
+    assert WORDS[how] in words(html_of(select(client, *requests)))
+    assert WORDS[how] in words(html_of(confirm(client, *requests)))
+    assert pending() == 2
+
+
+def test_others_requests_and_closed_ones_are_refused(client: Any) -> None:
+    fay = HumanRequest.owner.field.related_model.objects.get()
+    own = ask(run=make_run(owner=fay), to="group:directors")
+    closed = ask()
+    human.answer(closed.pk, "deny")
+
+    assert "1 of these are asked of others" in words(html_of(select(client, ask(), own)))
+    assert "answered already" in words(html_of(select(client, ask(), closed)))
+    told = words(html_of(confirm(client, own)))
+    assert "you may not answer it" in told and "Approved" not in told
+    own.refresh_from_db()
+    assert own.status == "pending"
+
+
+def test_the_sites_own_rule_is_asked_about_each(settings: Any, client: Any) -> None:
+    settings.RAVI = {**settings.RAVI, "MAY_ANSWER": lambda user, request: request.arguments["amount"] < 10}
+    small, big = ask(arguments={"amount": 1}), ask(arguments={"amount": 100})
+
+    assert "1 of these are asked of others" in words(html_of(select(client, small, big)))
+    told = words(html_of(confirm(client, small, big)))
+
+    assert "Approved: 1 of 2" in told and "you may not answer it" in told
+    big.refresh_from_db()
+    assert big.status == "pending"
+
+
+def test_what_somebody_decided_meanwhile_stays_and_is_told(client: Any) -> None:
+    first, second, third = ask(), ask(), ask()
+    person("gus", "finance")
+    human.answer(second.pk, "deny", by=person("hal", "finance"), reason="no")
+    human.reassign(third.pk, "staff")
+
+    told = words(html_of(confirm(client, first, second, third)))
+
+    assert "Approved: 1 of 3" in told
+    assert "hal was first" in told and "It has changed since" in told
+    second.refresh_from_db(), third.refresh_from_db()
+    assert (second.answer["action"], third.status) == ("deny", "pending")
+
+
+def test_who_may_only_read_has_no_actions() -> None:
+    request = ask()
+    reader = logged_in(person("rita", may=("view_humanrequest",)))
+
+    assert b"approve_selected" not in reader.get(INBOX).content
+    select(reader, request)
+    confirm(reader, request)
+
+    assert pending() == 1
+
+
+def test_all_of_all_pages_are_not_decided_by_a_slip(client: Any) -> None:
+    assert "a page at a time" in words(html_of(select(client, ask(), select_across="1")))
+    assert pending() == 1
+
+
+@pytest.mark.parametrize("seen", [[], ["x:1"], ["{id}"], ["{id}:"], ["{id}:x"], ["{other}:1"], ["{id}:1", "{other}:1"]])
+def test_what_was_not_confirmed_is_not_decided(client: Any, seen: list[str]) -> None:
+    request, other = ask(), ask(to="group:directors")
+    sent = [text.format(id=request.pk, other=other.pk) for text in seen]
+
+    client.post(f"{INBOX}bulk/", {"action": "approve", "seen": sent})
+
+    assert pending() == 2
+
+
+def test_a_get_and_a_post_without_a_token_decide_nothing(client: Any) -> None:
+    request = ask()
+    strict = logged_in(person("gus", "finance"), enforce_csrf_checks=True)
+
+    assert client.get(f"{INBOX}bulk/?action=approve&seen={request.pk}:1").status_code == 405
+    assert confirm(strict, request).status_code == 403
+    assert confirm(client, request, action="destroy").status_code == 200
+    assert pending() == 1
+
+
+def test_the_confirmation_has_no_markup_of_a_model(client: Any) -> None:
+    evil = [ask(tool=EVIL, arguments={EVIL: EVIL}, run=make_run(owner=person(EVIL))) for _ in range(1)]
+
+    html = html_of(select(client, *evil))
+
+    assert EVIL not in html and "&lt;script&gt;" in html
+    assert EVIL not in html_of(confirm(client, *evil, reason=EVIL))
+
+
+def test_the_confirmation_costs_the_same_for_many(client: Any) -> None:
+    few, many = [ask() for _ in range(2)], [ask() for _ in range(40)]
+    select(client, *few)
+    counts = []
+    for requests in (few, many):
+        with CaptureQueriesContext(connection) as queries:
+            select(client, *requests)
+        counts.append(len(queries))
+
+    assert counts[0] == counts[1]

@@ -1,0 +1,207 @@
+"""Who stands in for whom is everybody's own affair; what holds for a session is taken back by who may."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import Permission
+from django.test import Client
+from django.utils import timezone
+
+from ravi_django.models import Delegation, Session, StickyDecision
+from ravi_django.runtime import store
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+ADD = "/admin/ravi/delegation/add/"
+LIST = "/admin/ravi/delegation/"
+
+
+@pytest.fixture
+def users(transactional_db: None, django_user_model: Any) -> Any:
+    make = django_user_model.objects.create_user
+    found = {name: make(name, is_staff=True) for name in ("ann", "bob", "clerk")}
+    found["boss"] = make("boss", is_staff=True, is_superuser=True)
+    found["gone"] = make("gone", is_staff=True, is_active=False)
+    found["guest"] = make("guest")
+    clerk = Permission.objects.filter(content_type__app_label="ravi", codename__endswith="delegation")
+    found["clerk"].user_permissions.set(clerk)
+    return found
+
+
+def as_(user: Any) -> Client:
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+def filled(**given: Any) -> dict[str, Any]:
+    return {"delegate": "bob", "since_0": "", "since_1": "", "until_0": "", "until_1": "", "reason": "", **given}
+
+
+def page(client: Client, address: str) -> str:
+    response = client.get(address)
+    assert response.status_code == 200, response.status_code
+    return str(response.content.decode())
+
+
+def test_somebody_stands_in_for_me(users: Any) -> None:
+    client = as_(users["ann"])
+    assert 'name="user"' not in page(client, ADD)
+
+    assert client.post(ADD, filled(reason="holidays")).status_code == 302
+
+    made = Delegation.objects.get()
+    assert (made.user, made.delegate, made.created_by) == (users["ann"], users["bob"], users["ann"])
+    assert (made.until, made.reason) == (None, "holidays")
+    assert LogEntry.objects.get().user == users["ann"]
+    assert "holidays" in page(client, LIST)
+
+
+def test_nobody_makes_another_stand_in_for_a_third(users: Any) -> None:
+    """Least of all themselves."""
+    as_(users["bob"]).post(ADD, filled(user="ann", delegate="bob"))
+    as_(users["bob"]).post(ADD, filled(user="ann", delegate="ann"))
+
+    assert [(row.user.username, row.delegate.username) for row in Delegation.objects.all()] == [("bob", "ann")]
+
+
+def test_who_is_permitted_may_but_not_for_a_superuser(users: Any) -> None:
+    client = as_(users["clerk"])
+
+    client.post(ADD, filled(user="ann", delegate="bob"))
+    refused = client.post(ADD, filled(user="boss", delegate="clerk"))
+
+    assert "whom you may choose" in refused.content.decode()
+    assert [(row.user.username, row.delegate.username) for row in Delegation.objects.all()] == [("ann", "bob")]
+    as_(users["boss"]).post(ADD, filled(user="boss", delegate="bob"))
+    assert Delegation.objects.filter(user=users["boss"], delegate=users["bob"]).exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"delegate": "ann"}, "Somebody else"),
+        ({"delegate": "gone"}, "no active user"),
+        ({"delegate": "nobody"}, "no active user"),
+        ({"delegate": ""}, "required"),
+        ({"until_0": "2020-01-01", "until_1": "10:00"}, "Later than its beginning"),
+    ],
+)
+def test_what_makes_no_delegation_is_refused_with_words(users: Any, given: dict[str, str], words: str) -> None:
+    response = as_(users["ann"]).post(ADD, filled(**given))
+
+    assert words in response.content.decode()
+    assert not Delegation.objects.exists()
+
+
+def test_mine_is_prolonged_and_ended_by_me_and_by_nobody_else(users: Any) -> None:
+    mine = Delegation.objects.create(user=users["ann"], delegate=users["bob"])
+    address = f"{LIST}{mine.pk}/change/"
+    until = timezone.now() + timedelta(days=3)
+    form = filled(until_0=f"{until:%Y-%m-%d}", until_1="10:00", user="bob", delegate="clerk")
+
+    for name in ("bob", "clerk"):
+        if name == "bob":
+            assert as_(users[name]).post(address, form).status_code == 403, "sees it, as it is to him"
+            assert as_(users[name]).post(f"{LIST}{mine.pk}/delete/", {"post": "yes"}).status_code == 403
+    assert as_(users["ann"]).post(address, form).status_code == 302
+    mine.refresh_from_db()
+    assert (mine.user, mine.delegate, mine.until.day) == (users["ann"], users["bob"], until.day)
+    assert as_(users["ann"]).post(f"{LIST}{mine.pk}/delete/", {"post": "yes"}).status_code == 302
+    assert not Delegation.objects.exists()
+
+
+def test_others_delegations_are_not_shown(users: Any) -> None:
+    theirs = Delegation.objects.create(user=users["ann"], delegate=users["guest"], reason="a secret")
+
+    assert "a secret" not in page(as_(users["bob"]), LIST)
+    assert as_(users["bob"]).get(f"{LIST}{theirs.pk}/change/").status_code == 302, "there is no such row"
+    assert "a secret" in page(as_(users["clerk"]), LIST)
+
+
+def test_a_superusers_delegation_is_prolonged_by_no_clerk(users: Any) -> None:
+    old = Delegation.objects.create(user=users["boss"], delegate=users["clerk"])
+
+    assert as_(users["clerk"]).post(f"{LIST}{old.pk}/change/", filled(reason="still")).status_code == 403
+
+    old.refresh_from_db()
+    assert old.reason == ""
+
+
+def test_a_guest_has_no_business_here(users: Any) -> None:
+    assert as_(users["guest"]).post(ADD, filled()).status_code == 302
+    assert not Delegation.objects.exists()
+
+
+# ------------------------------------------------------------------------------------------- for this session
+
+
+@pytest.fixture
+def decisions(users: Any) -> list[StickyDecision]:
+    session = store.create_session(Session(agent="test/code"))
+    given = [("ann", "pay"), ("bob", "<b>send</b>")]
+    return [
+        StickyDecision.objects.create(
+            session=session,
+            agent="test/code",
+            tool=tool,
+            risk="high",
+            action="approve",
+            decided_by=users[name],
+            decided_by_name=name,
+        )
+        for name, tool in given
+    ]
+
+
+def revoke(client: Client, decisions: list[StickyDecision]) -> str:
+    chosen = {"action": "revoke", "_selected_action": [str(decision.pk) for decision in decisions]}
+    return str(client.post("/admin/ravi/stickydecision/", chosen, follow=True).content.decode())
+
+
+def test_who_decided_it_takes_it_back(users: Any, decisions: list[StickyDecision]) -> None:
+    client = as_(users["ann"])
+    shown = page(client, "/admin/ravi/stickydecision/")
+    assert "pay" in shown and "send" not in shown
+
+    revoke(client, decisions)
+
+    mine, other = StickyDecision.objects.order_by("id")
+    assert mine.revoked_at is not None and mine.revoked_by == users["ann"]
+    assert other.revoked_at is None
+    entry = LogEntry.objects.get()
+    assert (entry.user, entry.object_id, entry.change_message) == (users["ann"], str(mine.pk), "Revoked: approve pay")
+
+
+def test_who_is_permitted_takes_back_all_and_only_once(users: Any, decisions: list[StickyDecision]) -> None:
+    users["clerk"].user_permissions.set(Permission.objects.filter(codename="change_stickydecision"))
+    client = as_(users["clerk"])
+
+    assert "2 revoked" in revoke(client, decisions)
+    assert "2 left as they are" in revoke(client, decisions)
+    assert not store.revoke_standing([decisions[0].pk], by=users["boss"])
+
+    assert LogEntry.objects.count() == 2
+
+
+def test_who_may_only_look_takes_back_nothing(users: Any, decisions: list[StickyDecision]) -> None:
+    users["clerk"].user_permissions.set(Permission.objects.filter(codename="view_stickydecision"))
+    client = as_(users["clerk"])
+    html = page(client, "/admin/ravi/stickydecision/")
+    assert "&lt;b&gt;send&lt;/b&gt;" in html and "<b>send</b>" not in html
+
+    assert "0 revoked" in revoke(client, decisions)
+
+    assert not StickyDecision.objects.exclude(revoked_at=None).exists()
+    assert "test/code" in page(client, f"/admin/ravi/stickydecision/{decisions[0].pk}/change/")
+
+
+def test_others_do_not_see_them(users: Any, decisions: list[StickyDecision]) -> None:
+    client = as_(users["clerk"])
+
+    assert client.get("/admin/ravi/stickydecision/").status_code == 403
+    assert client.get(f"/admin/ravi/stickydecision/{decisions[0].pk}/change/").status_code in (302, 403)

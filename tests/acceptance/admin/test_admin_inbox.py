@@ -1,0 +1,286 @@
+"""The inbox: who sees which requests, how they are found, and what a page of them costs."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.contrib.admin import AdminSite
+from django.utils import timezone
+
+from ravi_django.admin import badge
+from ravi_django.models import HumanRequest, Run, Session, uuid7
+from ravi_django.runtime import human
+from tests.support.inbox import EVIL, INBOX, ask, html_of, logged_in, ours, page_of, person, words
+from tests.support.runs import make_run
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def listed(client: Any, query: str = "") -> list[HumanRequest]:
+    response = client.get(f"{INBOX}{query}")
+    assert response.status_code == 200, response
+    return list(response.context["cl"].result_list)
+
+
+# --------------------------------------------------------------------------------------------------- who sees what
+
+
+def test_staff_whom_nobody_asks_see_nothing_of_it() -> None:
+    request = ask()
+    client = logged_in(person("carl"))
+
+    assert client.get(INBOX).status_code == 403
+    assert client.get(page_of(request)).status_code == 404
+    assert b"Requests to people" not in client.get("/admin/").content
+
+
+def test_who_is_no_staff_is_sent_to_the_login() -> None:
+    request = ask(to="user:ann")
+    client = logged_in(person("ann", staff=False))
+
+    for address in (INBOX, page_of(request), f"{page_of(request)[:-7]}reassign/", f"{INBOX}bulk/"):
+        assert client.post(address).status_code == 302, address
+        assert "/admin/login/" in client.post(address).url
+
+
+def test_each_sees_what_they_may_answer_and_what_their_own_runs_ask() -> None:
+    fay = person("fay", "finance")
+    mine = ask(run=make_run(owner=fay), to="user:dora")
+    finance, directors = ask(), ask(to="group:directors")
+
+    assert set(listed(logged_in(fay))) == {mine, finance}
+    assert set(listed(logged_in(fay), "?mine=yes")) == {finance}
+    assert set(listed(logged_in(fay), "?mine=no")) == {mine}
+    assert set(listed(logged_in(person("rita", may=("view_humanrequest",))))) == {mine, finance, directors}
+    assert set(listed(logged_in(person("root", superuser=True)))) == {mine, finance, directors}
+
+
+def test_who_may_read_all_reads_those_of_their_tenants(settings: Any) -> None:
+    settings.RAVI = {**settings.RAVI, "TENANT_OF": lambda user: "north"}
+    north, south = ask(run=make_run(tenant="north")), ask(run=make_run(tenant="south"))
+    client = logged_in(person("rita", may=("view_humanrequest",)))
+
+    assert listed(client) == [north]
+    assert client.get(page_of(south)).status_code == 404
+
+
+def test_a_delegate_sees_what_the_other_is_asked() -> None:
+    from ravi_django.models import Delegation
+
+    fay, dan = person("fay", "finance"), person("dan")
+    request = ask()
+    Delegation.objects.create(user=fay, delegate=dan, since=timezone.now() - timedelta(hours=1))
+
+    assert listed(logged_in(dan)) == [request]
+
+
+# ----------------------------------------------------------------------------------------------------- the list
+
+
+def test_a_row_tells_what_is_asked_of_whom_and_what_is_next() -> None:
+    person("dora", "directors")
+    steps = [("group:finance", 3600), "group:directors"]
+    ask(to=steps, arguments={"customer": "ACME", "amount": 7}, risk="critical")
+
+    text = words(html_of(logged_in(person("fay", "finance")).get(INBOX)))
+
+    for part in ("approval send_invoice", "customer=ACME", "amount=7", "test/code", "critical", "group finance"):
+        assert part in text, part
+    assert "asks group directors at" in text
+    assert "1 to answer" in text
+
+
+def test_pending_ones_are_shown_first_of_all_and_others_when_asked_for() -> None:
+    fay = person("fay", "finance")
+    open_, done = ask(), ask()
+    human.answer(done.pk, "deny", by=fay, reason="no")
+    client = logged_in(fay)
+
+    assert listed(client) == [open_]
+    assert listed(client, "?status=answered") == [done]
+    assert set(listed(client, "?status=all")) == {open_, done}
+    assert "fay" in words(ours(html_of(client.get(f"{INBOX}?status=answered"))))
+
+
+def test_the_oldest_can_be_put_first() -> None:
+    first, second = ask(), ask()
+    client = logged_in(person("fay", "finance"))
+
+    assert listed(client) == [second, first]
+    age = 1 + list(client.get(INBOX).context["cl"].list_display).index("age") - 1  # past the check boxes
+    assert listed(client, f"?o={age}") == [first, second]
+
+
+def test_filters_find_by_kind_risk_tool_agent_and_age() -> None:
+    week = UUID(int=int((timezone.now() - timedelta(days=8)).timestamp() * 1000) << 80)
+    HumanRequest.objects.filter(pk=ask(tool="wipe", risk="critical").pk).update(id=week)
+    question = ask("question", run=make_run("test/other"))
+    client = logged_in(person("fay", "finance"))
+
+    assert [row.tool for row in listed(client, "?age=168")] == ["wipe"]
+    assert [row.pk for row in listed(client, "?risk=critical")] == [week]
+    assert [row.pk for row in listed(client, "?tool=wipe")] == [week]
+    assert listed(client, "?agent=test/other") == [question]
+    assert listed(client, "?kind__exact=question") == [question]
+    assert client.get(f"{INBOX}?tool=never").status_code == 200
+
+
+def test_the_filters_offer_what_the_person_may_see() -> None:
+    ask(tool="secret_tool", to="group:directors")
+    ask()
+
+    html = html_of(logged_in(person("fay", "finance")).get(INBOX))
+
+    assert "send_invoice" in html
+    assert "secret_tool" not in html
+
+
+def test_a_search_finds_by_ids_words_tool_and_owner() -> None:
+    olga = person("olga", staff=False)
+    request = ask(run=make_run(owner=olga), text="Pay the plumber?")
+    ask(tool="other")
+    client = logged_in(person("fay", "finance"))
+
+    for term in (str(request.pk), str(request.run_id), "plumber", "SEND_inv", "olga"):
+        assert listed(client, f"?q={term}") == [request], term
+    assert listed(client, "?q=nothing") == []
+
+
+def test_nothing_from_outside_is_markup() -> None:
+    ask(run=make_run(owner=person(EVIL)), tool=EVIL, text=EVIL, arguments={EVIL: EVIL}, to=f"user:{EVIL}")
+    ask("question", text=EVIL)
+    client = logged_in(person("root", superuser=True))
+
+    for query in ("", f"?q={EVIL}", f"?tool={EVIL}", "?status=all"):
+        html = html_of(client.get(f"{INBOX}{query}"))
+        assert EVIL not in html, query
+    assert "&lt;script&gt;alert" in html
+
+
+# ---------------------------------------------------------------------------------------------------- what it costs
+
+
+@pytest.fixture
+def ten_thousand() -> None:
+    session = Session.objects.create(agent="test/code")
+    runs = [Run(id=uuid7(), agent=f"test/code{n % 7}", session=session, status="suspended") for n in range(10_000)]
+    for n, run in enumerate(runs[1:], 1):  # one active root a session: they are children
+        run.root = run.parent = runs[0]
+        run.depth = 1 + n % 3
+    Run.objects.bulk_create(runs)
+    rows = [
+        HumanRequest(
+            id=uuid7(),
+            run=run,
+            path="1",
+            kind="approval",
+            tool=f"tool{n % 9}",
+            risk="high",
+            arguments={"n": n},
+            to="group:finance",
+            steps=[{"to": "group:finance", "within": None}],
+        )
+        for n, run in enumerate(runs)
+    ]
+    HumanRequest.objects.bulk_create(rows, batch_size=2000)
+
+
+@pytest.mark.parametrize("who", ["addressed", "superuser", "reader"])
+def test_a_page_of_ten_thousand_takes_under_ten_queries(
+    ten_thousand: None, django_assert_max_num_queries: Any, who: str
+) -> None:
+    users = {
+        "addressed": lambda: person("fay", "finance"),
+        "superuser": lambda: person("root", superuser=True),
+        "reader": lambda: person("rita", may=("view_humanrequest",)),
+    }
+    client = logged_in(users[who]())
+    client.get(INBOX)  # what a process reads once
+
+    for query in ("", "?tool=tool3&o=5", "?q=tool4"):
+        with django_assert_max_num_queries(9):
+            html = html_of(client.get(f"{INBOX}{query}"))
+    assert "tool4" in html
+    with django_assert_max_num_queries(9):
+        assert ("99+" in html_of(client.get("/admin/"))) == (who != "reader")
+
+
+# --------------------------------------------------------------------------------------------------------- the number
+
+
+def test_the_index_tells_how_many_wait() -> None:
+    ask()
+    ask(to="group:directors")
+    fay = logged_in(person("fay", "finance"))
+
+    for address in ("/admin/", "/admin/ravi/", INBOX):
+        assert "Requests to people (1)" in words(html_of(fay.get(address))), address
+    human.answer(HumanRequest.objects.get(to="group:finance").pk, "approve")
+    for address in ("/admin/", "/admin/ravi/", INBOX):
+        html = words(html_of(fay.get(address)))
+        assert "Requests to people" in html and "Requests to people (" not in html
+
+
+def test_pages_of_other_apps_count_nothing(monkeypatch: Any) -> None:
+    ask()
+    client = logged_in(person("root", superuser=True))
+    monkeypatch.setattr(badge, "pending", lambda request: 1 / 0)
+
+    assert client.get("/admin/auth/group/").status_code == 200
+    assert client.get("/admin/ravi/run/").status_code == 200
+
+
+def test_a_site_is_counted_once_however_often_it_is_told() -> None:
+    site = AdminSite("other")
+
+    badge.add_to(site)
+    counted = site.get_app_list
+    badge.add_to(site)
+
+    assert site.get_app_list is counted
+
+
+def test_pages_tell_the_script_where_the_inbox_is_and_have_none_inline() -> None:
+    request = ask()
+    client = logged_in(person("root", superuser=True))
+
+    for address in (
+        INBOX,
+        page_of(request),
+        "/admin/ravi/run/",
+        "/admin/ravi/agent/",
+        "/admin/ravi/",
+        INBOX + "figures/",
+    ):
+        html = html_of(client.get(address))
+        assert "ravi/requests.js" in html and f'data-inbox="{INBOX}"' in html, address
+    for address in (INBOX, page_of(request)):
+        html = ours(html_of(client.get(address)))
+        assert "<script" not in html and " style=" not in html and " onclick=" not in html
+
+
+def test_a_runs_page_leads_to_its_requests_for_who_may_see_them() -> None:
+    request = ask()
+    link = f'href="{page_of(request)}"'
+    address = f"/admin/ravi/run/{request.run_id}/change/"
+
+    assert link in html_of(logged_in(person("root", superuser=True)).get(address))
+    assert link in html_of(logged_in(person("fay", "finance", may=("view_run",))).get(address))
+    assert link not in html_of(logged_in(person("victor", may=("view_run",))).get(address))
+
+
+def test_nobody_adds_changes_or_deletes_by_the_admin() -> None:
+    request = ask()
+    client = logged_in(person("root", superuser=True))
+    before = HumanRequest.objects.values().get()
+
+    assert client.get(f"{INBOX}add/").status_code == 403
+    assert client.post(f"{INBOX}{request.pk}/delete/", {"post": "yes"}).status_code == 403
+    client.post(INBOX, {"action": "delete_selected", "_selected_action": [str(request.pk)], "post": "yes"})
+
+    assert HumanRequest.objects.values().get() == before
+    assert client.get(f"{INBOX}{request.pk}/history/").status_code == 200
+    assert client.get(f"{INBOX}nonsense/change/").status_code == 404

@@ -1,0 +1,343 @@
+"""What a person reads and fills in to decide: nothing hidden, plain words, a field an argument, no dead button."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.template import RequestContext, Template
+from django.utils import timezone
+
+from ravi_django.models import HumanRequest, Turn
+from ravi_django.runtime import human
+from tests.support.inbox import INBOX, ask, decide, html_of, logged_in, ours, page_of, person, words
+from tests.support.runs import make_run
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+ROOT = Path(__file__).resolve().parents[3]
+SPOOF = "AC\u202e001 fo\u202cME\u2066\x1b"
+SHOWN = r"AC\u202e001 fo\u202cME\u2066\u001b"
+HIDDEN = "\u202e\u202c\u2066\x1b"
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "customer": {"type": "string", "description": "Whom it goes to"},
+        "amount": {"type": "number", "minimum": 0},
+        "copies": {"type": "integer"},
+        "urgent": {"type": "boolean"},
+        "currency": {"enum": ["EUR", "USD"]},
+        "note": {"anyOf": [{"type": "string"}, {"type": "null"}], "default": None},
+        "lines": {"type": "array", "items": {"type": "string"}},
+    },
+    "required": ["customer", "amount"],
+}
+ASKED = {
+    "customer": "ACME",
+    "amount": 100.5,
+    "copies": 2,
+    "urgent": False,
+    "currency": "EUR",
+    "note": None,
+    "lines": ["a"],
+}
+
+
+@pytest.fixture
+def client(transactional_db: None) -> Any:
+    return logged_in(person("fay", "finance"))
+
+
+def invoice(**asked: Any) -> HumanRequest:
+    return ask(**{"arguments": ASKED, "details": {"schema": SCHEMA}, **asked})
+
+
+def named(request: HumanRequest, **typed: str) -> dict[str, str]:
+    """By the names of their fields: a database has an order of its own."""
+    request.refresh_from_db()
+    places = {name: place for place, name in enumerate(request.about["schema"]["properties"])}
+    return {f"arg_{places[name]}" if name in places else name: value for name, value in typed.items()}
+
+
+def answer_of(request: HumanRequest) -> Any:
+    request.refresh_from_db()
+    return request.answer
+
+
+# --------------------------------------------------------------------------------------------------- nothing hidden
+
+
+def spoofed(kind: str = "approval") -> HumanRequest:
+    run = make_run()
+    said = [{"type": "text", "text": SPOOF}, {"type": "tool_use", "tool_name": SPOOF, "arguments": {"a": SPOOF}}]
+    Turn.objects.create(session=run.session, run=run, position=0, index=0, role="user", content=said)
+    properties = {"customer": {"type": "string", "description": SPOOF}, SPOOF: {"enum": [SPOOF, "b"]}}
+    details: dict[str, Any] = {"context": SPOOF, "description": SPOOF, "schema": {"properties": properties}}
+    details |= {"questions": {SPOOF: SPOOF}} if kind == "input" else {}
+    arguments = {"customer": SPOOF, SPOOF: SPOOF}
+    choices = [SPOOF] if kind == "question" else None
+    return ask(kind, run=run, text=SPOOF, tool=f"t{SPOOF}", arguments=arguments, details=details, choices=choices)
+
+
+@pytest.mark.parametrize("kind", ["approval", "question", "input", "uncertain"])
+def test_no_character_is_hidden_from_who_decides(kind: str) -> None:
+    request = spoofed(kind)
+    client = logged_in(person("root", superuser=True))
+    run = f"/admin/ravi/run/{request.run_id}/change/"
+
+    pages = [html_of(client.get(address)) for address in (INBOX, page_of(request), run)]
+    action = "resolve" if kind == "uncertain" else "cancel"
+    human.answer(request.pk, action, outcome="fail" if kind == "uncertain" else None, reason=SPOOF)
+    pages += [html_of(client.get(address)) for address in (f"{INBOX}?status=all", page_of(request), run)]
+
+    for page in pages:
+        assert SHOWN in page
+        assert not set(HIDDEN) & set(page)
+
+
+def test_the_pages_for_several_hide_nothing_either(client: Any) -> None:
+    request = spoofed()
+    chosen = {"action": "approve_selected", "_selected_action": [str(request.pk)]}
+
+    page = html_of(client.post(INBOX, chosen))
+    done = client.post(
+        f"{INBOX}bulk/", {"action": "approve", "seen": [f"{request.pk}:1"], "reason": SPOOF}, follow=True
+    )
+
+    assert SHOWN in page and not set(HIDDEN) & set(page)
+    assert SHOWN in html_of(done) and not set(HIDDEN) & set(html_of(done))
+
+
+def test_what_is_hidden_is_approved_and_changed_as_it_is(client: Any) -> None:
+    """It is shown as JSON writes it, so it comes back as it was."""
+    request = spoofed()
+    html = html_of(client.get(page_of(request)))
+    field = html.split('name="decision-arguments"')[1].split("</textarea>")[0].partition(">")[2]
+    typed = field.strip().replace("&quot;", '"')
+
+    assert "Nothing is changed" in html_of(decide(client, request, "edit", arguments=typed), 400)
+    assert decide(client, request, "approve", arguments=typed).status_code == 302
+
+
+# ------------------------------------------------------------------------------------------------------- plain words
+
+
+def test_approve_and_deny_come_first_and_the_other_ways_to_say_no_behind(client: Any) -> None:
+    html = ours(html_of(client.get(page_of(ask(expires_in=3600)))))
+
+    first, _, others = html[html.index('id="decision"') :].partition('<details class="ravi-no">')
+    assert 'value="approve"' in first and 'value="deny"' in first and 'value="skip"' not in first
+    assert "More ways to say no" in others and others.index('value="skip"') < others.index("</details>")
+    assert "If nobody answers until " in words(html) and "it is denied" in words(html)
+    hashed = html[: html.index("SHA-256")]
+    assert hashed.rindex("<details") > hashed.rindex("</details>") if "</details>" in hashed else "<details" in hashed
+
+
+@pytest.mark.parametrize(("action", "said"), [("approve", "Approved"), ("deny", "Denied")])
+def test_the_message_says_what_was_decided(client: Any, action: str, said: str) -> None:
+    decide(client, ask(), action)
+
+    assert f"{said}: send_invoice (amount=100, customer=ACME)." in words(html_of(client.get(INBOX)))
+
+
+def test_the_message_of_a_change_says_with_what(client: Any) -> None:
+    request = invoice()
+    decide(client, request, "edit", **named(request, customer="Bolt"))
+
+    assert "Approved with changes: send_invoice (" in (told := words(html_of(client.get(INBOX))))
+    assert "customer=Bolt" in told and "ACME" not in told
+
+
+# ------------------------------------------------------------------------------------------- a field an argument
+
+
+def test_each_plain_argument_has_a_field_and_the_others_are_json(client: Any) -> None:
+    request = invoice()
+    html = ours(html_of(client.get(page_of(request))))
+
+    for name in SCHEMA["properties"].keys() - {"lines"}:
+        (field,) = named(request, **{name: ""})
+        assert f'<label for="id_decision-{field}">{name}' in html, name
+    assert "Whom it goes to" in html and 'value="100.5"' in html
+    rest = html.split('name="decision-arguments"')[1].split("</textarea>")[0]
+    assert "lines" in rest and "customer" not in rest
+
+
+@pytest.mark.parametrize(
+    ("typed", "changed"),
+    [
+        ({"customer": " Bolt & Co "}, {"customer": " Bolt & Co "}),
+        ({"amount": "90"}, {"amount": 90}),
+        ({"amount": " -1.25e2 "}, None),
+        ({"amount": "99.95"}, {"amount": 99.95}),
+        ({"copies": "3"}, {"copies": 3}),
+        ({"urgent": "true"}, {"urgent": True}),
+        ({"currency": "1"}, {"currency": "USD"}),
+        ({"note": "soon"}, {"note": "soon"}),
+        ({"arguments": '{"lines": ["b"]}'}, {"lines": ["b"]}),
+        ({"customer": "Bolt", "arguments": '{"lines": []}'}, {"customer": "Bolt", "lines": []}),
+    ],
+)
+def test_what_is_typed_has_the_type_of_its_argument(client: Any, typed: Any, changed: Any) -> None:
+    request = invoice()
+
+    response = decide(client, request, "edit", **{"arguments": '{"lines": ["a"]}', **named(request, **typed)})
+
+    if changed is None:
+        assert "do not fit send_invoice" in html_of(response, 400)
+        return
+    assert response.status_code == 302
+    kept = answer_of(request)["arguments"]
+    assert kept == {**ASKED, **changed}
+    assert {name: type(value) for name, value in kept.items()} == {
+        name: type(value) for name, value in {**ASKED, **changed}.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("field", "typed", "complaint"),
+    [
+        ("amount", "1.000,50", "A number, please"),
+        ("amount", "", "A number, please"),
+        ("amount", "NaN", "A number, please"),
+        ("amount", "1e999", "A number, please"),
+        ("amount", "1_000", "A number, please"),
+        ("amount", "9" * 5000, "characters"),
+        ("copies", "2.5", "A whole number, please"),
+        ("copies", "two", "A whole number, please"),
+        ("urgent", "maybe", "Select a valid choice"),
+        ("currency", "7", "Select a valid choice"),
+        ("arguments", "{", "This is not JSON"),
+        ("arguments", '{"customer": "Evil"}', "has a field of its own"),
+    ],
+)
+def test_a_fault_is_told_at_its_field_and_what_was_typed_comes_back(
+    client: Any, field: str, typed: str, complaint: str
+) -> None:
+    request = invoice()
+
+    html = ours(
+        html_of(decide(client, request, "edit", **named(request, **{"customer": "Bolt & Co", field: typed})), 400)
+    )
+
+    (place,) = named(request, **{field: ""})
+    note = html.split(f'id="decision-{place}-note"')[1].split("</div>")[0]
+    assert complaint in note
+    assert 'value="Bolt &amp; Co"' in html
+    assert 'ravi-change" open' in html
+    assert answer_of(request) is None
+
+
+def test_approve_refuses_what_was_changed_in_a_field(client: Any) -> None:
+    request = invoice()
+
+    assert "This is changed" in html_of(decide(client, request, "approve", **named(request, amount="1")), 400)
+    assert "Nothing is changed" in html_of(decide(client, request, "edit", **named(request, amount="100.5")), 400)
+    assert decide(client, request, "deny", **named(request, amount="1")).status_code == 302
+
+
+def test_where_there_is_no_schema_it_is_json(client: Any) -> None:
+    html = html_of(client.get(page_of(ask())))
+
+    assert 'name="decision-arguments"' in html and "decision-arg_0" not in html
+
+
+# ------------------------------------------------------------------------------------------------- no dead button
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "said"),
+    [
+        ({"not_before": 60}, "suspended", "It can be decided from"),
+        ({"expires_at": -60}, "suspended", "The time for this was over"),
+        ({}, "failed", "The run is failed already"),
+    ],
+)
+def test_buttons_that_would_be_refused_are_disabled_with_words(
+    client: Any, fields: dict[str, int], status: str, said: str
+) -> None:
+    request = ask()
+    moments = {name: timezone.now() + timedelta(seconds=seconds) for name, seconds in fields.items()}
+    HumanRequest.objects.filter(pk=request.pk).update(**moments)
+    type(request.run).objects.filter(pk=request.run_id).update(status=status)
+
+    html = ours(html_of(client.get(page_of(request))))
+
+    form = html[html.index('id="decision"') :].split("</form>")[0]
+    buttons = [part.split(">")[0] for part in form.split("<button")[2:]]  # the first decides nothing
+    assert said in words(form)
+    assert len(buttons) == 5 and all(" disabled" in button for button in buttons)
+    for moment in moments.values():
+        assert f"{timezone.localtime(moment):%H:%M:%S}" in form
+    assert " disabled" not in ours(html_of(client.get(page_of(ask()))))
+
+
+# ------------------------------------------------------------------------------------------------------- the list
+
+
+def test_a_row_tells_its_risk_and_whose_run_it_is_under_the_text(client: Any) -> None:
+    ask(run=make_run(owner=person("olga", staff=False)), risk="critical")
+
+    html = html_of(client.get(INBOX))
+
+    cell = html.split('class="field-asked"')[1].split("</th>")[0]
+    for part in ("critical", "olga", "test/code", "customer=ACME"):
+        assert part in words(cell), part
+
+
+def test_what_the_sites_own_rule_refuses_is_not_offered(
+    settings: Any, client: Any, django_assert_max_num_queries: Any
+) -> None:
+    settings.RAVI = {**settings.RAVI, "MAY_ANSWER": lambda user, request: request.arguments["amount"] < 10}
+    small, big = ask(arguments={"amount": 1}), ask(arguments={"amount": 100})
+
+    def listed(query: str) -> set[Any]:
+        with django_assert_max_num_queries(26):
+            return {row.pk for row in client.get(f"{INBOX}{query}").context["cl"].result_list}
+
+    assert "1 to answer" in words(html_of(client.get(INBOX)))
+    assert "Requests to people (1)" in words(html_of(client.get("/admin/")))
+    assert listed("") == {small.pk, big.pk}
+    assert listed("?mine=yes") == {small.pk}
+    assert listed("?mine=no") == {big.pk}
+    human.answer(small.pk, "deny")
+    html = html_of(client.get(INBOX))
+    assert "approve_selected" not in html and "Nothing waits for you" in html
+
+
+@pytest.mark.parametrize("name", ["tool", "agent", "risk", "status", "kind__exact", "mine", "age", "q", "o", "p"])
+def test_a_filter_with_a_null_character_is_no_fault(client: Any, name: str) -> None:
+    ask()
+
+    for value in ("%00", "x%00y"):
+        assert client.get(f"{INBOX}?{name}={value}", follow=True).status_code == 200
+
+
+@pytest.mark.parametrize("name", ["agent", "status__exact", "place", "q"])
+def test_nor_is_one_of_the_runs(name: str) -> None:
+    make_run()
+    client = logged_in(person("root", superuser=True))
+
+    assert client.get(f"/admin/ravi/run/?{name}=%00", follow=True).status_code == 200
+
+
+def test_an_unknown_value_filters_nothing(client: Any) -> None:
+    ask()
+
+    for query in ("?risk=none", "?status=nonsense"):
+        assert len(client.get(f"{INBOX}{query}").context["cl"].result_list) == 1
+
+
+def test_the_badge_in_a_sites_own_base_is_as_the_docs_say(rf: Any) -> None:
+    told = (ROOT / "docs/inbox.md").read_text().split("```html\n")[-1].split("```")[0]
+
+    html = Template(told).render(RequestContext(rf.get("/admin/"), {}))
+
+    assert f'data-inbox="{INBOX}"' in html and 'src="/static/ravi/requests.js"' in html
+
+
+def test_the_shared_pages_know_no_admin() -> None:
+    for file in (ROOT / "ravi_django/pages").glob("*.py"):
+        assert "contrib.admin" not in file.read_text(), file

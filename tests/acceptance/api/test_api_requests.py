@@ -1,0 +1,335 @@
+"""GET requests/ and requests/{id}/: what people are asked, for those who may answer and for the run's owner."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.contrib.auth.models import Group
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+from rest_framework.test import APIClient
+
+from ravi_django.models import Delegation, HumanRequest, Run
+from ravi_django.runtime import human
+from ravi_django.runtime.submit import submit
+from tests.acceptance.api.api_support import AGENT, client_of, error_of
+from tests.support.asked import Kind, approval_of, asked_by
+
+pytestmark = pytest.mark.django_db
+LIST = "/ravi/requests/"
+NOBODYS = UUID(int=7)
+
+
+@pytest.fixture
+def run(user: Any) -> Run:
+    return submit(AGENT, "hi", user=user)
+
+
+def ids(client: APIClient, query: str = "") -> list[str]:
+    response = client.get(LIST + query)
+    assert response.status_code == 200, response.content
+    return [row["id"] for row in response.json()["results"]]
+
+
+def test_a_request_is_shown_whole(client: APIClient, user: Any, staff: Any, run: Run) -> None:
+    soon = timezone.now() + timedelta(hours=4)
+    request = approval_of(run, [("staff", 3600), "user:boss"], details={"context": "<b>Late</b>"}, expires_at=soon)
+
+    (shown,) = client.get(LIST).json()["results"]
+
+    assert {**shown, "description": "", "schema": None} == client.get(f"{LIST}{request.id}/").json()
+    created, escalates = (shown.pop(name) for name in ("created_at", "escalates_at"))
+    assert created.endswith("Z") and escalates.endswith("Z") and created < escalates < shown["expires_at"]
+    assert shown == {
+        "id": str(request.id),
+        "run": str(run.id),
+        "root": str(run.id),
+        "agent": AGENT,
+        "kind": "approval",
+        "status": "pending",
+        "text": "Pay?",
+        "choices": None,
+        "tool": "pay",
+        "arguments": {"to": "ACME", "amount": 100},
+        "risk": "high",
+        "context": "<b>Late</b>",
+        "free_text": True,
+        "questions": None,
+        "to": "staff",
+        "may_answer": False,
+        "actions": [],
+        "not_before": None,
+        "expires_at": soon.isoformat().replace("+00:00", "Z"),
+        "answer": None,
+        "answered_by": None,
+        "answered_at": None,
+        "version": 1,
+    }
+    theirs = client_of(staff).get(f"{LIST}{request.id}/").json()
+    assert (theirs["may_answer"], theirs["actions"]) == (True, ["approve", "deny", "edit", "skip", "cancel"])
+
+
+def test_the_described_fields_are_those_that_are_shown(client: APIClient, run: Run) -> None:
+    request = asked_by(run)
+
+    described = client.get("/ravi/schema/").json()["components"]["schemas"]
+
+    shown = {
+        "Request": client.get(LIST).json()["results"][0],
+        "RequestDetail": client.get(f"{LIST}{request.id}/").json(),
+    }
+    for name, row in shown.items():
+        assert set(described[name]["properties"]) == set(described[name]["required"]) == set(row)
+
+
+def test_a_question_shows_how_to_answer_it(client: APIClient, run: Run) -> None:
+    asked_by(run, choices=["red", "blue"], details={"context": "For the door.", "free_text": False})
+    asked_by(run, Kind.INPUT, tool="paint", details={"questions": {"colour": "Which?"}})
+
+    several, one = client.get(LIST).json()["results"]
+
+    assert (one["choices"], one["context"], one["free_text"]) == (["red", "blue"], "For the door.", False)
+    assert (one["to"], one["may_answer"], one["actions"]) == ("owner", True, ["answer", "skip", "cancel"])
+    assert (several["kind"], several["tool"], several["questions"]) == ("input", "paint", {"colour": "Which?"})
+
+
+def test_what_was_decided_is_kept_in_sight_of_the_owner(client: APIClient, staff: Any, run: Run) -> None:
+    request = approval_of(run)
+    human.answer(request, "edit", arguments={"to": "ACME", "amount": 7}, reason="Too much.", by=staff)
+
+    shown = client.get(f"{LIST}{request.id}/").json()
+
+    assert (shown["status"], shown["answered_by"], shown["version"]) == ("answered", "carla", 2)
+    assert shown["answered_at"].endswith("Z")
+    assert (shown["may_answer"], shown["actions"]) == (False, [])
+    assert shown["arguments"] == {"to": "ACME", "amount": 100}
+    assert shown["answer"] == {
+        "action": "edit",
+        "reason": "Too much.",
+        "arguments": {"to": "ACME", "amount": 7},
+        "by": "carla",
+    }
+
+
+def test_the_name_of_who_has_decided_stays_when_the_user_goes(client: APIClient, staff: Any, run: Run) -> None:
+    request = approval_of(run)
+    human.answer(request, "deny", by=staff)
+    staff.delete()
+
+    assert client.get(f"{LIST}{request.id}/").json()["answered_by"] == "carla"
+
+
+def test_what_the_operator_has_answered_is_nobodys(client: APIClient, run: Run) -> None:
+    request = asked_by(run)
+    human.answer(request, text="red")
+
+    shown = client.get(f"{LIST}{request.id}/").json()
+
+    assert (shown["status"], shown["answered_by"], shown["answer"]["by"]) == ("answered", None, "")
+
+
+@pytest.mark.parametrize("status", ["cancelled", "expired"])
+def test_what_was_closed_was_answered_by_nobody(client: APIClient, run: Run, status: str) -> None:
+    request = asked_by(run)
+    HumanRequest.objects.filter(id=request.id).update(status=status, answered_at=timezone.now())
+
+    shown = client.get(f"{LIST}{request.id}/").json()
+
+    assert (shown["status"], shown["answer"], shown["answered_at"], shown["actions"]) == (status, None, None, [])
+
+
+@pytest.mark.parametrize("untimely", [{"not_before": 60}, {"expires_at": -60}, {"run": "failed"}])
+def test_what_would_be_refused_is_not_offered(client: APIClient, run: Run, untimely: dict[str, Any]) -> None:
+    request = asked_by(run)
+    for name, value in untimely.items():
+        if name == "run":
+            Run.objects.filter(id=run.id).update(status=value)
+        else:
+            moment = timezone.now() + timedelta(seconds=value)
+            HumanRequest.objects.filter(id=request.id).update(**{name: moment})
+
+    shown = client.get(f"{LIST}{request.id}/").json()
+    refused = client.post(f"{LIST}{request.id}/answer/", {"action": "skip"}, format="json")
+
+    assert (shown["status"], shown["may_answer"], shown["actions"]) == ("pending", False, [])
+    assert refused.status_code == 409
+    assert client.get(LIST).json()["results"][0]["actions"] == []
+
+
+# --------------------------------------------------------------------------------------------------- whose
+
+
+def test_who_sees_what_and_who_may_answer_it(
+    user: Any, stranger: Any, staff: Any, root: Any, run: Run, django_user_model: Any
+) -> None:
+    finance = Group.objects.create(name="finance")
+    payer = django_user_model.objects.create_user("payer")
+    payer.groups.add(finance)
+    stand_in = django_user_model.objects.create_user("stand-in")
+    Delegation.objects.create(user=payer, delegate=stand_in)
+    rows = {
+        "question": asked_by(run),
+        "staff": approval_of(run),
+        "finance": approval_of(run, "group:finance"),
+        "named": approval_of(run, "user:bob"),
+        "permission": approval_of(run, "permission:ravi.view_run"),
+    }
+
+    def seen_by(who: Any) -> dict[str, bool]:
+        names = {str(row.id): name for name, row in rows.items()}
+        return {names[row["id"]]: row["may_answer"] for row in client_of(who).get(LIST).json()["results"]}
+
+    everything = dict.fromkeys(rows, True)
+    assert seen_by(user) == {**dict.fromkeys(rows, False), "question": True}
+    assert seen_by(stranger) == {"named": True}
+    assert seen_by(staff) == {"staff": True}
+    assert seen_by(payer) == seen_by(stand_in) == {"finance": True}
+    assert seen_by(root) == everything
+    for who in (user, stranger, staff, payer, stand_in, root):
+        shown = seen_by(who)
+        for name, row in rows.items():
+            found = client_of(who).get(f"{LIST}{row.id}/")
+            assert found.status_code == (200 if name in shown else 404), (who, name)
+            assert found.status_code == 404 or found.json()["may_answer"] == shown[name], (who, name)
+
+
+def test_nobody_is_asked_about_another_tenants_run(user: Any, staff: Any, root: Any) -> None:
+    request = approval_of(submit(AGENT, "hi", user=user, tenant="acme"))
+
+    assert client_of(staff).get(f"{LIST}{request.id}/").status_code == 404
+    assert ids(client_of(staff)) == []
+    assert ids(client_of(user)) == ids(client_of(root)) == [str(request.id)]
+
+
+def test_with_four_eyes_the_owner_may_only_read(settings: Any, root: Any) -> None:
+    settings.RAVI = {**settings.RAVI, "FOUR_EYES": True}
+    request = approval_of(submit(AGENT, "hi", user=root))
+
+    shown = client_of(root).get(f"{LIST}{request.id}/").json()
+
+    assert (shown["may_answer"], shown["actions"]) == (False, [])
+
+
+def test_whom_the_sites_rule_refuses_may_only_read(settings: Any, staff: Any, run: Run) -> None:
+    settings.RAVI = {**settings.RAVI, "MAY_ANSWER": lambda user, request: request.tool != "pay"}
+    approval_of(run)
+    approval_of(run, tool="show")
+
+    shown = client_of(staff).get(LIST).json()["results"]
+
+    assert [(row["tool"], row["may_answer"]) for row in shown] == [("show", True), ("pay", False)]
+
+
+def test_nothing_without_credentials(run: Run) -> None:
+    request = asked_by(run)
+
+    for address in (LIST, f"{LIST}{request.id}/"):
+        response = Client().get(address)
+        assert (response.status_code, error_of(response)["code"]) == (401, "unauthenticated")
+        assert response["WWW-Authenticate"]
+
+
+# ------------------------------------------------------------------------------------------- pages, filters
+
+
+def test_the_list_is_newest_first_and_in_pages(client: APIClient, run: Run) -> None:
+    made = [str(asked_by(run).id) for _ in range(5)]
+
+    page = client.get(f"{LIST}?limit=2").json()
+    assert page["previous"] is None
+    found = [row["id"] for row in page["results"]]
+    newer = asked_by(run)  # shifts nothing
+    while page["next"]:
+        page = client.get(page["next"]).json()
+        found += [row["id"] for row in page["results"]]
+
+    assert found == made[::-1]
+    assert ids(client)[0] == str(newer.id)
+
+
+@pytest.mark.parametrize(
+    ("query", "names"),
+    [
+        ("", ["other", "approval", "old", "question"]),
+        ("?status=all", ["other", "approval", "old", "question"]),
+        ("?status=pending", ["other", "approval", "question"]),
+        ("?status=answered", ["old"]),
+        ("?status=expired", []),
+        ("?kind=approval", ["other", "approval"]),
+        ("?tool=pay", ["approval"]),
+        ("?kind=approval&tool=show&status=pending", ["other"]),
+        (f"?agent={AGENT}", ["other", "approval", "old", "question"]),
+        ("?agent=react/other", []),
+        ("?run={run}", ["other", "approval", "old", "question"]),
+        (f"?run={NOBODYS}", []),
+        ("?colour=red", ["other", "approval", "old", "question"]),
+    ],
+)
+def test_the_list_is_filtered(client: APIClient, run: Run, query: str, names: list[str]) -> None:
+    rows = {"question": asked_by(run), "old": asked_by(run)}
+    rows |= {"approval": approval_of(run), "other": approval_of(run, tool="show")}
+    human.answer(rows["old"], text="red")
+
+    assert ids(client, query.format(run=run.id)) == [str(rows[name].id) for name in names]
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ("status=open", "status"),
+        ("status=", "status"),
+        ("kind=budget", "kind"),
+        ("agent=helper", "agent"),
+        ("run=1", "run"),
+        ("tool=a%00b", "tool"),
+        ("limit=0", "limit"),
+        ("limit=x", "limit"),
+        ("cursor=x", "cursor"),
+        ("cursor=cD1ub25zZW5zZQ%3D%3D", "cursor"),
+    ],
+)
+def test_a_bad_filter_is_named(client: APIClient, query: str, field: str) -> None:
+    response = client.get(f"{LIST}?{query}")
+
+    assert (response.status_code, error_of(response)["field"]) == (400, field)
+
+
+@pytest.mark.parametrize("path", ["nonsense/", "1/", f"{NOBODYS}/", "nonsense/answer/", "x/reassign/"])
+def test_an_id_that_is_none_is_404(client: APIClient, path: str) -> None:
+    response = client.get(LIST + path)
+
+    assert (response.status_code, error_of(response)["code"]) == (404, "not_found")
+
+
+@pytest.mark.parametrize("hook", [None, lambda user, request: bool(request.run.agent)])
+def test_a_page_of_fifty_takes_as_many_queries_as_one_of_one(
+    settings: Any, user: Any, staff: Any, run: Run, hook: Any, django_user_model: Any
+) -> None:
+    settings.RAVI = {**settings.RAVI, "MAY_ANSWER": hook}
+    away = django_user_model.objects.create_user("away", is_staff=True)
+    Delegation.objects.create(user=away, delegate=staff)
+    client = client_of(staff)
+
+    def queries() -> int:
+        with CaptureQueriesContext(
+            connection,
+        ) as captured:
+            assert client.get(f"{LIST}?limit=50").status_code == 200
+        return len(captured)
+
+    answered = approval_of(run)
+    human.answer(answered, "deny", by=staff)
+    approval_of(run)
+    with_few = queries()
+    for number in range(48):
+        other = approval_of(submit(AGENT, "hi", user=user))
+        if number % 2:
+            human.answer(other, "deny", by=staff)
+
+    assert queries() == with_few <= 20
+    assert len(ids(client, "?limit=50")) == 50

@@ -1,0 +1,692 @@
+"""The page behind an e-mail's link: it shows to one person, and a POST decides once."""
+
+from __future__ import annotations
+
+import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Group
+from django.core.signing import TimestampSigner
+from django.db import connection, connections
+from django.test import Client
+from django.urls import reverse
+from django.utils import timezone
+
+from ravi_django.kernel import Addressees
+from ravi_django.models import Delegation, HumanRequest, RequestLink, Run, Status, Turn
+from ravi_django.runtime import human, links, store
+from tests.support.asked import Kind, approval_of, asked_by
+from tests.support.runs import make_run
+
+pytestmark = pytest.mark.django_db(transaction=True)
+EVIL = "<script>alert('evil')</script>"
+
+
+@pytest.fixture
+def person(django_user_model: Any) -> Any:
+    def make(name: str, *groups: str, **fields: Any) -> Any:
+        user = django_user_model.objects.create_user(name, f"{name}@example.com", **fields)
+        user.groups.set([Group.objects.get_or_create(name=group)[0] for group in groups])
+        return user
+
+    return make
+
+
+@pytest.fixture
+def ann(person: Any) -> Any:
+    return person("ann", "finance")
+
+
+@pytest.fixture
+def pay(ann: Any) -> HumanRequest:
+    return approval_of(make_run(), "group:finance")
+
+
+def link_to(request: HumanRequest, user: Any, valid_s: float = 3600) -> str:
+    """The address in the e-mail to that person."""
+    (link,) = store.make_links(request, [user], valid_s)
+    return reverse("ravi:decide", args=[links.token_of(link)])
+
+
+def browser(user: Any = None, **options: Any) -> Client:
+    client = Client(**options)
+    if user is not None:
+        client.force_login(user)
+    return client
+
+
+def press(client: Client, address: str, action: str = "approve", version: int = 1, **typed: Any) -> Any:
+    return client.post(address, {"action": action, "version": version, **typed})
+
+
+def text_of(response: Any) -> str:
+    return str(response.content.decode())
+
+
+def state(request: HumanRequest) -> tuple[str, Any, int]:
+    request.refresh_from_db()
+    used = RequestLink.objects.filter(request=request).exclude(used_at=None).count()
+    return request.status, request.answer and request.answer["action"], used
+
+
+# --------------------------------------------------------------------------------------------- who comes in
+
+
+def test_it_shows_what_is_asked_and_what_would_come_of_it(ann: Any, pay: HumanRequest) -> None:
+    response = browser(ann).get(link_to(pay, ann))
+
+    page = text_of(response)
+    assert response.status_code == 200
+    for words in ("Pay?", "pay, called with", "&quot;amount&quot;: 100", "risk: high", "test/code", "Approve", "Deny"):
+        assert words in page, words
+    values = re.findall(r'name="action" value="([^"]+)"', page)
+    assert values == ["approve", "deny", "edit", "skip", "cancel"]
+    assert f'name="version" value="{pay.version}"' in page
+
+
+@pytest.mark.parametrize("method", ["get", "head"])
+def test_looking_never_decides(ann: Any, pay: HumanRequest, method: str) -> None:
+    address = link_to(pay, ann)
+    client = browser(ann)
+
+    for query in ("", "?action=approve&version=1"):
+        assert getattr(client, method)(address + query).status_code == 200
+
+    assert state(pay) == ("pending", None, 0)
+
+
+@pytest.mark.parametrize("method", ["put", "patch", "delete", "options", "trace"])
+def test_nothing_but_a_post_could(ann: Any, pay: HumanRequest, method: str) -> None:
+    response = getattr(browser(ann), method)(link_to(pay, ann))
+
+    assert response.status_code == 405
+    assert state(pay) == ("pending", None, 0)
+
+
+def test_it_may_be_looked_at_often_and_decided_on_later(ann: Any, pay: HumanRequest) -> None:
+    address, client = link_to(pay, ann), browser(ann)
+    for _ in range(3):
+        client.get(address)
+
+    response = press(client, address)
+
+    assert (response.status_code, response["Location"]) == (303, address)
+    assert state(pay) == ("answered", "approve", 1)
+
+
+@pytest.mark.parametrize("method", ["get", "post"])
+def test_who_is_not_logged_in_is_sent_to_log_in(ann: Any, pay: HumanRequest, method: str) -> None:
+    address = link_to(pay, ann)
+
+    response = getattr(browser(), method)(address, {"action": "approve", "version": 1})
+
+    assert response.status_code == 302
+    assert response["Location"].startswith("/accounts/login/?next=" + address)
+    assert state(pay) == ("pending", None, 0)
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ("login", "/accounts/login/"),
+        ("/accounts/login/", "/accounts/login/"),
+        ("https://sso.example.com/in", "https://sso.example.com/in"),
+        ("/nothing/here/", "/admin/login/"),
+        ("/ravi/nothing/here/", "/admin/login/"),
+        ("no-such-name", "/admin/login/"),
+    ],
+)
+def test_where_one_logs_in(settings: Any, ann: Any, pay: HumanRequest, given: str, found: str) -> None:
+    settings.LOGIN_URL = given
+
+    response = browser().get(link_to(pay, ann))
+
+    assert response["Location"].startswith(f"{found}?next=/ravi/decide/")
+
+
+@pytest.mark.parametrize("method", ["get", "post"])
+@pytest.mark.parametrize("superuser", [False, True])
+def test_somebody_elses_link_is_not_there(
+    ann: Any, pay: HumanRequest, person: Any, method: str, superuser: bool
+) -> None:
+    other = person("bob", "finance", is_superuser=superuser, is_staff=superuser)
+
+    response = getattr(browser(other), method)(link_to(pay, ann), {"action": "approve", "version": 1})
+
+    assert response.status_code == 404
+    assert "pay" not in text_of(response).lower()
+    assert state(pay) == ("pending", None, 0)
+
+
+def forged(link_id: str) -> list[str]:
+    """Tokens that were never made here."""
+    return [
+        link_id,
+        f"{link_id}.aaaaaa.bbbbbb",
+        TimestampSigner(key="another key", salt="ravi.request_link", sep=".").sign(link_id),
+        TimestampSigner(salt="another salt", sep=".").sign(link_id),
+        TimestampSigner(salt="ravi.request_link", sep=".").sign("no-id"),
+        TimestampSigner(salt="ravi.request_link", sep=".").sign("0" * 32),
+    ]
+
+
+def test_a_token_that_was_tampered_with_is_not_there(ann: Any, pay: HumanRequest) -> None:
+    good = link_to(pay, ann).rstrip("/").rpartition("/")[2]
+    link = RequestLink.objects.get()
+    client = browser(ann)
+
+    for token in [*forged(link.id.hex), good[:-1], good.upper(), good.replace(good[0], "f", 1) + "x"]:
+        address = reverse("ravi:decide", args=[token])
+        assert client.get(address).status_code == 404, token
+        assert press(client, address).status_code == 404, token
+
+    assert state(pay) == ("pending", None, 0)
+
+
+def test_a_link_is_good_for_some_time_only(ann: Any, pay: HumanRequest, settings: Any) -> None:
+    client, address = browser(ann), link_to(pay, ann)
+    settings.RAVI = {**settings.RAVI, "REQUEST_LINK_S": -1}  # by its signature
+
+    assert client.get(address).status_code == press(client, address).status_code == 410
+    settings.RAVI = {**settings.RAVI, "REQUEST_LINK_S": 3600}
+    RequestLink.objects.update(expires_at=timezone.now() - timedelta(seconds=1))  # by its row
+    assert client.get(address).status_code == press(client, address).status_code == 410
+
+    assert "expired" in text_of(client.get(address))
+    assert state(pay) == ("pending", None, 0)
+
+
+# ------------------------------------------------------------------------------------------------- deciding
+
+
+def test_the_logged_in_user_has_decided_whatever_is_posted(ann: Any, pay: HumanRequest, person: Any) -> None:
+    boss = person("boss", is_superuser=True)
+
+    press(browser(ann), link_to(pay, ann), "deny", reason="Too much.", by=boss.pk, user=boss.pk, answered_by="boss")
+
+    pay.refresh_from_db()
+    assert (pay.answered_by, pay.answer["by"], pay.answer["reason"]) == (ann, "ann", "Too much.")
+
+
+def test_a_used_link_shows_what_was_decided_and_decides_no_more(ann: Any, pay: HumanRequest) -> None:
+    client, address = browser(ann), link_to(pay, ann)
+    press(client, address, "deny", reason="Too much.")
+
+    page = text_of(client.get(address))
+    again = press(client, address, version=2)
+
+    assert "What was decided" in page and "Too much." in page and 'name="action"' not in page
+    assert again.status_code == 409
+    assert state(pay) == ("answered", "deny", 1)
+
+
+def test_a_used_link_decides_no_more_though_the_request_were_open(ann: Any, pay: HumanRequest) -> None:
+    client, address = browser(ann), link_to(pay, ann)
+    RequestLink.objects.update(used_at=timezone.now())
+
+    response = press(client, address)
+
+    assert response.status_code == 409
+    assert "has been used" in text_of(response) and 'name="action"' not in text_of(client.get(address))
+    assert state(pay) == ("pending", None, 1)
+
+
+def test_the_use_and_the_answer_are_one_commit(ann: Any, pay: HumanRequest, monkeypatch: Any) -> None:
+    """A link that somebody uses in between takes the answer with it."""
+    address = link_to(pay, ann)
+    monkeypatch.setattr(store, "use_link", lambda link: False)
+
+    assert press(browser(ann), address).status_code == 409
+
+    assert state(pay) == ("pending", None, 0)
+
+
+def test_the_run_is_woken(ann: Any) -> None:
+    run = make_run()
+    Run.objects.filter(id=run.id).update(status=Status.SUSPENDED)
+    request = approval_of(run, "group:finance")
+
+    press(browser(ann), link_to(request, ann))
+
+    run.refresh_from_db()
+    assert (run.status, run.wake_seq > 0) == (Status.PENDING, True)
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="needs two writers at once")
+def test_of_many_posts_at_once_one_wins(ann: Any, pay: HumanRequest, person: Any) -> None:
+    bob = person("bob", "finance")
+    ways = [(browser(ann), link_to(pay, ann)), (browser(bob), link_to(pay, bob))] * 4
+    start = threading.Barrier(len(ways))
+
+    def work(way: tuple[Client, str]) -> int:
+        try:
+            start.wait(20)
+            return int(press(*way).status_code)
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(len(ways)) as pool:
+        statuses = sorted(pool.map(work, ways))
+
+    assert statuses == [303] + [409] * 7
+    assert state(pay) == ("answered", "approve", 1)
+
+
+def test_who_comes_second_is_told_who_was_first(ann: Any, pay: HumanRequest, person: Any) -> None:
+    address, client = link_to(pay, ann), browser(ann)
+    client.get(address)
+    human.answer(pay.id, "deny", reason="No.", by=person("bob", "finance"))
+
+    response = press(client, address)
+
+    assert response.status_code == 409
+    assert "bob" in text_of(response) and "No." in text_of(response)
+    assert state(pay) == ("answered", "deny", 0)
+
+
+def test_a_decision_on_another_version_is_refused_and_what_was_typed_stays(ann: Any, pay: HumanRequest) -> None:
+    HumanRequest.objects.update(version=2)
+    address, client = link_to(pay, ann), browser(ann)
+
+    response = press(client, address, version=1, reason="As agreed.")
+
+    assert response.status_code == 409
+    assert "As agreed." in text_of(response) and 'name="version" value="2"' in text_of(response)
+    assert state(pay) == ("pending", None, 0)
+    assert press(client, address, version=2).status_code == 303
+
+
+@pytest.mark.parametrize("version", ["", "x", "-1", "1.0", "9" * 30, "\0"])
+def test_without_a_version_nothing_is_decided(ann: Any, pay: HumanRequest, version: str) -> None:
+    response = browser(ann).post(link_to(pay, ann), {"action": "approve", "version": version})
+
+    assert response.status_code == 400
+    assert state(pay) == ("pending", None, 0)
+
+
+@pytest.mark.parametrize("action", ["", "answer", "resolve", "resolve:fail", "nonsense", "approve:x", EVIL])
+def test_no_other_button_decides(ann: Any, pay: HumanRequest, action: str) -> None:
+    response = press(browser(ann), link_to(pay, ann), action)
+
+    assert response.status_code == 400
+    assert EVIL not in text_of(response)
+    assert state(pay) == ("pending", None, 0)
+
+
+def test_a_post_of_another_site_is_refused(ann: Any, pay: HumanRequest) -> None:
+    address, client = link_to(pay, ann), browser(ann, enforce_csrf_checks=True)
+
+    assert press(client, address).status_code == 403
+    assert state(pay) == ("pending", None, 0)
+
+    token = re.findall(r'csrfmiddlewaretoken" value="([^"]+)"', text_of(client.get(address)))[0]
+    assert press(client, address, csrfmiddlewaretoken=token).status_code == 303
+
+
+def test_it_is_refused_too_where_the_site_has_no_csrf_middleware(ann: Any, pay: HumanRequest, settings: Any) -> None:
+    settings.MIDDLEWARE = [name for name in settings.MIDDLEWARE if "csrf" not in name]
+
+    assert press(browser(ann, enforce_csrf_checks=True), link_to(pay, ann)).status_code == 403
+    assert state(pay) == ("pending", None, 0)
+
+
+# ------------------------------------------------------------------------------- when the right has gone since
+
+
+def test_who_has_left_the_group_decides_and_sees_nothing(ann: Any, pay: HumanRequest) -> None:
+    address, client = link_to(pay, ann), browser(ann)
+    client.get(address)
+    ann.groups.clear()
+
+    for response in (client.get(address), press(client, address)):
+        assert response.status_code == 403
+        assert "ACME" not in text_of(response)
+    assert state(pay) == ("pending", None, 0)
+
+
+def test_the_right_that_goes_in_the_middle_of_the_post_counts(ann: Any, pay: HumanRequest, monkeypatch: Any) -> None:
+    """What the page has found out before is not what the answer goes by."""
+    answer = human.answer
+
+    def answering(*args: Any, **options: Any) -> Any:
+        ann.groups.clear()
+        return answer(*args, **options)
+
+    monkeypatch.setattr(human, "answer", answering)
+
+    assert press(browser(ann), link_to(pay, ann)).status_code == 403
+    assert state(pay) == ("pending", None, 0)
+
+
+def test_with_four_eyes_the_owner_reads_and_decides_nothing(ann: Any) -> None:
+    to = Addressees.of({"steps": [{"to": "group:finance"}], "four_eyes": True})
+    request = approval_of(make_run(owner=ann), to)
+    address, client = link_to(request, ann), browser(ann)
+
+    page, posted = client.get(address), press(client, address)
+
+    assert (page.status_code, posted.status_code) == (403, 403)
+    assert "four eyes" in text_of(page) and "ACME" in text_of(page) and 'name="action"' not in text_of(page)
+    assert state(request) == ("pending", None, 0)
+
+
+def test_an_inactive_user_is_nobody(ann: Any, pay: HumanRequest) -> None:
+    address, client = link_to(pay, ann), browser(ann)
+    ann.is_active = False
+    ann.save()
+
+    assert press(client, address).status_code == 302
+    assert state(pay) == ("pending", None, 0)
+
+
+def test_after_an_escalation_the_first_levels_link_decides_nothing(person: Any) -> None:
+    """Not even for somebody whom the next level means as well."""
+    eve, bob = person("eve", "finance", "directors"), person("bob", "finance")
+    request = approval_of(make_run(), [("group:finance", 3600), "group:directors"])
+    hers, his = link_to(request, eve), link_to(request, bob)
+    HumanRequest.objects.update(escalates_at=request.created_at)
+    assert store.escalate(request.id)
+    request.refresh_from_db()
+
+    shown, posted = browser(eve).get(hers), press(browser(eve), hers, version=request.version)
+
+    assert (shown.status_code, posted.status_code) == (410, 410)
+    assert "Others are asked now" in text_of(shown) and 'name="action"' not in text_of(shown)
+    assert press(browser(bob), his, version=request.version).status_code == 403
+    assert state(request) == ("pending", None, 0)
+    new = link_to(request, eve)
+    assert press(browser(eve), new, version=request.version).status_code == 303
+
+
+def test_who_was_asked_before_it_was_reassigned_decides_nothing(ann: Any, pay: HumanRequest, person: Any) -> None:
+    """Not even somebody whom the new address means as well: the link was for what was asked before."""
+    eve = person("eve", "finance", "directors")
+    old = {user: link_to(pay, user) for user in (ann, eve)}
+    human.reassign(pay.id, "group:directors")
+
+    for user, address in old.items():
+        assert "may be asked by now" in text_of(browser(user).get(address))
+        assert press(browser(user), address, version=2).status_code == 404
+    assert state(pay) == ("pending", None, 0)
+    pay.refresh_from_db()
+    assert press(browser(eve), link_to(pay, eve), version=2).status_code == 303
+
+
+def test_what_has_expired_or_whose_run_has_ended_is_not_decided(ann: Any, pay: HumanRequest) -> None:
+    address, client = link_to(pay, ann), browser(ann)
+    HumanRequest.objects.update(expires_at=timezone.now() - timedelta(seconds=1))
+    assert (press(client, address).status_code, client.get(address).status_code) == (409, 200)
+
+    HumanRequest.objects.update(expires_at=None)
+    Run.objects.update(status=Status.FAILED)
+    assert (press(client, address).status_code, client.get(address).status_code) == (409, 200)
+
+    assert "failed already" in text_of(client.get(address))
+    assert state(pay) == ("pending", None, 0)
+
+
+def test_a_delegate_who_has_a_link_of_their_own_answers_in_the_others_place(ann: Any, person: Any) -> None:
+    request = approval_of(make_run(), "group:directors")
+    boss = person("boss", "directors")
+    Delegation.objects.create(user=boss, delegate=ann, since=timezone.now() - timedelta(days=1))
+
+    press(browser(ann), link_to(request, ann))
+
+    request.refresh_from_db()
+    assert (request.answer["by"], request.answer["instead_of"]) == ("ann", "boss")
+
+
+# ------------------------------------------------------------------------------------------- what can be said
+
+
+def test_an_owner_who_is_no_staff_answers_a_question(ann: Any) -> None:
+    request = asked_by(make_run(owner=ann), choices=["red", "blue"])
+    address, client = link_to(request, ann), browser(ann)
+    page = text_of(client.get(address))
+
+    response = press(client, address, f"choose:{request.choices.index('blue')}")
+
+    assert 'value="choose:1"' in page and "own words" in page
+    assert response.status_code == 303
+    request.refresh_from_db()
+    assert request.answer["text"] == "blue"
+
+
+@pytest.mark.parametrize(
+    ("typed", "answer"),
+    [
+        ({"text": " green\r\ngrass "}, "green\ngrass"),
+        ({"action": "choose:0"}, "red"),
+        ({"action": "choose:0", "text": "x"}, None),
+        ({}, None),
+    ],
+)
+def test_a_choice_or_a_text(ann: Any, typed: Any, answer: Any) -> None:
+    request = asked_by(make_run(owner=ann), choices=["red", "blue"])
+
+    response = press(browser(ann), link_to(request, ann), **{"action": "answer", **typed})
+
+    request.refresh_from_db()
+    assert response.status_code == (303 if answer else 400)
+    assert (request.answer or {}).get("text") == answer
+
+
+def test_a_text_is_a_reason_not_to_skip(ann: Any) -> None:
+    request = asked_by(make_run(owner=ann), choices=["red", "blue"])
+    address, client = link_to(request, ann), browser(ann)
+
+    refused = press(client, address, "skip", text="But I wanted to say this")
+
+    assert refused.status_code == 400 and "But I wanted to say this" in text_of(refused)
+    assert press(client, address, "skip").status_code == 303
+    assert state(request)[1] == "skip"
+
+
+def test_several_questions_each_get_their_answer(ann: Any) -> None:
+    questions = {"from": "From where?", "to": "To where?"}
+    request = asked_by(make_run(owner=ann), Kind.INPUT, details={"questions": questions})
+    address, client = link_to(request, ann), browser(ann)
+    fields = re.findall(r'<label for="id_(value_\d)">([^<]+)', text_of(client.get(address)))
+    told = {name: {"From where?": "Graz", "To where?": "Linz"}[question] for name, question in fields}
+
+    assert press(client, address, "answer", value_0="Graz").status_code == 400
+    assert press(client, address, "answer", **told).status_code == 303
+
+    request.refresh_from_db()
+    assert request.answer["values"] == {"from": "Graz", "to": "Linz"}
+
+
+def test_arguments_are_changed_with_their_own_button_and_by_the_tools_schema(ann: Any, pay: HumanRequest) -> None:
+    address, client = link_to(pay, ann), browser(ann)
+    amount = f"arg_{list(pay.about['schema']['properties']).index('amount')}"
+
+    assert press(client, address, "approve", **{amount: "50"}).status_code == 400
+    for wrong in ("", "1.5", "many", "NaN", "1_0"):
+        refused = press(client, address, "edit", **{amount: wrong})
+        assert refused.status_code == 400, wrong
+        assert f'value="{wrong}"' in text_of(refused) or not wrong
+    assert press(client, address, "edit").status_code == 400
+    assert state(pay) == ("pending", None, 0)
+    assert press(client, address, "edit", **{amount: "50"}).status_code == 303
+
+    pay.refresh_from_db()
+    assert (pay.answer["action"], pay.answer["arguments"]) == ("edit", {"to": "ACME", "amount": 50})
+    assert "50" in text_of(client.get(address))
+
+
+def test_the_form_as_it_is_approves_what_was_asked(ann: Any, pay: HumanRequest) -> None:
+    """A browser posts the field with the arguments along, with its own line breaks."""
+    pay = approval_of(make_run(), "group:finance", details={}, arguments={"to": "ACME\nand sons", "amount": 100})
+    typed = '{\r\n  "to": "ACME\\nand sons",\r\n  "amount": 100\r\n}'
+
+    assert press(browser(ann), link_to(pay, ann), "approve", arguments=typed, text="").status_code == 303
+
+
+def test_sticky_goes_with_approve_and_deny(ann: Any, pay: HumanRequest) -> None:
+    address, client = link_to(pay, ann), browser(ann)
+
+    assert press(client, address, "skip", sticky="1").status_code == 400
+    assert press(client, address, "approve", sticky="1").status_code == 303
+
+    pay.refresh_from_db()
+    assert pay.answer["sticky"] is True
+
+
+@pytest.mark.parametrize(
+    ("button", "typed", "kept"),
+    [
+        ("happened", {"result": "paid"}, {"outcome": "happened", "result": "paid"}),
+        ("run_again", {}, {"outcome": "run_again"}),
+        ("fail", {}, {"outcome": "fail"}),
+        ("run_again", {"result": "paid"}, None),
+    ],
+)
+def test_an_uncertain_effect(person: Any, button: str, typed: Any, kept: Any) -> None:
+    staff = person("staff", is_staff=True)
+    request = asked_by(make_run(), Kind.UNCERTAIN, tool="pay", arguments={"amount": 1})
+
+    response = press(browser(staff), link_to(request, staff), button, **typed)
+
+    request.refresh_from_db()
+    assert response.status_code == (303 if kept else 400)
+    assert request.answer == (kept and {"action": "resolve", "reason": "", "by": "staff", **kept})
+
+
+def test_an_answer_before_its_time_is_refused_with_the_time(person: Any) -> None:
+    staff = person("staff", is_staff=True)
+    soon = timezone.now() + timedelta(minutes=1)
+    request = asked_by(make_run(), Kind.UNCERTAIN, tool="pay", not_before=soon)
+    address = link_to(request, staff)
+
+    assert f"{soon:%H:%M:%S}" in text_of(browser(staff).get(address))
+    assert press(browser(staff), address, "fail").status_code == 409
+    assert state(request) == ("pending", None, 0)
+
+
+# ------------------------------------------------------------------------------------------------- the page
+
+
+def test_html_is_shown_as_text_everywhere(ann: Any) -> None:
+    run = make_run(owner=ann)
+    details = {"context": EVIL, "questions": {EVIL: EVIL}}
+    for request in (
+        approval_of(run, "group:finance", text=EVIL, tool=EVIL, arguments={EVIL: EVIL}, risk="high"),
+        asked_by(run, text=EVIL, choices=[EVIL, f'" autofocus onfocus={EVIL}'], details={"context": EVIL}),
+        asked_by(run, Kind.INPUT, text=EVIL, details=details),
+    ):
+        address, client = link_to(request, ann), browser(ann)
+        typed = {"reason": f"</textarea>{EVIL}", "text": f"</textarea>{EVIL}", "choice": EVIL, "arguments": EVIL}
+        pages = [client.get(address), press(client, address, EVIL, **typed), press(client, address, "approve", **typed)]
+        human.answer(request.id, "cancel", reason=EVIL)
+        pages.append(client.get(address))
+
+        for page in pages:
+            assert "<script" not in text_of(page) and "onfocus=<" not in text_of(page)
+            assert "&lt;script&gt;" in text_of(page)
+
+
+def test_its_headers(ann: Any, pay: HumanRequest) -> None:
+    address = link_to(pay, ann)
+    for client, wanted in ((browser(ann), 200), (browser(), 302)):
+        response = client.get(address)
+        assert response.status_code == wanted
+        assert response["Cache-Control"] == "no-store"
+        assert response["Referrer-Policy"] == "same-origin"
+        assert response["X-Frame-Options"] == "DENY"
+        assert "noindex" in response["X-Robots-Tag"]
+
+    page = browser(ann).get(address)
+    (nonce,) = re.findall(r"style-src 'nonce-([^']+)'", page["Content-Security-Policy"])
+    assert f'<style nonce="{nonce}">' in text_of(page)
+    assert "<script" not in text_of(page) and "style=" not in text_of(page)
+    assert not re.findall(r'(?:src|href)="', text_of(page))
+
+
+def test_it_costs_few_queries(ann: Any, pay: HumanRequest, django_assert_max_num_queries: Any) -> None:
+    address, client = link_to(pay, ann), browser(ann)
+
+    with django_assert_max_num_queries(12):
+        client.get(address)
+
+
+def test_enter_in_a_field_decides_nothing(ann: Any, pay: HumanRequest) -> None:
+    """The first button of a form is the one that Enter presses; what was typed stays."""
+    client, address = browser(ann), link_to(pay, ann)
+
+    first = re.findall(r"<button[^>]*>", text_of(client.get(address)))[0]
+    response = press(client, address, "", reason="As agreed.")
+
+    assert 'name="action" value=""' in first and "disabled" not in first
+    assert response.status_code == 400
+    assert "ress one of the buttons" in text_of(response) and "As agreed." in text_of(response)
+    assert state(pay) == ("pending", None, 0)
+
+
+# ------------------------------------------------------------------------------------------ words, and other ways in
+
+
+def test_it_says_for_whom_it_is_what_was_said_and_what_it_has_cost(ann: Any, person: Any) -> None:
+    run = make_run(owner=person("olga"), cost="0.0421", input_tokens=5)
+    for place in range(12):
+        said = [{"type": "text", "text": f"Turn {place} {EVIL} " + "x" * 5000}]
+        Turn.objects.create(session=run.session, run=run, position=place, index=place, role="user", content=said)
+    request = approval_of(run, "group:finance")
+
+    page = text_of(browser(ann).get(link_to(request, ann)))
+
+    assert "for olga" in page and "$0.0421" in page
+    assert "Turn 11 " in page and "Turn 6 " in page and "Turn 5 " not in page
+    assert EVIL not in page and len(page) < 40_000
+
+
+def test_who_has_decided_reads_what_was_recorded(ann: Any, pay: HumanRequest) -> None:
+    client, address = browser(ann), link_to(pay, ann)
+
+    page = text_of(client.post(address, {"action": "deny", "version": 1}, follow=True))
+
+    assert "Your decision was recorded: denied: pay (" in page
+
+
+def test_nothing_is_hidden_from_who_decides_by_a_link(ann: Any) -> None:
+    spoof, shown = "AC\u202e001 fo\u202cME", r"AC\u202e001 fo\u202cME"
+    schema = {"properties": {"to": {"type": "string", "description": spoof}}}
+    run = make_run(owner=ann)
+    details = {"schema": schema, "context": spoof}
+    call = approval_of(run, "group:finance", text=spoof, arguments={"to": spoof}, details=details)
+    asked = asked_by(run, Kind.INPUT, text=spoof, details={"questions": {"a": spoof}})
+
+    for request in (call, asked, asked_by(run, text=spoof, choices=[spoof])):
+        client, address = browser(ann), link_to(request, ann)
+        pages = [client.get(address)]
+        human.answer(request.id, "cancel", reason=spoof)
+        for page in map(text_of, [*pages, client.get(address)]):
+            assert shown in page and "\u202e" not in page
+
+
+@pytest.mark.parametrize("method", ["put", "patch", "delete"])
+def test_another_method_is_refused_as_such_by_strict_browsers_too(ann: Any, pay: HumanRequest, method: str) -> None:
+    response = getattr(browser(ann, enforce_csrf_checks=True), method)(link_to(pay, ann))
+
+    assert response.status_code == 405
+
+
+def test_a_form_from_elsewhere_is_refused_in_the_pages_own_words(ann: Any, pay: HumanRequest) -> None:
+    response = press(browser(ann, enforce_csrf_checks=True), link_to(pay, ann))
+
+    assert response.status_code == 403
+    assert "Open the link again" in text_of(response) and "CSRF" not in text_of(response)
+
+
+def test_before_its_time_the_buttons_are_disabled(person: Any) -> None:
+    staff = person("staff", is_staff=True)
+    soon = timezone.now() + timedelta(minutes=1)
+    request = asked_by(make_run(), Kind.UNCERTAIN, tool="pay", not_before=soon)
+
+    page = text_of(browser(staff).get(link_to(request, staff)))
+
+    buttons = re.findall(r"<button[^>]*>", page)[1:]
+    assert len(buttons) == 3 and all("disabled" in button for button in buttons)

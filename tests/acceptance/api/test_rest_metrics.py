@@ -1,0 +1,222 @@
+"""GET metrics/: figures of requests for operators, as JSON and in Prometheus' text format."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Permission
+from rest_framework.test import APIClient
+
+from ravi_django.models import HumanRequest, first_id_of
+from ravi_django.runtime import human, store
+from tests.acceptance.api.api_support import client_of, error_of
+from tests.support.asked import approval_of, asked_by
+from tests.support.runs import make_run
+
+pytestmark = pytest.mark.django_db
+METRICS = "/ravi/metrics/"
+LINE = re.compile(r'([a-z_]+)\{((?:[a-z]+="(?:[^"\\\n]|\\[\\"n])*",?)+)\} (-?[0-9.e+]+)\Z')
+
+
+@pytest.fixture
+def operator(django_user_model: Any) -> APIClient:
+    user = django_user_model.objects.create_user("olga", is_staff=True)
+    user.user_permissions.add(Permission.objects.get(codename="view_humanrequest"))
+    return client_of(user)
+
+
+def lines_of(text: str) -> dict[tuple[str, str], float]:
+    """By name and labels; every line is one of the format's."""
+    found = {}
+    assert text.endswith("\n")
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            match = LINE.match(line)
+            assert match, line
+            name, labels, value = match.groups()
+            assert (name, labels) not in found
+            found[name, labels] = float(value)
+    return found
+
+
+def scrape(client: APIClient, **options: Any) -> dict[tuple[str, str], float]:
+    response = client.get(METRICS, **options)
+    assert (response.status_code, response["Content-Type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
+    return lines_of(response.content.decode())
+
+
+def test_as_json(operator: APIClient) -> None:
+    run = make_run()
+    human.answer(approval_of(run, "group:finance").id, "deny")
+    approval_of(run, "group:finance")
+
+    body = operator.get(METRICS).json()
+
+    assert set(body) == {"since", "requests"}
+    assert datetime.now(UTC) - datetime.fromisoformat(body["since"]) - timedelta(days=30) < timedelta(minutes=1)
+    (row,) = body["requests"]
+    times = {name: row.pop(name) for name in list(row) if name.endswith(("_p50", "_p95", "_max", "_open_s"))}
+    assert row == {
+        "tool": "pay",
+        "to": "group:finance",
+        "asked": 2,
+        "open": 1,
+        "answered": 1,
+        "denied": 1,
+        "denied_share": 1.0,
+        "expired": 0,
+        "cancelled": 0,
+        "let_pass": 0,
+        "reassigned": 0,
+    }
+    assert len(times) == 4 and all(0 <= value < 60 for value in times.values())
+
+
+def test_since_bounds_what_is_counted(operator: APIClient) -> None:
+    approval_of(make_run(), "group:finance")
+    now = datetime.now(UTC) + timedelta(milliseconds=2)
+
+    (row,) = operator.get(METRICS, {"since": (now - timedelta(hours=1)).isoformat()}).json()["requests"]
+
+    assert (row["asked"], row["open"]) == (1, 1)
+
+
+@pytest.mark.parametrize("since", ["nonsense", "", "2999-01-01", "1999-01-01", "0001-01-01"])
+def test_a_bad_since_is_400(operator: APIClient, since: str) -> None:
+    response = operator.get(METRICS, {"since": since})
+
+    assert (response.status_code, error_of(response)["field"]) == (400, "since")
+
+
+ACCEPTS = [
+    "text/plain",
+    "text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
+    # As Prometheus 2 asks.
+    "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
+    "text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
+]
+
+
+@pytest.mark.parametrize("accept", ACCEPTS)
+def test_as_prometheus_asks(operator: APIClient, accept: str) -> None:
+    run = make_run()
+    human.answer(approval_of(run, "group:finance").id, "approve")
+    approval_of(run, "group:finance"), asked_by(run, to="staff")
+
+    found = scrape(operator, headers={"Accept": accept})
+
+    labels = 'tool="pay",to="group:finance"'
+    assert found["ravi_requests_open", labels] == 1
+    assert found["ravi_requests_opened_total", 'tool="pay"'] == 2
+    assert found["ravi_requests_answered_total", 'tool="pay"'] == 1
+    assert found["ravi_requests_denied_total", 'tool="pay"'] == 0
+    assert found["ravi_requests_answered_recently", labels] == 1
+    assert found["ravi_requests_let_pass_recently", labels] == 0
+    assert found["ravi_requests_open", 'tool="question",to="staff"'] == 1
+    assert 0 <= found["ravi_request_answer_recent_seconds", labels + ',quantile="0.5"'] < 60
+    assert found["ravi_request_answer_seconds_count", 'tool="pay"'] == 1
+    assert ("ravi_request_answer_recent_seconds", 'tool="question",to="staff",quantile="0.5"') not in found
+
+
+def test_by_the_address_as_well(operator: APIClient) -> None:
+    approval_of(make_run(), "staff")
+
+    assert scrape(operator, data={"format": "prometheus"})
+
+
+def test_without_requests_it_is_a_text_all_the_same(operator: APIClient) -> None:
+    assert scrape(operator, data={"format": "prometheus"}) == {}
+
+
+def test_counters_are_of_all_that_are_kept(operator: APIClient) -> None:
+    """A window that moves on would take from them, which a monitor reads as a restart."""
+    approval_of(make_run(), "staff"), approval_of(make_run(), "staff")
+    past = first_id_of(datetime.now(UTC) - timedelta(days=40))
+    HumanRequest.objects.filter(id=HumanRequest.objects.order_by("id")[0].id).update(id=past, status="expired")
+
+    (row,) = operator.get(METRICS).json()["requests"]
+    found = scrape(operator, data={"format": "prometheus"})
+
+    assert (row["asked"], row["expired"]) == (1, 0)
+    assert found["ravi_requests_opened_total", 'tool="pay"'] == 2
+    assert found["ravi_requests_expired_total", 'tool="pay"'] == 1
+
+
+def test_no_counter_falls_when_others_are_asked(operator: APIClient, django_user_model: Any) -> None:
+    """A monitor takes that for a restart, and counts all of it again."""
+    django_user_model.objects.create_user("eve")
+    requests = [approval_of(make_run(), [("staff", 3600), "user:eve"]) for _ in range(3)]
+    human.answer(requests[0].id, "approve")
+    before = scrape(operator, data={"format": "prometheus"})
+
+    HumanRequest.objects.filter(id=requests[1].id).update(escalates_at=datetime.now(UTC) - timedelta(seconds=1))
+    assert store.escalate(requests[1].id)
+    human.reassign(requests[2].id, "user:eve")
+    after = scrape(operator, data={"format": "prometheus"})
+
+    counters = [key for key in before if key[0].endswith(("_total", "_sum", "_count"))]
+    assert len(counters) == 6 and [after.get(key) for key in counters] == [before[key] for key in counters]
+    assert after["ravi_requests_let_pass_recently", 'tool="pay",to="staff"'] == 1
+
+
+def test_no_counter_falls_when_a_run_is_retried(operator: APIClient) -> None:
+    """What was closed with the run is open again: that is no counter."""
+    request = approval_of(make_run(), "staff")
+    HumanRequest.objects.filter(id=request.id).update(status="cancelled")
+    before = scrape(operator, data={"format": "prometheus"})
+    HumanRequest.objects.filter(id=request.id).update(status="pending")
+    after = scrape(operator, data={"format": "prometheus"})
+
+    counters = {key for key in before if key[0].endswith(("_total", "_sum", "_count"))}
+    assert counters and all(after[key] >= before[key] for key in counters)
+    assert before["ravi_requests_cancelled", 'tool="pay"'] == 1
+    assert after["ravi_requests_cancelled", 'tool="pay"'] == 0
+
+
+def test_labels_are_escaped(operator: APIClient) -> None:
+    approval_of(make_run(), 'group:a"b\\c', tool='x"}\n1')
+
+    found = scrape(operator, data={"format": "prometheus"})
+
+    assert ("ravi_requests_open", r'tool="x\"}\n1",to="group:a\"b\\c"') in found
+
+
+@pytest.mark.parametrize("accept", ["application/json", "text/plain"])
+def test_others_are_refused(user: Any, django_user_model: Any, accept: str) -> None:
+    staff = django_user_model.objects.create_user("carla", is_staff=True)
+    user.user_permissions.add(Permission.objects.get(codename="view_humanrequest"))  # but no staff
+
+    for one in (user, staff):
+        response = client_of(one).get(METRICS, headers={"Accept": accept})
+        assert (response.status_code, error_of(response)["code"]) == (403, "forbidden")
+
+
+def test_a_superuser_may(admin_user: Any) -> None:
+    assert client_of(admin_user).get(METRICS).json()["requests"] == []
+
+
+@pytest.mark.parametrize("form", ["json", "prometheus"])
+def test_of_a_tenant_one_sees_that_tenants_figures(operator: APIClient, settings: Any, form: str) -> None:
+    approval_of(make_run(tenant="acme"), "group:acme"), approval_of(make_run(tenant="other"), "group:other")
+    settings.RAVI = {**settings.RAVI, "TENANT_OF": lambda user: "acme"}
+
+    text = operator.get(METRICS, {"format": form}).content.decode()
+
+    assert "group:acme" in text and "group:other" not in text
+
+
+def test_what_is_answered_is_what_is_described(operator: APIClient) -> None:
+    approval_of(make_run(), "staff")
+    schema = operator.get("/ravi/schema/").json()
+    responses = schema["paths"][METRICS]["get"]["responses"]
+    answer = responses.pop("200")["content"]
+
+    (row,) = operator.get(METRICS).json()["requests"]
+
+    assert set(answer) == {"application/json", "text/plain"}
+    assert {"400", "401", "403"} <= set(responses)
+    assert all(set(error["content"]) == {"application/json"} for error in responses.values())
+    assert set(schema["components"]["schemas"]["RequestFigures"]["properties"]) == set(row)

@@ -1,0 +1,86 @@
+"""A hundred people answer the same hundred requests at once: each is answered once, and its run goes on with that."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from random import SystemRandom
+from typing import Any
+
+import pytest
+
+from project.process import wait_until
+from ravi_django import submit
+from ravi_django.kernel import ChatPayload
+from ravi_django.models import AuditRecord, HumanRequest, Run, Status
+from ravi_django.runtime.worker import close_worker
+from tests.acceptance.people.crowd import answer_all, people
+from tests.support.runs import code, on_postgresql
+
+MANY = 100
+BOUND_S = 60.0
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(600), on_postgresql]
+
+
+@pytest.fixture
+def engine(settings: Any) -> Iterator[None]:
+    """Runs are driven in this process, and by hints alone: a lost wake-up stays lost while the test lasts."""
+    quiet = {"ENGINE": "inline", "SWEEP_S": 3600.0, "LEASE_S": 240.0, "HEARTBEAT_S": 20.0}
+    settings.RAVI = {**settings.RAVI, **quiet}
+    close_worker()
+    yield
+    close_worker()
+
+
+@pytest.fixture
+def crowd(transactional_db: None) -> list[Any]:
+    return people(MANY)
+
+
+@pytest.fixture
+def asked(engine: None, crowd: list[Any], django_user_model: Any) -> list[HumanRequest]:
+    """Requests of as many runs, each of which waits: questions and approvals."""
+    owner = django_user_model.objects.create_user("owner")
+
+    async def story(ctx: Any, inbox: Any) -> str:
+        assert isinstance(inbox[0].payload, ChatPayload)
+        number = int(inbox[0].payload.message.text)
+        if number % 2:
+            decision = await ctx.approve("pay", {"amount": number}, to="staff")
+            assert decision.allows
+            return f"{decision.reason}, signed {decision.by}"
+        told = await ctx.ask_human(f"Question {number}?", to="staff")
+        return f"{told['text']}, signed {told['by']}"
+
+    code(story)
+    for number in range(MANY):
+        submit("test/code", str(number), user=owner)
+    assert wait_until(lambda: Run.objects.filter(status=Status.SUSPENDED).count() == MANY, BOUND_S)
+    found = list(HumanRequest.objects.filter(status="pending"))
+    assert Counter(request.kind for request in found) == {"question": MANY // 2, "approval": MANY // 2}
+    return found
+
+
+def test_each_request_is_answered_once_and_every_run_goes_on(asked: list[HumanRequest], crowd: list[Any]) -> None:
+    seed = SystemRandom().randrange(1_000_000)
+    tally = answer_all(crowd, asked, seed)
+    print(f"\n{len(tally.won) + len(tally.lost)} answers in {tally.wall_s:.1f} s (seed {seed})")
+
+    assert not tally.wrong, tally.wrong[:3]
+    assert (len(tally.won), len(tally.lost)) == (MANY, MANY * (MANY - 1))
+    winners = dict(tally.won)
+    assert set(winners) == {request.id for request in asked}
+    for request_id, name, words in tally.lost:
+        assert name != winners[request_id]
+        assert words == f"request {request_id} is answered already by {winners[request_id]}"
+    going = Run.objects.exclude(status=Status.COMPLETED)
+    assert wait_until(lambda: not going.exists(), BOUND_S), Counter(going.values_list("status", flat=True))
+    for request in HumanRequest.objects.select_related("run", "answered_by"):
+        winner = winners[request.id]
+        assert (request.status, request.version, request.answered_by.get_username()) == ("answered", 2, winner)
+        assert request.run.output == f"says {winner}, signed {winner}"
+    records = AuditRecord.objects.filter(event="request")
+    assert Counter(records.values_list("name", flat=True)) == {"opened": MANY, "answered": MANY}
+    answered = {row.detail["request"]: row.detail["by"] for row in records.filter(name="answered")}
+    assert answered == {str(request_id): name for request_id, name in winners.items()}

@@ -1,0 +1,82 @@
+"""What docs/people.md shows is run here."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Group
+
+from ravi_django.checks import check_settings
+from ravi_django.kernel import Addressees, ForbiddenError
+from ravi_django.models import HumanRequest
+from ravi_django.runtime import human, people, site_rules
+from tests.support.runs import code, drive, make_run
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs/people.md").read_text()
+
+
+def block(name: str) -> dict[str, Any]:
+    """The page's block that begins with the comment `# name`, run."""
+    found = re.search(rf"```python\n# {re.escape(name)}\n(.*?)```", PAGE, re.DOTALL)
+    assert found, f"the page has no block {name}"
+    names: dict[str, Any] = {"__name__": name}
+    exec(compile(found.group(1), name, "exec"), names)
+    return names
+
+
+@pytest.fixture
+def site(settings: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    module = ModuleType("shop.people")
+    vars(module).update(block("shop/people.py"))
+    monkeypatch.setitem(sys.modules, "shop", ModuleType("shop"))
+    monkeypatch.setitem(sys.modules, "shop.people", module)
+    given: dict[str, Any] = block("settings.py")["RAVI"]
+    settings.RAVI = {**settings.RAVI, **given}
+    return given
+
+
+def test_the_pages_settings_pass_the_checks(site: dict[str, Any]) -> None:
+    assert [str(found) for found in check_settings() if found.id in ("ravi.E012", "ravi.E013", "ravi.E014")] == []
+    found = site_rules.addressees("approval", "refund", "high")
+    assert found is not None and [step.to for step in found.steps] == ["group:finance", "group:directors"]
+    assert site_rules.addressees("approval", "other", "critical") == Addressees.of("group:directors")
+    assert site_rules.addressees("approval", "other", "high") == Addressees.of("permission:shop.approve_tools")
+    assert site_rules.addressees("budget") == Addressees.of("group:finance")
+
+
+def test_the_pages_payment_is_asked_for_and_its_rules_hold(site: dict[str, Any], django_user_model: Any) -> None:
+    pay, receivers = block("shop/payments.py")["pay"], block("shop/receivers.py")
+    fay, other = (django_user_model.objects.create_user(name) for name in ("fay", "other"))
+    for user, tenant in ((fay, "tenant-acme"), (other, "tenant-none")):
+        user.groups.add(Group.objects.get_or_create(name="finance")[0], Group.objects.get_or_create(name=tenant)[0])
+
+    async def story(ctx: Any, inbox: Any) -> str:
+        return f"{await pay(ctx, 400)} {await pay(ctx, 600)}"
+
+    code(story)
+    run = drive(make_run(tenant="acme"))
+    request = HumanRequest.objects.get(run=run)
+    assert not people.is_open_to(other, request), "of another tenant"
+    human.answer(request, "approve", by=fay)
+    run = drive(run)
+
+    assert run.status == "completed" and run.output == "True False", "who could approve 600 is nobody: denied"
+    assert receivers["heard"] == ["approval for group:finance", "approve by fay"]
+
+
+def test_the_hook_refuses_what_is_too_much(site: dict[str, Any], django_user_model: Any) -> None:
+    fay = django_user_model.objects.create_user("fay")
+    fay.groups.add(Group.objects.create(name="finance"), Group.objects.create(name="tenant-acme"))
+    request = HumanRequest.objects.create(
+        run=make_run(tenant="acme"), tenant="acme", kind="approval", to="group:finance", arguments={"amount": 600}
+    )
+
+    with pytest.raises(ForbiddenError):
+        human.answer(request, "approve", by=fay)

@@ -1,0 +1,262 @@
+"""The demo's chat page in a browser: what agents ask of people is answered in the conversation. Needs a Chromium."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from django.contrib.auth import get_user_model
+
+from project.models import Invoice
+from ravi_django import register, signal
+from ravi_django.models import HumanRequest, Run
+from ravi_django.runtime import human, registry
+from ravi_django.runtime.retry import retry
+from tests.support.runs import CodeAgent, in_background
+
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume"),  # of the static files' middleware
+]
+
+MARKUP = "<img src=x onerror=\"document.title='owned'\">"
+
+
+def elsewhere(function: Callable[..., Any], *args: Any) -> Any:
+    """What uses the database: in the test's own thread Playwright's loop runs."""
+    return in_background(function, *args).result(60)
+
+
+@pytest.fixture
+def chat_of(server: Any, worker: Any, cookie: Callable[[Any], str]) -> Iterator[Callable[..., Any]]:
+    """`chat_of(user, session="", **context)`: the chat page, with that user logged in."""
+    api = pytest.importorskip("playwright.sync_api")
+    address = f"http://127.0.0.1:{server.port}"
+    with api.sync_playwright() as playwright:
+        browser = _launch(playwright, api.Error)
+
+        def opened(user: Any, session: str = "", **options: Any) -> Any:
+            context = browser.new_context(**options)
+            name, value = elsewhere(cookie, user).split("=", 1)
+            context.add_cookies([{"name": name, "value": value, "url": address}])
+            page = context.new_page()
+            page.set_default_timeout(20_000)
+            page.goto(f"{address}/{f'#{session}' if session else ''}")
+            return page
+
+        yield opened
+        browser.close()
+
+
+def _launch(playwright: Any, error: type[Exception]) -> Any:
+    paths = [None, *filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome")))]
+    for path in paths:
+        with suppress(error):
+            return playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+    return pytest.skip("there is no Chromium: playwright install chromium")
+
+
+@pytest.fixture
+def asking() -> Iterator[Callable[..., str]]:
+    """Register an agent that asks one question; its address."""
+    made: list[Any] = []
+
+    def register_asking(*args: Any, **options: Any) -> str:
+        async def story(ctx: Any, inbox: Any) -> Any:
+            told = await ctx.ask_human(*args, **options)
+            return f"{told['action']}: {told['text']}"
+
+        made.append(register(CodeAgent(story, key="browser-asks")))
+        return str(made[0].id)
+
+    yield register_asking
+    for agent in made:
+        registry.unregister(agent.id)
+
+
+def output_of(run: Run) -> Any:
+    return elsewhere(lambda: Run.objects.get(id=run.id).output)
+
+
+def test_a_question_is_answered_by_a_choice_in_the_conversation(demo, submitted, asking, chat_of) -> None:
+    agent = asking("Which colour?", ["red", MARKUP], context=MARKUP)
+    run = elsewhere(submitted, agent)
+    page = chat_of(demo, run.session_id)
+
+    page.wait_for_selector(".request .decide button")
+    shown = page.inner_text(".request")
+    assert "Which colour?" in shown
+    assert shown.count(MARKUP) == 2  # the context and a choice, as text
+    page.click(".request button:text-is('red')")
+
+    page.wait_for_selector(".request .state:text-is('Answered by demo: red')")
+    page.wait_for_selector("#status:text-is('Done')")
+    assert page.locator(".request .decide").count() == 0
+    assert (output_of(run), page.title().startswith("Chat")) == ("answer: red", True)
+
+
+def test_a_question_is_answered_in_ones_own_words_or_not_at_all(demo, submitted, asking, chat_of) -> None:
+    run = elsewhere(submitted, asking("Which colour?"))
+    page = chat_of(demo, run.session_id)
+
+    page.fill(".request input", " ")
+    page.press(".request input", "Enter")
+    page.wait_for_selector(".request .fault")
+    assert "needs a text" in page.inner_text(".request .fault")
+    page.fill(".request input", MARKUP)
+    page.press(".request input", "Enter")
+
+    page.wait_for_selector("#status:text-is('Done')")
+    assert output_of(run) == f"answer: {MARKUP}"
+    assert MARKUP in page.inner_text(".request .state")
+
+
+def test_a_question_to_somebody_else_is_there_to_read(demo, stranger, submitted, asking, chat_of) -> None:
+    run = elsewhere(submitted, asking("Which colour?", to="user:stranger"))
+    page = chat_of(demo, run.session_id)
+    page.wait_for_selector(".request .state:text-is('Waits for an answer by stranger.')")
+    request = elsewhere(lambda: HumanRequest.objects.get(run=run))
+    assert page.locator(".request button, .request input").count() == 0
+
+    elsewhere(lambda: human.answer(request.id, text="blue", by=stranger))
+
+    page.wait_for_selector(".request .state:text-is('Answered by stranger: blue')")
+
+
+@pytest.mark.parametrize("how", ["Approve", "Deny"])
+def test_an_invoice_waits_for_staff_who_decide_in_the_same_page(demo, chat_of, how: str) -> None:
+    boss = elsewhere(lambda: get_user_model().objects.create_superuser("boss"))
+    page = chat_of(demo)
+    page.click("text=Send an invoice of 100 to ACME")
+    page.wait_for_selector(".request .state:text-is('Waits for approval by staff.')")
+    assert '"customer": "ACME"' in page.inner_text(".request pre")
+    assert page.locator(".request button").count() == 0
+
+    session = page.evaluate("location.hash.slice(1)")
+    staff = chat_of(boss, session)
+    staff.fill(".request input", "as agreed")
+    staff.click(f".request button:text-is('{how}')")
+
+    word = {"Approve": "Approved", "Deny": "Denied"}[how]
+    for seen in (staff, page):
+        seen.wait_for_selector(f".request .state:text-is('{word} by boss: as agreed')")
+        seen.wait_for_selector("#status:text-is('Done')")
+    said = page.inner_text(".answer .said")
+    assert ("is done: Invoice" in said) if how == "Approve" else ("did not happen: denied by boss: as agreed" in said)
+    assert elsewhere(Invoice.objects.count) == (1 if how == "Approve" else 0)
+    assert staff.get_attribute("nav a:text-is('Requests')", "href") == "/admin/ravi/humanrequest/"
+    assert page.locator("nav a:text-is('Requests')").count() == 0
+
+
+def test_enter_in_the_reason_decides_nothing(demo, chat_of) -> None:
+    boss = elsewhere(lambda: get_user_model().objects.create_superuser("boss"))
+    page = chat_of(demo)
+    page.click("text=Send an invoice of 100 to ACME")
+    page.wait_for_selector(".request")
+    staff = chat_of(boss, page.evaluate("location.hash.slice(1)"))
+
+    staff.fill(".request input", "no: ACME is blocked")
+    staff.press(".request input", "Enter")
+    staff.click(".request button:text-is('Deny')")
+
+    staff.wait_for_selector(".request .state:text-is('Denied by boss: no: ACME is blocked')")
+    assert elsewhere(Invoice.objects.count) == 0
+
+
+def test_a_request_that_is_opened_again_is_answered_in_its_card(demo, submitted, chat_of) -> None:
+    """Its run fails while it asks, and is retried: the same request, once more."""
+    fails = [True]
+
+    async def story(ctx: Any, inbox: Any) -> Any:
+        question = asyncio.ensure_future(ctx.ask_human("Which colour?"))
+        await ctx.sleep_until_signal("go")
+        if fails:
+            question.cancel()
+            raise ValueError("not yet")
+        return (await question)["text"]
+
+    agent = register(CodeAgent(story, key="browser-retried"))
+    try:
+        run = elsewhere(submitted, str(agent.id))
+        page = chat_of(demo, run.session_id)
+        page.wait_for_selector(".request .decide button")
+
+        elsewhere(signal, run.id, "go")
+        page.wait_for_selector(".request .state:text-is('Nobody waits for an answer any more.')")
+        page.wait_for_selector("#status[data-kind=fault]")
+        assert page.locator(".request button").count() == 0
+        fails.clear()
+        elsewhere(retry, run.id)
+        page.reload()
+
+        page.wait_for_selector(".request .decide button")
+        assert page.locator(".request").count() == 1
+        assert page.inner_text(".request .state") == "Waits for an answer by whoever began this chat."
+        page.fill(".request input", "red")
+        page.press(".request input", "Enter")
+        page.wait_for_selector(".request .state:text-is('Answered by demo: red')")
+        page.wait_for_selector("#status:text-is('Done')")
+    finally:
+        registry.unregister(agent.id)
+    assert output_of(run) == "red"
+
+
+def test_a_card_that_waits_says_whom_it_waits_for_now(demo, submitted, asking, chat_of) -> None:
+    run = elsewhere(submitted, asking("Which colour?", to="user:demo"))
+    page = chat_of(demo, run.session_id)
+    page.wait_for_selector(".request .decide button")
+    request = elsewhere(lambda: HumanRequest.objects.get(run=run))
+    elsewhere(lambda: human.reassign(request.id, "owner"))
+
+    page.fill(".request input", "red")
+    page.press(".request input", "Enter")  # of the version that was read
+
+    page.wait_for_selector(".request .fault")
+    assert "has changed since" in page.inner_text(".request .fault")
+    page.wait_for_selector(".request .state:text-is('Waits for an answer by whoever began this chat.')")
+    assert output_of(run) is None
+    page.reload()
+    page.wait_for_selector(".request .state:text-is('Waits for an answer by whoever began this chat.')")
+    page.fill(".request input", "blue")
+    page.press(".request input", "Enter")
+    page.wait_for_selector(".request .state:text-is('Answered by demo: blue')")
+
+
+def test_what_was_cancelled_was_decided_by_nobody(demo, stranger, submitted, asking, chat_of) -> None:
+    run = elsewhere(submitted, asking("Which colour?", to="user:stranger", timeout=3600))
+    page = chat_of(demo, run.session_id)
+    page.wait_for_selector(".request .state:text-is('Waits for an answer by stranger.')")
+    page.route("**/ravi/requests/**", lambda route: route.abort())  # the stream alone says it
+
+    page.click("#cancel")
+
+    page.wait_for_selector(".request .state:text-is('Nobody waits for an answer any more.')")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [400, 1280])
+def test_nothing_in_the_header_covers_anything_else(chat_of, width: int, scheme: str) -> None:
+    boss = elsewhere(lambda: get_user_model().objects.create_superuser("boss"))
+    page = chat_of(boss, viewport={"width": width, "height": 800}, color_scheme=scheme)
+    page.wait_for_selector("#welcome:not([hidden])")
+
+    boxes = [
+        found.bounding_box()
+        for found in page.query_selector_all(".top .brand, #open-sessions, #agent, .model, .top nav a, .top nav button")
+        if found.is_visible()
+    ]
+
+    assert len(boxes) == (7 if width == 400 else 6)
+    for number, one in enumerate(boxes):
+        assert one["x"] >= 0 and one["x"] + one["width"] <= width
+        for other in boxes[:number]:
+            beside = one["x"] + one["width"] <= other["x"] or other["x"] + other["width"] <= one["x"]
+            below = one["y"] + one["height"] <= other["y"] or other["y"] + other["height"] <= one["y"]
+            assert beside or below, (one, other)
+    assert page.evaluate("(e => e.scrollWidth <= e.clientWidth)(document.querySelector('.model'))")  # not cut
+    header = page.query_selector(".top").bounding_box()
+    assert all(header["y"] <= box["y"] and box["y"] + box["height"] <= header["y"] + header["height"] for box in boxes)

@@ -1,0 +1,304 @@
+"""Answers that come over a socket, whichever it is: one service, and the first answer wins."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+from asking import answer, approval, ask, frame, until
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Group
+from django.db import OperationalError
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed
+
+from ravi_django.kernel import ConflictError
+from ravi_django.models import HumanRequest
+from ravi_django.runtime import human
+from ravi_django.runtime.database import with_retry
+from ravi_django.ws import answering, commands
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def run(submitted) -> Any:
+    return submitted(send=lambda run_id: None)
+
+
+@pytest.fixture
+def opened(server, demo, ticket, run) -> Any:
+    """A socket of this kind, about the run where it is about one."""
+    paths = {"runs": f"runs/{run.id}", "sessions": f"sessions/{run.session_id}", "requests": "requests"}
+    return lambda kind="requests", user=demo: server.connect(f"/ws/ravi/{paths[kind]}/?ticket={ticket(user)}")
+
+
+@pytest.mark.parametrize("kind", ["runs", "sessions", "requests"])
+def test_an_answer_on_any_socket(opened, run, demo, kind) -> None:
+    request = ask(run)
+
+    with opened(kind) as client:
+        accepted = answer(client, request.id, text="the red one", reason="it is prettier")
+
+    assert accepted == {"type": "accepted", "request": str(request.id), "run": str(run.id)}
+    request.refresh_from_db()
+    assert (request.status, request.answered_by) == ("answered", demo)
+    assert request.answer == {"action": "answer", "text": "the red one", "reason": "it is prettier", "by": "demo"}
+
+
+@pytest.mark.parametrize("kind", ["runs", "sessions"])
+def test_a_runs_socket_takes_answers_for_another_run(opened, submitted, demo, kind) -> None:
+    other = submitted(send=lambda run_id: None)
+    request = ask(other)
+
+    with opened(kind) as client:
+        accepted = answer(client, request.id, text="yes")
+
+    assert (accepted["type"], accepted["run"]) == ("accepted", str(other.id))
+
+
+def test_each_action_with_what_goes_with_it(opened, run, demo) -> None:
+    edited, sticky = approval(run, to="owner", path="1"), approval(run, to="owner", path="2")
+    input_ = ask(run, "Two things", kind=HumanRequest.Kind.INPUT, details={"questions": {"a": "A?", "b": "B?"}})
+    uncertain = ask(run, "Was it?", kind=HumanRequest.Kind.UNCERTAIN, to="owner", tool="send_invoice")
+
+    with opened() as client:
+        answers = [
+            answer(client, edited.id, "edit", arguments={"customer": "ACME", "amount": 7}),
+            answer(client, sticky.id, "deny", sticky=True, reason="never", text=None),
+            answer(client, input_.id, values={"a": "1", "b": "2"}, version=1),
+            answer(client, uncertain.id, "resolve", outcome="happened", result={"paid": True}),
+        ]
+
+    assert [found["type"] for found in answers] == ["accepted"] * 4
+    kept = {row.id: row.answer for row in HumanRequest.objects.all()}
+    assert kept[edited.id]["arguments"] == {"customer": "ACME", "amount": 7}
+    assert (kept[sticky.id]["sticky"], kept[sticky.id]["reason"]) == (True, "never")
+    assert kept[input_.id]["values"] == {"a": "1", "b": "2"}
+    assert (kept[uncertain.id]["outcome"], kept[uncertain.id]["result"]) == ("happened", {"paid": True})
+
+
+@pytest.mark.parametrize(
+    ("said", "field"),
+    [
+        ({"action": "dance"}, "action"),
+        ({"action": None}, "action"),
+        ({"action": "answer"}, "text"),
+        ({"action": "answer", "text": 7}, "text"),
+        ({"action": "answer", "text": "x", "values": {"a": "b"}}, "values"),
+        ({"action": "answer", "text": "x", "arguments": [1]}, "arguments"),
+        ({"action": "answer", "text": "x", "sticky": "true"}, "sticky"),
+        ({"action": "answer", "text": "x", "version": True}, "version"),
+        ({"action": "answer", "text": "x", "by": "admin"}, "by"),
+    ],
+)
+def test_what_is_wrong_with_an_answer_is_named(opened, run, said, field) -> None:
+    request = ask(run)
+
+    with opened() as client:
+        refused = answer(client, request.id, **said)
+
+    assert (refused["type"], refused["code"], refused["field"]) == ("error", "invalid_input", field)
+    request.refresh_from_db()
+    assert request.status == "pending"
+
+
+@pytest.mark.parametrize("key", [UUID(int=7), "nonsense", "\0", "x" * 5000])
+def test_what_is_nobodys_is_not_found(opened, key) -> None:
+    with opened() as client:
+        refused = answer(client, key, text="yes")
+
+    assert (refused["type"], refused["code"]) == ("error", "not_found")
+    assert len(json.dumps(refused)) < 1000
+
+
+def test_a_strangers_answer_is_to_nothing(opened, run, stranger) -> None:
+    request = ask(run)
+
+    with opened(user=stranger) as client:
+        refused = answer(client, request.id, text="yes")
+
+    assert refused["code"] == "not_found"
+    request.refresh_from_db()
+    assert request.status == "pending"
+
+
+def test_the_owner_on_their_runs_own_socket_may_not_decide_for_others(opened, run) -> None:
+    request = approval(run, to="staff")
+
+    with opened("runs") as client:
+        refused = answer(client, request.id, "approve")
+
+    assert (refused["code"], refused["request"]) == ("forbidden", str(request.id))
+    request.refresh_from_db()
+    assert request.status == "pending"
+
+
+def test_the_second_answer_is_a_conflict_and_names_the_first(opened, run) -> None:
+    request = ask(run)
+
+    with opened() as client:
+        answer(client, request.id, text="one")
+        second = answer(client, request.id, text="two")
+        old = answer(client, ask(run, "again").id, text="two", version=7)
+
+    assert (second["code"], old["code"]) == ("conflict", "conflict")
+    assert "by demo" in second["message"]
+    request.refresh_from_db()
+    assert request.answer["text"] == "one"
+
+
+def test_somebody_locked_out_answers_nothing(opened, run, demo) -> None:
+    request = ask(run)
+    with opened() as client:
+        until(client, "request")
+        demo.is_active = False
+        demo.save()
+
+        with pytest.raises(ConnectionClosed):
+            answer(client, request.id, text="yes")
+        assert client.close_code == 4401
+    request.refresh_from_db()
+    assert request.status == "pending"
+
+
+def test_an_answered_question_goes_on(worker, server, submitted, demo, ticket) -> None:
+    from ravi_django import register
+    from ravi_django.kernel import AgentId
+
+    class Asks:
+        id = AgentId("test", "asks")
+        model, tools = None, []
+
+        async def run(self, ctx: Any, inbox: Any) -> str:
+            told = await ctx.ask_human("Which?", choices=["red", "blue"])
+            return f"{told['text']} by {told['by']}"
+
+    register(Asks())
+    run = submitted("test/asks")
+    with server.connect(f"/ws/ravi/runs/{run.id}/?ticket={ticket(demo)}") as client:
+        asked = until(client, "request")
+        answer_ = {"type": "answer", "request": asked["id"], "action": "answer", "text": "blue"}
+        client.send(json.dumps(answer_))
+        frames = [frame(client)]
+        while frames[-1]["type"] != "stream.done":
+            frames.append(frame(client))
+
+    types = [found["type"] for found in frames]
+    assert {"accepted", "request.closed"} <= set(types)
+    run.refresh_from_db()
+    assert run.output == "blue by demo"
+
+
+def test_of_a_hundred_answers_at_once_one_is_accepted(server, run, ticket) -> None:
+    group = Group.objects.create(name="many")
+    users = [get_user_model().objects.create_user(f"u{number}") for number in range(10)]
+    group.user_set.add(*users)
+    request = approval(run, to="group:many")
+    paths = [f"ws://127.0.0.1:{server.port}/ws/ravi/requests/?ticket={ticket(users[n % 10])}" for n in range(100)]
+
+    async def one(path: str, ready: asyncio.Barrier, number: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        async with connect(path, proxy=None) as client:
+            assert json.loads(await client.recv())["id"] == str(request.id)
+            await ready.wait()
+            said = {"type": "answer", "request": str(request.id), "action": "deny", "reason": f"by socket {number}"}
+            await client.send(json.dumps(said))
+            own, closed = None, []
+            while own is None or not closed:
+                found = json.loads(await asyncio.wait_for(client.recv(), 60))
+                if found["type"] in ("accepted", "error"):
+                    own = found
+                else:
+                    closed.append(found)
+            return own, closed
+
+    async def all_of_them() -> list[Any]:
+        ready = asyncio.Barrier(100)
+        return await asyncio.gather(*(one(path, ready, number) for number, path in enumerate(paths)))
+
+    found = asyncio.run(all_of_them())
+
+    request.refresh_from_db()
+    accepted = [number for number, (own, _) in enumerate(found) if own["type"] == "accepted"]
+    assert len(accepted) == 1
+    assert request.answer["reason"] == f"by socket {accepted[0]}"
+    winner = users[accepted[0] % 10].username
+    others = [own for own, _ in found if own["type"] == "error"]
+    assert {own["code"] for own in others} == {"conflict"}
+    assert all(f"by {winner}" in own["message"] for own in others)
+    assert all([shown["type"] for shown in closed] == ["request.closed"] for _, closed in found)
+    assert {closed[0]["answered_by"] for _, closed in found} == {winner}
+
+
+# ------------------------------------------------------------------------ a connection that breaks at the commit
+
+
+@pytest.fixture
+def answering_once(run, demo) -> Any:
+    """An answer on a database thread of a socket, which repeats it when its connection breaks."""
+
+    def answer_(request: HumanRequest, **said: Any) -> Any:
+        given = commands.Answer(type="answer", request=str(request.id), action="answer", **said)
+        return with_retry(answering.Answering(given, demo))
+
+    return answer_
+
+
+def breaking(monkeypatch: pytest.MonkeyPatch, *, after: Any = None, before: Any = None) -> None:
+    """The first `human.answer` loses its connection, at its beginning or once it is committed."""
+    real, calls = human.answer, []
+
+    def breaks(*args: Any, **options: Any) -> Any:
+        calls.append(args)
+        if len(calls) > 1:
+            return real(*args, **options)
+        if before is not None:
+            before()
+        else:
+            real(*args, **options)
+        raise OperationalError("gone") from psycopg.OperationalError("gone")
+
+    monkeypatch.setattr(answering.human, "answer", breaks)
+
+
+def test_an_answer_that_was_committed_is_no_conflict_with_itself(answering_once, run, monkeypatch) -> None:
+    request = ask(run)
+    breaking(monkeypatch)
+
+    assert answering_once(request, text="  red ") == run.id
+
+    request.refresh_from_db()
+    assert (request.answer["text"], request.version) == ("red", 2)
+
+
+def test_what_somebody_else_has_answered_meanwhile_is_one(answering_once, run, stranger, monkeypatch) -> None:
+    request = ask(run, to="user:stranger")
+    request.owner.groups.add(Group.objects.create(name="g"))
+    HumanRequest.objects.filter(id=request.id).update(to="group:g")
+    stranger.groups.add(Group.objects.get(name="g"))
+    real = human.answer
+    breaking(monkeypatch, before=lambda: real(request.id, text="red", by=stranger))
+
+    with pytest.raises(ConflictError, match="by stranger"):
+        answering_once(request, text="red")
+
+
+def test_another_answer_of_the_same_user_is_one(answering_once, run, demo, monkeypatch) -> None:
+    request = ask(run)
+    real = human.answer
+    breaking(monkeypatch, before=lambda: real(request.id, text="blue", by=demo))
+
+    with pytest.raises(ConflictError):
+        answering_once(request, text="red")
+
+
+def test_an_answer_that_was_given_before_is_one_though_it_says_the_same(answering_once, run, demo) -> None:
+    request = ask(run)
+    human.answer(request, text="red", by=demo)
+
+    with pytest.raises(ConflictError):
+        answering_once(request, text="red")

@@ -1,0 +1,474 @@
+"""The requests socket: what people are asked, live, each to those whom it concerns."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from asking import answer, approval, ask, frame, until
+from django.contrib.auth.models import Group
+from django.db import connection, transaction
+from django.utils import timezone
+from websockets.exceptions import ConnectionClosed
+
+from project.process import wait_until
+from ravi_django.models import HumanRequest
+from ravi_django.runtime import human, notices
+from ravi_django.runtime.store.records import tell
+from ravi_django.signals import request_changed
+from ravi_django.ws import inbox, requests
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+ROOT = Path(__file__).resolve().parents[3]
+OUR_ORIGIN = "http://localhost:8000"
+
+
+@pytest.fixture
+def opened(server, demo, ticket) -> Any:
+    return lambda user=demo, tail="": server.connect(f"/ws/ravi/requests/?ticket={ticket(user)}{tail}")
+
+
+@pytest.fixture
+def run(submitted) -> Any:
+    """A run of demo that nobody drives."""
+    return submitted(send=lambda run_id: None)
+
+
+@pytest.fixture
+def finance(stranger) -> Any:
+    """A member of the group finance."""
+    stranger.groups.add(Group.objects.create(name="finance"))
+    return stranger
+
+
+@pytest.fixture
+def hints_alone(monkeypatch) -> None:
+    """Nothing is found by comparing."""
+    monkeypatch.setattr(requests, "COMPARE_S", 1000.0)
+
+
+@pytest.fixture
+def no_hints(monkeypatch) -> None:
+    """Each hint is lost; the comparison finds what it would have told of."""
+    monkeypatch.setattr(notices, "hint", lambda request_id: None)
+    monkeypatch.setattr(requests, "COMPARE_S", 0.3)
+
+
+def settled(client: Any, run: Any, **asked: Any) -> dict[str, Any]:
+    """Once the first request is shown the subscription stands, and its first look is over."""
+    first = ask(run, "first", **asked)
+    return until(client, "request", id=str(first.id))
+
+
+def test_on_connecting_comes_what_is_pending_the_oldest_first(opened, run, demo) -> None:
+    first, second = ask(run, "one"), ask(run, "two", choices=["a", "b"])
+    done = ask(run, "done")
+    human.answer(done, text="yes", by=demo)
+
+    with opened() as client:
+        frames = [frame(client), frame(client)]
+
+    assert [found["id"] for found in frames] == [str(first.id), str(second.id)]
+    assert [found["seq"] for found in frames] == [1, 2]
+    shown = frames[1]
+    assert {name: shown[name] for name in ("type", "run", "agent", "parent", "depth", "root")} == {
+        "type": "request",
+        "run": str(run.id),
+        "agent": "react/assistant",
+        "parent": None,
+        "depth": 0,
+        "root": str(run.id),
+    }
+    assert (shown["kind"], shown["status"], shown["text"], shown["choices"]) == (
+        "question",
+        "pending",
+        "two",
+        ["a", "b"],
+    )
+    assert (shown["may_answer"], shown["pending"], shown["version"]) == (True, 2, 1)
+    assert shown["ts"].endswith("Z")
+
+
+def test_what_opens_and_is_answered_while_one_watches(hints_alone, opened, run, demo) -> None:
+    with opened() as client:
+        settled(client, run)
+
+        request = approval(run, to="owner")
+        shown = frame(client)
+        human.answer(request, "deny", reason="no money", by=demo)
+        closed = frame(client)
+
+    assert (shown["type"], shown["id"], shown["tool"], shown["risk"]) == (
+        "request",
+        str(request.id),
+        "send_invoice",
+        "high",
+    )
+    assert shown["arguments"] == {"customer": "ACME", "amount": 100}
+    assert shown["pending"] == 2
+    names = ("type", "seq", "run", "agent", "parent", "depth", "id", "status", "answered_by", "pending")
+    assert {name: closed[name] for name in names} == {
+        "type": "request.closed",
+        "seq": 3,
+        "run": str(run.id),
+        "agent": "react/assistant",
+        "parent": None,
+        "depth": 0,
+        "id": str(request.id),
+        "status": "answered",
+        "answered_by": "demo",
+        "pending": 1,
+    }
+
+
+def test_the_newest_are_shown_first_when_there_are_many(opened, run, monkeypatch) -> None:
+    monkeypatch.setattr(requests, "FIRST", 3)
+    monkeypatch.setattr(requests, "PAGE", 2)
+    monkeypatch.setattr(requests, "COMPARE_S", 0.1)
+    asked = [ask(run, f"q{number}") for number in range(6)]
+
+    with opened() as client:
+        frames = [frame(client) for _ in range(3)]
+        late = ask(run, "late")
+        then = frame(client)  # a comparison shows no more of those that were left out
+
+    assert [found["id"] for found in frames] == [str(request.id) for request in asked[3:]]
+    assert frames[0]["pending"] == 6
+    assert then["id"] == str(late.id)
+
+
+def test_what_is_pending_is_counted_once_for_several_pages(opened, run, monkeypatch) -> None:
+    """Of thousands that takes longer than all the rest of a page."""
+    counted: list[int | None] = []
+    look = inbox.look
+    monkeypatch.setattr(
+        inbox, "look", lambda mine, ids, shown, pending: counted.append(pending) or look(mine, ids, shown, pending)
+    )
+    monkeypatch.setattr(requests, "PAGE", 2)
+    for number in range(5):
+        ask(run, f"q{number}")
+
+    with opened() as client:
+        frames = [frame(client) for _ in range(5)]
+        first = counted[:3]
+        ask(run, "late")
+        late = until(client, "request")
+
+    assert first == [None, 5, 5]
+    assert [found["pending"] for found in (*frames, late)] == [5, 5, 5, 5, 5, 6]
+
+
+def test_a_client_forgets_nothing_that_newer_ones_have_pushed_out(opened, run, demo, monkeypatch) -> None:
+    monkeypatch.setattr(requests, "COMPARE_S", 0.1)
+    monkeypatch.setattr(inbox, "KNOWN", 2)
+    with opened() as client:
+        oldest = ask(run, "oldest")
+        until(client, "request", id=str(oldest.id))
+        for text in ("two", "three", "four"):
+            until(client, "request", id=str(ask(run, text).id))
+
+        human.answer(oldest, text="yes", by=demo)
+        closed = until(client, "request.closed")
+
+    assert (closed["id"], closed["status"]) == (str(oldest.id), "answered")
+
+
+def test_nobody_else_hears_of_it(opened, run, stranger) -> None:
+    with opened(stranger) as client:
+        settled(client, run, to="user:stranger")
+        ask(run, "for demo alone")
+        theirs = approval(run, to="user:stranger")
+
+        assert frame(client)["id"] == str(theirs.id)
+
+
+def test_the_owner_reads_what_others_are_asked(opened, run, finance) -> None:
+    request = approval(run, to="group:finance")
+    with opened() as client, opened(finance) as theirs:
+        mine, given = frame(client), frame(theirs)
+        refused = answer(client, request.id, "approve")
+        accepted = answer(theirs, request.id, "approve")
+        closed = until(client, "request.closed")
+
+    assert (mine["may_answer"], mine["pending"], mine["actions"]) == (False, 0, [])
+    assert (given["may_answer"], given["pending"]) == (True, 1)
+    assert (refused["type"], refused["code"], refused["request"]) == ("error", "forbidden", str(request.id))
+    assert accepted == {"type": "accepted", "request": str(request.id), "run": str(run.id)}
+    assert (closed["id"], closed["answered_by"]) == (str(request.id), "stranger")
+
+
+def test_html_is_text(opened, run) -> None:
+    evil = "<script>alert('x')</script>&amp;"
+    ask(run, evil, choices=[evil, "no"], details={"context": evil})
+
+    with opened() as client:
+        shown = frame(client)
+
+    assert (shown["text"], shown["choices"], shown["context"]) == (evil, [evil, "no"], evil)
+
+
+# ------------------------------------------------------------------------------------ hints, and without them
+
+
+def reassigned(request: HumanRequest, to: str) -> None:
+    with transaction.atomic():
+        HumanRequest.objects.filter(id=request.id).update(to=to, version=request.version + 1)
+        request.refresh_from_db()
+        tell(request_changed, request)
+
+
+@pytest.mark.parametrize("way", ["hints_alone", "no_hints"])
+def test_who_is_asked_instead_hears_of_it_and_who_was_asked_too(way, request, opened, run, finance, demo) -> None:
+    request.getfixturevalue(way)
+    with opened(finance) as client, opened() as owners:
+        settled(client, run, to="group:finance")
+        asked = approval(run, to="user:nobody")
+        until(owners, "request", id=str(asked.id))
+
+        reassigned(asked, "group:finance")
+        shown = frame(client)
+        again = until(owners, "request", version=2)
+        reassigned(asked, "user:nobody")
+        closed = frame(client)
+
+    assert (shown["type"], shown["id"], shown["may_answer"]) == ("request", str(asked.id), True)
+    assert (again["id"], again["to"], again["may_answer"]) == (str(asked.id), "group:finance", False)
+    assert (closed["type"], closed["id"], closed["status"], closed["answered_by"]) == (
+        "request.closed",
+        str(asked.id),
+        "withdrawn",
+        None,
+    )
+    assert closed["run"] == str(run.id)
+
+
+def test_a_lost_hint_only_delays(no_hints, opened, run, demo) -> None:
+    with opened() as client:
+        request = ask(run)
+        shown = frame(client)
+        human.answer(request, text="yes", by=demo)
+        closed = frame(client)
+
+    assert (shown["id"], closed["id"], closed["status"]) == (str(request.id), str(request.id), "answered")
+    assert (shown["seq"], closed["seq"]) == (1, 2)
+
+
+def test_a_channel_layer_that_is_down_only_delays(opened, run, monkeypatch, settings) -> None:
+    notices.close()
+    settings.CHANNEL_LAYERS = {
+        "default": {
+            "BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer",
+            "CONFIG": {"hosts": ["redis://127.0.0.1:1"]},
+        }
+    }
+    monkeypatch.setattr(requests, "COMPARE_S", 0.3)
+
+    with opened() as client:
+        request = ask(run)
+
+        assert frame(client)["id"] == str(request.id)
+    notices.close()
+
+
+@pytest.mark.parametrize("layers", [{}, {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}])
+def test_a_site_of_one_process_needs_no_channel_layer(hints_alone, layers, opened, run, settings) -> None:
+    settings.CHANNEL_LAYERS = layers
+
+    with opened() as client:
+        ask(run)
+        frame(client)
+        request = ask(run, "and live?")
+
+        assert frame(client)["id"] == str(request.id)
+
+
+def test_a_worker_in_another_process_opens_and_the_socket_shows_it_within_a_second(
+    hints_alone, opened, run, valkey_url
+) -> None:
+    with opened() as client:
+        settled(client, run)
+        name = connection.settings_dict["NAME"]
+        url = urlsplit(os.environ["DATABASE_URL"])._replace(path=f"/{name}").geturl()
+        environment = {**os.environ, "DATABASE_URL": url, "PYTHONPATH": str(ROOT)}
+        command = [sys.executable, "-c", WORKER, str(run.id)]
+        done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=60)
+        shown = frame(client, timeout=0.5)  # it has been there since, or it does not come
+        request = HumanRequest.objects.get(text="From afar?")
+
+    assert done.returncode == 0, done.stderr
+    assert "Task was destroyed" not in done.stderr and "Traceback" not in done.stderr
+    assert shown["id"] == str(request.id)
+    committed, ended = map(float, done.stdout.split())
+    print(f"the worker was done {ended - committed:.3f} s after its commit")
+    assert ended - committed < 1.0
+
+
+WORKER = """
+import asyncio, sys, time, django
+django.setup()
+from ravi_django import register, signals
+from ravi_django.kernel import AgentId
+from ravi_django.models import Run
+from ravi_django.runtime.engine import Engine
+
+class Asks:
+    id = AgentId("react", "assistant")
+    model, tools = None, []
+    async def run(self, ctx, inbox):
+        await ctx.ask_human("From afar?")
+
+def opened(sender, request, **more):
+    print(time.time())
+
+async def main():
+    engine = Engine(on_promoted=lambda run_id: None)
+    await engine.drive(sys.argv[1])
+    await engine.close(drain_s=0.5)
+
+signals.request_opened.connect(opened)
+register(Asks())
+asyncio.run(main())
+print(time.time())
+"""
+
+
+# ---------------------------------------------------------------------------------------------------- rights
+
+
+def test_rights_that_shrink_close_what_they_were_for(opened, run, finance, monkeypatch) -> None:
+    monkeypatch.setattr(requests, "COMPARE_S", 0.2)
+    request = approval(run, to="group:finance")
+    with opened(finance) as client:
+        frame(client)
+
+        finance.groups.clear()
+        closed = until(client, "request.closed")
+
+    assert (closed["type"], closed["id"], closed["status"], closed["pending"]) == (
+        "request.closed",
+        str(request.id),
+        "withdrawn",
+        0,
+    )
+
+
+def test_rights_that_grow_or_shrink_without_a_change_of_the_request_are_shown(opened, run, demo, monkeypatch) -> None:
+    monkeypatch.setattr(requests, "COMPARE_S", 0.2)
+    approval(run, to="group:finance")
+    group = Group.objects.create(name="finance")
+    with opened() as client:
+        before = frame(client)
+        demo.groups.add(group)
+        after = frame(client)
+        demo.groups.clear()
+        again = frame(client)
+
+    assert [found["may_answer"] for found in (before, after, again)] == [False, True, False]
+
+
+@pytest.mark.parametrize("hook", [None, lambda user, request: True])
+def test_what_can_be_answered_only_later_is_offered_then(opened, run, settings, monkeypatch, hook) -> None:
+    settings.RAVI = {**settings.RAVI, "MAY_ANSWER": hook}
+    monkeypatch.setattr(requests, "COMPARE_S", 0.2)
+    asked = ask(run, not_before=timezone.now() + timedelta(hours=1))
+    with opened() as client:
+        before = frame(client)
+        HumanRequest.objects.filter(id=asked.id).update(not_before=timezone.now() - timedelta(hours=1))
+        after = frame(client)
+        HumanRequest.objects.filter(id=asked.id).update(expires_at=timezone.now() - timedelta(hours=1))
+        late = frame(client)
+
+    shown = [(found["may_answer"], bool(found["actions"]), found["pending"]) for found in (before, after, late)]
+    assert shown == [(False, False, 0), (True, True, 1), (False, False, 0)]
+
+
+def test_somebody_locked_out_is_closed_out(opened, run, demo, monkeypatch) -> None:
+    monkeypatch.setattr(requests, "COMPARE_S", 0.2)
+    with opened() as client:
+        settled(client, run)
+        demo.is_active = False
+        demo.save()
+
+        with pytest.raises(ConnectionClosed):
+            frame(client)
+        assert client.close_code == 4401
+
+
+def test_who_gets_in(server, demo, cookie) -> None:
+    path, jar = "/ws/ravi/requests/", {"Cookie": cookie(demo)}
+    for options, code in (
+        ({}, 4401),
+        ({"additional_headers": jar, "origin": "https://evil.example"}, 4403),
+        ({"additional_headers": jar}, 4403),
+    ):
+        with server.connect(path, **options) as client:
+            with pytest.raises(ConnectionClosed):
+                frame(client)
+            assert client.close_code == code
+
+
+def test_a_page_of_the_site_is_let_in_by_its_cookie(server, demo, cookie, run) -> None:
+    request = ask(run)
+    with server.connect("/ws/ravi/requests/", additional_headers={"Cookie": cookie(demo)}, origin=OUR_ORIGIN) as client:
+        assert frame(client)["id"] == str(request.id)
+
+
+def test_a_ticket_works_once(server, demo, ticket, run) -> None:
+    ask(run)
+    path = f"/ws/ravi/requests/?ticket={ticket(demo)}"
+    with server.connect(path) as client:
+        assert frame(client)["type"] == "request"
+    with server.connect(path) as client:
+        with pytest.raises(ConnectionClosed):
+            frame(client)
+        assert client.close_code == 4401
+
+
+# ------------------------------------------------------------------------------------------------ its own life
+
+
+@pytest.mark.parametrize("sent", ['{"type": "cancel"}', '{"type": "message", "text": "hi"}'])
+def test_other_frames_are_refused(opened, run, sent) -> None:
+    with opened() as client:
+        client.send(sent)
+        refused = frame(client)
+        request = ask(run)  # the socket is still there
+
+        assert until(client, "request")["id"] == str(request.id)
+    assert (refused["type"], refused["code"], refused["field"]) == ("error", "invalid_input", "type")
+    run.refresh_from_db()
+    assert run.cancel_requested_at is None
+
+
+def test_the_last_socket_leaves_no_subscription(opened, server, run) -> None:
+    from ravi_django.ws import hints
+
+    with opened() as client:
+        settled(client, run)
+        assert server.loop in hints._hubs
+    assert wait_until(lambda: server.loop not in hints._hubs, 10)
+
+
+def test_a_thousand_hints_are_a_few_looks(hints_alone, opened, run, monkeypatch) -> None:
+    looks: list[int] = []
+    look = inbox.look
+    monkeypatch.setattr(inbox, "look", lambda user, ids, *more: looks.append(len(ids)) or look(user, ids, *more))
+    with opened() as client:
+        settled(client, run)
+        request = ask(run, "often")
+        until(client, "request", id=str(request.id))
+        looks.clear()
+
+        for _ in range(1000):
+            notices.hint(str(request.id))
+        last = ask(run, "last")
+        until(client, "request", id=str(last.id))
+
+    assert len(looks) < 10

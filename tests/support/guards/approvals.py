@@ -1,0 +1,343 @@
+"""What stands between a model and a risky tool: nobody but a person approves, this call, once, and for no more risk."""
+
+from __future__ import annotations
+
+from tests.support.guards.mutant import RUNTIME, STORE, UNIT, Mutant
+
+AGENTS = "ravi_django/agents/"
+ASKED = UNIT + "test_approvals.py"
+STANDS = UNIT + "test_standing_trust.py"
+STANDING = UNIT + "test_approvals_standing.py"
+TRUST = UNIT + "test_approvals_trust.py"
+USED = UNIT + "test_approvals_used.py"
+REQUESTS = UNIT + "test_approval_requests.py"
+STEPS = UNIT + "test_request_steps.py"
+DECISIONS = "tests/unit/agents/test_approval_decisions.py"
+
+APPROVALS = [
+    Mutant(
+        "approval: an odd action is a denial",
+        RUNTIME + "decisions.py",
+        '            return denied("the request was closed without an answer", by)\n',
+        '            return {"decision": "approved", "reason": reason, "by": by}\n',
+        (TRUST,),
+    ),
+    Mutant(
+        "approval: an edit has arguments",
+        RUNTIME + "decisions.py",
+        '        case "edit" if isinstance(answer.get("arguments"), dict):\n',
+        '        case "edit":\n            answer.setdefault("arguments", {})\n',
+        (TRUST,),
+    ),
+    Mutant(
+        "approval: an odd row is a denial",
+        RUNTIME + "decisions.py",
+        '    return ApprovalDecision("denied", None, reason, by)\n',
+        '    return ApprovalDecision("approved", None, reason, by)\n',
+        (TRUST,),
+    ),
+    Mutant(
+        "approval: a log entry in its place never approves",
+        RUNTIME + "approvals.py",
+        "    if (logged := _logged(ctx, path, asked)) is not None:\n        return logged\n",
+        "",
+        (TRUST,),
+    ),
+    Mutant(
+        "approval: not for another run's call",
+        RUNTIME + "decisions.py",
+        "    if told(kept).allows and ctx.effects.journal.is_shared(row) and not is_used(ctx, row):\n",
+        "    if False:\n",
+        (TRUST,),
+    ),
+    Mutant(
+        "approval: a call of the past is one approval's",
+        RUNTIME + "decisions.py",
+        "                    calls.remove(call)\n",
+        "",
+        (USED,),
+    ),
+    Mutant(
+        "approval: a call of the past is of its arguments",
+        RUNTIME + "decisions.py",
+        "    except DeterminismError:\n        return False\n",
+        "    except DeterminismError:\n        return True\n",
+        (USED,),
+    ),
+    Mutant(
+        "approval: what was asked about anew is settled",
+        RUNTIME + "decisions.py",
+        "    found = {row.seq for row in approvals if _is_asked_anew(journal, row)}\n",
+        "    found: set[int] = set()\n",
+        (USED,),
+    ),
+    Mutant(
+        "approval: a child of the past was approved with it",
+        RUNTIME + "decisions.py",
+        " or _is_begun(effects.journal, row, ctx.toolbox.get(row.name))",
+        "",
+        (USED,),
+    ),
+    Mutant(
+        "approval: a shared one counts with a call that is shared",
+        RUNTIME + "decisions.py",
+        "(journal.is_shared(row) and not journal.is_shared(later))",
+        "False",
+        (USED,),
+    ),
+    Mutant(
+        "approval: what is settled may become riskier",
+        RUNTIME + "approvals.py",
+        "        if decision.allows:\n            await _check_risk(ctx, row, asked)\n",
+        "        await _check_risk(ctx, row, asked)\n",
+        (USED,),
+    ),
+    Mutant(
+        "approval: what was denied may become riskier",
+        RUNTIME + "approvals.py",
+        "        if not isinstance(answered, dict) or told(answered).allows:\n",
+        "        if True:\n",
+        (USED,),
+    ),
+    Mutant(
+        "approval: what is made may become riskier",
+        RUNTIME + "approvals.py",
+        '    if is_riskier and not (row.phase == "result" and is_used(ctx, row)):\n',
+        "    if is_riskier:\n",
+        (USED,),
+    ),
+    Mutant(
+        "approval: an open one may not become riskier",
+        RUNTIME + "approvals.py",
+        "        if not isinstance(answered, dict) or told(answered).allows:\n",
+        "        if False:\n",
+        (USED,),
+    ),
+    Mutant(
+        "approval: nobody is asked about what a cap refuses",
+        RUNTIME + "approvals.py",
+        "(refusal := ctx.effects.spent.refusal_to_ask(tool)) is not None:",
+        "(refusal := ctx.effects.spent.refusal(tool)) is not None:",
+        (REQUESTS,),
+    ),
+    Mutant(
+        "approval: a cap counts those that are open since an earlier lease",
+        RUNTIME + "approvals.py",
+        "        with effects.spent.asking(asked.tool):\n            return told(await _outcome(",
+        "        if True:\n            return told(await _outcome(",
+        (REQUESTS,),
+    ),
+    Mutant(
+        "approval: one that is decided leaves its place",
+        RUNTIME + "tool_caps.py",
+        "            self.asked[name] -= 1\n",
+        "            pass\n",
+        (REQUESTS,),
+    ),
+    Mutant(
+        "approval: a schema that is none is left out",
+        RUNTIME + "asked_calls.py",
+        "        check_schema(asked.schema or {})\n",
+        "        pass\n",
+        (REQUESTS,),
+    ),
+    Mutant(
+        "approval: a call that is not made closes its request",
+        RUNTIME + "context.py",
+        "if begun is not None and begun.kind == decisions.KIND:",
+        "if False:",
+        (REQUESTS,),
+    ),
+    Mutant(
+        "approval: an answer that came first is not closed",
+        STORE + "people.py",
+        "        if request.status == HumanRequest.Status.PENDING:\n"
+        "            HumanRequest.objects.filter(id=request_id).update(\n",
+        "        if True:\n            HumanRequest.objects.filter(id=request_id).update(\n",
+        (REQUESTS,),
+    ),
+    Mutant(
+        "request: the first step that means somebody",
+        RUNTIME + "requests.py",
+        "    if not _has_several(request):\n        return\n",
+        "    return\n",
+        (STEPS,),
+    ),
+    Mutant(
+        "request: a single step is not looked at",
+        RUNTIME + "requests.py",
+        "    return len(request.steps or []) > 1\n",
+        "    return True\n",
+        (STEPS,),
+    ),
+    Mutant(
+        "request: its time begins when it may be answered",
+        RUNTIME + "requests.py",
+        "    return present if request.not_before is None else max(present, request.not_before)\n",
+        "    return present\n",
+        (STEPS,),
+    ),
+    Mutant(
+        "request: of its tool",
+        RUNTIME + "requests.py",
+        'site_rules.addressees(kind, asked.get("tool", ""), asked.get("risk", ""))',
+        "site_rules.addressees(kind)",
+        (STEPS,),
+    ),
+    Mutant(
+        "session: its lock lets those by who refer to it",
+        STORE + "queue.py",
+        "WHERE id = %s::uuid FOR NO KEY UPDATE",
+        "WHERE id = %s::uuid FOR UPDATE",
+        (UNIT + "test_session_locks.py",),
+    ),
+    Mutant(
+        "approval: not for a riskier call than was shown",
+        RUNTIME + "approvals.py",
+        "    is_riskier = known is not None and Risk(known).rank < asked.risk.rank\n",
+        "    is_riskier = False\n",
+        (ASKED,),
+    ),
+    Mutant(
+        "approval: of its arguments and of no others",
+        RUNTIME + "replay.py",
+        '_WITH_ARGUMENTS = ("tool.call", "approval")',
+        '_WITH_ARGUMENTS = ("tool.call",)',
+        (ASKED,),
+    ),
+    Mutant(
+        "approval: known by its place after a crash",
+        RUNTIME + "approvals.py",
+        "    begun = effects.journal.started(path)\n",
+        "    begun = None\n",
+        (ASKED,),
+    ),
+    Mutant(
+        "approval: opened in the commit that announces it",
+        RUNTIME + "approvals.py",
+        "        await effects.record(announced, partial(store.open_request, request=request))\n",
+        "        await effects.record(announced)\n"
+        "        await effects.database.call(request.save, force_insert=True)\n",
+        (ASKED,),
+    ),
+    Mutant(
+        "approval: not inside an at-most-once tool",
+        RUNTIME + "approvals.py",
+        "    effects.check_may_wait(path)\n    return told(",
+        "    return told(",
+        (ASKED,),
+    ),
+    Mutant(
+        "approval: nobody there is a denial",
+        RUNTIME + "approvals.py",
+        "    if not requests.place_first(request, ctx.effects.present()):\n",
+        "    if requests.place_first(request, ctx.effects.present()) is None:\n",
+        (ASKED,),
+    ),
+    Mutant(
+        "approval: not of a tool that the owner may not use",
+        RUNTIME + "approvals.py",
+        "if tool is not None and tool.permission and not",
+        "if False and tool and tool.permission and not",
+        (ASKED,),
+    ),
+    Mutant(
+        "approval: a site's rule that fails is a denial",
+        RUNTIME + "approvals.py",
+        "        except Exception:  # of the site's own rule\n",
+        "        except ZeroDivisionError:  # of the site's own rule\n",
+        (ASKED,),
+    ),
+    Mutant(
+        "approval: the wait takes no slot",
+        AGENTS + "react.py",
+        "                settled = await self.approval.settle(ctx, tool, call)\n",
+        "                async with slot(True):\n"
+        "                    settled = await self.approval.settle(ctx, tool, call)\n",
+        (ASKED,),
+    ),
+    Mutant(
+        "approval: what is recorded takes no slot",
+        AGENTS + "react.py",
+        "(is_recorded is not None and is_recorded())",
+        "False",
+        (ASKED,),
+    ),
+    Mutant(
+        "approval: a riskier edit is asked about again",
+        AGENTS + "approval.py",
+        "            if tool.risk_for(changed).rank <= risk.rank:\n",
+        "            if True:\n",
+        (DECISIONS, ASKED),
+    ),
+    Mutant(
+        "approval: an edit is validated by the tool",
+        AGENTS + "approval.py",
+        "            if (misfit := misfit_of(tool, changed)) is not None:\n",
+        "            if (misfit := None) is not None:\n",
+        (DECISIONS, ASKED),
+    ),
+    Mutant(
+        "approval: an odd answer of a handler is a denial",
+        AGENTS + "approval.py",
+        '    if answer is True or (isinstance(answer, str) and answer == "approved"):\n',
+        "    if answer:\n",
+        (DECISIONS,),
+    ),
+    Mutant(
+        "standing decision: of this session, agent and tool",
+        STORE + "standing.py",
+        "filter(session_id=session_id, agent=agent, tool=tool, revoked_at=None)",
+        "filter(revoked_at=None)",
+        (STANDING,),
+    ),
+    Mutant(
+        "standing decision: not a revoked one",
+        STORE + "standing.py",
+        "agent=agent, tool=tool, revoked_at=None)",
+        "agent=agent, tool=tool)",
+        (STANDING,),
+    ),
+    Mutant(
+        "standing decision: up to its risk",
+        STORE + "standing.py",
+        "    found: StickyDecision | None = rows.filter(risk__in=covering).first()\n",
+        "    found: StickyDecision | None = rows.filter().first()\n",
+        (STANDING,),
+    ),
+    Mutant(
+        "standing decision: an approval, while whoever gave it could",
+        RUNTIME + "standing.py",
+        '    if found is None or found.action == "deny" or _could_be_given(found, request):\n',
+        "    if True:\n",
+        (STANDS,),
+    ),
+    Mutant(
+        "standing decision: not of somebody whose user was deleted",
+        RUNTIME + "standing.py",
+        "        return not decision.decided_by_name  #",
+        "        return True  #",
+        (STANDS,),
+    ),
+    Mutant(
+        "standing decision: a denial stands",
+        RUNTIME + "standing.py",
+        'found.action == "deny" or ',
+        "",
+        (STANDS,),
+    ),
+    Mutant(
+        "standing decision: of the tenant, four eyes and rule of the call itself",
+        RUNTIME + "people.py",
+        "    return any(_is_allowed(right, one) for one in placed for right in rights_to(present, one))\n",
+        "    return True\n",
+        (STANDS,),
+    ),
+    Mutant(
+        "standing decision: not one revoked at that moment",
+        STORE + "standing.py",
+        "            raise NotStanding\n",
+        "            pass\n",
+        (STANDING,),
+    ),
+]

@@ -1,0 +1,193 @@
+"""A request on the stream of the run that asks: the same object that REST shows, and what became of it."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+
+import pytest
+
+from ravi_django.api.request_serializers import RequestSerializer, marked
+from ravi_django.models import HumanRequest, JournalEntry, Status
+from ravi_django.runtime import events, frames, human
+from ravi_django.runtime.cancel import cancel
+from ravi_django.runtime.frames import Source
+from ravi_django.runtime.retry import retry
+from tests.support.approvals import payer, paying, run_of, user
+from tests.support.runs import code, drive, make_run
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.sqlite]
+
+ENVELOPE = {"type", "seq", "ts", "parent", "depth"}
+OF_THE_ROW = {"may_answer", "actions", "answer", "not_before", "escalates_at"}  # each user's, or of a later moment
+
+
+def of_requests(run):
+    return [frame for frame in events.page(run.id)[0] if frame["type"].startswith("request")]
+
+
+def as_rest(request):
+    row = HumanRequest.objects.select_related("run", "answered_by").get(id=request.id)
+    return {
+        name: value for name, value in RequestSerializer(marked([row], None)[0]).data.items() if name not in OF_THE_ROW
+    }
+
+
+def without_envelope(frame):
+    return {name: value for name, value in frame.items() if name not in ENVELOPE}
+
+
+def asking(timeout=None):
+    async def story(ctx, inbox):
+        told = await ctx.ask_human("Which?", ["red", "blue"], context="The door.", free_text=False, timeout=timeout)
+        return told["action"]
+
+    code(story)
+    return drive(make_run())
+
+
+def approving(to="staff"):
+    user("carla", is_staff=True)  # somebody whom it means
+    payer(paying([]), approvers=to)
+    return drive(run_of())
+
+
+@pytest.mark.parametrize("make", [asking, lambda: asking(timeout=3600), approving])
+def test_the_frame_is_the_object_that_rest_shows(make):
+    run = make()
+
+    (frame,) = of_requests(run)
+
+    shown = without_envelope(frame)
+    assert shown == as_rest(HumanRequest.objects.get())
+    assert (shown["run"], shown["root"], shown["agent"]) == (str(run.id), str(run.id), run.agent)
+    assert (shown["status"], shown["version"], shown["answered_by"], shown["answered_at"]) == ("pending", 1, None, None)
+    assert {"details", "schema", "call_id"} & frame.keys() == set()
+    assert all(frame[name].endswith("Z") for name in ("created_at", "expires_at") if frame[name])
+
+
+def test_a_request_that_is_opened_again_is_shown_as_it_is_then():
+    async def story(ctx, inbox):
+        question = asyncio.ensure_future(ctx.ask_human("Which?", timeout=3600))
+        await ctx.sleep_until_signal("go", until=ctx.now())
+        question.cancel()
+        raise ValueError("not yet")
+
+    code(story)
+    run = drive(make_run())
+    assert run.status == Status.FAILED
+    retry(run.id)
+
+    first, closed, again = of_requests(run)
+
+    assert (first["version"], closed["status"], closed["answered_by"]) == (1, "cancelled", None)
+    assert without_envelope(again) == as_rest(HumanRequest.objects.get())
+    assert (again["id"], again["status"], again["version"]) == (first["id"], "pending", 3)
+
+
+@pytest.mark.parametrize("make", [asking, approving])
+@pytest.mark.parametrize("by", ["ann", None])
+def test_what_was_answered_is_closed_with_who_has(make, by):
+    run = make()
+    request = HumanRequest.objects.get()
+    ann = user("ann", is_superuser=True)
+    said = {"text": "red"} if request.kind == "question" else {}
+    human.answer(request, "answer" if said else "deny", by=ann if by else None, **said)
+    drive(run)
+
+    closed = of_requests(run)[1]
+
+    assert {name: closed[name] for name in ("type", "id", "status", "answered_by")} == {
+        "type": "request.closed",
+        "id": str(request.id),
+        "status": "answered",
+        "answered_by": by,
+    }
+
+
+def test_the_operators_refusal_is_an_answer():
+    run = asking()
+    human.answer(HumanRequest.objects.get(), "cancel")
+    drive(run)
+
+    assert [frame.get("status") for frame in of_requests(run)] == ["pending", "answered"]
+
+
+@pytest.mark.parametrize("make", [lambda: asking(timeout=60), lambda: approving(to=[("staff", 60)])])
+def test_what_nobody_has_answered_is_closed_as_expired(clock, make):
+    run = make()
+    clock.advance(61)
+    drive(run)
+
+    closed = of_requests(run)[1]
+
+    assert (closed["status"], closed["answered_by"]) == (HumanRequest.objects.get().status, None) == ("expired", None)
+
+
+@pytest.mark.parametrize("make", [asking, approving])
+def test_what_ends_with_its_run_is_closed_as_cancelled(make):
+    run = make()
+    cancel(run.id, "enough")
+
+    closed = of_requests(run)[1]
+
+    assert (closed["status"], closed["answered_by"]) == ("cancelled", None)
+
+
+# ---------------------------------------------------------------------------------- rows of an earlier release
+
+
+def row_of(kind, result):
+    return JournalEntry(kind=kind, path="@request.x.1", phase="result", result=result, finished_at=datetime.now(UTC))
+
+
+def frame_of(kind, result):
+    source = Source("root", "run", "test/code", None, 0, 1)
+    (found,) = frames.durable(source, row_of(kind, result), 4)
+    return found.body()
+
+
+def test_a_row_with_details_still_gives_the_same_object():
+    until = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    run = asking()
+    (now,) = of_requests(run)
+    old = {
+        "id": "0192",
+        "kind": "input",
+        "text": "Two things",
+        "choices": None,
+        "tool": "ask",
+        "arguments": {"a": 1},
+        "details": {"context": "The door.", "free_text": True, "questions": {"who": "Who?"}},
+        "expires_at": until.isoformat(),
+    }
+
+    frame = frame_of("request.opened", old)
+
+    assert set(frame) | {"seq"} == set(now)
+    assert (frame["context"], frame["questions"], frame["expires_at"]) == (
+        "The door.",
+        {"who": "Who?"},
+        "2026-01-02T03:04:05Z",
+    )
+    assert (frame["id"], frame["root"], frame["run"], frame["status"], frame["to"]) == (
+        "0192", "root", "run", "pending", "",
+    )  # fmt: skip
+    assert frame_of("request.opened", {**old, "details": None, "expires_at": None})["questions"] is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "result", "told"),
+    [
+        ("ask_human", {"action": "answer", "text": "red", "by": "ann"}, ("answered", "ann")),
+        ("ask_human", {"action": "expired", "text": "", "by": ""}, ("expired", None)),
+        ("ask_human", {"action": "signal", "text": "", "by": "", "payload": 1}, ("cancelled", None)),
+        ("request.closed", {"answer": {"action": "answer", "text": "red", "by": "ann"}}, ("answered", "ann")),
+        ("request.closed", {"answer": {"outcome": "fail"}}, ("answered", None)),
+        ("request.closed", {}, ("answered", None)),
+    ],
+)
+def test_a_row_that_closes_one_says_what_became_of_it(kind, result, told):
+    frame = frame_of(kind, {"id": "0192", **result})
+
+    assert (frame["type"], frame["id"], frame["status"], frame["answered_by"]) == ("request.closed", "0192", *told)

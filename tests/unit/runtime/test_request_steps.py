@@ -1,0 +1,191 @@
+"""The steps of a request: whoever it is that asks, the first that means somebody is asked first, and in its time."""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from ravi_django import tool
+from ravi_django.kernel import HumanInput, PauseForInputResult
+from ravi_django.models import HumanRequest, JournalEntry, Status
+from ravi_django.runtime import addresses, human, requests
+from ravi_django.runtime.shown import in_utc
+from ravi_django.runtime.tools.ask_human import AskHumanTool
+from tests.support.approvals import user
+from tests.support.runs import code, drive, make_run, take_over
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+HOUR = 3600
+CHAIN = [("group:finance", HOUR), ("group:directors", 2 * HOUR), ("group:board", HOUR)]
+
+
+@pytest.fixture
+def dan():
+    return user("dan", "directors")
+
+
+@tool(risk="high", effect="at_most_once", approval="never", timeout=600)
+def pay(amount: int) -> str:
+    """Pay somebody."""
+    return "paid"
+
+
+@tool
+def order(answer: HumanInput | None = None) -> str | PauseForInputResult:
+    """Ask how many."""
+    return answer.text if answer else PauseForInputResult(request="How many?", to=CHAIN)
+
+
+def question(clock):
+    async def story(ctx, inbox):
+        return (await ctx.ask_human("May I?", to=CHAIN))["action"]
+
+    code(story)
+    return drive(make_run())
+
+
+def wanted(clock):
+    async def story(ctx, inbox):
+        return str(await ctx.tool("order"))
+
+    code(story, tools=[order])
+    return drive(make_run())
+
+
+def uncertain(clock):
+    async def story(ctx, inbox):
+        return str(await ctx.tool("pay", amount=5))
+
+    code(story, tools=[pay])
+    run = drive(make_run(), dies=2)
+    assert JournalEntry.objects.get(run=run, kind="tool.call").phase == "started"
+    return take_over(clock, run)
+
+
+@pytest.mark.parametrize("make", [question, wanted, uncertain])
+def test_a_step_that_means_nobody_is_passed_over_at_once(clock, settings, dan, make):
+    settings.RAVI = {**settings.RAVI, "ADDRESSEES": {"uncertain": CHAIN}}
+
+    run = make(clock)
+
+    request = HumanRequest.objects.get(run=run)
+    assert (request.to, request.level) == ("group:directors", 1)
+    begins = max(request.created_at, request.not_before or request.created_at)
+    assert request.escalates_at == pytest.approx(begins + timedelta(hours=2), abs=timedelta(seconds=1))
+    if make is not uncertain:
+        assert request.expires_at == pytest.approx(begins + timedelta(hours=3), abs=timedelta(seconds=1))
+    announced = JournalEntry.objects.get(run=run, kind="request.opened")
+    assert announced.result["to"] == "group:directors"
+    assert announced.result["expires_at"] == in_utc(request.expires_at)
+    clock.advance(HOUR)
+    human.answer(request, **({"action": "resolve", "outcome": "fail"} if make is uncertain else {"text": "2"}), by=dan)
+
+
+@pytest.mark.parametrize("make", [question, wanted, uncertain])
+def test_where_nobody_is_meant_the_first_step_stays_and_it_is_logged(clock, settings, caplog, make):
+    settings.RAVI = {**settings.RAVI, "ADDRESSEES": {"uncertain": CHAIN}}
+
+    with caplog.at_level(logging.WARNING, "ravi.requests"):
+        run = make(clock)
+
+    request = HumanRequest.objects.get(run=run)
+    assert (request.to, request.level, run.status) == ("group:finance", 0, Status.SUSPENDED)
+    told = [record.action for record in caplog.records if record.name == "ravi.requests"]
+    assert told == ["request.nobody"]
+
+
+def test_a_single_step_is_not_looked_at(clock, monkeypatch):
+    looked, users_at = [], addresses.users_at
+    monkeypatch.setattr(addresses, "users_at", lambda *args: (looked.append(args), users_at(*args))[1])
+
+    async def story(ctx, inbox):
+        return (await ctx.ask_human("May I?", to="group:finance"))["action"]
+
+    code(story)
+
+    assert (HumanRequest.objects.get(run=drive(make_run())).to, looked) == ("group:finance", [])
+
+
+def test_a_question_to_several_costs_one_look_in_any_number_of_steps_that_are_somebody(dan):
+    request = requests.new(
+        make_run(), "p", HumanRequest.Kind.QUESTION, present=dan.date_joined, to=None, text="?", expires=False
+    )
+    request.steps = [{"to": "group:directors", "within": HOUR}, {"to": "staff", "within": None}]
+    with CaptureQueriesContext(connection) as captured:
+        assert requests.place_first(request, dan.date_joined)
+    assert len(captured) == 1
+
+
+# ----------------------------------------------------------------------------------------------- not before
+
+
+def test_the_steps_begin_when_it_may_be_decided(clock, settings, dan):
+    user("fin", "finance")
+    settings.RAVI = {**settings.RAVI, "ADDRESSEES": {"uncertain": [("group:finance", 60), "group:directors"]}}
+
+    request = HumanRequest.objects.get(run=uncertain(clock))
+
+    assert request.not_before > clock.now
+    assert (request.to, request.escalates_at) == ("group:finance", request.not_before + timedelta(seconds=60))
+
+
+def test_so_they_do_when_it_is_asked_again(clock, settings, dan):
+    user("fin", "finance")
+    request = requests.new(
+        make_run(),
+        "p",
+        HumanRequest.Kind.UNCERTAIN,
+        present=clock.now,
+        to=requests.Addressees.of([("group:finance", 60), "group:directors"]),
+        not_before=clock.now + timedelta(seconds=600),
+        expires=False,
+    )
+    request.created_at = clock.now
+
+    requests.begin_anew(request, clock.now + timedelta(seconds=10))
+    assert request.escalates_at == request.not_before + timedelta(seconds=60)
+    requests.begin_anew(request, clock.now + timedelta(seconds=900))
+    assert request.escalates_at == clock.now + timedelta(seconds=960)
+
+
+# ------------------------------------------------------------------------------------------- of which tool
+
+
+@pytest.mark.parametrize(("key", "to"), [("pay", "group:finance"), ("other", "staff"), ("*", "group:finance")])
+def test_the_site_names_people_by_tool_for_every_kind(clock, settings, key, to):
+    settings.RAVI = {**settings.RAVI, "ADDRESSEES": {"uncertain": {key: "group:finance"}}}
+
+    assert HumanRequest.objects.get(run=uncertain(clock)).to == to
+
+
+def test_so_it_does_for_what_a_tool_asks(clock, settings):
+    settings.RAVI = {**settings.RAVI, "ADDRESSEES": {"input": {"plain": "group:shop"}}}
+
+    @tool
+    def plain(answer: HumanInput | None = None) -> str | PauseForInputResult:
+        """Ask how many."""
+        return answer.text if answer else PauseForInputResult(request="How many?")
+
+    async def story(ctx, inbox):
+        return str(await ctx.tool("plain"))
+
+    code(story, tools=[plain])
+
+    assert HumanRequest.objects.get(run=drive(make_run())).to == "group:shop"
+
+
+def test_so_it_does_for_the_question_of_the_tool_that_asks(clock, settings):
+    settings.RAVI = {**settings.RAVI, "ADDRESSEES": {"question": {"ask_human": "group:shop", "*": "staff"}}}
+
+    async def story(ctx, inbox):
+        return str(await ctx.tool("ask_human", question="How many?"))
+
+    code(story, tools=[AskHumanTool()])
+    run = drive(make_run())
+
+    assert HumanRequest.objects.get(run=run).to == "group:shop", run.error

@@ -1,0 +1,618 @@
+"""UserProxyAgent on durable rows: answered by a person or by a signal, once, across crashes, in any order."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import timedelta
+from threading import Barrier
+
+import pytest
+from django.db import transaction
+
+from ravi_django import register, signal, submit
+from ravi_django.agents import OrchestratorAgent, SubAgentConfig, UserProxyAgent
+from ravi_django.conf import conf
+from ravi_django.kernel import (
+    AgentId,
+    ConflictError,
+    ControlPayload,
+    DataPayload,
+    ForbiddenError,
+    InvalidInputError,
+    Message,
+    ToolUseBlock,
+)
+from ravi_django.models import AuditRecord, HumanRequest, InboxMessage, Run, Signal, Status
+from ravi_django.runtime import events, human, store, sweeper
+from ravi_django.testing import ScriptedModel, journal_of, run_until_idle
+from tests.support.runs import asked, code, drive, in_background, make_run, message, on_postgresql, take_over
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+BOSS = "user_proxy/boss"
+
+
+@pytest.fixture
+def ann(django_user_model):
+    return django_user_model.objects.create_user("ann")
+
+
+@pytest.fixture
+def bob(django_user_model):
+    return django_user_model.objects.create_user("bob")
+
+
+def boss(**options):
+    return register(UserProxyAgent("boss", **options))
+
+
+def proxied(text="Send it?", **fields):
+    """A run of the boss, as it waits for the answer, and the signal that it waits for."""
+    run = drive(make_run(BOSS, text=text, **fields))
+    return run, asked(run).signal
+
+
+def read(run):
+    """The signals of a run that a later wait would still be given."""
+    return list(Signal.objects.filter(run=run, consumed_at=None).values_list("name", flat=True))
+
+
+def two_questions():
+    """A run of the boss that was given two messages at once."""
+    run = make_run(BOSS, text="First?")
+    second = {**message("Second?", BOSS), "correlation_id": ""}
+    InboxMessage.objects.create(run=run, message_id=second["id"], body=second)
+    return run
+
+
+# ---------------------------------------------------------------------------------------------------- answered
+
+
+@pytest.mark.sqlite
+def test_a_question_is_only_rows_until_a_person_answers_it(ann):
+    boss()
+    run = drive(make_run(BOSS, text="Send it?", owner=ann))
+    request = asked(run)
+    (inbox,) = InboxMessage.objects.filter(run=run)
+    cid = inbox.body["correlation_id"] or inbox.body["id"]
+    assert (request.kind, request.text, request.to, request.signal) == (
+        "question",
+        "Send it?",
+        "owner",
+        f"human_reply:{cid}",
+    )
+    logged = [row.result for row in journal_of(run) if row.name == "hitl.question"]
+    assert logged == [{"correlation_id": cid, "text": "Send it?"}]
+
+    human.answer(request.id, text="Yes, today.", by=ann)
+    run = drive(run)
+
+    assert (run.status, run.output) == (Status.COMPLETED, "Yes, today.")
+    (sent,) = Signal.objects.filter(run=run)
+    assert (sent.name, sent.payload) == (request.signal, {"action": "answer", "text": "Yes, today.", "by": "ann"})
+    assert read(run) == []
+
+
+@pytest.mark.sqlite
+@pytest.mark.parametrize("payload", [{"ok": True, "amount": 3}, "Yes.", ["a"], False])
+def test_a_signal_is_relayed_as_it_is_and_closes_the_question(payload):
+    async def story(ctx, inbox):
+        told = await ctx.ask(AgentId("user_proxy", "boss"), "Send it?")
+        return {"told": told.result}
+
+    boss()
+    code(story)
+    run = drive(make_run())
+    child = drive(Run.objects.get(parent=run))
+    request = asked(child)
+
+    signal(child, request.signal, payload)
+    child = drive(child)
+
+    assert (child.status, json.loads(drive(run).output)) == (Status.COMPLETED, {"told": payload})
+    request.refresh_from_db()
+    assert (request.status, request.answer, read(child)) == ("cancelled", None, [])
+    frames = [frame for frame in events.page(run.id)[0] if frame["type"].startswith("request")]
+    assert [(frame["type"], frame["id"]) for frame in frames] == [
+        ("request", str(request.id)),
+        ("request.closed", str(request.id)),
+    ]
+    kept = AuditRecord.objects.get(event="request", name="cancelled")
+    assert kept.detail["reason"] == f"answered by the signal {request.signal}"
+    with pytest.raises(ConflictError, match="cancelled already"):
+        human.answer(request.id, text="no")
+
+
+@pytest.mark.sqlite
+@pytest.mark.parametrize("action", ["skip", "cancel"])
+def test_no_answer_is_relayed_as_no_consent(action):
+    boss()
+    run, _ = proxied()
+
+    human.answer(asked(run).id, action)
+
+    assert "no consent" in drive(run).output
+
+
+def test_a_question_that_nobody_answers_in_time_is_relayed_as_no_consent(clock):
+    boss(answer_within=60)
+    run = drive(make_run(BOSS))
+    request = HumanRequest.objects.get(run=run)
+    clock.advance(61)
+
+    run = drive(run)
+
+    request.refresh_from_db()
+    assert (run.output, request.status) == ("Nobody answered in time. This is no consent to anything.", "expired")
+
+
+def test_a_signal_that_came_in_time_counts_however_late_the_worker_is(clock):
+    boss(answer_within=60)
+    run = drive(make_run(BOSS))
+    clock.advance(59)
+    signal(run, HumanRequest.objects.get(run=run).signal, "Yes.")
+    clock.advance(600)
+
+    assert drive(run).output == "Yes."
+
+
+def test_a_signal_between_the_look_and_the_expiry_counts(clock):
+    """The worker has read that there is nothing; by the time it closes the question there is a signal."""
+    boss(answer_within=60)
+    run = drive(make_run(BOSS))
+    name = HumanRequest.objects.get(run=run).signal
+    clock.advance(59)
+
+    def late(engine):
+        call = engine.database.call
+
+        async def signalling(function, *args, **kwargs):
+            found = await call(function, *args, **kwargs)
+            if function is store.load_with_facts:
+                await asyncio.to_thread(in_background(signal, run.id, name, "Yes.").result, 10)
+                clock.advance(2)
+            return found
+
+        engine.database.call = signalling
+
+    Run.objects.filter(id=run.id).update(wake_at=clock.now)
+
+    run = drive(run, setup=late)
+
+    assert (run.output, HumanRequest.objects.get(run=run).status) == ("Yes.", "cancelled")
+
+
+# --------------------------------------------------------------------------------------------------- crashes
+
+DIES = [(1, False), (1, True), (2, False), (2, True), ("end", False)]
+
+
+@pytest.mark.sqlite
+@pytest.mark.parametrize(("dies", "written"), DIES)
+def test_a_worker_that_dies_over_the_question_asks_it_once(clock, dies, written):
+    boss()
+    run = drive(make_run(BOSS), dies=dies, written=written)
+
+    run = take_over(clock, run) if run.status == Status.RUNNING else run
+
+    assert HumanRequest.objects.filter(run=run).count() == 1
+    assert [row.name for row in journal_of(run)].count("hitl.question") == 1
+    human.answer(asked(run).id, text="Yes.")
+    assert drive(run).output == "Yes."
+
+
+@pytest.mark.sqlite
+@pytest.mark.parametrize("how", ["answer", "signal"])
+@pytest.mark.parametrize(("dies", "written"), DIES)
+def test_a_worker_that_dies_over_the_reply_relays_it_once(clock, how, dies, written):
+    async def story(ctx, inbox):
+        return (await ctx.ask(AgentId("user_proxy", "boss"), "Send it?")).result
+
+    boss()
+    code(story)
+    run = drive(make_run())
+    child = drive(Run.objects.get(parent=run))
+    request = asked(child)
+    if how == "answer":
+        human.answer(request.id, text="Yes.")
+    else:
+        signal(child, request.signal, "Yes.")
+    child = drive(child, dies=dies, written=written)
+
+    child = take_over(clock, child) if child.status == Status.RUNNING else child
+
+    request.refresh_from_db()
+    assert (child.status, drive(run).output) == (Status.COMPLETED, "Yes.")
+    assert request.status == ("answered" if how == "answer" else "cancelled")
+    assert [row.kind for row in journal_of(child) if row.phase == "result"].count("ask_human") == 1
+    assert read(child) == []
+
+
+@pytest.mark.parametrize("how", ["answer", "signal"])
+def test_a_reply_while_the_worker_is_dead_is_found_by_the_next(clock, how):
+    boss()
+    run = drive(make_run(BOSS), dies=1, written=True)
+    request = HumanRequest.objects.get(run=run)
+    assert run.status == Status.RUNNING
+
+    if how == "answer":
+        human.answer(request.id, text="Yes.")
+    else:
+        signal(run, request.signal, "Yes.")
+
+    assert take_over(clock, run).output == "Yes."
+
+
+def test_a_signal_while_the_run_is_being_suspended_is_not_lost():
+    boss()
+    run = make_run(BOSS)
+
+    def early(engine):
+        see_through = engine.database.see_through
+
+        async def signalled(function, *args, **kwargs):
+            found = await see_through(function, *args, **kwargs)
+            if not sent:
+                name = await asyncio.to_thread(in_background(_signal_of, run.id).result, 10)
+                sent.append(await asyncio.to_thread(in_background(signal, run.id, name, "Yes.").result, 10))
+            return found
+
+        engine.database.see_through = signalled
+
+    sent = []
+
+    run = drive(run, setup=early)
+
+    assert run.status == Status.PENDING
+    assert drive(run).output == "Yes."
+
+
+def _signal_of(run_id):
+    return HumanRequest.objects.get(run_id=run_id).signal
+
+
+# ---------------------------------------------------------------------------------------- both, and in any order
+
+
+def test_a_signal_that_came_first_is_the_answer_and_a_person_is_told_so():
+    boss()
+    run, name = proxied()
+    request = asked(run)
+
+    signal(run, name, "By the program.")
+    with pytest.raises(ConflictError, match="was sent the signal"):
+        human.answer(request.id, text="By a person.")
+
+    assert drive(run).output == "By the program."
+    request.refresh_from_db()
+    assert (request.status, request.answer) == ("cancelled", None)
+
+
+def test_an_answer_that_came_first_counts_and_the_signal_does_not():
+    boss()
+    run, name = proxied()
+
+    human.answer(asked(run).id, text="By a person.")
+    signal(run, name, "By the program.")
+
+    assert drive(run).output == "By a person."
+
+
+def test_an_answer_that_was_accepted_counts_whatever_the_worker_has_read(clock):
+    """The worker has taken the signal; before it relays it, an answer comes that knew nothing of the signal."""
+    boss()
+    run, name = proxied()
+    request = asked(run)
+    signal(run, name, "By the program.")
+
+    run = drive(run, setup=accepting(request))
+
+    assert (run.status, run.output) == (Status.COMPLETED, "By a person.")
+    request.refresh_from_db()
+    assert request.status == "answered"
+
+
+def test_a_signal_that_was_not_relayed_is_there_for_another_question_by_its_name(clock):
+    async def story(ctx, inbox):
+        told = await asyncio.gather(*(ctx.ask_human(text, signal="human_reply:x") for text in ("First?", "Second?")))
+        return [one.get("payload", one["text"]) for one in told]
+
+    code(story)
+    run = drive(make_run())
+    first = HumanRequest.objects.filter(run=run).earliest("id")
+    signal(run, "human_reply:x", "By the program.")
+
+    run = drive(run, setup=accepting(first))
+    run = drive(run) if run.status == Status.PENDING else run
+
+    assert (run.status, json.loads(run.output or "null")) == (Status.COMPLETED, ["By a person.", "By the program."])
+
+
+def accepting(request):
+    """The worker's first append is one too late: an answer is accepted right before it."""
+    done = []
+
+    def between(engine):
+        see_through = engine.database.see_through
+
+        async def answered(function, *args, **kwargs):
+            if not done:
+                done.append(await asyncio.to_thread(in_background(_accept, request.id).result, 10))
+            return await see_through(function, *args, **kwargs)
+
+        engine.database.see_through = answered
+
+    return between
+
+
+def _accept(request_id):
+    """As of an answer whose transaction could not see the signal's yet."""
+    Signal.objects.filter(consumed_at=None).update(name="not seen")
+    human.answer(request_id, text="By a person.")
+    Signal.objects.filter(name="not seen").update(name=HumanRequest.objects.get(id=request_id).signal)
+
+
+@on_postgresql
+@pytest.mark.parametrize("attempt", range(4))
+def test_of_a_person_and_a_program_at_the_same_moment_one_is_relayed(attempt):
+    boss()
+    run, name = proxied()
+    request = asked(run)
+    together = Barrier(2)
+
+    def at_once(function, *args, **options):
+        together.wait(10)
+        try:
+            return function(*args, **options) or True
+        except ConflictError:
+            return False
+
+    by_person = in_background(lambda: at_once(human.answer, request.id, text="By a person."))
+    by_program = in_background(lambda: at_once(signal, run.id, name, "By the program."))
+    accepted = by_person.result(20)
+    assert by_program.result(20)
+
+    run = drive(run)
+
+    request.refresh_from_db()
+    assert (run.status, run.output) == (Status.COMPLETED, "By a person." if accepted else "By the program.")
+    assert request.status == ("answered" if accepted else "cancelled")
+
+
+def test_questions_of_one_inbox_are_open_at_once_and_each_gets_its_own_answer():
+    boss()
+    run = drive(two_questions())
+    first, second = HumanRequest.objects.filter(run=run).order_by("id")
+    assert (run.status, first.text, second.text) == (Status.SUSPENDED, "First?", "Second?")
+    assert first.signal != second.signal
+
+    human.answer(second.id, text="two")
+    run = drive(run)
+    assert run.status == Status.SUSPENDED
+    signal(run, first.signal, "one")
+    run = drive(run)
+
+    assert (run.status, run.output) == (Status.COMPLETED, "one")
+    told = [row.result for row in journal_of(run) if row.kind == "ask_human" and row.phase == "result"]
+    assert [(row["id"], row.get("payload", row["text"])) for row in told] == [
+        (str(second.id), "two"),
+        (str(first.id), "one"),
+    ]
+
+
+def test_askers_at_once_get_their_own_answers_in_reverse_order():
+    async def story(ctx, inbox):
+        boss = AgentId("user_proxy", "boss")
+        told = await asyncio.gather(*(ctx.ask(boss, f"Question {number}?") for number in range(4)))
+        return [one.result for one in told]
+
+    boss()
+    code(story)
+    run = drive(make_run())
+    for child in Run.objects.filter(parent=run):
+        drive(child)
+
+    for request in HumanRequest.objects.filter(run__parent=run).order_by("-id"):
+        human.answer(request.id, text=f"re {request.text}")
+        drive(request.run)
+        run.refresh_from_db()
+        if run.status == Status.PENDING:
+            run = drive(run)
+
+    assert json.loads(run.output) == [f"re Question {number}?" for number in range(4)]
+
+
+def test_a_question_of_long_ago_is_not_answered_by_its_successors_signal():
+    """A message of the same conversation asks by the same name: what came late for the first is not for the second."""
+    boss()
+    run, name = proxied()
+    human.answer(asked(run).id, text="First.")
+    signal(run, name, "late, for the first")
+    again = {**message("And now?", BOSS), "correlation_id": name.removeprefix("human_reply:")}
+    InboxMessage.objects.create(run=run, message_id=again["id"], body=again)
+
+    run = drive(run)
+
+    request = asked(run)
+    assert (request.text, request.signal) == ("And now?", name)
+    human.answer(request.id, text="Second.")
+    assert drive(run).output == "Second."
+
+
+# ------------------------------------------------------------------------------------------------ what came before
+
+
+def test_a_signal_of_the_sites_own_code_is_kept_for_the_question(ann):
+    boss(to="user:bob")
+    run = make_run(BOSS, owner=ann)
+    (inbox,) = InboxMessage.objects.filter(run=run)
+    name = f"human_reply:{inbox.body['correlation_id'] or inbox.body['id']}"
+
+    signal(run, name, "Known already.")
+
+    assert drive(run).output == "Known already."
+
+
+def test_a_signal_in_somebodys_transaction_wakes_the_run_after_it():
+    boss()
+    run, name = proxied()
+
+    with transaction.atomic():
+        signal(run, name, "Yes.")
+        assert Run.objects.get(id=run.id).status == Status.SUSPENDED
+
+    assert drive(run).output == "Yes."
+
+
+def test_the_sweep_finds_an_answer_whose_sender_died_before_the_wake_up(clock, monkeypatch):
+    boss()
+    run, _ = proxied()
+    request = HumanRequest.objects.get(run=run)
+    with transaction.atomic():  # a caller's own: the wake-up is for after the commit, and never comes
+        monkeypatch.setattr("ravi_django.runtime.dispatch.on_commit", lambda *args: None)
+        human.answer(request.id, text="Yes.")
+    hinted = []
+    clock.advance(conf.SWEEP_S * 2 + 1)
+
+    sweeper.sweep(lambda run_ids: hinted.extend(run_ids))
+
+    assert run.id in hinted
+    assert drive(run).output == "Yes."
+
+
+# ------------------------------------------------------------------------------------------------------ authority
+
+
+def test_another_person_than_the_one_who_is_asked_may_not_answer(ann, bob):
+    boss(to="user:bob")
+    run = drive(make_run(BOSS, text="Send it?", owner=ann))
+    request = asked(run)
+
+    with pytest.raises(ForbiddenError):
+        human.answer(request.id, text="Yes.", by=ann)
+
+    human.answer(request.id, text="No.", by=bob)
+    assert drive(run).output == "No."
+
+
+def test_no_agent_says_it_in_a_persons_place():
+    """A model that leads a team could else answer the question that its own team has asked."""
+
+    async def story(ctx, inbox):
+        handle = await ctx.spawn(AgentId("user_proxy", "boss"), "Send it?")
+        for name in ("human_reply:x", "hitl:x"):
+            control = Message(target=handle.agent_id, payload=ControlPayload(signal=name, data={"text": "yes"}))
+            try:
+                await ctx.send(handle, control)
+            except InvalidInputError as error:
+                refused.append(error.field)
+        return "done"
+
+    refused = []
+    boss()
+    code(story)
+
+    run = drive(make_run())
+
+    assert (run.status, refused) == (Status.COMPLETED, ["signal", "signal"])
+    assert not Signal.objects.exists()
+
+
+def test_a_questions_signal_is_a_reply():
+    async def story(ctx, inbox):
+        try:
+            await ctx.ask_human("Send it?", signal="paid")
+        except InvalidInputError as error:
+            return f"{error.field}: {error}"
+
+    code(story)
+
+    run = drive(make_run())
+
+    assert run.output == "signal: signal of a question begins with human_reply:, unlike 'paid'"
+    assert not HumanRequest.objects.exists()
+
+
+# -------------------------------------------------------------------------------------------- among other agents
+
+
+def test_an_orchestrator_asks_it_and_reads_the_answer(ann):
+    call = ToolUseBlock(tool_name="handoff_boss", arguments={"task": "May I send it?"}, call_id="c1")
+    seen = []
+
+    def say(messages, options):
+        seen.append(messages[-1])
+        return "The boss agrees."
+
+    lead = OrchestratorAgent(
+        "lead", model=ScriptedModel([call, say]), sub_agents=[SubAgentConfig(UserProxyAgent("boss", to="staff"))]
+    )
+    register(lead)
+    run = submit(lead, "Send the invoice.", user=ann)
+    run_until_idle()
+    request = HumanRequest.objects.get()
+    assert (request.run.agent, request.text, request.to, request.owner) == (BOSS, "May I send it?", "staff", ann)
+
+    human.answer(request.id, text="Yes, do.")
+    run_until_idle()
+
+    run.refresh_from_db()
+    assert (run.status, run.output) == (Status.COMPLETED, "The boss agrees.")
+    assert "Yes, do." in seen[0].content[0].text
+
+
+def test_a_chat_with_it_is_a_conversation_with_a_person(ann):
+    agent = boss(to="staff")
+    first = submit(agent, "Are you there?", user=ann)
+    run_until_idle()
+    human.answer(HumanRequest.objects.get(run=first).id, text="I am.")
+    run_until_idle()
+
+    second = submit(agent, "Good.", session=first.session_id, user=ann)
+    run_until_idle()
+    human.answer(HumanRequest.objects.get(run=second).id, text="Is it?")
+    run_until_idle()
+
+    outputs = [Run.objects.get(id=run.id).output for run in (first, second)]
+    assert outputs == ["I am.", "Is it?"]
+
+
+def test_a_message_may_say_what_there_is_to_choose_from():
+    async def story(ctx, inbox):
+        boss = AgentId("user_proxy", "boss")
+        asked = DataPayload(data={"question": "Which?", "choices": ["a", "b"], "free_text": False})
+        return (await ctx.ask(boss, Message(target=boss, payload=asked))).result
+
+    boss()
+    code(story)
+    run = drive(make_run())
+    child = drive(Run.objects.get(parent=run))
+    request = asked(child)
+    assert (request.text, request.choices) == ("Which?", ["a", "b"])
+
+    with pytest.raises(InvalidInputError, match="one of 'a', 'b'"):
+        human.answer(request.id, text="c")
+    human.answer(request.id, text="b")
+    drive(child)
+
+    assert drive(run).output == "b"
+
+
+def test_the_time_that_people_take_is_none_of_the_askers(clock):
+    async def story(ctx, inbox):
+        told = await ctx.ask(AgentId("user_proxy", "boss"), "Send it?", timeout=timedelta(minutes=2))
+        return f"{told.kind}: {told.result}"
+
+    boss()
+    code(story)
+    run = drive(make_run())
+    child = drive(Run.objects.get(parent=run))
+    clock.advance(3600)
+    run = drive(run)
+    assert run.status == Status.SUSPENDED
+
+    human.answer(HumanRequest.objects.get(run=child).id, text="Yes.")
+    drive(child)
+
+    assert drive(run).output == "replied: Yes."

@@ -1,0 +1,196 @@
+"""Whom a tool's question and a pause go to: the site's choice. And that no tool reaches what answers them."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import ravi_django
+from ravi_django import register, tool
+from ravi_django import tools as built_in
+from ravi_django.agents.flow import BaseAgentProxy, PauseForInputResult, TurnEnd, WaitForInput
+from ravi_django.kernel import ForbiddenError, HumanInput, InvalidInputError, RunContext, Tool
+from ravi_django.models import HumanRequest, Status
+from ravi_django.runtime import human
+from ravi_django.runtime.context import DurableContext
+from ravi_django.tools import AskHumanTool
+from tests.support.runs import asked, code, drive, make_run
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def ann(django_user_model):
+    return django_user_model.objects.create_user("ann")
+
+
+@pytest.fixture
+def bob(django_user_model):
+    return django_user_model.objects.create_user("bob", is_staff=True)
+
+
+def test_the_tools_question_goes_to_whom_the_site_names(ann, bob):
+    async def story(ctx, inbox):
+        return (await ctx.tool("ask_human", question="May I?")).text
+
+    code(story, tools=[AskHumanTool(to="staff")])
+    run = drive(make_run(owner=ann))
+    request = asked(run)
+    assert request.to == "staff"
+
+    with pytest.raises(ForbiddenError):
+        human.answer(request.id, text="Yes.", by=ann)
+
+    human.answer(request.id, text="No.", by=bob)
+    assert drive(run).output == "The person answered: No."
+
+
+def test_the_model_does_not_choose_whom():
+    assert "to" not in AskHumanTool(to="staff").parameters["properties"]
+    with pytest.raises(InvalidInputError, match="is no address") as found:
+        AskHumanTool(to="my friend")
+    assert found.value.field == "to"
+
+
+def test_a_pause_goes_to_whom_it_names_and_again_after_it(ann):
+    @tool
+    async def pay(amount: int, said: HumanInput | None = None) -> str | PauseForInputResult:
+        """Pay."""
+        if said is None:
+            return PauseForInputResult("How?", to=["user:bob"])
+        return f"paid by {said.text}"
+
+    async def story(ctx, inbox):
+        return (await ctx.tool("pay", amount=5)).text
+
+    code(story, tools=[pay])
+    run = drive(make_run(owner=ann))
+    request = asked(run)
+    assert (request.kind, request.to) == ("input", "user:bob")
+
+    human.answer(request.id, text="card")
+    assert drive(run).output == "paid by card"
+
+
+def test_a_pause_to_nobody_is_an_error_of_the_tool():
+    @tool
+    async def pay(amount: int, said: HumanInput | None = None) -> str | PauseForInputResult:
+        """Pay."""
+        return PauseForInputResult("How?", to="nobody in particular")
+
+    async def story(ctx, inbox):
+        return (await ctx.tool("pay", amount=5)).text
+
+    code(story, tools=[pay])
+
+    run = drive(make_run())
+
+    assert run.status == Status.COMPLETED
+    assert "is no address" in run.output
+    assert not HumanRequest.objects.exists()
+
+
+@pytest.mark.parametrize("event", [WaitForInput("How?", to="staff"), PauseForInputResult("How?", to="staff")])
+def test_a_generators_question_goes_to_whom_it_names(ann, event):
+    class Asking(BaseAgentProxy):
+        async def next_turn(self, prompt):
+            told = yield event
+            yield TurnEnd(told.text)
+
+    agent = register(Asking("asking"))
+    run = drive(make_run(str(agent.id), owner=ann))
+    request = asked(run)
+    assert request.to == "staff"
+
+    human.answer(request.id, text="card")
+    assert drive(run).output == "card"
+
+
+# ------------------------------------------------------------------------------------ a model cannot answer itself
+
+ANSWERS = {"ravi_django.runtime.human", "ravi_django.runtime.replies"}  # modules that answer requests
+CALLS = {"answer_request", "answer_top_up"}  # and what they write with
+STORE = "ravi_django.runtime.store"
+
+
+def tool_modules() -> set[str]:
+    """Where the shipped tools are defined, those that `ravi_django.tools` does not name too."""
+    named = {getattr(built_in, name).__module__ for name in built_in.__all__}
+    folders = [Path(ravi_django.__file__).parent / "capabilities" / "tools", Path(__file__).parents[3] / "ravi_django"]
+    files = [*folders[0].glob("*.py"), *(folders[1] / "runtime" / "tools").glob("*.py")]
+    root = folders[1].parent
+    return named | {_name(file, root) for file in files}
+
+
+def _name(file: Path, root: Path) -> str:
+    return ".".join(file.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
+
+
+def reached(module: str) -> set[str]:
+    """The project's modules that loading and running this one may load, wherever the import stands."""
+    found, edge = set(), {module}
+    while edge:
+        name = edge.pop()
+        found.add(name)
+        edge |= {one for one in imports(name) if one.startswith("ravi_django")} - found
+    return found
+
+
+def imports(module: str) -> Iterator[str]:
+    for node in ast.walk(tree_of(module)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            if node.module == "ravi_django":  # whose names load their modules when they are used
+                yield from (ravi_django._EXPORTS[one.name] for one in node.names if one.name in ravi_django._EXPORTS)
+            yield from (f"{node.module}.{alias.name}" for alias in node.names if is_module(node.module, alias.name))
+
+
+def is_module(package: str, name: str) -> bool:
+    if not package.startswith("ravi_django"):
+        return False
+    file = Path(importlib.util.find_spec(package).origin)
+    return file.name == "__init__.py" and any((file.parent / name).with_suffix(end).exists() for end in ("", ".py"))
+
+
+def tree_of(module: str) -> ast.AST:
+    return WithoutTypes().visit(ast.parse(inspect.getsource(importlib.import_module(module))))
+
+
+class WithoutTypes(ast.NodeTransformer):
+    def visit_If(self, node: ast.If) -> ast.AST | None:
+        return None if ast.unparse(node.test) == "TYPE_CHECKING" else self.generic_visit(node)
+
+
+def test_no_shipped_tool_reaches_what_answers_requests():
+    modules = tool_modules()
+    assert {"ravi_django.runtime.tools.ask_human", "ravi_django.capabilities.tools.calculator"} <= modules
+
+    for module in modules:
+        within = reached(module)
+        assert not within & ANSWERS, f"{module} reaches {within & ANSWERS}"
+        for name in within:
+            if not name.startswith(STORE):
+                used = {getattr(node, "attr", getattr(node, "id", "")) for node in ast.walk(tree_of(name))}
+                assert not used & CALLS, f"{module} reaches {name}, which calls {used & CALLS}"
+
+
+def test_the_walk_finds_what_it_looks_for():
+    assert reached("ravi_django.management.commands.ravi_answer") & ANSWERS
+    assert "ravi_django.runtime.context" in reached("ravi_django.runtime.tools.ask_human")
+
+
+def test_the_context_and_the_tools_offer_no_way_to_answer():
+    words = ("answer", "approve_request", "resolve", "signal", "grant")
+    offered = {name for cls in (RunContext, DurableContext, Tool) for name in dir(cls) if not name.startswith("_")}
+
+    assert {name for name in offered if any(word in name for word in words)} == {"answered", "sleep_until_signal"} & (
+        offered
+    )
