@@ -21,7 +21,7 @@ from ravi_django.api.request_serializers import (
 )
 from ravi_django.kernel import AgentId, InvalidInputError
 from ravi_django.models import HumanRequest
-from ravi_django.runtime import human, people
+from ravi_django.runtime import human, people, reassignment
 
 ALL = "all"
 STATUSES = [*HumanRequest.Status.values, ALL]
@@ -88,6 +88,7 @@ class ReassignView(ApiView):
         409 when it was answered, closed or changed before, 403 for who may only read it. Who passes it on may not see
         it any more.
         """
+        reassignment.check(request.user, human.find(id))  # first: what is wrong with a body is for who may see the row
         row = human.reassign(id, by=request.user, **_given(ReassignSerializer(data=request.data)))
         return _shown(human.find(row), request.user)
 

@@ -340,8 +340,8 @@ def test_a_reply_to_the_former_generation_is_a_message_to_the_present_one():
 def test_a_budget_that_parallel_calls_have_used_up_fails_no_replay():
     async def story(ctx, inbox):
         said = [ctx.llm([ChatMessage.of("user", text)]) for text in "ab"]
-        _, second = await asyncio.gather(*said, return_exceptions=True)
-        assert isinstance(second, BudgetExhaustedError)
+        told = await asyncio.gather(*said, return_exceptions=True)  # whichever of the two was first
+        assert [isinstance(one, BudgetExhaustedError) for one in told].count(True) == 1
         await ctx.sleep_until_signal("go")
         return "fine"
 
