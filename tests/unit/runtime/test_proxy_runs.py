@@ -465,19 +465,8 @@ async def answers_for_it(ctx, inbox):
     await ctx.reply(inbox[0], f"{ctx.agent_id} took over: {inbox[0].payload.message.text}")
 
 
-@pytest.mark.parametrize("dies", [None, 1, "end"])
-def test_a_generator_that_hands_over_is_answered_for_by_the_other_agent(clock, dies):
-    seen = []
-
-    async def story(self, prompt):
-        try:
-            yield ChatOutput("One moment. ")
-            yield FinishAgentResult("test/other", "carry on")
-            seen.append("behind")
-        finally:
-            seen.append("finally")
-
-    generator(story)
+def check_handed_over(clock, dies, seen):
+    """The generator, asked by another run, ends for good where it hands over, and `test/other` answers in its place."""
     register(CodeAgent(answers_for_it, key="other"))
 
     async def boss(ctx, inbox):
@@ -498,6 +487,22 @@ def test_a_generator_that_hands_over_is_answered_for_by_the_other_agent(clock, d
     assert (child.status, child.agent, "behind" in seen) == (Status.COMPLETED, "test/other", False)
     assert len(rows(child, "ask.replied")) == 1
     assert [frame["type"] for frame in frames_of(run)].count("stream.done") == 1
+
+
+@pytest.mark.parametrize("dies", [None, 1, "end"])
+def test_a_generator_that_hands_over_is_answered_for_by_the_other_agent(clock, dies):
+    seen = []
+
+    async def story(self, prompt):
+        try:
+            yield ChatOutput("One moment. ")
+            yield FinishAgentResult("test/other", "carry on")
+            seen.append("behind")
+        finally:
+            seen.append("finally")
+
+    generator(story)
+    check_handed_over(clock, dies, seen)
 
 
 def test_a_refused_handoff_is_raised_at_the_yield():
@@ -529,26 +534,7 @@ def test_a_called_tool_that_hands_over_hands_over(clock, dies):
         seen.append("behind")
 
     generator(story, tools=[pass_on])
-    register(CodeAgent(answers_for_it, key="other"))
-
-    async def boss(ctx, inbox):
-        return (await ctx.ask(AgentId("agent", "generator"), "work")).result
-
-    code(boss)
-    run = make_run()
-    drive(run)
-    child = Run.objects.get(parent=run)
-    if dies is not None:
-        drive(child, dies=dies)
-        clock.advance(conf.LEASE_S + 1)
-
-    run = finish(run)
-    child.refresh_from_db()
-
-    assert run.output == "test/other took over: carry on"
-    assert (child.status, child.agent, "behind" in seen) == (Status.COMPLETED, "test/other", False)
-    assert len(rows(child, "ask.replied")) == 1
-    assert [frame["type"] for frame in frames_of(run)].count("stream.done") == 1
+    check_handed_over(clock, dies, seen)
 
 
 def test_a_called_tool_whose_handoff_is_refused_says_so_at_the_yield():
