@@ -6,6 +6,7 @@ import asyncio
 import logging
 import smtplib
 import threading
+from copy import copy
 
 import pytest
 from django.contrib.auth.models import Group
@@ -189,6 +190,22 @@ def test_somebody_of_both_groups_is_written_to_for_each(person):
     human.reassign(request.id, SECOND)
 
     assert (mail.send(request.id), sent_to()) == (1, ["ann@example.com", "ann@example.com"])
+
+
+@pytest.mark.sqlite
+@pytest.mark.parametrize("change", ["answered", "escalated"])
+def test_nobody_is_written_to_about_what_has_changed_since_the_link_was_made(person, change):
+    ann, _ = person("ann", "finance"), person("eve", "directors")
+    request = approval_of(make_run(), [(FIRST, 3600), SECOND])
+    (link,) = store.make_links(request, [ann], 60)
+    seen = copy(request)
+
+    if change == "answered":
+        human.answer(request.id, "deny")
+    else:
+        escalate(request)
+
+    assert not store.claim_link(link, seen)
 
 
 def test_a_reassignment_leaves_the_links_of_an_earlier_level(person):
