@@ -22,7 +22,7 @@ demo:
 
 test:
 	@$(PY) .ci/install dev
-	@exec $(VENV)/python -m pytest -n auto --maxprocesses 4 --dist loadfile $(ARGS)
+	@exec $(VENV)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-llm:
 	@$(PY) .ci/install dev local

@@ -89,4 +89,4 @@ class Holder:
 register(Waiter())
 register(Holder())
 
-from benchmarks import people_agents, team_agents  # noqa: E402, F401 - team_agents uses `add`
+from benchmarks import people_agents, social_agents, team_agents  # noqa: E402, F401 - team_agents uses `add`

@@ -39,6 +39,9 @@ class Plan:
     fan_out: tuple[int, int]  # children asked in one turn; how often
     tree: tuple[int, int]  # runs; how many trees
     requests: int  # to people, one after another
+    followers: tuple[int, int]  # of one topic; how often it is published to
+    events: tuple[int, int, int]  # through the bus; one after another; runs with and without one
+    feeds: int  # polled by one process
 
 
 FULL = Plan(
@@ -53,6 +56,9 @@ FULL = Plan(
     fan_out=(100, 9),
     tree=(500, 3),
     requests=60,
+    followers=(10_000, 5),
+    events=(50_000, 200, 30),
+    feeds=1_000,
 )
 QUICK = Plan(
     repetitions={3: 2, 6: 2},
@@ -66,6 +72,9 @@ QUICK = Plan(
     fan_out=(5, 2),
     tree=(8, 1),
     requests=3,
+    followers=(50, 1),
+    events=(1000, 5, 3),
+    feeds=60,
 )
 
 
@@ -131,6 +140,25 @@ def people(stack: Stack, plan: Plan) -> list[Figure]:
     return people.measure(stack, plan.requests)
 
 
+def events(stack: Stack, plan: Plan) -> list[Figure]:
+    from benchmarks import events
+
+    many, samples, runs = plan.events
+    return events.measure(stack, turns=10, runs=runs, events=many, samples=samples)
+
+
+def sources(stack: Stack, plan: Plan) -> list[Figure]:
+    from benchmarks import sources
+
+    return sources.measure(stack, plan.feeds)
+
+
+def social(stack: Stack, plan: Plan) -> list[Figure]:
+    from benchmarks import social
+
+    return _beside_raw(stack, social.measure(stack, *plan.followers))
+
+
 def _beside_raw(stack: Stack, figures: list[Figure]) -> list[Figure]:
     """Milliseconds with their ratio to the raw commit, measured right behind them."""
     from benchmarks.raw_commit import RawCommit
@@ -151,6 +179,9 @@ BENCHMARKS: dict[str, Callable[[Stack, Plan], list[Figure]]] = {
     "fan_out": fan_out,
     "tree": tree,
     "people": people,
+    "social": social,
+    "events": events,
+    "sources": sources,
 }
 
 

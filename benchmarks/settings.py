@@ -15,3 +15,5 @@ RAVI |= {
     for name in ("LEASE_S", "HEARTBEAT_S", "SWEEP_S")
     if f"BENCH_{name}" in os.environ
 }
+if "BENCH_EVENT_BUS" in os.environ:
+    RAVI["EVENT_BUS"] = os.environ["BENCH_EVENT_BUS"]

@@ -12,7 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Callable
 from typing import Any
+
+from asgiref.sync import sync_to_async
 
 from ravi_django.kernel import Agent, AskOutcome, Message
 
@@ -27,6 +30,14 @@ def words_of(outcome: AskOutcome) -> str | None:
     if outcome.kind != "replied":
         return None
     return outcome.result["text"] if isinstance(outcome.result, dict) else str(outcome.result)
+
+
+async def until(look: Callable[[], Any], seconds: float = 60.0) -> Any:
+    """What `look`, which reads the database, finds at last."""
+    async with asyncio.timeout(seconds):
+        while not (found := await sync_to_async(look)()):
+            await asyncio.sleep(0.05)
+        return found
 
 
 def play(team: list[Agent], question: str) -> None:

@@ -4,7 +4,7 @@
 
 Between two days it is a row with a time in it. After each week it begins anew with an empty journal
 (`ctx.continue_as_new`), so that the hundredth day replays no more than the first one; what it has to remember, it gives
-itself as a message. `signal(run, "stop")` of `ravi_django` ends it. From the command line a day lasts a second. See
+itself to carry. `signal(run, "stop")` of `ravi_django` ends it. From the command line a day lasts a second. See
 `running` for how to start it.
 """
 
@@ -36,13 +36,14 @@ class Supervisor:
             if await ctx.sleep_until_signal("stop", until=self.day) is not None:
                 return "\n".join([*log, "stopped"])
         if len(log) < self.days:
-            await ctx.continue_as_new({"log": log})  # never returns
+            await ctx.continue_as_new(carry={"log": log})  # never returns
         return "\n".join(log)
 
     async def _report(self, ctx: RunContext, today: int) -> str:
         """A day's report. A try that is still at work after its time is left to itself: it has not failed."""
         for _ in range(TRIES):
-            outcome = await ctx.ask(AgentId("react", "reporter"), f"Report on day {today}.", timeout=self.day / 2)
+            reporter = await ctx.spawn(AgentId("react", "reporter"), f"Report on day {today}.")
+            outcome = await ctx.join(reporter, timeout=self.day / 2)  # a late answer to an ask would be a message
             if (words := words_of(outcome)) is not None:
                 return f"day {today}: {words}"
             if outcome.kind == "timed_out":

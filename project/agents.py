@@ -2,6 +2,7 @@
 
 from decimal import Decimal
 
+import project.feeds  # noqa: F401 - registers the newsrooms and the reader
 from project.models import Invoice
 from ravi_django import register, tool
 from ravi_django.agents import OrchestratorAgent, ReActAgent, SubAgentConfig

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import IO
 
 from project.demo_check import health
+from project.feed_server import FeedServer
 from project.local_model import LocalModel
 from project.process import Child, ProcessError
 from project.services import Postgres, Service, Valkey, port_is_free
@@ -103,6 +104,7 @@ class Demo:
         named = self.env.get("RAVI_MODEL") or os.environ.get("RAVI_MODEL")
         model = named or "rehearsal (built in, offline; set RAVI_MODEL, or MODEL=local, for a real one)"
         say(f"Open {self.address}/ and log in as demo / demo. Staff: {self.address}/admin/ as admin / admin.")
+        say(f"News: {self.address}/feed/, and beside it in another browser as ada / ada.")
         say(f"Model: {model}. Logs: {self._shown(self.logs)}. Ctrl-C stops everything.")
         while True:
             self._tick()
@@ -165,6 +167,11 @@ class Demo:
             server.start()
             self.env[variable] = server.url
             say_service(server.name, f"127.0.0.1:{server.port}, data in {self._shown(server.data_dir)}")
+        feeds = FeedServer(self.folder / FeedServer.name, log=self.logs / f"{FeedServer.name}.log")
+        self.running.append(feeds)
+        feeds.start()
+        self.env["FEED_SERVER_URL"] = feeds.url
+        say_service(feeds.name, f"127.0.0.1:{feeds.port}, made-up news")
         self._start_model()
 
     def _start_model(self) -> None:

@@ -1,5 +1,6 @@
 """Real conversations with a running site, as a program would have them: HTTP, a ticket, a websocket. One with the
-assistant, one with the team, and one over an invoice that somebody else has to approve.
+assistant, one with the team, and one over an invoice that somebody else has to approve. Then an item is published at
+the feed server (FEED_SERVER_URL), and two users' readers have to make something of it, each what is theirs.
 
     python -m project.demo_check http://127.0.0.1:8000 [--any-answer]
 
@@ -10,15 +11,22 @@ Prints questions and answers; exits 1 and says why when anything is not as CONTR
 from __future__ import annotations
 
 import json
+import os
+import re
 import sys
+import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from base64 import b64encode
 from collections.abc import Callable
+from http.cookiejar import CookieJar
 from typing import Any
 
 from websockets.exceptions import WebSocketException
 from websockets.sync.client import connect
+
+from project.feed_server import publish
 
 USER, APPROVER = "demo", "admin"  # whose passwords are their names
 ASSISTANT, TEAM = "react/assistant", "orchestrator/team"
@@ -26,7 +34,11 @@ QUESTION, ANSWER = "What is 12 * (3 + 4)?", "84"
 TEAMWORK = "Calculate 12 * (3 + 4), and write a note about it."
 INVOICE = "Send an invoice of 100 to ACME"
 SMALL_TALK = "What is the capital of France?"
+READERS = ("demo", "ada")
+TOPIC, HEADLINE, NEWS = "science", "A telescope on a hill", "It was carried up by mules. Rain was expected."
+SOURCES = "/admin/ravi/source/"
 FRAME_TIMEOUT_S = 30.0
+NEWS_S = 60.0  # on a busy machine; a quiet one takes about a second
 THINKING_S = 100.0  # of a real model on a busy machine
 
 
@@ -144,6 +156,57 @@ def be_approved(address: str) -> str:
     return output
 
 
+def read_the_news(address: str, feed_server: str) -> list[str]:
+    """Publish an item; a line for each user, of what their reader made of it. No two may be the same. Raises
+    CheckFailed."""
+    title = f"{HEADLINE} ({time.time_ns()})"
+    browsers = {user: logged_in(address, user) for user in READERS}
+    staff = logged_in(address, APPROVER, SOURCES)
+    began = time.monotonic()
+    publish(feed_server, TOPIC, title, NEWS)
+    poll_now(address, staff)
+    found: dict[str, dict[str, Any]] = {}
+    patience = began + NEWS_S
+    while len(found) < len(READERS):
+        expect(time.monotonic() < patience, f"after {NEWS_S:.0f} s {title!r} has come to {list(found)} alone")
+        time.sleep(0.2)
+        for user, browser in browsers.items():
+            with browser.open(f"{address}/feed/items/", timeout=10) as answer:
+                items = json.load(answer)["items"]
+            mine = [item for item in items if item["title"] == title]
+            found.update({user: mine[0]} if mine else {})
+    verdicts = {user: ("kept" if item["kept"] else "passed over", item["reason"]) for user, item in found.items()}
+    expect(len(set(verdicts.values())) == len(READERS), f"their readers say the same: {verdicts}")
+    took = f"published at the feed server, and read by both {time.monotonic() - began:.1f} s later"
+    lines = [f"{user}'s reader: {title}: {what}, {reason}" for user, (what, reason) in sorted(verdicts.items())]
+    return [*lines, took]
+
+
+def poll_now(address: str, staff: urllib.request.OpenerDirector) -> None:
+    """As staff do in the admin: what has just been published is not waited for until the source is due."""
+    page = f"{address}{SOURCES}?q=Demo+{TOPIC}"
+    with staff.open(page, timeout=10) as answer:
+        listed = answer.read().decode()
+    rows = re.findall(r'name="_selected_action" value="([^"]+)"', listed)
+    token = re.search(r'name="csrfmiddlewaretoken" value="([^"]+)"', listed)
+    expect(len(rows) == 1 and token is not None, f"the admin lists {len(rows)} sources of {TOPIC}, not one")
+    form = {"csrfmiddlewaretoken": token and token[1], "action": "poll_now", "_selected_action": rows[0]}
+    staff.open(page, urllib.parse.urlencode(form).encode(), timeout=10).close()
+
+
+def logged_in(address: str, user: str, path: str = "/feed/") -> urllib.request.OpenerDirector:
+    """A browser, as far as cookies go, in which `user` is on the page of `path`."""
+    cookies = CookieJar()
+    browser = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPCookieProcessor(cookies))
+    login = f"{address}/accounts/login/"
+    browser.open(login, timeout=10).close()
+    token = next((cookie.value or "" for cookie in cookies if cookie.name == "csrftoken"), "")
+    form = {"username": user, "password": user, "csrfmiddlewaretoken": token, "next": path}
+    with browser.open(login, urllib.parse.urlencode(form).encode(), timeout=10) as page:
+        expect(page.url == f"{address}{path}", f"{user} cannot log in to {path}, and is at {page.url}")
+    return browser
+
+
 def followed(
     address: str, agent: str, text: str, patience: float = FRAME_TIMEOUT_S
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -179,7 +242,9 @@ def main() -> int:
             print(f"{TEAM}: {work_as_a_team(sys.argv[1])}")
             print(f"{USER}: {INVOICE}")
             print(f"{ASSISTANT}: {be_approved(sys.argv[1])}")
-    except CheckFailed as error:
+            if feed_server := os.environ.get("FEED_SERVER_URL"):
+                print("\n".join(read_the_news(sys.argv[1], feed_server)))
+    except (CheckFailed, OSError) as error:
         print(f"check: {error}")
         return 1
     return 0

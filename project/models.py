@@ -1,3 +1,4 @@
+from django.conf import settings
 from django.db import models
 
 
@@ -14,3 +15,16 @@ class Invoice(models.Model):
 
     def __str__(self) -> str:
         return f"{self.amount} to {self.customer}"
+
+
+class FeedPreferences(models.Model):
+    """What a user has saved on the feed page: their reader goes by it, now and after it has ended."""
+
+    user = models.OneToOneField(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
+    text = models.TextField(blank=True)
+
+    class Meta:
+        verbose_name_plural = "feed preferences"
+
+    def __str__(self) -> str:
+        return self.text

@@ -7,21 +7,44 @@ __version__ = "0.1.0"
 
 _EXPORTS = {
     "answer": "ravi_django.runtime.human",
+    "emit": "ravi_django.runtime.follow",
+    "follow": "ravi_django.runtime.follow",
+    "unfollow": "ravi_django.runtime.follow",
     "tool": "ravi_django.agents.function_tool",
     "register": "ravi_django.runtime.registry",
+    "register_source_adapter": "ravi_django.capabilities.feeds.adapter",
     "register_tool": "ravi_django.runtime.registry",
     "save_spec": "ravi_django.runtime.specs",
     "submit": "ravi_django.runtime.submit",
     "asubmit": "ravi_django.runtime.submit",
+    "schedule": "ravi_django.runtime.schedules",
     "signal": "ravi_django.runtime.signals",
 }
 
-__all__ = ["__version__", "answer", "asubmit", "register", "register_tool", "save_spec", "signal", "submit", "tool"]
+__all__ = [
+    "__version__",
+    "answer",
+    "asubmit",
+    "emit",
+    "follow",
+    "register",
+    "register_source_adapter",
+    "register_tool",
+    "save_spec",
+    "schedule",
+    "signal",
+    "submit",
+    "tool",
+    "unfollow",
+]
 
 if TYPE_CHECKING:
     from ravi_django.agents.function_tool import tool
+    from ravi_django.capabilities.feeds.adapter import register_source_adapter
+    from ravi_django.runtime.follow import emit, follow, unfollow
     from ravi_django.runtime.human import answer
     from ravi_django.runtime.registry import register, register_tool
+    from ravi_django.runtime.schedules import schedule
     from ravi_django.runtime.signals import signal
     from ravi_django.runtime.specs import save_spec
     from ravi_django.runtime.submit import asubmit, submit

@@ -1,4 +1,5 @@
 from django.apps import AppConfig
+from django.core.signals import setting_changed
 from django.db.backends.signals import connection_created
 from django.db.models.signals import post_migrate
 from django.utils.module_loading import autodiscover_modules
@@ -12,7 +13,7 @@ class RaviConfig(AppConfig):
 
     def ready(self) -> None:
         from ravi_django import checks  # noqa: F401 - registers the system checks
-        from ravi_django.runtime import notices
+        from ravi_django.runtime import deleted_runs, model_sources, notices, owners
         from ravi_django.runtime.catalog import sync_after_migrate
         from ravi_django.runtime.database import limit_new_connection
         from ravi_django.runtime.mail import on_request
@@ -21,6 +22,10 @@ class RaviConfig(AppConfig):
         connection_created.connect(limit_new_connection, dispatch_uid="ravi.limit_waits")
         post_migrate.connect(sync_after_migrate, sender=self, dispatch_uid="ravi.sync_agents")
         notices.connect()
+        owners.connect()
+        deleted_runs.connect()
+        model_sources.connect()
+        setting_changed.connect(model_sources.connect, dispatch_uid="ravi.model_sources")
         for signal in (request_opened, request_changed):
             signal.connect(on_request, dispatch_uid="ravi.mail")
         autodiscover_modules("agents")

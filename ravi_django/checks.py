@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path, PurePath
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -96,6 +97,20 @@ def _people() -> list[CheckMessage]:
 
 
 @register("ravi")
+def check_follow_policy(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
+    """Who may follow and emit: a fault here would be found when somebody does."""
+    from ravi_django.runtime.policies import policy
+
+    try:
+        policy()
+    except Exception as error:
+        words = f"RAVI['FOLLOW_POLICY'] is {conf.FOLLOW_POLICY!r}: {error}."
+        hint = 'FOLLOW_POLICY = "mysite.policies.Policy": a subclass of ravi_django.runtime.FollowPolicy; or None.'
+        return [Error(words, hint=hint, id="ravi.E016")]
+    return []
+
+
+@register("ravi")
 def check_processes(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
     """Things that work in one process and silently fail between several."""
     if conf.ENGINE != "celery":
@@ -167,6 +182,54 @@ def _is_site(address: str) -> bool:
         return parts.scheme in ("http", "https") and bool(parts.hostname) and not (parts.query or parts.fragment)
     except ValueError:
         return False
+
+
+@register("ravi")
+def check_event_bus(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
+    given, most = conf.EVENT_BUS, conf.EVENT_MAXLEN
+    found: list[CheckMessage] = []
+    known = isinstance(given, str) and (given in ("auto", "memory") or given.startswith(_SERVERS))
+    if given is not None and not known:
+        hint = 'None writes no events; "auto" is the Redis of the streams, "memory" this process alone, or an address.'
+        return [Error(f"RAVI['EVENT_BUS'] is {given!r}.", hint=f"{hint} redis://host:6379/0", id="ravi.E020")]
+    if isinstance(most, bool) or not isinstance(most, int) or most < 1:
+        hint = "How many events of a topic are kept: a whole number above 0."
+        found.append(Error(f"RAVI['EVENT_MAXLEN'] is {most!r}.", hint=hint, id="ravi.E020"))
+    if given is not None and conf.ENGINE == "celery" and _is_bus_of_one_process():
+        words = "The event bus is this process alone: what other processes' runs do is not seen here."
+        hint = 'RAVI[\'EVENT_BUS\'] = "redis://host:6379/0", or "auto" where the streams have a Redis.'
+        found.append(Warning(words, hint=hint, id="ravi.W020"))
+    return found
+
+
+_SERVERS = ("redis://", "rediss://", "unix://")
+
+
+def _is_bus_of_one_process() -> bool:
+    from ravi_django.runtime.bus import site
+
+    return site.address() == site.MEMORY
+
+
+@register("ravi")
+def check_source_places(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
+    """What sources may look into: a fault here would be found by each of them."""
+    from ravi_django.runtime import model_sources
+
+    roots = conf.DROP_ROOTS
+    hint = 'DROP_ROOTS = ["/srv/drops"]: directories that are there, by their whole paths; sources look below them.'
+    found: list[CheckMessage] = []
+    if not isinstance(roots, list | tuple):
+        found.append(Error(f"RAVI['DROP_ROOTS'] is {roots!r}, not a list.", hint=hint, id="ravi.E018"))
+        roots = []
+    found += [
+        Error(f"RAVI['DROP_ROOTS'] has {root!r}, which is no directory here.", hint=hint, id="ravi.E018")
+        for root in roots
+        if not (isinstance(root, str | PurePath) and Path(root).is_absolute() and Path(root).is_dir())
+    ]
+    hint = 'SOURCE_MODELS = ["shop.Order", "blog"]: models, or all of an app, whose saves sources may tell agents of.'
+    faults = model_sources.faults()
+    return found + [Error(f"RAVI['SOURCE_MODELS']{fault}.", hint=hint, id="ravi.E019") for fault in faults]
 
 
 @register("ravi")

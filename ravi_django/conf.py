@@ -69,7 +69,28 @@ DEFAULTS: dict[str, Any] = {
     # E-mail to those who may answer: None sends none, else the site's address ("https://example.com").
     "REQUEST_EMAIL": None,
     "REQUEST_LINK_S": 7 * 24 * 3600,
-    # --- what `ravi_prune` removes: None keeps everything; days, or {"journal": days, "streams": days}
+    # --- the social graph: dotted path of a FollowPolicy; who may follow, emit and receive
+    "FOLLOW_POLICY": None,
+    "FAN_OUT_BATCH": 5000,
+    # Deliveries that a follower may have unread; what comes beyond them waits, and comes in one message.
+    "FEED_UNREAD": 100,
+    # --- sources: private networks that feeds may be read from, bytes of one answer, seconds, polls at once
+    "SOURCE_NETWORKS": [],
+    "SOURCE_MAX_BYTES": 5 * 1024 * 1024,
+    "SOURCE_TIMEOUT_S": 20.0,
+    "SOURCE_CONCURRENCY": 50,
+    # Seconds between two requests to one server.
+    "SOURCE_GAP_S": 0.2,
+    # Items that a run may have unread; its sources bring no more until it has read.
+    "SOURCE_UNREAD": 500,
+    # Directories below which sources may look for files.
+    "DROP_ROOTS": [],
+    # Models ("app.Model", or all of an "app") whose saves sources may tell agents of.
+    "SOURCE_MODELS": [],
+    # --- the event bus: None writes no events, "memory" is this process alone, "auto" the streams' Redis, or its URL
+    "EVENT_BUS": None,
+    "EVENT_MAXLEN": 100_000,
+    # --- what `ravi_prune` removes: None keeps everything; days, or {"journal": days, "streams": days, "ticks": days}
     "RETENTION": None,
 }
 

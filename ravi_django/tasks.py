@@ -37,12 +37,57 @@ def sweep() -> None:
     sweep()
 
 
+@shared_task(name="ravi.look", ignore_result=True)
+def look() -> None:
+    """Drive whatever can be claimed: one hint that stands for many runs."""
+    from ravi_django.runtime import background
+    from ravi_django.runtime.worker import get_worker
+
+    worker = get_worker()
+    if threading.current_thread() is not threading.main_thread():
+        worker.look()
+    elif worker.drive_next():  # under prefork and solo one run a task, as each task of theirs has
+        background.hint(look)
+
+
+@shared_task(name="ravi.fan_out", ignore_result=True)
+def fan_out(publication_id: str) -> None:
+    """Deliver what was published to those who follow."""
+    from ravi_django.runtime import fan_out
+
+    fan_out.run(publication_id)
+
+
 @shared_task(name="ravi.mail_request", ignore_result=True)
 def mail_request(request_id: str) -> None:
     """Write to the people who may answer a request; only where RAVI["REQUEST_EMAIL"] says so."""
     from ravi_django.runtime.mail import send
 
     send(request_id)
+
+
+@shared_task(name="ravi.relay_events", ignore_result=True)
+def relay_events() -> None:
+    """Give the event bus what its outbox has; only where RAVI["EVENT_BUS"] is set."""
+    from ravi_django.runtime.bus.relay import relay_safely
+
+    relay_safely()
+
+
+@shared_task(name="ravi.tell_saves", ignore_result=True)
+def tell_saves(source_id: str) -> None:
+    """Tell a source's agent of the saves of a model that it has waiting."""
+    from ravi_django.runtime.model_sources import run
+
+    run(source_id)
+
+
+@shared_task(name="ravi.poll_sources", ignore_result=True)
+def poll_sources() -> None:
+    """Read the feeds, directories and adapters that are due."""
+    from ravi_django.runtime import sources
+
+    sources.poll_due()
 
 
 @worker_ready.connect
@@ -75,8 +120,9 @@ def _start() -> None:
 
 @worker_shutting_down.connect
 def _stop_claiming(**kwargs: Any) -> None:
-    from ravi_django.runtime import worker
+    from ravi_django.runtime import background, worker
 
+    background.stop()
     if worker._worker is not None:
         worker._worker.stop_claiming()
 

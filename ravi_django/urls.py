@@ -6,7 +6,9 @@ from ravi_django.api.agents import AgentsView, AgentView
 from ravi_django.api.board import BoardView
 from ravi_django.api.decide import DecideView
 from ravi_django.api.events import EventsView
+from ravi_django.api.follows import EmitView, FollowsView, FollowView
 from ravi_django.api.health import HealthView
+from ravi_django.api.hooks import HookView
 from ravi_django.api.metrics import MetricsView
 from ravi_django.api.nothing import NothingView
 from ravi_django.api.requests import AnswerView, ReassignView, RequestsView, RequestView
@@ -41,9 +43,18 @@ urlpatterns = [
     path("requests/<uuid:id>/answer/", AnswerView.as_view(), name="request-answer"),
     path("requests/<uuid:id>/reassign/", ReassignView.as_view(), name="request-reassign"),
     path("decide/<str:token>/", DecideView.as_view(), name="decide"),
+    path("follows/", FollowsView.as_view(), name="follows"),
+    path("follows/<uuid:id>/", FollowView.as_view(), name="follow"),
+    path("topics/<str:type>/<str:source>/emit/", EmitView.as_view(), name="topic-emit"),
+    path(
+        "topics/<str:namespace>/<str:type>/<str:source>/emit/",
+        EmitView.as_view(schema=None),
+        name="topic-emit-in-namespace",
+    ),
     path("metrics/", MetricsView.as_view(), name="metrics"),
     path("usage/", UsageView.as_view(), name="usage"),
     path("usage/today/", TodayView.as_view(), name="usage-today"),
+    path("sources/<uuid:id>/hook/", HookView.as_view(), name="source-hook"),
     path("tickets/", TicketsView.as_view(), name="tickets"),
     path("health/", HealthView.as_view(), name="health"),
     path("schema/", SchemaView.as_view(), name="schema"),

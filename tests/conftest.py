@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import django
 import pytest
@@ -94,10 +94,13 @@ def valkey_url() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def django_db_setup(django_db_setup: None) -> Iterator[None]:
+def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
     """Before the test database goes: threads that read events, or drive runs, hold connections to it."""
     from ravi_django.runtime import database, worker
+    from tests.support import emptying
 
+    with django_db_blocker.unblock():
+        emptying.install()
     yield
     worker.close_worker()
     database.forget_readers(close=True)

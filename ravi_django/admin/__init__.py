@@ -11,10 +11,13 @@ from ravi_django.admin.audit import AuditRecordAdmin
 from ravi_django.admin.board import BoardTaskAdmin
 from ravi_django.admin.budgets import BudgetAccountAdmin, DailyBudgetAdmin
 from ravi_django.admin.delegations import DelegationAdmin, StickyDecisionAdmin
+from ravi_django.admin.graph import FollowAdmin, PublicationAdmin
 from ravi_django.admin.inbox import HumanRequestAdmin
 from ravi_django.admin.journal import JournalEntryAdmin
 from ravi_django.admin.runs import RunAdmin
+from ravi_django.admin.schedules import ScheduleAdmin
 from ravi_django.admin.sessions import SessionAdmin
+from ravi_django.admin.sources import SourceAdmin, SourceItemAdmin
 from ravi_django.admin.workers import WorkerProcessAdmin
 
 __all__ = [
@@ -24,10 +27,15 @@ __all__ = [
     "BudgetAccountAdmin",
     "DailyBudgetAdmin",
     "DelegationAdmin",
+    "FollowAdmin",
     "HumanRequestAdmin",
     "JournalEntryAdmin",
+    "PublicationAdmin",
     "RunAdmin",
+    "ScheduleAdmin",
     "SessionAdmin",
+    "SourceAdmin",
+    "SourceItemAdmin",
     "StickyDecisionAdmin",
     "WorkerProcessAdmin",
 ]

@@ -23,6 +23,7 @@ from ravi_django.admin.agent_values import (
     variables_help,
 )
 from ravi_django.agents.spec import AgentSpec, validate_spec
+from ravi_django.agents.spec_kinds import INFORMATION, PERSONAL_FEED, REACT
 from ravi_django.kernel import AgentId, InvalidInputError
 from ravi_django.models import Agent
 from ravi_django.runtime.prompts import PromptTemplate
@@ -30,12 +31,26 @@ from ravi_django.runtime.registry import known_addresses, known_tools
 from ravi_django.runtime.specs import check_spec
 
 FIELDSETS: list[Any] = [
-    (None, {"fields": ["address", "name", "description", "enabled", "version"]}),
+    (None, {"fields": ["address", "kind", "name", "description", "enabled", "version"]}),
     ("Model", {"fields": ["model", "fallbacks"]}),
     ("Instructions", {"fields": ["system_instructions", "variables"]}),
     (
         "Tools and sub-agents",
         {"fields": ["tool_names", "approval_required_risk", "approvers", "sub_agents", "initial_tool_choice"]},
+    ),
+    (
+        "News",
+        {
+            "classes": ["collapse"],
+            "fields": [
+                "output_topic",
+                "source_signal",
+                "follow_topics",
+                "preferences",
+                "every_s",
+                "items_per_generation",
+            ],
+        },
     ),
     (
         "Conversation",
@@ -93,7 +108,15 @@ class AgentForm(forms.ModelForm):
     previewing = False
 
     version = forms.IntegerField(required=False, widget=forms.HiddenInput)
-    model = forms.CharField(max_length=200, widget=_line(spellcheck="false"))
+    kind = forms.ChoiceField(
+        required=False, initial=REACT,
+        choices=[
+            (REACT, "assistant: answers, and uses tools"),
+            (INFORMATION, "information: summarizes what sources bring, and tells its followers"),
+            (PERSONAL_FEED, "personal feed: follows topics, and keeps what is for its user"),
+        ],
+    )  # fmt: skip
+    model = forms.CharField(required=False, max_length=200, widget=_line(spellcheck="false"))
     fallbacks = LinesField(
         required=False, rows=2, help_text="Models that are asked when the first one fails, one a line, in this order."
     )
@@ -136,6 +159,25 @@ class AgentForm(forms.ModelForm):
         required=False, label="first move", widget=_line(),
         help_text="For the first model call of a message: auto, none, required, or a tool's name. Empty: auto.",
     )  # fmt: skip
+    output_topic = forms.CharField(
+        required=False, widget=_line(), help_text="type/source, as news/tech: where answers go that nobody asked for."
+    )
+    source_signal = forms.CharField(
+        required=False, max_length=200, widget=_line(),
+        help_text="Of kind information: the signal that brings it an item. Empty: new_source_item.",
+    )  # fmt: skip
+    follow_topics = LinesField(
+        required=False, rows=3, help_text="Of kind personal feed: type/source, one a line; followed when it is started."
+    )
+    preferences = forms.CharField(
+        required=False, widget=_text(2),
+        help_text=(
+            "Of its user, where the run says none. Without a model their words decide: cats, machine learning, "
+            "not football."
+        ),
+    )  # fmt: skip
+    every_s = _whole("seconds between deliveries", "At least so many, all in one message. Empty: each at once.")
+    items_per_generation = _whole("items until it begins anew", "With an empty journal. Empty: 20.")
     welcome = forms.CharField(
         required=False, widget=_text(2), label="welcome text", help_text="Shown before the first message."
     )

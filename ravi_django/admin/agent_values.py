@@ -8,6 +8,7 @@ from typing import Any
 from django.utils.html import escape
 
 from ravi_django.admin.agent_fields import declared, rows_of
+from ravi_django.agents.spec_kinds import REACT
 from ravi_django.kernel import HistoryRetention, Risk
 from ravi_django.models import Agent
 from ravi_django.runtime.prompt_engine import FILTERS, TAGS
@@ -20,6 +21,7 @@ NESTED = {  # parts of a spec whose fields are `<part>_<name>` here
     "window": ["messages", "tokens"],
 }
 FLAT = ["name", "description", "model", "fallbacks", "system_instructions", "tool_names", "max_iterations", "retention"]
+FLAT += ["kind", "output_topic", "source_signal", "follow_topics", "preferences", "every_s", "items_per_generation"]
 FLAT += ["approval_required_risk", "approvers", "initial_tool_choice", "starter_prompts", "welcome", "result_schema"]
 
 
@@ -42,6 +44,7 @@ def initial_of(spec: dict[str, Any]) -> dict[str, Any]:
     found = {name: spec[name] for name in FLAT if name in spec}
     found |= {"variables": rows_of(spec.get("variables")), "sub_agents": addresses_in(spec)}
     found.setdefault("retention", HistoryRetention.PERMANENT.value)
+    found.setdefault("kind", REACT)
     for part, names in NESTED.items():
         value = spec.get(part)
         given = value if isinstance(value, dict) else {}

@@ -7,13 +7,16 @@ from typing import Any
 from django import forms
 from django.contrib import admin
 from django.contrib.admin.utils import unquote
+from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import redirect
 from django.urls import reverse
 from django.utils.functional import cached_property
 
+from ravi_django.kernel import ForbiddenError
 from ravi_django.models import HumanRequest
+from ravi_django.runtime import site_rules
 
 CAP = 10_000  # rows that a list pages through; the search finds the others
 
@@ -49,6 +52,7 @@ class InspectAdmin(LiveAdmin):
     list_per_page = 50
     list_max_show_all = 200
     actions: list[str] = []
+    goes_along = False  # with the row that it belongs to, when whoever may do so deletes that
 
     class Media:
         css = {"all": ["ravi/admin.css"]}
@@ -68,7 +72,12 @@ class InspectAdmin(LiveAdmin):
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
+        """Never by itself. Django asks about each row that would go with another, and refuses both otherwise."""
+        return self.goes_along and obj is not None and self._is_elsewhere(request)
+
+    def _is_elsewhere(self, request: HttpRequest) -> bool:
+        asking = getattr(getattr(request.resolver_match, "func", None), "model_admin", None)
+        return asking is not None and asking is not self
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
         return []
@@ -81,6 +90,14 @@ class InspectAdmin(LiveAdmin):
         if obj is not None and self.has_view_permission(request, obj):
             context |= self.inspect(request, obj)
         return super().change_view(request, object_id, form_url, {**context, **(extra_context or {})})
+
+
+def tenant_for(user: Any) -> str:
+    """The tenant of what somebody makes who may not choose one; 403 where it is not known at present."""
+    try:
+        return site_rules.tenant_for(user)
+    except ForbiddenError as refusal:
+        raise PermissionDenied(str(refusal)) from None
 
 
 def _without_nulls(given: QueryDict) -> QueryDict:

@@ -26,8 +26,11 @@ from ravi_django.agents.factory import (
 from ravi_django.agents.function_tool import FunctionTool, tool
 from ravi_django.agents.history import HistoryProvider, InMemoryHistoryProvider
 from ravi_django.agents.hooks import Hooks
+from ravi_django.agents.information import InformationAgent
+from ravi_django.agents.items import Item
 from ravi_django.agents.middleware import MiddlewarePipeline
 from ravi_django.agents.orchestrator import OrchestratorAgent, SubAgentConfig
+from ravi_django.agents.personal_feed import PersonalFeedAgent
 from ravi_django.agents.react import ReActAgent
 from ravi_django.agents.result import ResultType
 from ravi_django.agents.spec import AgentSpec, validate_spec
@@ -71,9 +74,12 @@ __all__ = [
     "HookEvent",
     "Hooks",
     "InMemoryHistoryProvider",
+    "InformationAgent",
+    "Item",
     "MiddlewarePipeline",
     "MiddlewareTermination",
     "OrchestratorAgent",
+    "PersonalFeedAgent",
     "ReActAgent",
     "ResultType",
     "Runtime",

@@ -22,9 +22,12 @@ from ravi_django.agents.compaction import (
 from ravi_django.agents.context import ContextConfig
 from ravi_django.agents.delegate import AgentTool
 from ravi_django.agents.history import Address, HistoryProvider, InMemoryHistoryProvider
+from ravi_django.agents.information import InformationAgent
+from ravi_django.agents.personal_feed import PersonalFeedAgent
 from ravi_django.agents.react import ReActAgent
 from ravi_django.agents.react_spec import DEFAULT_WINDOW
 from ravi_django.agents.spec import AgentSpec, ModelSettings, Window, validate_spec
+from ravi_django.agents.spec_kinds import CLASSES, INFORMATION, REACT
 from ravi_django.agents.steps import rebuild_messages_from_steps
 from ravi_django.agents.toolbox import Toolbox
 from ravi_django.kernel import AgentId, ChatModel, InvalidInputError, ToolRegistry, TopicId
@@ -34,6 +37,7 @@ __all__ = ["create_assistant_agent", "load_session_memory", "rebuild_agent", "re
 Steps = Iterable[Any] | None
 _seeding: dict[tuple[int, str, str], Future[bool]] = {}  # conversations being read from cold storage; True: read
 _MADE = re.compile(r"<[\w.<>]+>\Z")  # how `spec()` names a function that makes the instructions
+_KINDS = {name: kind for kind, name in CLASSES.items() if kind != REACT}  # by class, as `spec()` says it
 _OF_THE_RUN = ("session_id", "run_id", "thread_id", "user_id", "tenant_id")
 
 
@@ -72,25 +76,29 @@ def rebuild_agent(
     build_model: Callable[..., ChatModel],
     memory: HistoryProvider | None = None,
     **options: Any,
-) -> ReActAgent:
+) -> ReActAgent | InformationAgent | PersonalFeedAgent:
     """The agent that a spec describes: an AgentSpec, its JSON, or the dict saved at submit time, whose `session_id`
     and the like are the run's and left out; also what an agent's own `spec()` says.
 
     tools: where the spec's `tool_names` are found. build_model: makes the client, called with the model's name, and
     `fallbacks=[…]` where the spec has some. memory: where conversations are kept. `id` is the address, or `key` of a
-    `react/<key>`; else the spec's own. Further keywords go to ReActAgent and win over the spec, as
+    `react/<key>`; else the spec's own. Further keywords go to the agent's class and win over the spec, as
     `system_instructions`, in which the variables of a template are filled in.
 
     Raises InvalidInputError whose `field` is the place in the spec.
     """
     saved = {} if isinstance(spec, AgentSpec) else _without_the_run(spec)
     address = id or (None if key else saved.pop("id", None) or saved.pop("agent_id", None))
-    key = key or saved.pop("key", None) or "assistant"
+    key = key or saved.pop("key", None)
     options = {**_more_options(saved), **options}
     given = spec if isinstance(spec, AgentSpec) else _as_spec(saved, "system_instructions" in options)
     known = Toolbox.of(tools)
     checked = validate_spec(given, known_tools=known.names())
-    model = build_model(checked.model, **({"fallbacks": checked.fallbacks} if checked.fallbacks else {}))
+    model = None
+    if checked.model:
+        model = build_model(checked.model, **({"fallbacks": checked.fallbacks} if checked.fallbacks else {}))
+    if checked.kind != REACT:
+        return _of_a_feed(checked, key or checked.kind, address, model, options)
     found: dict[str, Any] = {
         "model": model,
         "tools": _tools_of(checked, known),
@@ -104,9 +112,31 @@ def rebuild_agent(
         "base_options": checked.options.generation,
         "result_model": checked.result_schema,
         "name": checked.name or None,
+        "output_topic": None if checked.output_topic is None else TopicId.parse(checked.output_topic),
         "id": address,
     }
-    return ReActAgent(key, **{**found, **options})
+    return ReActAgent(key or "assistant", **{**found, **options})
+
+
+def _of_a_feed(
+    spec: AgentSpec, key: str, address: AgentId | str | None, model: ChatModel | None, options: dict[str, Any]
+) -> InformationAgent | PersonalFeedAgent:
+    """An agent of kind information or personal_feed. Without instructions of its own it has those of its class."""
+    instructions = options.pop("system_instructions", None) or spec.system_instructions
+    found: dict[str, Any] = {
+        "model": model,
+        "items_per_generation": spec.items_per_generation,
+        "base_options": spec.options.generation,
+        "name": spec.name,
+        "description": spec.description,
+        "id": address,
+        **({"instructions": instructions} if instructions else {}),
+    }
+    if spec.kind == INFORMATION:
+        found |= {"output_topic": spec.output_topic, "source_signal": spec.source_signal}
+        return InformationAgent(key, **{**found, **options})
+    found |= {"follow_topics": spec.follow_topics, "preferences": spec.preferences, "every_s": spec.every_s}
+    return PersonalFeedAgent(key, **{**found, **options})
 
 
 def _without_the_run(spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -118,17 +148,19 @@ def _without_the_run(spec: Mapping[str, Any]) -> dict[str, Any]:
 def _more_options(saved: dict[str, Any]) -> dict[str, Any]:
     """What an agent's own `spec()` says beyond the fields of AgentSpec, as keywords of ReActAgent."""
     names = ("max_parallel_tools", "result_retries")
-    found: dict[str, Any] = {name: saved.pop(name) for name in names if name in saved}
-    if topic := saved.pop("output_topic", None):
-        found["output_topic"] = TopicId.parse(topic)
-    return found
+    return {name: saved.pop(name) for name in names if name in saved}
 
 
 def _as_spec(saved: dict[str, Any], has_instructions: bool) -> dict[str, Any]:
     """What an agent's own `spec()` says, in the words of AgentSpec."""
     for name in ("id", "agent_id", "key"):
         saved.pop(name, None)
-    described = saved.pop("class", None) is not None
+    made_of = saved.pop("class", None)
+    described = made_of is not None
+    if made_of in _KINDS:
+        saved["kind"] = _KINDS[made_of]
+        saved["system_instructions"] = saved.pop("instructions", "")
+        saved = {name: value for name, value in saved.items() if value is not None}
     if described and not has_instructions and _MADE.match(str(saved.get("system_instructions", ""))):
         raise InvalidInputError(
             f"system_instructions: {saved['system_instructions']} makes them; pass it as system_instructions=…",

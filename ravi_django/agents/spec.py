@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_serializer, model_validator
 
 from ravi_django.agents.approvers import Approvers
 from ravi_django.agents.delegate import handoff_name
+from ravi_django.agents.newsrooms import PER_GENERATION
+from ravi_django.agents.personal_feed import LONGEST
 from ravi_django.agents.result import ResultType
+from ravi_django.agents.spec_kinds import check_kind
 from ravi_django.agents.spec_safety import check_extras, check_models, refuse_unstorable
 from ravi_django.kernel import AgentId, ExecutionBudget, GenerationOptions, HistoryRetention, InvalidInputError, Risk
 from ravi_django.kernel.secrets import secret_names
 
+MAX_EVERY_S = 366 * 24 * 3600
 FREE_CHOICES = ("auto", "none", "required")
 _STRICT = ConfigDict(frozen=True, extra="forbid")
 
@@ -94,7 +98,7 @@ class AgentSpec(BaseModel):
 
     model_config = _STRICT
 
-    model: str = Field(pattern=r"\S")  # as litellm names it
+    model: str = Field(default="", pattern=r"\S")  # as litellm names it; a personal feed does without, too
     fallbacks: list[str] = Field(default_factory=list)  # models that are asked when it fails, in this order
     system_instructions: str = ""  # the template's text
     variables: dict[str, Variable] = Field(default_factory=dict)  # of the template, by name
@@ -113,6 +117,13 @@ class AgentSpec(BaseModel):
     result_schema: dict[str, Any] | None = None  # JSON Schema of the answer; None: free text
     name: str = Field(default="", max_length=200)
     description: str = ""
+    kind: Literal["react", "information", "personal_feed"] = "react"  # what class it is made of
+    output_topic: str | None = None  # type/source, where answers go that nobody asked for
+    source_signal: str = "new_source_item"  # of kind information: what brings it an item
+    follow_topics: list[str] = Field(default_factory=list)  # of kind personal_feed, each type/source
+    preferences: str = Field(default="", max_length=LONGEST)  # of its user, where the run says none
+    every_s: int = Field(default=0, ge=0, le=MAX_EVERY_S)  # deliveries at most once in so many seconds; 0: each at once
+    items_per_generation: int = Field(default=PER_GENERATION, ge=1)  # of both: then the run begins anew
 
     @field_validator("approvers", mode="before")
     @classmethod
@@ -123,8 +134,8 @@ class AgentSpec(BaseModel):
             raise ValueError(str(error).removeprefix("approvers: ")) from None
 
     def to_json(self) -> dict[str, Any]:
-        """What a row keeps: all that is not a default, and `model`."""
-        return {"model": self.model, **self.model_dump(mode="json", exclude_defaults=True)}
+        """What a row keeps: all that is not a default."""
+        return self.model_dump(mode="json", exclude_defaults=True)
 
 
 def validate_spec(
@@ -146,6 +157,7 @@ def validate_spec(
             checked = AgentSpec.model_validate(dict(spec))
         except ValidationError as error:
             raise _first_fault(error) from None
+    check_kind(checked)
     _check_tools(checked, None if known_tools is None else list(known_tools))
     _check_agents(checked, None if known_agents is None else sorted(map(str, known_agents)))
     _check_choice(checked)

@@ -6,7 +6,7 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
-from ravi_django.agents._loop import message_to_chat
+from ravi_django.agents._loop import unframed
 from ravi_django.kernel import Addressees, AgentId, DataPayload, InvalidInputError, Message, RunContext
 
 HITL_QUESTION = "hitl.question"
@@ -103,7 +103,7 @@ def _asked(message: Message) -> tuple[str, dict[str, Any]]:
     data = message.payload.data if isinstance(message.payload, DataPayload) else {}
     asked: Any = next((data[name] for name in _QUESTION if isinstance(data.get(name), str)), None)
     if asked is None:
-        return message_to_chat(message).text, {}
+        return unframed(message).text, {}
     return asked, {name: data[name] for name in _OPTIONS if data.get(name) is not None}
 
 

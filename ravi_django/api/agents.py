@@ -6,6 +6,7 @@ from typing import Any
 
 from rest_framework.response import Response
 
+from ravi_django.agents.spec_kinds import CLASSES, REACT
 from ravi_django.api import serializers
 from ravi_django.api.base import ApiView
 from ravi_django.api.openapi import documented, parameter
@@ -96,7 +97,7 @@ def _said_by_row(row: Agent | None) -> dict[str, Any]:
     """Also of a spec that this process cannot build: a tool that it does not know is left out."""
     assert row is not None
     return {
-        "class": "ReActAgent",
+        "class": CLASSES.get(row.spec.get("kind", REACT), ""),
         "name": row.name,
         "description": row.description,
         "version": row.version,

@@ -10,7 +10,7 @@ from pydantic import ValidationError as PydanticValidationError
 from rest_framework import ISO_8601, serializers
 
 from ravi_django.api.openapi import typed
-from ravi_django.kernel import AgentId, ExecutionBudget, InvalidInputError, Priority
+from ravi_django.kernel import AgentId, ExecutionBudget, InvalidInputError, Priority, TopicId
 
 
 class StrictSerializer(serializers.Serializer[Any]):
@@ -73,6 +73,18 @@ class AgentField(serializers.Field[Any, Any, Any, Any]):
     def to_internal_value(self, data: Any) -> AgentId:
         try:
             return AgentId.parse(data)
+        except InvalidInputError as error:
+            raise serializers.ValidationError(str(error)) from None
+
+    def to_representation(self, value: Any) -> str:
+        return str(value)
+
+
+@typed({"type": "string", "description": "type/source", "example": "news/sport"})
+class TopicField(serializers.Field[Any, Any, Any, Any]):
+    def to_internal_value(self, data: Any) -> TopicId:
+        try:
+            return TopicId.parse(data)
         except InvalidInputError as error:
             raise serializers.ValidationError(str(error)) from None
 

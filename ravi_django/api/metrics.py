@@ -16,6 +16,7 @@ from ravi_django.api.usage import MAX_SPAN, _moment
 from ravi_django.kernel import ForbiddenError, InvalidInputError
 from ravi_django.runtime import sla
 from ravi_django.runtime.sla import Figures, Totals
+from ravi_django.runtime.store import outbox, outbox_rows
 
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 _Row = TypeVar("_Row", Figures, Totals)
@@ -91,8 +92,25 @@ class MetricsView(ApiView):
         theirs = sla.tenants_for(user)
         found = sla.figures(since, theirs)
         if isinstance(request.accepted_renderer, PrometheusRenderer):
-            return Response(prometheus(found, sla.totals(theirs)), content_type=PROMETHEUS)
+            text = prometheus(found, sla.totals(theirs)) + _event_bus()
+            return Response(text, content_type=PROMETHEUS)
         return Response(MetricsSerializer({"since": since, "requests": found}).data)
+
+
+def _event_bus() -> str:
+    """What the event bus has yet to be given; nothing on a site without one."""
+    if not outbox.is_on():
+        return ""
+    count, age = outbox_rows.backlog()
+    refused, _ = outbox_rows.refused()
+    return (
+        "# HELP ravi_outbox_events Events that the bus has yet to be given.\n"
+        f"# TYPE ravi_outbox_events gauge\nravi_outbox_events {count}\n"
+        "# HELP ravi_outbox_oldest_seconds How long the oldest of them has waited.\n"
+        f"# TYPE ravi_outbox_oldest_seconds gauge\nravi_outbox_oldest_seconds {age:.3f}\n"
+        "# HELP ravi_outbox_refused Events beside them that the bus's server refuses.\n"
+        f"# TYPE ravi_outbox_refused gauge\nravi_outbox_refused {refused}\n"
+    )
 
 
 def _since(given: Any) -> datetime:

@@ -16,6 +16,7 @@ from ravi_django.api.openapi import documented, parameter
 from ravi_django.api.pagination import Pages, paged
 from ravi_django.kernel import AgentId, InvalidInputError
 from ravi_django.models import Run, Status
+from ravi_django.runtime import site_rules
 from ravi_django.runtime.cancel import cancel
 from ravi_django.runtime.entries import internalize
 from ravi_django.runtime.fork import fork
@@ -61,7 +62,8 @@ def start(user: Any, *, agent: AgentId, **options: Any) -> Response:
     """Submit, and answer with the run."""
     if not options.get("idempotency_key"):  # a repeat gets its first run, whatever has become of the agent
         require_runnable(agent)
-    run, created = submit_once(agent, options.pop("input"), user=user, **options)
+    tenant = "" if options.get("session") else site_rules.tenant_for(user)  # else the session's
+    run, created = submit_once(agent, options.pop("input"), user=user, tenant=tenant, **options)
     shown = serializers.RunSerializer(run).data
     return Response(shown, status=status.HTTP_201_CREATED if created else status.HTTP_200_OK)
 
@@ -115,7 +117,7 @@ class RetryView(ApiView):
         """Let a failed or blocked run go on.
 
         What it has recorded stays, what failed it is made anew. 409 in any other state, for a child that failed, after
-        the run's deadline, and when its journal was pruned.
+        the run's deadline, and when its journal was pruned or its owner deleted.
         """
         serializers.EmptySerializer(data=request.data).is_valid(raise_exception=True)
         run = retry(find_run(request, id).id)
@@ -132,7 +134,7 @@ class ForkView(ApiView):
     def post(self, request: Any, id: UUID) -> Response:
         """Start a new run, in a new session, that shares this one's past and goes its own way from there.
 
-        409 when the journal was pruned.
+        409 when the journal was pruned or the run's owner deleted.
         """
         source = find_run(request, id)
         given = serializers.ForkSerializer(data=request.data)

@@ -19,7 +19,7 @@ from ravi_django.api.runs import start
 from ravi_django.api.turns import with_every_result
 from ravi_django.kernel import AgentId, InvalidInputError
 from ravi_django.models import Session
-from ravi_django.runtime import store
+from ravi_django.runtime import site_rules, store
 
 
 class SessionsView(ApiView):
@@ -45,7 +45,8 @@ class SessionsView(ApiView):
         agent = given.validated_data.get("agent")
         if agent is not None:
             require_runnable(agent)
-        row = Session(owner=request.user, title=given.validated_data.get("title", ""), agent=str(agent or ""))
+        title, tenant = given.validated_data.get("title", ""), site_rules.tenant_for(request.user)
+        row = Session(owner=request.user, tenant=tenant, title=title, agent=str(agent or ""))
         store.create_session(row).refresh_from_db()
         return Response(serializers.SessionSerializer(row).data, status=status.HTTP_201_CREATED)
 

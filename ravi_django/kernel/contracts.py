@@ -5,7 +5,7 @@ Start here; then read `runtime/engine.py` (one lease of a run) and `runtime/stor
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -25,8 +25,10 @@ from ravi_django.kernel.tools import Risk
 class Agent(Protocol):
     """Anything with an address and a `run`. No base class, no state of a run on the instance.
 
-    Two attributes are read when they are there: `model` (a ChatModel, what `ctx.llm` calls) and `tools`
-    (a ToolRegistry or a list of tools, what `ctx.tool` finds).
+    Three attributes are read when they are there: `model` (a ChatModel, what `ctx.llm` calls), `tools` (a ToolRegistry
+    or a list of tools, what `ctx.tool` finds) and `inbox_limit`: of more messages than that the code is given so many
+    at a time, and fewer large ones. The others are given by `ctx.receive`, or when it returns. A generation that was
+    carried nothing (`ctx.continue_as_new`) is given all.
     """
 
     id: AgentId
@@ -146,15 +148,60 @@ class RunContext(Protocol):
 
     async def send(self, target: AgentId | RunHandle, message: Message | str) -> None: ...
 
-    async def emit(self, topic: TopicId, data: Any) -> None: ...
+    async def emit(self, topic: TopicId | str, data: Any, *, id: str | None = None) -> None:
+        """Publish to those who follow `topic` now, of the run's tenant: a text, or JSON; a Message gives its payload.
 
-    async def follow(self, topic: TopicId) -> None: ...
+        Once, however often the run is taken over. With an `id` of one's own (at most 200 characters) the run publishes
+        it once, wherever in its code it says so again; a fork is another publisher.
 
-    async def unfollow(self, topic: TopicId) -> None: ...
+        Raises ForbiddenError when the run's owner may not emit there, ConflictError when the id has another message,
+        PermanentError when it is larger than an input may be or the last of too many publications that each followed
+        from the one before, InvalidInputError that names the parameter.
+        """
+        ...
+
+    async def follow(self, topic: TopicId | str, *, session: bool = False, every_s: int = 0) -> None:
+        """Have this agent follow `topic`, for the run's owner: what is emitted there from now on comes as a message,
+        and as the signal `new_feed_item`, to the agent's run in this session, or begins one. Outlives the run;
+        following again changes nothing, and costs little.
+
+        `session`: for this conversation alone, beside what the agent follows otherwise. `every_s`: deliver at most once
+        in so many seconds, all in one message; 0 leaves it as it is, at first each at once.
+
+        Raises ForbiddenError when the run's owner may not, InvalidInputError that names the parameter.
+        """
+        ...
+
+    async def unfollow(self, topic: TopicId | str, *, session: bool = False) -> None:
+        """Follow no more; with `session` that of this conversation alone. What was not followed is no error."""
+        ...
+
+    async def update_follows(self, metadata: Mapping[str, Any]) -> None:
+        """Put `metadata` (JSON) over what this agent's follows have, those of the run's owner in this conversation and
+        in all: it is the metadata of the runs that deliveries start from now on. This run keeps its own."""
+        ...
 
     async def sleep_until(self, when: datetime | timedelta) -> None: ...
 
-    async def sleep_until_signal(self, name: str, *, until: datetime | timedelta | None = None) -> Any: ...
+    async def sleep_until_signal(
+        self, name: str, *, until: datetime | timedelta | None = None, or_message: bool = False
+    ) -> Any:
+        """Wait for a signal of this name, or take one that came before: its payload, `{}` when it had none. None when
+        `until` came first, or with `or_message` a message for `receive`."""
+        ...
+
+    async def receive(self) -> list[Message]:
+        """The messages that have come since those that the code was given, oldest first; empty when there is none. It
+        does not wait, and counts as having seen them: they are no next inbox of `run`.
+
+        Raises InvalidInputError inside a tool: the agent's own code reads its messages.
+        """
+        ...
+
+    def caused_by(self, message: Message) -> None:
+        """What is emitted from here on follows from this message alone, not from all that was given with it: so the
+        publications are counted that lead from one to the next."""
+        ...
 
     async def ask_human(
         self,
@@ -232,7 +279,14 @@ class RunContext(Protocol):
 
     def patched(self, name: str) -> bool: ...
 
-    async def continue_as_new(self, *args: Any) -> None: ...
+    async def continue_as_new(self, *args: Any, unread: Message | None = None, carry: Any = None) -> None:
+        """Begin anew with an empty journal and `args` (messages, texts or JSON) as the inbox, behind what the code was
+        not given. `unread`, of the messages that it was given: this one and those behind it are given once more.
+        `carry`, one message, text or JSON: given before all others, and to the next generation alone. Never returns.
+
+        Raises InvalidInputError when `unread` is none of them.
+        """
+        ...
 
     def scope(self, name: str, *, call_id: str = "") -> AbstractContextManager[None]:
         """Name the place of the calls inside, so that their journal paths say where they belong."""

@@ -11,12 +11,14 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class Event(BaseModel):
+    """What has happened, told to programs. One may come twice: its id is the same then."""
+
     model_config = ConfigDict(frozen=True)
 
     id: str = Field(default_factory=lambda: uuid4().hex)
     type: str  # e.g. "run.completed"
     source: str  # the component that says so
-    schema_version: int = 1
+    schema_version: int = 1  # of the type's data
     correlation_id: str = ""  # the run
     ts: datetime = Field(default_factory=lambda: datetime.now(UTC))
     data: dict[str, Any] = Field(default_factory=dict)
@@ -24,16 +26,24 @@ class Event(BaseModel):
     @classmethod
     def create(cls, type: str, *, source: str, correlation_id: str = "", **data: Any) -> Event:
         """Build an event where no factory function exists yet."""
-        return cls(type=type, source=source, correlation_id=correlation_id, data=data)
+        return Event(type=type, source=source, correlation_id=correlation_id, data=data)
 
 
 class EventPublisher(Protocol):
-    async def publish(self, event: Event, topic: str) -> None: ...
+    async def publish(self, event: Event, topic: str) -> None:
+        """Send an event to whoever reads the topic."""
+        ...
 
 
 class EventSubscriber(Protocol):
-    async def subscribe(self, topic: str, handler: Callable[[Event], Awaitable[None]]) -> str: ...
+    async def subscribe(self, topic: str, handler: Callable[[Event], Awaitable[None]]) -> str:
+        """Have `handler` called with the topic's events from now on; returns the subscription's id."""
+        ...
 
-    async def unsubscribe(self, id: str) -> None: ...
+    async def unsubscribe(self, id: str) -> None:
+        """End a subscription."""
+        ...
 
-    def stream(self, topic: str) -> AsyncIterator[Event]: ...
+    def stream(self, topic: str) -> AsyncIterator[Event]:
+        """The topic's events, as they come."""
+        ...

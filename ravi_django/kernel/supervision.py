@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import IntEnum, StrEnum
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -76,6 +76,7 @@ class RunMeta(BaseModel):
     deadline: datetime | None = None  # UTC
     trace_id: str = ""
     tenant_id: str | None = None
+    metadata: dict[str, Any] = Field(default_factory=dict)  # of the run, as it was submitted
 
     def child(self, *, trace_id: str | None = None) -> RunMeta:
         """A copy whose token is cancelled with this one's."""

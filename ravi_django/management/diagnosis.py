@@ -12,9 +12,13 @@ from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 
 from ravi_django.conf import conf
-from ravi_django.models import Run
+from ravi_django.kernel.visible import visible
+from ravi_django.models import OutboxEvent, Run, Schedule, Source
+from ravi_django.models.schedules import SESSION_GONE
+from ravi_django.runtime import clock
 from ravi_django.runtime.registry import known_addresses
 
+SHOWN = 5  # of sources that fail; the admin lists them all
 OLDEST_POSTGRES = 14_00_00  # what Django 5.2 supports
 
 
@@ -27,7 +31,7 @@ class Finding:
 
 def examine() -> list[Finding]:
     found: list[Finding] = []
-    for look in (settings, database, migrations, tenants, agents, model, services):
+    for look in (settings, database, migrations, tenants, agents, sources, model, services, outbox, schedules):
         found += _safely(look)
     return found
 
@@ -111,6 +115,24 @@ def agents() -> Iterator[Finding]:
         yield Finding("warning", "agents: none is registered", "call ravi_django.register(agent) in an app's agents.py")
 
 
+def sources() -> Iterator[Finding]:
+    """Those that bring nothing, and why."""
+    if Source._meta.db_table not in connection.introspection.table_names():
+        return
+    rows = Source.objects.filter(enabled=True)
+    if not (count := rows.count()):
+        return
+    bad = rows.exclude(error="") | rows.filter(kind=Source.Kind.WEBHOOK, secret="")
+    yield Finding("ok", f"sources: {count} enabled")
+    for source in bad.order_by("-failures", "id")[:SHOWN]:
+        why = " ".join(visible(source.error).split())[:300] or "it has no secret, and takes nothing"
+        often = f", {source.failures} times in a row" if source.failures > 1 else ""
+        mend = f"mend it in the admin, or switch it off: source {source.id}"
+        yield Finding("warning", f"sources: {source}{often}: {why}", mend)
+    if (more := bad.count() - SHOWN) > 0:
+        yield Finding("warning", f"sources: {more} more have an error", "see the list of sources in the admin")
+
+
 def model() -> Iterator[Finding]:
     """The key of the model that RAVI_MODEL names; agents may have others, which only they know."""
     from ravi_django.capabilities.llm.loading import load_litellm
@@ -131,24 +153,81 @@ def model() -> Iterator[Finding]:
 
 
 def services() -> Iterator[Finding]:
-    from ravi_django.runtime.health import check_all
+    from ravi_django.runtime.health import LATE, REFUSED, check_all
 
     for check in check_all():
         if check.name == "database":
             continue  # examined above
+        if check.name == "event_bus" and REFUSED in check.detail:
+            yield Finding("warning", f"{check.name}: {check.detail}", _mend("event_bus_refused"))
+            continue
+        if check.name == "event_bus" and LATE in check.detail:
+            yield Finding("warning", f"{check.name}: {check.detail}", _mend(check.name))
+            continue
         if check.ok:
             yield Finding("ok", f"{check.name}: {check.detail}")
         else:
             yield Finding("error", f"{check.name}: {check.detail.partition('; start')[0]}", _mend(check.name))
 
 
+def outbox() -> Iterator[Finding]:
+    """What waits for an event bus that the site has no more."""
+    from ravi_django.runtime.store import outbox_rows
+
+    if conf.EVENT_BUS is not None or OutboxEvent._meta.db_table not in connection.introspection.table_names():
+        return
+    count, age = outbox_rows.stranded()
+    if count:
+        many = f"{'at least ' if count >= outbox_rows.MANY else ''}{count} events wait, the oldest for {age:.0f} s"
+        mend = (
+            "they go out when RAVI['EVENT_BUS'] is set again; RAVI['RETENTION'] = {\"outbox\": 1} has "
+            "manage.py ravi_prune remove those that are older than a day"
+        )
+        yield Finding("warning", f"outbox: {many}, and RAVI['EVENT_BUS'] is None", mend)
+
+
+def schedules() -> Iterator[Finding]:
+    """Those that submit nothing, or that nobody sees to."""
+    if Schedule._meta.db_table not in connection.introspection.table_names():
+        return
+    on = Schedule.objects.filter(enabled=True)
+    patience = max(60.0, 10 * conf.SWEEP_S)
+    faults = (
+        ("in error", on.exclude(error=""), "see their errors in the admin, or in manage.py ravi_schedules"),
+        (
+            f"overdue for more than {patience:g} s",
+            on.filter(due_at__lt=clock.after(-patience)),
+            "run the sweep: celery -A <site> beat, or manage.py ravi_worker",
+        ),
+        ("on, and without a next tick", on.filter(due_at=None), "enable them, or save them in the admin"),
+        (
+            "off, since their conversation was deleted",
+            Schedule.objects.filter(enabled=False, error=SESSION_GONE),
+            "delete them, or choose another conversation and enable them",
+        ),
+    )
+    fine = True
+    for what, rows, mend in faults:
+        if count := rows.count():
+            fine = False
+            names = ", ".join(repr(name) for name in rows.order_by("id").values_list("name", flat=True)[:5])
+            yield Finding("warning", f"schedules: {count} {what}: {names}{', …' if count > 5 else ''}", mend)
+    if fine and (count := on.count()):
+        yield Finding("ok", f"schedules: {count} enabled")
+
+
 _MENDS = {
+    "schedules": "start the database, or see to DATABASES",
     "database": "start it, or see to DATABASES",
     "migrations": "start the database, or see to DATABASES",
+    "sources": "start the database, or see to DATABASES",
+    "outbox": "start the database, or see to DATABASES",
     "tenants": "start the database, or see to DATABASES",
     "broker": "start it, or see to CELERY_BROKER_URL",
     "channel_layer": "start its Redis, or see to CHANNEL_LAYERS",
     "events": "start its Redis, or see to RAVI['STREAM_URL'], which is the channel layer's or the broker's when unset",
+    "event_bus": "start the server of RAVI['EVENT_BUS']; its outbox grows until then",
+    "event_bus_refused": "see to the topic's key in the server of RAVI['EVENT_BUS'] and to what its user may do",
     "worker": "celery -A <site> worker -P threads -c 200",
     "sweep": "celery -A <site> beat, with the sweep in CELERY_BEAT_SCHEDULE",
 }

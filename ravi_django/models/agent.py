@@ -38,7 +38,7 @@ class Agent(models.Model):
 class AgentVersion(models.Model):
     """A spec as it once was: what the runs that name the version are driven by. Never changed."""
 
-    agent = models.ForeignKey(Agent, on_delete=models.CASCADE, related_name="versions")
+    agent = models.ForeignKey(Agent, on_delete=models.CASCADE, related_name="versions", db_index=False)
     number = models.IntegerField()
     spec = models.JSONField()
     created_at = models.DateTimeField(db_default=Now(), editable=False)

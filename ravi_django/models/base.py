@@ -21,10 +21,11 @@ class OwnedQuerySet(models.QuerySet[Any]):
 
 
 class Owned(models.Model):
-    """A row that belongs to a user and a tenant; a row without an owner is the system's own."""
+    """A row that belongs to a user and a tenant; a row without an owner is the system's own. Its model has an index
+    that begins with the owner."""
 
     owner = models.ForeignKey(
-        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+", db_index=False
     )
     tenant = models.CharField(max_length=100, blank=True, default="")
 

@@ -57,7 +57,8 @@ class JournalEntry(models.Model):
 class InboxMessage(models.Model):
     """A message that belongs to a run from its delivery on."""
 
-    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="inbox", db_index=False)
+    # Unchecked: whoever delivers one has the run's row locked, and so has whoever deletes it, before its messages go.
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="inbox", db_index=False, db_constraint=False)
     message_id = models.CharField(max_length=64)
     body = models.JSONField(help_text="The kernel Message")
     created_at = models.DateTimeField(db_default=Now(), editable=False)
@@ -65,6 +66,7 @@ class InboxMessage(models.Model):
     class Meta:
         ordering = ["id"]
         constraints = [models.UniqueConstraint(fields=["run", "message_id"], name="ravi_inbox_once")]
+        indexes = [models.Index(fields=["run", "id"], name="ravi_inbox_order")]
 
     def __str__(self) -> str:
         return self.message_id

@@ -33,8 +33,8 @@ class Run(Owned):
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     agent = models.CharField(max_length=302, help_text="type/key")
     session = models.ForeignKey(Session, on_delete=models.CASCADE, related_name="runs", db_index=False)
-    root = models.ForeignKey("self", null=True, on_delete=models.CASCADE, related_name="tree")
-    parent = models.ForeignKey("self", null=True, on_delete=models.CASCADE, related_name="children")
+    root = models.ForeignKey("self", null=True, on_delete=models.CASCADE, related_name="tree", db_index=False)
+    parent = models.ForeignKey("self", null=True, on_delete=models.CASCADE, related_name="children", db_index=False)
     depth = models.SmallIntegerField(default=0)
     status = models.CharField(max_length=10, choices=Status.choices, default=Status.PENDING)
     priority = models.SmallIntegerField(
@@ -52,7 +52,7 @@ class Run(Owned):
     )
 
     idempotency_scope = models.CharField(  # noqa: DJ001 - unique among those that have one
-        max_length=64, null=True, unique=True, editable=False, help_text="Hash of user, agent and key"
+        max_length=64, null=True, editable=False, help_text="Hash of user, agent and key"
     )
     request_digest = models.CharField(max_length=64, blank=True, default="", editable=False)
 
@@ -117,7 +117,14 @@ class Run(Owned):
                 condition=Q(parent__isnull=True, status__in=ACTIVE),
                 name="ravi_run_one_active_root",
             ),
+            models.UniqueConstraint(
+                fields=["idempotency_scope"],
+                condition=Q(idempotency_scope__isnull=False),
+                name="ravi_run_idempotency_once",
+            ),
         ]
+        # A change of `status` writes a new entry into every index that the row is in: so rows are in few, those of
+        # trees and keys only where there is one.
         indexes = [
             models.Index(F("priority").desc(), "id", condition=Q(status="pending"), name="ravi_run_claimable"),
             models.Index(fields=["lease_expires_at"], condition=Q(status="running"), name="ravi_run_leased"),
@@ -129,8 +136,15 @@ class Run(Owned):
             ),
             models.Index(fields=["session", "agent"], condition=Q(status="queued"), name="ravi_run_queued"),
             models.Index(fields=["root"], condition=Q(paused_at__isnull=False), name="ravi_run_paused"),
+            models.Index(  # which run of somebody's waits for a feed's items, among any number that have ended
+                fields=["agent", "owner", "-id"],
+                condition=Q(status="suspended", parent__isnull=True),
+                name="ravi_run_waiting_agent",
+            ),
             models.Index(fields=["owner", "-id"], name="ravi_run_owner_idx"),
             models.Index(fields=["session", "id"], name="ravi_run_session_idx"),
+            models.Index(fields=["root"], condition=Q(root__isnull=False), name="ravi_run_tree_idx"),
+            models.Index(fields=["parent"], condition=Q(parent__isnull=False), name="ravi_run_children_idx"),
         ]
 
     def __str__(self) -> str:

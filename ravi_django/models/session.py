@@ -1,4 +1,5 @@
 from django.db import models
+from django.db.models import Q
 from django.db.models.functions import Now
 
 from ravi_django.models.base import Owned, OwnedQuerySet
@@ -12,7 +13,12 @@ class Session(Owned):
     title = models.CharField(max_length=200, blank=True)
     agent = models.CharField(max_length=302, blank=True, help_text="The agent last spoken to")
     parent_session = models.ForeignKey(
-        "self", null=True, blank=True, on_delete=models.CASCADE, help_text="Set for a child run's own session"
+        "self",
+        null=True,
+        blank=True,
+        on_delete=models.CASCADE,
+        db_index=False,
+        help_text="Set for a child run's own session",
     )
     next_position = models.BigIntegerField(default=0, help_text="Where the next turn goes")
     created_at = models.DateTimeField(db_default=Now(), editable=False)
@@ -22,7 +28,12 @@ class Session(Owned):
 
     class Meta:
         ordering = ["-id"]
-        indexes = [models.Index(fields=["owner", "-id"], name="ravi_session_owner_idx")]
+        indexes = [
+            models.Index(fields=["owner", "-id"], name="ravi_session_owner_idx"),
+            models.Index(
+                fields=["parent_session"], condition=Q(parent_session__isnull=False), name="ravi_session_children"
+            ),
+        ]
 
     def __str__(self) -> str:
         return self.title or str(self.id)

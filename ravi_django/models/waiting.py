@@ -11,7 +11,8 @@ from ravi_django.models.run import Run
 class Signal(models.Model):
     """Something that a run is told by name. Kept until a wait consumes it; consumed once."""
 
-    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="signals", db_index=False)
+    # Unchecked: whoever sends one has the run's row locked, and so has whoever deletes it, before its signals go.
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="signals", db_index=False, db_constraint=False)
     name = models.CharField(max_length=200)
     payload = models.JSONField(null=True)
     key = models.CharField(max_length=64, blank=True, default="", help_text="The sender's: a repeat is the same signal")
@@ -25,6 +26,7 @@ class Signal(models.Model):
         indexes = [
             models.Index(fields=["run", "id"], condition=Q(consumed_at__isnull=True), name="ravi_signal_unread"),
             models.Index(fields=["run"], condition=Q(woke=False), name="ravi_signal_silent"),
+            models.Index(fields=["run"], condition=Q(consumed_at__isnull=False), name="ravi_signal_read"),
         ]
 
     def __str__(self) -> str:

@@ -19,6 +19,8 @@ from ravi_django.kernel import (
     ConflictError,
     ControlPayload,
     DataPayload,
+    ForbiddenError,
+    IdempotencyMismatchError,
     InvalidInputError,
     KernelError,
     Message,
@@ -37,7 +39,16 @@ if TYPE_CHECKING:
 
 
 _REFUSALS: dict[str, type[KernelError]] = {
-    one.__name__: one for one in (SpawnDeniedError, AgentNotFoundError, NotFoundError, PermanentError, ConflictError)
+    one.__name__: one
+    for one in (
+        SpawnDeniedError,
+        AgentNotFoundError,
+        NotFoundError,
+        PermanentError,
+        ForbiddenError,
+        ConflictError,
+        IdempotencyMismatchError,
+    )
 }
 
 
@@ -50,7 +61,7 @@ async def refuse(ctx: DurableContext, entry: Entry, error: KernelError) -> NoRet
     raise error
 
 
-def raise_recorded(row: Recorded) -> None:
+def raise_recorded(row: Recorded | Entry) -> None:
     if row.error is None:
         return
     kind = _REFUSALS.get(row.error.get("type", ""), PermanentError)

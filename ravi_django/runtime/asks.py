@@ -33,7 +33,8 @@ from ravi_django.runtime.addressing import (
     refuse,
     run_id_of,
 )
-from ravi_django.runtime.effects import Effects, Write
+from ravi_django.runtime.appending import Write
+from ravi_django.runtime.effects import Effects
 from ravi_django.runtime.entries import Entry, storable
 from ravi_django.runtime.gate import Wait
 from ravi_django.runtime.spawns import spawn

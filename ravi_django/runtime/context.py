@@ -7,7 +7,7 @@ import hashlib
 import logging
 import random
 import re
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime, timedelta
@@ -44,12 +44,15 @@ from ravi_django.runtime import (
     asked_calls,
     asks,
     decisions,
+    follow_metadata,
+    graph,
     handoff,
     history,
     llm_calls,
     paths,
     pins,
     questions,
+    receiving,
     site_middleware,
     tool_calls,
     waits,
@@ -57,6 +60,7 @@ from ravi_django.runtime import (
 from ravi_django.runtime.effects import Effects
 from ravi_django.runtime.entries import Entry, NewTurn
 from ravi_django.runtime.gate import Stop
+from ravi_django.runtime.hops import hops_of, trail_of
 from ravi_django.runtime.outputs import Outputs
 
 log = logging.getLogger("ravi.context")
@@ -96,6 +100,7 @@ class DurableContext:
         self.output: Any = None  # what was replied last
         self.replied = False
         self.given: list[Message] = []  # to this generation's code, so far
+        self.hops = 0  # publications behind what the code was given last
         self.answered: set[str] = set()  # of those: the ids of the messages that were replied to
         self.message_ids: dict[str, str] = {}  # of messages that a replay makes anew: the id that was sent
         self.booted: dict[str, str] = {}  # child run: the message that it was started with
@@ -154,8 +159,17 @@ class DurableContext:
     async def sleep_until(self, when: datetime | timedelta) -> None:
         await waits.sleep_until(self, when)
 
-    async def sleep_until_signal(self, name: str, *, until: datetime | timedelta | None = None) -> Any:
-        return await waits.sleep_until_signal(self, name, until)
+    async def sleep_until_signal(
+        self, name: str, *, until: datetime | timedelta | None = None, or_message: bool = False
+    ) -> Any:
+        return await waits.sleep_until_signal(self, name, until, or_message=or_message)
+
+    async def receive(self) -> list[Message]:
+        """The messages that have come since those that the code was given; does not wait for any."""
+        return await receiving.receive(self)
+
+    def caused_by(self, message: Message) -> None:
+        self.hops = hops_of([message])
 
     async def ask_human(
         self,
@@ -187,12 +201,14 @@ class DurableContext:
         asked = asked_calls.checked(tool, arguments, risk=risk, to=to, expires_at=until, **more)
         return await approvals.ask(self, asked)
 
-    async def continue_as_new(self, *args: Any) -> None:
-        """Begin anew with an empty journal and `args` (messages, texts or JSON) as the inbox. Never returns."""
+    async def continue_as_new(self, *args: Any, unread: Message | None = None, carry: Any = None) -> None:
         messages = tuple(asks.body_of(self, self.agent_id, arg) for arg in args)
+        carries = None if carry is None else asks.body_of(self, self.agent_id, carry)
+        given = len(messages) + (0 if unread is None else receiving.give_back(self, unread))
         if self.effects.left_open():  # what may have happened is decided before it is forgotten
             await tool_calls.decide_left(self)
-        await self.effects.end(Stop("continue", messages=messages))
+        trail = trail_of(self.hops, given)
+        await self.effects.end(Stop("continue", messages=messages, carries=carries, trail=trail))
 
     def say(self, text: str) -> None:
         """Show a piece of text to whoever watches; its row is written with the next commit. A replay says nothing
@@ -210,13 +226,17 @@ class DurableContext:
         """End here without a reply: another agent goes on as this run. Never returns."""
         await handoff.hand_over(self, target, task, answers, closing)
 
-    async def emit(self, topic: TopicId, data: Any) -> None:
-        """Publish to a topic's followers."""
-        path = self._path()
-        if await self.effects.recall(path, "emit", str(topic), None, None) is not None:
-            return
-        async with self.effects.performing():
-            await self.effects.record(Entry(kind="emit", path=path, name=str(topic), result=data))
+    async def emit(self, topic: TopicId | str, data: Any, *, id: str | None = None) -> None:
+        await graph.emit(self, topic, data, id)
+
+    async def follow(self, topic: TopicId | str, *, session: bool = False, every_s: int = 0) -> None:
+        await graph.follow(self, topic, session, every_s)
+
+    async def unfollow(self, topic: TopicId | str, *, session: bool = False) -> None:
+        await graph.unfollow(self, topic, session)
+
+    async def update_follows(self, metadata: Mapping[str, Any]) -> None:
+        await follow_metadata.update(self, metadata)
 
     async def log(self, kind: str, data: Any = None) -> None:
         if not isinstance(kind, str) or not 0 < len(kind) <= MAX_NAME:

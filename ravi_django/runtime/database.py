@@ -26,6 +26,7 @@ log = logging.getLogger("ravi.database")
 P = ParamSpec("P")
 T = TypeVar("T")
 
+CLOSE_S = 30.0  # that closing waits for calls under way; the database gives a statement 9, by default
 RETRY_S = 5.0  # how long a write survives a restart of the database; then the lease's takeover is the remedy
 
 
@@ -113,13 +114,16 @@ class DatabaseThreads:
         self._wire.close()
 
     def close(self) -> None:
-        """Wait for calls under way, then close the threads' connections."""
+        """Wait for calls under way, 30 seconds at the most, and have the threads close their connections."""
         with self._lock:
             self._closed = True
         for thread in self._threads:
             thread.calls.put(None)
+        give_up = time.monotonic() + CLOSE_S
         for thread in self._threads:
-            thread.join()
+            thread.join(max(0.0, give_up - time.monotonic()))
+        if hanging := sum(thread.is_alive() for thread in self._threads):
+            log.warning("%s threads of %s hang, and are left", hanging, self._name, extra={"action": "db.threads_left"})
         self._wire.close()
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime
-from functools import partial
 from typing import Any
 from uuid import UUID
 
-from django.db import DataError, IntegrityError
+from django.db import DataError
 
 from ravi_django.conf import conf
 from ravi_django.kernel import (
@@ -18,24 +17,24 @@ from ravi_django.kernel import (
     DeterminismError,
     InvalidInputError,
     LeaseLostError,
+    Message,
     SpawnDeniedError,
     SuspendInterrupt,
 )
 from ravi_django.models import Turn
 from ravi_django.runtime import frames, store, tool_caps
+from ravi_django.runtime.appending import Write, append_repeatable
 from ravi_django.runtime.database import DatabaseThreads
 from ravi_django.runtime.entries import Entry, NewTurn, Recorded
 from ravi_django.runtime.frames import Frame, Source
 from ravi_django.runtime.gate import UNWIND_S, Gate, Stop, Wait
 from ravi_django.runtime.publish import Publisher
 from ravi_django.runtime.replay import Journal, check_identity, drift
-from ravi_django.runtime.store import Facts, Lease
+from ravi_django.runtime.store import Facts, Inbox, Lease
 from ravi_django.runtime.tool_caps import Spent
-from ravi_django.runtime.wire import Statement
+from ravi_django.runtime.turnstile import Turnstile
 
 log = logging.getLogger("ravi.effects")
-
-Write = Callable[..., int]  # (lease, entries, turns) -> seq of the first row: an append, or one with more beside it
 
 
 class Effects(Gate):
@@ -58,7 +57,11 @@ class Effects(Gate):
         self.wake = wake  # hints runs that an effect has made claimable
         self.tell_paused: Callable[[store.Paused], None] = lambda paused: None  # whoever watches or drives that run
         self.source = Source.of(lease.run, lease.epoch)
+        self.inbox: list[tuple[int, Message]] = []  # of this generation, as far as it was read
         self.inbox_upto: int | None = None  # the last message that the code was given
+        self.inbox_limit: int | None = None  # of a backlog so many are read at a time
+        self.inbox_more = False  # there are others behind those that were read
+        self.carried: int | None = None  # the row of what the generation before has carried for this one
         self.notes: list[Entry] = []  # ride on the next commit, in order
         self.turns: list[NewTurn] = []
         self._spent: Spent | None = None
@@ -75,8 +78,13 @@ class Effects(Gate):
         self.paused: dict[str, dict[str, Any]] = {}  # tool calls that go on behind a pause: the last one of each
         self.summaries: set[int] = set()  # turns of this run that a strategy has stored which is no longer there
         self.journal.on_passed = self._passed_over
+        self.turnstile = Turnstile(lease.run.next_seq, lambda: journal.alone())
         self._given: set[int] = set()  # signals that a wait has taken
         self._refreshing = False
+
+    def begin_with(self, unread: Inbox, limit: int | None) -> None:
+        self.inbox_limit, self.inbox_more = limit, unread.more
+        self.carried = None if unread.carried is None else unread.carried[0]
 
     # ------------------------------------------------------------------------------------------- recall
 
@@ -116,11 +124,28 @@ class Effects(Gate):
 
     # -------------------------------------------------------------------------------------------- record
 
-    async def record(self, entry: Entry, write: Write | None = None) -> int:
-        """Commit an effect with the notes and turns before it; returns its seq. `write` appends and does more in the
-        same transaction: what it refuses is raised, and nothing is written. Raises LeaseLostError."""
+    async def record(
+        self, entry: Entry, write: Write | None = None, *, then: Callable[[], Awaitable[None]] | None = None
+    ) -> int:
+        """Commit an effect with the notes and turns before it; returns its seq, in the order of the rows. `write`
+        appends and does more in the same transaction: what it refuses is raised, and nothing is written. `then` is
+        awaited behind the commit, and by no replay. Raises LeaseLostError."""
         entries, turns = self.take_pending(entry)
-        args = (self.lease, entries, turns, write or store.append)
+        with self.turnstile.committing():
+            first, cancelled = await self._commit(entries, turns, write or store.append)
+            if entry.phase == "result":
+                self.close_call(entry.path)
+            if cancelled:
+                raise asyncio.CancelledError
+            if then is not None:
+                with tool_caps.waiting():
+                    await then()
+        await self.turnstile.through(first, len(entries))
+        return first + len(entries) - 1
+
+    async def _commit(self, entries: list[Entry], turns: list[NewTurn], write: Write) -> tuple[int, bool]:
+        """The first seq, and whether the caller was cancelled meanwhile."""
+        args = (self.lease, entries, turns, write)
         try:
             first, cancelled = await self.database.see_through(append_repeatable, *args)
         except (LeaseLostError, asyncio.CancelledError):
@@ -141,9 +166,12 @@ class Effects(Gate):
         self.published(entries, first)
         if self.lease.run.crashes and any(entry.is_effect for entry in entries):
             self.on_progress()
-        if cancelled:
-            raise asyncio.CancelledError
-        return first + len(entries) - 1
+        return first, cancelled
+
+    def close_call(self, path: str) -> None:
+        """Of a tool, whose result is recorded."""
+        for calls in (self.started, self.uncertain, self.paused):
+            calls.pop(path, None)
 
     def take_pending(self, *entries: Entry) -> tuple[list[Entry], list[NewTurn]]:
         """Everything that has to be written now; nothing is left behind."""
@@ -200,6 +228,20 @@ class Effects(Gate):
                 return signal_id, payload
         return None
 
+    def untaken(self, signals: Iterable[int]) -> list[int]:
+        """Of these, the ones that no wait has taken."""
+        return [signal_id for signal_id in signals if signal_id not in self._given]
+
+    def forget_signals(self, signals: Iterable[int]) -> None:
+        """They are being read in another way: no wait takes them any more."""
+        self._given.update(signals)
+        self.facts.signals = [signal for signal in self.facts.signals if signal[0] not in self._given]
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether the code was not given every message that was read."""
+        return self.inbox_more or (bool(self.inbox) and self.inbox[-1][0] > (self.inbox_upto or 0))
+
     async def wait(self, wait: Wait, path: str = "") -> Any:
         """`Gate.wait`, for the call at `path`. Raises InvalidInputError inside an at-most-once tool."""
         self.check_may_wait(path)
@@ -244,26 +286,3 @@ def _summaries(lease: Lease) -> set[int]:
     """The indexes of the run's summaries among its turns."""
     found = Turn.objects.filter(run_id=lease.run_id, index__gte=lease.run.turn_from, keeps__isnull=False)
     return {index for index in found.values_list("index", flat=True) if index is not None}
-
-
-def append_repeatable(lease: Lease, entries: list[Entry], turns: list[NewTurn], write: Write = store.append) -> int:
-    """Append; when the answer to an earlier try was lost on the way, finding our own row is success."""
-    try:
-        return store.settled(lease, entries, partial(write, lease, entries, turns))
-    except IntegrityError:
-        seq = store.already_appended(entries[0].id)
-        if seq is None:
-            raise
-        return seq
-
-
-def _as_statement(
-    lease: Lease, entries: list[Entry], turns: list[NewTurn], write: Write = store.append
-) -> Statement | None:
-    if write is not _append or store.concerns_budgets(lease, entries):
-        return None
-    return store.append_statement(lease, entries, turns)
-
-
-_append = store.append
-append_repeatable.as_statement = _as_statement  # type: ignore[attr-defined]

@@ -34,12 +34,13 @@ from ravi_django.kernel import (
     RunMeta,
 )
 from ravi_django.models import TERMINAL, Status
-from ravi_django.runtime import bodies, dispatch, frames, paths, settle, specs, store, trailing
+from ravi_django.runtime import bodies, dispatch, frames, paths, receiving, settle, specs, store, trailing
 from ravi_django.runtime.database import DatabaseThreads
 from ravi_django.runtime.effects import Effects
 from ravi_django.runtime.entries import Entry
 from ravi_django.runtime.gate import Stop
 from ravi_django.runtime.heartbeat import Heartbeat
+from ravi_django.runtime.hops import noted
 from ravi_django.runtime.publish import Publisher
 from ravi_django.runtime.registry import known_addresses, pinned_spec
 from ravi_django.runtime.replay import Journal
@@ -107,6 +108,10 @@ class Engine:
             return False  # the row stays claimable; the sweep hints it again
         return await self._drive(store.claim, run_id, self.name, known_addresses())
 
+    async def drive_next(self) -> bool:
+        """One lease of the most urgent run that can be claimed. Says whether there was one."""
+        return self.has_room and await self._drive(store.claim_next, self.name, known_addresses())
+
     def _drive(self, claim: Callable[..., Lease | None], *args: Any) -> Coroutine[Any, Any, bool]:
         self._driving += 1  # at once: who asks for room before the task begins must see that it is taken
         return self._claim_and_drive(claim, *args)
@@ -159,9 +164,11 @@ class Engine:
         if lease.run.crashes >= conf.MAX_ATTEMPTS:
             raise settle.NotDrivable(AgentCrashError(lease.run_id, lease.run.agent), block=True)
         agent = await self._agent_of(lease)
-        loaded, facts = await self.database.call(store.load_with_facts, lease)
+        limit = receiving.limit_of(agent)
+        loaded, facts = await self.database.call(store.load_with_facts, lease, limit)
         try:
             inbox = [(place, Message.model_validate(body)) for place, body in loaded.inbox]
+            carried = loaded.unread.carried and Message.model_validate(loaded.unread.carried[1])
             pinned_spec(agent, lease.run.agent_version)
             journal = Journal(loaded.journal)
         except DeterminismError as error:
@@ -189,15 +196,20 @@ class Engine:
         else:
             for row in takewhile(lambda row: row.kind in frames.OUTSIDE, reversed(loaded.journal)):
                 self.publisher.emit(*frames.durable(effects.source, row, row.seq))
-        if lease.run.generation and not loaded.journal:  # who handed it over may have died over telling
-            await self._tell_handoff(effects)
-        rounds = Rounds(effects, inbox)
+        effects.begin_with(loaded.unread, limit)
+        rounds = Rounds(effects, inbox, carried)
+        if lease.run.generation and effects.journal.system("@started") is None:
+            await self._begin_behind(effects, rounds)
         await self._note_beginning(agent, effects, rounds)
         return agent, active, rounds
 
-    async def _tell_handoff(self, effects: Effects) -> None:
-        row = await self.database.call(store.handed_over, effects.lease.run)
-        if row is not None:
+    async def _begin_behind(self, effects: Effects, rounds: Rounds) -> None:
+        run = effects.lease.run
+        row = await self.database.call(store.begun_by, run)
+        if row is None:
+            return
+        rounds.begin_behind(row.result)
+        if row.kind == store.HANDOFF and row.seq == run.next_seq - 1:  # who handed it over may have died over telling
             source = replace(effects.source, agent=(row.result or {})["from"])
             self.publisher.emit(*frames.durable(source, row, row.seq))
 
@@ -256,8 +268,8 @@ class Engine:
         started = Entry("run.started", "@started", result={"spec": digest, "worker": self.name})
         if lease.run.agent_version is not None:
             started.result["version"] = lease.run.agent_version
-        if rounds.first_upto is not None:
-            started.result["inbox_upto"] = rounds.first_upto
+        started.result["inbox_upto"] = rounds.first_upto or 0  # what comes later is no part of what it began on
+        started.result |= noted(rounds.hops)
         effects.note_once(started)
         if started in effects.notes:  # it will be the next row: whoever watches need not wait for the commit
             self.publisher.emit(*frames.durable(effects.source, started, lease.run.next_seq))

@@ -20,7 +20,7 @@ def fork(run_id: UUID | str, after_seq: int, *, send: Any = None) -> Run:
 
     The past ends at the nearest place at or before `after_seq` where no effect was open. Inside the caller's
     transaction; a worker is told after the commit. Raises InvalidInputError for an `after_seq` that is no entry of the
-    run's journal, ConflictError when that was pruned.
+    run's journal, ConflictError when that was pruned or the run's owner deleted.
     """
     if isinstance(after_seq, bool) or not isinstance(after_seq, int) or after_seq < 1:
         raise InvalidInputError(

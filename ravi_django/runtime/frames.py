@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ravi_django.agents.compaction.summarization import SCOPE as SUMMARY_SCOPE
+from ravi_django.agents.curation import CURATED
 from ravi_django.kernel import AgentStep
 from ravi_django.models import Run
 from ravi_django.runtime.entries import encode
@@ -175,6 +176,8 @@ def _of_waiting(entry: Any) -> Iterable[tuple[str, dict[str, Any]]]:
             return [_request(result, entry)]
         case "request.closed" | "ask_human":
             return [_closed(result)]
+        case "log" if entry.name == CURATED:
+            return [_step(AgentStep.DONE, {"item": result})]
         case "approval" if "id" in result:  # else nobody was asked
             return [_closed(result)]
         case _:

@@ -41,6 +41,8 @@ class Stop:
     kind: str
     error: Exception | None = None
     messages: tuple[dict[str, Any], ...] = ()  # of "continue": what the next generation begins with
+    carries: dict[str, Any] | None = None  # and is given before all others
+    trail: dict[str, int] | None = None  # the publications behind it, see `hops`
     handoff: Handoff | None = None  # of "handoff"
 
 

@@ -27,6 +27,7 @@ from ravi_django.runtime import asks, paths, specs, store, tool_calls
 from ravi_django.runtime.addressing import too_large
 from ravi_django.runtime.entries import Entry, storable
 from ravi_django.runtime.gate import Stop, Wait
+from ravi_django.runtime.hops import trail_of
 from ravi_django.runtime.instructions import variables_of
 from ravi_django.runtime.store import Handoff
 
@@ -73,7 +74,9 @@ async def hand_over(
         await closing()
     await ctx.hook(HookEvent.HANDOFF, target=str(agent_id), run=ctx.run_id)
     given = [body, *(storable(m.model_dump(mode="json")) for m in left)]
-    await effects.end(Stop("handoff", handoff=Handoff(path, str(agent_id), found.version, tuple(given), metadata)))
+    trail = trail_of(ctx.hops, len(given))
+    handed = Handoff(path, str(agent_id), found.version, tuple(given), metadata, trail)
+    await effects.end(Stop("handoff", handoff=handed))
 
 
 def _check(task: Any) -> None:

@@ -20,10 +20,14 @@ from ravi_django.conf import conf
 from ravi_django.models import SweepState, WorkerProcess
 from ravi_django.runtime import clock
 from ravi_django.runtime.buffer import get_buffer
+from ravi_django.runtime.store import outbox_rows
 from ravi_django.runtime.tool_threads import hanging
 
 ANSWER_S = 1.0  # how long a service may take for its answer
 LIMIT_S = 2.0  # how long all checks may take together, which run side by side
+LATE_S = 60.0  # an event that waits for longer has a reason
+REFUSED = "refused by the server, and tried once an hour"
+LATE = "late; see to the server of RAVI['EVENT_BUS'], and to the workers and beat"
 MISSED = 3  # heartbeats, or sweeps, that may be missing before it is called late
 MARGIN_S = 5.0  # how long a sweep may wait in the broker's queue and take
 
@@ -32,7 +36,7 @@ MARGIN_S = 5.0  # how long a sweep may wait in the broker's queue and take
 class Check:
     """One thing that runs need."""
 
-    name: str  # database, broker, channel_layer, events, worker, sweep
+    name: str  # database, broker, channel_layer, events, worker, sweep, event_bus
     ok: bool
     detail: str  # for an operator: what was found, or what is wrong and its mend
 
@@ -43,6 +47,8 @@ def check_all() -> list[Check]:
     if conf.ENGINE == "celery":
         wanted["broker"] = broker
     wanted |= {"channel_layer": channel_layer, "events": events, "worker": worker, "sweep": sweep}
+    if conf.EVENT_BUS is not None:
+        wanted["event_bus"] = event_bus
     begun = [_Attempt(name, look) for name, look in wanted.items()]
     give_up = time.monotonic() + LIMIT_S
     return [attempt.outcome(max(0.0, give_up - time.monotonic())) for attempt in begun]
@@ -119,6 +125,17 @@ def events() -> str:
     buffer = get_buffer()
     buffer.ping()
     return type(buffer).__name__
+
+
+def event_bus() -> str:
+    """How much waits for the bus. Runs do not need it, so whatever is wrong with it is told, and no reason to fail."""
+    count, age = outbox_rows.backlog()
+    refused, why = outbox_rows.refused()
+    more = f"; {refused} {REFUSED}, {why}" if refused else ""
+    if not count:
+        return "nothing waits" + more
+    waits = f"{'at least ' if count >= outbox_rows.MANY else ''}{count} events wait, the oldest for {age:.0f} s"
+    return (waits if age < LATE_S else f"{waits}: {LATE}") + more
 
 
 def worker() -> str:

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from ravi_django.kernel import Agent, AgentId, Message, NotFoundError, RunFailedError
 from ravi_django.models import Run, Status, uuid7
-from ravi_django.runtime import registry
+from ravi_django.runtime import background, registry
 from ravi_django.runtime.engine import Engine
 from ravi_django.runtime.keeper import keep
 from ravi_django.runtime.submit import submit_once
@@ -45,6 +45,7 @@ class Runtime:
             self._keeper.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._keeper
+        background.stop()
         await self.engine.close()
 
     async def register(self, agent: Agent) -> AgentId:

@@ -89,8 +89,7 @@ async def _call(
         if failure is not None:
             _fill_failure(entry, failure, paid)
         entry.elapsed_s = time.monotonic() - begun
-        await effects.record(entry)
-        await _tell_end(ctx, entry)
+        await effects.record(entry, then=functools.partial(_tell_end, ctx, entry))
     budgets.learn(effects, entry)
     if failure is not None:
         raise failure

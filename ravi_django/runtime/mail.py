@@ -10,18 +10,17 @@ from __future__ import annotations
 
 import logging
 import smtplib
-import threading
 import time
 from typing import Any
 from uuid import UUID
 
 from django.core.mail import get_connection
-from django.db import DatabaseError, connections
+from django.db import DatabaseError
 from django.urls import NoReverseMatch
 
 from ravi_django.conf import conf
 from ravi_django.models import HumanRequest, RequestLink
-from ravi_django.runtime import dispatch, people, store
+from ravi_django.runtime import background, people, store
 from ravi_django.runtime.letters import address_of, letter_to, url_of
 
 log = logging.getLogger("ravi.mail")
@@ -31,9 +30,6 @@ SMTP_TIMEOUT_S = 20.0  # where the site's EMAIL_TIMEOUT is not set, a silent ser
 REST_S = 30.0  # after the server has failed us, this process leaves it alone for so long
 
 _rests_until = 0.0
-_lock = threading.Lock()
-_thread: threading.Thread | None = None
-_again = False
 
 
 def on_request(sender: Any, request: HumanRequest, **kwargs: Any) -> None:
@@ -54,16 +50,10 @@ def sweep() -> int:
 
 def hint(request_ids: list[UUID]) -> None:
     """Have their e-mails sent, elsewhere. Never raises: the sweep hints again."""
-    if conf.ENGINE == "inline":
-        _in_background()
-        return
     from ravi_django.tasks import mail_request
 
-    try:
-        for request_id in request_ids:
-            dispatch.publish(mail_request, str(request_id))
-    except Exception as error:
-        log.warning("no hint sent of an e-mail: %s", error, extra={"action": "mail.no_hint"})
+    for request_id in request_ids:
+        background.hint(mail_request, str(request_id))
 
 
 def send(request_id: UUID | str) -> int:
@@ -153,33 +143,3 @@ def _rest(error: Exception) -> None:
     _rests_until = time.monotonic() + REST_S
     told = (REST_S, type(error).__name__, error)
     log.warning("the mail server is left alone for %g s: %s: %s", *told, extra={"action": "mail.server_away"})
-
-
-# ------------------------------------------------------------------------------------------- without a broker
-
-
-def _in_background() -> None:
-    """On one thread of this process at a time, off the threads that runs need."""
-    global _thread, _again
-    with _lock:
-        _again = True
-        if _thread is None:
-            _thread = threading.Thread(target=_work, name="ravi-mail")
-            _thread.start()
-
-
-def _work() -> None:
-    global _thread, _again
-    while True:
-        with _lock:
-            if not _again:
-                _thread = None
-                return
-            _again = False
-        try:
-            for request_id in store.unwritten(BATCH):
-                send(request_id)
-        except Exception as error:
-            log.warning("could not look for e-mails to send: %s", error, extra={"action": "mail.failed"})
-        finally:
-            connections.close_all()  # this thread's

@@ -8,12 +8,23 @@ from typing import Any
 
 from ravi_django.conf import conf
 from ravi_django.kernel import InvalidInputError
-from ravi_django.runtime.store import accounts
+from ravi_django.runtime.store import accounts, outbox, outbox_rows, publications, schedules, source_items
 from ravi_django.runtime.store import prune as store
 
 DAY_S = 24 * 3600.0
-KINDS = ("journal", "streams")
+KINDS = ("journal", "streams", "ticks", "publications", "source_items", "outbox")
 BLOBS = 500  # deleted in one statement
+JOURNAL: Mapping[str, store.Rows] = {  # in this order: what a journal needs goes behind it
+    "journal": store.journal_rows,
+    "signals": store.consumed_signals,
+    "asks": store.settled_asks,
+    "inbox": store.messages,
+}
+PAST: Mapping[str, store.Past] = {
+    "journal": store.old_generations,
+    "signals": store.past_signals,
+    "inbox": store.past_messages,
+}
 
 
 def retention(setting: Any = None) -> dict[str, float]:
@@ -24,7 +35,7 @@ def retention(setting: Any = None) -> dict[str, float]:
     given = conf.RETENTION if setting is None else setting
     by_kind = given if isinstance(given, dict) else dict.fromkeys(KINDS, given)
     if unknown := sorted(set(by_kind) - set(KINDS)):
-        raise InvalidInputError(f"RETENTION knows {' and '.join(KINDS)}, not {unknown[0]!r}", field="RETENTION")
+        raise InvalidInputError(f"RETENTION knows {', '.join(KINDS)}, not {unknown[0]!r}", field="RETENTION")
     for kind, days in by_kind.items():
         if days is not None and (isinstance(days, bool) or not isinstance(days, int | float) or days < 0):
             raise InvalidInputError(f"RETENTION is in days: {kind} cannot be {days!r}", field="RETENTION")
@@ -34,19 +45,32 @@ def retention(setting: Any = None) -> dict[str, float]:
 def prune(keep_s: dict[str, float], *, dry_run: bool = False) -> dict[str, int]:
     """Remove what is older than `keep_s` seconds, by kind; returns how many rows of each table went, or would go.
 
-    journal: the rows of ended trees, their consumed signals and settled asks, and generations that are over.
-    streams: the events of ended trees. In any case bodies that nothing names any more, tickets that have expired, and
-    the budget accounts of deleted trees and of days a month past; a dry run cannot count the bodies that only the rows
-    it leaves in place still name.
+    journal: the rows of ended trees, their consumed signals, settled asks and messages but for each run's first, and
+    the same of generations that are over.
+    streams: the events of ended trees. ticks: what is known of the ticks of schedules.
+    publications: what was emitted and is delivered. source_items: what sources know of items that are there no more.
+    outbox: the events that wait for an event bus, where the site has none.
+    In any case bodies that nothing names any more, tickets that have expired, and the budget accounts of deleted trees
+    and of days a month past; a dry run cannot count the bodies that only the rows it leaves in place still name.
     """
-    removed = {"journal": 0, "signals": 0, "asks": 0, "frames": 0, "archives": 0}
+    removed = {"journal": 0, "signals": 0, "asks": 0, "inbox": 0, "frames": 0, "archives": 0}
     if "journal" in keep_s:
-        rows = {"journal": store.journal_rows, "signals": store.consumed_signals, "asks": store.settled_asks}
-        _prune_trees(removed, rows, keep_s["journal"], dry_run)
-        removed["journal"] += _prune_generations(keep_s["journal"], dry_run)
+        _prune_trees(removed, JOURNAL, keep_s["journal"], dry_run)
+        _prune_generations(removed, keep_s["journal"], dry_run)
     if "streams" in keep_s:
         _prune_trees(removed, {"frames": store.frames}, keep_s["streams"], dry_run)
         removed["archives"] = _forget_archives(keep_s["streams"], dry_run)
+    if "ticks" in keep_s:
+        old, age = schedules.old_ticks, keep_s["ticks"]
+        removed["ticks"] = old(age).count() if dry_run else _until_none(schedules.prune_ticks, age)
+    if "publications" in keep_s:
+        past, age = publications.old_publications, keep_s["publications"]
+        removed["publications"] = past(age).count() if dry_run else _until_none(publications.prune_publications, age)
+    if "source_items" in keep_s:
+        items = source_items.count_old_items if dry_run else source_items.prune_items
+        removed["source_items"] = items(keep_s["source_items"])
+    if "outbox" in keep_s:
+        removed["outbox"] = _prune_outbox(keep_s["outbox"], dry_run)
     removed["blobs"] = _prune_blobs(dry_run)
     removed["accounts"] = accounts.old_accounts().count() if dry_run else accounts.prune_accounts()
     removed["tickets"] = store.expired_tickets().count() if dry_run else store.prune_tickets()
@@ -69,10 +93,22 @@ def _forget_archives(older_than_s: float, dry_run: bool) -> int:
     return sum(store.forget_archives(roots, older_than_s) for roots in batches)
 
 
-def _prune_generations(older_than_s: float, dry_run: bool) -> int:
+def _prune_generations(removed: dict[str, int], older_than_s: float, dry_run: bool) -> None:
+    for ids in store.long_lived():
+        left = store.not_ended(ids, older_than_s) if dry_run else ids  # the others' are counted with their trees
+        for name, past in PAST.items():
+            if dry_run:
+                removed[name] += past(left, older_than_s).count()
+            else:
+                removed[name] += _until_none(store.prune_past, ids, past, older_than_s)
+
+
+def _prune_outbox(older_than_s: float, dry_run: bool) -> int:
+    if outbox.is_on():  # what waits is for a server that is away
+        return 0
     if dry_run:
-        return sum(store.old_generations(ids, older_than_s).count() for ids in store.long_lived())
-    return sum(_until_none(store.prune_generations, ids, older_than_s) for ids in store.long_lived())
+        return outbox_rows.old_events(older_than_s).count()
+    return _until_none(outbox_rows.prune_events, older_than_s)
 
 
 def _prune_blobs(dry_run: bool) -> int:

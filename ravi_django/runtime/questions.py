@@ -18,7 +18,7 @@ from ravi_django.runtime import requests, store
 from ravi_django.runtime.entries import Entry, storable
 from ravi_django.runtime.gate import Wait
 from ravi_django.runtime.shown import request_shown
-from ravi_django.runtime.waits import REPLY, check_name, moment, over
+from ravi_django.runtime.waits import REPLY, check_name, moment, over, payload_of
 
 if TYPE_CHECKING:
     from ravi_django.runtime.context import DurableContext
@@ -118,7 +118,8 @@ async def _outcome(ctx: DurableContext, path: str, opened: dict[str, Any], signa
         entry = Entry(KIND, path, NAME)
         async with effects.performing():
             if isinstance(found, tuple):
-                told = _told({"action": SIGNAL, "payload": {} if found[1] is None else found[1]})
+                payload = await payload_of(effects, found)
+                told = _told({"action": SIGNAL, "payload": payload})
                 entry.result = {"id": opened["id"], **told}
                 relay = partial(store.relay_signal, request_id=UUID(opened["id"]), signal_id=found[0])
                 try:

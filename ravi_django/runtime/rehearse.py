@@ -10,7 +10,7 @@ from uuid import UUID
 
 from ravi_django.kernel import KernelError, Message
 from ravi_django.models import ACTIVE, Run, Status
-from ravi_django.runtime import paths, specs, store
+from ravi_django.runtime import paths, receiving, specs, store
 from ravi_django.runtime.database import DatabaseThreads
 from ravi_django.runtime.effects import Effects
 from ravi_django.runtime.frames import Frame
@@ -50,15 +50,18 @@ async def rehearse(run: Run, database: DatabaseThreads) -> Verdict:
     lease = Lease(run=run, epoch=run.lease_epoch + 1, owner="")
     try:
         agent = await database.call(specs.agent_of, run)
-        loaded = await database.call(store.load, lease)
+        limit = receiving.limit_of(agent)
+        loaded = await database.call(store.load, lease, limit)
         inbox = [(place, Message.model_validate(body)) for place, body in loaded.inbox]
+        carried = loaded.unread.carried and Message.model_validate(loaded.unread.carried[1])
     except (KernelError, ValueError) as error:
         return Verdict(run.id, run.agent, error_of(error))
     effects = _Rehearsal(lease, Journal(loaded.journal), database)
+    effects.begin_with(loaded.unread, limit)
     before = asyncio.get_running_loop().get_task_factory()
     restore = paths.install(asyncio.get_running_loop()) if before is None else (lambda: None)
     try:
-        story = Story(agent, effects, Rounds(effects, inbox))
+        story = Story(agent, effects, Rounds(effects, inbox, carried))
         story.begin()
         outcome = await story.end()
     finally:

@@ -63,7 +63,11 @@ class Journal:
         for path, place in places.items():
             if path in self._results:
                 self._results[path].seq = place
+        uncertain = tuple(f"{path}/" for path in self.open_started())
         asked = [row for row in self._results.values() if not self._inside_recorded(row.path)]
+        # What a person decides on does not run, or runs again: then it is given what it had recorded.
+        self._spare = {row.seq for row in asked if row.path.startswith(uncertain)}
+        asked = [row for row in asked if row.seq not in self._spare]
         self._order = [row.seq for row in sorted(asked, key=lambda row: row.seq)]
         self._taken: set[int] = set()
         self._next = 0
@@ -72,7 +76,7 @@ class Journal:
         self._summaries = {path: path[: found.start(1)] for path, found in made if found}  # by path: the scope around
         self.passed: list[Recorded] = []  # summaries that nobody has asked for
         self.on_passed: Callable[[Recorded], None] = lambda row: None  # told of a summary that nobody asks for
-        self._settling = False  # what follows from the result handed out last goes before the next one
+        self._settling = False
 
     def _inside_recorded(self, path: str) -> bool:
         """Below a tool call whose result is recorded, or by an attempt of it that has paused: that code does not run
@@ -206,13 +210,12 @@ class Journal:
         What raced in the first execution is settled the same way in the replay. Raises DeterminismError when an
         earlier result is not asked for.
         """
+        if row.seq in self._spare:
+            return
         if self._settling or (self.replaying and self._order[self._next] < row.seq):
             await self._turn_of(row)
-        if self.alone():
-            self.take_now(row)
-            return
-        self._settling = True
-        asyncio.get_running_loop().call_soon(self._settle, SETTLE_TURNS)
+        if not self.alone():
+            self.settle()
         self.take_now(row)
 
     async def _turn_of(self, row: Recorded) -> None:
@@ -244,6 +247,12 @@ class Journal:
             f"asks for before {before}",
             diff={"path": row.path, "recorded": describe(row), "asked": None},
         )
+
+    def settle(self) -> None:
+        """What follows from a result handed out, or what a new task begins with, goes before the next result."""
+        if not self._settling:
+            self._settling = True
+            asyncio.get_running_loop().call_soon(self._settle, SETTLE_TURNS)
 
     def _settle(self, turns: int) -> None:
         if turns:

@@ -46,6 +46,8 @@ class Outcome:
     wake_at: datetime | None = None  # of a suspended run: when it goes on by itself
     wait_s: float | None = None  # until then
     messages: tuple[dict[str, Any], ...] | None = None  # what the next generation begins with
+    carries: dict[str, Any] | None = None  # and is given before all others
+    trail: dict[str, int] | None = None  # the publications behind it
     handoff: Handoff | None = None  # who goes on in this run's place
     for_release: str = ""  # whose worker should try, before the run is blocked
 
@@ -74,7 +76,7 @@ class Outcome:
             case "suspend":
                 return cls.of_waits(effects)
             case "continue":
-                return cls(Status.PENDING, messages=stop.messages)
+                return cls(Status.PENDING, messages=stop.messages, carries=stop.carries, trail=stop.trail)
             case "handoff":
                 return cls(Status.PENDING, handoff=stop.handoff)
             case "retry":
@@ -110,10 +112,11 @@ class Outcome:
         result: Any = None
         if self.handoff is not None:
             result = {"from": lease.run.agent, "to": self.handoff.agent, "generation": lease.run.generation + 1}
+            result |= self.handoff.trail
             return [Entry(store.HANDOFF, self.handoff.path, self.handoff.agent, result=result)]
         name = str(self.status)
         if self.messages is not None:
-            name, result = "continued", {"generation": lease.run.generation + 1}
+            name, result = "continued", {"generation": lease.run.generation + 1, **(self.trail or {})}
         elif self.retry_in is not None:
             name, result = "retried", {"attempt": self.attempts, "retry_in_s": round(self.retry_in, 3)}
         elif self.status == Status.PENDING:
@@ -141,7 +144,17 @@ def _write(effects: Effects, outcome: Outcome, entries: list[Entry], turns: list
     lease = effects.lease
     if outcome.messages is not None:
         upto = effects.inbox_upto or 0
-        first = store.continue_as_new(lease, entries, turns, messages=outcome.messages, inbox_upto=upto)
+        told = bool(effects.facts.signals)
+        first = store.continue_as_new(
+            lease,
+            entries,
+            turns,
+            messages=outcome.messages,
+            inbox_upto=upto,
+            told=told,
+            drops=effects.carried,
+            carries=outcome.carries,
+        )
         return Settled(first, Status.PENDING, [lease.run_id])
     if outcome.handoff is not None:
         return _hand_over(effects, outcome.handoff, entries, turns)
@@ -184,7 +197,7 @@ def _hand_over(effects: Effects, handoff: Handoff, entries: list[Entry], turns: 
     not: the code hands them over once more, and by then knows better."""
     lease, upto = effects.lease, effects.inbox_upto or 0
     try:
-        first, hints = store.hand_over(lease, entries, turns, handoff=handoff, inbox_upto=upto)
+        first, hints = store.hand_over(lease, entries, turns, handoff=handoff, inbox_upto=upto, carried=effects.carried)
         return Settled(first, Status.PENDING, [*hints, lease.run_id])
     except store.Occupied:
         words = f"the session has another active run of {handoff.agent}; wait for its end, or answer without it"

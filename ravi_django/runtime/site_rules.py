@@ -10,11 +10,14 @@ from typing import Any
 from django.utils.module_loading import import_string
 
 from ravi_django.conf import conf
-from ravi_django.kernel import Addressees, InvalidInputError
+from ravi_django.kernel import Addressees, ForbiddenError, InvalidInputError
 from ravi_django.models import HumanRequest
 from ravi_django.runtime import addresses
 
 log = logging.getLogger("ravi.people")
+
+LONGEST = 100  # a tenant's name, as the rows have it
+UNKNOWN = "your tenant is not known at present; try again later"
 
 OF_KIND: dict[str, Any] = {  # unless RAVI["ADDRESSEES"] says otherwise
     "question": "owner",
@@ -57,17 +60,45 @@ def tenants_of(user: Any) -> Collection[str] | None:
     if addresses.has(user, "is_superuser"):
         return None
     try:
+        return _tenants(user, unsaid={""})
+    except ForbiddenError:
+        return set()
+
+
+def own_tenants(user: Any) -> Collection[str] | None:
+    """The tenants that `user` belongs to by RAVI["TENANT_OF"], which a superuser is asked about too; None: all, or the
+    site does not say. Raises ForbiddenError when the hook fails: what is done in a wrong tenant is worse."""
+    return _tenants(user, unsaid=None)
+
+
+def tenant_for(user: Any) -> str:
+    """The tenant of what `user` makes on a surface where none is named: the one that RAVI["TENANT_OF"] gives, when that
+    is exactly one; else "". Raises ForbiddenError as `own_tenants` does, and for what cannot be a tenant's name."""
+    return only_one(own_tenants(user))
+
+
+def only_one(theirs: Collection[str] | None) -> str:
+    """The one tenant of `own_tenants`, else ""."""
+    only = next(iter(theirs)) if theirs is not None and len(theirs) == 1 else ""
+    if len(only) > LONGEST or "\0" in only:
+        log.error("RAVI['TENANT_OF'] gave %.200r, which is no name", only, extra={"action": "people.hook_failed"})
+        raise ForbiddenError(UNKNOWN)
+    return only
+
+
+def _tenants(user: Any, unsaid: Collection[str] | None) -> Collection[str] | None:
+    try:
         hook = _hook("TENANT_OF")
-        found = "" if hook is None else hook(user)
+        found = unsaid if hook is None else hook(user)
         if found is None:
             return None
         theirs = {found} if isinstance(found, str) else set(found)
-        if all(isinstance(tenant, str) for tenant in theirs):
-            return theirs
-        log.error("RAVI['TENANT_OF'] gave %r for a user", found, extra={"action": "people.hook_failed"})
-    except Exception:
-        log.exception("RAVI['TENANT_OF'] failed: the user sees no tenant", extra={"action": "people.hook_failed"})
-    return set()
+        if not all(isinstance(tenant, str) for tenant in theirs):
+            raise TypeError(f"it gave {found!r}")
+    except Exception as error:
+        log.exception("RAVI['TENANT_OF'] failed: the user has no tenant", extra={"action": "people.hook_failed"})
+        raise ForbiddenError(UNKNOWN) from error
+    return theirs
 
 
 def allows(user: Any, request: HumanRequest) -> bool:

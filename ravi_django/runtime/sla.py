@@ -93,7 +93,9 @@ class _Quantile(Aggregate):
     """PostgreSQL's, of those that the filter leaves."""
 
     function = "percentile_cont"
-    template = "percentile_cont(%(share)s) WITHIN GROUP (ORDER BY %(expressions)s)"
+    template = "percentile_cont(%(share)s) WITHIN GROUP (ORDER BY %(expressions)s)" + (
+        "%(filter)s" if "%(filter)s" in Aggregate.template else ""  # older Django puts it behind by itself
+    )
     allow_distinct = False
 
 

@@ -85,7 +85,9 @@ def uses_litellm() -> bool:
     from ravi_django.capabilities.llm.rehearsal import REHEARSAL
 
     models = [getattr(agent, "model", None) for agent in list(registry._agents.values())]
-    return any(isinstance(model, LiteLLMModel) for model in models) or (_rows().exclude(spec__model=REHEARSAL).exists())
+    return any(isinstance(model, LiteLLMModel) for model in models) or (
+        _rows().filter(spec__has_key="model").exclude(spec__model=REHEARSAL).exists()
+    )
 
 
 # ------------------------------------------------------------------------------------------------------- building

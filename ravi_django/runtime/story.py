@@ -50,6 +50,8 @@ class Story:
         return await self._rounds.drive(self._agent, self._ctx, paths.Scope(on_task=self._keep))
 
     def _keep(self, task: asyncio.Task[Any]) -> None:
+        if self.effects.journal.replaying:  # in the first execution it began while other calls were made
+            self.effects.journal.settle()
         self._children.add(task)
         task.add_done_callback(self._children.discard)
 
@@ -125,4 +127,5 @@ def meta_of(lease: Lease, effects: Effects, allowed: SpawnBudget | None = None) 
         deadline=min(limits, default=None),
         trace_id=str(run.tree_id),
         tenant_id=run.tenant or None,
+        metadata=run.metadata or {},
     )

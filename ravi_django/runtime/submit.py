@@ -96,11 +96,13 @@ def submit_once(
     metadata: Mapping[str, Any] | None = None,
     send: Any = None,
     run_id: UUID | None = None,
+    found_agent: specs.Found | None = None,
 ) -> tuple[Run, bool]:
     """`submit`, also saying whether the run is new. `send` replaces the dispatch on commit; `run_id` makes the call
-    safe to repeat."""
+    safe to repeat; `found_agent` saves looking it up."""
     agent_id = _address_of(agent)
-    found_agent = specs.find(agent_id) if idempotency_key is None else None  # a repeat gets its first run even so
+    if found_agent is None and idempotency_key is None:  # a repeat gets its first run even so
+        found_agent = specs.find(agent_id)
     message = _message(agent_id, input)
     owner = user if user is not None and user.is_authenticated else None
     found = _session(session, owner)

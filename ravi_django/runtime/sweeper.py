@@ -12,7 +12,8 @@ from uuid import UUID
 from django.db import connection, transaction
 
 from ravi_django.conf import conf
-from ravi_django.runtime import dispatch, mail, publish, store
+from ravi_django.runtime import dispatch, fan_out, mail, model_sources, publish, scheduler, sources, store
+from ravi_django.runtime.bus import relay
 
 log = logging.getLogger("ravi.sweep")
 
@@ -49,16 +50,29 @@ def sweep(send: Callable[[list[UUID]], Sequence[UUID] | None] = dispatch.send_ma
     promoted = [run_id for orphan in orphans for run_id in _each(store.promote_orphan, orphan) or ()]
     for request_id in store.due_to_escalate(BATCH):
         _each(store.escalate, request_id)
-    failed = send(list(dict.fromkeys([*due, *promoted, *woken, *resumed])))
-    if failed:
-        store.hint_failed(failed)
+    failed = _send(send, [*due, *promoted, *woken, *resumed])
+    ticked = _each(lambda _: scheduler.tick(), "the schedules") or []  # may take seconds
+    failed += _send(send, ticked) if ticked else 0
     unpublished = store.unpublished(50, older_than_s=2 * conf.SWEEP_S)
     published = sum(_each(_publish, tree) is not None for tree in unpublished)
+    _each(lambda _: fan_out.sweep(), "the fan-outs")
     _each(lambda _: mail.sweep(), "the e-mails")
+    _each(lambda _: model_sources.sweep(), "the saves of models")
+    _each(lambda _: sources.sweep(), "the sources")
+    _each(lambda _: sources.sweep_unread(), "the unread items")
+    _each(lambda _: relay.sweep(), "the event bus")
     store.forget_dead_workers(older_than_s=10 * conf.HEARTBEAT_S + 60)
     store.swept()
-    hinted = len(due) + len(promoted) + len(woken) + len(resumed) - len(failed or ())
+    hinted = len(due) + len(promoted) + len(woken) + len(resumed) + len(ticked) - failed
     return Swept(hinted=hinted, promoted=len(promoted), published=published)
+
+
+def _send(send: Callable[[list[UUID]], Sequence[UUID] | None], runs: Sequence[UUID]) -> int:
+    """Returns how many could not be hinted; they are for the next sweep."""
+    failed = send(list(dict.fromkeys(runs)))
+    if failed:
+        store.hint_failed(failed)
+    return len(failed or ())
 
 
 def _each(mend: Callable[[Any], T], row: Any) -> T | None:

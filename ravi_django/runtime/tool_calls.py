@@ -67,13 +67,18 @@ async def call(ctx: DurableContext, name: str, arguments: dict[str, Any]) -> Too
                     result = await effects.database.call(tool_finish.checked, result)
                 result = await _kept(ctx, entry, result, watch)
                 entry.elapsed_s = watch.elapsed
-                await effects.record(entry)
+                await effects.record(entry, then=partial(_tell_end, ctx, entry, result))
+            else:
+                effects.close_call(path)
+                with tool_caps.waiting():
+                    await _tell_end(ctx, entry, result)
         effects.spent.end(watch.elapsed - watch.waited, weight(entry.result["content"]))
-        for calls in (effects.started, effects.uncertain, effects.paused):
-            calls.pop(path, None)
-        await ctx.hook(HookEvent.TOOL_END, tool=name, path=path, is_error=result.is_error)
     interceptors.raise_refused(entry.error)
     return result.model_copy(update={"call_id": call_id or path})
+
+
+async def _tell_end(ctx: DurableContext, entry: Entry, result: ToolExecutionResult) -> None:
+    await ctx.hook(HookEvent.TOOL_END, tool=entry.name, path=entry.path, is_error=result.is_error)
 
 
 async def _through_pauses(ctx: DurableContext, entry: Entry, watch: Stopwatch) -> ToolExecutionResult:

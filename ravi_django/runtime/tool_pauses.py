@@ -31,7 +31,7 @@ from ravi_django.kernel import (
 )
 from ravi_django.models import HumanRequest
 from ravi_django.runtime import asks, questions, requests, store, tool_caps
-from ravi_django.runtime.effects import Write
+from ravi_django.runtime.appending import Write
 from ravi_django.runtime.entries import Entry
 from ravi_django.runtime.gate import Wait
 from ravi_django.runtime.questions import CLOSED, EXPIRED

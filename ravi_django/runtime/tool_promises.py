@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 import threading
@@ -24,7 +25,8 @@ from ravi_django.kernel import (
     TransientError,
 )
 from ravi_django.runtime import paths, tool_pauses, uncertain
-from ravi_django.runtime.effects import append_repeatable
+from ravi_django.runtime.appending import append_repeatable
+from ravi_django.runtime.effects import Effects
 from ravi_django.runtime.entries import Entry
 from ravi_django.runtime.tool_caps import KIND
 from ravi_django.runtime.tool_pauses import PauseRefused
@@ -41,6 +43,7 @@ from ravi_django.runtime.tool_running import (
 )
 from ravi_django.runtime.tool_threads import NoThreadLeft
 from ravi_django.runtime.tool_uncertain import decide
+from ravi_django.runtime.turnstile import Commit
 
 if TYPE_CHECKING:
     from ravi_django.runtime.context import DurableContext
@@ -134,7 +137,9 @@ async def _transactional(
     begun = time.monotonic()
     entries, turns = effects.take_pending(entry)
     written = list(entries)
-    last = _LastWord()
+    under_way = Commit(begun=False)
+    loop = asyncio.get_running_loop()
+    last = _LastWord(lambda: loop.call_soon_threadsafe(under_way.begin))
     first = 0
 
     def commit() -> ToolExecutionResult | ToolPaused:
@@ -164,7 +169,8 @@ async def _transactional(
         return paused
 
     try:
-        with paths.entered(scope_below(entry.path, effects.paused.get(entry.path))):
+        below = scope_below(entry.path, effects.paused.get(entry.path))
+        with paths.entered(below), effects.turnstile.committing(under_way):
             result: ToolExecutionResult | ToolPaused = await on_a_thread(ctx, commit, timeout_of(tool))
     except LeaseLostError:
         raise
@@ -178,10 +184,18 @@ async def _transactional(
             raise
         return _rolled_back(ctx, tool, error, last)
     effects.published(written, first)
+    return await _given(effects, result, first, len(written))
+
+
+async def _given(
+    effects: Effects, result: ToolExecutionResult | ToolPaused, first: int, count: int
+) -> ToolExecutionResult:
+    """What came of a transaction, in its turn."""
     if isinstance(result, ToolPaused):
         result.closing.done()
+    await effects.turnstile.through(first, count)
+    if isinstance(result, ToolPaused):
         raise result
-    assert isinstance(result, ToolExecutionResult)
     return result
 
 
@@ -217,7 +231,8 @@ class _LastWord:
     """Between a transactional tool's thread and who waits for it: either the row's append begins, or the call is given
     up and will never be committed."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_taken: Callable[[], Any]) -> None:
+        self._on_taken = on_taken
         self._lock = threading.Lock()
         self._taken = False
         self._given_up = False
@@ -242,6 +257,7 @@ class _LastWord:
             if self._given_up:
                 raise _GivenUp
             self._taken = True
+            self._on_taken()
 
     def give_up(self) -> bool:
         """Whether nothing has been, and nothing will be committed; False once the append has begun."""

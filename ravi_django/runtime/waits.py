@@ -12,9 +12,11 @@ from ravi_django.kernel import InvalidInputError
 from ravi_django.runtime import store
 from ravi_django.runtime.entries import Entry
 from ravi_django.runtime.gate import Wait
+from ravi_django.runtime.hops import hops_told
 
 if TYPE_CHECKING:
     from ravi_django.runtime.context import DurableContext
+    from ravi_django.runtime.effects import Effects
 
 MAX_NAME = 200  # characters of a signal's name
 REPLY = "human_reply:"  # begins the names of signals that answer a question in a person's place
@@ -32,29 +34,49 @@ async def sleep_until(ctx: DurableContext, when: datetime | timedelta) -> None:
         await effects.record(Entry("timer", path, result={"until": until.isoformat()}))
 
 
-async def sleep_until_signal(ctx: DurableContext, name: str, until: datetime | timedelta | None) -> Any:
+async def sleep_until_signal(
+    ctx: DurableContext, name: str, until: datetime | timedelta | None, *, or_message: bool = False
+) -> Any:
     """Wait for a signal of this name; one that came before is taken. Returns its payload, `{}` when it had none, and
-    None when `until` came first."""
+    None when `until` came first, or with `or_message` a message that the code was not given."""
     check_name(name)
     effects, path = ctx.effects, ctx._path()
     row = await effects.recall(path, "signal", name, None, None)
     if row is not None:
-        return row.result.get("payload")
+        return _given(ctx, row.result.get("payload"))
     deadline = None if until is None else fixed_until(ctx, path, "signal", name, until)
 
     def met() -> Any:
-        return effects.take_signal(name) or (deadline is not None and over(ctx, deadline))
+        if (taken := effects.take_signal(name)) is not None:
+            return taken
+        if or_message and effects.has_unread:
+            return "message"
+        return "timed_out" if deadline is not None and over(ctx, deadline) else None
 
-    found = await effects.wait(Wait("signal", name, lambda: met() or None, deadline), path)
+    found = await effects.wait(Wait("signal", name, met, deadline), path)
     async with effects.performing():
-        if found is True:
-            await effects.record(Entry("signal", path, name, result={"timed_out": True}))
+        if isinstance(found, str):
+            await effects.record(Entry("signal", path, name, result={found: True}))
             return None
-        signal_id, payload = found
-        payload = {} if payload is None else payload
+        payload, signal_id = await payload_of(effects, found), found[0]
         entry = Entry("signal", path, name, result={"payload": payload})
         await effects.record(entry, partial(store.consume_signal, signal_id=signal_id))
+    return _given(ctx, payload)
+
+
+def _given(ctx: DurableContext, payload: Any) -> Any:
+    """Of a wait: what comes by a signal follows from no message, unless it tells of one."""
+    if payload is not None:
+        ctx.hops = hops_told(payload)
     return payload
+
+
+async def payload_of(effects: Effects, taken: tuple[int, Any]) -> Any:
+    """Of a signal that was taken: `{}` when it had none. One query where it was not read with the others."""
+    signal_id, payload = taken
+    if payload is store.NOT_READ:
+        payload = await effects.database.call(store.payload_of, signal_id)
+    return {} if payload is None else payload
 
 
 def over(ctx: DurableContext, until: datetime) -> bool | None:

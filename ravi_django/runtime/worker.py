@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from uuid import UUID
 
 from ravi_django.conf import conf
-from ravi_django.runtime import buffer, database
+from ravi_django.runtime import background, buffer, database
 from ravi_django.runtime.engine import Engine
 from ravi_django.runtime.keeper import keep
 
@@ -51,6 +51,10 @@ class Worker:
         """Drive a run here and wait for the lease's end; says whether the lease was had."""
         return asyncio.run_coroutine_threadsafe(self.engine.drive(run_id), self._loop).result()
 
+    def drive_next(self) -> bool:
+        """Drive the most urgent claimable run here and wait for the lease's end; False when there is none."""
+        return asyncio.run_coroutine_threadsafe(self.engine.drive_next(), self._loop).result()
+
     def look(self) -> None:
         """Look for any claimable run."""
         self._loop.call_soon_threadsafe(self.engine.look)
@@ -69,6 +73,7 @@ class Worker:
             return
         if self._keeper is not None:
             self._keeper.cancel()
+        background.stop()
         asyncio.run_coroutine_threadsafe(self.engine.close(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout=10)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -36,7 +37,7 @@ def test_quick_bench_prints_a_table_and_writes_its_figures(tmp_path: Path) -> No
     shown = dict(pair.split("=") for pair in rest.split(" "))
     assert name == "bench"
     assert len(shown) == len(figures) > 20
-    assert all(float(value) >= 0 for key, value in shown.items() if not key.startswith("in_flight_litellm_own"))
+    assert [key for key, value in shown.items() if not math.isfinite(float(value))] == []  # a difference may be below 0
 
 
 def test_a_benchmark_that_does_not_exist_is_a_fault() -> None:

@@ -16,7 +16,7 @@ from project.process import wait_until
 from project.services import free_port
 from tests.support.demo_process import ROOT, STOP_TIMEOUT_S, all_gone, demo
 
-PARTS = {"postgresql", "valkey", "web", "worker", "beat"}
+PARTS = {"postgresql", "valkey", "feeds", "web", "worker", "beat"}
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -50,6 +50,8 @@ def test_check_has_a_conversation_and_ends(port: int, tmp_path: Path) -> None:
         assert status == 0, checked.text
         assert checked.text.rstrip().endswith("demo: ok")
         assert "84" in checked.text
+        assert "demo's reader: A telescope on a hill" in checked.text
+        assert "ada's reader: A telescope on a hill" in checked.text
 
 
 @pytest.mark.parametrize("how", ["terminate", "interrupt the group"])
@@ -74,7 +76,7 @@ def test_starts_again_after_it_was_killed(port: int, tmp_path: Path) -> None:
         assert killed.says("log in as demo / demo"), killed.text
         family = killed.family()
         killed.process.kill()
-        killed.process.wait(5)
+        killed.process.wait(30)
 
     with demo(port, tmp_path, "--check") as checked:
         assert checked.process.wait(150) == 0, checked.text

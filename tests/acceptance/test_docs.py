@@ -47,6 +47,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "shop/agents.py").write_text(snippet("shop/agents.py"))
     (folder / "shop/views.py").write_text(snippet("shop/views.py"))
     (folder / "shop/refunds.py").write_text(snippet("shop/refunds.py"))
+    (folder / "shop/news.py").write_text(snippet("shop/news.py"))
     return folder
 
 
@@ -135,6 +136,49 @@ def test_the_readmes_run_waits_and_goes_on(site: Path) -> None:
         ran = subprocess.run(code, cwd=site, env=env, capture_output=True, text=True, timeout=90, check=False)
 
     assert ran.stdout.splitlines() == ["suspended", "completed Thank you!"], ran.stderr
+
+
+NEWS = """
+import django
+django.setup()
+import shop.news
+from django.contrib.auth.models import User
+from ravi_django import submit
+from ravi_django.models import JournalEntry, Publication
+from ravi_django.runtime import background, dispatch, fan_out
+from ravi_django.testing import run_until_idle
+
+dispatch.send = lambda run_id: None  # run_until_idle drives them, no worker besides
+background.hint = lambda task, *args: None
+eve = User.objects.create_user("eve")
+shop.news.subscribe(eve)
+shop.news.subscribe(eve)
+shop.news.announce("Ferries are back")
+shop.news.announce("Ferries are back")
+shop.news.announce("Ferries have delays")
+submit("information/harbour", "A long story of a bridge")
+run_until_idle()
+for publication in Publication.objects.order_by("id"):
+    fan_out.run(publication.id)
+run_until_idle()
+for row in JournalEntry.objects.filter(kind="log", name="feed.curated").order_by("seq"):
+    print(row.run.owner, row.result["keep"], row.result["summary"])
+"""
+
+
+def test_the_readmes_reader_keeps_what_its_user_prefers(site: Path) -> None:
+    with OpenAIServer(script=lambda body: Reply(text="A bridge.")) as server:
+        small = {"SMALL_SITE": "1", "OPENAI_API_BASE": server.base_url, "OPENAI_API_KEY": "test"}
+        manage(site, "migrate", **small)
+        code = [sys.executable, "-c", NEWS]
+        env = environment(DJANGO_SETTINGS_MODULE="mysite.settings", **small)
+        ran = subprocess.run(code, cwd=site, env=env, capture_output=True, text=True, timeout=90, check=False)
+
+    assert ran.stdout.splitlines() == [
+        "eve True Ferries are back",
+        "eve False Ferries have delays",
+        "eve False A bridge.",
+    ], ran.stderr
 
 
 PEOPLE = """

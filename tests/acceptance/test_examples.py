@@ -13,12 +13,14 @@ from typing import Any
 
 import pytest
 
-from examples import approval, escalation, research, router, supervisor, writer_critic
-from ravi_django import register, signal, submit
-from ravi_django.kernel import Agent, ToolUseBlock
-from ravi_django.models import HumanRequest, JournalEntry, Run, Status
-from ravi_django.runtime import dispatch, human
-from ravi_django.testing import FakeClock, ScriptedModel, run_until_idle
+from examples import approval, escalation, feed, metrics, research, router, supervisor, writer_critic
+from ravi_django import emit, register, signal, submit
+from ravi_django.agents import PersonalFeedAgent
+from ravi_django.kernel import Agent, ToolUseBlock, Usage
+from ravi_django.kernel.event_types import run_completed
+from ravi_django.models import HumanRequest, JournalEntry, Publication, Run, Status
+from ravi_django.runtime import dispatch, fan_out, human, store
+from ravi_django.testing import FakeClock, ScriptedModel, journal_of, run_until_idle
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -216,9 +218,131 @@ def test_a_day_without_a_report_does_not_end_the_supervisor() -> None:
     assert run.output == "day 0: no report (timed_out)"
 
 
+def test_a_report_that_comes_too_late_is_no_message_to_the_supervisor() -> None:
+    class Slow:
+        id = supervisor.supervisor(ScriptedModel("x"))[1].id
+
+        async def run(self, ctx: Any, inbox: Any) -> None:
+            await ctx.sleep_until_signal("go")
+            await ctx.reply(inbox[0], "At last.")
+
+    with FakeClock() as clock:
+        run = begin([supervisor.Supervisor(days=8), Slow()], "Begin.")
+        for _ in range(26):
+            at_work = list(Run.objects.filter(parent=run, status=Status.SUSPENDED))
+            clock.advance(12 * 3600 + 1)
+            run_until_idle()
+            for child in at_work:
+                signal(child.id, "go")
+            run_until_idle()
+
+    run.refresh_from_db()
+    assert run.output == "\n".join(f"day {day}: no report (timed_out)" for day in range(8)), run.error
+    assert run.generation == 1
+    assert Run.objects.filter(parent=run, output="At last.").count() == 8
+
+
+@pytest.fixture
+def published(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Publications whose fan-out was hinted."""
+    found: list[Any] = []
+    monkeypatch.setattr(fan_out, "hint", found.append)
+    return found
+
+
+def until_all_is_delivered(published: list[Any]) -> None:
+    run_until_idle()
+    while published:
+        fan_out.run(published.pop(0))
+        run_until_idle()
+
+
+def curated(run: Run) -> list[tuple[str, bool]]:
+    found = [entry.result for entry in journal_of(run) if entry.name == "feed.curated"]
+    return [(item["title"], item["keep"]) for item in found]
+
+
+def test_a_feed_brings_two_users_what_is_for_them(published: list[Any], django_user_model: Any) -> None:
+    newsroom, reader = feed.feed(saying(lambda text: "In short."))
+    register(newsroom)
+    readers = {}
+    for name, wishes in (("ann", "python"), ("bob", "not python, not sailing")):
+        user = django_user_model.objects.create_superuser(name)
+        register(reader)
+        readers[name] = submit(reader, "Begin.", user=user, metadata={"preferences": wishes})
+    run_until_idle()
+
+    news = submit(newsroom, "The doors are open.")
+    for item in feed.ITEMS:
+        signal(news.id, "new_source_item", item)
+    until_all_is_delivered(published)
+
+    titles = ["", *(item["title"] for item in feed.ITEMS)]
+    assert curated(readers["ann"]) == list(zip(titles, [False, True, False, False], strict=True))
+    assert curated(readers["bob"]) == list(zip(titles, [True, False, True, False], strict=True))
+    assert Run.objects.count() == 3
+
+
+def test_a_reader_whose_run_has_ended_gets_a_new_one_with_the_same_preferences(published: list[Any]) -> None:
+    newsroom, reader = feed.feed(saying(lambda text: "In short."))
+    first = begin([reader, newsroom], "Begin.")
+    signal(first.id, "new_feed_item", {"preferences": "sailing"})
+    run_until_idle()
+    store.request_cancel(first.id, "enough")
+    run_until_idle()
+
+    news = submit(newsroom, "The doors are open.")
+    signal(news.id, "new_source_item", feed.ITEMS[2])
+    until_all_is_delivered(published)
+
+    second = Run.objects.get(agent="personal_feed/today", status=Status.SUSPENDED)
+    assert second.session_id == first.session_id
+    assert curated(second) == [("", False), ("Sailing around the world", True)]
+
+
+def test_a_digest_is_read_item_by_item(published: list[Any]) -> None:
+    with FakeClock() as clock:
+        register(PersonalFeedAgent("daily", follow_topics=[feed.TOPIC], every_s=3600))
+        run = submit("personal_feed/daily", "Begin.")
+        run_until_idle()
+        for item in feed.ITEMS:
+            published.append(emit(feed.TOPIC, item).id)
+        until_all_is_delivered(published)
+        assert len(curated(run)) == 1
+        clock.advance(3601)
+        fan_out.sweep()
+        run_until_idle()
+
+    assert curated(run) == [(item["title"], True) for item in feed.ITEMS]
+    topics = {entry.result["topic"] for entry in journal_of(run) if entry.name == "feed.curated"}
+    publications = [entry.result["publication"] for entry in journal_of(run) if entry.name == "feed.curated"]
+    assert topics == {str(feed.TOPIC)}
+    assert publications == [str(row.id) for row in Publication.objects.order_by("id")]
+
+
+def test_metrics_add_up_what_the_bus_tells_and_remember_it(published: list[Any]) -> None:
+    counting, worker = metrics.metrics(ScriptedModel("ok", usage=Usage(input_tokens=5, output_tokens=2), cost=0.5))
+    register(worker)
+    done = [submit(worker, str(number)) for number in range(25)]
+    run = begin([counting], "Begin.")
+
+    for ended in done:
+        event = run_completed(ended.id, ended.session_id, "ok", agent=ended.agent)
+        for _ in range(2):  # an event may come twice
+            signal(run.id, "new_source_item", event.model_dump(mode="json"), key=f"event:{event.id}")
+    run_until_idle()
+
+    run.refresh_from_db()
+    assert (run.status, run.generation) == (Status.SUSPENDED, 1)
+    told = Publication.objects.order_by("-id")[0].body["payload"]["data"]
+    assert told == {"react/worker": {"run.completed": 25, "tokens": 175, "cost": 12.5}}
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [
+        ("feed", "keep  Python 4 is not coming"),
+        ("metrics", "'run.completed': 2"),
         ("router", "[rehearsal] You said:"),
         ("research", "what speaks against it"),
         ("writer_critic", "[rehearsal] You said:"),

@@ -98,7 +98,7 @@ class FakeContext:
     async def reply(self, message: Message, result: Any) -> None:
         self.replies.append((message, result))
 
-    async def emit(self, topic: TopicId, data: Any) -> None:
+    async def emit(self, topic: TopicId, data: Any, *, id: str | None = None) -> None:
         self.emitted.append((topic, data))
 
     async def log(self, kind: str, data: Any = None) -> None:

@@ -32,7 +32,7 @@ class Conversation:
     def counts(self) -> Counter[int]:
         return Counter(self.calls())
 
-    def wait_held(self, number: int, timeout: float = 15.0) -> None:
+    def wait_held(self, number: int, timeout: float = 60.0) -> None:
         """Until call `number` is in flight: all before it are recorded then."""
         assert wait_until(lambda: number in self._held, timeout), f"call {number} of {self.text!r} did not come"
 

@@ -20,7 +20,7 @@ from ravi_django.kernel import (
 from tests.support.fake_context import FakeContext
 
 AGENT = AgentId("react", "helper")
-BOUND_S = 5.0
+BOUND_S = 30.0
 
 
 class Model:

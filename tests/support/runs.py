@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable
+import os
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
-from threading import Thread
+from contextlib import contextmanager
+from threading import Event, Thread
 from typing import Any
 
 import pytest
-from django.db import connection, connections
+from django.db import connection, connections, transaction
 
 from project.process import wait_until
 from ravi_django import register
@@ -24,7 +26,7 @@ from ravi_django.testing import FakeClock
 
 on_postgresql = pytest.mark.skipif(connection.vendor != "postgresql", reason="needs two writers at once")
 
-BOUND_S = 20.0  # nothing here takes longer, unless it hangs
+BOUND_S = float(os.environ.get("RAVI_TEST_BOUND_S", 60.0))  # nothing here takes longer, unless it hangs
 
 
 class CodeAgent:
@@ -145,6 +147,26 @@ def in_background(function: Callable[..., Any], *args: Any) -> Future[Any]:
 
     Thread(target=work, daemon=True).start()
     return future
+
+
+@contextmanager
+def uncommitted(write: Callable[[], Any]) -> Iterator[None]:
+    """Somebody else's transaction that has written, and commits at the end of the block."""
+    written, over = Event(), Event()
+
+    def hold() -> None:
+        with transaction.atomic():
+            write()
+            written.set()
+            assert over.wait(BOUND_S)
+
+    future = in_background(hold)
+    assert written.wait(BOUND_S), future.result(1)
+    try:
+        yield
+    finally:
+        over.set()
+        future.result(BOUND_S)
 
 
 def somebody_waits_for_a_lock() -> bool:

@@ -13,5 +13,6 @@ RAVI = {
     "DRAIN_S": 3.0,
     "RETRY_BASE_S": 0.1,
     "MAX_RUNS": int(os.environ.get("SITE_MAX_RUNS", "500")),
+    "FAN_OUT_BATCH": int(os.environ.get("SITE_FAN_OUT_BATCH", "5000")),
 }
 CELERY_BEAT_SCHEDULE = {"ravi-sweep": {"task": "ravi.sweep", "schedule": RAVI["SWEEP_S"]}}

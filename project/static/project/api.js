@@ -21,12 +21,14 @@ export class Api {
     return this.#call("POST", path, body);
   }
 
+  delete(path) {
+    return this.#call("DELETE", path);
+  }
+
   async #call(method, path, body) {
     const headers = { Accept: "application/json" };
-    if (body !== undefined) {
-      headers["Content-Type"] = "application/json";
-      headers["X-CSRFToken"] = cookie("csrftoken");
-    }
+    if (body !== undefined) headers["Content-Type"] = "application/json";
+    if (method !== "GET") headers["X-CSRFToken"] = cookie("csrftoken");
     const options = { method, headers, body: body === undefined ? undefined : JSON.stringify(body) };
     let response;
     try {

@@ -73,7 +73,7 @@ async def tokens_of(litellm: Any, model: str, messages: Sequence[ChatMessage]) -
             await asyncio.to_thread(_count, litellm, model, form, new)
         else:
             _count(litellm, model, form, new)
-    return sum(message._wire[form] for message in messages) + REPLY_TOKENS
+    return sum(int(message._wire[form]) for message in messages) + REPLY_TOKENS
 
 
 def text_tokens(litellm: Any, model: str, text: str) -> int:

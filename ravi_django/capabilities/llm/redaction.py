@@ -38,7 +38,7 @@ class Keys:
     def __repr__(self) -> str:
         return "Keys(…)"
 
-    def __reduce__(self) -> object:
+    def __reduce__(self) -> str:
         raise TypeError("keys stay in the process that has them, and are not pickled")
 
 

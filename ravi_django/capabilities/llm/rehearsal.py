@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Sequence
 
+from ravi_django.capabilities.llm.rehearsal_feeds import about_item
 from ravi_django.capabilities.llm.rehearsal_rules import LABEL, answer, choose_calls, read_situation
 from ravi_django.kernel.chat import ChatMessage, Role, Usage
 from ravi_django.kernel.content import ContentBlock, TextBlock, ToolUseBlock
@@ -21,7 +22,8 @@ class RehearsalModel:
 
     It calls `calculator` for arithmetic, `send_invoice` for "Send an invoice of 100 to ACME", `current_time` when
     asked for the time; with `handoff_*` tools it delegates, to up to two agents at once by their names and
-    descriptions; otherwise it repeats what it was told, and what before. It streams a word every `delay` seconds. Its
+    descriptions; of an item of news it gives the first sentence, or says whether it has the words of the reader's
+    preferences; otherwise it repeats what it was told, and what before. It streams a word every `delay` seconds. Its
     tokens are words; they cost nothing.
     """
 
@@ -45,7 +47,8 @@ class RehearsalModel:
         ]
         words: list[str] = []
         if not content:
-            text = LABEL + answer(situation)
+            instructions = "\n\n".join(message.text for message in messages if message.role is Role.SYSTEM)
+            text = about_item(instructions, situation.text, LABEL) or LABEL + answer(situation)
             content = [TextBlock(text=text)]
             words = re.findall(r"\S+\s*", text)
         for word in words:

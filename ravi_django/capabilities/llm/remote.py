@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from urllib.parse import urlsplit
 
-from ravi_django.capabilities.tools.addresses import is_permitted
+from ravi_django.capabilities.addresses import is_permitted
 
 _CONFUSING = re.compile(r"[\\\s\x00-\x1f\x7f]")  # two parsers may find two hosts
 _NAME = re.compile(r"(?:[a-z0-9_-]+\.)+(?!0x|\d+$)[a-z0-9-]+")  # what ends in a number is an address in disguise

@@ -3,45 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-import codecs
 import re
-import socket
-import ssl
-import threading
-import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from functools import cache
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterable
+from typing import Any, Literal
 
 from ravi_django.agents.function_tool import FunctionTool
-from ravi_django.capabilities.tools.addresses import is_permitted, networks
+from ravi_django.capabilities.addresses import networks
+from ravi_django.capabilities.outbound import (
+    REDIRECTS,
+    Resolver,
+    Target,
+    Unreachable,
+    answered,
+    bounded,
+    checked_address,
+    codec,
+    joined,
+    parsed,
+    resolve,
+)
 from ravi_django.capabilities.tools.html_text import readable
 from ravi_django.kernel import ToolArgumentsError, ToolRefused
-
-if TYPE_CHECKING:
-    import httpx
-
-Resolver = Callable[[str, int], Awaitable[list[str]]]
 
 MAX_REDIRECTS = 5
 MAX_URL = 4000  # characters
 MAX_BYTES = 512 * 1024
-PACKING = 64 * 1024  # bytes that a packed body may have beyond its limit, for headers and blocks without content
-LOOKUP_THREADS = 4
+_ACCEPT = "text/html, text/*, application/json, application/xml;q=0.9, */*;q=0.1"
 _TEXT = re.compile(r"(?:text/.+|application/(?:.+\+)?(?:json|xml)|application/(?:x-ndjson|yaml|toml))\Z")
 _HOST = re.compile(r"(?:\*\.)?[a-z0-9_-]+(?:\.[a-z0-9_-]+)*\Z|\*\Z|[0-9a-f.:]+\Z")
-_ODD_CODECS = {"idna", "punycode", "unicode-escape", "raw-unicode-escape", "undefined", "mbcs", "oem"}
-
-
-@dataclass(frozen=True, slots=True)
-class _Target:
-    """An address that was looked up and found permitted: the connection goes there and nowhere else."""
-
-    url: httpx.URL
-    host: str  # as certificates name it
-    address: str
 
 
 class HttpFetchTool(FunctionTool):
@@ -80,7 +69,7 @@ class HttpFetchTool(FunctionTool):
         self._timeout_s = timeout_s
         self._ports = frozenset({80, 443, *ports})
         self._networks = networks(allow_addresses)
-        self._resolve = resolver or _resolve
+        self._resolve = resolver or resolve
 
     async def _fetch(self, url: str, method: Literal["GET", "HEAD"] = "GET") -> str:
         """Fetch a web page or another text over http or https, and read it as text.
@@ -95,86 +84,43 @@ class HttpFetchTool(FunctionTool):
 
         try:
             async with asyncio.timeout(self._timeout_s):
-                return await self._follow(httpx, url, method)
+                return await self._follow(url, method)
+        except Unreachable as error:
+            raise ToolRefused(str(error)) from None
         except TimeoutError:
             raise ToolRefused(f"there was no whole answer within {self._timeout_s:g} s") from None
         except (httpx.HTTPError, httpx.StreamError, OSError) as error:
             raise ToolRefused(f"the server could not be reached: {error or type(error).__name__}") from None
 
-    async def _follow(self, httpx: Any, url: str, method: str) -> str:
+    async def _follow(self, url: str, method: str) -> str:
         asked = url
         for _ in range(MAX_REDIRECTS + 1):
-            target = await self._target(httpx, asked)
-            # A client for each: nothing of one server (cookies, connections) reaches the next.
-            async with httpx.AsyncClient(verify=_trust(), trust_env=False, timeout=self._timeout_s) as client:
-                request = self._request(client, target, method)
-                response = await client.send(request, stream=True)
-                try:
-                    location = response.headers.get("location")
-                    if response.status_code not in (301, 302, 303, 307, 308) or not location:
-                        return await self._told(response, target, method)
-                finally:
-                    await response.aclose()
-            try:
-                asked = str(target.url.join(location))
-            except httpx.InvalidURL:
-                raise ToolRefused(f"{target.url} redirects to what is no address") from None
+            target = await self._target(asked)
+            async with answered(method, target, {"Accept": _ACCEPT}, self._timeout_s) as response:
+                location = response.headers.get("location")
+                if response.status_code not in REDIRECTS or not location:
+                    return await self._told(response, target, method)
+            asked = joined(target, location)
         raise ToolRefused(f"more than {MAX_REDIRECTS} redirects")
 
-    def _request(self, client: Any, target: _Target, method: str) -> Any:
-        """To the address that was checked, with the name that was asked for in Host and in the certificate's check."""
-        return client.build_request(
-            method,
-            target.url.copy_with(host=target.address),
-            headers={
-                "Host": target.url.netloc.decode("ascii"),
-                "User-Agent": "ravi-django",
-                "Accept": "text/html, text/*, application/json, application/xml;q=0.9, */*;q=0.1",
-                "Accept-Encoding": "gzip, identity",
-            },
-            extensions={"sni_hostname": target.host},
-        )
-
-    async def _target(self, httpx: Any, text: str) -> _Target:
+    async def _target(self, text: str) -> Target:
         """Look the URL's host up, and refuse what must not be asked."""
-        try:
-            if len(text) > MAX_URL:
-                raise ValueError
-            url = httpx.URL(text)
-            host = url.raw_host.decode("ascii").lower().rstrip(".").strip("[]")
-            port = url.port or {"http": 80, "https": 443}.get(url.scheme, 0)
-        except (ValueError, TypeError, UnicodeError, httpx.InvalidURL):
-            raise ToolRefused(f"{text[:200]!r} is no address of the web") from None
-        if url.scheme not in ("http", "https") or not host:
-            raise ToolRefused(f"{text[:200]!r} is no address of the web: it begins with http:// or https://")
-        if url.userinfo:
-            raise ToolRefused("an address with a user name or a password in it is not fetched")
+        url, host, port = parsed(text, MAX_URL)
         if port not in self._ports:
             raise ToolRefused(f"port {port} is not allowed; allowed are {', '.join(map(str, sorted(self._ports)))}")
         if not any(_matches(pattern, host) for pattern in self._allow):
             raise ToolRefused(f"the host {host!r} is not allowed; {self._allowed_words()}")
-        return _Target(url.copy_with(fragment=None, host=host), host, await self._checked_address(host, port))
-
-    async def _checked_address(self, host: str, port: int) -> str:
-        try:
-            addresses = await self._resolve(host, port)
-        except (OSError, UnicodeError):
-            addresses = []
-        if not addresses:
-            raise ToolRefused(f"there is no host {host!r}")
-        if not all(is_permitted(address, self._networks) for address in addresses):
-            raise ToolRefused(f"the host {host!r} is in a network that must not be asked from here")
-        return addresses[0]
+        return Target(url, host, await checked_address(host, port, self._networks, self._resolve))
 
     def _allowed_words(self) -> str:
         return f"allowed are {', '.join(self._allow)}" if self._allow else "no host is"
 
-    async def _told(self, response: Any, target: _Target, method: str) -> str:
+    async def _told(self, response: Any, target: Target, method: str) -> str:
         kind, charset = _content_type(response.headers.get("content-type", ""))
         head = f"{response.status_code} {response.reason_phrase} {target.url} ({kind})".replace("  ", " ")
         if method == "HEAD":
             return head
-        body, is_cut = await _bounded(response, self._max_bytes)
+        body, is_cut = await bounded(response, self._max_bytes)
         if not body:
             return head
         if not _TEXT.match(kind):
@@ -186,80 +132,10 @@ class HttpFetchTool(FunctionTool):
         return f"{head}\n\n{text}{marker}"
 
 
-@cache
-def _trust() -> ssl.SSLContext:
-    """Of all clients: to read the certificates takes the loop longer than anything else here."""
-    import httpx
-
-    return httpx.create_ssl_context(trust_env=False)
-
-
-class _Lookups:
-    """Threads of their own, and not many: names whose servers never answer must not take the loop's from others."""
-
-    def __init__(self, threads: int = LOOKUP_THREADS) -> None:
-        self._threads = ThreadPoolExecutor(threads, "ravi-lookup")
-        self._room = threading.Semaphore(threads * 4)
-
-    async def run(self, host: str, port: int) -> Any:
-        if not self._room.acquire(blocking=False):
-            raise ToolRefused("too many hosts are being looked up at once; try again later")
-        looking = self._threads.submit(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
-        looking.add_done_callback(lambda _: self._room.release())
-        return await asyncio.wrap_future(looking)
-
-
-@cache
-def _lookups() -> _Lookups:
-    return _Lookups()
-
-
-async def _resolve(host: str, port: int) -> list[str]:
-    return [str(address[4][0]) for address in await _lookups().run(host, port)]
-
-
-async def _bounded(response: Any, limit: int) -> tuple[bytes, bool]:
-    """At most `limit` bytes of the body, unpacked piece by piece, and whether there was more."""
-    encoding = response.headers.get("content-encoding", "identity").strip().lower()
-    if encoding not in ("", "identity", "gzip", "x-gzip", "deflate"):
-        raise ToolRefused(f"the server sent an encoding that was not asked for: {encoding[:40]!r}")
-    unpacker = None if encoding in ("", "identity") else zlib.decompressobj(47 if encoding != "deflate" else 15)
-    body = bytearray()
-    raw = 0
-    async for piece in _pieces(response):
-        raw += len(piece)
-        try:
-            # One byte more than is kept says that there was more.
-            body += piece if unpacker is None else unpacker.decompress(piece, limit + 1 - len(body))
-        except zlib.error:
-            raise ToolRefused("the server's answer could not be unpacked") from None
-        if len(body) > limit:
-            return bytes(body[:limit]), True
-        if unpacker is not None and unpacker.eof:
-            break  # what comes behind the end is no part of it
-        if raw > limit + PACKING:
-            return bytes(body), True
-    return bytes(body), False
-
-
-async def _pieces(response: Any) -> AsyncIterator[bytes]:
-    async for piece in response.aiter_raw():
-        yield piece
-
-
 def _content_type(header: str) -> tuple[str, str]:
     kind, _, rest = header.partition(";")
     given = re.search(r"charset\s*=\s*[\"']?([\w.:-]+)", rest, re.IGNORECASE)
-    return kind.strip().lower() or "text/plain", _codec(given[1] if given else "utf-8")
-
-
-def _codec(name: str) -> str:
-    try:
-        found = codecs.lookup(name)
-    except (LookupError, ValueError):
-        return "utf-8"
-    is_text = getattr(found, "_is_text_encoding", False) and found.name.replace("_", "-") not in _ODD_CODECS
-    return found.name if is_text else "utf-8"
+    return kind.strip().lower() or "text/plain", codec(given[1] if given else "utf-8")
 
 
 def _listed(option: str, values: Iterable[str]) -> list[str]:

@@ -24,10 +24,10 @@ def duration(text: str) -> float:
 
 class Command(BaseCommand):
     help = (
-        "Remove journals, event streams, consumed signals and settled asks of trees of runs that ended long ago, "
-        "generations that are over, bodies that nothing names any more, and expired tickets. Runs, their outputs and "
-        "conversations stay; nothing of a live tree is touched. Safe while workers run, and to interrupt. A pruned run "
-        "can be neither retried nor forked."
+        "Remove journals, event streams, consumed signals, settled asks and messages of trees of runs that ended long "
+        "ago and of generations that are over, bodies that nothing names any more, and expired tickets. Runs, what "
+        "they were asked, their outputs and conversations stay; nothing that a live run reads is touched. Safe while "
+        "workers run, and to interrupt. A pruned run can be neither retried nor forked."
     )
 
     def add_arguments(self, parser: Any) -> None:

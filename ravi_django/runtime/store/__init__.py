@@ -16,8 +16,15 @@ of their ids, and runs before sessions. READ COMMITTED.
 - `retry`, `fork`: going on from a journal; `prune`: letting go of old ones
 - `conversations`: turns that a run lets go of
 - `accounts`, `budgets`, `topups`: what trees, users and tenants may use
+- `follows`, `publications`: who follows a topic, and what was published to it
+- `fan_out`, `followers`, `deliveries`, `delivery_rows`, `digests`: giving its followers what was published
+- `sources`, `telling`: whose turn it is to be polled, and whom their items are told; `source_items`, `unread`: which
+  are known, and what an ended run leaves to the next
+- `told`: signals that are read with the messages which they tell of
 - `control`, `endings`: cancellation from outside of the lease, and what the end of a run means for others
+- `schedules`: what runs by the clock, and which of its ticks were seen to
 - `streams`, `processes`: event numbers, workers, and what the sweep looks for
+- `outbox`: what the event bus is to be told, in the transactions that it tells of
 """
 
 from ravi_django.runtime.store.accounts import LIMITS, accounts_of, dollars
@@ -37,12 +44,26 @@ from ravi_django.runtime.store.budgets import concerns as concerns_budgets
 from ravi_django.runtime.store.claims import claim, claim_many, claim_next
 from ravi_django.runtime.store.control import cancel_reason, request_cancel
 from ravi_django.runtime.store.conversations import clear_turns
-from ravi_django.runtime.store.endings import RETENTION, TOP_UP
+from ravi_django.runtime.store.digests import deliver_due, has_due
+from ravi_django.runtime.store.disowned import disown, has_unmarked
+from ravi_django.runtime.store.endings import OWNER_DELETED, RETENTION, TOP_UP
 from ravi_django.runtime.store.escalations import due_to_escalate, escalate, reassign_request
+from ravi_django.runtime.store.fan_out import deliver_batch, has_next, unfinished
 from ravi_django.runtime.store.fence import append_statement
+from ravi_django.runtime.store.follow_metadata import update_follows
+from ravi_django.runtime.store.follows import (
+    add_follow,
+    delete_follows,
+    follow,
+    follower_of,
+    followers,
+    remove_follow,
+    unfollow,
+)
 from ravi_django.runtime.store.fork import fork
 from ravi_django.runtime.store.generations import continue_as_new
-from ravi_django.runtime.store.handing_over import HANDOFF, Handoff, Occupied, hand_over, handed_over, handoffs
+from ravi_django.runtime.store.handing_over import HANDOFF, Handoff, Occupied, begun_by, hand_over, handoffs
+from ravi_django.runtime.store.inboxes import Inbox, inbox_after, some_after
 from ravi_django.runtime.store.journal import Unseen, already_appended, append, block, finish, requeue, save_blobs
 from ravi_django.runtime.store.leases import (
     Lease,
@@ -75,6 +96,7 @@ from ravi_django.runtime.store.people import (
     withdraw_request,
 )
 from ravi_django.runtime.store.processes import (
+    count_workers,
     due_for_hint,
     forget_dead_workers,
     has_worker,
@@ -83,6 +105,7 @@ from ravi_django.runtime.store.processes import (
     worker_gone,
     worker_seen,
 )
+from ravi_django.runtime.store.publications import create_publication, publish, scope_of
 from ravi_django.runtime.store.queue import (
     create_run,
     create_session,
@@ -103,6 +126,15 @@ from ravi_django.runtime.store.slots import (
     resume_paused,
     trees_with_paused,
 )
+from ravi_django.runtime.store.sources import (
+    add_source,
+    any_source_due,
+    claim_sources,
+    put_off,
+    renew_sources,
+    source_failed,
+    source_polled,
+)
 from ravi_django.runtime.store.spawning import make_child, spawn
 from ravi_django.runtime.store.standing import NotStanding, revoke_standing, standing, use_standing
 from ravi_django.runtime.store.streams import (
@@ -112,13 +144,18 @@ from ravi_django.runtime.store.streams import (
     unpublished,
     unpublished_trees,
 )
+from ravi_django.runtime.store.telling import UNREAD, UNREAD_S, Told, tell, tell_unread
+from ravi_django.runtime.store.told import receive, told_of
 from ravi_django.runtime.store.topups import answer_top_up, open_top_up, pending_top_up, suggestion
-from ravi_django.runtime.store.touching import touch
+from ravi_django.runtime.store.touching import lock_to_delete, touch
+from ravi_django.runtime.store.unread import full_sources, left_unread
 from ravi_django.runtime.store.waiting import (
+    NOT_READ,
     Facts,
     consume_signal,
     facts,
     load_with_facts,
+    payload_of,
     send_signal,
     silent,
     suspend,
@@ -128,43 +165,60 @@ from ravi_django.runtime.store.waiting import (
 __all__ = [
     "HANDOFF",
     "LIMITS",
+    "NOT_READ",
+    "OWNER_DELETED",
     "REFUSED",
     "RETENTION",
     "TOP_UP",
+    "UNREAD",
+    "UNREAD_S",
     "Amount",
     "Exhausted",
     "Facts",
     "Handoff",
+    "Inbox",
     "Lease",
     "Loaded",
     "NotDue",
     "NotStanding",
     "Occupied",
     "Paused",
+    "Told",
     "TooManyRequests",
     "Unseen",
     "accounts_of",
+    "add_follow",
+    "add_source",
     "already_appended",
     "answer_request",
     "answer_top_up",
+    "any_source_due",
     "append",
     "append_statement",
+    "begun_by",
     "block",
     "cancel_reason",
     "claim",
     "claim_link",
     "claim_many",
     "claim_next",
+    "claim_sources",
     "claimable",
     "clear_turns",
     "concerns_budgets",
     "consume_signal",
     "continue_as_new",
     "control",
+    "count_workers",
+    "create_publication",
     "create_run",
     "create_session",
+    "delete_follows",
     "deliver",
+    "deliver_batch",
+    "deliver_due",
     "deliver_to_agent",
+    "disown",
     "dollars",
     "due_for_hint",
     "due_to_escalate",
@@ -174,26 +228,35 @@ __all__ = [
     "facts",
     "find_unwritten",
     "finish",
+    "follow",
+    "follower_of",
+    "followers",
     "forget_dead_workers",
     "fork",
     "free",
     "free_abandoned",
+    "full_sources",
     "give_up_writing",
     "hand_over",
-    "handed_over",
     "handoffs",
+    "has_due",
+    "has_next",
+    "has_unmarked",
     "has_worker",
     "heartbeat",
     "hint_failed",
     "in_time",
+    "inbox_after",
     "is_ancestor",
     "is_disabled",
     "is_link_expired",
+    "left_unread",
     "limit_of",
     "link_failed",
     "live",
     "load",
     "load_with_facts",
+    "lock_to_delete",
     "make_child",
     "make_links",
     "mark_many_published",
@@ -205,15 +268,21 @@ __all__ = [
     "open_top_up",
     "orphaned",
     "orphans",
+    "payload_of",
     "pending_top_up",
     "promote_orphan",
+    "publish",
+    "put_off",
     "raise_event_mark",
     "ready",
     "reassign_request",
+    "receive",
     "recorded",
     "refresh_daily",
     "refuse_late",
     "relay_signal",
+    "remove_follow",
+    "renew_sources",
     "reply",
     "request_cancel",
     "requeue",
@@ -223,22 +292,32 @@ __all__ = [
     "retry",
     "revoke_standing",
     "save_blobs",
+    "scope_of",
     "send_signal",
     "send_unless_asked",
     "settled",
     "silent",
+    "some_after",
+    "source_failed",
+    "source_polled",
     "spawn",
     "standing",
     "suggestion",
     "suspend",
     "swept",
+    "tell",
+    "tell_unread",
     "time_out_ask",
     "timed",
+    "told_of",
     "touch",
     "trees_with_paused",
+    "unfinished",
+    "unfollow",
     "unpublished",
     "unpublished_trees",
     "unwritten",
+    "update_follows",
     "use_link",
     "use_standing",
     "wake_silent",

@@ -13,7 +13,7 @@ from django.db.models.functions import Coalesce
 from ravi_django.conf import conf
 from ravi_django.models import Run, Session, Status
 from ravi_django.runtime import clock
-from ravi_django.runtime.store import postgres
+from ravi_django.runtime.store import outbox, postgres
 from ravi_django.runtime.store.leases import Lease, claimable, expired, ready, skip_locked, timed
 from ravi_django.runtime.store.postgres import NOW
 
@@ -51,6 +51,7 @@ def claim_many(owner: str, agents: Iterable[str], limit: int) -> list[Lease]:
 
 
 def _claim_by_orm(run_id: UUID | str, owner: str, known: list[str] | None) -> Lease | None:
+    before = Run.objects.filter(id=run_id).values_list("crashes", "lease_owner").first() if outbox.is_on() else None
     taken = Run.objects.filter(claimable(), _of(known), id=run_id).update(
         status=Status.RUNNING,
         lease_owner=owner,
@@ -65,7 +66,10 @@ def _claim_by_orm(run_id: UUID | str, owner: str, known: list[str] | None) -> Le
     )
     if not taken:
         return None
-    return _with_relatives([Run.objects.select_related("session").get(id=run_id)], owner)[0]
+    run = Run.objects.select_related("session").get(id=run_id)
+    if before is not None and run.crashes > before[0]:
+        outbox.write([outbox.of_crash(run, before[1])])
+    return _with_relatives([run], owner)[0]
 
 
 def _claim_many_by_orm(owner: str, known: list[str], limit: int) -> list[Lease]:
@@ -123,8 +127,11 @@ def _claim_postgres(
         "agents": postgres.texts(known),
     }
     params |= {"run": str(run_id)} if run_id is not None else {"limit": str(limit)}
-    rows = postgres.execute(_STATEMENTS[part], params)
+    told = outbox.is_on()
+    rows = postgres.execute(_STATEMENTS[part, told], params)
     runs = [_run(row) for row in rows]
+    if told and any(run.crashes for run in runs):
+        outbox.hint_on_commit()
     if part == "ready":  # an UPDATE gives its rows in any order
         runs.sort(key=lambda run: (-run.priority, run.id))
     return _with_relatives(runs, owner)
@@ -137,7 +144,7 @@ def _run(row: Sequence[Any]) -> Run:
     return run
 
 
-def _statement(part: str) -> str:
+def _statement(part: str, told: bool) -> str:
     if part == "one":
         picked, which = "", "id = %(run)s::uuid"
     else:
@@ -156,9 +163,18 @@ WITH {picked}taken AS (
     error = NULL, wake_at = NULL, hints = 0, hint_after = NULL
   WHERE {which} AND {_KNOWN} AND (({_READY}) OR ({_TIMED}) OR ({_EXPIRED}))
   RETURNING *
-)
+){_TOLD % {"which": which} if told else ""}
 SELECT {postgres.columns(Run, "taken")}, {postgres.columns(Session, "session")}
 FROM taken JOIN ravi_session session ON session.id = taken.session_id"""  # noqa: S608
 
 
-_STATEMENTS = {part: _statement(part) for part in ("one", *_PARTS)}
+# `before` is the run as the statement found it. It may have had to wait for the row: only the count, which is the row's
+# own, says that it was taken from a dead worker.
+_TOLD = f""", before AS (
+  SELECT id, crashes, lease_owner FROM ravi_run WHERE %(which)s AND status = 'running'
+), told AS (
+  INSERT INTO ravi_outboxevent (topic, body, created_at)
+  SELECT '{outbox.TOPIC}', {outbox.CRASHED}, {NOW.replace("%", "%%")}
+  FROM taken run JOIN before USING (id) WHERE run.crashes = before.crashes + 1
+)"""  # noqa: S608
+_STATEMENTS = {(part, told): _statement(part, told) for part in ("one", *_PARTS) for told in (False, True)}

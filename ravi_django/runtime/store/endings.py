@@ -11,12 +11,14 @@ from django.db.models import F, Q
 from ravi_django.models import TERMINAL, Ask, AskKind, HumanRequest, JournalEntry, Run, Status, Turn
 from ravi_django.runtime import clock
 from ravi_django.runtime.entries import Entry, journal_row
+from ravi_django.runtime.store import outbox
 from ravi_django.runtime.store.queue import promote
 from ravi_django.runtime.store.records import record_all, tell
 from ravi_django.runtime.store.touching import RELEASED, NotLocked, touch
 from ravi_django.signals import request_closed
 
 TOP_UP = "budget"  # the tool of a request for more of it
+OWNER_DELETED = "its owner was deleted"  # the cancel reason of a deleted user's runs
 RETENTION = "@retention."  # and the agent: its turns of this run are kept for the run alone
 
 ENDS = {
@@ -101,10 +103,11 @@ def ended_reason(run_id: UUID) -> str:
 
 def cancel_locked(run: Run, reason: str, held: set[UUID]) -> list[UUID]:
     """Cancel a run that is locked, and what depends on it: at once, or by telling whoever leases it."""
-    Run.objects.filter(id=run.id).update(cancel_requested_at=clock.now(), cancel_reason=reason[:200])
+    said = OWNER_DELETED if run.cancel_reason == OWNER_DELETED else reason  # a mark that stays: see `disowned`
+    Run.objects.filter(id=run.id).update(cancel_requested_at=clock.now(), cancel_reason=said[:200])
     if run.status == Status.RUNNING:
         return cancel_children(run, reason, held)
-    return end_unleased(run, Status.CANCELLED, {"type": "Cancelled", "message": reason}, held)
+    return end_unleased(run, Status.CANCELLED, {"type": "Cancelled", "message": said}, held)
 
 
 def cancel_children(run: Run, reason: str, held: set[UUID]) -> list[UUID]:
@@ -154,6 +157,7 @@ def end_unleased(run: Run, status: Status, error: dict[str, Any], held: set[UUID
         now=clock.now(),
         start=clock.now(),
     ).save(force_insert=True)
+    outbox.write(outbox.of_entries(run, [entry]))
     drop_turns(run.id)
     hints = [*settle_asks(run.id, status, None, error, held), *end_dependents(run, held)]
     return hints if run.status == Status.QUEUED else [*hints, *promote(run)]

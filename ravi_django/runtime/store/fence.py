@@ -17,10 +17,11 @@ from django.db.models import F, Value
 from django.db.models.functions import Now
 
 from ravi_django.conf import conf
-from ravi_django.kernel import LeaseLostError
+from ravi_django.kernel import Event, LeaseLostError
 from ravi_django.models import JournalEntry, Run, Session, Turn
 from ravi_django.runtime import clock
 from ravi_django.runtime.entries import SCHEMA, Entry, NewTurn, dumps, fits_in_row, journal_row, stored_text
+from ravi_django.runtime.store import outbox
 from ravi_django.runtime.store.postgres import as_text, cast
 from ravi_django.runtime.store.postgres import execute as _execute
 from ravi_django.runtime.wire import Statement
@@ -63,13 +64,16 @@ def append_statement(lease: Lease, entries: Sequence[Entry], turns: Sequence[New
     """The append as the one statement that it is, for a connection that waits for nothing; None where it is more."""
     if not _in_one_statement(entries, turns) or not all(map(fits_in_row, entries)):
         return None
+    told = outbox.of_entries(lease.run, entries)
 
     def answer(value: bytes | None) -> int:
         if value is None:
             raise LeaseLostError(lease.run_id, lease.epoch)
+        if told:
+            outbox.hint()
         return int(value)
 
-    return Statement(*_bound(lease, entries, turns), answer)
+    return Statement(*_bound(lease, entries, turns, told=told), answer)
 
 
 def append_in_transaction(
@@ -151,6 +155,7 @@ def _append_by_orm(
         for place, entry in enumerate(entries)
     )
     _write_turns(lease, turns, next_turn - len(turns))
+    outbox.write(outbox.of_entries(lease.run, entries, changes.get("output")))
     return int(base)
 
 
@@ -183,9 +188,12 @@ def _append_postgres(
     changes: dict[str, Any] | None = None,
     seen: int | None = None,
 ) -> int:
-    rows = _execute(*_bound(lease, entries, turns, changes, seen))
+    told = outbox.of_entries(lease.run, entries, (changes or {}).get("output"))
+    rows = _execute(*_bound(lease, entries, turns, changes, seen, told))
     if not rows:
         raise LeaseLostError(lease.run_id, lease.epoch)
+    if told:
+        outbox.hint_on_commit()
     return int(rows[0][0])
 
 
@@ -195,6 +203,7 @@ def _bound(
     turns: Sequence[NewTurn],
     changes: dict[str, Any] | None = None,
     seen: int | None = None,
+    told: Sequence[Event] = (),
 ) -> tuple[str, list[str | None]]:
     """The statement and its parameters."""
     tokens_in, cached, tokens_out, reasoning, cost, unknown = sums(entries)
@@ -230,7 +239,9 @@ def _bound(
                 turn.message.name or "",
                 None if turn.keeps is None else str(turn.keeps),
             ]
-    return _statement(len(entries), len(turns), _shape(changes or {}), seen is not None), params
+    if told:
+        params += [now, *outbox.params(told)]
+    return _statement(len(entries), len(turns), _shape(changes or {}), seen is not None, len(told)), params
 
 
 def _change_params(changes: dict[str, Any] | None, effect: bool) -> list[str | None]:
@@ -282,7 +293,7 @@ def _values(columns: Sequence[tuple[str, str]], count: int) -> str:
 
 
 @cache
-def _statement(entries: int, turns: int, changes: tuple[tuple[str, bool], ...], unwoken: bool) -> str:
+def _statement(entries: int, turns: int, changes: tuple[tuple[str, bool], ...], unwoken: bool, told: int) -> str:
     since = "AND wake_seq = %s::bigint" if unwoken else ""
     more = [] if "release" in dict(changes) else ["release = %s::text"]
     more += [f"{name} = {name} * %s::int" for name in ("crashes", "attempts") if name not in dict(changes)]
@@ -320,4 +331,6 @@ WITH fence AS (
          t.keeps, coalesce(%s::timestamptz, statement_timestamp())
   FROM fence, place, (VALUES {_values(_TURN, turns)}) AS t(place, {names})
 )"""  # noqa: S608
+    if told:
+        sql += f", told AS ({outbox.insert(told, 'fence')})"
     return sql + " SELECT base FROM fence"  # noqa: S608

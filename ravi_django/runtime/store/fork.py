@@ -16,8 +16,10 @@ from ravi_django.kernel import ConflictError, InvalidInputError
 from ravi_django.models import TERMINAL, InboxMessage, JournalEntry, Phase, Run, Session, Status, Turn, uuid7
 from ravi_django.runtime import clock
 from ravi_django.runtime.entries import Entry, journal_row
-from ravi_django.runtime.store import slots
+from ravi_django.runtime.store import outbox, slots
 from ravi_django.runtime.store.asking import present
+from ravi_django.runtime.store.disowned import check_owned
+from ravi_django.runtime.store.inboxes import CARRIED
 from ravi_django.runtime.store.prune import is_pruned
 from ravi_django.runtime.store.queue import create_session, stamp
 
@@ -31,10 +33,11 @@ def fork(run_id: UUID | str, after_seq: int) -> Run:
 
     Copied are the journal, the messages that had arrived, and the conversation before the run's own turns, which the
     replay hands over again. Raises InvalidInputError for an `after_seq` that the journal does not have, ConflictError
-    for a run whose journal was pruned.
+    for a run whose journal was pruned, IllegalTransitionError for one whose owner was deleted.
     """
     with transaction.atomic():
         source: Run = Run.objects.select_for_update(no_key=True).get(id=run_id)  # its journal must not grow meanwhile
+        check_owned(source)
         point = _point(source, after_seq)
         past = JournalEntry.objects.filter(run_id=source.id, seq__lte=point)
         epoch = (past.aggregate(last=Max("epoch"))["last"] or 0) + 1
@@ -77,6 +80,8 @@ def fork(run_id: UUID | str, after_seq: int) -> Run:
             start=clock.now(),
         ).save(force_insert=True)
         Run.objects.filter(id=new.id).update(**_sums(new))
+        if outbox.is_on() and (asked := InboxMessage.objects.filter(run_id=new.id).order_by("id").first()):
+            outbox.write(outbox.of_submit(new, asked.body))
         new.refresh_from_db()
     return new
 
@@ -201,19 +206,33 @@ def _first_own_position(source: Run, point: int) -> int:
 
 
 def _copy_inbox(source: Run, new: Run, point: int) -> dict[int, int]:
-    """The messages of this generation that had arrived by then; returns the new ids by the old."""
+    """The messages of this generation that had arrived by then, what it was carried in any case; returns the new ids by
+    the old."""
     rows = InboxMessage.objects.filter(run_id=source.id, id__gt=source.inbox_from)
     seen = JournalEntry.objects.filter(run_id=source.id, generation=source.generation, seq__lte=point)
+    batches = seen.filter(path__startswith="@").values_list("result__inbox_upto", flat=True)
     upto = max(
         seen.aggregate(last=Max("inbox_upto"))["last"] or 0,
+        *(last or 0 for last in batches),
         rows.aggregate(first=Min("id"))["first"] or 0,  # what the run began with
     )
-    arrived = list(rows.filter(Q(id__lte=upto) | Q(created_at__lte=_time_of(source, point))).order_by("id"))
+    came = Q(id__lte=upto) | Q(created_at__lte=_time_of(source, point)) | Q(message_id=CARRIED)
+    arrived = list(rows.filter(came).order_by("id"))
     old = [message.id for message in arrived]
     for message in arrived:
         message.pk, message.run = None, new
+        message.body = _as_own(message.body, str(source.id), str(new.id))
     InboxMessage.objects.bulk_create(arrived)
     return dict(zip(old, (message.id for message in arrived), strict=True))
+
+
+def _as_own(body: dict[str, Any], old: str, new: str) -> dict[str, Any]:
+    """What the run has told itself, as what it carries for its next generation, is told by the new one: its replies go
+    there, and its notes of whose it is name that one."""
+    if body.get("reply_to") != old:
+        return body
+    notes = {name: new if value == old else value for name, value in (body.get("metadata") or {}).items()}
+    return {**body, "reply_to": new, "metadata": notes}
 
 
 def _copy_journal(past: QuerySet[JournalEntry], new: Run, inbox: dict[int, int]) -> None:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from ravi_django.models import Ask, AskKind, InboxMessage, JournalEntry, Run, Session
+from ravi_django.models import Ask, AskKind, JournalEntry, Run, Session
 from ravi_django.runtime import clock
 from ravi_django.runtime.entries import Entry, NewTurn
 from ravi_django.runtime.store import fence
 from ravi_django.runtime.store.endings import cancel_children, note_closed
-from ravi_django.runtime.store.generations import begin_anew
+from ravi_django.runtime.store.generations import CONTINUED, begin_anew
+from ravi_django.runtime.store.inboxes import inbox_after
 from ravi_django.runtime.store.journal import store_big_values
 from ravi_django.runtime.store.leases import Lease
 from ravi_django.runtime.store.queue import active_root, lock_session, promote
@@ -30,6 +31,7 @@ class Handoff:
     version: int | None  # of its spec; None: it is code
     messages: tuple[dict[str, Any], ...]  # the task, then those that the run was given and did not come to
     metadata: dict[str, Any]  # the run's: an agent that is a row is given its own variables
+    trail: dict[str, int] = field(default_factory=dict)  # the publications behind it, see `hops`
 
 
 class Occupied(Exception):
@@ -37,11 +39,18 @@ class Occupied(Exception):
 
 
 def hand_over(
-    lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn] = (), *, handoff: Handoff, inbox_upto: int
+    lease: Lease,
+    entries: Sequence[Entry],
+    turns: Sequence[NewTurn] = (),
+    *,
+    handoff: Handoff,
+    inbox_upto: int,
+    carried: int | None = None,
 ) -> tuple[int, list[UUID]]:
     """Close the generation and give the run back as the other agent's. Unread messages, behind the handed-over ones,
-    and signals come along, sums, limits and `seq` go on; what waited for the agent that ends here is over: its
-    children are cancelled, its asks and requests closed. The session's next queued run of that agent is promoted.
+    and signals come along, but not what was `carried` for the one that ends; sums, limits and `seq` go on. What waited
+    for that agent is over: its children are cancelled, its asks and requests closed. The session's next queued run of
+    it is promoted.
 
     Returns the seq of the first row, and the runs to hint. Raises Occupied.
     """
@@ -64,6 +73,7 @@ def hand_over(
             [*handoff.messages, *unread],
             upto,
             held,
+            drops=carried,
             agent=handoff.agent,
             agent_version=handoff.version,
             metadata=handoff.metadata,
@@ -81,9 +91,10 @@ def handoffs(run_id: UUID) -> int:
     return JournalEntry.objects.filter(run_id=run_id, kind=HANDOFF, error__isnull=True).count()
 
 
-def handed_over(run: Run) -> JournalEntry | None:
-    """The row of the handoff that the run begins with, as long as nothing was recorded behind it."""
-    return JournalEntry.objects.filter(run_id=run.id, seq=run.next_seq - 1, kind=HANDOFF, error__isnull=True).first()
+def begun_by(run: Run) -> JournalEntry | None:
+    """The row that the run's present generation begins behind: a handoff, or one that continued as new."""
+    rows = JournalEntry.objects.filter(run_id=run.id, kind__in=(HANDOFF, CONTINUED), error__isnull=True)
+    return rows.order_by("-seq").first()
 
 
 def _close_asks(run: Run, reason: str) -> None:
@@ -99,5 +110,5 @@ def _is_occupied(run: Run, agent: str) -> bool:
 
 def _unread(run: Run, upto: int) -> tuple[list[dict[str, Any]], int]:
     """What no code was given yet, and the number of the last of it. Who delivers more waits for the run's lock."""
-    rows = list(InboxMessage.objects.filter(run_id=run.id, id__gt=upto).order_by("id").values_list("id", "body"))
+    rows = inbox_after(run.id, upto)
     return [body for _, body in rows], rows[-1][0] if rows else upto

@@ -14,6 +14,7 @@ from ravi_django.runtime import clock
 from ravi_django.runtime.entries import Entry, NewTurn, externalize
 from ravi_django.runtime.store import fence, postgres
 from ravi_django.runtime.store.endings import drop_turns, end_dependents, note_closed, settle_asks
+from ravi_django.runtime.store.inboxes import CARRIED
 from ravi_django.runtime.store.leases import Lease
 from ravi_django.runtime.store.queue import promote, stamp
 from ravi_django.runtime.store.touching import RELEASED, locking
@@ -108,7 +109,7 @@ def finish(
 
 def _unseen(run: Run, inbox_upto: int | None) -> bool:
     after = max(run.inbox_from, inbox_upto or 0)
-    return InboxMessage.objects.filter(run_id=run.id, id__gt=after).exists()
+    return InboxMessage.objects.filter(run_id=run.id, id__gt=after).exclude(message_id=CARRIED).exists()
 
 
 def block(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn] = (), *, error: dict[str, Any]) -> int:

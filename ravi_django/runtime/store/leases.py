@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +13,6 @@ from pydantic_core import from_json
 
 from ravi_django.conf import conf
 from ravi_django.models import (
-    InboxMessage,
     JournalEntry,
     Run,
     Status,
@@ -22,6 +20,7 @@ from ravi_django.models import (
 from ravi_django.runtime import clock
 from ravi_django.runtime.entries import Recorded, internalize
 from ravi_django.runtime.store import postgres
+from ravi_django.runtime.store.inboxes import Inbox, of_generation
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +42,11 @@ class Loaded:
     """What a lease starts from."""
 
     journal: list[Recorded]  # this generation, in seq order
-    inbox: list[tuple[int, dict[str, Any]]]  # (id, message), oldest first
+    unread: Inbox
+
+    @property
+    def inbox(self) -> list[tuple[int, dict[str, Any]]]:
+        return self.unread.messages
 
 
 def claimable() -> Q:
@@ -87,13 +90,21 @@ def skip_locked(rows: QuerySet[Run]) -> QuerySet[Run]:
     return rows
 
 
-def load(lease: Lease) -> Loaded:
-    """The journal in one query, the inbox in another; a run's first lease has no journal to read."""
+def load(lease: Lease, limit: int | None = None) -> Loaded:
+    """The journal in one query, the inbox in another; a run's first lease has no journal to read. With a `limit` so
+    many messages of a backlog, behind those that the journal has."""
     journal: list[Recorded] = []
     if lease.epoch > 1:
         journal = [Recorded(*row) for row in _rows(lease.run)]
         internalize(journal)
-    return Loaded(journal=journal, inbox=_inbox(lease.run))
+    return Loaded(journal, of_generation(lease.run, 0 if limit is None else _seen(journal), limit))
+
+
+def _seen(journal: Iterable[Recorded]) -> int:
+    """The last message that the code was given, as far as it is recorded."""
+    noted = [row.result for row in journal if row.path.startswith("@") and isinstance(row.result, dict)]
+    rounds = [result.get("inbox_upto") or 0 for result in noted]
+    return max([row.inbox_upto or 0 for row in journal] + rounds, default=0)
 
 
 def _rows(run: Run) -> Iterable[Sequence[Any]]:
@@ -118,18 +129,6 @@ def _decoded(row: tuple[Any, ...]) -> list[Any]:
         if values[place] is not None:
             values[place] = from_json(values[place])
     return values
-
-
-def _inbox(run: Run) -> list[tuple[int, dict[str, Any]]]:
-    """A statement of its own, after the claim's: what was delivered while the claim waited for the row is there."""
-    if postgres.in_use():
-        rows = postgres.execute(
-            "SELECT id, body FROM ravi_inboxmessage WHERE run_id = %s::uuid AND id > %s::bigint ORDER BY id",
-            [str(run.id), str(run.inbox_from)],
-        )
-        return [(number, json.loads(body)) for number, body in rows]
-    found = InboxMessage.objects.filter(run_id=run.id, id__gt=run.inbox_from).order_by("id")
-    return list(found.values_list("id", "body"))
 
 
 def heartbeat(

@@ -127,7 +127,7 @@ def answer_request(
                 f"request {request.id} can be answered from {request.not_before:%H:%M:%S} UTC on: until then the "
                 "worker that began it may still be at it"
             )
-        run = Run.objects.select_for_update(no_key=True).only("status", "agent", "session_id").get(id=request.run_id)
+        run = Run.objects.select_for_update(no_key=True).only(*_OF_RUN).get(id=request.run_id)
         check_in_time(request, run.status)
         if request.signal and has_reply(request):
             raise ConflictError(f"run {run.id} was sent the signal {request.signal} before; that is its answer")
@@ -155,6 +155,9 @@ def answer_request(
         if not inside:
             touch([request.run_id])
     return not inside
+
+
+_OF_RUN = ("status", "agent", "session_id", "root_id", "parent_id", "owner_id", "tenant")  # what the records say of it
 
 
 def said(answer: dict[str, Any]) -> Any:

@@ -41,6 +41,11 @@ def has_worker(release: str) -> bool:
     return bool(alive.exists())
 
 
+def count_workers() -> int:
+    """How many processes have been seen lately."""
+    return int(WorkerProcess.objects.filter(seen_at__gte=clock.after(-3 * conf.HEARTBEAT_S)).count())
+
+
 def swept() -> None:
     """A sweep came to its end."""
     SweepState.objects.update_or_create(id=1, defaults={"ran_at": clock.now()})

@@ -12,12 +12,29 @@ from typing import Any
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models import Exists, F, OuterRef, Q, QuerySet
+from django.db.models import Case, Exists, F, OuterRef, Q, QuerySet, UUIDField, Value, When
 from django.db.models.fields.json import KT
+from django.db.models.functions import Cast, Concat
 
-from ravi_django.models import TERMINAL, Ask, Blob, JournalEntry, Run, Signal, StreamFrame, Ticket
+from ravi_django.models import (
+    TERMINAL,
+    Ask,
+    Blob,
+    FeedItem,
+    InboxMessage,
+    JournalEntry,
+    Publication,
+    Run,
+    Signal,
+    StreamFrame,
+    Ticket,
+)
 from ravi_django.runtime import clock
 from ravi_django.runtime.entries import BLOB_KEY
+from ravi_django.runtime.store.generations import CONTINUED
+from ravi_django.runtime.store.handing_over import HANDOFF
+from ravi_django.runtime.store.inboxes import CARRIED
+from ravi_django.runtime.store.told import BESIDE
 
 TREES = 200  # looked at together
 ROWS = 5_000  # deleted in one transaction, at most
@@ -70,6 +87,16 @@ def consumed_signals(roots: Sequence[UUID]) -> QuerySet[Signal]:
 
 def settled_asks(roots: Sequence[UUID]) -> QuerySet[Ask]:
     return Ask.objects.filter(asker_id__in=_tree(roots), outcome__isnull=False)
+
+
+def messages(roots: Sequence[UUID]) -> QuerySet[InboxMessage]:
+    """To be let go of behind the journals: until those are gone, a retry or a fork reads them."""
+    return _behind_the_first(InboxMessage.objects.filter(run_id__in=_tree(roots)))
+
+
+def _behind_the_first(rows: QuerySet[InboxMessage]) -> QuerySet[InboxMessage]:
+    """The first is what the run was asked, and stays with it."""
+    return rows.filter(Exists(InboxMessage.objects.filter(run_id=OuterRef("run_id"), id__lt=OuterRef("id"))))
 
 
 def frames(roots: Sequence[UUID]) -> QuerySet[StreamFrame]:
@@ -128,18 +155,61 @@ def long_lived() -> Iterator[list[UUID]]:
         yield ids
 
 
+def not_ended(run_ids: Sequence[UUID], older_than_s: float) -> list[UUID]:
+    """Those of them that are in none of the `ended_trees`."""
+    trees = {run_id: root_id or run_id for run_id, root_id in Run.objects.filter(id__in=run_ids).values_list(*_TREE)}
+    roots = Run.objects.filter(_ended(older_than_s), id__in=set(trees.values())).values_list("id", flat=True)
+    ended = set(_without_live(list(roots)))
+    return [run_id for run_id, root_id in trees.items() if root_id not in ended]
+
+
+_TREE = ("id", "root_id")
+
+
 def old_generations(run_ids: Sequence[UUID], older_than_s: float) -> QuerySet[JournalEntry]:
-    """Rows that no replay reads any more."""
-    return JournalEntry.objects.filter(
+    """Rows that no replay reads any more. The present generation's first lease may still be to come, and reads the
+    row that it begins behind."""
+    rows = JournalEntry.objects.filter(
         run_id__in=run_ids, generation__lt=F("run__generation"), finished_at__lt=clock.after(-older_than_s)
     )
+    return rows.exclude(kind__in=(CONTINUED, HANDOFF), generation=F("run__generation") - 1)
 
 
-def prune_generations(run_ids: Sequence[UUID], older_than_s: float) -> int:
-    """Delete at most ROWS of them; returns how many. Nobody writes to a generation that is over."""
+def past_signals(run_ids: Sequence[UUID], older_than_s: float) -> QuerySet[Signal]:
+    """Those that were read that long ago, and that nobody is yet to be woken for; what they said is in the journal."""
+    return Signal.objects.filter(run_id__in=run_ids, consumed_at__lt=clock.after(-older_than_s), woke=True)
+
+
+def past_messages(run_ids: Sequence[UUID], older_than_s: float) -> QuerySet[InboxMessage]:
+    """What earlier generations were given, but not what one has carried for the next. It stays while the same may come
+    once more, as the run has several follows of a topic, or while a signal is unread that tells of it: by its row it
+    is known that the run has had it."""
+    id_of = When(message_id__regex="^[0-9a-f]{32}$", then=Cast("message_id", UUIDField()))
+    rows = InboxMessage.objects.filter(
+        run_id__in=run_ids, id__lte=F("run__inbox_from"), created_at__lt=clock.after(-older_than_s)
+    ).annotate(publication=Case(id_of))
+    under_way = Publication.objects.filter(id=OuterRef("publication"), done_at=None)
+    waiting = FeedItem.objects.filter(
+        Q(follow__owner=OuterRef("run__owner")) | Q(follow__owner=None),
+        publication_id=OuterRef("publication"),
+        follow__agent=OuterRef("run__agent"),
+        follow__tenant=OuterRef("run__tenant"),
+    )
+    beside = Concat(Value(BESIDE), OuterRef("message_id"))
+    unread = Signal.objects.filter(run_id=OuterRef("run_id"), consumed_at=None, key=beside)
+    rows = rows.exclude(message_id=CARRIED)
+    return _behind_the_first(rows).filter(~Exists(under_way), ~Exists(waiting), ~Exists(unread))
+
+
+Past = Callable[[Sequence[UUID], float], QuerySet[Any]]
+
+
+def prune_past(run_ids: Sequence[UUID], rows: Past, older_than_s: float) -> int:
+    """Delete at most ROWS of these; returns how many. Nobody writes to a generation that is over."""
     with transaction.atomic():
-        found = list(old_generations(run_ids, older_than_s).values_list("pk", flat=True)[:ROWS])
-        return _delete(JournalEntry.objects.filter(pk__in=found))
+        past = rows(run_ids, older_than_s)
+        found = list(past.values_list("pk", flat=True)[:ROWS])
+        return _delete(past.model._default_manager.filter(pk__in=found)) if found else 0
 
 
 # ------------------------------------------------------------------------------------------------- bodies

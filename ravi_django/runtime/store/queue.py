@@ -18,7 +18,7 @@ from ravi_django.models import (
 )
 from ravi_django.runtime import clock
 from ravi_django.runtime.entries import encode
-from ravi_django.runtime.store import postgres
+from ravi_django.runtime.store import outbox, postgres
 from ravi_django.runtime.store.postgres import NOW
 
 # The root runs of a session's agent, and the statuses of which one at a time may be there.
@@ -44,6 +44,7 @@ def create_run(run: Run, message: dict[str, Any], session: Session | None = None
         stamp(run).save(force_insert=True)
         Session.objects.filter(id=run.session_id).update(agent=run.agent, updated_at=clock.now())
         InboxMessage.objects.create(run=run, message_id=message["id"], body=message)
+        outbox.write(outbox.of_submit(run, message))
         run.refresh_from_db(fields=["created_at"])
     return run
 
@@ -77,6 +78,9 @@ def _insert_run(run: Run, message: dict[str, Any], session: Session | None) -> R
         names, its, more = postgres.insertable(stamp(session))
         params |= more
         beside = f"INSERT INTO ravi_session ({names}) SELECT {its} FROM run RETURNING created_at, updated_at"  # noqa: S608
+    told = outbox.of_submit(run, message)
+    if told:
+        params |= {"topic": outbox.TOPIC, "event": encode(outbox.body(told[0])).decode()}
     rows = postgres.execute(
         f"""
 WITH run AS (
@@ -86,18 +90,25 @@ WITH run AS (
 ), message AS (
   INSERT INTO ravi_inboxmessage (run_id, message_id, body, created_at)
   SELECT id, %(message_id)s::text, %(body)s::jsonb, {NOW} FROM run
-)
+){_TOLD if told else ""}
 SELECT run.created_at, session.created_at, session.updated_at FROM run, session""",  # noqa: S608
         params,
     )
     if not rows:
         raise IntegrityError(f"the id or the idempotency key of run {run.id} is taken, or its session is not free")
+    if told:
+        outbox.hint_on_commit()
     run.created_at, *times = rows[0]
     _is_stored(run)
     if session is not None:
         session.created_at, session.updated_at = times
         _is_stored(session)
     return run
+
+
+_TOLD = f""", told AS (
+  INSERT INTO ravi_outboxevent (topic, body, created_at) SELECT %(topic)s::text, %(event)s::jsonb, {NOW} FROM run
+)"""  # noqa: S608
 
 
 def _is_stored(row: Any) -> None:

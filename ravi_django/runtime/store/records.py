@@ -13,12 +13,14 @@ from django.db import transaction
 from django.dispatch import Signal as DjangoSignal
 
 from ravi_django.models import AuditRecord, HumanRequest, Run
+from ravi_django.runtime.store import outbox
 from ravi_django.runtime.store.audit import write_audit
 
 
 def record(request: HumanRequest, event: str, run: Run, detail: dict[str, Any] | None = None) -> None:
     """One thing that became of a request: opened, answered, expired, escalated, reassigned, cancelled."""
     write_audit(_row(request, event, run, detail))
+    outbox.write(outbox.of_request(request, event, run))
 
 
 def record_all(
@@ -27,6 +29,7 @@ def record_all(
     """The same of several requests of a run, in one statement."""
     if requests:
         write_audit(*(_row(request, event, run, detail_of(request)) for request in requests))
+        outbox.write([told for request in requests for told in outbox.of_request(request, event, run)])
 
 
 def what_is_asked(request: HumanRequest) -> dict[str, Any]:

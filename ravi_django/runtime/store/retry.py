@@ -14,7 +14,9 @@ from ravi_django.models import TERMINAL, Ask, HumanRequest, JournalEntry, Phase,
 from ravi_django.runtime import clock, requests
 from ravi_django.runtime.entries import Entry, journal_row
 from ravi_django.runtime.shown import request_shown
+from ravi_django.runtime.store import outbox
 from ravi_django.runtime.store.asking import present
+from ravi_django.runtime.store.disowned import check_owned
 from ravi_django.runtime.store.endings import ended_reason
 from ravi_django.runtime.store.links import forget_links
 from ravi_django.runtime.store.prune import is_pruned
@@ -42,7 +44,7 @@ def retry(run_id: UUID | str) -> Run:
     the retry when they had run out by then. Returns the run.
 
     Raises IllegalTransitionError for a run in another status, a failed child (its parent has read the outcome), a
-    deadline that has passed, and a run whose journal was pruned.
+    deadline that has passed, a run whose owner was deleted, and one whose journal was pruned.
     """
     with transaction.atomic():
         parent_id = Run.objects.values_list("parent_id", flat=True).get(id=run_id)
@@ -77,6 +79,7 @@ def retry(run_id: UUID | str) -> Run:
             now=clock.now(),
             start=clock.now(),
         ).save(force_insert=True)
+        outbox.write(outbox.of_entries(run, [entry]))
         run.refresh_from_db()
     return run
 
@@ -100,6 +103,7 @@ _AFRESH: dict[str, Any] = {
 def _check(run: Run, now: datetime) -> None:
     if run.status not in (Status.FAILED, Status.BLOCKED):
         raise IllegalTransitionError(f"run {run.id} is {run.status}; only a failed or a blocked run can be retried")
+    check_owned(run)
     if run.parent_id is not None:
         if run.status == Status.FAILED:
             raise IllegalTransitionError(

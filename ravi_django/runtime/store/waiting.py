@@ -23,7 +23,10 @@ from ravi_django.runtime.entries import Entry, NewTurn, encode
 from ravi_django.runtime.store import accounts, fence, leases, postgres
 from ravi_django.runtime.store.journal import store_big_values
 from ravi_django.runtime.store.leases import Lease
-from ravi_django.runtime.store.touching import RELEASED, touch
+from ravi_django.runtime.store.touching import RELEASED, status_held, touch
+
+NOT_READ: Any = object()  # in place of a payload: `payload_of` gives it
+PAYLOADS = 50  # of a run's unread signals that are read with it; of thousands, the others by and by
 
 
 @dataclass(slots=True)
@@ -31,16 +34,17 @@ class Facts:
     """What has happened to a run that its journal does not know yet."""
 
     wake_seq: int = 0  # the wake-ups that these facts include
-    signals: list[tuple[int, str, Any]] = field(default_factory=list)  # unread (id, name, payload), oldest first
+    # unread (id, name, payload), all, oldest first; the payload may be NOT_READ
+    signals: list[tuple[int, str, Any]] = field(default_factory=list)
     asks: dict[str, Ask] = field(default_factory=dict)  # of this generation, settled or not, by path
     requests: dict[tuple[str, int], HumanRequest] = field(default_factory=dict)  # by path and attempt, the latest
 
 
-def load_with_facts(lease: Lease) -> tuple[leases.Loaded, Facts]:
+def load_with_facts(lease: Lease, limit: int | None = None) -> tuple[leases.Loaded, Facts]:
     """What a lease starts from. A run that nobody has ever woken has no facts to read, and its journal says what else
     there can be: the claim's number of the wake-up is the one that these facts include at least."""
     accounts.learn()
-    loaded = leases.load(lease)
+    loaded = leases.load(lease, limit)
     if not lease.run.wake_seq:
         return loaded, Facts()
     kinds = {row.kind for row in loaded.journal}
@@ -65,14 +69,29 @@ def _facts(lease: Lease, seen: int, *, asks: bool, requests: bool) -> Facts:
 
 
 def _unread(run_id: UUID) -> list[tuple[int, str, Any]]:
+    """All names: whether a wait is over must not depend on how many others came before."""
     if postgres.in_use():
         rows = postgres.execute(
-            "SELECT id, name, payload FROM ravi_signal WHERE run_id = %s::uuid AND consumed_at IS NULL ORDER BY id",
-            [str(run_id)],
+            "SELECT id, name, CASE WHEN row_number() OVER (ORDER BY id) <= %s::int THEN payload END"
+            " FROM ravi_signal WHERE run_id = %s::uuid AND consumed_at IS NULL ORDER BY id",
+            [str(PAYLOADS), str(run_id)],
         )
-        return [(number, name, None if payload is None else from_json(payload)) for number, name, payload in rows]
+        read = ((number, name, None if payload is None else from_json(payload)) for number, name, payload in rows)
+        return [row if place < PAYLOADS else (*row[:2], NOT_READ) for place, row in enumerate(read)]
     unread = Signal.objects.filter(run_id=run_id, consumed_at=None).order_by("id")
-    return list(unread.values_list("id", "name", "payload"))
+    whole = list(unread.values_list("id", "name", "payload")[:PAYLOADS])
+    if len(whole) < PAYLOADS:
+        return whole
+    rest = unread.filter(id__gt=whole[-1][0]).values_list("id", "name")
+    return whole + [(number, name, NOT_READ) for number, name in rest]
+
+
+def payload_of(signal_id: int) -> Any:
+    """Of a signal that was found unread."""
+    if postgres.in_use():
+        ((payload,),) = postgres.execute("SELECT payload FROM ravi_signal WHERE id = %s::bigint", [str(signal_id)])
+        return None if payload is None else from_json(payload)
+    return Signal.objects.values_list("payload", flat=True).get(id=signal_id)
 
 
 def suspend(
@@ -120,7 +139,7 @@ def send_signal(run_id: UUID | str, name: str, payload: Any, key: str = "") -> S
     if postgres.in_use() and not inside and (new := _send_and_wake(run_id, name, payload, key)) is not None:
         return Sent(new, woke=True)
     with transaction.atomic():
-        status = Run.objects.filter(id=run_id).values_list("status", flat=True).first()
+        status = status_held(run_id)
         if status is None:
             raise NotFoundError(f"there is no run {run_id}")
         if key and Signal.objects.filter(run_id=run_id, key=key).exists():
@@ -151,6 +170,7 @@ _SEND = f"""
 WITH live AS (
   SELECT id FROM ravi_run
   WHERE id = %s::uuid AND status NOT IN ({", ".join(f"'{status.value}'" for status in TERMINAL)})
+  FOR KEY SHARE
 ), sent AS (
   INSERT INTO ravi_signal (run_id, name, payload, key, woke)
   SELECT live.id, %s::text, %s::jsonb, %s::text, true FROM live

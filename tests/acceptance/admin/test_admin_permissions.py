@@ -11,7 +11,17 @@ from django.contrib.admin.models import LogEntry
 from django.contrib.auth import get_user_model
 from django.test import Client
 
-from ravi_django.models import Agent, DailyBudget, Delegation, JournalEntry, Run, WorkerProcess
+from ravi_django.models import (
+    Agent,
+    DailyBudget,
+    Delegation,
+    Follow,
+    JournalEntry,
+    Run,
+    Schedule,
+    Source,
+    WorkerProcess,
+)
 from ravi_django.runtime import catalog, events
 from ravi_django.runtime.submit import submit_once
 
@@ -34,12 +44,13 @@ def test_only_agents_daily_budgets_and_delegations_can_be_edited_and_nothing_del
     ours = [(model, found) for model, found in admin.site._registry.items() if model._meta.app_label == "ravi"]
 
     read_only = {"Run", "Session", "JournalEntry", "AuditRecord", "BoardTask", "BudgetAccount", "WorkerProcess"}
-    read_only |= {"HumanRequest", "StickyDecision"}
-    edited = (Agent, DailyBudget, Delegation)
+    read_only |= {"HumanRequest", "StickyDecision", "Follow", "Publication", "SourceItem"}
+    edited = (Agent, DailyBudget, Delegation, Schedule, Source)
     assert {model.__name__ for model, _ in ours} == read_only | {model.__name__ for model in edited}
     for model, found in ours:
         assert found.has_add_permission(request) is (model in edited), model
-        assert found.has_delete_permission(request) is (model in (DailyBudget, Delegation)), model
+        deleted = (DailyBudget, Delegation, Follow, Schedule, Source)
+        assert found.has_delete_permission(request) is (model in deleted), model
         assert found.has_change_permission(request) is (model in edited), model
         assert "delete_selected" not in found.get_actions(request), model
 

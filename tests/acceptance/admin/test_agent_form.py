@@ -65,6 +65,21 @@ EVERYTHING: dict[str, Any] = {
 }
 
 
+NEWS: dict[str, Any] = {
+    "model": "rehearsal",
+    "kind": "information",
+    "output_topic": "news/tech",
+    "source_signal": "something_new",
+    "items_per_generation": 7,
+}
+FEED: dict[str, Any] = {
+    "kind": "personal_feed",
+    "follow_topics": ["news/tech", "news/art"],
+    "preferences": "cats,\nnot football",
+    "every_s": 60,
+}
+
+
 @pytest.fixture
 def agent(transactional_db: None) -> Agent:
     return save_spec("support/orders", SPEC)
@@ -121,15 +136,46 @@ def test_every_part_of_a_spec_is_in_the_form(root) -> None:
     assert set(AgentSpec.model_fields) == {*FLAT, *NESTED, "variables", "sub_agents"}
     for part, model in (("budget", ExecutionBudget), ("options", ModelSettings), ("window", Window)):
         assert set(NESTED[part]) == set(model.model_fields) - OF_THE_TREE
-    assert EVERYTHING.keys() == AgentSpec.model_fields.keys()
+    assert {*EVERYTHING, *NEWS, *FEED} == AgentSpec.model_fields.keys()
 
-    response = root.post(f"{place(agent)}change/", form_of(root, agent))
+    for row in (agent, save_spec("support/news", NEWS), save_spec("support/feed", FEED)):
+        response = root.post(f"{place(row)}change/", form_of(root, row))
 
-    assert response.status_code == 302, faults(response)
-    before = agent.spec
-    agent.refresh_from_db()
-    assert agent.spec == before
-    assert agent.version == 1, "nothing was changed: no new version"
+        assert response.status_code == 302, faults(response)
+        before = row.spec
+        row.refresh_from_db()
+        assert row.spec == before
+        assert row.version == 1, "nothing was changed: no new version"
+
+
+def test_agents_of_a_feed_are_made(root) -> None:
+    plain = {"tool_names": [], "system_instructions": "Summarize."}
+    news = {"kind": "information", "output_topic": "news/tech", "source_signal": "came", **plain}
+    feed = {"kind": "personal_feed", "model": "", "follow_topics": "news/tech\r\nnews/art", "preferences": "cats"}
+    assert add(root, address="support/news", **news).status_code == 302
+    assert add(root, address="support/feed", **plain, **feed).status_code == 302
+
+    made, other = (Agent.objects.get(address=f"support/{key}").spec for key in ("news", "feed"))
+    assert (made["kind"], made["output_topic"], made["source_signal"]) == ("information", "news/tech", "came")
+    assert (other["kind"], other["follow_topics"]) == ("personal_feed", ["news/tech", "news/art"])
+    assert "model" not in other
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"kind": "information"}, "tool_names"),
+        ({"kind": "information", "tool_names": [], "model": ""}, "model"),
+        ({"kind": "information", "tool_names": [], "output_topic": "news"}, "output_topic"),
+        ({"kind": "information", "tool_names": [], "source_signal": "new_feed_item"}, "source_signal"),
+        ({"kind": "personal_feed", "tool_names": [], "follow_topics": "a/b\na/b c"}, "follow_topics"),
+        ({"follow_topics": "a/b"}, "follow_topics"),
+        ({"kind": "other"}, "kind"),
+        ({"model": ""}, "model"),
+    ],
+)
+def test_what_makes_no_agent_of_a_feed_is_said_at_its_field(root, fields, field) -> None:
+    assert field in faults(add(root, **fields))
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,23 @@ from ravi_django.agents import ReActAgent
 from ravi_django.agents.context import ContextConfig, DjangoHistoryProvider
 from ravi_django.capabilities.tools import CalculatorTool
 from ravi_django.kernel import ToolUseBlock, Usage
-from ravi_django.models import HumanRequest, InboxMessage, JournalEntry, Run, Session, Ticket, Turn
+from ravi_django.models import (
+    Follow,
+    HumanRequest,
+    InboxMessage,
+    JournalEntry,
+    Publication,
+    Run,
+    Session,
+    Ticket,
+    Turn,
+)
 from ravi_django.runtime import Runtime
 from ravi_django.testing import ScriptedModel
 
 AGENT = "react/api-helper"
 SCRIPT = [ToolUseBlock(tool_name="calculator", arguments={"expression": "6 * 7"}, call_id="c1"), "It is 42."]
-WRITTEN = (Session, Run, InboxMessage, JournalEntry, Turn, Ticket)
+WRITTEN = (Session, Run, InboxMessage, JournalEntry, Turn, Ticket, Follow, Publication)
 
 
 def make_agent(key: str = "api-helper", model: Any = None) -> ReActAgent:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import redis
+from django.contrib.auth import get_user_model
 from django.utils import timezone
 from rest_framework.test import APIClient
 
@@ -88,6 +89,22 @@ def test_a_deadline_that_has_passed_is_a_conflict(client: APIClient, user: Any, 
     response = client.post(f"/ravi/runs/{run.id}/retry/")
 
     assert (response.status_code, "deadline" in error_of(response)["message"]) == (409, True)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_run_whose_owner_was_deleted_is_a_conflict_for_superusers_too(admin_user: Any, agent: str) -> None:
+    client = client_of(admin_user)
+    leaver = get_user_model().objects.create_user("leaver")
+    failing_once()
+    run = submit(agent, "hi", user=leaver)
+    drive_to_failure(run.id)
+    leaver.delete()
+
+    answers = [client.post(f"/ravi/runs/{run.id}/retry/"), fork(client, run.id, {"after_seq": 1})]
+
+    assert [(answer.status_code, error_of(answer)["code"]) for answer in answers] == [(409, "illegal_transition")] * 2
+    assert all("was deleted" in error_of(answer)["message"] for answer in answers)
+    assert Run.objects.get().status == Status.FAILED
 
 
 @pytest.mark.django_db

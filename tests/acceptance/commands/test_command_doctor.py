@@ -23,7 +23,7 @@ def test_a_site_where_all_is_well(inline_site) -> None:
         "settings:",
         "database:",
         "migrations:",
-        "agents: orchestrator/team, plain/drifted",
+        "agents: information/business, information/music",
         "model:",
         "events:",
         "worker:",

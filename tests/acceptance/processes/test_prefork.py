@@ -25,7 +25,7 @@ def test_prefork_children_drive_runs_and_their_parent_stays_bare(site: Site, pre
 
     runs = [site.submit_to(prefork, about) for about in abouts]
     for about in abouts:
-        about.wait_held(2, 30)  # both at once: one a child
+        about.wait_held(2)  # both at once: one a child
     owners = {int(site.owner(run_id).split(":")[-2]) for run_id in runs}
     database = [peer for peer in parent.net_connections() if peer.raddr and peer.raddr.port == site.postgres.port]
     threads = parent.num_threads()

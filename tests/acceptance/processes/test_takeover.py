@@ -153,12 +153,12 @@ def test_a_worker_that_is_asked_to_leave_hands_over(site: Site, workers: list[Wo
     with site.without_sweeps():
         leaver.signal(signal.SIGTERM)
         asked_at = time.monotonic()
-        leaver.wait_for("draining for up to", 5)
+        leaver.wait_for("draining for up to", 30)
         if not stuck:
             about.release()
         run = site.completed(run_id, DRAIN_S + MARGIN_S)
         handed_over = time.monotonic() - asked_at
-        heir.wait_for("Task ravi.run[", 5, times=hints + 2)  # received and succeeded: the leaver told
+        heir.wait_for("Task ravi.run[", 30, times=hints + 2)  # received and succeeded: the leaver told
         assert leaver.wait_ended(10) == 0  # the interpreter takes its time to end
     about.release()
     last_words = leaver.text[said_before:]

@@ -99,7 +99,7 @@ def test_a_worker_killed_with_a_part_of_the_team_leaves_no_gap(site: Site, crowd
     hands = [site.model.conversation(f"hand {number}", steps=2, hold={2}) for number in range(HANDS)]
     run_id = submit(site, team(site, hands), crowded)
     for hand in hands:
-        hand.wait_held(2, 20)
+        hand.wait_held(2)
     assert wait_until(lambda: len(workers_of(site, run_id)) > 1, 10)
     assert wait_until(lambda: len({frame["run"] for frame in site.events(run_id)}) == HANDS + 1, 10)
     doomed = next(

@@ -250,7 +250,7 @@ def test_nothing_in_the_header_covers_anything_else(chat_of, width: int, scheme:
         if found.is_visible()
     ]
 
-    assert len(boxes) == (7 if width == 400 else 6)
+    assert len(boxes) == (9 if width == 400 else 8)
     for number, one in enumerate(boxes):
         assert one["x"] >= 0 and one["x"] + one["width"] <= width
         for other in boxes[:number]:

@@ -218,4 +218,4 @@ def test_an_idle_session_has_nothing_to_cancel(worker, opened, submitted) -> Non
             client.send('{"type": "cancel"}')
             return json.loads(client.recv(timeout=10))["code"] == "conflict"
 
-        assert wait_until(conflict, 5)
+        assert wait_until(conflict, 30)

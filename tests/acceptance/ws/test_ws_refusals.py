@@ -51,7 +51,7 @@ async def code_of(path: str, *, user: Any = None, headers: Any = OUR_ORIGIN) -> 
     while said[-1]["type"] != "websocket.close":
         said.append(await socket.receive_output(timeout=5))
     await socket.send_input({"type": "websocket.disconnect", "code": said[-1]["code"]})
-    await socket.wait(timeout=5)
+    await socket.wait(timeout=30)
     return said[-1]["code"], said[1:-1]
 
 

@@ -17,23 +17,38 @@ from __future__ import annotations
 from tests.support.guards.approvals import APPROVALS
 from tests.support.guards.authority import AUTHORITY
 from tests.support.guards.budgets import BUDGETS
+from tests.support.guards.bus import BUS
+from tests.support.guards.bus_relay import BUS_RELAY
 from tests.support.guards.delegation import DELEGATION
+from tests.support.guards.deletions import DELETIONS
 from tests.support.guards.effects import EFFECTS, REPLAY, SWEEP
+from tests.support.guards.fan_out import FAN_OUT
+from tests.support.guards.feed_page import FEED_PAGE
 from tests.support.guards.flows import FLOWS
+from tests.support.guards.follower_homes import FOLLOWER_HOMES
+from tests.support.guards.generations import GENERATIONS
 from tests.support.guards.handoffs import HANDOFF
 from tests.support.guards.inbox import INBOX
+from tests.support.guards.intake import INTAKE
 from tests.support.guards.leases import CLAIM, FENCE, HEARTBEAT, PEOPLE, WAITING
 from tests.support.guards.middlewares import MIDDLEWARE
 from tests.support.guards.mutant import Mutant
+from tests.support.guards.newsrooms import NEWSROOMS
 from tests.support.guards.pauses import PAUSES
 from tests.support.guards.people import BOARD, QUESTIONS
 from tests.support.guards.people_chaos import ANSWERED
 from tests.support.guards.proxies import PROXIES
+from tests.support.guards.pruning import PRUNING
 from tests.support.guards.request_mail import REQUEST_MAIL
 from tests.support.guards.requests_rest import REQUESTS_REST
 from tests.support.guards.requests_ws import REQUESTS_WS
 from tests.support.guards.results import RESULTS
+from tests.support.guards.schedules import SCHEDULES
 from tests.support.guards.slots import SLOTS
+from tests.support.guards.social_graph import SOCIAL_GRAPH
+from tests.support.guards.source_limits import SOURCE_LIMITS
+from tests.support.guards.source_polls import SOURCE_POLLS
+from tests.support.guards.sources import SOURCES
 from tests.support.guards.streams import STREAMS
 from tests.support.guards.surfaces import OWNERS, SUBMIT
 from tests.support.guards.trees import TREES
@@ -58,6 +73,7 @@ MUTANTS = [
     *SWEEP,
     *SLOTS,
     *OWNERS,
+    *DELETIONS,
     *SUBMIT,
     *STREAMS,
     *HANDOFF,
@@ -71,4 +87,18 @@ MUTANTS = [
     *REQUESTS_WS,
     *PROXIES,
     *INBOX,
+    *NEWSROOMS,
+    *GENERATIONS,
+    *SOCIAL_GRAPH,
+    *PRUNING,
+    *FAN_OUT,
+    *FOLLOWER_HOMES,
+    *BUS,
+    *BUS_RELAY,
+    *SCHEDULES,
+    *SOURCES,
+    *SOURCE_POLLS,
+    *SOURCE_LIMITS,
+    *INTAKE,
+    *FEED_PAGE,
 ]

@@ -87,8 +87,8 @@ AUTHORITY = [
     Mutant(
         "rule: a tenant hook that fails gives none",
         RUNTIME + "site_rules.py",
-        "    return set()\n\n\ndef allows",
-        "    return None\n\n\ndef allows",
+        "    except ForbiddenError:\n        return set()",
+        "    except ForbiddenError:\n        return None",
         _RULE,
     ),
     Mutant(

@@ -154,7 +154,7 @@ HANDOFF = [
     Mutant(
         "handoff: the next worker tells it where the last one died",
         RUNTIME + "engine.py",
-        "if lease.run.generation and not loaded.journal:",
+        'if lease.run.generation and effects.journal.system("@started") is None:',
         "if False:",
         _SESSIONS,
     ),

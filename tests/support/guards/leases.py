@@ -51,7 +51,7 @@ FENCE = [
     ),
     Mutant(
         "fence: an append is known by its row id",
-        RUNTIME + "effects.py",
+        RUNTIME + "appending.py",
         "        if seq is None:\n            raise\n        return seq",
         "        raise",
         (UNIT + "test_store_fence.py",),

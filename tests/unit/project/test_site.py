@@ -24,12 +24,13 @@ from ravi_django.testing import run_until_idle
 pytestmark = pytest.mark.django_db
 
 
-def test_seed_demo_makes_both_users_and_may_be_repeated() -> None:
+def test_seed_demo_makes_its_users_and_may_be_repeated() -> None:
     call_command("seed_demo", verbosity=0)
     call_command("seed_demo", verbosity=0)
 
-    demo, admin = authenticate(username="demo", password="demo"), authenticate(username="admin", password="admin")
+    demo, ada, admin = (authenticate(username=name, password=name) for name in ("demo", "ada", "admin"))
     assert demo is not None and not demo.is_staff
+    assert ada is not None and not ada.is_staff
     assert admin is not None and admin.is_superuser
 
 

@@ -4,11 +4,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from django.contrib.auth import get_user_model
 
 from ravi_django import tool
 from ravi_django.agents.function_tool import FunctionTool
 from ravi_django.conf import conf
 from ravi_django.runtime import bodies, budgets, dispatch
+from ravi_django.runtime.bus import courier
 from ravi_django.runtime.database import forget_readers
 from ravi_django.runtime.store import accounts
 from ravi_django.testing import FakeClock
@@ -53,3 +55,25 @@ def step(ran: list[Any]) -> FunctionTool:
         return name
 
     return step
+
+
+@pytest.fixture
+def hints(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """The bus is on, and nothing leaves the outbox: how many rows were there at each hint."""
+    settings.RAVI = {**settings.RAVI, "EVENT_BUS": "memory"}
+    found: list[int] = []
+    monkeypatch.setattr(courier, "hint", lambda: found.append(1))
+    yield found
+
+
+@pytest.fixture
+def hinted(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Publications whose delivery was hinted; none begins by itself."""
+    found: list[Any] = []
+    monkeypatch.setattr("ravi_django.runtime.fan_out.hint", found.append)
+    return found
+
+
+@pytest.fixture
+def ada() -> Any:
+    return get_user_model().objects.create_user("ada")

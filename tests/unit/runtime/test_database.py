@@ -71,6 +71,29 @@ def test_closing_waits_for_calls_under_way_and_closes_their_connections():
     assert all(wrapper.connection is None for wrapper in wrappers)
 
 
+def test_closing_leaves_a_thread_that_hangs(monkeypatch):
+    monkeypatch.setattr(database, "CLOSE_S", 0.1)
+    go, begun, closed = threading.Event(), threading.Event(), []
+
+    def hang():
+        begun.set()
+        go.wait()
+        closed.append(connections["default"])
+
+    async def story():
+        threads = DatabaseThreads(2)
+        hanging = asyncio.ensure_future(threads.call(hang))
+        await threads.call(begun.wait)
+        threads.close()
+        assert not hanging.done()
+
+    try:
+        in_background(asyncio.run, story()).result(20)
+    finally:
+        go.set()
+    until(lambda: closed and closed[0].connection is None)
+
+
 def test_a_write_is_seen_through_when_its_caller_is_cancelled():
     gate, done = threading.Event(), []
 

@@ -64,7 +64,7 @@ def test_many_hints_are_a_few_messages_from_one_thread(layer) -> None:
     assert threads() == ["ravi-notices"]
     layer.let.set()
 
-    assert wait_until(lambda: len(layer.ids) == 250, 5)
+    assert wait_until(lambda: len(layer.ids) == 250, 30)
     assert layer.ids == [str(number) for number in range(250)]
     assert len(layer.sent) <= 4
 
@@ -73,13 +73,13 @@ def test_a_full_queue_drops_the_oldest(layer, monkeypatch) -> None:
     monkeypatch.setattr(notices, "MOST", 10)
     layer.let.clear()
     notices.hint("under way")
-    assert wait_until(lambda: notices._sender is not None and not notices._sender._waiting, 5)
+    assert wait_until(lambda: notices._sender is not None and not notices._sender._waiting, 30)
 
     for number in range(25):
         notices.hint(str(number))
     layer.let.set()
 
-    assert wait_until(lambda: "24" in layer.ids, 5)
+    assert wait_until(lambda: "24" in layer.ids, 30)
     assert layer.ids == ["under way", *(str(number) for number in range(15, 25))]
 
 
@@ -87,13 +87,13 @@ def test_a_layer_that_fails_is_told_of_once_and_tried_again(layer, caplog) -> No
     layer.fails = 2
     with caplog.at_level(logging.WARNING, "ravi.notices"):
         notices.hint("1")
-        assert wait_until(lambda: layer.fails == 1, 5)
+        assert wait_until(lambda: layer.fails == 1, 30)
 
         def arrives() -> bool:
             notices.hint("2")
             return "2" in layer.ids
 
-        assert wait_until(arrives, 5)
+        assert wait_until(arrives, 30)
 
     assert layer.fails == 0
     assert len(caplog.records) == 1
@@ -129,20 +129,20 @@ def test_a_layer_that_hangs_does_not_hold_up_the_end(layer, monkeypatch) -> None
 
     notices.close()
 
-    assert wait_until(lambda: threads() == [], 5)
+    assert wait_until(lambda: threads() == [], 30)
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # of a fork with threads, on newer Pythons
 def test_a_forked_child_makes_a_thread_of_its_own(layer) -> None:
     notices.hint("parent")
-    assert wait_until(lambda: layer.ids == ["parent"], 5)
+    assert wait_until(lambda: layer.ids == ["parent"], 30)
     read, write = os.pipe()
 
     child = os.fork()
     if child == 0:
         layer.sent.clear()
         notices.hint("child")
-        wait_until(lambda: layer.ids == ["child"], 5)
+        wait_until(lambda: layer.ids == ["child"], 30)
         os.write(write, ",".join(layer.ids).encode())
         os._exit(0)
     os.waitpid(child, 0)
@@ -157,4 +157,4 @@ def test_every_kind_of_change_hints(layer) -> None:
     for number, signal in enumerate(changes):
         signal.send(sender=None, request=SimpleNamespace(pk=number))
 
-    assert wait_until(lambda: layer.ids == ["0", "1", "2", "3"], 5)
+    assert wait_until(lambda: layer.ids == ["0", "1", "2", "3"], 30)

@@ -33,8 +33,10 @@ OTHERS = {  # no run state
     "Blob",
     "BoardTask",
     "Delegation",
+    "FeedPreferences",
     "Invoice",
     "Session",
+    "Source",
     "StreamFrame",
     "SweepState",
     "Ticket",
@@ -48,8 +50,11 @@ ALLOWED = {
     # The catalogue of agents, by whatever model a migration hands over.
     ("ravi_django/runtime/catalog.py", "rows.update_or_create"),
     ("ravi_django/runtime/catalog.py", "row.save"),
+    # What the demo's readers prefer, beside their follows: no state of a run.
+    ("project/feeds.py", "follows_of.update"),
+    ("project/feeds.py", "Follow.objects.update"),
     # Users of the demo site.
-    ("project/management/commands/seed_demo.py", "users.get_or_create"),
+    ("project/management/commands/seed_demo.py", "get_user_model().objects.get_or_create"),
     ("project/management/commands/seed_demo.py", "user.save"),
 }
 

@@ -183,6 +183,7 @@ def test_an_at_most_once_tool_is_uncertain_only_until_its_pause_is_recorded(cloc
     run = take_over(clock, run)
 
     assert HumanRequest.objects.filter(run=run, kind="uncertain").exists() == uncertain
+    assert run.status == Status.SUSPENDED
     assert calls == ["hire"]
     if not uncertain:
         drive(child_of(run))

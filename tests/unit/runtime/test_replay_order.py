@@ -128,6 +128,42 @@ def test_a_race_of_branches_with_several_steps_is_won_again(clock):
     assert run.status == Status.COMPLETED
 
 
+def test_a_result_waits_for_those_before_it_however_late_they_are_asked_for(clock):
+    won, asked = [], asyncio.Event()
+
+    @tool
+    async def step(name: str) -> str:
+        """Step: b's is behind a's."""
+        await (asked.wait() if name == "b" else asyncio.sleep(0))
+        return name
+
+    async def story(ctx, inbox):
+        async def later(turns):
+            for _ in range(turns if won else 0):
+                await asyncio.sleep(0)
+
+        async def a():
+            await later(100)
+            found = await ctx.tool("step", name="a")
+            asked.set()
+            return found.text
+
+        async def b():
+            await later(50)
+            return (await ctx.tool("step", name="b")).text
+
+        tasks = [asyncio.create_task(a()), asyncio.create_task(b())]
+        won.append([await task for task in asyncio.as_completed(tasks)])
+
+    code(story, tools=[step])
+    run = drive(make_run(), dies="end")
+
+    run = take_over(clock, run)
+
+    assert won == [["a", "b"], ["a", "b"]]
+    assert run.status == Status.COMPLETED
+
+
 def test_the_loser_of_a_race_that_was_cancelled_is_not_missed(clock, ran):
     """Its row was on the way when the winner's was read: it is recorded, and the code cancels its task again."""
     ends = {}

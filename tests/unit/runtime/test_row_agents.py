@@ -263,7 +263,7 @@ def test_a_message_to_a_row_that_has_a_run_need_not_bring_variables(helper, mode
 
     code(sender)
     run = submit(ADDRESS, "hi", metadata={"variables": {"customer": "Ada"}})
-    submit("test/code", "hi", session=run.session)
+    drive(submit("test/code", "hi", session=run.session))  # before the other has come to its end
     run_until_idle()
 
     run.refresh_from_db()

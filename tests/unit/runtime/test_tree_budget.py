@@ -220,7 +220,7 @@ def test_a_call_that_is_given_up_holds_nothing():
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.2):
                 await ctx.llm([USER])
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             return (await ctx.llm([USER])).text
 
     said = []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 from io import StringIO
 
 import pytest
@@ -14,6 +16,8 @@ from ravi_django.kernel import ConflictError, InvalidInputError, RunContext
 from ravi_django.models import HumanRequest, Run, Status
 from ravi_django.runtime import human, store, sweeper
 from ravi_django.runtime.cancel import cancel
+from ravi_django.runtime.entries import Recorded
+from ravi_django.runtime.replay import Journal
 from ravi_django.testing import journal_of
 from tests.support.runs import asked, code, drive, in_background, make_run, take_over
 from tests.support.tool_calls import calling
@@ -84,6 +88,96 @@ def test_an_attempt_that_is_lost_too_is_decided_on_by_itself(clock, sent, uncert
     waited(clock)
     human.resolve(asked(run).id, "happened", result="twice")
     assert drive(run).output == "ok: twice"
+
+
+@pytest.mark.parametrize("outcome", ["happened", "run_again"])
+@pytest.mark.sqlite
+def test_what_it_had_recorded_inside_is_not_missed_while_a_person_decides(clock, sent, outcome):
+    """And it is not done twice where the call is made again."""
+    looked = []
+
+    @tool
+    def look(at: str) -> str:
+        """Look."""
+        looked.append(at)
+        return "fine"
+
+    @tool(effect="at_most_once", timeout=5)
+    async def send(ctx: RunContext, to: str) -> str:
+        """Look, and send."""
+        found = await ctx.tool("look", at=to)
+        sent.append(found.text)
+        return "sent"
+
+    code(calling("send", to="ACME"), tools=[look, send])
+    run = drive(make_run(), dies=3)
+    run = take_over(clock, run)
+    waited(clock)
+    human.resolve(asked(run).id, outcome, **({"result": "sent"} if outcome == "happened" else {}))
+
+    run = drive(run)
+
+    assert (run.status, run.output) == (Status.COMPLETED, "ok: sent"), run.error
+    assert looked == ["ACME"]
+    assert sent == ["fine"] * (2 if outcome == "run_again" else 1)
+
+
+def test_what_is_recorded_inside_waits_for_no_turn(clock):
+    """Nobody waits for it either: it is given to an attempt that a person has asked for, if there is one."""
+
+    def row(seq, path, phase="result"):
+        none = dict.fromkeys(field.name for field in dataclasses.fields(Recorded))
+        told = {
+            "seq": seq,
+            "path": path,
+            "attempt": 1,
+            "phase": phase,
+            "kind": "tool.call",
+            "name": "send",
+            "schema": 1,
+        }
+        return Recorded(**{**none, **told})
+
+    async def story():
+        journal = Journal([row(1, "t1.1", "started"), row(2, "t1.1/1"), row(3, "t2.1")])
+        await journal.take(journal.find("t2.1"))
+        assert not journal.replaying
+
+        async with asyncio.timeout(30):
+            await journal.take(journal.find("t1.1/1"))  # while what follows from the other's result goes first
+
+    asyncio.run(story())
+
+
+def test_nobody_decides_on_what_is_recorded_though_the_call_was_cancelled_over_it(sent):
+    calls = []
+
+    @tool(effect="at_most_once", timeout=5)
+    async def send(to: str) -> str:
+        """Send."""
+        sent.append(to)
+        return "sent"
+
+    async def story(ctx, inbox):
+        calls.append(asyncio.create_task(ctx.tool("send", to="ACME")))
+        await asyncio.wait(calls)
+        return f"{calls[0].cancelled()}"
+
+    def setup(engine):
+        see_through = engine.database.see_through
+
+        async def seeing(function, lease, entries, *args):
+            if entries[-1].kind == "tool.call" and entries[-1].phase == "result":
+                calls[0].cancel()
+            return await see_through(function, lease, entries, *args)
+
+        engine.database.see_through = seeing
+
+    code(story, tools=[send])
+    run = drive(make_run(), setup=setup)
+
+    assert (run.status, run.output, sent) == (Status.COMPLETED, "True", ["ACME"])
+    assert not HumanRequest.objects.exists()
 
 
 def test_a_person_may_fail_the_run(clock, uncertain):

@@ -102,7 +102,7 @@ def _answer(messages: Sequence[ChatMessage]) -> str:
 # ---------------------------------------------------------------------------------------------------- effects
 
 
-@tool(risk="safe", effect="idempotent")
+@tool(risk="safe", effect="idempotent", timeout=120)  # longer than anybody is asleep
 async def idempotent(number: int, ctx: RunContext) -> str:
     """Do something that the other side deduplicates by its key."""
     await _effect("idempotent", number, ctx)
@@ -116,7 +116,7 @@ async def at_most_once(number: int, ctx: RunContext) -> str:
     return f"at_most_once {number}"
 
 
-@tool(risk="safe", effect="transactional")
+@tool(risk="safe", effect="transactional", timeout=120)
 def transactional(number: int, ctx: RunContext) -> str:
     """Write to the site's own database."""
     here("effect.before")

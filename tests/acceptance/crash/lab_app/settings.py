@@ -8,6 +8,8 @@ from project.settings import RAVI as SITE_RAVI
 
 INSTALLED_APPS = [*(app for app in SITE_APPS if app != "project"), "tests.acceptance.crash.lab_app.apps.LabConfig"]
 
+ROOT_URLCONF = "tests.acceptance.crash.lab_app.urls"
+
 RAVI = {
     **SITE_RAVI,
     "LEASE_S": 2.0,

@@ -14,8 +14,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from ravi_django.capabilities.tools import HttpFetchTool, http_fetch
-from ravi_django.capabilities.tools.addresses import is_permitted
+from ravi_django.capabilities import outbound
+from ravi_django.capabilities.addresses import is_permitted
+from ravi_django.capabilities.tools import HttpFetchTool
 from ravi_django.capabilities.tools.html_text import readable
 from ravi_django.kernel import Effect, Risk, ToolArgumentsError, ToolRefused
 
@@ -512,7 +513,7 @@ def test_over_tls_the_name_is_checked_and_not_the_address(tmp_path):
     try:
         words = refusal(fetcher(server), address)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(http_fetch, "_trust", lambda: trusted)
+            patch.setattr(outbound, "trust", lambda: trusted)
             answer = fetch(fetcher(server), address)
             other = fetcher(server, allow=["other.test"], resolver=Resolver(other_test=["127.0.0.1"]))
             elsewhere = refusal(other, address.replace("site", "other"))
@@ -597,7 +598,7 @@ class Streamed:
 
 
 def bounded(response, limit=1000):
-    return asyncio.run(http_fetch._bounded(response, limit))
+    return asyncio.run(outbound.bounded(response, limit))
 
 
 def test_what_comes_behind_the_end_of_a_packed_body_is_not_read():
@@ -612,7 +613,7 @@ def test_a_packed_body_without_content_has_an_end():
     response = Streamed([head, *[b"x" * 1000] * 1000])
 
     assert bounded(response) == (b"", True)
-    assert response.read <= 1000 + http_fetch.PACKING + 1000
+    assert response.read <= 1000 + outbound.PACKING + 1000
 
 
 def test_names_that_are_never_answered_take_no_thread_of_the_loop(monkeypatch):
@@ -620,10 +621,10 @@ def test_names_that_are_never_answered_take_no_thread_of_the_loop(monkeypatch):
     monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **kwargs: held.wait(20) and [])
 
     async def story():
-        lookups = http_fetch._Lookups(2)
+        lookups = outbound.Lookups(2)
         asking = [asyncio.ensure_future(lookups.run("slow.example", 443)) for _ in range(8)]
         await asyncio.sleep(0)
-        with pytest.raises(ToolRefused, match="too many hosts are being looked up"):
+        with pytest.raises(outbound.Unreachable, match="too many hosts are being looked up"):
             await lookups.run("slow.example", 443)
         free = await asyncio.wait_for(asyncio.to_thread(lambda: "free"), 10)
         for waiting in asking:
@@ -633,7 +634,7 @@ def test_names_that_are_never_answered_take_no_thread_of_the_loop(monkeypatch):
         while True:  # those that had not begun left at once, the others when they were answered
             try:
                 return free, await asyncio.wait_for(lookups.run("slow.example", 443), 10)
-            except ToolRefused:
+            except outbound.Unreachable:
                 await asyncio.sleep(0)
 
     assert asyncio.run(story()) == ("free", [])
@@ -648,7 +649,7 @@ def test_the_systems_resolver_is_asked_on_those_threads(monkeypatch):
 
     monkeypatch.setattr(socket, "getaddrinfo", look)
 
-    assert asyncio.run(http_fetch._resolve("example.org", 443)) == ["192.0.2.1"]
+    assert asyncio.run(outbound.resolve("example.org", 443)) == ["192.0.2.1"]
     assert names[0][0] == "example.org"
     assert names[0][1].startswith("ravi-lookup")
 
@@ -656,7 +657,7 @@ def test_the_systems_resolver_is_asked_on_those_threads(monkeypatch):
 def test_certificates_are_read_once(server, monkeypatch):
     read = []
     create = ssl.create_default_context
-    http_fetch._trust.cache_clear()
+    outbound.trust.cache_clear()
     monkeypatch.setattr(
         ssl, "create_default_context", lambda *args, **kwargs: read.append(1) or create(*args, **kwargs)
     )

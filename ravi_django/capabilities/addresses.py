@@ -1,4 +1,4 @@
-"""Which network addresses a tool may connect to: public ones, and those that the site has named."""
+"""Which network addresses may be connected to: public ones, and those that the site has named."""
 
 from __future__ import annotations
 

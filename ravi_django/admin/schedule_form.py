@@ -1,0 +1,129 @@
+"""The form of a schedule, checked as the Python API checks, and what it would do: its next ticks."""
+
+from __future__ import annotations
+
+from copy import copy
+from datetime import datetime
+from typing import Any
+
+from django import forms
+
+from ravi_django.admin import show
+from ravi_django.admin.base import tenant_for
+from ravi_django.admin.delegations import UserNameField
+from ravi_django.kernel import InvalidInputError, NotFoundError, Priority
+from ravi_django.models import Schedule, Session
+from ravi_django.runtime import schedule_rules, schedules, ticks
+
+SHOWN = 5  # ticks of a preview
+SUPERUSERS = ("owner", "tenant")  # whoever chose these would have runs made in the name of others
+
+
+def _line(**attrs: str) -> forms.TextInput:
+    return forms.TextInput(attrs={"class": "vTextField", "autocomplete": "off", "spellcheck": "false", **attrs})
+
+
+def _text(rows: int) -> forms.Textarea:
+    return forms.Textarea(attrs={"rows": rows, "class": "vLargeTextField"})
+
+
+class ScheduleForm(forms.ModelForm):
+    """`by` fills it in. With `previewing` it is never valid: nothing is saved."""
+
+    by: Any
+    previewing = False
+
+    agent = forms.CharField(max_length=302, widget=_line(), help_text="The address of an agent: type/key.")
+    input = forms.CharField(widget=_text(4), strip=False, help_text="What each run is given.")
+    session = forms.ModelChoiceField(
+        Session.objects.none(), required=False, widget=_line(),
+        help_text="The id of one of the owner's conversations, in which the runs go on. Empty: a new one for each.",
+        error_messages={"invalid_choice": "There is no such session of yours."},
+    )  # fmt: skip
+    cron = forms.CharField(
+        required=False, max_length=ticks.LENGTH, widget=_line(),
+        help_text="minute hour day month weekday: 30 2 * * MON-FRI. Leave it empty for an interval.",
+    )  # fmt: skip
+    every_s = forms.IntegerField(required=False, label="every", help_text="Seconds between two runs, in place of cron.")
+    timezone = forms.CharField(
+        required=False, max_length=64, label="time zone", widget=_line(),
+        help_text="Of cron's times, like Europe/Berlin. Empty: the site's.",
+    )  # fmt: skip
+    jitter_s = forms.IntegerField(initial=0, label="jitter", help_text="Put off by up to so many seconds.")
+    catch_up = forms.ChoiceField(
+        initial=Schedule.CatchUp.ONE, label="after a downtime",
+        choices=[
+            ("one", "one run for all that was missed"),
+            ("skip", "no run for what was missed"),
+            ("all", "a run for each that was missed"),
+        ],
+    )  # fmt: skip
+    priority = forms.ChoiceField(
+        initial="normal", choices=[(one.name.lower(), one.name.lower()) for one in sorted(Priority)]
+    )
+    owner = UserNameField(
+        required=False, help_text="In whose name the runs are made. Empty: the system's. For superusers to choose."
+    )
+
+    class Meta:
+        model = Schedule
+        fields = ["name", *(name for name in schedules.EDITED if name != "name")]
+        help_texts = {
+            "starts_at": "No run before it; intervals are counted from it. Empty: from now on.",
+            "budget": 'JSON, like {"max_turns": 20}.',
+            "metadata": 'JSON, given to each run: {"variables": {…}} for an agent with variables.',
+        }
+        widgets = {"budget": _text(2), "metadata": _text(2)}
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        if self.instance._state.adding:
+            self.instance.owner = self.by
+            self.instance.tenant = "" if self.by.is_superuser else tenant_for(self.by)
+            self.initial.setdefault("owner", self.by.get_username())
+        if not self.by.is_superuser:  # a field that is declared here is there whatever the admin lists
+            for name in SUPERUSERS:
+                self.fields.pop(name, None)
+        if "session" in self.fields:
+            self.fields["session"].queryset = Session.objects.for_user(self.by)
+
+    def clean_metadata(self) -> Any:
+        return self.cleaned_data["metadata"] or {}
+
+    def clean(self) -> dict[str, Any]:
+        """Before the constraints of the database, which name no field."""
+        given = super().clean() or {}
+        if self.errors:
+            return given
+        row = copy(self.instance)
+        for name, value in given.items():
+            setattr(row, name, value)
+        try:
+            schedule_rules.check(row)
+            schedule_rules.check_name(row)
+        except (InvalidInputError, NotFoundError) as error:
+            self.add_error(error.field if error.field in self.fields else None, show.visible(str(error)))
+        return given
+
+    def is_valid(self) -> bool:
+        return super().is_valid() and not self.previewing
+
+
+def preview_of(row: Schedule) -> list[dict[str, str]]:
+    """The next ticks by the site's clock and by the schedule's; none of a rule that is not one."""
+    try:
+        return [both_clocks(row, at) for at in schedules.next_ticks(row, SHOWN)]
+    except InvalidInputError:
+        return []
+
+
+def both_clocks(row: Schedule, at: datetime | None) -> dict[str, str]:
+    """`site`, and `own` where the schedule has a zone of its own."""
+    shown = {"site": show.moment(at), "own": ""}
+    if at is not None and row.cron and row.timezone:
+        try:
+            own = at.astimezone(ticks.zone_of(row.timezone))
+        except InvalidInputError:
+            return shown
+        shown["own"] = f"{own:%Y-%m-%d %H:%M:%S} {show.visible(row.timezone)}"
+    return shown

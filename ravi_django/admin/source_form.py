@@ -1,0 +1,80 @@
+"""The form of a source: what its kind wants is checked, and whom it runs as is not anybody's choice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+
+from ravi_django.admin.base import tenant_for
+from ravi_django.admin.delegations import UserNameField
+from ravi_django.models import Source
+from ravi_django.runtime import source_rules
+from ravi_django.runtime.specs import known_agents
+
+FIELDS = ["name", "kind", "location", "agent", "signal", "every_s", "options", "enabled", "owner", "tenant"]
+LOCATION = (
+    "Feed: its address. Model: app.Model. Drop: a directory. Adapter: its registered name. Webhook: empty; its address "
+    "and secret are made here."
+)
+OPTIONS = (
+    'JSON. All: {"edits": true} tells of edits too, {"metadata": {…}} goes to the runs. Model: {"fields": [names]}. '
+    'Webhook and drop: {"id", "title", "text", "url": paths}. No keys or passwords.'
+)
+
+
+class SourceForm(forms.ModelForm):
+    """`by` is who edits. `owner` and `tenant` are there for superusers alone: a source runs as its owner."""
+
+    by: Any  # who fills it in
+
+    agent = forms.CharField(max_length=302, help_text="Whom it tells, type/key")
+    owner = UserNameField(required=False, help_text="Whose runs it makes; empty: the system's")
+
+    class Meta:
+        model = Source
+        fields = FIELDS
+        help_texts = {
+            "location": LOCATION,
+            "options": OPTIONS,
+            "every_s": "Seconds between two polls; a feed's at least 60",
+        }
+        widgets = {
+            "location": forms.TextInput({"class": "vTextField", "spellcheck": "false"}),
+            "options": forms.Textarea({"rows": 6, "class": "vLargeTextField ravi-code", "spellcheck": "false"}),
+        }
+
+    def __init__(self, *args: Any, **given: Any) -> None:
+        super().__init__(*args, **given)
+        if not self.by.is_superuser:  # fields that are declared here are there whatever the admin lists
+            self.fields.pop("owner", None)
+            self.fields.pop("tenant", None)
+        self._written = source_rules.written(self.instance.options)
+        if isinstance(self.instance.options, dict):
+            self.initial["options"] = source_rules.typed(self.instance.options)
+        if "options" in self.fields:
+            self.fields["options"].show_hidden_initial = False  # what it was is what the row says
+        if "agent" in self.fields:
+            self.fields["agent"].widget = forms.TextInput({"class": "vTextField", "list": "ravi-agents"})
+            self.agents = sorted(known_agents())
+        if "owner" in self.fields:
+            self.initial.setdefault("owner", self.by.get_username())
+            if self.instance.pk and not self.instance._state.adding:
+                self.initial["owner"] = self.instance.owner.get_username() if self.instance.owner else None
+
+    def clean_options(self) -> dict[str, Any]:
+        """What is written here, like what an adapter remembers, is neither shown nor typed."""
+        given = self.cleaned_data["options"] or {}
+        if not isinstance(given, dict):
+            raise forms.ValidationError('A JSON object like {"edits": true}.')
+        return {**source_rules.typed(given), **self._written}
+
+    def _post_clean(self) -> None:
+        super()._post_clean()
+        if self.instance._state.adding and "owner" not in self.fields:
+            self.instance.owner = self.by
+            self.instance.tenant = tenant_for(self.by)
+        if self.errors:
+            return
+        for field, fault in source_rules.faults(self.instance):
+            self.add_error(field if field in self.fields else None, fault)

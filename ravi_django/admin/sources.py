@@ -1,0 +1,288 @@
+"""Sources, which staff make and edit, and what they have brought.
+
+By Django's own permissions on the model; who is no superuser edits and deletes only what runs as themselves. The secret
+of a webhook is shown once, to whom has just had it made.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
+from django.db.models import QuerySet
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.template.response import TemplateResponse
+from django.urls import path, reverse
+from django.utils.decorators import method_decorator
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.views.decorators.cache import never_cache
+from django.views.decorators.debug import sensitive_variables
+
+from ravi_django import tasks
+from ravi_django.admin import show
+from ravi_django.admin.base import InspectAdmin, LiveAdmin
+from ravi_django.admin.source_form import FIELDS, SourceForm
+from ravi_django.models import Source, SourceItem
+from ravi_django.runtime import background, source_rules, webhooks
+from ravi_django.runtime.store.sources import MOVED, STATE
+
+SHOWN = ["hook", "secret_state", "shown_error", "checked_at", "next_poll", "failures", "moved_from", "shown_home"]
+ANEW = {"location", "kind", "options", "agent", "enabled", "owner"}  # a change of these is looked at at once
+
+
+@admin.register(Source)
+class SourceAdmin(LiveAdmin):
+    form = SourceForm
+    change_form_template = "ravi/admin/source.html"
+    list_display = ["name", "kind", "agent", "owner", "enabled", "state", "checked_at", "next_poll"]
+    list_filter = ["kind", "enabled"]
+    list_select_related = ["owner"]
+    search_fields = ["name", "location", "agent"]
+    ordering = ["-id"]
+    show_full_result_count = False
+    show_facets = admin.ShowFacets.NEVER
+    list_per_page = 50
+    actions = ["poll_now", "enable", "disable"]
+
+    class Media:
+        css = {"all": ["ravi/admin.css", "ravi/agent.css"]}
+
+    # -------------------------------------------------------------------------------------------- who may what
+
+    def has_change_permission(self, request: HttpRequest, obj: Source | None = None) -> bool:
+        return super().has_change_permission(request, obj) and _is_ones_own(request, obj)
+
+    def has_delete_permission(self, request: HttpRequest, obj: Source | None = None) -> bool:
+        return super().has_delete_permission(request, obj) and _is_ones_own(request, obj)
+
+    def get_deleted_objects(
+        self, objs: Any, request: HttpRequest
+    ) -> tuple[list[str], dict[Any, int], set[str], list[str]]:
+        """What it has brought goes with it: how many, for there may be very many."""
+        count = SourceItem.objects.filter(source__in=list(objs)).count()
+        named = [f"Source: {source}" for source in objs]
+        return [*named, f"Items: {count}"], {"sources": len(named), "items": count}, set(), []
+
+    def get_actions(self, request: HttpRequest) -> Any:
+        found = super().get_actions(request)
+        found.pop("delete_selected", None)  # one by one: what it has brought goes with it
+        return found
+
+    # ------------------------------------------------------------------------------------------------ the form
+
+    def get_fieldsets(self, request: HttpRequest, obj: Source | None = None) -> Any:
+        chosen = FIELDS if request.user.is_superuser else [name for name in FIELDS if name not in ("owner", "tenant")]
+        if obj is not None and not self.has_change_permission(request, obj):
+            chosen = [name for name in FIELDS if name != "options"] + ["shown_options"]
+        return [(None, {"fields": chosen}), *([("State", {"fields": SHOWN})] if obj is not None else [])]
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Source | None = None) -> list[str]:
+        return [] if obj is None else ["kind", *SHOWN, "shown_options"]
+
+    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **options: Any) -> Any:
+        form: Any = super().get_form(request, obj, change, **options)
+        return type(form.__name__, (form,), {"by": request.user})
+
+    def save_model(self, request: HttpRequest, obj: Source, form: Any, change: bool) -> None:
+        """Only what was typed: a poll may be writing the rest of the row at this moment."""
+        if not change:
+            super().save_model(request, obj, form, change)
+            return
+        changed = set(form.changed_data)
+        row = Source.objects.select_for_update(no_key=True, of=("self",)).get(pk=obj.pk)
+        kept = source_rules.written(row.options)
+        fields = {name for name in form.cleaned_data if name in FIELDS}
+        if "location" in changed:
+            obj.etag = obj.modified = ""
+            obj.polling_until = None  # a poll that is under way is of the other place: it writes nothing more
+            fields |= {"etag", "modified", "polling_until"}
+            kept = {name: value for name, value in kept.items() if name not in (STATE, MOVED)}
+        obj.options = {**source_rules.typed(obj.options), **kept}
+        if changed & ANEW:
+            obj.next_at, obj.failures, obj.error = None, 0, ""
+            fields |= {"next_at", "failures", "error"}
+        if changed & {"owner", "tenant"}:  # the session is of the one before
+            obj.home = None
+            fields.add("home")
+        Source.objects.filter(pk=obj.pk).update(**{name: getattr(obj, name) for name in fields})
+
+    def response_add(self, request: HttpRequest, obj: Source, post_url_continue: str | None = None) -> HttpResponse:
+        if obj.kind == Source.Kind.WEBHOOK and self.has_change_permission(request, obj):
+            return redirect("admin:ravi_source_secret", obj.pk)
+        return super().response_add(request, obj, post_url_continue)
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        if request.method == "GET" and any("\0" in value for _, values in request.GET.lists() for value in values):
+            return redirect(request.path)  # no database takes it
+        return super().changelist_view(request, extra_context)
+
+    # ---------------------------------------------------------------------------------------------- the secret
+
+    def get_urls(self) -> list[Any]:
+        view = self.admin_site.admin_view(self.secret_view)
+        return [path("<uuid:id>/secret/", view, name="ravi_source_secret"), *super().get_urls()]
+
+    @method_decorator(never_cache)
+    @method_decorator(sensitive_variables("secret"))
+    def secret_view(self, request: HttpRequest, id: UUID) -> HttpResponse:
+        """GET says what is there and decides nothing; POST makes a secret and shows it in its answer alone."""
+        source = self.get_object(request, str(id))
+        if source is None or source.kind != Source.Kind.WEBHOOK:
+            raise Http404
+        if not self.has_change_permission(request, source):
+            raise PermissionDenied
+        secret = ""
+        if request.method == "POST" and "forget" in request.POST:
+            if webhooks.forget_old_secret(source):
+                self.log_change(request, source, "Ended the old secret.")
+                self.message_user(request, "The old secret is not valid any more.", messages.SUCCESS)
+            return redirect("admin:ravi_source_change", source.pk)
+        if request.method == "POST":
+            secret = webhooks.make_secret(source)
+            self.log_change(request, source, "Made a new secret.")
+            source.refresh_from_db()
+        context = {
+            **self.admin_site.each_context(request),
+            "title": f"Secret of {show.visible(source.name)}",
+            "opts": self.opts,
+            "original": source,
+            "address": request.build_absolute_uri(webhooks.path_of(source)),
+            "secret": secret,
+            "valid": _valid(source),
+        }
+        return TemplateResponse(request, "ravi/admin/source_secret.html", context)
+
+    # ------------------------------------------------------------------------------------------------- actions
+
+    @admin.action(description="Poll selected sources now", permissions=["change"])
+    def poll_now(self, request: HttpRequest, queryset: QuerySet[Source]) -> None:
+        mine, others = self._mine(request, queryset)
+        due = [row for row in mine if row.enabled and row.kind in source_rules.POLLED]
+        Source.objects.filter(pk__in=[row.pk for row in due]).update(next_at=None)
+        background.hint_on_commit(tasks.poll_sources)
+        self._told(request, due, len(mine) - len(due) + others, "asked for", "switched off, not polled, or another's")
+
+    @admin.action(description="Enable selected sources", permissions=["change"])
+    def enable(self, request: HttpRequest, queryset: QuerySet[Source]) -> None:
+        self._switch(request, queryset, True)
+
+    @admin.action(description="Disable selected sources", permissions=["change"])
+    def disable(self, request: HttpRequest, queryset: QuerySet[Source]) -> None:
+        self._switch(request, queryset, False)
+
+    def _switch(self, request: HttpRequest, queryset: QuerySet[Source], enabled: bool) -> None:
+        mine, others = self._mine(request, queryset)
+        rows = [row for row in mine if row.enabled is not enabled]
+        anew = {"next_at": None, "failures": 0, "error": ""} if enabled else {}
+        Source.objects.filter(pk__in=[row.pk for row in rows]).update(enabled=enabled, **anew)
+        self._told(request, rows, len(mine) - len(rows) + others, _switched(enabled), "so before, or another's")
+
+    def _mine(self, request: HttpRequest, queryset: QuerySet[Source]) -> tuple[list[Source], int]:
+        rows = list(queryset.select_related("owner"))
+        mine = [row for row in rows if self.has_change_permission(request, row)]
+        return mine, len(rows) - len(mine)
+
+    def _told(self, request: HttpRequest, rows: list[Source], left: int, what: str, why: str) -> None:
+        for row in rows:
+            self.log_change(request, row, what.capitalize() + ".")
+        words = f"{len(rows)} {what}." + (f" {left} left as they are: {why}." if left else "")
+        self.message_user(request, words, messages.SUCCESS if rows else messages.WARNING)
+
+    # ------------------------------------------------------------------------------------------------- columns
+
+    @admin.display(description="state")
+    def state(self, source: Source) -> SafeString | str:
+        if not source.enabled:
+            return "off"
+        if source.error:
+            status = show.status("failed" if source.failures else "late")
+            return format_html('{} <span title="{}">{}</span>', status, *_in_short(source.error))
+        return "ok" if source.checked_at else "new"
+
+    @admin.display(description="next poll")
+    def next_poll(self, source: Source) -> str:
+        if not source.enabled or source.kind not in source_rules.POLLED:
+            return show.NONE
+        return show.moment(source.next_at) if source.next_at else "at once"
+
+    @admin.display(description="address to post to")
+    def hook(self, source: Source) -> SafeString | str:
+        place = webhooks.path_of(source) if source.kind == Source.Kind.WEBHOOK else ""
+        return format_html("<code>{}</code>", place) if place else show.NONE
+
+    @admin.display(description="secret")
+    def secret_state(self, source: Source) -> SafeString | str:
+        if source.kind != Source.Kind.WEBHOOK:
+            return show.NONE
+        words = ("none: nothing is taken", "one", "two, the old and the new")[_valid(source)]
+        address = reverse("admin:ravi_source_secret", args=[source.pk])
+        return format_html('{} · <a href="{}">another one, or the old one ended</a>', words, address)
+
+    @admin.display(description="error")
+    def shown_error(self, source: Source) -> SafeString | str:
+        return format_html('<pre class="ravi-pre">{}</pre>', show.visible(source.error)) if source.error else show.NONE
+
+    @admin.display(description="options")
+    def shown_options(self, source: Source) -> SafeString:
+        shown = source_rules.typed(source.options)
+        return format_html('<pre class="ravi-pre">{}</pre>', (show.pretty(shown, None) or {"text": ""})["text"])
+
+    @admin.display(description="moved from")
+    def moved_from(self, source: Source) -> str:
+        return show.visible(str(source_rules.written(source.options).get(MOVED) or "")) or show.NONE
+
+    @admin.display(description="conversation")
+    def shown_home(self, source: Source) -> SafeString | str:
+        return show.link_to("session", source.home_id, source.home_id) if source.home_id else show.NONE
+
+
+@admin.register(SourceItem)
+class SourceItemAdmin(InspectAdmin):
+    list_display = ["shown_title", "source", "address", "revision", "seen_at", "changed_at"]
+    list_display_links = ["shown_title"]
+    list_select_related = ["source"]
+    ordering = ["-id"]
+    sortable_by: list[str] = []
+    search_fields = ["title", "source__name"]
+    goes_along = True  # with its source
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[SourceItem]:
+        return super().get_queryset(request).filter(untold__isnull=True)  # the others are no items
+
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
+        return ["shown_title", "source", "address", "revision", "seen_at", "changed_at", "identity", "digest"]
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
+        return self.get_fields(request, obj)
+
+    @admin.display(description="title")
+    def shown_title(self, item: SourceItem) -> str:
+        return show.snippet(item.title) or item.identity[:12]
+
+    @admin.display(description="address")
+    def address(self, item: SourceItem) -> SafeString | str:
+        """The item's own words: a link only to the web, and one that learns nothing of where it was clicked."""
+        if not item.url.lower().startswith(("http://", "https://")):
+            return show.snippet(item.url) or show.NONE
+        link = '<a href="{}" rel="noopener noreferrer nofollow" target="_blank">{}</a>'
+        return format_html(link, item.url, show.snippet(item.url, 80))
+
+
+def _is_ones_own(request: HttpRequest, obj: Source | None) -> bool:
+    return obj is None or request.user.is_superuser or (obj.owner_id is not None and obj.owner_id == request.user.pk)
+
+
+def _valid(source: Source) -> int:
+    return len([secret for secret in source.secret.split(",") if secret])
+
+
+def _in_short(error: str) -> tuple[str, str]:
+    return show.visible(error), show.snippet(error, 60)
+
+
+def _switched(enabled: bool) -> str:
+    return "enabled" if enabled else "disabled"

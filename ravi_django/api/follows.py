@@ -1,0 +1,197 @@
+"""The social graph: what one's agents follow, and publishing to a topic's followers."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from rest_framework import serializers, status
+from rest_framework.exceptions import NotFound
+from rest_framework.response import Response
+
+from ravi_django.api.base import ApiView
+from ravi_django.api.fields import AgentField, IdField, NumberField, StrictSerializer, TextField, TimeField, TopicField
+from ravi_django.api.openapi import documented, parameter
+from ravi_django.api.pagination import Pages, paged
+from ravi_django.kernel import AgentId, InvalidInputError, SessionNotFoundError, TopicId
+from ravi_django.models import Follow, Session
+from ravi_django.runtime import follow, site_rules, store
+
+FILTERS = [
+    parameter("agent", "Only what this agent follows, type/key."),
+    parameter("topic", "Only who follows this topic, type/source."),
+]
+NAMED = [
+    parameter("agent", "Whose follow, type/key."),
+    parameter("topic", "Of which topic, type/source."),
+    parameter("session", "That of this conversation alone.", kind=UUID),
+]
+
+
+class FollowSerializer(serializers.Serializer[Any]):
+    id = IdField()
+    agent = serializers.CharField(help_text="type/key")
+    topic = serializers.CharField(help_text="type/source")
+    session = IdField(source="session_id", allow_null=True, help_text="When it is of this conversation alone")
+    home = IdField(source="home_id", allow_null=True, help_text="The session that deliveries go to; null: a new one")
+    every_s = serializers.IntegerField(help_text="Delivered at most once in so many seconds; 0: each message at once")
+    metadata = serializers.DictField(help_text="Of the runs that deliveries start")
+    last_at = TimeField(allow_null=True, help_text="Of the last delivery, when every_s is set")
+    created_at = TimeField()
+
+
+class FollowNameSerializer(StrictSerializer):
+    agent = AgentField()
+    topic = TopicField()
+    session = IdField(required=False, allow_null=True, help_text="For this conversation of one's own alone")
+
+
+class FollowRequestSerializer(FollowNameSerializer):
+    every_s = NumberField(required=False, allow_null=True, min_value=0, max_value=follow.MAX_EVERY_S)
+    metadata = serializers.DictField(required=False, allow_null=True)
+
+
+class EmitSerializer(StrictSerializer):
+    text = TextField(required=False, allow_null=True, allow_blank=True, help_text="What is said; or else data")
+    data = serializers.JSONField(required=False, allow_null=True, help_text="Any JSON but null; or else text")
+    id = TextField(
+        required=False, allow_null=True, max_length=follow.MAX_ID, help_text="Of one's own: a repeat publishes nothing"
+    )
+    session = IdField(required=False, allow_null=True, help_text="Of one's own: publish in its tenant")
+
+
+class EmittedSerializer(serializers.Serializer[Any]):
+    message = serializers.CharField(source="message_id", help_text="The message's id")
+    followers = serializers.IntegerField(help_text="How many there were when it was published")
+
+
+class FollowsView(ApiView):
+    pagination_class = Pages
+    ordering = "-id"
+
+    @documented("follows_list", ok={200: FollowSerializer(many=True)}, errors=[400], parameters=FILTERS)
+    def get(self, request: Any) -> Response:
+        """What one's agents follow, newest first."""
+        rows = Follow.objects.for_user(request.user).filter(**_filters(request.query_params))
+        return paged(self, request, rows, FollowSerializer)
+
+    @documented(
+        "follows_create",
+        request=FollowRequestSerializer,
+        ok={201: FollowSerializer, 200: FollowSerializer},
+        errors=[400, 403, 404, 413, 415],
+    )
+    def post(self, request: Any) -> Response:
+        """Have an agent follow a topic for oneself.
+
+        201 with the follow; 200 with the same one when it is there already, with the `every_s` and `metadata` that are
+        given now. What is published there is delivered to the agent's run that waits for it, or starts one.
+        """
+        given = _given(FollowRequestSerializer(data=request.data))
+        row, created = follow.add(
+            given["agent"],
+            given["topic"],
+            user=request.user,
+            **_place(request.user, given.get("session")),
+            every_s=given.get("every_s"),
+            metadata=given.get("metadata"),
+        )
+        return Response(FollowSerializer(row).data, status=status.HTTP_201_CREATED if created else status.HTTP_200_OK)
+
+    @documented("follows_delete_named", ok={204: None}, errors=[400, 403, 404, 413, 415], parameters=NAMED)
+    def delete(self, request: Any) -> Response:
+        """Have an agent follow a topic no more.
+
+        The follow is named by agent and topic, and by the session where it is of one alone; in the query, or as a JSON
+        body. What it was still to be given is dropped.
+        """
+        named = _given(FollowNameSerializer(data=request.data or request.query_params.dict()))
+        place = _place(request.user, named.get("session"))
+        if not follow.unfollow(named["agent"], named["topic"], user=request.user, **place):
+            raise NotFound(f"{named['agent']} does not follow {named['topic']} for you")
+        return Response(status=status.HTTP_204_NO_CONTENT)
+
+
+class FollowView(ApiView):
+    @documented("follows_read", ok={200: FollowSerializer}, errors=[404])
+    def get(self, request: Any, id: UUID) -> Response:
+        """One follow."""
+        return Response(FollowSerializer(_rows(request, id).first()).data)
+
+    @documented("follows_delete", ok={204: None}, errors=[403, 404])
+    def delete(self, request: Any, id: UUID) -> Response:
+        """Follow no more. What it was still to be given is dropped."""
+        store.delete_follows(_rows(request, id))
+        return Response(status=status.HTTP_204_NO_CONTENT)
+
+
+class EmitView(ApiView):
+    @documented(
+        "topics_emit", request=EmitSerializer, ok={202: EmittedSerializer}, errors=[400, 403, 404, 409, 413, 415]
+    )
+    def post(self, request: Any, type: str, source: str, namespace: str = "") -> Response:
+        """Publish to those of one's tenant who follow the topic now.
+
+        202 with the message's id, and how many followers it goes to. With an `id` of one's own a repeat gives the same
+        answer and publishes nothing; 409 when that id has another message on this topic.
+        """
+        topic = _topic_at(f"{namespace}/{type}/{source}" if namespace else f"{type}/{source}")
+        given = _given(EmitSerializer(data=request.data))
+        name = "text" if "text" in given else "data"
+        if ("text" in given) == ("data" in given):
+            raise InvalidInputError("give either a text or data", field=name)
+        if name == "text" and not given["text"].strip():
+            raise InvalidInputError("text must not be empty", field="text")
+        tenant = _place(request.user, given.get("session"))["tenant"]
+        try:
+            row = follow.emit(topic, given[name], user=request.user, tenant=tenant, id=given.get("id"))
+        except InvalidInputError as error:
+            error.field = name if error.field == "data" else error.field
+            raise
+        return Response(EmittedSerializer(row).data, status=status.HTTP_202_ACCEPTED)
+
+
+def _place(user: Any, session: UUID | None) -> dict[str, Any]:
+    """The tenant that `user` acts in, and the session, which has to be their own: also of a superuser, whose messages
+    are not for another tenant's followers. Raises SessionNotFoundError."""
+    theirs = site_rules.own_tenants(user)
+    only = site_rules.only_one(theirs)
+    if session is None:
+        return {"tenant": only, "session": None}
+    found = Session.objects.filter(owner=user, id=session).first()
+    if found is None or not (found.tenant == "" or theirs is None or found.tenant in theirs):
+        raise SessionNotFoundError(session)
+    return {"tenant": found.tenant or only, "session": found}
+
+
+def _topic_at(path: str) -> TopicId:
+    """The topic of an address. One that can be none is nowhere, as a malformed id is."""
+    try:
+        return follow.topic_of(path)
+    except InvalidInputError as error:
+        raise NotFound(str(error)) from None
+
+
+def _rows(request: Any, id: UUID) -> Any:
+    rows = Follow.objects.for_user(request.user).filter(id=id)
+    if not rows.exists():
+        raise NotFound(f"there is no follow {id} of yours")
+    return rows
+
+
+def _given(serializer: Any) -> dict[str, Any]:
+    """What the body says; null stands for absent."""
+    serializer.is_valid(raise_exception=True)
+    return {name: value for name, value in serializer.validated_data.items() if value is not None}
+
+
+def _filters(given: Any) -> dict[str, Any]:
+    kinds: dict[str, Any] = {"agent": AgentId, "topic": TopicId}
+    found = {}
+    for name, kind in kinds.items():
+        if name in given:
+            try:
+                found[name] = str(kind.parse(given[name]))
+            except InvalidInputError as error:
+                raise InvalidInputError(str(error), field=name) from None
+    return found

@@ -1,0 +1,60 @@
+"""Who sent it: HMAC-SHA256 over what came, by a secret that both sides know."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+RAVI = "ravi"
+GITHUB = "github"
+SCHEMES = {RAVI: "X-Ravi-Signature", GITHUB: "X-Hub-Signature-256"}  # and the header of each
+TOLERANCE_S = 300  # between the sender's clock and ours, either way
+_AT_ONCE = 5  # signatures of one header: a sender that changes its secret sends both
+_NOBODYS = "of nobody"  # a stranger's check takes as long as anybody's
+
+
+def sign(secret: str, body: bytes, at: int) -> str:
+    """The value of `X-Ravi-Signature` for a body that is sent at `at`, seconds since 1970: `t=<at>,v1=<hex>`."""
+    return f"t={at},v1={_hmac(secret, b'%d.%s' % (at, body))}"
+
+
+def is_signed(scheme: str, headers: Mapping[str, str], body: bytes, secrets: Sequence[str], now: float) -> bool:
+    """Whether one of the secrets signed this body: `ravi` within 300 s of `now`, `github` at any time, for its
+    signature says none. Without secrets: never, and it takes as long."""
+    given = headers.get(SCHEMES.get(scheme, ""), "")
+    at, signatures = _of_github(given) if scheme == GITHUB else _of_ravi(given)
+    signed = body
+    if scheme != GITHUB:
+        if at is None or not abs(now - at) <= TOLERANCE_S:
+            return False
+        signed = b"%d.%s" % (at, body)
+    found = False
+    for secret in secrets or (_NOBODYS,):
+        expected = _hmac(secret, signed).encode()
+        for signature in signatures[:_AT_ONCE]:
+            found |= hmac.compare_digest(expected, signature.encode())
+    return found and bool(secrets)
+
+
+def signed_at(scheme: str, headers: Mapping[str, str]) -> datetime | None:
+    """When it was signed, by the signature that `is_signed` has found good; `github`'s does not say."""
+    at = None if scheme == GITHUB else _of_ravi(headers.get(SCHEMES.get(scheme, ""), ""))[0]
+    return None if at is None else datetime.fromtimestamp(at, UTC)
+
+
+def _hmac(secret: str, signed: bytes) -> str:
+    return hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()
+
+
+def _of_github(given: str) -> tuple[int | None, list[str]]:
+    return None, [given.removeprefix("sha256=")] if given.startswith("sha256=") else []
+
+
+def _of_ravi(given: str) -> tuple[int | None, list[str]]:
+    parts = [part.strip().partition("=") for part in given.split(",")]
+    times = [value for name, _, value in parts if name == "t"]
+    at = times[0] if len(times) == 1 else ""
+    is_time = at.isascii() and at.isdigit() and len(at) <= 12 and at == str(int(at))
+    return int(at) if is_time else None, [value for name, _, value in parts if name == "v1"]

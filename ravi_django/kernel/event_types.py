@@ -1,0 +1,199 @@
+"""The events that the runtime tells programs of, one factory function each: `run_completed(…)` is `run.completed`.
+
+All carry in `data`: `run`, `thread` (the session), `agent`, `root` and `parent` (runs; null at the root), `owner` (the
+user's id as text, or null) and `tenant`. `correlation_id` is the run. No text is longer than 2 KiB; arguments of tools,
+metadata and messages are not in them. A field may come to a type without a new version of its schema; one that is
+changed or goes raises it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypedDict, Unpack
+
+from ravi_django.kernel.events import Event
+
+SOURCE = "ravi"
+MAX_TEXT = 2048  # bytes of a text in an event; a longer one ends in "…"
+
+SCHEMA_VERSIONS = {
+    "workflow.started": 1,
+    "run.started": 1,
+    "run.completed": 1,
+    "run.failed": 1,
+    "run.cancelled": 1,
+    "run.blocked": 1,
+    "run.retried": 1,
+    "agent.crashed": 1,
+    "hitl.requested": 1,
+    "hitl.approved": 1,
+    "hitl.denied": 1,
+    "hitl.answered": 1,
+    "hitl.closed": 1,
+    "budget.exhausted": 1,
+    "event.undelivered": 1,
+}
+
+
+class Whose(TypedDict, total=False):
+    """Whom a run belongs to, and the event's own id."""
+
+    agent: str  # type/key
+    root: str | None  # the run at the root of its tree; None at the root
+    parent: str | None  # the run that spawned it
+    owner: str | None  # the user's id
+    tenant: str
+    event_id: str  # a random one when it is not given
+
+
+def workflow_started(run_id: Any, thread_id: Any, user_content: str, **whose: Unpack[Whose]) -> Event:
+    """Somebody's request is to be worked on: a root run was submitted. `user_content` is what was asked, as text."""
+    return _event("workflow.started", run_id, thread_id, whose, user_content=clip(user_content))
+
+
+def run_started(run_id: Any, thread_id: Any, **whose: Unpack[Whose]) -> Event:
+    """A run's code has begun: once a run, however many workers have it one after the other."""
+    return _event("run.started", run_id, thread_id, whose)
+
+
+def run_completed(run_id: Any, thread_id: Any, output: str, **whose: Unpack[Whose]) -> Event:
+    """A run has ended with an output."""
+    return _event("run.completed", run_id, thread_id, whose, output=clip(output))
+
+
+def run_failed(run_id: Any, thread_id: Any, error: str, message: str, **whose: Unpack[Whose]) -> Event:
+    """A run has ended with an error: the name of its type, and its words."""
+    return _event("run.failed", run_id, thread_id, whose, error=clip(error), message=clip(message))
+
+
+def run_cancelled(run_id: Any, thread_id: Any, reason: str, **whose: Unpack[Whose]) -> Event:
+    """A run was cancelled; by whom or what says the reason."""
+    return _event("run.cancelled", run_id, thread_id, whose, reason=clip(reason))
+
+
+def run_blocked(run_id: Any, thread_id: Any, error: str, message: str, **whose: Unpack[Whose]) -> Event:
+    """A run waits for an operator: its code and its journal differ, or it took its workers down."""
+    return _event("run.blocked", run_id, thread_id, whose, error=clip(error), message=clip(message))
+
+
+def run_retried(run_id: Any, thread_id: Any, **whose: Unpack[Whose]) -> Event:
+    """A failed or blocked run goes on, because a person has asked for that."""
+    return _event("run.retried", run_id, thread_id, whose)
+
+
+def agent_crashed(run_id: Any, thread_id: Any, worker: str, crashes: int, **whose: Unpack[Whose]) -> Event:
+    """The `worker` that drove a run was lost, and another has taken the run over; for the `crashes`th time since it got
+    anything done."""
+    return _event("agent.crashed", run_id, thread_id, whose, worker=worker, crashes=crashes)
+
+
+def hitl_requested(
+    run_id: Any,
+    thread_id: Any,
+    request_id: Any,
+    *,
+    kind: str,
+    text: str,
+    tool: str = "",
+    risk: str = "",
+    to: str = "",
+    **whose: Unpack[Whose],
+) -> Event:
+    """A person is asked: `kind` is question, approval, input or uncertain, `to` the address, empty for the owner's."""
+    asked = {"kind": kind, "text": clip(text), "tool": tool, "risk": risk, "to": to}
+    return _event("hitl.requested", run_id, thread_id, whose, request=str(request_id), **asked)
+
+
+def hitl_approved(
+    run_id: Any, thread_id: Any, request_id: Any, *, action: str, tool: str, by: str, **whose: Unpack[Whose]
+) -> Event:
+    """An approval was given; `action` is approve, or edit when the arguments were changed."""
+    answer = {"action": action, "tool": tool, "by": by}
+    return _event("hitl.approved", run_id, thread_id, whose, request=str(request_id), **answer)
+
+
+def hitl_denied(
+    run_id: Any,
+    thread_id: Any,
+    request_id: Any,
+    *,
+    action: str,
+    tool: str,
+    by: str,
+    reason: str = "",
+    **whose: Unpack[Whose],
+) -> Event:
+    """An approval was refused; `action` is deny or skip."""
+    answer = {"action": action, "tool": tool, "by": by, "reason": clip(reason)}
+    return _event("hitl.denied", run_id, thread_id, whose, request=str(request_id), **answer)
+
+
+def hitl_answered(
+    run_id: Any,
+    thread_id: Any,
+    request_id: Any,
+    *,
+    kind: str,
+    action: str,
+    by: str,
+    tool: str = "",
+    text: str = "",
+    **whose: Unpack[Whose],
+) -> Event:
+    """A question, an input request or an uncertain effect was answered. `text` is what was said, where it is text."""
+    answer = {"kind": kind, "action": action, "tool": tool, "by": by, "text": clip(text)}
+    return _event("hitl.answered", run_id, thread_id, whose, request=str(request_id), **answer)
+
+
+def hitl_closed(
+    run_id: Any, thread_id: Any, request_id: Any, *, kind: str, status: str, tool: str = "", **whose: Unpack[Whose]
+) -> Event:
+    """Nobody has answered: the time was up (`expired`), or it is not wanted any more (`cancelled`)."""
+    closed = {"kind": kind, "status": status, "tool": tool}
+    return _event("hitl.closed", run_id, thread_id, whose, request=str(request_id), **closed)
+
+
+def budget_exhausted(run_id: Any, thread_id: Any, account: str, message: str, **whose: Unpack[Whose]) -> Event:
+    """A model call was not made, or a person is asked for more: `account` is `tree:<run>`, `user:<id>:<day>` or
+    `tenant:<name>:<day>`."""
+    return _event("budget.exhausted", run_id, thread_id, whose, account=account, message=clip(message))
+
+
+def event_undelivered(event: Event, *, topic: str, handler: str, tries: int, error: str) -> Event:
+    """A handler has failed with an event as often as it may; goes to the topic's `.dead` one, with the event."""
+    body = event.model_dump(mode="json", include=set(Event.model_fields))
+    return Event(
+        id=f"{event.id}-{handler}"[:200],
+        type="event.undelivered",
+        source=SOURCE,
+        schema_version=SCHEMA_VERSIONS["event.undelivered"],
+        correlation_id=event.correlation_id,
+        data={"event": body, "topic": topic, "handler": handler, "tries": tries, "error": clip(error)},
+    )
+
+
+def clip(text: str) -> str:
+    """At most MAX_TEXT bytes of UTF-8."""
+    if len(text) * 4 <= MAX_TEXT or len(body := text.encode(errors="replace")) <= MAX_TEXT:
+        return text
+    return body[: MAX_TEXT - 3].decode(errors="ignore") + "…"
+
+
+def _event(type: str, run_id: Any, thread_id: Any, whose: Whose, **data: Any) -> Event:
+    own = {"id": given} if (given := whose.get("event_id")) else {}
+    return Event(
+        type=type,
+        source=SOURCE,
+        schema_version=SCHEMA_VERSIONS[type],
+        correlation_id=str(run_id),
+        data={
+            "run": str(run_id),
+            "thread": str(thread_id),
+            "agent": whose.get("agent", ""),
+            "root": whose.get("root"),
+            "parent": whose.get("parent"),
+            "owner": whose.get("owner"),
+            "tenant": whose.get("tenant", ""),
+            **data,
+        },
+        **own,
+    )

@@ -1,0 +1,53 @@
+"""`manage.py ravi_events`: what the event bus has, one event a line."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from redis import RedisError
+
+from ravi_django.kernel import Event
+from ravi_django.runtime.bus import Bus, Delivered, get_bus
+from ravi_django.runtime.bus.base import EVENTS
+
+
+class Command(BaseCommand):
+    help = "Print the events that the bus has kept, as JSON lines, the oldest first; with --follow those to come, too."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--type", default="*", metavar="PATTERN", help="such as run.* or hitl.requested")
+        parser.add_argument("--run", default="", metavar="ID", help="of this run, and of those below it")
+        parser.add_argument("--topic", default=EVENTS)
+        parser.add_argument("--after", default="0", metavar="POSITION", help="behind this one, as a line shows it")
+        parser.add_argument("--follow", action="store_true", help="go on until it is interrupted")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        try:
+            bus = get_bus()
+        except ImproperlyConfigured as error:
+            raise CommandError(str(error)) from None
+        try:
+            asyncio.run(self._print(bus, options))
+        except KeyboardInterrupt:
+            return
+        except (OSError, ValueError, RedisError) as error:
+            raise CommandError(f"the event bus: {error}") from None
+
+    async def _print(self, bus: Bus, options: dict[str, Any]) -> None:
+        read = bus.stream if options["follow"] else bus.history
+        try:
+            async for event in read(options["topic"], after=options["after"], types=options["type"]):
+                if not options["run"] or options["run"] in (event.correlation_id, event.data.get("root")):
+                    self.stdout.write(_line(event))
+                    self.stdout.flush()
+        finally:
+            await bus.close()
+
+
+def _line(event: Delivered) -> str:
+    """ASCII alone: what an event says is somebody's text, and a terminal would obey it."""
+    return json.dumps({"position": event.position, **event.model_dump(mode="json", include=set(Event.model_fields))})

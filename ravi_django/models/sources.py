@@ -1,0 +1,106 @@
+"""Where items come from: feeds, webhooks, models of the site, files. A source tells its agent, each item once."""
+
+from __future__ import annotations
+
+from django.conf import settings
+from django.db import models
+from django.db.models import Q
+from django.db.models.functions import Now
+
+from ravi_django.kernel.visible import visible
+from ravi_django.models.base import Owned, OwnedQuerySet
+from ravi_django.models.ids import uuid7
+from ravi_django.models.session import Session
+
+
+class Source(Owned):
+    """Something outside that an agent is told of, by the signal `signal` of its live run, or by a new run."""
+
+    class Kind(models.TextChoices):
+        FEED = "feed"  # RSS, Atom or JSON Feed, by HTTP
+        WEBHOOK = "webhook"  # signed POSTs
+        MODEL = "model"  # saves of a Django model
+        DROP = "drop"  # files put into a directory
+        ADAPTER = "adapter"  # the site's own code
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    owner = models.ForeignKey(  # goes with its owner: without one its runs would be the system's
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.CASCADE, related_name="+", db_index=False
+    )
+    name = models.CharField(max_length=200)
+    kind = models.CharField(max_length=10, choices=Kind.choices, default=Kind.FEED)
+    location = models.CharField(
+        max_length=2000,
+        blank=True,
+        default="",
+        help_text="A feed's address, a model (app.Model), a directory, or an adapter's name",
+    )
+    options = models.JSONField(default=dict, blank=True, help_text="What the kind or the adapter knows")
+    secret = models.CharField(max_length=200, blank=True, default="", help_text="Of a webhook's signatures")
+    agent = models.CharField(max_length=302, help_text="Whom it tells, type/key")
+    signal = models.CharField(max_length=200, default="new_source_item")
+    home = models.ForeignKey(
+        Session, null=True, blank=True, on_delete=models.SET_NULL, related_name="+", help_text="Where its runs are"
+    )
+    enabled = models.BooleanField(default=True)
+
+    # --- of what is polled
+    every_s = models.PositiveIntegerField(default=900, help_text="Seconds between two polls")
+    next_at = models.DateTimeField(null=True, blank=True, help_text="Not polled before; empty: at once")
+    polling_until = models.DateTimeField(null=True, blank=True, help_text="Somebody is at it")
+    etag = models.CharField(max_length=500, blank=True, default="")
+    modified = models.CharField(max_length=100, blank=True, default="", help_text="Last-Modified, as it came")
+    failures = models.IntegerField(default=0, help_text="In a row: the next poll is the later")
+    error = models.TextField(blank=True, default="", help_text="Of the last poll")
+    checked_at = models.DateTimeField(null=True, blank=True)
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    objects = OwnedQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["-id"]
+        constraints = [models.CheckConstraint(condition=~Q(agent=""), name="ravi_source_agent")]
+        indexes = [
+            models.Index(
+                fields=["next_at"],
+                condition=Q(enabled=True, kind__in=["feed", "drop", "adapter"]),
+                name="ravi_source_due",
+            ),
+            models.Index(
+                fields=["kind", "location"], condition=Q(enabled=True, kind="model"), name="ravi_source_model"
+            ),
+            models.Index(fields=["owner", "-id"], name="ravi_source_owner_idx"),
+        ]
+
+    def __str__(self) -> str:
+        return visible(self.name)
+
+
+class SourceItem(models.Model):
+    """What a source has brought: `identity` is the item, `digest` its present words. Written with the signal that
+    tells of it."""
+
+    source = models.ForeignKey(Source, on_delete=models.CASCADE, related_name="items", db_index=False)
+    identity = models.CharField(max_length=64, help_text="SHA-256 of the item's own id, the same across edits")
+    digest = models.CharField(max_length=64, help_text="SHA-256 of its words")
+    revision = models.IntegerField(default=1, help_text="Rises with every edit")
+    title = models.CharField(max_length=500, blank=True, default="")
+    url = models.CharField(max_length=2000, blank=True, default="")
+    seen_at = models.DateTimeField(db_default=Now(), editable=False)
+    changed_at = models.DateTimeField(null=True, blank=True)
+    signed_at = models.DateTimeField(
+        null=True, editable=False, help_text="When its present words were signed: older ones are no edit"
+    )
+    untold = models.JSONField(
+        null=True, editable=False, help_text="A save of a model, {pk, created}, that nobody was told of yet: no item"
+    )
+
+    class Meta:
+        ordering = ["-id"]
+        constraints = [models.UniqueConstraint(fields=["source", "identity"], name="ravi_sourceitem_once")]
+        indexes = [
+            models.Index(fields=["source", "id"], condition=Q(untold__isnull=False), name="ravi_sourceitem_untold")
+        ]
+
+    def __str__(self) -> str:
+        return visible(self.title) or self.identity[:12]

@@ -1,0 +1,28 @@
+"""`ctx.update_follows`: what a run wants kept for those that deliveries start after it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ravi_django.runtime import store
+from ravi_django.runtime.entries import Entry, storable
+from ravi_django.runtime.submit import _metadata
+
+if TYPE_CHECKING:
+    from ravi_django.runtime.context import DurableContext
+
+KIND = "follow.updated"
+
+
+async def update(ctx: DurableContext, metadata: Mapping[str, Any]) -> None:
+    effects, path = ctx.effects, ctx._path()
+    if await effects.recall(path, KIND, "", None, None) is not None:
+        return
+    run, given = effects.lease.run, storable(_metadata(metadata))
+    own = (str(ctx.agent_id), run.owner_id, run.tenant)
+    followers = [store.follower_of(*own), store.follower_of(*own, run.session_id)]
+    write = partial(store.update_follows, followers=followers, metadata=given)
+    async with effects.performing():
+        await effects.record(Entry(KIND, path, request={"metadata": given}), write)

@@ -1,0 +1,128 @@
+"""The social graph, for agents: ctx.follow, ctx.unfollow, ctx.emit. What the site's own code uses is in `follow`."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from django.contrib.auth import get_user_model
+from pydantic_core import from_json
+
+from ravi_django.kernel import AgentId, ForbiddenError, InputTooLargeError, KernelError, PermanentError, TopicId
+from ravi_django.models import Follow, Run
+from ravi_django.runtime import fan_out, policies, store
+from ravi_django.runtime.addressing import raise_recorded, refuse
+from ravi_django.runtime.entries import Entry, encode
+from ravi_django.runtime.follow import (
+    MAX_HOPS,
+    checked_every,
+    checked_id,
+    payload_for,
+    publication_of,
+    row_of,
+    topic_of,
+    value_of,
+)
+
+if TYPE_CHECKING:
+    from ravi_django.runtime.context import DurableContext
+
+
+_CIRCLE = (
+    "nothing is emitted to {}: it would be more than {} publications that each follow from the one before; agents that "
+    "follow each other in a circle make no end of them"
+)
+
+
+async def follow(ctx: DurableContext, topic: TopicId | str, session: bool, every_s: int) -> None:
+    effects, path, name = ctx.effects, ctx._path(), str(topic)
+    if (row := await effects.recall(path, "follow", name, None, None)) is not None:
+        raise_recorded(row)
+        return
+    wanted = _own(ctx, topic_of(topic), session)
+    wanted.every_s, wanted.metadata = checked_every(every_s), effects.lease.run.metadata
+    entry = Entry("follow", path, name, request={"session": bool(session), "every_s": every_s})
+    async with effects.performing():
+        if (refusal := await effects.database.call(_may_follow, ctx.agent_id, topic_of(topic), wanted)) is not None:
+            await refuse(ctx, entry, refusal)
+        await effects.record(entry, partial(store.follow, follow=wanted))
+
+
+def _may_follow(agent: AgentId, topic: TopicId, wanted: Follow) -> KernelError | None:
+    try:
+        policies.check_follow(_owner(wanted.owner_id), agent, topic)
+    except ForbiddenError as error:
+        return error
+    return None
+
+
+async def unfollow(ctx: DurableContext, topic: TopicId | str, session: bool) -> None:
+    effects, path, name = ctx.effects, ctx._path(), str(topic)
+    if (row := await effects.recall(path, "unfollow", name, None, None)) is not None:
+        raise_recorded(row)
+        return
+    own = _own(ctx, topic_of(topic), session)
+    entry = Entry("unfollow", path, name, request={"session": bool(session)})
+    async with effects.performing():
+        await effects.record(entry, partial(store.unfollow, follower=own.follower, topic=own.topic))
+
+
+async def emit(ctx: DurableContext, topic: TopicId | str, data: Any, id: str | None) -> None:
+    effects, path, name = ctx.effects, ctx._path(), str(topic)
+    if (row := await effects.recall(path, "emit", name, None, None)) is not None:
+        raise_recorded(row)
+        return
+    run, place, hops = effects.lease.run, topic_of(topic), ctx.hops + 1
+    seed = f"{run.id}:{run.generation}:{path}:emit"  # the same for whoever takes over, and not a fork's
+    message_id = hashlib.sha256(seed.encode()).hexdigest()[:32] if id is None else checked_id(id)
+    value = from_json(encode(value_of(data)))
+    entry = Entry("emit", path, name, request={"message": message_id})
+    async with effects.performing():
+        try:
+            payload = payload_for(data, value)
+        except InputTooLargeError as error:
+            await refuse(ctx, entry, PermanentError(str(error)))
+        if (refusal := await effects.database.call(_may_emit, run, place)) is not None:
+            await refuse(ctx, entry, refusal)
+        if hops > MAX_HOPS:
+            await refuse(ctx, entry, PermanentError(_CIRCLE.format(place, MAX_HOPS)))
+        made = publication_of(place, payload, message_id, run.tenant, f"run:{run.id}", ctx.agent_id, hops)
+        made.owner_id, made.run_id = run.owner_id, run.id
+        entry.result = value
+        await effects.record(entry, partial(store.publish, publication=made))
+        if entry.error is not None:
+            raise_recorded(entry)
+        if entry.request["new"] and entry.request["followers"]:
+            asyncio.get_running_loop().run_in_executor(None, fan_out.hint, made.id)  # the broker may be slow
+
+
+def _may_emit(run: Run, topic: TopicId) -> KernelError | None:
+    try:
+        policies.check_emit(_owner(run.owner_id), topic)
+    except ForbiddenError as error:
+        return error
+    return None
+
+
+def _owner(owner_id: Any) -> Any:
+    """None for a run of nobody's. Raises ForbiddenError for one whose owner is deleted: that is not the system's."""
+    if owner_id is None:
+        return None
+    found = get_user_model()._default_manager.filter(pk=owner_id).first()
+    if found is None:
+        raise ForbiddenError(f"the run's owner, user {owner_id}, is no more")
+    return found
+
+
+def _own(ctx: DurableContext, topic: TopicId, session: bool) -> Follow:
+    run = ctx.effects.lease.run
+    return row_of(
+        str(ctx.agent_id),
+        topic,
+        run.owner_id,
+        run.tenant,
+        session_id=run.session_id if session else None,
+        home_id=run.session_id,
+    )

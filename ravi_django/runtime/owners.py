@@ -1,0 +1,50 @@
+"""A user who is deleted takes along what runs for them: a run without an owner would go on as the system's."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+from uuid import UUID
+
+from django.apps import apps
+from django.contrib.auth import get_user_model
+from django.db.models import F
+from django.db.models.signals import pre_delete
+
+from ravi_django.kernel import IllegalTransitionError
+from ravi_django.models import TERMINAL, Run
+from ravi_django.runtime import store
+from ravi_django.runtime.cancel import cancel
+
+
+def connect() -> None:
+    """At the start of the site, for the user model and its proxies: the signal names the class that is deleted by."""
+    users = get_user_model()
+    for model in apps.get_models():
+        if model._meta.concrete_model is users:
+            pre_delete.connect(_deleting, sender=model, dispatch_uid="ravi.owner_deleted")
+
+
+def _deleting(sender: Any, instance: Any, **more: Any) -> None:
+    """In the deleter's transaction: what it undoes, it undoes here too."""
+    _cancel(instance)
+    # A run that is made for the user at this moment needs this row to commit: it is here by now, or never will be.
+    # Behind the runs, as with everybody who writes both.
+    list(get_user_model()._base_manager.filter(pk=instance.pk).select_for_update().values_list("pk"))
+    _cancel(instance)
+
+
+def _cancel(user: Any) -> None:
+    """Those that have ended are marked: retried or forked, they would go on as well. Again, until none is left: one may
+    have been retried before it was locked."""
+    while (live := _live(user)) or store.has_unmarked(user):
+        store.disown(user, live)
+        for run_id in live:
+            with suppress(IllegalTransitionError):  # it has ended with the one above it, or by itself
+                cancel(run_id, store.OWNER_DELETED)
+
+
+def _live(user: Any) -> list[UUID]:
+    """The runs to cancel, those at a root first: what is below one ends with it."""
+    rows = Run.objects.filter(owner=user, cancel_requested_at=None).exclude(status__in=TERMINAL)
+    return list(rows.order_by(F("root_id").asc(nulls_first=True), "id").values_list("id", flat=True))

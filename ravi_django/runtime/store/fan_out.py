@@ -1,0 +1,165 @@
+"""A publication on its way to its followers: batch by batch in the order of their ids, each batch one transaction that
+also notes how far it has come. So whoever comes after a crash goes on behind the last batch that was committed: no
+follower is given it twice, and none is left out.
+
+The publications of one topic are delivered one after the other, the oldest first; those of other topics beside it.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from django.db import DatabaseError, OperationalError, connection, transaction
+from django.db.models import F, QuerySet, Window
+from django.db.models.functions import RowNumber
+
+from ravi_django.conf import conf
+from ravi_django.models import Follow, Publication
+from ravi_django.runtime import clock
+from ravi_django.runtime.entries import encode
+from ravi_django.runtime.store import postgres
+from ravi_django.runtime.store.backlog import BEHIND, drop_oldest, oldest_due, set_aside
+from ravi_django.runtime.store.bulk_delivery import Swept, sender_of, tell_at_home
+from ravi_django.runtime.store.deliveries import Delivered, Due, UnknownAgent, deliver
+from ravi_django.runtime.store.delivery_rows import Letter
+from ravi_django.runtime.store.digests import letter_of
+from ravi_django.runtime.store.followers import Locked, MayReceive, being_changed, lock_followers, owner_is_active
+
+log = logging.getLogger("ravi.fan_out")
+
+BATCH_BYTES = 32 * 1024 * 1024  # of one transaction's messages: of large ones fewer go at once
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one batch has done."""
+
+    publication_id: UUID
+    delivered: int  # followers
+    waiting: int  # followers for whom it was set aside
+    at_once: bool  # some of that is due already
+    done: bool  # there are no more followers
+    woken: list[UUID] = field(default_factory=list)  # runs that can be claimed
+
+
+def deliver_batch(publication_id: UUID | str, limit: int, may_receive: MayReceive | None = None) -> Batch | None:
+    """Deliver to the next followers, at most `limit`, of the oldest publication of that one's topic; None when all are
+    delivered, or somebody else is at it."""
+    with transaction.atomic():
+        publication = _oldest_of(publication_id)
+        if publication is None:
+            return None
+        letter = letter_of(publication)
+        size = max(1, min(limit, BATCH_BYTES // max(1, len(encode(publication.body)))))
+        known = _told_at_home(publication, letter, size, may_receive) if postgres.in_use() else None
+        window = _next(publication, size) if known is None else known.left
+        upto = (window[-1] if window else None) if known is None else known.upto
+        looked = lock_followers(window, may_receive)
+        for error in looked.undecided.values():
+            raise error
+        found = [one for one in looked.found if not _is_its_own(publication, one)]
+        later = {one.follower.id: due for one in found if (due := one.due_at(publication.present)) is not None}
+        given = deliver([Due(one.follower, letter) for one in found if one.follower.id not in later])
+        later |= dict.fromkeys(oldest_due(list(looked.unknown)), BEHIND)
+        unknown = {follow_id: UnknownAgent(agent) for follow_id, agent in looked.unknown.items()}
+        given.failed |= {follow_id: error for follow_id, error in unknown.items() if follow_id not in later}
+        locked = looked.ids
+        given.busy += being_changed(follow_id for follow_id in window if follow_id not in locked)
+        _set_all_aside(publication, later, given)
+        drop_oldest(list(later), publication.present)
+        delivered = len(given.given) + (known.delivered if known else 0)
+        waiting = len(later) + len(given.busy) + len(given.full) + len(given.resting) + len(given.failed)
+        done = upto is None or upto == publication.last
+        Publication.objects.filter(id=publication.id).update(
+            upto=upto or publication.upto,
+            delivered=F("delivered") + delivered + waiting,
+            done_at=clock.now() if done else None,
+        )
+        overdue = (one.items_at is not None and one.items_at <= publication.present for one in found)
+        at_once = bool(given.busy) or any(overdue)
+        woken = [*(known.woken if known else ()), *given.woken]
+        return Batch(publication.id, delivered, waiting, at_once, done, woken)
+
+
+def _told_at_home(publication: Any, letter: Letter, limit: int, may_receive: MayReceive | None) -> Swept | None:
+    """None where every follower needs a closer look: the site has a policy of its own, or one's rows make an error."""
+    if may_receive is not None or publication.last is None:
+        return None
+    try:
+        with transaction.atomic():
+            swept = tell_at_home(publication, letter, limit, owner_is_active() is not None)
+            connection.check_constraints()
+            return swept
+    except OperationalError:
+        raise
+    except DatabaseError:
+        return None  # whose they are is found by halves
+
+
+def _is_its_own(publication: Publication, one: Locked) -> bool:
+    """What an agent publishes does not come back to it: it would publish again, for ever."""
+    return one.follower.agent == sender_of(publication) and one.follower.owner_id == publication.owner_id
+
+
+def unfinished(limit: int, older_than_s: float = 0.0) -> list[UUID]:
+    """Of each topic with publications that are not delivered to all the oldest; of more topics than `limit` any, so
+    that none which fails, or never comes to an end, stands before the others."""
+    place = Window(RowNumber(), partition_by=[F("topic"), F("tenant")], order_by=F("id").asc())
+    rows = _open().filter(created_at__lte=clock.after(-older_than_s)).annotate(place=place).filter(place=1)
+    return list(rows.order_by("?").values_list("id", flat=True)[:limit])
+
+
+def has_next(publication_id: UUID | str) -> bool:
+    """Whether there is one of that one's topic that is not delivered to all."""
+    about = Publication.objects.filter(id=publication_id).values("topic", "tenant").first()
+    return about is not None and _open().filter(**about).exists()
+
+
+def _open() -> QuerySet[Publication]:
+    return Publication.objects.filter(done_at=None)
+
+
+def _oldest_of(publication_id: UUID | str) -> Any:
+    """Locked, with the time that it is by the database."""
+    about = Publication.objects.filter(id=publication_id).values("topic", "tenant").first()
+    if about is None:
+        return None
+    oldest = _open().filter(**about).order_by("id").values_list("id", flat=True).first()
+    if oldest is None:
+        return None
+    rows: Any = _open().filter(id=oldest).annotate(present=clock.now())
+    return rows.select_for_update(skip_locked=True, no_key=True).first()
+
+
+def _next(publication: Publication, limit: int) -> list[UUID]:
+    if publication.last is None:
+        return []
+    rows = Follow.objects.filter(topic=publication.topic, tenant=publication.tenant, id__lte=publication.last)
+    if publication.upto is not None:
+        rows = rows.filter(id__gt=publication.upto)
+    return list(rows.order_by("id").values_list("id", flat=True)[:limit])
+
+
+def _set_all_aside(publication: Any, later: dict[UUID, datetime], given: Delivered) -> None:
+    """What cannot be given now is due by itself: nobody else waits for it."""
+    soon = publication.present + timedelta(seconds=conf.SWEEP_S)
+    for follow_id, error in given.failed.items():
+        log.warning(
+            "publication %s: not delivered to follow %s, which is tried again: %s",
+            *(publication.id, follow_id, error),
+            extra={"action": "fan_out.follower_failed"},
+        )
+    set_aside(
+        publication.id,
+        [
+            *((follow_id, due, 0) for follow_id, due in later.items()),
+            *((follow_id, publication.present, 0) for follow_id in given.busy),
+            *((follow_id, soon, 0) for follow_id in given.full),
+            *((follow_id, until, 0) for follow_id, until in given.resting.items()),
+            *((follow_id, soon, 1) for follow_id in given.failed),
+        ],
+    )

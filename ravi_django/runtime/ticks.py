@@ -1,0 +1,226 @@
+"""When a schedule's ticks are: pure functions of its times, its zone and a moment. All moments are aware; what comes
+back is in UTC.
+
+Cron's fields are read by cronsim, on the wall clock of the zone. Where that clock jumps, it is as in Debian's cron:
+
+- a job with a fixed minute and hour (neither begins with `*`) runs once for each of its times: one that the clock
+  skips, at the first minute behind the gap; one that comes twice, at the first;
+- any other (`*/10 * * * *`, `0 * * * *`) follows the clock as it goes: nothing in a gap, again in an hour that repeats.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, tzinfo
+from itertools import islice, takewhile
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim, CronSimError
+from django.utils import timezone
+
+from ravi_django.kernel import InvalidInputError
+
+MOST_S = 10 * 366 * 24 * 3600  # of an interval, and of a jitter
+LENGTH = 200  # characters of a cron expression
+
+MOMENT = timedelta(microseconds=1)
+_SECOND = timedelta(seconds=1)
+_DAY = timedelta(days=1)
+_HOUR = timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Timetable:
+    cron: str  # five fields; empty for an interval
+    every_s: int | None  # seconds; None for cron
+    zone: tzinfo  # of cron's wall clock
+    starts_at: datetime | None  # no tick before it; an interval's ticks are counted from it
+    jitter_s: int  # seconds that a tick is put off by, at most
+    seed: str  # of the jitter: the schedule's id
+
+    def after(self, moment: datetime) -> datetime | None:
+        """The first tick behind `moment`; None when there is no more."""
+        moment = moment.astimezone(UTC)
+        try:
+            if self.every_s is not None:
+                return _interval_after(self.starts_at, self.every_s, moment)
+            if self.starts_at is not None:
+                moment = max(moment, self.starts_at.astimezone(UTC) - MOMENT)
+            return _cron_after(self.cron, self.zone, moment)
+        except (OverflowError, StopIteration):  # behind the year 9999, or no such day in fifty years
+            return None
+
+    def ticks(self, moment: datetime) -> Iterator[datetime]:
+        """Those behind `moment`, in order."""
+        at = self.after(moment)
+        while at is not None:
+            yield at
+            at = self.after(at)
+
+    def next(self, moment: datetime, count: int) -> list[datetime]:
+        return list(islice(self.ticks(moment), count))
+
+    def due(self, tick: datetime) -> datetime:
+        """When it is seen to: up to `jitter_s` later, the same each time one asks, and before the tick behind it."""
+        if not self.jitter_s:
+            return tick
+        following = self.after(tick)
+        room = float(self.jitter_s)
+        if following is not None:
+            room = min(room, (following - tick).total_seconds())
+        return tick + timedelta(
+            seconds=int(room * _share(f"{self.seed}:{tick.astimezone(UTC).isoformat()}") * 1e3) / 1e3
+        )
+
+    def come(self, first: datetime, moment: datetime, most: int) -> list[datetime]:
+        """The latest `most` of the ticks that are due by `moment`, in order; `first` is one, whatever the rule says."""
+        if first > moment:
+            return []
+        span = _HOUR
+        while True:
+            begin = max(first, moment - span)
+            ticks = self._between(begin, moment, most + 1)
+            if begin == first:
+                ticks = [first, *ticks]
+            if len(ticks) > most or begin == first:
+                break
+            span *= 4
+        if self.due(ticks[-1]) > moment:
+            ticks.pop()
+        return ticks[-most:]
+
+    def count(self, first: datetime, end: datetime, most: int) -> int:
+        """How many ticks there are from `first`, which is one, up to `end` and without it; no further than `most`."""
+        if first >= end:
+            return 0
+        if self.every_s is not None:
+            return min(-((first - end) // timedelta(seconds=self.every_s)), most)
+        behind = islice(self.ticks(first), most - 1)
+        return 1 + sum(1 for _ in takewhile(lambda at: at < end, behind))
+
+    def _between(self, begin: datetime, end: datetime, most: int) -> list[datetime]:
+        if self.every_s is not None and end - begin > (room := timedelta(seconds=self.every_s * (most + 1))):
+            begin = end - room
+        found: deque[datetime] = deque(maxlen=most)
+        for at in self.ticks(begin):
+            if at > end:
+                break
+            found.append(at)
+        return list(found)
+
+
+def _share(text: str) -> float:
+    """From 0 up to 1, without it."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6]) / 2**48
+
+
+def _interval_after(start: datetime | None, every_s: int, moment: datetime) -> datetime:
+    """By the count of intervals since the start, so that nothing adds up."""
+    begin = (start or datetime(1970, 1, 1, tzinfo=UTC)).astimezone(UTC)
+    if begin > moment:
+        return begin
+    every = timedelta(seconds=every_s)
+    return begin + ((moment - begin) // every + 1) * every
+
+
+# --------------------------------------------------------------------------------------------------------- cron
+
+
+def _cron_after(cron: str, zone: tzinfo, moment: datetime) -> datetime:
+    """Raises StopIteration when no day fits."""
+    minute, hour, *_ = cron.split()
+    if minute.startswith("*") or hour.startswith("*"):
+        return _by_the_clock(cron, zone, moment)
+    for tick in CronSim(cron, moment.astimezone(zone)):
+        if (at := tick.astimezone(UTC)) > moment:  # in an hour that repeats, the library gives its first again
+            return at
+    raise StopIteration
+
+
+def _by_the_clock(cron: str, zone: tzinfo, moment: datetime) -> datetime:
+    """From one change of the zone's offset to the next; in between, the wall clock has no surprises.
+
+    The library's own arithmetic in a zone loses ticks where a clock goes back by half an hour.
+    """
+    begin, is_behind = moment, moment
+    while True:
+        offset = _offset(zone, begin)
+        at = _utc(next(CronSim(cron, _wall(is_behind, offset))), offset)
+        changed = _change(zone, begin, at)
+        if changed is None:
+            return at
+        begin, is_behind = changed, changed - _SECOND
+
+
+def _change(zone: tzinfo, begin: datetime, end: datetime) -> datetime | None:
+    """The first second behind `begin`, up to `end`, that has another offset than `begin`."""
+    offset, low = _offset(zone, begin), begin
+    while low < end:
+        high = min(low + _DAY, end)
+        if _offset(zone, high) != offset:
+            low, high = low.replace(microsecond=0), high.replace(microsecond=0)
+            while high - low > _SECOND:
+                middle = low + (high - low) // 2
+                middle = middle.replace(microsecond=0)
+                low, high = (middle, high) if _offset(zone, middle) == offset else (low, middle)
+            return high
+        low = high
+    return None
+
+
+def _offset(zone: tzinfo, moment: datetime) -> timedelta:
+    return moment.astimezone(zone).utcoffset() or timedelta()
+
+
+def _wall(moment: datetime, offset: timedelta) -> datetime:
+    return moment.astimezone(UTC).replace(tzinfo=None) + offset
+
+
+def _utc(wall: datetime, offset: timedelta) -> datetime:
+    return (wall - offset).replace(tzinfo=UTC)
+
+
+# ------------------------------------------------------------------------------------------------------ checking
+
+
+def check_cron(cron: Any) -> str:
+    """The expression with one space between its fields. Raises InvalidInputError (field cron)."""
+    if not isinstance(cron, str) or len(cron) > LENGTH:
+        raise _bad("cron", f"cron must be a text of at most {LENGTH} characters")
+    fields = cron.split()
+    if len(fields) != 5:
+        raise _bad("cron", f"cron has five fields, minute hour day month weekday, not {len(fields)}: 30 2 * * MON-FRI")
+    text = " ".join(fields)
+    try:
+        first = next(CronSim(text, datetime(2000, 1, 1)), None)  # no zone: which days there are
+    except CronSimError as error:
+        hint = ", or one that its months do not have" if "day-of-month" in str(error) else ""
+        raise _bad("cron", f"cron {text!r}: {str(error).lower()}{hint}") from None
+    if first is None:
+        raise _bad("cron", f"cron {text!r} never comes: no day of fifty years fits")
+    return text
+
+
+def zone_of(name: Any) -> tzinfo:
+    """Of a name like Europe/Berlin; the site's when it is empty. Raises InvalidInputError (field timezone)."""
+    if name == "":
+        return timezone.get_default_timezone()
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, TypeError, OSError):  # what zoneinfo raises depends on where the name leads
+        raise _bad("timezone", f"timezone must be a name like Europe/Berlin, not {str(name)[:64]!r}") from None
+
+
+def check_seconds(field: str, value: Any, least: int) -> int:
+    """Raises InvalidInputError."""
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MOST_S:
+        raise _bad(field, f"{field} must be whole seconds, {least} to {MOST_S}, not {value!r}")
+    return value
+
+
+def _bad(field: str, message: str) -> InvalidInputError:
+    return InvalidInputError(message, field=field)

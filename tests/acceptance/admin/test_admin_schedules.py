@@ -1,0 +1,355 @@
+"""Schedules in the admin: made, looked at, switched, run now; nobody has runs made in the name of another."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth import get_user_model
+
+from ravi_django import schedule
+from ravi_django.models import Run, Schedule, ScheduleTick, Session
+from ravi_django.runtime import dispatch, scheduler, schedules, store
+from ravi_django.testing import FakeClock
+from tests.acceptance.admin.test_agent_browser import in_thread, open_page  # noqa: F401 - a fixture
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+ADD, LIST = "/admin/ravi/schedule/add/", "/admin/ravi/schedule/"
+ALL = ("view_schedule", "add_schedule", "change_schedule", "delete_schedule")
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch):
+    monkeypatch.setattr(dispatch, "send", lambda run_id: None)
+    with FakeClock() as clock:
+        yield clock
+
+
+def form(**given):
+    return {
+        "name": "daily", "agent": "react/assistant", "input": "What is new?", "cron": "0 9 * * MON-FRI",
+        "timezone": "Asia/Kathmandu", "jitter_s": "0", "catch_up": "one", "priority": "normal", "enabled": "on",
+        "metadata": "", "budget": "", **given,
+    }  # fmt: skip
+
+
+def made(name="daily", **more) -> Schedule:
+    return schedule("react/assistant", "hi", **{"name": name, "every": 60, **more})
+
+
+def page_of(row) -> str:
+    return f"/admin/ravi/schedule/{row.pk}/change/"
+
+
+def user_of(client):
+    return get_user_model().objects.get(pk=client.session["_auth_user_id"])
+
+
+def act(client, action, *rows, **more):
+    chosen = {"action": action, "_selected_action": [str(row.pk) for row in rows], **more}
+    return client.post(LIST, chosen, follow=True).content.decode()
+
+
+# ------------------------------------------------------------------------------------------------- making one
+
+
+def test_it_is_made_in_the_name_of_who_makes_it(operator):
+    client = operator(*ALL)
+    stranger = get_user_model().objects.create_user("stranger")
+
+    response = client.post(ADD, form(owner="stranger", tenant="acme"))
+
+    assert response.status_code == 302, response.content
+    row = Schedule.objects.get()
+    assert (row.owner, row.tenant, row.metadata, row.budget) == (user_of(client), "", {}, None)
+    assert row.owner != stranger
+    assert row.next_at == datetime(2030, 1, 1, 3, 15, tzinfo=UTC)
+    assert b'name="owner"' not in client.get(page_of(row)).content
+    assert LogEntry.objects.get().object_id == str(row.pk)
+
+
+@pytest.mark.parametrize(("name", "owner"), [("stranger", "stranger"), ("", None)])
+def test_a_superuser_chooses_whose_it_is(root, name, owner):
+    get_user_model().objects.create_user("stranger")
+
+    assert root.post(ADD, form(owner=name, tenant="acme")).status_code == 302
+
+    row = Schedule.objects.get()
+    assert (getattr(row.owner, "username", None), row.tenant) == (owner, "acme")
+
+
+def test_for_a_superuser_it_is_their_own_unless_said(root):
+    assert f'value="{user_of(root).username}"' in root.get(ADD).content.decode()
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"cron": "0 0 30 2 *"}, "cron"),
+        ({"cron": "0 9 * * * *"}, "cron"),
+        ({"cron": ""}, "cron"),
+        ({"every_s": "60"}, "cron"),
+        ({"cron": "", "every_s": "0"}, "every_s"),
+        ({"cron": "", "every_s": "60", "jitter_s": "60"}, "jitter_s"),
+        ({"timezone": "Mars/Olympus"}, "timezone"),
+        ({"agent": "react/gone"}, "agent"),
+        ({"agent": "nonsense"}, "agent"),
+        ({"input": " "}, "input"),
+        ({"input": "x" * 300_000}, "input"),
+        ({"budget": '{"max_turns": -1}'}, "budget"),
+        ({"metadata": "[1]"}, "metadata"),
+        ({"session": "0" * 32}, "session"),
+        ({"session": "nonsense"}, "session"),
+        ({"starts_at_0": "soon", "starts_at_1": ""}, "starts_at"),
+        ({"starts_at_0": "9999-12-31", "starts_at_1": "23:59:59"}, "starts_at"),
+        ({"starts_at_0": "0001-01-01", "starts_at_1": "00:00"}, "starts_at"),
+        ({"cron": "", "every_s": "60", "starts_at_0": "9999-12-31", "starts_at_1": "23:59:59"}, "starts_at"),
+        ({"name": "taken"}, "name"),
+    ],
+)
+def test_what_is_wrong_stands_at_its_field(root, given, field):
+    made("taken", user=user_of(root))
+
+    response = root.post(ADD, form(owner=user_of(root).username, **given))
+
+    assert list(response.context["adminform"].form.errors) == [field]
+    assert Schedule.objects.count() == 1
+
+
+@pytest.mark.parametrize("zone", ["Pacific/Kiritimati", "Pacific/Pago_Pago"])
+@pytest.mark.parametrize("day", ["9999-12-31", "0001-01-01"])
+def test_no_day_is_too_far_for_the_preview(root, settings, zone, day):
+    settings.TIME_ZONE = zone
+
+    for more in ({}, {"_preview": "Preview"}):
+        response = root.post(ADD, form(starts_at_0=day, starts_at_1="00:00:00", timezone=zone, **more))
+        assert list(response.context["adminform"].form.errors) == ["starts_at"]
+    assert not Schedule.objects.exists()
+
+
+def test_a_name_is_taken_by_ones_own_alone(operator):
+    client = operator(*ALL)
+    made("taken", user=user_of(client)), made("the systems")
+
+    response = client.post(ADD, form(name="taken"))
+    assert list(response.context["adminform"].form.errors) == ["name"]
+    assert client.post(ADD, form(name="the systems")).status_code == 302
+
+    mine = Schedule.objects.get(name="the systems", owner=user_of(client))
+    response = client.post(page_of(mine), form(name="taken"))
+    assert list(response.context["adminform"].form.errors) == ["name"]
+
+
+def test_a_strangers_session_is_as_one_that_is_not_there(operator):
+    client = operator(*ALL)
+    mine, other = (
+        store.create_session(Session(owner=owner, agent="react/assistant"))
+        for owner in (user_of(client), get_user_model().objects.create_user("stranger"))
+    )
+
+    assert b"There is no such session of yours." in client.post(ADD, form(session=str(other.pk))).content
+    assert client.post(ADD, form(session=str(mine.pk))).status_code == 302
+    assert Schedule.objects.get().session == mine
+
+
+def test_the_preview_shows_the_next_runs_and_saves_nothing(root):
+    html = root.post(ADD, form(_preview="Preview")).content.decode()
+
+    assert "2030-01-01 03:15:00" in html and "2030-01-01 09:00:00 Asia/Kathmandu" in html
+    assert html.count("Asia/Kathmandu</span>") == 5
+    assert "Nothing is saved." in html and not Schedule.objects.exists()
+    broken = root.post(ADD, form(_preview="Preview", cron="0 0 30 2 *")).content.decode()
+    assert "None that can be told." in broken and "its months do not have" in broken
+
+
+# ------------------------------------------------------------------------------------------------- editing one
+
+
+def test_an_edit_that_leaves_the_rule_leaves_the_next_run(root, clock):
+    row = made(user=user_of(root))
+    clock.advance(90)
+    given = form(cron="", timezone="", every_s="60", owner=user_of(root).username, input="other words")
+
+    assert root.post(page_of(row), given).status_code == 302
+
+    row.refresh_from_db()
+    assert (row.input, row.next_at) == ("other words", datetime(2030, 1, 1, 0, 1, tzinfo=UTC))
+
+
+def test_an_edit_does_not_undo_what_the_scheduler_did_meanwhile(root, clock):
+    row = made(user=user_of(root))
+    stale = Schedule.objects.get()
+    clock.advance(60)
+    scheduler.tick()
+    stale.input = "other words"
+
+    schedules.keep(stale)
+
+    row.refresh_from_db()
+    assert (row.input, row.next_at - row.last_at) == ("other words", timedelta(minutes=1))
+
+
+def test_whose_it_is_not_may_look_and_not_edit(operator):
+    theirs, systems = made(user=get_user_model().objects.create_user("stranger")), made("system")
+    client = operator(*ALL)
+
+    for row in (theirs, systems):
+        assert client.get(page_of(row)).status_code == 200
+        assert client.post(page_of(row), form(input="mine now")).status_code == 403
+        assert client.post(f"/admin/ravi/schedule/{row.pk}/delete/", {"post": "yes"}).status_code == 403
+
+    assert set(Schedule.objects.values_list("input", flat=True)) == {"hi"}
+
+
+def test_ones_own_is_deleted_and_its_runs_stay(operator, clock):
+    client = operator(*ALL)
+    row = made(user=user_of(client))
+    clock.advance(60)
+    scheduler.tick()
+
+    assert client.post(f"/admin/ravi/schedule/{row.pk}/delete/", {"post": "yes"}).status_code == 302
+
+    assert (Schedule.objects.count(), Run.objects.count()) == (0, 1)
+
+
+def test_its_ticks_are_counted_before_it_is_deleted_and_not_shown(operator, root, django_assert_max_num_queries):
+    client = operator(*ALL)
+    row, systems = made("<b>mine", user=user_of(client)), made("system")
+    begin = datetime(2030, 1, 1, tzinfo=UTC)
+    ticks = (ScheduleTick(schedule=row, at=begin + timedelta(minutes=n)) for n in range(3_000))
+    ScheduleTick.objects.bulk_create(ticks)
+
+    with django_assert_max_num_queries(12):
+        html = client.get(f"/admin/ravi/schedule/{row.pk}/delete/").content.decode()
+
+    assert "3000" in html and "&lt;b&gt;mine" in html and len(html) < 30_000
+    assert client.get(f"/admin/ravi/schedule/{systems.pk}/delete/").status_code == 403
+    assert root.post(f"/admin/ravi/schedule/{row.pk}/delete/", {"post": "yes"}).status_code == 302
+    assert list(Schedule.objects.all()) == [systems] and not ScheduleTick.objects.exists()
+
+
+def test_staff_without_the_permission_see_and_do_nothing(operator):
+    row = made(user=get_user_model().objects.create_user("stranger"))
+    nobody, viewer = operator(), operator("view_schedule")
+
+    assert [nobody.get(place).status_code for place in (LIST, ADD, page_of(row))] == [403] * 3
+    assert [viewer.get(place).status_code for place in (LIST, ADD, page_of(row))] == [200, 403, 200]
+    assert viewer.post(page_of(row), form()).status_code == 403
+    for action in ("enable", "disable", "run_now"):
+        act(viewer, action, row)
+    assert Schedule.objects.get().enabled and not Run.objects.exists()
+
+
+# ---------------------------------------------------------------------------------------------------- actions
+
+
+def test_an_operator_disables_any_and_enables_their_own(operator):
+    theirs = made(user=get_user_model().objects.create_user("stranger"))
+    client = operator("view_schedule", "change_schedule")
+    mine = made("mine", user=user_of(client))
+
+    act(client, "disable", theirs, mine)
+    assert not Schedule.objects.filter(enabled=True).exists()
+    assert "Left as they are: 1." in act(client, "enable", theirs, mine)
+
+    assert Schedule.objects.get(enabled=True) == mine
+    assert [entry.change_message for entry in LogEntry.objects.filter(object_id=str(theirs.pk))] == ["Disabled."]
+
+
+def test_run_now_is_for_ones_own_and_is_logged(operator):
+    theirs = made(user=get_user_model().objects.create_user("stranger"))
+    client = operator("view_schedule", "change_schedule")
+    mine = made("mine", user=user_of(client))
+
+    html = act(client, "run_now", theirs, mine)
+
+    run = Run.objects.get()
+    assert (run.owner, run.metadata) == (user_of(client), {"schedule": str(mine.pk)})
+    assert f"/admin/ravi/run/{run.pk}/change/" in html and "Left as they are: 1." in html
+    assert LogEntry.objects.get().change_message == f"Run now: {run.pk}."
+    assert not ScheduleTick.objects.exists()
+
+
+def test_run_now_says_why_it_does_not(root):
+    row = made(user=get_user_model().objects.create_user("gone"))
+    get_user_model().objects.filter(username="gone").update(is_active=False)
+
+    assert "gone, is not active" in act(root, "run_now", row)
+    assert "a page at a time" in act(root, "run_now", row, select_across="1")
+    assert not Run.objects.exists() and not LogEntry.objects.exists()
+
+
+# --------------------------------------------------------------------------------------------------- looking
+
+
+def test_the_list_tells_next_and_last_runs(root, clock, django_assert_max_num_queries):
+    rows = [made(f"n{number}", user=user_of(root)) for number in range(20)]
+    made("zoned", every=None, cron="0 9 * * *", timezone="Asia/Kathmandu")
+    clock.advance(60)
+    scheduler.tick()
+    Run.objects.all().update(status="completed")
+
+    with django_assert_max_num_queries(14):
+        html = root.get(LIST).content.decode()
+
+    assert html.count("ravi-status-completed") == 20
+    assert "2030-01-01 00:02:00" in html and "2030-01-01 00:01:00" in html
+    assert "2030-01-01 09:00:00 Asia/Kathmandu" in html
+    run = ScheduleTick.objects.get(schedule=rows[0]).run
+    page = root.get(page_of(rows[0])).content.decode()
+    assert f"/admin/ravi/run/{run.pk}/change/" in page and "Next runs" in page
+
+
+def test_the_last_run_is_of_the_last_tick_that_ran(root, clock):
+    made(user=user_of(root))
+    clock.advance(60)
+    scheduler.tick()
+    Run.objects.update(status="completed")
+    Schedule.objects.update(agent="react/gone")
+    clock.advance(60)
+    scheduler.tick()
+
+    html = root.get(LIST).content.decode()
+
+    cell = html[html.index('class="field-last_run"') :].partition("</td>")[0]
+    ran, _, not_run = cell.partition("no run: ")
+    assert "2030-01-01 00:01:00" in ran and "ravi-status-completed" in ran and str(Run.objects.get().pk) in ran
+    assert "2030-01-01 00:02:00" in not_run and "ravi-status-failed" in not_run
+
+
+def test_hostile_texts_are_shown_as_text(root):
+    row = made("<script>alert(1)</script>\u202eevil", user=user_of(root))
+    Schedule.objects.update(error="<b>bad\u202e</b>", timezone="<i>x</i>", every_s=None, cron="<u>1")
+
+    for place in (LIST, page_of(row)):
+        html = root.get(place).content.decode()
+        assert "<script>alert" not in html and "<b>bad" not in html and "<i>x" not in html and "<u>1" not in html
+        assert "bad\u202e" not in html, place
+
+
+def test_a_schedule_is_made_in_a_browser(open_page):  # noqa: F811
+    page = open_page()
+    page.goto(page.url.replace("/agent/", "/schedule/add/"))
+    for name, value in (("name", "news"), ("agent", "react/assistant"), ("input", "What is new?"),
+                        ("cron", "30 2 * * *"), ("timezone", "Europe/Berlin")):  # fmt: skip
+        page.fill(f"[name={name}]", value)
+    page.click("input[name=_preview]")
+    page.wait_for_selector("#preview")
+    assert page.locator("#preview li").count() == 5
+    assert "2030-01-01 02:30:00 Europe/Berlin" in page.inner_text("#preview")
+    page.fill("[name=cron]", "30 2 30 2 *")
+    page.click("input[name=_save]")
+    assert "its months do not have" in page.inner_text(".field-cron .errorlist")
+    page.fill("[name=cron]", "30 2 * * *")
+    page.click("input[name=_save]")
+    page.wait_for_selector(".messagelist .success")
+
+    assert in_thread(lambda: Schedule.objects.get().next_at) == datetime(2030, 1, 1, 1, 30, tzinfo=UTC)
+    page.check("input.action-select")
+    page.select_option("select[name=action]", "run_now")
+    page.click("button[name=index]")
+    page.click("text=a run was submitted")
+    page.wait_for_selector("text=What is new?")
+    assert in_thread(lambda: Run.objects.get().owner.username) == "admin"

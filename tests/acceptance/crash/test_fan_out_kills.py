@@ -1,0 +1,76 @@
+"""10,000 followers of one topic, and workers that are killed in the middle of its fan-out: each has it once."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+
+from project.process import wait_until
+from tests.support.site_process import ROOT, Site
+
+FOLLOWERS = 10_000
+KILLS = 3
+
+pytestmark = pytest.mark.timeout(300)
+
+# Each follower with the messages that the runs of its home have.
+GIVEN = """
+SELECT messages, count(*) AS followers FROM (
+  SELECT f.id, count(m.id) AS messages FROM ravi_follow f
+  LEFT JOIN ravi_run r ON r.session_id = f.home_id LEFT JOIN ravi_inboxmessage m ON m.run_id = r.id GROUP BY f.id
+) AS given GROUP BY messages"""
+
+
+def test_workers_killed_in_the_middle_deliver_to_each_follower_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SITE_FAN_OUT_BATCH", "500")
+    chance = random.Random(7)
+    with TemporaryDirectory(prefix="ravi-crowd-") as folder, Site(Path(folder)) as site:
+        _seed(site)
+        begun, killed_at = time.monotonic(), []
+        while len(killed_at) < KILLS:
+            worker = site.start_worker()
+            before = _publication(site)["delivered"]
+            target = before + chance.randrange(1, FOLLOWERS // (2 * KILLS))
+            wait_until(lambda at=target: _publication(site)["delivered"] >= at, 60, poll=0.001)  # type: ignore[misc]
+            time.sleep(chance.uniform(0, 0.05))  # not always right behind a commit
+            os.kill(worker.pid, signal.SIGKILL)
+            worker.wait_ended(10)
+            killed_at.append(_publication(site)["delivered"])
+        site.start_worker()
+        done = wait_until(lambda: _publication(site)["done_at"] is not None, 60)
+        assert done, _publication(site)
+        wait_until(lambda: not site.query("SELECT FROM ravi_feeditem LIMIT 1"), 30)
+
+        assert 0 < killed_at[0] < FOLLOWERS, killed_at
+        assert site.query(GIVEN) == [{"messages": 1, "followers": FOLLOWERS}]
+        assert _count(site, "ravi_inboxmessage") == _count(site, "ravi_run") == FOLLOWERS
+        assert _count(site, "ravi_signal") == FOLLOWERS // 2
+        assert _publication(site)["delivered"] == FOLLOWERS
+        woken = site.query("SELECT min(wake_seq) AS least, max(wake_seq) AS most FROM ravi_run WHERE wake_seq > 0")
+        assert woken == [{"least": 1, "most": 1}]
+    with capsys.disabled():
+        print(f"\n{FOLLOWERS} followers, killed at {killed_at}: {time.monotonic() - begun:.1f} s")
+
+
+def _seed(site: Site) -> None:
+    command = [sys.executable, "-m", "tests.acceptance.crash.crowd", str(FOLLOWERS)]
+    subprocess.run(command, cwd=ROOT, env={**os.environ, **site.env}, check=True, stdout=subprocess.DEVNULL)
+
+
+def _publication(site: Site) -> dict[str, Any]:
+    return site.query("SELECT delivered, done_at FROM ravi_publication")[0]
+
+
+def _count(site: Site, table: str) -> int:
+    return int(site.query(f"SELECT count(*) FROM {table}")[0]["count"])

@@ -1,0 +1,145 @@
+"""What docs/events.md shows is run here."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator
+from io import StringIO
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from asgiref.sync import sync_to_async
+from django.core.management import call_command, get_commands, load_command_class
+from django.db import connections
+
+from ravi_django.checks import check_event_bus, check_settings
+from ravi_django.kernel import Event
+from ravi_django.kernel.event_types import SCHEMA_VERSIONS
+from ravi_django.models import OutboxEvent, Signal
+from ravi_django.runtime.bus import courier, get_bus, relay
+from ravi_django.runtime.bus.site import forget_buses
+from tests.support.runs import auntil, code, drive, make_run
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs/events.md").read_text()
+
+
+def block(name: str) -> dict[str, Any]:
+    """The page's block that begins with the comment `# name`, run."""
+    found = re.search(rf"```python\n# {re.escape(name)}\n(.*?)```", PAGE, re.DOTALL)
+    assert found, f"the page has no block {name}"
+    names: dict[str, Any] = {"__name__": name}
+    exec(compile(found.group(1), name, "exec"), names)
+    return names
+
+
+@pytest.fixture(autouse=True)
+def _site(settings: Any, monkeypatch: pytest.MonkeyPatch, valkey_url: str) -> Iterator[None]:
+    settings.RAVI = {**settings.RAVI, **block("settings.py")["RAVI"], "STREAM_URL": valkey_url}
+    monkeypatch.setattr(courier, "hint", lambda: None)
+    yield
+    forget_buses()
+
+
+async def answers(ctx: Any, inbox: Any) -> str:
+    return "fine"
+
+
+def test_the_pages_settings_pass_the_checks() -> None:
+    assert [found.id for found in [*check_settings(), *check_event_bus()] if "EVENT" in found.msg] == []
+
+
+def test_the_pages_programs_hear_of_a_run(capsys: Any) -> None:
+    watch, tail = block("shop/watch.py")["watch"], block("shop/tail.py")["tail"]
+    code(answers)
+    other, run = drive(make_run()), drive(make_run())
+
+    async def story() -> list[str]:
+        bus = get_bus()
+        await watch()
+        await asyncio.to_thread(_relay)
+        seen = []
+        async for position, type in tail(str(run.id)):
+            assert position
+            seen.append(type)
+            if len(seen) == 3:
+                break
+        await auntil(lambda: "run.completed" in _said(capsys))
+        await bus.close()
+        return seen
+
+    said: list[str] = []
+
+    def _said(capsys: Any) -> str:
+        said.append(capsys.readouterr().out)
+        return "".join(said)
+
+    assert asyncio.run(story()) == ["workflow.started", "run.started", "run.completed"]
+    assert "test/code" in "".join(said) and other.status == "completed"
+
+
+def _relay() -> None:
+    relay.relay()
+    connections.close_all()
+
+
+def test_the_pages_sale_is_told_in_its_transaction() -> None:
+    sell = block("shop/orders.py")["sell"]
+    sell(SimpleNamespace(pk=7, amount=3, save=lambda: None))
+    with pytest.raises(RuntimeError):
+        sell(SimpleNamespace(pk=8, amount=3, save=_fails))
+
+    (row,) = OutboxEvent.objects.all()
+    assert (row.body["type"], row.body["correlation_id"], row.body["data"]) == ("shop.sold", "7", {"amount": 3})
+
+
+def _fails() -> None:
+    raise RuntimeError
+
+
+def test_the_pages_agent_is_fed() -> None:
+    feed = block("shop/feeding.py")["feed"]
+
+    async def listens(ctx: Any, inbox: Any) -> str:
+        return str(await ctx.sleep_until_signal("new_source_item"))
+
+    code(listens)
+    run = drive(make_run())
+
+    async def story() -> None:
+        bus = get_bus()
+        await feed(run)
+        await bus.publish(Event.create("run.completed", source="test"))
+        await auntil_async(lambda: Signal.objects.filter(run=run).aexists())
+        await bus.close()
+        await sync_to_async(connections.close_all)()
+
+    asyncio.run(story())
+    assert "run.completed" in (drive(run).output or "")
+
+
+async def auntil_async(condition: Any) -> None:
+    async with asyncio.timeout(20):
+        while not await condition():
+            await asyncio.sleep(0.005)
+
+
+def test_the_pages_commands_are_there() -> None:
+    commands = re.findall(r"manage\.py (ravi_events|ravi_subscribe) (.*?)(?:  +#|\n)", PAGE)
+    assert len(commands) == 3
+    for name, arguments in commands:
+        parser = load_command_class(get_commands()[name], name).create_parser("manage.py", name)
+        parser.parse_args([part.strip('"') for part in arguments.split()])
+    out = StringIO()
+    call_command("ravi_events", "--run", "0199c0de-0000-7000-8000-000000000000", stdout=out)
+    assert out.getvalue() == ""
+
+
+def test_the_page_lists_every_type() -> None:
+    listed = set(re.findall(r"`((?:workflow|run|agent|hitl|budget|event)\.[a-z]+)`", PAGE))
+    assert set(SCHEMA_VERSIONS) <= listed | {"event.undelivered"}
+    assert "`event.undelivered`" in PAGE

@@ -1,0 +1,117 @@
+"""What the part "Topics and followers" of docs/feeds.md shows is run here."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from rest_framework.test import APIClient
+
+from ravi_django.checks import check_follow_policy
+from ravi_django.kernel import AgentId, ForbiddenError, TopicId
+from ravi_django.models import Follow, JournalEntry, Publication, Run
+from ravi_django.runtime import policies
+from ravi_django.runtime.follow import followers
+from tests.support.runs import drive, make_run
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs/feeds.md").read_text()
+SPORT = TopicId("news", "sport")
+
+
+def text_of(name: str, language: str = "python") -> str:
+    found = re.search(rf"```{language}\n# {re.escape(name)}\n(.*?)```", PAGE, re.DOTALL)
+    assert found, f"the page has no block {name}"
+    return found.group(1)
+
+
+def block(name: str) -> dict[str, Any]:
+    """The page's block that begins with the comment `# name`, run."""
+    names: dict[str, Any] = {"__name__": name}
+    exec(compile(text_of(name), name, "exec"), names)
+    return names
+
+
+@pytest.fixture(autouse=True)
+def hinted(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    found: list[Any] = []
+    monkeypatch.setattr("ravi_django.runtime.fan_out.hint", found.append)
+    return found
+
+
+@pytest.fixture
+def ann(django_user_model: Any) -> Any:
+    return django_user_model.objects.create_user("demo", password="demo")
+
+
+def test_the_pages_agents_follow_and_emit(ann: Any, hinted: list[Any]) -> None:
+    block("shop/agents.py")
+
+    reader = drive(make_run("desk/reader", owner=ann))
+    drive(make_run("desk/reader", owner=ann))
+    newsroom = drive(make_run("desk/newsroom", text="Goal!", owner=ann))
+
+    assert (reader.status, newsroom.status) == ("completed", "completed")
+    follow = Follow.objects.get()
+    assert (follow.agent, follow.topic, follow.home) == ("desk/reader", "news/sport", Run.objects.all()[1].session)
+    row = Publication.objects.get()
+    assert row.body["payload"] == {"kind": "data", "data": {"title": "Goal!", "by": "the newsroom"}}
+    assert (row.followers, hinted) == (1, [row.id])
+    assert JournalEntry.objects.filter(run=reader, kind="log", name="read").exists()
+
+
+def test_the_sites_own_code_follows_and_publishes(ann: Any, hinted: list[Any]) -> None:
+    block("shop/agents.py")
+    site = block("shop/signals.py")
+
+    row = site["subscribe"](ann)
+    first, again = (site["publish"]({"id": 7, "title": "Goal!"}) for _ in range(2))
+
+    assert (row.every_s, first.id, first.followers, hinted) == (3600, again.id, 1, [first.id])
+    assert [one.id for one in followers("news/sport", "acme")] == [row.id]
+    assert (site["unsubscribe"](ann), site["unsubscribe"](ann)) == (True, False)
+
+
+def test_the_pages_calls_are_answered(ann: Any) -> None:
+    block("shop/agents.py")
+    client = APIClient()
+    assert client.login(username="demo", password="demo")
+    answers = []
+    for line in text_of("follow.sh", "console").splitlines():
+        words = shlex.split(line)
+        address = next(word for word in words if word.startswith("$SITE")).removeprefix("$SITE")
+        if "-d" in words:
+            answers.append(client.post(address, json.loads(words[words.index("-d") + 1]), format="json"))
+        else:
+            answers.append(client.delete(address) if "DELETE" in words else client.get(address))
+
+    assert [answer.status_code for answer in answers] == [201, 202, 200, 204]
+    assert answers[1].json() == {"message": "goal-1", "followers": 1}
+    assert len(answers[2].json()["results"]) == 1
+
+
+def test_the_pages_policy_holds(ann: Any, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("shop.policies")
+    vars(module).update(block("shop/policies.py"))
+    monkeypatch.setitem(sys.modules, "shop", ModuleType("shop"))
+    monkeypatch.setitem(sys.modules, "shop.policies", module)
+    settings.RAVI = {**settings.RAVI, **block("settings.py")["RAVI"]}
+    policies._load.cache_clear()
+
+    assert check_follow_policy() == []
+    secret, reader = TopicId("internal", "sales"), AgentId("desk", "reader")
+    policies.check_follow(ann, reader, SPORT)
+    policies.check_follow(None, reader, secret)
+    for refused in (lambda: policies.check_follow(ann, reader, secret), lambda: policies.check_emit(ann, SPORT)):
+        with pytest.raises(ForbiddenError):
+            refused()
+    assert policies.policy().may_receive([ann], SPORT) is None
+    assert policies.policy().may_receive([ann], secret) == set()
+    policies._load.cache_clear()

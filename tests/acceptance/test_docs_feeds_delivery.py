@@ -1,0 +1,48 @@
+"""What the part "Delivery" of docs/feeds.md shows is run here."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ravi_django import emit, register, submit
+from ravi_django.models import JournalEntry
+from ravi_django.runtime import fan_out
+from tests.support.runs import drive
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs/feeds.md").read_text()
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def clock():
+    from ravi_django.testing import FakeClock
+
+    with FakeClock() as clock:
+        yield clock
+
+
+def test_a_desk_reads_single_messages_and_digests(clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fan_out, "hint", lambda publication_id: None)
+    monkeypatch.setattr(fan_out, "wake", lambda run_ids: None)
+    found = re.search(r"```python\n# shop/desk.py\n(.*?)```", PAGE, re.DOTALL)
+    assert found
+    names: dict[str, Any] = {"__name__": "shop.desk"}
+    exec(compile(found.group(1), "shop/desk.py", "exec"), names)
+    register(names["Desk"]())
+    run = drive(submit("desk/desk", "Begin."))
+
+    for title in ("one", "two", "three"):
+        fan_out.run(emit("news/sport", {"title": title}).id)
+    drive(run)
+    clock.advance(3601)
+    fan_out.sweep()
+    drive(run)
+
+    rows = JournalEntry.objects.filter(run=run, name="news").order_by("seq")
+    assert [row.result for row in rows][1:] == [["one"], ["two", "three"]]
+    assert run.status == "suspended"

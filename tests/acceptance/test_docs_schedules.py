@@ -1,0 +1,76 @@
+"""What docs/schedules.md shows is run here."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+
+from ravi_django.models import Run, Schedule
+from ravi_django.runtime import dispatch, scheduler
+from ravi_django.runtime.ticks import check_cron
+from ravi_django.testing import FakeClock
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs/schedules.md").read_text()
+
+
+def block(name: str) -> dict[str, Any]:
+    """The page's block that begins with the comment `# name`, run."""
+    found = re.search(rf"```python\n# {re.escape(name)}\n(.*?)```", PAGE, re.DOTALL)
+    assert found, f"the page has no block {name}"
+    names: dict[str, Any] = {"__name__": name}
+    exec(compile(found.group(1), name, "exec"), names)
+    return names
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(dispatch, "send", lambda run_id: None)
+    with FakeClock() as clock:
+        yield clock
+
+
+def test_the_pages_schedules_run_when_it_says(clock: FakeClock, django_user_model: Any) -> None:
+    fay = django_user_model.objects.create_user("fay")
+    set_up = block("shop/schedules.py")["set_up"]
+    set_up(fay)
+    set_up(fay)
+
+    summary, watch = Schedule.objects.order_by("name")
+    assert summary.next_at == datetime(2030, 1, 1, 6, 30, tzinfo=UTC)
+    assert summary.next_at <= summary.due_at < summary.next_at + timedelta(seconds=120)
+    clock.now = summary.due_at
+    scheduler.tick()
+    run = Run.objects.get(owner=fay)
+    assert run.metadata == {"schedule": str(summary.id), "tick": "2030-01-01T06:30:00+00:00"}
+    assert Run.objects.filter(owner=None).count() <= 1, "what the other one missed is skipped"
+
+    looked = block("shop/look.py")
+
+    assert [b - a for a, b in zip(looked["soon"], looked["soon"][1:], strict=False)] == [timedelta(minutes=10)] * 2
+    assert (looked["extra"].owner, looked["extra"].metadata) == (None, {"schedule": str(watch.id)})
+    assert list(Schedule.objects.all()) == [summary]
+
+
+def test_the_pages_expressions_are_what_it_says() -> None:
+    for good in ("30 7 * * MON-FRI", "0 0 L * *", "0 0 LW * *", "0 0 * * 5L", "0 0 * * MON#2", "0 0 * JAN *"):
+        check_cron(good)
+    for bad in ("0 0 30 2 *", "@daily", "0 0 0 * * *"):
+        with pytest.raises(ValueError, match="cron"):
+            check_cron(bad)
+
+
+def test_the_pages_numbers_are_the_codes() -> None:
+    assert (scheduler.MOST, scheduler.PER_SCHEDULE, scheduler.grace_s()) == (1000, 100, 20.0)
+
+
+def test_the_pages_command_lists(capsys: pytest.CaptureFixture[str]) -> None:
+    call_command("ravi_schedules")
+
+    assert capsys.readouterr().out == "no schedules\n"

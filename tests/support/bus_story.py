@@ -1,0 +1,55 @@
+"""What tests of event buses tell their stories with."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from ravi_django.kernel import Event
+from ravi_django.runtime.bus import Bus, base
+from tests.support.runs import BOUND_S
+
+TOPIC = "test"
+
+
+def event(number: int = 0, type: str = "run.started") -> Event:
+    return Event.create(type, source="test", correlation_id=f"run-{number}", number=number)
+
+
+class Heard:
+    """A handler that keeps what it was called with; it raises for the numbers in `fails`."""
+
+    def __init__(self, fails: Callable[[Event], bool] = lambda event: False) -> None:
+        self.events: list[Event] = []
+        self.fails = fails
+
+    async def __call__(self, event: Event) -> None:
+        self.events.append(event)
+        if self.fails(event):
+            raise ValueError("no good")
+
+    @property
+    def numbers(self) -> list[int]:
+        return [event.data["number"] for event in self.events]
+
+
+class BusStory:
+    """`make` is a fixture that gives a new bus."""
+
+    @pytest.fixture(autouse=True)
+    def _quick(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(base, "RETRY_S", 0.001)
+
+    def run(self, make: Callable[[], Bus], story: Callable[[Bus], Awaitable[Any]]) -> Any:
+        async def told() -> Any:
+            bus = make()
+            try:
+                async with asyncio.timeout(BOUND_S):
+                    return await story(bus)
+            finally:
+                await bus.close()
+
+        return asyncio.run(told())

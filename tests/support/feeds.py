@@ -1,0 +1,87 @@
+"""Followers and publications as the tests of the fan-out make them: many rows at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.utils import timezone
+
+from ravi_django.kernel import DataPayload, Message, TopicId
+from ravi_django.models import Follow, InboxMessage, Publication, Run, Session, Signal, uuid7
+from ravi_django.runtime import clock, store
+
+TOPIC = "news/tech"
+FEED = "test/feed"
+WAITS = [{"kind": "signal", "name": "new_feed_item", "until": None}]
+
+
+def followers(count: int, *, agent: str = FEED, topic: str = TOPIC, **fields: Any) -> list[Follow]:
+    """As many followers of a topic, each of a session of its own, idle."""
+    sessions = Session.objects.bulk_create(Session(agent=agent) for _ in range(count))
+    rows = [follow_row(agent, topic, session=session, home=session, **fields) for session in sessions]
+    return Follow.objects.bulk_create(rows)
+
+
+def follow_row(agent: str = FEED, topic: str = TOPIC, **fields: Any) -> Follow:
+    """Not saved."""
+    session = fields.get("session")
+    owner = fields.get("owner")
+    identity = store.follower_of(agent, owner and owner.pk, fields.get("tenant", ""), session and session.id)
+    return Follow(id=uuid7(), agent=agent, topic=topic, follower=identity, **fields)
+
+
+def follow(agent: str = FEED, topic: str = TOPIC, **fields: Any) -> Follow:
+    row = follow_row(agent, topic, **fields)
+    row.save(force_insert=True)
+    return row
+
+
+def waiting_runs(follows: list[Follow], **fields: Any) -> list[Run]:
+    """For each follower a run that waits in its home."""
+    fields = {"status": "suspended", "waiting_on": WAITS, **fields}
+    return Run.objects.bulk_create(
+        Run(agent=one.agent, session_id=one.home_id, owner_id=one.owner_id, tenant=one.tenant, **fields)
+        for one in follows
+    )
+
+
+def publish(said: str = "hello", topic: str = TOPIC, **fields: Any) -> Publication:
+    """To who follows now; not delivered yet."""
+    message = Message(target=TopicId.parse(topic), payload=DataPayload(data={"said": said}))
+    tenant = fields.get("tenant", "")
+    row = Publication(
+        topic=topic,
+        message_id=message.id,
+        scope=store.scope_of(topic, tenant, "system", message.id),
+        digest=said[:64],
+        body=message.model_dump(mode="json"),
+        **fields,
+    )
+    if (present := clock.fixed()) is not None:
+        row.created_at = present
+    return store.create_publication(row)[0]
+
+
+def inboxes() -> dict[Any, list[str]]:
+    """What each run was given, by its id: each message's own words, of a digest all of them."""
+    found: dict[Any, list[str]] = {}
+    for run_id, body in InboxMessage.objects.order_by("id").values_list("run_id", "body"):
+        found.setdefault(run_id, []).append(words(body))
+    return found
+
+
+def words(body: dict[str, Any]) -> str:
+    data = body["payload"].get("data", {})
+    if "items" in data:
+        return "+".join(item["payload"]["data"]["said"] for item in data["items"])
+    return str(data.get("said", ""))
+
+
+def told(run: Run) -> int:
+    """How many signals a run has of its feeds that it has not read."""
+    return Signal.objects.filter(run=run, name="new_feed_item", consumed_at=None).count()
+
+
+def read(run: Run) -> None:
+    """The run reads its signals."""
+    Signal.objects.filter(run=run).update(consumed_at=timezone.now())

@@ -1,0 +1,112 @@
+"""What is written for a run that is deleted goes with it; migrations beside writers."""
+
+from __future__ import annotations
+
+from tests.support.guards.mutant import RUNTIME, STORE, UNIT, Mutant
+
+_DELETED = (UNIT + "test_deleted_runs.py",)
+_DISOWNED = (UNIT + "test_disowned_runs.py",)
+_LIVE = "ravi_django/migrations/_live.py"
+_MIGRATED = ("tests/unit/models/test_live_migrations.py",)
+_SCHEMA = ("tests/unit/models/test_migrated_schema.py",)
+
+DELETIONS = [
+    Mutant(
+        "deletion: the run is locked before its rows go",
+        RUNTIME + "deleted_runs.py",
+        "    store.lock_to_delete(instance.id)\n",
+        "    pass\n",
+        _DELETED,
+    ),
+    Mutant(
+        "deletion: against those who hold the run without changing it",
+        STORE + "touching.py",
+        "    list(Run.objects.select_for_update().filter(id=run_id).values_list(",
+        "    list(Run.objects.select_for_update(no_key=True).filter(id=run_id).values_list(",
+        _DELETED,
+    ),
+    Mutant(
+        "deletion: a signal of a caller's transaction holds its run",
+        STORE + "touching.py",
+        "WHERE id = %s::uuid FOR KEY SHARE",
+        "WHERE id = %s::uuid",
+        _DELETED,
+    ),
+    Mutant(
+        "deletion: a signal in one statement holds its run",
+        STORE + "waiting.py",
+        "  FOR KEY SHARE\n",
+        "",
+        _DELETED,
+    ),
+    Mutant(
+        "deletion: the mark of a deleted owner's run stays, whoever cancels it once more",
+        STORE + "endings.py",
+        "OWNER_DELETED if run.cancel_reason == OWNER_DELETED else reason",
+        "reason",
+        _DISOWNED,
+    ),
+    Mutant(
+        "migration: what an interrupted build has left is dropped",
+        _LIVE,
+        "        _drop(schema_editor, name)\n",
+        "        return\n",
+        _MIGRATED,
+    ),
+    Mutant(
+        "migration: what is not valid does not stand",
+        _LIVE,
+        "        if valid and same and",
+        "        if same and",
+        _MIGRATED,
+    ),
+    Mutant(
+        "migration: what stands is left alone",
+        _LIVE,
+        "            return\n        _drop(schema_editor, name)\n",
+        "            pass\n        _drop(schema_editor, name)\n",
+        _MIGRATED,
+    ),
+    Mutant(
+        "migration: an index goes without its foreign key",
+        _LIVE,
+        '        if schema_editor.connection.vendor != "postgresql":\n            super()',
+        "        if True:\n            super()",
+        _MIGRATED,
+    ),
+    Mutant(
+        "migration: what a field points to is locked first",
+        _LIVE,
+        "[*tables, model._meta.db_table]",
+        "[model._meta.db_table, *tables]",
+        _MIGRATED,
+    ),
+    Mutant(
+        "migration: an index with a name of its own is no field's",
+        _LIVE,
+        "type_=Index.suffix, exclude=named\n",
+        "type_=Index.suffix\n",
+        _SCHEMA,
+    ),
+    Mutant(
+        "migration: tables of another database are not locked",
+        _LIVE,
+        "        if not self.allow_migrate_model(connection.alias, model):\n            return\n        for attempt",
+        "        for attempt",
+        _SCHEMA,
+    ),
+    Mutant(
+        "migration: an index of another database is not looked for",
+        _LIVE,
+        "        elif self.allow_migrate_model(schema_editor.connection.alias, model):\n",
+        "        else:\n",
+        _SCHEMA,
+    ),
+    Mutant(
+        "migration: whoever waits behind it is let go",
+        _LIVE,
+        "schema_editor.execute(f\"SET LOCAL lock_timeout = '{LOCK_S}s'\")",
+        "pass",
+        _MIGRATED,
+    ),
+]

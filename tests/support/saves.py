@@ -1,0 +1,43 @@
+"""Sources of the project's invoices, for the tests of model sources."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from project.models import Invoice
+from ravi_django.models import InboxMessage, Signal, Source
+from ravi_django.runtime import background, model_sources
+from tests.support.runs import code
+
+
+@pytest.fixture(autouse=True)
+def invoices_named(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Hints are taken down and not sent: each test tells by itself."""
+    settings.RAVI = {**settings.RAVI, "SOURCE_MODELS": ["project.Invoice"]}
+    monkeypatch.setattr(background, "hint", lambda task, *args: hinted.append((task.name, *args)))
+    hinted.clear()
+    code(lambda ctx, inbox: None)
+    model_sources._forget()
+    yield
+    model_sources._forget()
+
+
+hinted: list[tuple[str, ...]] = []
+
+
+def declare(**fields: Any) -> Source:
+    given = {"name": "invoices", "kind": "model", "location": "project.Invoice", "agent": "test/code", **fields}
+    return Source.objects.create(**given)
+
+
+def invoice(customer: str = "ACME", amount: int = 5) -> Invoice:
+    return Invoice.objects.create(customer=customer, amount=amount, idempotency_key="key-1")
+
+
+def told() -> list[dict[str, Any]]:
+    """What the agent was given, in order."""
+    boots = [row.body["payload"]["data"] for row in InboxMessage.objects.order_by("id")]
+    return boots + [signal.payload for signal in Signal.objects.order_by("id")]

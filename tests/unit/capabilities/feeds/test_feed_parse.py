@@ -1,0 +1,354 @@
+"""Feeds of strangers become plain items in bounded time, or a clear error."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+import time
+from typing import Any
+
+import pytest
+
+from ravi_django.capabilities.feeds import Item
+from ravi_django.capabilities.feeds.parse import parse
+from ravi_django.capabilities.feeds.polled import SourceError
+
+URL = "https://example.org/feed.xml"
+MEGABYTES = 5 * 1024 * 1024
+
+YOUTUBE = b"""<?xml version="1.0" encoding="UTF-8"?>
+<feed xmlns:yt="http://www.youtube.com/xml/schemas/2015" xmlns:media="http://search.yahoo.com/mrss/"
+ xmlns="http://www.w3.org/2005/Atom">
+ <link rel="self" href="http://www.youtube.com/feeds/videos.xml?channel_id=UC123"/>
+ <id>yt:channel:123</id><yt:channelId>123</yt:channelId><title>A channel</title>
+ <author><name>A channel</name><uri>https://www.youtube.com/channel/UC123</uri></author>
+ <published>2020-01-01T00:00:00+00:00</published>
+ <entry>
+  <id>yt:video:abc</id><yt:videoId>abc</yt:videoId><yt:channelId>UC123</yt:channelId>
+  <title>A film &amp; more</title>
+  <link rel="alternate" href="https://www.youtube.com/watch?v=abc"/>
+  <author><name>A channel</name><uri>https://www.youtube.com/channel/UC123</uri></author>
+  <published>2024-03-01T10:00:00+02:00</published><updated>2024-03-02T00:00:00+00:00</updated>
+  <media:group>
+   <media:title>A film</media:title>
+   <media:content url="https://www.youtube.com/v/abc" type="application/x-shockwave-flash"/>
+   <media:description>What it is about</media:description>
+  </media:group>
+ </entry>
+</feed>"""
+
+
+def rss(inside: str) -> bytes:
+    return f'<rss version="2.0"><channel>{inside}</channel></rss>'.encode()
+
+
+def one(inside: str) -> Item:
+    (item,) = parse(rss(f"<item>{inside}</item>"), url=URL)
+    return item
+
+
+def refusal(body: bytes, kind: str = "") -> str:
+    with pytest.raises(SourceError) as caught:
+        parse(body, kind, URL)
+    return str(caught.value)
+
+
+def test_rss_is_read_oldest_first() -> None:
+    first, second = parse(
+        rss(
+            "<item><guid>2</guid><title>Two</title><pubDate>Sun, 08 Sep 2002 00:00:01 GMT</pubDate></item>"
+            "<item><guid>1</guid><title>One</title><link>/one</link><description>&lt;p&gt;Read &lt;b&gt;this"
+            "&lt;/b&gt;&lt;/p&gt;</description><author>ann@example.org (Ann)</author><category>x</category>"
+            "<pubDate>Sat, 07 Sep 2002 02:00:01 +0200</pubDate></item>"
+        ),
+        url=URL,
+    )
+
+    assert first == Item(
+        id="1",
+        title="One",
+        url="https://example.org/one",
+        text="Read this",
+        published="2002-09-07T00:00:01+00:00",
+        author="ann@example.org (Ann)",
+        extra={"tags": ["x"]},
+    )
+    assert second.title == "Two"
+
+
+def test_a_youtube_channel_is_read() -> None:
+    (film,) = parse(YOUTUBE, "text/xml; charset=UTF-8")
+
+    assert film == Item(
+        id="yt:video:abc",
+        title="A film & more",
+        url="https://www.youtube.com/watch?v=abc",
+        text="What it is about",
+        published="2024-03-01T08:00:00+00:00",
+        author="A channel",
+    )
+
+
+def test_json_feed_is_read() -> None:
+    feed = {
+        "version": "https://jsonfeed.org/version/1.1",
+        "items": [
+            {
+                "id": 7,
+                "url": "/b",
+                "content_html": "<p>x</p><script>y</script>",
+                "date_published": "2024-01-02T00:00:00Z",
+            },
+            {"id": "a", "content_text": "a <b> c", "authors": [{"name": "Ann"}], "tags": ["t", 3]},
+            {"id": {"no": "id"}},
+            "nothing",
+        ],
+    }
+
+    plain, page = parse(json.dumps(feed).encode(), url=URL)
+
+    assert (plain.id, plain.text, plain.author, plain.extra) == ("a", "a <b> c", "Ann", {"tags": ["t"]})
+    assert (page.id, page.url, page.text, page.published) == (
+        "7",
+        "https://example.org/b",
+        "x",
+        "2024-01-02T00:00:00+00:00",
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"", "no feed: neither"),
+        (b"hello", "no feed: neither"),
+        (b"<!DOCTYPE html><html></html>", "a web page, not a feed"),
+        (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "XML, but no feed"),
+        (b'{"items": []}', "JSON, but no feed"),
+        (b'{"version": "https://jsonfeed.org/version/1", "items": 3}', "no list of items"),
+        (b'{"version": ', "no JSON that can be read"),
+        (b"<rss><channel>", "not well-formed XML: no element found"),
+        (b"\0\0\0", "no feed: neither"),
+    ],
+)
+def test_what_is_no_feed_is_refused_in_words(body: bytes, words: str) -> None:
+    assert words in refusal(body)
+
+
+def test_without_feedparser_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "feedparser", None)
+
+    assert 'pip install "ravi-django[feeds]"' in refusal(rss(""))
+
+
+# ------------------------------------------------------------------------------------------------- hostile texts
+
+
+def test_markup_and_scripts_become_text() -> None:
+    item = one(
+        "<title>&lt;b&gt;Big&lt;/b&gt; &lt;script&gt;steal()&lt;/script&gt;news &amp;amp; more</title>"
+        "<description>&lt;img src=x onerror=steal() alt='A cat'&gt;&lt;style&gt;x&lt;/style&gt;&lt;a "
+        "href='javascript:steal()'&gt;here&lt;/a&gt;</description>"
+    )
+
+    assert (item.title, item.text) == ("Big news & more", "[A cat]here")
+
+
+@pytest.mark.parametrize(
+    "link", ["javascript:steal()", "data:text/html,x", "file:///etc/passwd", "https://a b/", "x" * 3000]
+)
+def test_a_link_that_is_no_address_of_the_web_is_dropped(link: str) -> None:
+    assert one(f"<title>t</title><link>{link}</link>").url == ""
+
+
+def test_nul_and_control_characters_are_left_out() -> None:
+    body = rss("<item><title>a\0b\x07c&#x202e;</title><description>d&#0;e</description></item>")
+
+    (item,) = parse(body)
+
+    assert item.title == "a b c\u202e"
+    assert "\0" not in item.text
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        (rss("<item><title>ü</title></item>"), ""),
+        (rss("<item><title>ü</title></item>").decode().encode("latin-1"), "text/xml; charset=iso-8859-1"),
+        (
+            b'<?xml version="1.0" encoding="iso-8859-1"?>'
+            + rss("<item><title>ü</title></item>").decode().encode("latin-1"),
+            "",
+        ),
+        (
+            b'<?xml version="1.0" encoding="nonsense"?>' + rss("<item><title>ü</title></item>"),
+            "x; charset=also-nonsense",
+        ),
+        (rss("<item><title>ü</title></item>").decode().encode("utf-16"), ""),
+        (rss("<item><title>ü</title></item>").decode().encode("utf-16-be"), ""),
+        (rss("<item><title>&uuml;</title></item>"), ""),
+    ],
+)
+def test_encodings_are_made_out(body: bytes, kind: str) -> None:
+    assert [item.title for item in parse(body, kind)] == ["ü"]
+
+
+def test_bytes_of_no_encoding_do_no_harm() -> None:
+    (item,) = parse(rss("<item><title>a?b</title></item>").replace(b"?", b"\xff"), "text/xml; charset=utf-8")
+
+    assert item.title == "a\ufffdb"
+
+
+def test_bare_ampersands_and_entities_of_html_are_mended() -> None:
+    assert one("<title>Fish & chips &amp; tea &nosuch; &hellip;</title>").title == "Fish & chips & tea &nosuch; …"
+
+
+def test_a_prefix_that_was_never_bound_does_not_lose_the_feed() -> None:
+    assert one("<title>t</title><media:thumbnail url='x'/>").title == "t"
+
+
+@pytest.mark.parametrize("date", ["", "yesterday", "Sat, 07 Sep 0000 00:00:01 GMT"])
+def test_dates_that_are_none_are_left_out(date: str) -> None:
+    assert one(f"<title>t</title><pubDate>{date}</pubDate>").published == ""
+
+
+def test_items_without_an_id_are_known_by_their_link_or_their_words() -> None:
+    linked, worded, same = parse(
+        rss("<item><title>b</title></item><item><title>a</title></item><item><link>https://x.test/</link></item>")
+    )
+
+    assert (linked.url, worded.title, same.title) == ("https://x.test/", "a", "b")
+    assert len({linked.identity, worded.identity, same.identity}) == 3
+
+
+def test_empty_items_are_no_items() -> None:
+    assert parse(rss("<item/><item><title> </title></item>")) == []
+
+
+def test_the_newest_two_hundred_are_taken() -> None:
+    day = "<item><guid>{0}</guid><title>t</title><pubDate>{1}, 00:00:00 GMT</pubDate></item>"
+    dates = [time.strftime("%a, %d %b %Y", time.gmtime(number * 86400)) for number in range(10_000)]
+    old_first = rss("".join(day.format(number, date).replace(", 00", " 00") for number, date in enumerate(dates)))
+
+    items = parse(old_first)
+
+    assert [item.id for item in items] == [str(number) for number in range(9800, 10_000)]
+
+
+# ---------------------------------------------------------------------------------------------------------- bombs
+
+LAUGHS = "".join(f'<!ENTITY l{n} "{f"&l{n - 1};" * 10}">' for n in range(1, 10))
+R, E = b'<rss version="2.0"><channel>', b"</channel></rss>"
+NAMED = b" ".join(b"a%d='x'" % number for number in range(60))
+HTML_BOMB = b"&lt;a " * 15_000
+KEYWORDS = ",".join(map(hex, range(20_000))).encode()
+CODED = base64.encodebytes(b"a.b" * 7000)
+TAGS = "10000 categories and keywords"
+BOMBS: dict[str, tuple[bytes, str]] = {
+    "billion laughs": (f'<!DOCTYPE r [<!ENTITY l0 "ha">{LAUGHS}]><rss>&l9;</rss>'.encode(), "declares entities"),
+    "external entity": (b'<!DOCTYPE r [<!ENTITY x SYSTEM "file:///etc/passwd">]><rss>&x;</rss>', "declares entities"),
+    "parameter entity": (b'<!DOCTYPE r [<!ENTITY % x SYSTEM "http://x.test/">%x;]><rss/>', "declares entities"),
+    "entities in utf-16": ('<!DOCTYPE r [<!ENTITY x "y">]><rss>&x;</rss>'.encode("utf-16"), "declares entities"),
+    "nested without end": (R + b"<a>" * (MEGABYTES // 3), "elements deep"),
+    "nested and closed": (R + b"<a>" * 700_000 + b"</a>" * 700_000 + E, "elements deep"),
+    "elements": (R + b"<a/>" * (MEGABYTES // 4) + E, "more than 150000 elements"),
+    "attributes": (R + b"<a " + NAMED + b"/>" + E, "more than 50 attributes"),
+    "namespaces": (R + b"".join(b"<a xmlns:x%d='u'/>" % number for number in range(200)) + E, "100 namespaces"),
+    "an address without an at": (
+        R + b"<item><author>" + b"a.b" * (MEGABYTES // 3) + b"</author></item>" + E,
+        "a word of",
+    ),
+    "a coded address": (
+        R + b"<item><content type='xml'><author>" + CODED + b"</author></content></item>" + E,
+        "a word of",
+    ),
+    "keywords": (R + b"<item><itunes:keywords>" + KEYWORDS + b"</itunes:keywords></item>" + E, TAGS),
+    "keywords in a person": (R + b"<item><author><tags>" + KEYWORDS + b"</tags></author></item>" + E, TAGS),
+    "keywords without a prefix": (R + b"<item><media_keywords>" + KEYWORDS + b"</media_keywords></item>" + E, TAGS),
+    "coded keywords": (
+        R + b"<item><content type='xml'><tags>" + base64.b64encode(KEYWORDS) + b"</tags></content></item>" + E,
+        TAGS,
+    ),
+    "categories": (R + b"<item>" + b"<category domain='a'>x</category>" * 12_000 + b"</item>" + E, TAGS),
+    "categories of all": (
+        R + (b"<item/>" + b"".join(b"<dc_subject>%x</dc_subject>" % n for n in range(100))) * 200 + E,
+        TAGS,
+    ),
+    "as many categories as may be": (
+        R + b"<item>" + b"".join(b"<category domain='%0200d'>x</category>" % n for n in range(10_000)) + b"</item>" + E,
+        "",
+    ),
+    "brackets": (b"<rss>" + b"<" * MEGABYTES, "not well-formed"),
+    "ampersands": (b"<rss>" + b"&" * (MEGABYTES // 2), "not well-formed"),
+    "json": (b'{"a":' * 1_000_000, "no JSON that can be read"),
+    "json lists": (b'{"a":' + b"[" * MEGABYTES, "no JSON that can be read"),
+    "texts made to be slow": (
+        R + (b"<item><title>t</title><description>" + HTML_BOMB + b"</description></item>") * 50 + E,
+        "",
+    ),
+    "many people": (R + (b"<item><author>" + b"a.b" * 39 + b"</author></item>") * 37_000 + E, ""),
+    "one text": (R + b"<item><title>" + b"x\n" * (MEGABYTES // 2) + b"</title></item>" + E, ""),
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_bomb_is_over_in_seconds(name: str) -> None:
+    body, words = BOMBS[name]
+    begun = time.thread_time()
+
+    try:
+        parse(body, url=URL)
+        said = ""
+    except SourceError as error:
+        said = str(error)
+
+    assert words in said
+    assert time.thread_time() - begun < 30.0, "of the CPU; about 6 at the most on a quiet machine"
+
+
+def test_many_items_with_categories_are_no_bomb() -> None:
+    tags = "".join(f"<category>{number}, or so</category>" for number in range(12))
+
+    items = parse(rss(f"<item><title>t</title>{tags}<itunes:keywords>a,b,c</itunes:keywords></item>" * 500))
+
+    assert items[0].extra["tags"] == [*(f"{number}, or so" for number in range(12)), "a", "b", "c"]
+
+
+def test_a_bombs_texts_are_cut() -> None:
+    item = one(f"<title>{'t' * 100_000}</title><description>{'d' * 1_000_000}</description>")
+
+    assert (len(item.title), len(item.text)) == (500, 20_000)
+
+
+def test_texts_that_take_too_long_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ravi_django.capabilities.feeds.parse.BOUND_S", -1.0)
+
+    assert "could not be read within" in refusal(rss("<item><title>t</title></item>"))
+
+
+# ------------------------------------------------------------------------------------------------------------ items
+
+
+def test_an_item_is_the_same_across_edits_of_its_words_and_another_by_its_id() -> None:
+    item, edited, other = Item(id="1", title="a"), Item(id="1", title="b"), Item(id="2", title="a")
+
+    assert item.identity == edited.identity != other.identity
+    assert item.digest != edited.digest
+    assert item.digest == Item(id="1", title="a", url="https://x.test/", published="2024").digest
+
+
+def test_ids_and_addresses_that_are_too_long_still_tell_items_apart() -> None:
+    long = "x" * 5000
+    ids = {Item(id=long + end).identity for end in "ab"}
+    addresses = {Item(url=f"https://x.test/{long}{end}").identity for end in "ab"}
+
+    assert (len(ids), len(addresses)) == (2, 2)
+    assert len(Item(id=long).id) < 100
+
+
+@pytest.mark.parametrize(
+    ("extra", "words"), [([], "must be a dict"), ({"a": object()}, "not JSON"), ({"a": "x" * 70_000}, "the limit")]
+)
+def test_extra_is_a_bounded_json_object(extra: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Item(extra=extra)

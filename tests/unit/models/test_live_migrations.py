@@ -1,0 +1,203 @@
+"""Migrations of tables that workers write at that very moment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.core.management import call_command
+from django.db import OperationalError, connection
+
+from ravi_django import signal
+from ravi_django.models import Run, Signal
+from tests.support.runs import BOUND_S, in_background, make_run, on_postgresql, uncommitted, until
+
+pytestmark = [pytest.mark.django_db(transaction=True), on_postgresql]
+
+OF_BEFORE = "ravi_run_idempotency_scope_"  # what kept a key to one run; its name goes on as Django likes
+
+
+@pytest.fixture(autouse=True)
+def _of_before() -> Iterator[None]:
+    migrate("0008")
+    yield
+    migrate()
+
+
+def migrate(to: str = "") -> None:
+    call_command("migrate", "ravi", *filter(None, [to]), verbosity=0)
+
+
+def indexes() -> set[str]:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT indexrelid::regclass::text FROM pg_index WHERE indisvalid AND indrelid = 'ravi_run'::regclass"
+        )
+        return {name for (name,) in cursor.fetchall()}
+
+
+def wants_runs_for_itself() -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM pg_locks"
+            " WHERE relation = 'ravi_run'::regclass AND mode = 'AccessExclusiveLock' AND NOT granted"
+        )
+        return bool(cursor.fetchone()[0])
+
+
+def wanted_of_runs_and_held_of_signals() -> tuple[bool, bool]:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT bool_or(NOT granted AND relation = 'ravi_run'::regclass),"
+            " bool_or(granted AND relation = 'ravi_signal'::regclass)"
+            " FROM pg_locks WHERE mode = 'AccessExclusiveLock'"
+        )
+        wanted, held = cursor.fetchone()
+        return bool(wanted), bool(held)
+
+
+def identities(table: str) -> dict[str, int]:
+    """What has been made anew has another one; `table` is of the catalog."""
+    named, of = {"pg_index": ("indexrelid::regclass", "indrelid"), "pg_constraint": ("conname", "conrelid")}[table]
+    identity = "indexrelid" if table == "pg_index" else "oid"
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT {named}::text, {identity} FROM {table} WHERE {of}::regclass::text LIKE 'ravi_%'")
+        return dict(cursor.fetchall())
+
+
+def left_by_a_build_that_was_interrupted(create: str) -> None:
+    """There, and not valid: somebody else's transaction was waited for, for too long."""
+    with uncommitted(lambda: Run.objects.update(tenant="x")), connection.cursor() as cursor:
+        cursor.execute("SET statement_timeout = '100ms'")
+        try:
+            with pytest.raises(OperationalError):
+                cursor.execute(create)
+        finally:
+            cursor.execute("RESET statement_timeout")
+
+
+def made(index: str) -> str:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_get_indexdef(%s::regclass)", [index])
+        return str(cursor.fetchone()[0])
+
+
+def test_runs_are_told_and_woken_while_their_tables_are_migrated() -> None:
+    runs = [make_run() for _ in range(4)]
+    over: list[bool] = []
+
+    def send(run: Run) -> int:
+        sent = 0
+        while not over or sent < 3:
+            signal(run.id, "go", sent)
+            sent += 1
+        return sent
+
+    sending = [in_background(send, run) for run in runs]
+    until(lambda: Signal.objects.count() > 20)
+    migrate()
+    over.append(True)
+
+    assert sum(future.result(BOUND_S) for future in sending) == Signal.objects.count()
+    assert {"ravi_run_tree_idx", "ravi_run_idempotency_once"} <= indexes()
+
+
+def test_it_waits_for_who_holds_a_run_and_lets_the_others_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ravi_django.migrations._live.LOCK_S", 0.1)
+    held, other = make_run(), make_run()
+
+    with uncommitted(lambda: Run.objects.select_for_update().get(id=held.id)):
+        migrating = in_background(migrate)
+        until(wants_runs_for_itself)
+        in_background(signal, other.id, "go", 1).result(BOUND_S)
+        assert not migrating.done()
+    migrating.result(BOUND_S)
+
+    assert Signal.objects.count() == 1
+
+
+def test_what_an_interrupted_build_has_left_is_built_anew() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE INDEX ravi_run_tree_idx ON ravi_run (id)")
+        cursor.execute("CREATE UNIQUE INDEX ravi_run_idempotency_once ON ravi_run (id)")
+
+    migrate()
+
+    tree, once = made("ravi_run_tree_idx"), made("ravi_run_idempotency_once")
+    assert "(root_id) WHERE (root_id IS NOT NULL)" in tree
+    assert "(idempotency_scope) WHERE (idempotency_scope IS NOT NULL)" in once
+
+
+def test_an_index_that_is_not_valid_is_built_anew() -> None:
+    make_run()
+    left_by_a_build_that_was_interrupted(
+        "CREATE INDEX CONCURRENTLY ravi_run_tree_idx ON ravi_run (root_id) WHERE root_id IS NOT NULL"
+    )
+    assert "ravi_run_tree_idx" in identities("pg_index").keys() - indexes()
+
+    migrate()
+
+    assert "ravi_run_tree_idx" in indexes()
+
+
+def test_done_again_after_it_failed_late_it_leaves_what_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ravi_django.migrations._live.LOCK_S", 0.1)
+    monkeypatch.setattr("ravi_django.migrations._live.TRIES", 2)
+    before = identities("pg_index")
+    with uncommitted(lambda: list(Signal.objects.all())), pytest.raises(OperationalError):
+        migrate()
+    added = identities("pg_index").items() - before.items()
+    assert {"ravi_run_idempotency_once", "ravi_run_tree_idx", "ravi_inbox_order"} <= dict(added).keys()
+    assert not any(name.startswith(OF_BEFORE) for name in identities("pg_index"))
+
+    migrate()
+
+    assert added <= identities("pg_index").items()
+
+
+def test_done_again_after_all_of_it_was_done_it_changes_nothing() -> None:
+    migrate()
+    before = identities("pg_index"), identities("pg_constraint")
+    with connection.cursor() as cursor:
+        cursor.execute("DELETE FROM django_migrations WHERE app = 'ravi' AND name = '0009_lean_indexes'")
+
+    migrate()
+
+    assert (identities("pg_index"), identities("pg_constraint")) == before
+
+
+def test_no_foreign_key_is_checked_again_nor_its_table_wanted() -> None:
+    user = get_user_model().objects.create_user("ada")
+    make_run(owner=user)
+    before = identities("pg_constraint")
+
+    with uncommitted(lambda: get_user_model().objects.select_for_update().get()):
+        in_background(migrate).result(BOUND_S / 4)
+
+    after = identities("pg_constraint")
+    assert after.items() <= before.items()
+    gone = before.keys() - after.keys()
+    assert len(gone) == 3
+    assert all(name.startswith(("ravi_signal_run_id_", "ravi_inboxmessage_run_id_", OF_BEFORE)) for name in gone)
+
+
+def test_runs_are_locked_before_what_is_written_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ravi_django.migrations._live.LOCK_S", 0.1)
+    monkeypatch.setattr("ravi_django.migrations._live.TRIES", 10**6)
+    migrate()
+    run = make_run()
+    held_meanwhile = []
+
+    def waits_for_runs() -> bool:
+        wanted, held = wanted_of_runs_and_held_of_signals()
+        if wanted:
+            held_meanwhile.append(held)
+        return wanted
+
+    with uncommitted(lambda: Run.objects.select_for_update().get(id=run.id)):
+        back = in_background(migrate, "0008")
+        until(waits_for_runs)
+    back.result(BOUND_S)
+
+    assert held_meanwhile == [False]

@@ -1,0 +1,237 @@
+"""The demo's feed page: whose items are shown, and what its users begin with."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.core.management import call_command
+from django.test import Client
+
+from project import feeds
+from project.models import FeedPreferences
+from ravi_django import emit, follow, submit
+from ravi_django.models import Follow, Run, Signal, Source
+from ravi_django.testing import run_until_idle
+from tests.support.curated import curated
+
+pytestmark = pytest.mark.django_db
+
+PREFERENCES = "/feed/preferences/"
+
+
+@pytest.fixture
+def users(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    monkeypatch.setenv("FEED_SERVER_URL", "http://127.0.0.1:1")
+    call_command("seed_demo", verbosity=0)
+    return {user.username: user for user in get_user_model().objects.all()}
+
+
+def browser(user: Any) -> Client:
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+def titles(client: Client) -> list[str]:
+    return [item["title"] for item in client.get("/feed/items/").json()["items"]]
+
+
+def test_everybody_sees_the_items_of_their_own_reader_alone(users: dict[str, Any]) -> None:
+    for name, user in users.items():
+        curated(user, [f"for {name}"])
+    curated(users["demo"], ["of another agent"], agent="react/assistant")
+    curated(None, ["of the system"])
+
+    assert {name: titles(browser(user)) for name, user in users.items()} == {
+        name: [f"for {name}"] for name in ("demo", "ada", "admin")
+    }
+
+
+def test_sessions_and_follows_are_ones_own_for_a_superuser_too(users: dict[str, Any]) -> None:
+    found = browser(users["admin"]).get("/feed/items/").json()
+
+    assert (found["session"], found["follows"]) == (None, [])
+
+
+@pytest.mark.parametrize(
+    ("path", "status"), [("/feed/", 302), ("/feed/items/", 401), ("/feed/items/?after=x", 401), (PREFERENCES, 401)]
+)
+def test_strangers_are_asked_to_log_in(client: Client, path: str, status: int) -> None:
+    assert client.get(path).status_code == status
+
+
+@pytest.mark.parametrize("query", ["after=x", "before=1", f"after={'f' * 40}"])
+def test_an_id_that_is_none_is_refused(users: dict[str, Any], query: str) -> None:
+    assert browser(users["demo"]).get(f"/feed/items/?{query}").status_code == 400
+
+
+def test_an_id_of_no_time_is_no_fault(users: dict[str, Any]) -> None:
+    client = browser(users["demo"])
+
+    assert [client.get(f"/feed/items/?after={digit * 32}").status_code for digit in "0f"] == [400, 400]
+
+
+@pytest.mark.parametrize("body", ["", "[]", '{"text": 1}', '{"text": "\\u0000"}', json.dumps({"text": "x" * 2001})])
+def test_preferences_that_are_none_are_refused(users: dict[str, Any], body: str) -> None:
+    before = list(Follow.objects.order_by("id").values_list("metadata", flat=True))
+
+    answer = browser(users["demo"]).post(PREFERENCES, body, content_type="application/json")
+
+    assert (answer.status_code, answer.json()["error"]["field"]) == (400, "text")
+    assert list(Follow.objects.order_by("id").values_list("metadata", flat=True)) == before
+    assert not Signal.objects.exists()
+
+
+def test_preferences_are_told_to_the_reader_at_work_and_kept_for_the_next(users: dict[str, Any]) -> None:
+    browser(users["demo"]).post(PREFERENCES, {"text": " stamps "}, content_type="application/json")
+
+    signal = Signal.objects.get()
+    assert (signal.run.owner, signal.payload) == (users["demo"], {"preferences": "stamps"})
+    assert feeds.preferences_of(users["demo"]) == "stamps"
+    assert {row.metadata["preferences"] for row in feeds.follows_of(users["demo"])} == {"stamps"}
+    assert "stamps" not in {row.metadata["preferences"] for row in feeds.follows_of(users["ada"])}
+
+
+def test_the_page_begins_a_reader_and_finds_it_again(users: dict[str, Any]) -> None:
+    client = browser(users["admin"])
+    assert "personal_feed/reader" in client.get("/feed/").content.decode()
+    client.get("/feed/")
+
+    run = Run.objects.get(owner=users["admin"])
+    assert client.get("/feed/items/").json()["session"] == str(run.session_id)
+
+
+def test_who_follows_nothing_keeps_what_they_saved(users: dict[str, Any]) -> None:
+    client = browser(users["admin"])
+    client.post(PREFERENCES, {"text": "stamps"}, content_type="application/json")
+
+    assert ">stamps</textarea>" in client.get("/feed/").content.decode()
+
+
+def test_a_follow_by_the_contracts_own_call_is_the_readers_and_leaves_the_preferences(users: dict[str, Any]) -> None:
+    client = browser(users["demo"])
+    before = feeds.preferences_of(users["demo"])
+    client.post("/ravi/follows/", {"agent": feeds.READER, "topic": "news/business"}, content_type="application/json")
+
+    assert before and f">{before}</textarea>" in client.get("/feed/").content.decode()
+    listed = client.get("/feed/items/").json()["follows"]
+
+    assert [row["topic"] for row in listed] == ["news/business", "news/music", "news/science", "news/sport"]
+    row = Follow.objects.get(owner=users["demo"], topic="news/business")
+    assert (row.home_id, row.metadata) == (feeds.session_of(users["demo"]), {"preferences": before})
+
+
+def test_other_metadata_of_a_follow_stays_when_preferences_change(users: dict[str, Any]) -> None:
+    given = {"agent": feeds.READER, "topic": "news/science", "metadata": {"colour": "blue"}}
+    client = browser(users["demo"])
+    client.post("/ravi/follows/", given, content_type="application/json")
+
+    client.post(PREFERENCES, {"text": "stamps"}, content_type="application/json")
+
+    found = Follow.objects.get(owner=users["demo"], topic="news/science").metadata
+    assert found == {"colour": "blue", "preferences": "stamps"}
+
+
+def test_follows_of_one_topic_are_one_entry_with_all_of_them(users: dict[str, Any]) -> None:
+    own = Follow.objects.get(owner=users["demo"], topic="news/science")
+    bound, _ = follow(feeds.READER, "news/science", user=users["demo"], session=own.home_id, every_s=60)
+    assert bound.id != own.id
+
+    listed = browser(users["demo"]).get("/feed/items/").json()["follows"]
+
+    science = [row for row in listed if row["topic"] == "news/science"]
+    assert science == [{"topic": "news/science", "every_s": 0, "ids": [str(own.id), str(bound.id)]}]
+
+
+def test_what_the_users_begin_with_is_of_no_session_and_comes_to_their_reader(users: dict[str, Any]) -> None:
+    rows = Follow.objects.filter(owner=users["demo"])
+
+    assert set(rows.values_list("session", "home")) == {(None, Run.objects.get(owner=users["demo"]).session_id)}
+
+
+def arrive_in_between(monkeypatch: pytest.MonkeyPatch, user: Any, *first: Any) -> None:
+    """Somebody else of `user` asks for the reader after the next one has looked for it, and before it begins one."""
+
+    def late(*args: Any, **options: Any) -> Run:
+        monkeypatch.setattr(feeds, "submit", submit)
+        for preferences in first:
+            FeedPreferences.objects.create(user=user, text=preferences)
+        feeds.reader_of(user)
+        return submit(*args, **options)
+
+    monkeypatch.setattr(feeds, "submit", late)
+
+
+@pytest.mark.parametrize("first", [[], ["stamps"]], ids=["the same preferences", "other preferences"])
+def test_first_visits_at_the_same_time_begin_one_reader(
+    users: dict[str, Any], monkeypatch: pytest.MonkeyPatch, first: list[str]
+) -> None:
+    arrive_in_between(monkeypatch, users["admin"], *first)
+
+    assert feeds.reader_of(users["admin"]) == Run.objects.get(owner=users["admin"])
+
+
+def test_after_the_reader_has_ended_there_is_one_again(users: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = [feeds.reader_of(users["admin"])]
+    for _ in range(2):
+        Run.objects.filter(owner=users["admin"]).update(status="failed")
+        arrive_in_between(monkeypatch, users["admin"])
+        ended.append(feeds.reader_of(users["admin"]))
+
+    assert len({run.id for run in ended}) == Run.objects.filter(owner=users["admin"]).count() == 3
+    assert {run.session_id for run in ended} == {ended[0].session_id}
+
+
+def test_a_reader_that_lives_is_found_behind_one_that_has_ended(users: dict[str, Any]) -> None:
+    live = Run.objects.get(owner=users["demo"])
+    curated(users["demo"], ["of a later run that has ended"])
+
+    page = browser(users["demo"])
+    page.get("/feed/")
+
+    assert Run.objects.filter(owner=users["demo"], status="pending").get() == live
+    assert page.get("/feed/items/").json()["session"] == str(live.session_id)
+
+
+def test_seeding_again_moves_the_sources_and_changes_nothing_of_the_users(
+    users: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Follow.objects.filter(owner=users["demo"], topic="news/sport").delete()
+    Source.objects.update(etag="old", failures=3)
+    before = list(Follow.objects.values().order_by("id"))
+    monkeypatch.setenv("FEED_SERVER_URL", "http://127.0.0.1:2")
+
+    call_command("seed_demo", verbosity=0)
+
+    assert list(Follow.objects.values().order_by("id")) == before
+    assert Run.objects.count() == 2
+    places = sorted(Source.objects.values_list("location", "etag", "failures", "enabled"))
+    assert places == sorted(
+        (f"http://127.0.0.1:2/{topic}.{kind}", "", 0, True) for topic, kind in feeds.FORMATS.items()
+    )
+
+
+@pytest.mark.django_db(transaction=True)
+def test_one_item_is_another_thing_to_each_of_the_demos_users(users: dict[str, Any]) -> None:
+    run_until_idle()
+    emit("news/science", {"title": "Whales under a telescope", "text": "[rehearsal] Seen at last."})
+    emit("news/science", {"title": "Whales", "text": "Without football."})
+    emit("news/science", {"title": "Whales", "text": "With football."})
+
+    from ravi_django.models import Publication
+    from ravi_django.runtime import fan_out
+
+    for publication in Publication.objects.all():
+        fan_out.run(publication.id)
+    run_until_idle()
+
+    found = {name: browser(users[name]).get("/feed/items/").json()["items"] for name in ("demo", "ada")}
+    assert {name: [item["kept"] for item in items] for name, items in found.items()} == {
+        "demo": [False, False, True],
+        "ada": [False, False, True],
+    }
+    reasons = {name: items[-1]["reason"] for name, items in found.items()}
+    assert reasons == {"demo": "[rehearsal] it has telescope", "ada": "[rehearsal] it has whales"}

@@ -1,0 +1,243 @@
+"""What a deleted user's runs have left is not taken up again: without an owner they would go on as the system's."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
+
+from ravi_django.kernel import ConflictError, IllegalTransitionError
+from ravi_django.models import TERMINAL, Run, Status
+from ravi_django.runtime import owners, store
+from ravi_django.runtime.entries import Entry
+from ravi_django.runtime.fork import fork
+from ravi_django.runtime.retry import retry
+from tests.support.runs import (
+    code,
+    drive,
+    in_background,
+    leased,
+    make_run,
+    on_postgresql,
+    somebody_waits_for_a_lock,
+    until,
+)
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def ada() -> Any:
+    return get_user_model().objects.create_user("ada")
+
+
+def expired(run: Run) -> Run:
+    """Its worker has not been heard of."""
+    Run.objects.filter(id=run.id).update(lease_owner="gone", lease_expires_at=run.created_at - timedelta(days=1))
+    return run
+
+
+def failed(**fields: Any) -> Run:
+    async def story(ctx: Any, inbox: Any) -> None:
+        await ctx.log("begun")
+        raise ValueError("no")
+
+    code(story)
+    return drive(make_run(**fields))
+
+
+@pytest.mark.sqlite
+def test_neither_retried_nor_forked(ada: Any) -> None:
+    run = failed(owner=ada)
+    ada.delete()
+
+    with pytest.raises(IllegalTransitionError, match=f"the owner of run {run.id} was deleted") as refused:
+        retry(run.id, send=print)
+    with pytest.raises(ConflictError, match=f"the owner of run {run.id} was deleted"):
+        fork(run.id, 1, send=print)
+
+    assert "submit its input again" in str(refused.value)
+    assert list(Run.objects.values_list("status", "error__type")) == [(Status.FAILED, "ValueError")]
+
+
+@pytest.mark.sqlite
+@pytest.mark.parametrize("status", TERMINAL)
+def test_no_ended_run_is_forked(status: Status, ada: Any) -> None:
+    run = failed(owner=ada)
+    Run.objects.filter(id=run.id).update(status=status)
+    ada.delete()
+
+    with pytest.raises(ConflictError, match="was deleted"):
+        fork(run.id, 1, send=print)
+
+    assert Run.objects.count() == 1
+
+
+@pytest.mark.sqlite
+def test_nor_one_that_was_cancelled_with_its_owner(ada: Any) -> None:
+    async def story(ctx: Any, inbox: Any) -> None:
+        await ctx.log("begun")
+        await ctx.sleep_until_signal("never")
+
+    code(story)
+    run = drive(make_run(owner=ada))
+    ada.delete()
+
+    with pytest.raises(ConflictError, match="was deleted"):
+        fork(run.id, 1, send=print)
+
+
+@pytest.mark.sqlite
+def test_nor_one_that_somebody_was_just_cancelling(ada: Any) -> None:
+    run = make_run(owner=ada, status=Status.RUNNING, cancel_reason="enough")
+    Run.objects.filter(id=run.id).update(cancel_requested_at=run.created_at)
+    ada.delete()
+    Run.objects.filter(id=run.id).update(status=Status.CANCELLED)
+
+    with pytest.raises(ConflictError, match="was deleted"):
+        fork(run.id, 1, send=print)
+
+
+@pytest.mark.sqlite
+def test_nor_a_child_whose_parent_ends_behind_the_deletion(ada: Any) -> None:
+    """The workers of both are still at it when their user goes; the root's settles first."""
+    root = make_run(owner=ada)
+    child = make_run(owner=ada, parent=root, root=root, depth=1)
+    Run.objects.update(status=Status.RUNNING)
+    ada.delete()
+    lease = leased(expired(root))
+
+    store.finish(lease, Status.CANCELLED, [Entry("run.cancelled", "@cancelled.1")], entangled=True)
+
+    child.refresh_from_db()
+    assert (child.owner_id, child.cancel_reason) == (None, store.OWNER_DELETED)
+    Run.objects.filter(id=child.id).update(status=Status.CANCELLED)
+    with pytest.raises(ConflictError, match="was deleted"):
+        fork(child.id, 1, send=print)
+
+
+@pytest.mark.sqlite
+@pytest.mark.parametrize("status", [Status.RUNNING, Status.SUSPENDED])
+def test_nor_one_that_is_cancelled_once_more(status: Status, ada: Any) -> None:
+    run = make_run(owner=ada, status=Status.RUNNING)
+    ada.delete()
+    Run.objects.update(status=status)
+
+    store.request_cancel(run.id, "enough")
+
+    run.refresh_from_db()
+    assert run.cancel_reason == store.OWNER_DELETED
+    assert run.error == (None if status == Status.RUNNING else {"type": "Cancelled", "message": store.OWNER_DELETED})
+
+
+@pytest.mark.sqlite
+def test_the_systems_own_and_others_runs_are(ada: Any) -> None:
+    systems, others = failed(), failed(owner=get_user_model().objects.create_user("bob"))
+    failed(owner=ada)
+    ada.delete()
+
+    for run in (systems, others):
+        assert retry(run.id, send=print).status == Status.PENDING
+        assert fork(run.id, 1, send=print).owner_id == run.owner_id
+
+
+@pytest.mark.sqlite
+def test_any_number_of_them_is_one_update(ada: Any) -> None:
+    for _ in range(7):
+        failed(owner=ada)
+
+    with CaptureQueriesContext(connection) as queries:
+        ada.delete()
+
+    said = [one["sql"] for one in queries if one["sql"].startswith("UPDATE")]
+    assert sum('"cancel_reason"' in sql for sql in said) == 1
+    assert Run.objects.filter(owner=None, cancel_reason=store.OWNER_DELETED).count() == 7
+
+
+@on_postgresql
+def test_a_retry_that_was_first_is_cancelled(ada: Any) -> None:
+    run = failed(owner=ada)
+    with transaction.atomic():
+        store.retry(run.id)
+        deleted = in_background(ada.delete)
+        until(somebody_waits_for_a_lock)
+    deleted.result(10)
+
+    run.refresh_from_db()
+    assert (run.status, run.owner_id, run.cancel_reason) == (Status.CANCELLED, None, store.OWNER_DELETED)
+
+
+@on_postgresql
+def test_a_retry_that_comes_behind_the_first_look_is_cancelled(ada: Any, monkeypatch: Any) -> None:
+    run = failed(owner=ada)
+    looks: list[Any] = []
+    original = owners._live
+
+    def look(user: Any) -> Any:
+        found = original(user)
+        looks.append(found)
+        if len(looks) == 1:
+            in_background(store.retry, run.id).result(10)
+        return found
+
+    monkeypatch.setattr(owners, "_live", look)
+    ada.delete()
+
+    assert looks[0] == []
+    assert Run.objects.get().status == Status.CANCELLED
+
+
+@on_postgresql
+def test_nor_does_one_escape_that_fails_and_is_retried_meanwhile(ada: Any, monkeypatch: Any) -> None:
+    made: list[Any] = []
+    live, has_unmarked = owners._live, store.has_unmarked
+
+    def make() -> None:
+        made.append(make_run(owner=ada).id)
+        Run.objects.update(status=Status.FAILED)
+
+    def look(user: Any) -> Any:
+        found = live(user)
+        if made and Run.objects.get().status == Status.FAILED:
+            in_background(store.retry, made[0]).result(10)
+        return found
+
+    def look_for_marks(user: Any) -> bool:
+        found = has_unmarked(user)
+        if not made:
+            in_background(make).result(10)
+        return found
+
+    monkeypatch.setattr(owners, "_live", look)
+    monkeypatch.setattr(store, "has_unmarked", look_for_marks)
+    ada.delete()
+
+    assert Run.objects.get().status == Status.CANCELLED
+
+
+@on_postgresql
+def test_a_retry_that_comes_behind_the_mark_is_refused(ada: Any) -> None:
+    run = failed(owner=ada)
+    with transaction.atomic():
+        ada.delete()
+        retried = in_background(store.retry, run.id)
+        until(somebody_waits_for_a_lock)
+
+    assert isinstance(retried.exception(10), IllegalTransitionError)
+    assert Run.objects.get().status == Status.FAILED
+
+
+@on_postgresql
+def test_all_are_locked_in_the_order_of_their_ids(ada: Any) -> None:
+    """Between runs that are cancelled there are some that have ended: taken later, they could close a circle."""
+    ended, live = failed(owner=ada), make_run(owner=ada)
+    with transaction.atomic():
+        Run.objects.select_for_update(no_key=True).get(id=ended.id)
+        deleted = in_background(ada.delete)
+        until(somebody_waits_for_a_lock)
+        assert Run.objects.select_for_update(no_key=True, skip_locked=True).filter(id=live.id).exists()
+    deleted.result(10)

@@ -1,0 +1,77 @@
+"""Ten thousand runs to drive are a few hints: each has a worker look for what can be claimed."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from ravi_django import register, tasks
+from ravi_django.kernel import AgentId
+from ravi_django.models import Run, WorkerProcess, uuid7
+from ravi_django.runtime import background, clock, dispatch, fan_out, worker
+from tests.support.runs import CodeAgent, make_run, until
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def sent(monkeypatch):
+    sent = []
+    monkeypatch.setattr(dispatch, "send_many", lambda run_ids: sent.extend(run_ids))
+    monkeypatch.setattr(background, "hint", lambda task, *args: sent.append(task.name))
+    return sent
+
+
+def test_few_are_hinted_one_by_one(sent):
+    ids = [uuid7() for _ in range(fan_out.FEW)]
+
+    fan_out.wake(ids)
+    fan_out.wake([])
+
+    assert sent == ids
+
+
+@pytest.mark.parametrize(("workers", "looks"), [(0, 16), (3, 16), (40, 80)])
+def test_of_many_all_workers_are_set_going(sent, workers, looks):
+    WorkerProcess.objects.bulk_create(
+        WorkerProcess(name=f"w{number}", seen_at=clock.now(), started_at=clock.now()) for number in range(workers)
+    )
+
+    fan_out.wake([uuid7() for _ in range(10_000)])
+
+    assert sent == ["ravi.look"] * looks
+
+
+@pytest.fixture
+def driven(monkeypatch):
+    async def nothing(ctx, inbox):
+        return "done"
+
+    agent = CodeAgent(nothing)
+    assert agent.id == AgentId("test", "code")
+    register(agent)
+    yield [make_run() for _ in range(5)]
+    worker.close_worker()
+
+
+def test_one_look_drives_them_all(driven):
+    thread = threading.Thread(target=tasks.look.run)
+    thread.start()
+    thread.join(20)
+
+    until(lambda: Run.objects.filter(status="completed").count() == 5)
+
+
+def test_a_task_that_has_the_main_thread_drives_one_and_hints_the_next(driven, monkeypatch):
+    hinted = []
+    monkeypatch.setattr(background, "hint", lambda task, *args: hinted.append(task.name))
+    monkeypatch.setattr("ravi_django.runtime.engine.Engine.look", lambda self: None)
+
+    tasks.look.run()
+    assert Run.objects.filter(status="completed").count() == 1
+    for _ in range(5):
+        tasks.look.run()
+
+    assert Run.objects.filter(status="completed").count() == 5
+    assert hinted == ["ravi.look"] * 5

@@ -1,0 +1,257 @@
+"""Agents that are given so many messages at a time, and what a generation carries for the next one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ravi_django import register, signal
+from ravi_django.kernel import InvalidInputError, Message
+from ravi_django.models import InboxMessage, Run, Status
+from ravi_django.runtime import store
+from ravi_django.runtime.store.inboxes import CARRIED
+from ravi_django.testing import FakeClock, run_until_idle
+from tests.support.arriving import arrive
+from tests.support.runs import CodeAgent, code, drive, make_run, take_over
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def words(messages: list[Message]) -> list[Any]:
+    return [getattr(message.payload, "data", None) or message.payload.message.text for message in messages]  # type: ignore[attr-defined]
+
+
+def waiting(count: int) -> Run:
+    run = make_run()
+    for number in range(1, count):
+        arrive(run, str(number))
+    return run
+
+
+# ------------------------------------------------------------------------------------------- a limit
+
+
+@pytest.mark.sqlite
+@pytest.mark.parametrize("dies", [None, 1, 2, 3, "end"])
+@pytest.mark.parametrize("written", [True, False])
+def test_code_that_returns_is_given_the_next_ones(dies: Any, written: bool, step: Any, clock: FakeClock) -> None:
+    rounds: list[Any] = []
+
+    async def story(ctx: Any, inbox: Any) -> str:
+        rounds.append(words(inbox))
+        await ctx.tool("step", name=rounds[-1][0])
+        return "done"
+
+    code(story, tools=[step]).inbox_limit = 2  # type: ignore[attr-defined]
+    run = waiting(5)
+    drive(run, dies=dies, written=written)
+    if dies:
+        rounds.clear()
+        take_over(clock, run)
+
+    assert (run.status, run.output) == (Status.COMPLETED, "done")
+    assert rounds == [["hi", "1"], ["2", "3"], ["4"]]
+
+
+@pytest.mark.sqlite
+@pytest.mark.parametrize("dies", [None, 1, 2, 3, "end"])
+def test_it_reads_on_by_parts_and_waits_for_none_that_is_there(dies: Any, clock: FakeClock) -> None:
+    found: list[Any] = []
+
+    async def story(ctx: Any, inbox: Any) -> Any:
+        given = [words(inbox)]
+        while sum(map(len, given)) < 7:
+            assert await ctx.sleep_until_signal("go", or_message=True) is None
+            given.append(words(await ctx.receive()))
+        found[:] = given
+
+    code(story).inbox_limit = 3  # type: ignore[attr-defined]
+    run = waiting(7)
+    drive(run, dies=dies, written=True)
+    if dies:
+        take_over(clock, run)
+
+    assert run.status == Status.COMPLETED, run.error
+    assert found == [["hi", "1", "2"], ["3", "4", "5"], ["6"]]
+
+
+def test_what_the_journal_has_given_is_given_again_whatever_the_limit_is_now(clock: FakeClock) -> None:
+    rounds: list[Any] = []
+
+    async def story(ctx: Any, inbox: Any) -> None:
+        rounds.append(words(inbox))
+        await ctx.sleep_until_signal("go")
+        rounds.append(words(await ctx.receive()))
+        await ctx.sleep_until_signal("on")
+
+    agent = code(story)
+    run = drive(waiting(5))
+    for number in range(5, 9):
+        arrive(run, str(number))
+    signal(run, "go")
+    drive(run)
+    agent.inbox_limit = 1  # type: ignore[attr-defined]
+    arrive(run, "9")
+    drive(run)
+
+    assert rounds[-2:] == [["hi", "1", "2", "3", "4"], ["5", "6", "7", "8"]]
+
+
+def test_a_generation_that_was_carried_nothing_is_given_all() -> None:
+    """What it begins with is behind them."""
+    rounds: list[Any] = []
+
+    async def story(ctx: Any, inbox: Any) -> None:
+        rounds.append(words(inbox))
+        if len(rounds) == 1:
+            await ctx.continue_as_new({"n": 1})
+        await ctx.sleep_until_signal("go")
+
+    code(story).inbox_limit = 2  # type: ignore[attr-defined]
+    run = waiting(5)
+    drive(run)
+    drive(run)
+
+    assert rounds == [["hi", "1"], ["2", "3", "4", {"n": 1}]]
+
+
+# ------------------------------------------------------------------------------------------- what is carried
+
+
+@pytest.mark.sqlite
+def test_it_is_given_before_the_others_and_in_place_of_the_one_before() -> None:
+    rounds: list[Any] = []
+
+    async def story(ctx: Any, inbox: Any) -> Any:
+        rounds.append(words(inbox))
+        if len(rounds) < 3:
+            arrived = {"n": len(rounds)}
+            await ctx.continue_as_new("again", unread=inbox[-1], carry=arrived)
+        if len(rounds) == 3:
+            await ctx.continue_as_new("no more")
+        return "done"
+
+    code(story)
+    run = waiting(2)
+    for _ in range(3):
+        drive(run)
+    assert rounds == [["hi", "1"], [{"n": 1}, "1", "again"], [{"n": 2}, "again", "again"]]
+    assert not InboxMessage.objects.filter(run=run, message_id=CARRIED).exists()
+    drive(run)
+
+    assert rounds[-1] == ["no more"]
+    assert (run.status, run.output) == (Status.COMPLETED, "done")
+
+
+@pytest.mark.parametrize("dies", [1, 2, 3, "end"])
+@pytest.mark.parametrize("written", [True, False])
+def test_a_worker_that_dies_around_it_loses_nothing(dies: Any, written: bool, step: Any, clock: FakeClock) -> None:
+    async def story(ctx: Any, inbox: Any) -> Any:
+        sums = dict(inbox[0].payload.data) if inbox[0].payload.kind == "data" else {"n": 0}
+        await ctx.tool("step", name=str(sums["n"]))
+        await ctx.tool("step", name=str(sums["n"]))
+        if sums["n"] < 2:
+            await ctx.continue_as_new(carry={"n": sums["n"] + 1})
+        return sums["n"]
+
+    code(story, tools=[step])
+    run = drive(make_run())
+    drive(run, dies=dies, written=written)
+    take_over(clock, run)
+    run_until_idle()
+
+    run.refresh_from_db()
+    assert (run.status, run.output, run.generation) == (Status.COMPLETED, "2", 2)
+
+
+def test_a_run_that_was_woken_may_end_with_it() -> None:
+    """It is no message that somebody still has to be given."""
+
+    async def story(ctx: Any, inbox: Any) -> Any:
+        if inbox[0].payload.kind == "chat":
+            await ctx.continue_as_new(carry={"n": 1})
+        await ctx.sleep_until_signal("go")
+        return words(await ctx.receive())
+
+    code(story)
+    run = drive(make_run())
+    drive(run)
+    signal(run, "go")
+
+    def woken(engine: Any) -> None:
+        see_through = engine.database.see_through
+
+        async def and_once_more(*args: Any) -> Any:
+            found = await see_through(*args)
+            await engine.database.call(signal, run, "other")
+            return found
+
+        engine.database.see_through = and_once_more
+
+    drive(run, setup=woken)
+
+    assert (run.status, run.output) == (Status.COMPLETED, "[]")
+
+
+def test_it_is_no_message_to_who_is_handed_the_run() -> None:
+    given: list[Any] = []
+
+    async def other(ctx: Any, inbox: Any) -> None:
+        given.append(words(inbox))
+
+    async def story(ctx: Any, inbox: Any) -> None:
+        if words(inbox) == ["hi", "1"]:
+            await ctx.continue_as_new(unread=inbox[1], carry={"n": 1})
+        with pytest.raises(InvalidInputError, match="none of the messages"):
+            await ctx.continue_as_new(unread=inbox[0])
+        await ctx.handoff("test/other")
+
+    code(story)
+    register(CodeAgent(other, key="other"))
+    run = waiting(2)
+    for _ in range(3):
+        drive(run)
+
+    assert (run.status, given) == (Status.COMPLETED, [["1"]])
+    assert not InboxMessage.objects.filter(run=run, message_id=CARRIED).exists()
+
+
+def test_a_fork_has_it_too() -> None:
+    given: list[Any] = []
+
+    async def story(ctx: Any, inbox: Any) -> None:
+        given.append(words(inbox))
+        if words(inbox) == ["hi"]:
+            await ctx.continue_as_new(carry={"n": 1})
+        await ctx.sleep_until_signal("go")
+
+    code(story)
+    run = drive(make_run())
+    arrive(run, "1")
+    drive(run)
+    new = drive(store.fork(run.id, run.next_seq - 1))
+
+    assert given[-2:] == [[{"n": 1}, "1"], [{"n": 1}, "1"]]
+    assert new.status == Status.SUSPENDED
+
+
+@pytest.mark.sqlite
+def test_a_generation_that_began_with_nothing_is_given_nothing_by_a_replay_either() -> None:
+    rounds: list[Any] = []
+
+    async def story(ctx: Any, inbox: Any) -> Any:
+        rounds.append(words(inbox))
+        if inbox:
+            await ctx.continue_as_new()
+        await ctx.sleep_until_signal("go")
+        rounds.append(words(await ctx.receive()))
+
+    code(story)
+    run = drive(make_run())
+    drive(run)
+    arrive(run, "1")
+    signal(run, "go")
+    drive(run)
+
+    assert (run.status, rounds) == (Status.COMPLETED, [["hi"], [], [], ["1"]])

@@ -1,0 +1,324 @@
+"""What a save that is told of can break, who may know of it, and what it costs."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Group, Permission
+from django.db import DatabaseError, connection, transaction
+from django.db.models.signals import post_save
+
+from project.models import Invoice
+from ravi_django.models import Source, SourceItem
+from ravi_django.runtime import model_sources
+from ravi_django.testing import FakeClock
+from tests.support.runs import in_background, on_postgresql, somebody_waits_for_a_lock, until
+from tests.support.saves import declare, hinted, invoice, invoices_named, told  # noqa: F401 - a fixture
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+# ------------------------------------------------------------------------------------------------- nothing breaks
+
+
+def test_a_note_that_fails_fails_no_save(monkeypatch, caplog):
+    declare()
+
+    def fail(*args: Any) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT nonsense FROM nowhere")
+
+    def noted(*args: Any) -> None:
+        with transaction.atomic():
+            fail()
+
+    monkeypatch.setattr(model_sources, "note_save", noted)
+    with transaction.atomic():
+        invoice()
+        assert Invoice.objects.count() == 1, "the transaction goes on"
+
+    assert Invoice.objects.count() == 1
+    assert "was not noted" in caplog.text
+
+
+@pytest.mark.sqlite
+def test_a_source_deleted_this_moment_fails_no_save():
+    source = declare()
+    assert model_sources._sources_of("project.invoice") == (source.id,)
+    Source.objects.filter(id=source.id)._raw_delete("default")  # without a signal, as another process does
+
+    with transaction.atomic():
+        invoice()
+
+    assert Invoice.objects.count() == 1 and not SourceItem.objects.exists()
+
+
+@on_postgresql
+def test_a_source_stays_until_the_save_that_it_wants_has_committed():
+    source = declare()
+    with transaction.atomic():
+        invoice()
+        deleting = in_background(Source.objects.filter(id=source.id)._raw_delete, "default")
+        until(somebody_waits_for_a_lock)
+    with suppress(DatabaseError):  # a note refers to it by then
+        deleting.result(timeout=10)
+
+    assert Invoice.objects.count() == 1
+
+
+@on_postgresql
+def test_a_save_does_not_wait_for_a_source_that_is_being_deleted():
+    source = declare()
+    assert model_sources._sources_of("project.invoice") == (source.id,)
+    with transaction.atomic():
+        Source.objects.filter(id=source.id)._raw_delete("default")
+        assert in_background(invoice).result(timeout=10).pk
+    assert not SourceItem.objects.exists()
+
+
+@on_postgresql
+def test_savers_do_not_wait_for_each_other_nor_for_who_tells():
+    source = declare()
+    row = invoice()
+    with transaction.atomic():
+        row.save()
+        other = in_background(invoice, "OTHER")
+        assert other.result(timeout=10).customer == "OTHER"
+        teller = in_background(model_sources.run, source.id)
+        assert teller.result(timeout=10) == 2, "what has committed; this one waits for its own commit"
+    assert model_sources.run(source.id) == 1
+
+
+@on_postgresql
+def test_a_saver_does_not_wait_while_somebody_tells():
+    source = declare()
+    invoice()
+    with transaction.atomic():
+        Source.objects.select_for_update(no_key=True).get(id=source.id)
+        assert in_background(invoice, "OTHER").result(timeout=10).customer == "OTHER"
+
+
+@on_postgresql
+def test_two_who_tell_at_once_tell_once():
+    source = declare()
+    for number in range(30):
+        invoice(str(number))
+    tellers = [in_background(model_sources.run, source.id) for _ in range(4)]
+
+    assert sum(teller.result(timeout=20) for teller in tellers) == 30
+    assert len(told()) == 30
+
+
+def test_a_teller_that_dies_leaves_its_notes(monkeypatch):
+    source = declare()
+    invoice()
+    read = model_sources._read
+
+    def die(*args: Any) -> Any:
+        read(*args)
+        raise SystemExit
+
+    monkeypatch.setattr(model_sources, "_read", die)
+    with pytest.raises(SystemExit):
+        model_sources.run(source.id)
+    monkeypatch.setattr(model_sources, "_read", read)
+
+    assert told() == [] and model_sources.run(source.id) == 1
+    assert len(told()) == 1
+
+
+def test_a_lost_hint_is_found_by_the_sweep():
+    with FakeClock() as clock:
+        source = declare()
+        invoice()
+        hinted.clear()
+        assert model_sources.sweep() == 0, "its own hint may be on its way"
+        clock.advance(model_sources.LATE_S + 1)
+
+        assert model_sources.sweep() == 1
+
+    assert hinted == [("ravi.tell_saves", str(source.id))]
+
+
+def test_while_the_agent_is_not_there_saves_are_kept():
+    source = declare(agent="test/gone")
+    invoice()
+    assert model_sources.run(source.id) == 0
+    source.refresh_from_db()
+    assert "test/gone" in source.error
+    Source.objects.update(agent="test/code")
+
+    assert model_sources.run(source.id) == 1
+    source.refresh_from_db()
+    assert source.error == ""
+
+
+def test_a_row_that_cannot_be_read_does_not_hold_up_the_others(monkeypatch):
+    source = declare()
+    bad, good = invoice("BAD"), invoice("GOOD")
+
+    def shown(self: Invoice) -> str:
+        if self.customer == "BAD":
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT nonsense FROM nowhere")
+        return self.customer
+
+    monkeypatch.setattr(Invoice, "__str__", shown)
+    assert model_sources.run(source.id) == 2
+
+    found = {payload["extra"]["pk"]: payload for payload in told()}
+    assert found[good.pk]["title"] == "GOOD"
+    assert "nonsense" in found[str(bad.pk)]["extra"]["unreadable"]
+
+
+# -------------------------------------------------------------------------------------------------- who may know
+
+
+def test_the_owner_must_be_allowed_to_see_the_model():
+    ann = get_user_model().objects.create_user("ann")
+    source = declare(owner=ann)
+    invoice()
+
+    assert model_sources.run(source.id) == 0
+    assert told() == []
+    source.refresh_from_db()
+    assert "project.view_invoice" in source.error and "kept for 7 days" in source.error
+    ann.user_permissions.add(Permission.objects.get(codename="view_invoice"))
+    invoice("SEEN")
+    assert model_sources.run(source.id) == 2
+    assert [payload["title"].split()[-1] for payload in told()] == ["ACME", "SEEN"], "a permission can be given"
+    source.refresh_from_db()
+    assert source.error == ""
+
+
+def test_keys_and_passwords_are_never_told(settings):
+    settings.RAVI = {**settings.RAVI, "SOURCE_MODELS": ["auth.User"]}
+    source = declare(location="auth.User", options={"fields": ["username", "password"]})
+    get_user_model().objects.create_user("ann", password="tiger")
+    model_sources.run(source.id)
+
+    (payload,) = told()
+    assert payload["extra"]["fields"] == {"username": "ann"}
+    assert next(model_sources.field_faults(get_user_model(), ["password"])).startswith("auth.User has no field")
+
+
+def test_a_model_that_is_not_named_any_more_is_not_told(settings):
+    source = declare()
+    invoice()
+    settings.RAVI = {**settings.RAVI, "SOURCE_MODELS": []}
+
+    assert model_sources.run(source.id) == 0
+    assert told() == []
+    source.refresh_from_db()
+    assert "SOURCE_MODELS" in source.error
+
+
+@pytest.mark.sqlite
+@pytest.mark.parametrize("fault", ["an older setting", "no agent"])
+def test_a_save_that_cannot_be_told_is_kept_for_a_week(settings, fault):
+    named = settings.RAVI
+    with FakeClock() as clock:
+        source = declare(agent="test/gone" if fault == "no agent" else "test/code")
+        invoice("OLD")
+        clock.advance(3 * 86400)
+        invoice("NEW")
+        clock.advance(4 * 86400)
+        settings.RAVI = named if fault == "no agent" else {**named, "SOURCE_MODELS": []}
+        assert model_sources.run(source.id) == 0
+        assert SourceItem.objects.count() == 2, "7 days are not over"
+        clock.advance(1)
+        assert model_sources.run(source.id) == 0
+        settings.RAVI = named
+        Source.objects.update(agent="test/code")
+
+        assert model_sources.run(source.id) == 1
+
+    assert [payload["title"].split()[-1] for payload in told()] == ["NEW"]
+
+
+@pytest.mark.parametrize("names", [["ravi.Run"], ["ravi"], ["nope.Nope"], ["project.Nope"], [5], "project.Invoice"])
+def test_a_model_that_cannot_be_told_of_is_a_fault(settings, names):
+    settings.RAVI = {**settings.RAVI, "SOURCE_MODELS": names}
+
+    assert list(model_sources.faults())
+    assert model_sources.named_models() == {}
+
+
+def test_a_whole_app_may_be_named(settings):
+    settings.RAVI = {**settings.RAVI, "SOURCE_MODELS": ["auth"]}
+
+    assert {"auth.user", "auth.group", "auth.permission"} <= set(model_sources.named_models())
+    assert list(model_sources.faults()) == []
+
+
+# ----------------------------------------------------------------------------------------------------- what it costs
+
+
+def test_models_that_are_not_named_have_no_receiver():
+    assert not post_save.has_listeners(Group)
+    assert post_save.has_listeners(Invoice)
+
+
+def test_a_named_model_that_no_source_wants_costs_no_query(django_assert_num_queries):
+    invoice()
+
+    with django_assert_num_queries(1):
+        invoice()
+
+
+def test_a_source_of_another_process_is_known_within_seconds(monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr(model_sources.time, "monotonic", lambda: now[0])
+    model_sources._forget()
+    invoice()
+    source = declare()
+    model_sources._declared = (now[0] + model_sources.DECLARED_S, {})  # as the other process has it
+    invoice()
+    assert not SourceItem.objects.exists()
+    now[0] += model_sources.DECLARED_S
+
+    invoice()
+
+    assert SourceItem.objects.get().source_id == source.id
+
+
+def test_what_a_save_costs(settings, capsys):
+    """Printed: microseconds a save more than without any of this."""
+    conf_named = settings.RAVI
+
+    def cost(rounds: int = 200) -> float:
+        with transaction.atomic():
+            row = invoice()
+            best = min(_timed(row, rounds) for _ in range(3))
+            transaction.set_rollback(True)
+        return best
+
+    settings.RAVI = {**conf_named, "SOURCE_MODELS": []}
+    plain = cost()
+    settings.RAVI = conf_named
+    unwanted = cost()
+    calls = 100_000
+    model_sources._sources_of("project.invoice")
+    start = time.perf_counter()
+    for _ in range(calls):
+        model_sources._sources_of("project.invoice")
+    lookup = (time.perf_counter() - start) / calls * 1e6
+    declare()
+    wanted = cost()
+    with capsys.disabled():
+        print(
+            f"\na save: {plain:.0f} us without, {unwanted:.0f} us named and not wanted (the look-up: {lookup:.2f} us), "
+            f"{wanted:.0f} us noted for one source"
+        )
+    assert lookup < 50, "a query would take more"
+
+
+def _timed(row: Invoice, rounds: int) -> float:
+    start = time.perf_counter()
+    for _ in range(rounds):
+        row.save()
+    return (time.perf_counter() - start) / rounds * 1e6

@@ -1,0 +1,450 @@
+"""Sources are polled when they are due, each by one poller, and what they bring is told once, whoever dies."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from ravi_django.capabilities.feeds import Item
+from ravi_django.capabilities.feeds.polled import Polled, SourceError
+from ravi_django.kernel import InvalidInputError
+from ravi_django.models import InboxMessage, Run, Session, Signal, Source, SourceItem
+from ravi_django.runtime import background, polling, sources, store, sweeper
+from ravi_django.testing import FakeClock
+from tests.support.feed_server import FeedServer, rss, serving
+from tests.support.runs import code, in_background, on_postgresql, until
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(autouse=True)
+def agent() -> Any:
+    async def read(ctx: Any, inbox: Any) -> None:
+        await ctx.sleep_until_signal("new_source_item")
+
+    return code(read)
+
+
+@pytest.fixture(autouse=True)
+def _here(settings: Any) -> None:
+    settings.RAVI = {**settings.RAVI, "SOURCE_NETWORKS": ["127.0.0.0/8"], "SOURCE_GAP_S": 0.0}
+
+
+@pytest.fixture
+def server() -> Iterator[FeedServer]:
+    with serving() as server:
+        server.answers["/feed"] = (200, {"ETag": '"v1"', "Last-Modified": "yesterday"}, rss("two", "one"))
+        yield server
+
+
+@pytest.fixture
+def kind(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Sources of the kind `drop` come to what a function of the test says."""
+    monkeypatch.setattr(polling, "_pollers", dict(polling._pollers))
+
+    def use(poll: Any) -> None:
+        async def poller(source: Source, _: Any) -> Polled:
+            return await asyncio.wrap_future(in_background(poll, source))  # it may look into the database
+
+        polling.register_poller("drop", poller)
+
+    return use
+
+
+def a_source(location: str = "", **fields: Any) -> Source:
+    return Source.objects.create(
+        **{"name": "News", "agent": "test/code", "location": location, "kind": "feed" if location else "drop", **fields}
+    )
+
+
+def told() -> list[str]:
+    first = [row.body["payload"]["data"]["id"] for row in InboxMessage.objects.order_by("id")]
+    return first + [signal.payload["id"] for signal in Signal.objects.order_by("id")]
+
+
+def due_again() -> None:
+    Source.objects.update(next_at=None, polling_until=None)
+
+
+def wait_s(source: Source) -> float:
+    source.refresh_from_db()
+    return (source.next_at - source.checked_at).total_seconds()
+
+
+@pytest.mark.sqlite
+def test_a_feed_is_polled_its_items_told_and_the_next_time_set(server: FeedServer) -> None:
+    source = a_source(server.url(), every_s=600, failures=3, error="it was away")
+
+    made = sources.poll_due()
+
+    assert made == 1
+    assert told() == ["one", "two"]
+    assert 600 <= wait_s(source) <= 660
+    assert (source.etag, source.modified) == ('"v1"', "yesterday")
+    assert (source.failures, source.error, source.polling_until) == (0, "", None)
+
+
+@pytest.mark.sqlite
+def test_what_has_not_changed_is_not_read_again_and_what_is_new_is(server: FeedServer) -> None:
+    a_source(server.url())
+    for _ in range(2):
+        sources.poll_due()
+        due_again()
+
+    server.answers["/feed"] = (200, {"ETag": '"v2"'}, rss("three", "two"))
+    sources.poll_due()
+
+    assert [headers.get("if-none-match") for _, headers in server.seen] == [None, '"v1"', '"v1"']
+    assert told() == ["one", "two", "three"]
+
+
+@pytest.mark.sqlite
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"enabled": False},
+        {"next_at": timezone.now() + timedelta(hours=1)},
+        {"polling_until": timezone.now() + timedelta(hours=1)},
+        {"kind": "webhook"},
+        {"kind": "model"},
+    ],
+)
+def test_what_is_not_due_is_left_alone(server: FeedServer, fields: dict[str, Any]) -> None:
+    a_source(server.url(), **fields)
+
+    assert sources.poll_due() == 0
+    assert server.seen == []
+    assert not store.any_source_due(polling.pollers())
+
+
+@pytest.mark.sqlite
+def test_failures_wait_twice_as_long_each_time_and_a_day_at_the_most(kind: Any) -> None:
+    def fails(source: Source) -> Polled:
+        raise SourceError("it is away")
+
+    kind(fails)
+    source, waits = a_source(every_s=900), []
+    for _ in range(9):
+        sources.poll_due()
+        waits.append(wait_s(source))
+        due_again()
+
+    for number, waited in enumerate(waits):
+        assert min(900 * 2**number, 86400) <= waited <= 1.1 * min(900 * 2**number, 86400)
+    assert (source.failures, source.error) == (9, "it is away")
+
+
+@pytest.mark.parametrize("wished", ["error", "age", "own"])
+def test_what_the_other_side_wishes_is_waited_for(kind: Any, wished: str) -> None:
+    def poll(source: Source) -> Polled:
+        if wished == "error":
+            raise SourceError("busy", retry_after=5000)
+        return Polled(wait_s=5000) if wished == "age" else Polled(next_in_s=5000)
+
+    kind(poll)
+    source = a_source(every_s=60)
+
+    sources.poll_due()
+
+    assert 5000 <= wait_s(source) <= 5500
+
+
+def test_a_feed_that_is_gone_is_switched_off_and_says_why(server: FeedServer) -> None:
+    server.answers["/feed"] = (410, {}, b"")
+    source = a_source(server.url())
+
+    sources.poll_due()
+
+    source.refresh_from_db()
+    assert not source.enabled
+    assert "gone for ever" in source.error
+
+
+def test_a_feed_that_moved_for_good_is_polled_there_from_then_on(server: FeedServer) -> None:
+    server.answers["/old"] = (301, {"Location": "/feed"}, b"")
+    source = a_source(server.url("/old"))
+
+    for _ in range(2):
+        sources.poll_due()
+        due_again()
+
+    source.refresh_from_db()
+    assert server.paths() == ["/old", "/feed", "/feed"]
+    assert (source.location, source.options["moved_from"]) == (server.url(), server.url("/old"))
+
+
+def test_a_private_address_is_refused_where_the_site_does_not_allow_it(server: FeedServer, settings: Any) -> None:
+    settings.RAVI = {**settings.RAVI, "SOURCE_NETWORKS": []}
+    source = a_source(server.url())
+
+    sources.poll_due()
+
+    source.refresh_from_db()
+    assert "in a network that must not be asked" in source.error
+    assert server.seen == []
+
+
+@pytest.mark.sqlite
+def test_what_nobody_can_be_told_of_comes_again_when_somebody_can(server: FeedServer) -> None:
+    source = a_source(server.url(), agent="test/later")
+    sources.poll_due()
+    source.refresh_from_db()
+    assert (source.etag, source.failures, SourceItem.objects.count()) == ("", 1, 0)
+    assert "there is no agent test/later" in source.error
+
+    Source.objects.update(agent="test/code")
+    due_again()
+    sources.poll_due()
+
+    assert told() == ["one", "two"]
+
+
+def test_one_that_fails_or_is_odd_holds_up_no_other(kind: Any, server: FeedServer) -> None:
+    def poll(source: Source) -> Polled:
+        raise RuntimeError("a bug of the adapter")
+
+    kind(poll)
+    odd, good = a_source(), a_source(server.url())
+    bad = a_source(server.url("/nothing"), kind="feed")
+
+    assert sources.poll_due() == 3
+
+    errors = {source.id: source.error for source in Source.objects.all()}
+    assert errors == {
+        odd.id: "RuntimeError: a bug of the adapter",
+        good.id: "",
+        bad.id: "the server answered 404 Not Found",
+    }
+    assert told() == ["one", "two"]
+
+
+def test_what_a_poller_remembers_is_kept_among_the_options(kind: Any) -> None:
+    seen = []
+
+    def poll(source: Source) -> Polled:
+        seen.append(source.options.get("state"))
+        Source.objects.update(options={**source.options, "edits": True})  # by a person, meanwhile
+        return Polled(state={"upto": len(seen)})
+
+    kind(poll)
+    source = a_source()
+    for _ in range(2):
+        sources.poll_due()
+        due_again()
+
+    source.refresh_from_db()
+    assert seen == [None, {"upto": 1}]
+    assert source.options == {"edits": True, "state": {"upto": 2}}
+
+
+# ----------------------------------------------------------------------------------------------- several, and crashes
+
+
+@pytest.mark.parametrize("place", ["fetched", "told"])
+def test_a_poller_that_dies_leaves_its_source_to_the_next_and_nothing_is_told_twice(
+    server: FeedServer, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    class Killed(BaseException):
+        """Nothing is written from here on."""
+
+    def dies(*args: Any, **kwargs: Any) -> Any:
+        raise Killed
+
+    a_source(server.url())
+    with FakeClock() as clock:
+        with monkeypatch.context() as patch:
+            patch.setattr(store, "tell" if place == "fetched" else "source_polled", dies)
+            with pytest.raises(Killed):
+                sources.poll_due()
+        assert told() == ([] if place == "fetched" else ["one", "two"])
+
+        assert sources.poll_due() == 0  # it holds the source still
+        clock.advance(sources.LEASE_S + 1)
+        assert sources.poll_due() == 1
+
+    assert told() == ["one", "two"]
+    assert Run.objects.count() == 1
+
+
+def test_a_poller_that_lost_its_source_meanwhile_writes_nothing_over_the_next_ones(kind: Any) -> None:
+    def slow(source: Source) -> Polled:
+        Source.objects.update(polling_until=None)
+        (taken,) = store.claim_sources(["drop"], 1, 60)
+        assert store.source_polled(taken, Polled(etag="new"), 60)
+        return Polled([Item(id="late")], etag="old")
+
+    kind(slow)
+    source = a_source()
+
+    sources.poll_due()
+
+    source.refresh_from_db()
+    assert source.etag == "new"
+    assert told() == ["late"]
+
+
+@on_postgresql
+def test_two_pollers_share_what_is_due_and_each_feed_is_asked_once(server: FeedServer, settings: Any) -> None:
+    settings.RAVI = {**settings.RAVI, "SOURCE_CONCURRENCY": 2}
+    for number in range(1, 21):
+        server.answers[f"/{number}"] = (200, {}, rss(str(number)))
+        a_source(server.url(f"/{number}", f"127.0.0.{number}"))
+    server.hold.clear()
+
+    def poll() -> int:
+        return asyncio.run(sources._Polls(None, 20.0).run())  # as in a process of its own
+
+    polls = [in_background(poll) for _ in range(2)]
+    until(lambda: server.at_once == 4)
+    server.hold.set()
+    made = [future.result(30) for future in polls]
+
+    assert sum(made) == 20
+    assert min(made) >= 8, "each took what the other had not"
+    assert sorted(server.paths()) == sorted(f"/{number}" for number in range(1, 21))
+    assert sorted(told()) == sorted(str(number) for number in range(1, 21))
+
+
+@on_postgresql
+def test_what_another_takes_at_this_moment_is_left_to_it() -> None:
+    source = a_source("https://example.org/feed")
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SELECT FROM ravi_source WHERE id = %s FOR UPDATE", [source.id])
+        elsewhere = in_background(store.claim_sources, ["feed"], 10, 60.0)
+
+        assert elsewhere.result(10) == []
+
+
+@pytest.mark.sqlite
+def test_a_crowd_of_one_server_is_put_off(server: FeedServer) -> None:
+    for number in range(12):
+        server.answers[f"/{number}"] = (200, {}, rss(str(number)))
+        a_source(server.url(f"/{number}"))
+
+    with FakeClock() as clock:
+        first = sources.poll_due()
+        clock.advance(10)
+        while sources.poll_due():
+            clock.advance(10)
+
+    assert first == sources.PER_HOST
+    assert Source.objects.exclude(checked_at=None).count() == 12
+    assert server.most == 1
+
+
+def test_only_one_task_of_a_process_polls(kind: Any) -> None:
+    second: list[int] = []
+
+    def poll(source: Source) -> Polled:
+        second.append(sources.poll_due())
+        return Polled()
+
+    kind(poll)
+    a_source()
+    a_source()
+
+    assert sources.poll_due(limit=1) == 1
+    assert second == [0]
+
+
+def test_a_task_ends_when_its_time_is_over(kind: Any) -> None:
+    kind(lambda source: Polled())
+    a_source()
+
+    assert sources.poll_due(bound_s=-1.0) == 0
+    assert store.any_source_due(["drop"])
+
+
+def test_many_sources_cost_no_query_each_to_find(kind: Any) -> None:
+    Source.objects.bulk_create(Source(name="x", agent="a/b", kind="drop") for _ in range(50))
+
+    with CaptureQueriesContext(connection) as queries:
+        claimed = store.claim_sources(["drop"], 100, 60)
+
+    assert len(claimed) == 50
+    assert len([query for query in queries if "ravi_source" in query["sql"]]) == 3
+
+
+# --------------------------------------------------------------------------------------------------- sweep and adding
+
+
+@pytest.mark.sqlite
+def test_the_sweep_hints_the_polls_when_something_is_due_and_looks_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    hints: list[str] = []
+    monkeypatch.setattr(background, "hint", lambda task, *args: hints.append(task.name))
+    with CaptureQueriesContext(connection) as queries:
+        sweeper.sweep(send=lambda runs: [])
+    assert "ravi.poll_sources" not in hints
+    assert len([query for query in queries if "ravi_source" in query["sql"] and "next_at" in query["sql"]]) == 1
+
+    a_source("https://example.org/feed")
+    sweeper.sweep(send=lambda runs: [])
+
+    assert hints.count("ravi.poll_sources") == 1
+
+
+def test_without_a_broker_the_polls_are_made_in_this_process(server: FeedServer, settings: Any) -> None:
+    settings.RAVI = {**settings.RAVI, "ENGINE": "inline"}
+    source = a_source(server.url())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ravi_django.runtime.dispatch.send", lambda run_id: None)
+        sources.sweep()
+        until(lambda: Source.objects.exclude(checked_at=None).filter(id=source.id).exists())
+        until(lambda: not sources._at_work.locked())
+
+    assert told() == ["one", "two"]
+
+
+@pytest.mark.sqlite
+def test_a_source_is_added_in_python() -> None:
+    ann = get_user_model().objects.create_user("ann")
+    home = store.create_session(Session(owner=ann, tenant="acme"))
+
+    source = sources.add_source(
+        "feed", "https://example.org/feed", "test/code", user=ann, tenant="acme", session=home, options={"newest": 5}
+    )
+
+    row = Source.objects.get()
+    assert row == source
+    assert (row.owner, row.tenant, row.home, row.name) == (ann, "acme", home, "https://example.org/feed")
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"kind": "telepathy"}, "kind"),
+        ({"location": "ftp://example.org"}, "location"),
+        ({"agent": "no/body"}, "agent"),
+        ({"signal": ""}, "signal"),
+        ({"every_s": 0}, "every_s"),
+        ({"options": {"edits": "yes"}}, "options"),
+        ({"tenant": "x" * 101}, "tenant"),
+        ({"location": "https://example.org/" + "x" * 2000}, "location"),
+    ],
+)
+def test_a_source_that_cannot_work_is_not_added(given: dict[str, Any], field: str) -> None:
+    whole = {"kind": "feed", "location": "https://example.org/feed", "agent": "test/code", **given}
+
+    with pytest.raises(InvalidInputError) as caught:
+        sources.add_source(**whole)
+
+    assert caught.value.field == field
+    assert not Source.objects.exists()
+
+
+def test_a_session_of_somebody_else_is_no_home() -> None:
+    ann = get_user_model().objects.create_user("ann")
+    home = store.create_session(Session())
+
+    with pytest.raises(InvalidInputError) as caught:
+        sources.add_source("feed", "https://example.org/feed", "test/code", user=ann, session=home.id)
+
+    assert caught.value.field == "session"

@@ -1,0 +1,345 @@
+"""A poll that hangs, or fails in a way of its own, is its source's alone: the others are polled, and a worker ends."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from ravi_django import tasks
+from ravi_django.capabilities.feeds import Item, fetch
+from ravi_django.capabilities.feeds.polled import NotItsTurn, Polled, SourceError
+from ravi_django.models import Source
+from ravi_django.runtime import Runtime, background, polling, sources, store
+from ravi_django.runtime.worker import Worker
+from tests.support.feed_server import FeedServer, rss, serving
+from tests.support.runs import code, in_background, until
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(autouse=True)
+def agent() -> Any:
+    async def read(ctx: Any, inbox: Any) -> None:
+        await ctx.sleep_until_signal("new_source_item")
+
+    return code(read)
+
+
+@pytest.fixture(autouse=True)
+def _here(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings.RAVI = {**settings.RAVI, "SOURCE_NETWORKS": ["127.0.0.0/8"], "SOURCE_GAP_S": 0.0, "SOURCE_TIMEOUT_S": 20}
+    monkeypatch.setattr(sources, "LOOK_S", 0.01)
+
+
+class Polls:
+    """What sources of the kind `drop` come to, by their names."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+        self.errors: dict[str, BaseException] = {}
+        self.go = threading.Event()  # those called "slow" wait for it
+        self.deaf = False  # to being cancelled
+
+    async def __call__(self, source: Source, _: Any) -> Polled:
+        self.seen.append(source.name)
+        while source.name == "slow" and not self.go.is_set():
+            try:
+                await asyncio.sleep(0.01)
+            except asyncio.CancelledError:
+                if not self.deaf:
+                    raise
+        if source.name in self.errors:
+            raise self.errors[source.name]
+        return Polled([Item(id=source.name)], etag="read")
+
+
+@pytest.fixture
+def polls(monkeypatch: pytest.MonkeyPatch) -> Iterator[Polls]:
+    made = Polls()
+    monkeypatch.setattr(polling, "_pollers", dict(polling._pollers))
+    polling.register_poller("drop", made)
+    yield made
+    made.go.set()
+
+
+@pytest.fixture
+def server() -> Iterator[FeedServer]:
+    with serving() as server:
+        yield server
+
+
+def a_source(name: str, location: str = "", **fields: Any) -> Source:
+    kind = "feed" if location else "drop"
+    return Source.objects.create(**{"name": name, "agent": "test/code", "location": location, "kind": kind, **fields})
+
+
+def is_read(source: Source) -> bool:
+    source.refresh_from_db()
+    return source.etag == "read"
+
+
+@pytest.mark.sqlite
+@pytest.mark.parametrize(
+    "error", [SourceError("a\0b\ud800"), RuntimeError("a\0b\ud800")], ids=["its own", "an adapter's"]
+)
+def test_an_error_that_no_row_can_hold_is_cleaned(
+    polls: Polls, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources.log, "disabled", True)  # pytest cannot send half a pair from one process to another
+    polls.errors["bad"] = error
+    bad, good = a_source("bad"), a_source("good")
+
+    assert sources.poll_due() == 2
+
+    bad.refresh_from_db()
+    assert bad.error.endswith("a\ufffdb?")
+    assert (bad.failures, bad.polling_until) == (1, None)
+    assert is_read(good)
+
+
+@pytest.mark.sqlite
+def test_a_note_that_no_row_can_hold_is_cleaned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(polling, "_pollers", {})
+
+    async def odd(source: Source, _: Any) -> Polled:
+        return Polled(note="a\0b", etag="read")
+
+    polling.register_poller("drop", odd)
+    source = a_source("odd")
+
+    sources.poll_due()
+
+    assert is_read(source)
+    assert (source.error, source.failures) == ("a\ufffdb", 0)
+
+
+@pytest.mark.sqlite
+def test_a_failure_that_cannot_be_written_ends_no_other_poll(polls: Polls, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(*args: Any, **kwargs: Any) -> Any:
+        polls.go.set()
+        raise ValueError("the row cannot be written")
+
+    monkeypatch.setattr(store, "source_failed", refuses)
+    polls.errors["bad"] = SourceError("away")
+    _, slow = a_source("bad"), a_source("slow")
+
+    assert sources.poll_due() == 2
+
+    assert is_read(slow)
+
+
+def test_what_becomes_due_while_one_takes_its_time_is_polled(polls: Polls) -> None:
+    slow = a_source("slow")
+    polled = in_background(sources.poll_due)
+    until(lambda: polls.seen)
+
+    later = a_source("later")
+
+    until(lambda: is_read(later))
+    polls.go.set()
+    assert polled.result(20) == 2
+    assert is_read(slow)
+
+
+def test_when_a_tasks_time_is_over_the_next_polls_beside_it(polls: Polls) -> None:
+    slow = a_source("slow")
+    polled = in_background(lambda: sources.poll_due(bound_s=0.5))
+    until(lambda: polls.seen and not sources._at_work.locked())
+    later = a_source("later")
+
+    assert sources.poll_due() == 1
+
+    assert is_read(later)
+    assert not polled.done()
+    polls.go.set()
+    assert polled.result(20) == 1
+    assert is_read(slow)
+
+
+def test_one_that_hears_of_no_end_is_given_up(polls: Polls, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "WHOLE_S", -19.9)
+    polls.deaf = True
+    slow, good = a_source("slow"), a_source("good")
+
+    assert in_background(sources.poll_due).result(20) == 2
+
+    slow.refresh_from_db()
+    assert slow.error == "the poll took longer than 0.1 s"
+    assert (slow.failures, slow.polling_until) == (1, None)
+    assert is_read(good)
+
+
+@pytest.mark.sqlite
+def test_one_whose_turn_did_not_come_is_put_off_without_a_failure(polls: Polls) -> None:
+    polls.errors["behind"] = NotItsTurn("too much else is asked of it")
+    behind = a_source("behind", failures=2, error="as it was", etag="old")
+
+    sources.poll_due()
+
+    behind.refresh_from_db()
+    assert (behind.failures, behind.error, behind.etag, behind.polling_until) == (2, "as it was", "old", None)
+    assert behind.next_at is not None
+
+
+def test_a_server_that_polls_before_are_still_at_is_not_asked_beside(polls: Polls, server: FeedServer) -> None:
+    server.answers["/slow"] = server.answers["/other"] = (200, {"ETag": "read"}, rss("one"))
+    a_source("at it", server.url("/slow"))
+    server.hold.clear()
+    polled = in_background(lambda: sources.poll_due(bound_s=0.5))
+    until(lambda: server.seen and not sources._at_work.locked())
+
+    other, elsewhere = a_source("other", server.url("/other")), a_source("elsewhere")
+    assert sources.poll_due() == 1
+
+    other.refresh_from_db()
+    assert is_read(elsewhere)
+    assert (other.etag, other.polling_until, other.failures) == ("", None, 0)
+    server.hold.set()
+    assert polled.result(20) == 1
+    Source.objects.update(next_at=None)
+    assert sources.poll_due() == 3
+    assert is_read(other)
+
+
+def test_what_was_taken_and_never_begun_keeps_its_server_for_nobody(
+    polls: Polls, server: FeedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dies(*args: Any) -> None:
+        raise ValueError("the database is away")
+
+    for number in range(sources.PER_HOST + 1):
+        server.answers[f"/{number}"] = (200, {"ETag": "read"}, rss("one"))
+        a_source("x", server.url(f"/{number}"))
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "put_off", dies)
+        with pytest.raises(ValueError, match="away"):
+            sources.poll_due()
+    assert server.seen == []
+
+    Source.objects.update(polling_until=None)
+
+    assert sources.poll_due() == sources.PER_HOST
+
+
+@pytest.mark.sqlite
+def test_one_that_fails_is_asked_no_more_often_than_one_that_works(polls: Polls) -> None:
+    polls.errors["weekly"] = SourceError("away")
+    weekly = a_source("weekly", every_s=7 * 86400, failures=3)
+
+    sources.poll_due()
+
+    weekly.refresh_from_db()
+    assert (weekly.next_at - weekly.checked_at).total_seconds() >= 7 * 86400
+
+
+# ------------------------------------------------------------------------------------------------------ the worker ends
+
+
+def stopped_by_celery() -> None:
+    tasks._stop_claiming()
+
+
+def stopped_by_a_runtime() -> None:
+    async def serve() -> None:
+        async with Runtime(poll_s=60.0):
+            pass
+
+    asyncio.run(serve())
+
+
+def stopped_with_its_worker() -> None:
+    Worker().close()
+
+
+@pytest.mark.parametrize("stop", [stopped_by_celery, stopped_by_a_runtime, stopped_with_its_worker])
+def test_a_worker_that_ends_takes_no_more_and_sees_through_what_it_has(polls: Polls, stop: Any) -> None:
+    slow = a_source("slow")
+    polled = in_background(sources.poll_due)
+    until(lambda: polls.seen)
+
+    stop()
+    until(lambda: not sources._at_work.locked())
+    later = a_source("later")
+    polls.go.set()
+
+    assert polled.result(20) == 1
+    assert is_read(slow)
+    assert not is_read(later)
+    assert sources.poll_due() == 1, "what is begun after it was not meant"
+
+
+def test_a_worker_that_ends_waits_for_no_poll_beyond_its_time(polls: Polls, settings: Any) -> None:
+    settings.RAVI = {**settings.RAVI, "DRAIN_S": 0.05}
+    polls.deaf = True
+    slow = a_source("slow")
+    polled = in_background(sources.poll_due)
+    until(lambda: polls.seen)
+
+    background.stop()
+
+    assert polled.result(20) == 0
+    slow.refresh_from_db()
+    assert (slow.error, slow.failures) == ("", 0)
+    assert slow.polling_until is not None, "the next takes it when that is over"
+
+
+def test_without_a_broker_other_work_does_not_wait_behind_polls(settings: Any) -> None:
+    settings.RAVI = {**settings.RAVI, "ENGINE": "inline"}
+    go, done = threading.Event(), threading.Event()
+
+    class Task:
+        def __init__(self, name: str, run: Any) -> None:
+            self.name, self.run = name, run
+
+    try:
+        for number in range(4):
+            background.hint(Task("ravi.poll_sources", lambda _: go.wait(20)), str(number))
+        background.hint(Task("ravi.fan_out", done.set))
+
+        assert done.wait(10)
+    finally:
+        go.set()
+
+
+# ------------------------------------------------------------------------------------------------------------ turns
+
+
+@pytest.mark.parametrize("by_redirect", [False, True])
+def test_a_turn_that_does_not_come_is_waited_for_so_long(
+    server: FeedServer, monkeypatch: pytest.MonkeyPatch, by_redirect: bool
+) -> None:
+    monkeypatch.setattr(fetch, "TURN_S", 0.3)
+    server.answers["/feed"] = (200, {}, rss("one"))
+    moves = FeedServer()  # a second one, on a port of its own
+    moves.answers["/feed"] = (302, {"Location": server.url()}, b"")
+    threading.Thread(target=moves.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    server.hold.clear()
+
+    async def both() -> tuple[Any, Any]:
+        fetcher = fetch.Fetcher(allow_addresses=["127.0.0.0/8"], gap_s=0.0)
+        try:
+            first = asyncio.create_task(fetcher.fetch(server.url()))
+            async with asyncio.timeout(10):
+                while not server.seen:
+                    await asyncio.sleep(0.005)
+            (behind,) = await asyncio.gather(
+                fetcher.fetch((moves if by_redirect else server).url()), return_exceptions=True
+            )
+            server.hold.set()
+            return await first, behind
+        finally:
+            fetcher.close()
+
+    try:
+        first, behind = asyncio.run(both())
+    finally:
+        moves.shutdown()
+        moves.server_close()
+
+    assert first.body == rss("one")
+    assert type(behind) is (SourceError if by_redirect else NotItsTurn), "it was asked itself, and led there"
+    assert "had no time for it within 0.3 s" in str(behind)

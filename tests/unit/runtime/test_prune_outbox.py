@@ -1,0 +1,82 @@
+"""What waits for an event bus that the site has no more is named, and goes with time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ravi_django.kernel import Event
+from ravi_django.management import diagnosis
+from ravi_django.models import OutboxEvent
+from ravi_django.runtime import prune
+from ravi_django.runtime.bus import courier, enqueue
+from ravi_django.runtime.store import outbox_rows
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.sqlite]
+
+DAY = 24 * 3600.0
+KEEP = {"outbox": 30 * DAY}
+
+
+@pytest.fixture(autouse=True)
+def _not_relayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(courier, "hint", lambda: None)
+
+
+def bus(settings: Any, where: str | None) -> None:
+    settings.RAVI = {**settings.RAVI, "EVENT_BUS": where}
+
+
+def write(settings: Any, count: int) -> None:
+    bus(settings, "redis://127.0.0.1:1/0")
+    for number in range(count):
+        assert enqueue(Event.create("shop.sold", source="shop", number=number))
+
+
+def numbers() -> list[int]:
+    return [row.body["data"]["number"] for row in OutboxEvent.objects.order_by("id")]
+
+
+def test_what_waits_for_no_bus_goes_when_it_is_old(settings: Any, clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outbox_rows, "ROWS", 2)
+    write(settings, 5)
+    refused = OutboxEvent.objects.latest("id").pk
+    OutboxEvent.objects.filter(id=refused).update(tries=outbox_rows.TRIES, error="WRONGTYPE")
+    clock.advance(20 * DAY)
+    write(settings, 1)
+    bus(settings, None)
+    clock.advance(10 * DAY)
+    assert prune.prune(KEEP)["outbox"] == 0
+
+    clock.advance(1)
+    assert prune.prune(KEEP, dry_run=True)["outbox"] == 5
+    assert len(numbers()) == 6
+    assert prune.prune(KEEP)["outbox"] == 5
+
+    assert numbers() == [0]
+    assert "outbox" not in prune.prune({"journal": 0})
+
+
+def test_what_waits_for_a_bus_that_is_away_stays_however_old(settings: Any, clock: Any) -> None:
+    write(settings, 2)
+    clock.advance(999 * DAY)
+
+    for dry_run in (True, False):
+        assert prune.prune(KEEP, dry_run=dry_run)["outbox"] == 0
+    assert numbers() == [0, 1]
+
+
+def test_the_doctor_names_what_waits_for_no_bus(settings: Any, clock: Any) -> None:
+    assert list(diagnosis.outbox()) == []
+    write(settings, 3)
+    assert list(diagnosis.outbox()) == [], "the health of the bus says so"
+    OutboxEvent.objects.filter(id=OutboxEvent.objects.latest("id").pk).update(tries=outbox_rows.TRIES)
+    clock.advance(90)
+
+    bus(settings, None)
+    (finding,) = [found for found in diagnosis.examine() if found.what.startswith("outbox")]
+
+    assert finding.level == "warning"
+    assert finding.what == "outbox: 3 events wait, the oldest for 90 s, and RAVI['EVENT_BUS'] is None"
+    assert "ravi_prune" in finding.mend and "EVENT_BUS" in finding.mend

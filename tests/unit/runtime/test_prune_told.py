@@ -1,0 +1,285 @@
+"""What runs were told goes with their past: of runs that live for ever what earlier generations had, of ended ones all
+but what they were asked. Nothing comes twice for it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.contrib.auth import get_user_model
+
+from ravi_django import register
+from ravi_django.agents import PersonalFeedAgent
+from ravi_django.models import FeedItem, InboxMessage, JournalEntry, Publication, Signal, Status
+from ravi_django.runtime import clock as clocks
+from ravi_django.runtime import fan_out, prune, store
+from ravi_django.runtime.entries import Entry
+from ravi_django.runtime.store import prune as rows
+from ravi_django.runtime.store.inboxes import CARRIED
+from ravi_django.testing import run_until_idle
+from tests.support import feeds
+from tests.support.arriving import TOPIC, arrive, logged, publish
+from tests.support.runs import CodeAgent, drive, leased, make_run, message
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.sqlite]
+
+DAY = prune.DAY_S
+JOURNAL = {"journal": 10 * DAY}
+ALL = dict.fromkeys(prune.KINDS, 0.0)
+
+
+def begun_anew(run=None):
+    """A run in its second generation, and the messages that the first one had: what it was asked, and one more."""
+    run = run or make_run()
+    arrive(run, "one more")
+    lease = leased(run)
+    upto = InboxMessage.objects.filter(run=run).order_by("id").last().id
+    store.continue_as_new(lease, [Entry("run.continued", "@on")], messages=[message("on")], inbox_upto=upto)
+    run.refresh_from_db()
+    return run
+
+
+def texts(run):
+    bodies = InboxMessage.objects.filter(run=run).order_by("id").values_list("body", flat=True)
+    return [body["payload"]["message"]["content"][0]["text"] for body in bodies]
+
+
+# ------------------------------------------------------------------------------------------- runs that live for ever
+
+
+def test_what_earlier_generations_were_given_goes_and_what_the_run_was_asked_stays(clock):
+    run = begun_anew()
+    arrive(run, "unread")
+    InboxMessage.objects.update(created_at=clock.now)
+    clock.advance(10 * DAY)
+    assert prune.prune(JOURNAL)["inbox"] == 0
+    clock.advance(1)
+
+    assert prune.prune(JOURNAL, dry_run=True)["inbox"] == 1
+    assert texts(run) == ["hi", "one more", "on", "unread"]
+    assert prune.prune(JOURNAL)["inbox"] == 1
+
+    assert texts(run) == ["hi", "on", "unread"]
+
+
+def test_a_run_that_has_not_begun_anew_keeps_what_it_was_told(clock):
+    run = make_run()
+    arrive(run, "one more")
+    Signal.objects.create(run=run, name="told", consumed_at=clock.now)
+    clock.advance(99 * DAY)
+
+    assert set(prune.prune(JOURNAL).values()) == {0}
+
+
+def test_signals_that_were_read_long_ago_go(clock):
+    run = begun_anew()
+    for name, fields in {
+        "read": {"consumed_at": clock.now},
+        "just read": {"consumed_at": clock.now + timedelta(days=5)},
+        "unread": {},
+        "wakes nobody yet": {"consumed_at": clock.now, "woke": False},
+    }.items():
+        Signal.objects.create(run=run, name=name, **fields)
+    clock.advance(10 * DAY + 1)
+
+    assert prune.prune(JOURNAL, dry_run=True)["signals"] == 1
+    assert prune.prune(JOURNAL)["signals"] == 1
+
+    assert set(Signal.objects.values_list("name", flat=True)) == {"just read", "unread", "wakes nobody yet"}
+
+
+def test_a_message_stays_while_a_signal_tells_of_it(clock):
+    run = make_run()
+    publish(run, {"said": "hello"})
+    begun_anew(run)
+    clock.advance(11 * DAY)
+
+    assert prune.prune(JOURNAL)["inbox"] == 1
+    assert InboxMessage.objects.filter(run=run, body__payload__data__said="hello").exists()
+    Signal.objects.update(consumed_at=clocks.now())
+    assert prune.prune(JOURNAL)["inbox"] == 1
+
+
+def test_what_is_carried_for_the_next_generation_stays(clock):
+    run = make_run()
+    InboxMessage.objects.create(run=run, message_id=CARRIED, body=message("carried"))
+    begun_anew(run)
+    clock.advance(11 * DAY)
+
+    prune.prune(JOURNAL)
+
+    assert texts(run) == ["hi", "carried", "on"]
+
+
+def test_each_transaction_is_bounded(clock, monkeypatch):
+    monkeypatch.setattr(rows, "ROWS", 3)
+    sizes = []
+    delete = rows._delete
+    monkeypatch.setattr(rows, "_delete", lambda found: sizes.append(delete(found)) or sizes[-1])
+    run = make_run()
+    for number in range(10):
+        arrive(run, str(number))
+    Signal.objects.bulk_create(Signal(run=run, name="x", consumed_at=clock.now) for _ in range(10))
+    begun_anew(run)
+    clock.advance(11 * DAY)
+
+    removed = prune.prune(JOURNAL)
+
+    assert (removed["inbox"], removed["signals"], max(sizes)) == (11, 10, 3)
+
+
+def test_a_feed_of_many_items_leaves_no_more_than_one_of_few(clock):
+    register(PersonalFeedAgent("mine", follow_topics=[TOPIC], preferences="cats", items_per_generation=5))
+    run = drive(make_run("personal_feed/mine"))
+
+    def read_on(start, count):
+        for number in range(start, start + count):
+            publish(run, {"title": f"Cats {number}", "text": ""})
+            run_until_idle()
+        clock.advance(1)
+        prune.prune(ALL)
+        return InboxMessage.objects.count(), Signal.objects.count()
+
+    few, many = read_on(0, 10), read_on(10, 50)
+    publish(run, {"title": "Cats at last", "text": ""})
+    run_until_idle()
+
+    assert few == many
+    assert max(many) < 10
+    run.refresh_from_db()
+    assert (run.status, run.error) == (Status.SUSPENDED, None)
+    assert [one["title"] for one in logged(run, "feed.curated")][-1] == "Cats at last"
+
+
+# --------------------------------------------------------------------------------------------- what may come again
+
+
+@pytest.fixture
+def delivered(monkeypatch, clock):
+    """A publication that a run in its second generation has had in its first."""
+    register(CodeAgent(print))
+    monkeypatch.setattr(fan_out, "wake", lambda run_ids: None)
+    monkeypatch.setattr(fan_out, "hint", lambda publication_id: None)
+
+    def deliver(**owner):
+        (follow,) = feeds.followers(1, agent="test/code", **owner)
+        publication = feeds.publish("hello")
+        run = make_run(session=follow.home, **owner)
+        store.deliver_batch(publication.id, 10)
+        Signal.objects.update(consumed_at=clocks.now())
+        begun_anew(run)
+        clock.advance(11 * DAY)
+        return run, follow, publication
+
+    return deliver
+
+
+def had(run, publication):
+    return InboxMessage.objects.filter(run=run, message_id=publication.id.hex).count()
+
+
+def test_what_is_delivered_goes(delivered):
+    run, _, publication = delivered()
+    assert (had(run, publication), Publication.objects.filter(done_at=None).count()) == (1, 0)
+
+    prune.prune(JOURNAL)
+
+    assert had(run, publication) == 0
+
+
+def test_not_while_its_fan_out_is_under_way(delivered):
+    run, _, publication = delivered()
+    Publication.objects.update(done_at=None)
+    prune.prune(JOURNAL)
+    assert had(run, publication) == 1
+
+    Publication.objects.update(done_at=clocks.now())
+    prune.prune(JOURNAL)
+    assert had(run, publication) == 0
+
+
+@pytest.mark.parametrize("owned", [True, False])
+def test_nor_while_it_waits_for_another_follow_of_the_same_agent(delivered, owned, clock):
+    owner = {"owner": get_user_model().objects.create_user("ann")} if owned else {}
+    run, _, publication = delivered(**owner)
+    again = feeds.follow("test/code", home=run.session, **owner)
+    FeedItem.objects.create(follow=again, publication=publication, due_at=clock.now)
+
+    prune.prune(JOURNAL)
+    fan_out.sweep()
+
+    assert not FeedItem.objects.exists()
+    assert had(run, publication) == 1
+    assert not Signal.objects.filter(run=run, consumed_at=None).exists()
+
+
+def test_somebody_elses_waiting_keeps_nothing(delivered, clock, django_user_model):
+    ann, bob = (django_user_model.objects.create_user(name) for name in ("ann", "bob"))
+    run, _, publication = delivered(owner=ann)
+    (follow,) = feeds.followers(1, agent="test/code", owner=bob)
+    FeedItem.objects.create(follow=follow, publication=publication, due_at=clock.now + timedelta(days=99))
+
+    prune.prune(JOURNAL)
+
+    assert had(run, publication) == 0
+
+
+# ------------------------------------------------------------------------------------------------------ ended trees
+
+
+def ended():
+    root = make_run()
+    child = make_run(parent=root, root=root, depth=1, session=root.session)
+    for run in (child, root):
+        arrive(run, "one more")
+        lease = leased(run)
+        store.append(lease, [Entry("run.started", "@started"), Entry("log", "log")])
+        store.finish(lease, Status.COMPLETED, [Entry("run.completed", "@completed.1")], output="done")
+    return root, child
+
+
+def test_of_an_ended_tree_what_each_run_was_asked_stays(clock):
+    runs = ended()
+    clock.advance(10 * DAY + 1)
+
+    assert prune.prune(JOURNAL, dry_run=True)["inbox"] == 2
+    assert prune.prune(JOURNAL)["inbox"] == 2
+
+    assert [texts(run) for run in runs] == [["hi"]] * 2
+    assert prune.prune(JOURNAL)["inbox"] == 0
+
+
+def test_not_before_its_journal(clock, monkeypatch):
+    """A retry or a fork of one that is not pruned reads its messages."""
+    ended()
+    clock.advance(11 * DAY)
+
+    def die(found):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(rows, "_delete", die)
+        with pytest.raises(KeyboardInterrupt):
+            prune.prune(JOURNAL)
+    monkeypatch.setattr(rows, "ROWS", 1)
+    deleted = []
+    delete = rows._delete
+    monkeypatch.setattr(rows, "_delete", lambda found: deleted.append(found.model) or delete(found))
+    prune.prune(JOURNAL)
+
+    kinds = [model for model in deleted if model in (JournalEntry, InboxMessage)]
+    assert kinds == [JournalEntry] * 6 + [InboxMessage] * 2
+
+
+def test_a_dry_run_counts_an_ended_runs_earlier_generations_once(clock):
+    run = begun_anew()
+    lease = leased(run)
+    Signal.objects.create(run=run, name="read", consumed_at=clock.now)
+    store.finish(lease, Status.COMPLETED, [Entry("run.completed", "@completed.1")], output="done")
+    begun_anew()
+    clock.advance(11 * DAY)
+
+    would = prune.prune(JOURNAL, dry_run=True)
+
+    assert would == prune.prune(JOURNAL)
+    assert (would["inbox"], would["signals"]) == (3, 1)

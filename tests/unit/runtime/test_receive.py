@@ -1,0 +1,362 @@
+"""`ctx.receive`: messages that come while the code runs are given once, and the same ones on every replay."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from ravi_django import signal
+from ravi_django.kernel import InvalidInputError
+from ravi_django.models import InboxMessage, JournalEntry, Run, Status
+from ravi_django.runtime import receiving, store
+from ravi_django.runtime.database import DatabaseThreads
+from ravi_django.runtime.rehearse import rehearse
+from ravi_django.testing import FakeClock, ScriptedModel, run_until_idle
+from ravi_django.testing.running import journal_of
+from tests.support.arriving import arrive
+from tests.support.runs import code, drive, in_background, make_run, take_over
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def texts(messages: Any) -> list[str]:
+    return [message.payload.message.text for message in messages]
+
+
+def received(run: Run) -> list[tuple[str, int | None]]:
+    rows = JournalEntry.objects.filter(run=run, kind="msg.received").order_by("seq")
+    return list(rows.values_list("path", "inbox_upto"))
+
+
+def places(run: Run) -> list[int]:
+    return list(InboxMessage.objects.filter(run=run).order_by("id").values_list("id", flat=True))
+
+
+class Reader:
+    """Reads after every tool call of its own; what came is in `rounds`, a list for each call of the code."""
+
+    def __init__(self, step: Any) -> None:
+        self.rounds: list[list[Any]] = []
+        self.last: list[list[Any]] = []  # of the last lease
+        self._ctx: Any = None
+        code(self.run, tools=[step])
+
+    async def run(self, ctx: Any, inbox: Any) -> str:
+        found: list[Any] = [texts(inbox)]
+        if ctx is not self._ctx:
+            self._ctx, self.last = ctx, []
+        self.rounds.append(found)
+        self.last.append(found)
+        for name in "ab":
+            await ctx.tool("step", name=name)
+            found.append(texts(await ctx.receive()))
+        await ctx.tool("step", name="end")
+        return "+".join(",".join(each) for each in found)
+
+
+@pytest.mark.sqlite
+def test_nothing_has_come(step: Any) -> None:
+    Reader(step)
+    run = drive(make_run())
+
+    assert (run.status, run.output) == (Status.COMPLETED, "hi++")
+    first = places(run)[0]
+    assert received(run) == [("2", first), ("4", first)]
+
+
+@pytest.mark.sqlite
+def test_what_has_come_is_given_once_and_is_no_next_inbox(step: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = Reader(step)
+    run = make_run()
+
+    def come(name: str, then: Any) -> None:
+        if name == "a":
+            arrive(run, "one")
+            arrive(run, "two")
+
+    arriving_at(monkeypatch, come)
+    drive(run)
+
+    assert reader.rounds == [[["hi"], ["one", "two"], []]]
+    assert (run.status, run.output) == (Status.COMPLETED, "hi+one,two+")
+    assert received(run) == [("2", places(run)[2]), ("4", places(run)[2])]
+
+
+def arriving_at(monkeypatch: pytest.MonkeyPatch, come: Any) -> None:
+    """`come(name, path)` right before the row of each tool call is written; on a database thread."""
+    original = store.append
+
+    def append(lease: Any, entries: Any, turns: Any = ()) -> int:
+        for entry in entries:
+            if entry.kind == "tool.call" and entry.phase == "result":
+                come(entry.request["arguments"]["name"], entry.path)
+        return original(lease, entries, turns)
+
+    monkeypatch.setattr(store, "append", append)
+
+
+@pytest.mark.parametrize("at", [1, 2, 3, "end"])
+@pytest.mark.parametrize("written", [False, True])
+def test_after_a_crash_the_very_same_are_given(
+    at: Any, written: bool, step: Any, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A message comes before each row is written, another while nobody drives the run."""
+    reader = Reader(step)
+    run = make_run()
+    seen = set()
+
+    def come(name: str, path: str) -> None:
+        if name not in seen:
+            seen.add(name)
+            arrive(run, f"at {name}")
+
+    arriving_at(monkeypatch, come)
+    drive(run, dies=at, written=written)
+    recorded = dict(received(run))
+    arrive(run, "meanwhile")
+
+    take_over(clock, run)
+    run_until_idle()
+
+    run.refresh_from_db()
+    assert run.status == Status.COMPLETED, run.error
+    assert dict(received(run)).items() >= recorded.items()
+    before, after = reader.rounds[0], reader.last[0]
+    for number, path in enumerate(("2", "4"), 1):
+        if path in recorded:
+            assert after[number] == before[number], "what was recorded is given again as it was"
+    given = [text for found in reader.last for each in found for text in each]
+    assert given == [body["payload"]["message"]["content"][0]["text"] for body in bodies(run)], "all, once, in order"
+
+
+def bodies(run: Run) -> list[Any]:
+    return list(InboxMessage.objects.filter(run=run).values_list("body", flat=True))
+
+
+def test_what_comes_behind_the_last_look_is_the_next_inbox(step: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = Reader(step)
+    run = make_run()
+    late: list[str] = []
+
+    def come(name: str, path: str) -> None:
+        if name == "end" and not late:
+            late.append("late")
+            arrive(run, "late")
+
+    arriving_at(monkeypatch, come)
+    drive(run)
+    run_until_idle()
+
+    run.refresh_from_db()
+    assert run.status == Status.COMPLETED
+    assert reader.rounds[-1][0] == ["late"]
+    assert [found for found in reader.rounds if found[0] == ["hi"]][-1][1:] == [[], []]
+
+
+def test_what_was_received_is_left_behind_by_a_new_generation_and_the_rest_comes_along(step: Any) -> None:
+    inboxes: list[list[str]] = []
+
+    async def story(ctx: Any, inbox: Any) -> None:
+        inboxes.append([getattr(message.payload, "data", None) or message.payload.message.text for message in inbox])
+        if len(inbox) and inboxes[-1] == ["hi"]:
+            await ctx.sleep_until_signal("go")
+            inboxes.append(texts(await ctx.receive()))
+            await ctx.tool("step", name="wait")
+            await ctx.continue_as_new({"n": 1})
+        assert await ctx.receive() == []
+
+    code(story, tools=[step])
+    run = drive(make_run())
+    arrive(run, "read")
+    signal(run, "go")
+    drive(run, dies=2, written=True)  # the signal and the tool: it has read
+    arrive(run, "unread")
+    with FakeClock() as clock:
+        take_over(clock, run)
+    drive(run)
+
+    assert run.status == Status.COMPLETED
+    assert inboxes[-1] == ["unread", {"n": 1}]
+    assert inboxes.count(["read"]) == 2
+
+
+def test_a_generation_that_begins_with_nothing_reads_nothing_of_the_one_before() -> None:
+    found: list[Any] = []
+
+    async def story(ctx: Any, inbox: Any) -> None:
+        if inbox:
+            await ctx.continue_as_new()
+        found.append(await ctx.receive())
+
+    code(story)
+    drive(make_run())
+    run_until_idle()
+
+    assert found == [[]]
+
+
+def test_two_tasks_that_read_at_once_are_given_no_message_twice(step: Any, clock: FakeClock) -> None:
+    tried: list[Any] = []
+
+    async def story(ctx: Any, inbox: Any) -> None:
+        await ctx.tool("step", name="a")
+        if not tried:
+            await asyncio.to_thread(arrive_many)
+        both = await asyncio.gather(*(ctx.receive() for _ in range(3)))
+        tried.append([texts(each) for each in both])
+        await ctx.tool("step", name="b")
+
+    def arrive_many() -> None:
+        in_background(lambda: [arrive(run, str(number)) for number in range(3)]).result(10)
+
+    code(story, tools=[step])
+    run = make_run()
+    drive(run, dies="end")
+    take_over(clock, run)
+
+    assert sorted(text for each in tried[0] for text in each) == ["0", "1", "2"]
+    assert tried[1] == tried[0]
+
+
+def test_a_model_call_says_what_the_code_had_seen() -> None:
+    from ravi_django.kernel import ChatMessage
+
+    async def story(ctx: Any, inbox: Any) -> None:
+        await ctx.llm([ChatMessage.of("user", "a")])
+        await ctx.receive()
+        await ctx.llm([ChatMessage.of("user", "b")])
+
+    class Model(ScriptedModel):
+        async def stream(self, messages: Any, options: Any, meta: Any) -> Any:
+            if messages[-1].text == "a":
+                await asyncio.to_thread(lambda: in_background(arrive, run_of, "new").result(10))
+            async for event in super().stream(messages, options, meta):
+                yield event
+
+    code(story, model=Model("ok"))
+    run_of = make_run()
+    drive(run_of)
+
+    old, new = places(run_of)
+    calls = JournalEntry.objects.filter(run=run_of, kind="llm.call").order_by("seq")
+    assert list(calls.values_list("inbox_upto", flat=True)) == [old, new]
+
+
+def test_a_look_is_one_query_and_a_replay_of_it_none(step: Any, monkeypatch: pytest.MonkeyPatch, clock: Any) -> None:
+    asked: list[str] = []
+    original = store.inbox_after
+    monkeypatch.setattr(store, "inbox_after", lambda *args: asked.append("live") or original(*args))
+    Reader(step)
+    run = make_run()
+
+    drive(run, dies="end")
+    assert len(asked) == 2
+
+    take_over(clock, run)
+    assert (run.status, len(asked)) == (Status.COMPLETED, 2)
+
+
+def test_a_tool_reads_no_messages_of_the_agents() -> None:
+    from ravi_django import tool
+    from ravi_django.kernel import RunContext
+
+    @tool
+    async def look(ctx: RunContext) -> str:
+        """Look."""
+        try:
+            return str(await ctx.receive())
+        except InvalidInputError as error:
+            return f"{error.field}: {error}"
+
+    async def story(ctx: Any, inbox: Any) -> Any:
+        with pytest.raises(InvalidInputError):
+            await ctx.pin("x", ctx.receive)
+        return (await ctx.tool("look")).text
+
+    code(story, tools=[look])
+    run = drive(make_run())
+
+    assert run.output is not None and run.output.startswith("receive: the run's messages are for the agent's own code")
+
+
+def test_a_wait_for_a_signal_can_be_over_by_a_message(clock: FakeClock) -> None:
+    async def story(ctx: Any, inbox: Any) -> Any:
+        found: list[Any] = []
+        for _ in range(3):
+            payload = await ctx.sleep_until_signal("go", or_message=True)
+            found.append(texts(await ctx.receive()) if payload is None else payload)
+        return found
+
+    code(story)
+    run = drive(make_run())
+    assert run.status == Status.SUSPENDED
+    arrive(run, "one")
+    assert drive(run).status == Status.SUSPENDED
+    signal(run, "go", {"n": 1})
+    arrive(run, "two")
+    drive(run, dies=2, written=True)
+
+    take_over(clock, run)
+
+    assert (run.status, run.output) == (Status.COMPLETED, '[["one"],{"n":1},["two"]]')
+
+
+def test_a_message_alone_ends_no_other_wait() -> None:
+    async def story(ctx: Any, inbox: Any) -> Any:
+        return await ctx.sleep_until_signal("go")
+
+    code(story)
+    run = drive(make_run())
+    arrive(run, "one")
+    assert drive(run).status == Status.SUSPENDED
+    assert not JournalEntry.objects.filter(run=run, kind="signal", phase="result").exists()
+
+
+def test_a_fork_is_given_what_the_source_had_read(step: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = Reader(step)
+    run = make_run()
+    arriving_at(monkeypatch, lambda name, path: arrive(run, "one") if name == "a" and len(places(run)) == 1 else None)
+    drive(run)
+    last = next(row.seq for row in journal_of(run) if row.path == "4")
+
+    new = store.fork(run.id, last)
+    drive(new)
+
+    assert (new.status, new.output) == (Status.COMPLETED, run.output)
+    assert reader.rounds[-1][:2] == [["hi"], ["one"]]
+
+
+def test_a_rehearsal_reads_nothing(step: Any) -> None:
+    async def story(ctx: Any, inbox: Any) -> None:
+        await ctx.receive()
+        await ctx.sleep_until_signal("go")
+        await ctx.receive()
+
+    code(story)
+    run = drive(make_run())
+    signal(run, "go")
+    run = Run.objects.select_related("session", "root", "parent").get(id=run.id)
+
+    async def look() -> Any:
+        database = DatabaseThreads(1)
+        try:
+            return await rehearse(run, database)
+        finally:
+            database.close()
+
+    assert asyncio.run(look()).error is None
+
+
+def test_who_delivers_waits_for_who_delivers_to_the_same_run() -> None:
+    """Else a lower id could be committed behind a higher one that was read already, and never be given."""
+    if connection.vendor != "postgresql":
+        pytest.skip("needs two writers at once")
+    run = make_run()
+    first, second = arrive(run, "one"), arrive(run, "two")
+    with_ids = store.inbox_after(run.id, 0)
+    assert [body["id"] for _, body in with_ids][1:] == [first.id, second.id]
+    assert store.inbox_after(run.id, with_ids[1][0]) == with_ids[2:]
+    assert receiving.KIND == "msg.received"

@@ -1,0 +1,301 @@
+"""From the outbox to the bus: in order, at least once, and nothing else fails when the bus is away."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from asgiref.sync import sync_to_async
+from django.db import connection, connections, transaction
+
+from project.services import Valkey
+from ravi_django import submit
+from ravi_django.kernel import Event
+from ravi_django.models import OutboxEvent, Run, Signal
+from ravi_django.runtime import background, sweeper
+from ravi_django.runtime.bus import MemoryBus, courier, enqueue, feed_agent, get_bus, relay
+from ravi_django.runtime.bus.site import forget_buses
+from ravi_django.runtime.store import outbox_rows
+from ravi_django.tasks import relay_events
+from tests.support.bus_story import Heard
+from tests.support.runs import BOUND_S, auntil, code, drive, in_background, make_run, on_postgresql
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(autouse=True)
+def _fresh(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    settings.RAVI = {**settings.RAVI, "EVENT_BUS": "memory"}
+    monkeypatch.setattr(relay, "_rests_until", 0.0)
+    monkeypatch.setattr(courier, "IDLE_S", 0.05)
+    yield
+    courier.join()
+    forget_buses()
+
+
+@pytest.fixture
+def by_hand(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Nobody relays but the test; the list grows with each hint."""
+    hints: list[int] = []
+    monkeypatch.setattr(courier, "hint", lambda: hints.append(1))
+    return hints
+
+
+def event(number: int) -> Event:
+    return Event.create("shop.sold", source="shop", number=number)
+
+
+def kept(topic: str = "events") -> list[Event]:
+    async def read() -> list[Event]:
+        bus = get_bus()
+        try:
+            return [one async for one in bus.history(topic)]
+        finally:
+            await bus.close()
+
+    return asyncio.run(read())
+
+
+def is_done(bus: Any, id: str) -> bool:
+    """Whether a subscription of the bus in memory has nothing before it."""
+    reader = bus._readers[id]
+    return not reader.open and not reader.backlog.due
+
+
+def numbers() -> list[int]:
+    return [one.data["number"] for one in kept()]
+
+
+@pytest.mark.sqlite
+def test_all_of_the_outbox_goes_out_in_its_order(by_hand: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relay, "BATCH", 7)
+    for number in range(30):
+        enqueue(event(number))
+    enqueue(event(30), "other")
+    rows = {row.body["id"]: row.created_at for row in OutboxEvent.objects.all()}
+
+    assert relay.relay() == 31
+
+    assert numbers() == list(range(30))
+    assert [one.data["number"] for one in kept("other")] == [30]
+    assert {one.id: one.ts for one in kept()}.items() <= rows.items()
+    assert OutboxEvent.objects.count() == 0
+    assert relay.relay() == 0
+
+
+@pytest.mark.sqlite
+def test_what_a_relay_died_over_comes_again_with_its_id(by_hand: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(3):
+        enqueue(event(number))
+
+    def dies(rows: Sequence[OutboxEvent]) -> None:
+        raise RuntimeError("killed")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(outbox_rows, "forget", dies)
+        with pytest.raises(RuntimeError):
+            relay.relay()
+    assert relay.relay() == 3
+
+    assert numbers() == [0, 1, 2, 0, 1, 2]
+    assert len({one.id for one in kept()}) == 3
+
+
+@on_postgresql
+def test_one_relay_at_a_time_and_it_finds_what_the_others_came_for(
+    by_hand: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second comes for a row that the first does not see any more in its batch: the first looks once more."""
+    enqueue(event(0))
+    second: list[int] = []
+    read = outbox_rows.waiting
+
+    def meanwhile(limit: int, most: int) -> list[OutboxEvent]:
+        found = read(limit, most)
+        if not found and not second:  # the first is about to end
+            in_background(enqueue, event(1)).result(BOUND_S)
+            second.append(in_background(relay.relay).result(BOUND_S))
+        return found
+
+    monkeypatch.setattr(outbox_rows, "waiting", meanwhile)
+    monkeypatch.setattr(relay, "BATCH", 1)
+
+    assert relay.relay() == 2
+    assert second == [0]
+    assert numbers() == [0, 1]
+
+
+@on_postgresql
+def test_a_relay_that_stands_still_is_thrown_out(by_hand: list[int]) -> None:
+    with transaction.atomic():
+        assert outbox_rows.alone()
+        with connection.cursor() as cursor:
+            cursor.execute("SHOW idle_in_transaction_session_timeout")
+            assert cursor.fetchone() == ("30s",)
+
+
+@pytest.mark.sqlite
+def test_a_row_that_nobody_can_read_holds_up_no_other(by_hand: list[int]) -> None:
+    OutboxEvent.objects.create(topic="events", body={"nothing": "here"})
+    OutboxEvent.objects.create(topic="events", body=["no event"])
+    enqueue(event(1))
+
+    relay.relay()
+
+    assert numbers() == [1]
+
+
+def test_without_the_server_the_outbox_waits_and_nothing_else_fails(
+    by_hand: list[int], settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def answers(ctx: Any, inbox: Any) -> str:
+        return "fine"
+
+    with Valkey(tmp_path, fast=True) as server:
+        settings.RAVI = {**settings.RAVI, "EVENT_BUS": server.url}
+        server.stop()
+        code(answers)
+        run = drive(make_run())
+        assert run.status == "completed"
+        relay_events.run()
+        assert OutboxEvent.objects.count() == 3
+        count, age = outbox_rows.backlog()
+        assert count == 3 and 0 < age < BOUND_S
+
+        server.start()
+        relay_events.run()
+        assert OutboxEvent.objects.count() == 3, "it rests after a failure"
+        monkeypatch.setattr(relay, "_rests_until", 0.0)
+        relay_events.run()
+
+        assert outbox_rows.backlog() == (0, 0.0)
+        assert [one.type for one in kept()] == ["workflow.started", "run.started", "run.completed"]
+
+
+@pytest.mark.sqlite
+def test_the_sweep_finds_what_no_hint_has_reached(by_hand: list[int]) -> None:
+    enqueue(event(1))
+    by_hand.clear()
+
+    sweeper.sweep(lambda run_ids: None)
+    assert by_hand == [1]
+
+    relay.relay()
+    sweeper.sweep(lambda run_ids: None)
+    assert by_hand == [1]
+
+
+def test_a_thousand_events_are_a_few_messages_to_the_broker(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[Any] = []
+    settings.RAVI = {**settings.RAVI, "EVENT_BUS": "redis://127.0.0.1:1/0", "ENGINE": "celery"}
+    monkeypatch.setattr(background, "hint", lambda task, *args: sent.append(task))
+
+    ends, hints = time.monotonic() + 10 * courier.COALESCE_S, 0
+    while time.monotonic() < ends:
+        courier.hint()
+        hints += 1
+    courier.join()
+
+    assert hints > 1000
+    assert 1 <= len(sent) <= 12
+    assert set(sent) == {relay_events}
+
+
+@pytest.mark.sqlite
+def test_a_hint_that_comes_as_the_courier_goes_home_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes when the courier has just waited in vain: whoever hints, and finds a courier, relies on it."""
+
+    class Late(threading.Event):
+        in_vain = 1
+
+        def wait(self, timeout: float | None = None) -> bool:
+            self.in_vain -= 1
+            return super().wait(timeout) and self.in_vain < 0
+
+    sent = threading.Event()
+    monkeypatch.setattr(courier, "_send", sent.set)
+    monkeypatch.setattr(courier, "_wake", Late())
+
+    courier.hint()
+
+    assert sent.wait(BOUND_S)
+
+
+@pytest.mark.sqlite
+def test_in_one_process_a_handler_hears_of_a_run(settings: Any) -> None:
+    async def answers(ctx: Any, inbox: Any) -> str:
+        return "fine"
+
+    code(answers)
+
+    async def story() -> list[str]:
+        heard = Heard()
+        bus = get_bus()
+        assert isinstance(bus, MemoryBus)
+        await bus.subscribe("events", heard, types="run.*")
+        try:
+            await asyncio.to_thread(lambda: in_background(lambda: drive(make_run())).result(BOUND_S))
+            await auntil(lambda: len(heard.events) == 2)
+        finally:
+            await bus.close()
+        return [one.type for one in heard.events]
+
+    assert asyncio.run(story()) == ["run.started", "run.completed"]
+
+
+@pytest.mark.sqlite
+def test_a_run_is_fed_each_event_once(by_hand: list[int]) -> None:
+    async def listens(ctx: Any, inbox: Any) -> str:
+        return str(await ctx.sleep_until_signal("new_source_item"))
+
+    code(listens)
+    run = drive(make_run())
+    own = Event.create("run.started", source="ravi", correlation_id=str(run.id))
+    same = Event.create("run.started", source="ravi", correlation_id=str(make_run().id), agent="test/code")
+    told, other = Event.create("run.completed", source="ravi", cost=1), Event.create("shop.sold", source="shop")
+
+    async def story() -> None:
+        bus = get_bus()
+        id = await feed_agent(run, types="run.*")
+        for one in (own, same, told, other, told):
+            await bus.publish(one)
+        ends = Heard()
+        await bus.subscribe("events", ends, group=f"agent:{run.id}x", after="0")
+        await auntil(lambda: len(ends.events) == 5)
+        await auntil(lambda: is_done(bus, id))
+        await bus.close()
+        await sync_to_async(connections.close_all)()
+
+    asyncio.run(story())
+
+    (signal,) = Signal.objects.filter(run=run)
+    assert (signal.name, signal.payload["id"], signal.payload["data"]) == ("new_source_item", told.id, {"cost": 1})
+    assert "run.completed" in (drive(run).output or "")
+
+    async def behind_its_end() -> None:
+        bus = get_bus()
+        id = await feed_agent(run, after="0", group="late")
+        await auntil(lambda: is_done(bus, id))
+        assert [one async for one in bus.history("events.dead")] == []
+        await bus.close()
+        await sync_to_async(connections.close_all)()
+
+    asyncio.run(behind_its_end())
+
+
+@pytest.mark.sqlite
+def test_a_submit_is_told_after_its_commit(by_hand: list[int]) -> None:
+    async def answers(ctx: Any, inbox: Any) -> str:
+        return "fine"
+
+    code(answers)
+    with transaction.atomic():
+        submit("test/code", "hi")
+        assert by_hand == []
+    assert by_hand == [1]
+    assert Run.objects.count() == 1

@@ -1,0 +1,117 @@
+"""Every event arrives, in its run's order, though relays are killed and the server of the bus is restarted."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import pytest
+import redis
+from django.db import connection, transaction
+
+from project.services import Valkey
+from ravi_django.kernel import Event
+from ravi_django.models import OutboxEvent
+from ravi_django.runtime.bus import courier, enqueue
+from tests.support.runs import in_background, on_postgresql, until
+
+ROOT = Path(__file__).resolve().parents[3]
+KEY = "ravi:bus:events"
+RUNS, EACH, KILLS = 20, 30, 3
+
+pytestmark = [pytest.mark.django_db(transaction=True), on_postgresql]
+
+
+def relaying(bus: str) -> subprocess.Popen[str]:
+    database = urlunsplit(urlsplit(os.environ["DATABASE_URL"])._replace(path=f"/{connection.settings_dict['NAME']}"))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.support.relaying", database, bus], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    return process
+
+
+def ready(process: subprocess.Popen[str]) -> None:
+    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+
+
+def kill(processes: list[subprocess.Popen[str]]) -> None:
+    for process in processes:
+        process.kill()
+    for process in processes:
+        process.communicate(timeout=10)
+
+
+def write(numbers: range) -> None:
+    """An event of each run for each number, a transaction a number."""
+    for number in numbers:
+        with transaction.atomic():
+            for run in range(RUNS):
+                enqueue(Event.create("step", source="test", correlation_id=f"run-{run}", number=number))
+
+
+def read(client: Any) -> list[Event]:
+    return [Event.model_validate_json(fields[b"e"]) for _, fields in client.xrange(KEY)]
+
+
+def test_no_event_is_lost(settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(courier, "hint", lambda: None)
+    with Valkey(tmp_path, fast=True) as server:
+        settings.RAVI = {**settings.RAVI, "EVENT_BUS": server.url}
+        client = redis.Redis.from_url(server.url, socket_timeout=5)
+        processes = [relaying(server.url), relaying(server.url)]  # two: one relays, the other looks on
+        step = EACH // KILLS
+        try:
+            for number in range(KILLS):
+                ready(processes[0])
+                seen = client.xlen(KEY)
+                writing = in_background(write, range(number * step, (number + 1) * step))
+                until(lambda seen=seen: client.xlen(KEY) > seen)
+                kill(processes)
+                writing.result(60)
+                processes[:] = [relaying(server.url), relaying(server.url)]
+            ready(processes[0])
+            until(lambda: not OutboxEvent.objects.exists())
+        finally:
+            kill(processes)
+        found = read(client)
+        client.close()
+    by_run: dict[str, list[int]] = defaultdict(list)
+    for event in {event.id: event for event in reversed(found)}.values():  # the first time that each came
+        by_run[event.correlation_id].insert(0, event.data["number"])
+    assert len({event.id for event in found}) == RUNS * EACH
+    assert by_run == {f"run-{run}": list(range(EACH)) for run in range(RUNS)}
+    assert len(found) > RUNS * EACH, "no kill came between the bus and the commit"
+    print(f"{len(found) - RUNS * EACH} of {RUNS * EACH} events came twice over {KILLS} kills")
+
+
+def test_a_restart_of_the_server_in_the_middle_loses_nothing_of_the_outbox(
+    settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the server had acknowledged and forgot is its own affair: here it is read before."""
+    monkeypatch.setattr(courier, "hint", lambda: None)
+    with Valkey(tmp_path, fast=True) as server:
+        settings.RAVI = {**settings.RAVI, "EVENT_BUS": server.url}
+        client = redis.Redis.from_url(server.url, socket_timeout=5)
+        process = relaying(server.url)
+        try:
+            ready(process)
+            write(range(10))
+            until(lambda: not OutboxEvent.objects.exists())
+            before = read(client)
+            server.stop()
+            write(range(10, 20))
+            assert OutboxEvent.objects.count() == 10 * RUNS
+            server.start()
+            until(lambda: not OutboxEvent.objects.exists())
+            after = read(client)
+        finally:
+            kill([process])
+            client.close()
+    ids = {event.id for event in [*before, *after]}
+    assert len(ids) == 20 * RUNS
+    assert {event.data["number"] for event in after} >= set(range(10, 20))

@@ -1,0 +1,222 @@
+"""An event that the bus's server refuses: it holds up no other, comes again, and somebody is told."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from django.db import connection
+
+from project.services import Valkey
+from ravi_django.kernel import Event
+from ravi_django.management.diagnosis import services
+from ravi_django.models import OutboxEvent
+from ravi_django.runtime import health
+from ravi_django.runtime.bus import MemoryBus, courier, get_bus, memory, relay
+from ravi_django.runtime.bus.base import Relayed
+from ravi_django.runtime.bus.site import forget_buses
+from ravi_django.runtime.store import outbox, outbox_rows
+from ravi_django.testing import FakeClock
+
+pytestmark = pytest.mark.django_db(transaction=True)
+KEY = "ravi:bus:events"
+
+
+@pytest.fixture(autouse=True)
+def _by_hand(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    settings.RAVI = {**settings.RAVI, "EVENT_BUS": "memory"}
+    monkeypatch.setattr(courier, "hint", lambda: None)
+    monkeypatch.setattr(relay, "_rests_until", 0.0)
+    yield
+    forget_buses()
+
+
+def tell(*numbers: int, topic: str = "events", **data: Any) -> None:
+    outbox.write([Event.create("shop.sold", source="shop", number=number, **data) for number in numbers], topic)
+
+
+def numbers(client: Any, key: str = KEY) -> list[int]:
+    return [Event.model_validate_json(fields[b"e"]).data["number"] for _, fields in client.xrange(key)]
+
+
+@pytest.fixture
+def client(settings: Any, valkey_url: str) -> Iterator[Any]:
+    settings.RAVI = {**settings.RAVI, "EVENT_BUS": valkey_url}
+    with redis.Redis.from_url(valkey_url) as found:
+        yield found
+
+
+def test_a_topic_of_another_type_holds_up_no_other(client: Any) -> None:
+    with FakeClock() as clock:
+        client.set("ravi:bus:odd", "a string")
+        tell(1)
+        tell(2, topic="odd")
+        tell(3)
+
+        assert relay.relay() == 2
+        assert numbers(client) == [1, 3]
+        (row,) = OutboxEvent.objects.all()
+        assert (row.topic, row.tries) == ("odd", 1) and row.error.startswith("WRONGTYPE")
+        assert outbox_rows.is_empty(), "it is not its time"
+        tell(4)
+        assert relay.relay() == 1
+        assert OutboxEvent.objects.get().tries == 1
+
+        client.delete("ravi:bus:odd")
+        clock.advance(outbox_rows.AGAIN_S[0] + 1)
+        assert relay.relay() == 1
+        assert numbers(client, "ravi:bus:odd") == [2]
+        assert numbers(client) == [1, 3, 4], "what had gone out did not come again"
+
+
+def test_after_its_tries_somebody_is_told_and_it_comes_again_all_the_same(client: Any) -> None:
+    with FakeClock() as clock:
+        client.set("ravi:bus:odd", "a string")
+        tell(1, topic="odd")
+        for tries in range(1, outbox_rows.TRIES + 1):
+            assert outbox_rows.refused() == (0, "")
+            assert outbox_rows.backlog()[0] == 1
+            assert relay.relay() == 0
+            assert OutboxEvent.objects.get().tries == tries
+            if tries < outbox_rows.TRIES:
+                clock.advance(outbox_rows.AGAIN_S[0] * 2 ** (tries - 1) + 1)
+
+        assert outbox_rows.backlog() == (0, 0.0)
+        count, why = outbox_rows.refused()
+        assert count == 1 and why.startswith("topic 'odd': WRONGTYPE")
+        assert "1 refused by the server" in health.event_bus() and "WRONGTYPE" in health.event_bus()
+        (finding,) = [found for found in services() if found.what.startswith("event_bus")]
+        assert finding.level == "warning" and "key" in finding.mend
+        clock.advance(600)
+        assert outbox_rows.is_empty()
+        client.delete("ravi:bus:odd")
+        clock.advance(outbox_rows.AGAIN_S[1])
+        assert relay.relay() == 1
+        assert outbox_rows.refused() == (0, "")
+
+
+def test_a_topic_that_the_servers_user_may_not_write_is_refused(client: Any, settings: Any, valkey_url: str) -> None:
+    client.acl_setuser("teller", enabled=True, passwords=["+pw"], keys=[KEY], commands=["+@all"])
+    try:
+        host = valkey_url.rpartition("@")[2]
+        settings.RAVI = {**settings.RAVI, "EVENT_BUS": f"redis://teller:pw@{host}"}
+        tell(1, topic="other")
+        tell(2)
+
+        assert relay.relay() == 1
+        assert numbers(client) == [2]
+        assert OutboxEvent.objects.get().topic == "other"
+    finally:
+        client.acl_deluser("teller")
+
+
+def test_an_event_that_is_too_large_for_the_server_is_refused(settings: Any, tmp_path: Path) -> None:
+    """The server hangs up on it, and on all that is sent with it."""
+    with Valkey(tmp_path, fast=True) as server, redis.Redis.from_url(server.url) as client:
+        client.config_set("proto-max-bulk-len", str(1024 * 1024))
+        settings.RAVI = {**settings.RAVI, "EVENT_BUS": server.url}
+        tell(1)
+        tell(2, text="x" * (2 * 1024 * 1024))
+        tell(3)
+
+        assert relay.relay() == 2
+        assert set(numbers(client)) == {1, 3}
+        assert OutboxEvent.objects.get().tries == 1
+
+
+def test_what_is_wrong_with_the_server_is_no_events_fault(client: Any) -> None:
+    tell(1, 2)
+    client.config_set("maxmemory", "1")
+    try:
+        with pytest.raises(redis.exceptions.OutOfMemoryError):
+            relay.relay()
+    finally:
+        client.config_set("maxmemory", "0")
+
+    assert list(OutboxEvent.objects.values_list("tries", flat=True)) == [0, 0]
+    assert relay.relay() == 2
+    assert numbers(client) == [1, 2]
+
+
+@pytest.mark.sqlite
+def test_what_has_gone_out_is_forgotten_when_the_server_stops_taking(monkeypatch: pytest.MonkeyPatch) -> None:
+    tell(1, 2, 3)
+    full = redis.exceptions.OutOfMemoryError("full")
+    came = Relayed(refused={1: "no"}, left=frozenset({2}), error=full)
+    monkeypatch.setattr(MemoryBus, "relay", lambda bus, events: came)
+
+    with pytest.raises(redis.exceptions.OutOfMemoryError):
+        relay.relay()
+
+    assert [(row.body["data"]["number"], row.tries) for row in OutboxEvent.objects.all()] == [(2, 1), (3, 0)]
+
+
+@pytest.mark.sqlite
+def test_a_batch_is_bounded_by_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[list[int]] = []
+    send = MemoryBus.relay
+
+    def measured(bus: MemoryBus, events: Any) -> Relayed:
+        sizes.append([event.data["number"] for _, event in events])
+        return send(bus, events)
+
+    monkeypatch.setattr(MemoryBus, "relay", measured)
+    monkeypatch.setattr(relay, "BATCH_BYTES", 25_000)
+    for number in range(5):
+        # Bytes count, and not letters; SQLite keeps JSON in ASCII.
+        tell(number, text="ä" * 5_000 if connection.vendor == "postgresql" else "x" * 10_000)
+    tell(5, text="x" * 40_000)
+    tell(6)
+
+    assert relay.relay() == 7
+    assert sizes == [[0, 1], [2, 3], [4], [5], [6]]
+
+
+@pytest.mark.sqlite
+def test_what_a_reader_in_memory_has_no_room_for_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    import asyncio
+
+    monkeypatch.setattr(memory, "KEPT", 3)
+    tell(*range(8))
+    bus = get_bus()
+
+    async def story() -> int:
+        async def hears(event: Event) -> None:
+            pass
+
+        await bus.subscribe("events", hears)
+        return await asyncio.to_thread(relayed)
+
+    def relayed() -> int:
+        from django.db import connections
+
+        try:
+            return relay.relay()
+        finally:
+            connections.close_all()
+
+    assert asyncio.run(story()) == 3
+    assert list(OutboxEvent.objects.values_list("tries", flat=True)) == [0] * 5
+
+
+@pytest.mark.sqlite
+def test_a_fork_leaves_no_lock_held() -> None:
+    """The child has what another thread held, and nobody who gives it back."""
+    from ravi_django.runtime import background
+
+    with courier._lock, relay._one_here, background._lock:
+        courier._wake.set()
+        held = courier._wake._cond  # type: ignore[attr-defined]
+        with held:
+            child = os.fork()
+            if child == 0:
+                free = [lock.acquire(blocking=False) for lock in (courier._lock, relay._one_here, background._lock)]
+                wake = courier._wake._cond.acquire(blocking=False)  # type: ignore[attr-defined]
+                os._exit(0 if all(free) and wake and courier._thread is None else 1)
+        courier._wake.clear()
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0

@@ -1,0 +1,80 @@
+"""A save that has committed is told, once, though its process was killed right behind it, and the teller's as well."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+import pytest
+from django.db import connection
+
+from ravi_django.models import Run, SourceItem
+from ravi_django.runtime import model_sources
+from tests.support.runs import on_postgresql
+from tests.support.saves import declare, hinted, told
+from tests.support.saves import invoices_named as invoices_named
+
+pytestmark = [pytest.mark.django_db(transaction=True), on_postgresql]
+
+ROOT = Path(__file__).resolve().parents[3]
+
+PROCESS = """
+import os, signal, sys
+os.environ |= {"DATABASE_URL": sys.argv[2], "DJANGO_SETTINGS_MODULE": "project.settings"}
+import django
+from django.conf import settings
+django.setup()
+settings.RAVI = {**settings.RAVI, "SOURCE_MODELS": ["project.Invoice"]}
+from django.db import transaction
+from project.models import Invoice
+from ravi_django.runtime import background, model_sources
+from ravi_django.runtime.store import saves
+from tests.support.runs import code
+
+def dies(*args):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+code(lambda ctx, inbox: None)
+model_sources.connect()
+if sys.argv[1] == "save":
+    background.hint = dies
+    with transaction.atomic():
+        Invoice.objects.create(customer="ACME", amount=5, idempotency_key="key-1")
+else:
+    saves.heard = dies
+    model_sources.run(sys.argv[3])
+"""
+
+
+def killed(*args: str) -> bool:
+    database = urlunsplit(urlsplit(os.environ["DATABASE_URL"])._replace(path=f"/{connection.settings_dict['NAME']}"))
+    done = subprocess.run(
+        [sys.executable, "-c", PROCESS, args[0], database, *args[1:]],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    return True
+
+
+def test_a_save_whose_process_is_killed_is_found_and_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = declare()
+    assert killed("save")
+    assert SourceItem.objects.filter(untold__isnull=False).count() == 1
+
+    assert killed("tell", str(source.id))
+    assert (told(), Run.objects.count()) == ([], 0)
+
+    assert model_sources.sweep() == 0, "a hint may be on its way"
+    monkeypatch.setattr(model_sources, "LATE_S", -1.0)
+    assert model_sources.sweep() == 1
+    assert hinted == [("ravi.tell_saves", str(source.id))]
+    assert [model_sources.run(source.id), model_sources.run(source.id)] == [1, 0]
+    assert [row["extra"]["created"] for row in told()] == [True]

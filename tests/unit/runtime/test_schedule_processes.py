@@ -1,0 +1,139 @@
+"""Ten scheduler processes on one PostgreSQL, and what is left when they are killed in the middle: a run a tick."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import signal
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import pytest
+from django.db import connections
+
+from ravi_django import schedule
+from ravi_django.models import Run, Schedule, ScheduleTick
+from ravi_django.runtime import scheduler, schedules
+from ravi_django.runtime.store import schedules as rows
+from tests.support.runs import code, on_postgresql
+
+pytestmark = [pytest.mark.django_db(transaction=True), on_postgresql]
+
+PROCESSES, TICKS = 10, 100
+DAY_S = 86_400  # no further tick comes while the test runs
+
+fork = multiprocessing.get_context("fork")
+
+
+async def nothing(ctx, inbox):
+    return None
+
+
+@pytest.fixture(autouse=True)
+def agent():
+    return code(nothing)
+
+
+def due(name: str, ticks: int) -> Schedule:
+    """A schedule of which so many ticks have come."""
+    row = schedule("test/code", "hi", name=name, every=DAY_S, catch_up="all")
+    first = rows.present() - timedelta(days=ticks, seconds=-DAY_S // 2)
+    Schedule.objects.filter(id=row.id).update(starts_at=first, next_at=first, due_at=first)
+    return row
+
+
+def start(work: Callable[[], Any]) -> Any:
+    """In a process of its own, with connections of its own."""
+    connections.close_all()
+    process = fork.Process(target=_in_child, args=(work,))
+    process.start()
+    return process
+
+
+def _in_child(work: Callable[[], Any]) -> None:
+    status = 1
+    try:
+        work()
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(status)  # no clean-up of what is the test's
+
+
+def schedule_until_none_is_due(barrier: Any = None) -> None:
+    if barrier is not None:
+        rows.present()  # connected
+        barrier.wait(30)
+    while rows.due(1):
+        scheduler.tick(limit=1)
+
+
+def check_each_tick_has_its_run(ticks: int) -> None:
+    assert Run.objects.count() == ticks
+    recorded = list(ScheduleTick.objects.values_list("schedule", "at", "run"))
+    assert len({run for *_, run in recorded} - {None}) == len(recorded) == ticks
+    made = {(run.metadata["schedule"], run.metadata["tick"]) for run in Run.objects.all()}
+    assert made == {(str(row), at.isoformat()) for row, at, _ in recorded}
+    assert not rows.due(1)
+
+
+@pytest.mark.parametrize("count", [1, 10, 100], ids=["one schedule", "ten schedules", "a hundred schedules"])
+@pytest.mark.parametrize("locks", ["skip", "wait"])
+def test_ten_schedulers_submit_a_hundred_ticks_once(count, locks, monkeypatch):
+    for number in range(count):
+        due(str(number), TICKS // count)
+    if locks == "wait":  # all want the same row, and the compare-and-set alone decides
+        monkeypatch.setattr(rows.connection.features.__class__, "has_select_for_update_skip_locked", False)
+    barrier = fork.Barrier(PROCESSES)
+
+    processes = [start(partial(schedule_until_none_is_due, barrier)) for _ in range(PROCESSES)]
+    for process in processes:
+        process.join(60)
+
+    assert [process.exitcode for process in processes] == [0] * PROCESSES
+    check_each_tick_has_its_run(TICKS)
+
+
+def dying(seed: int) -> None:
+    """A scheduler that is killed somewhere: before or after any of its steps."""
+    chance = random.Random(seed)
+
+    def deadly(step: Callable[..., Any]) -> Callable[..., Any]:
+        def stepping(*args: Any, **options: Any) -> Any:
+            if chance.random() < 0.04:
+                os.kill(os.getpid(), signal.SIGKILL)
+            done = step(*args, **options)
+            if chance.random() < 0.04:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return done
+
+        return stepping
+
+    for module, name in ((rows, "advance"), (rows, "seen"), (rows, "record"), (schedules, "submit_once"),
+                         (scheduler, "see_to")):  # fmt: skip
+        setattr(module, name, deadly(getattr(module, name)))
+    schedule_until_none_is_due()
+
+
+@pytest.mark.parametrize("count", [1, 20], ids=["one schedule", "twenty schedules"])
+def test_schedulers_killed_in_the_middle_leave_a_run_a_tick(count):
+    for number in range(count):
+        due(str(number), TICKS // count)
+    seeds, killed = iter(range(1000)), 0
+
+    alive = [start(partial(dying, next(seeds))) for _ in range(PROCESSES)]
+    while alive:
+        process = alive.pop(0)
+        process.join(60)
+        assert process.exitcode in (0, -signal.SIGKILL)
+        if process.exitcode:
+            killed += 1
+            alive.append(start(partial(dying, next(seeds))))
+
+    assert killed >= 5, "it was no test otherwise"
+    check_each_tick_has_its_run(TICKS)
