@@ -28,7 +28,7 @@ def due_to_escalate(limit: int) -> list[UUID]:
     """Requests whose step has had its time, the longest first; not those that have expired as a whole."""
     waiting = HumanRequest.objects.filter(status=HumanRequest.Status.PENDING, escalates_at__lte=clock.now())
     alive = waiting.filter(Q(expires_at=None) | Q(expires_at__gt=clock.now()))
-    return list(alive.order_by("escalates_at").values_list("id", flat=True)[:limit])
+    return list(alive.order_by("escalates_at", "id").values_list("id", flat=True)[:limit])
 
 
 def escalate(request_id: UUID | str) -> bool:
