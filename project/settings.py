@@ -141,6 +141,8 @@ LOGIN_URL = "login"
 LOGIN_REDIRECT_URL = "chat"
 LOGOUT_REDIRECT_URL = "login"
 
+MAILERS = {"default": {"OPTIONS": {"host": "localhost"}}}  # as ever; Django 6.1 wants it said, those before do not look
+
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,

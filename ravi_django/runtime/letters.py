@@ -47,7 +47,7 @@ def end_of(request: HumanRequest) -> str:
     return "it is denied" if request.kind == HumanRequest.Kind.APPROVAL else "the agent goes on without an answer"
 
 
-def letter_to(link: RequestLink, request: HumanRequest, connection: Any) -> EmailMultiAlternatives:
+def letter_to(link: RequestLink, request: HumanRequest) -> EmailMultiAlternatives:
     """To the link's user."""
     said = {
         "title": _short(redact(title_of(request)), MOST_SUBJECT),
@@ -69,7 +69,6 @@ def letter_to(link: RequestLink, request: HumanRequest, connection: Any) -> Emai
         subject=said["title"],
         body=render_to_string("ravi/mail/request.txt", said),
         to=[address_of(link.user)],
-        connection=connection,
         headers={"Auto-Submitted": "auto-generated"},
     )
     letter.attach_alternative(render_to_string("ravi/mail/request.html", said), "text/html")

@@ -14,7 +14,7 @@ import time
 from typing import Any
 from uuid import UUID
 
-from django.core.mail import get_connection
+from django.core import mail as django_mail
 from django.db import DatabaseError
 from django.urls import NoReverseMatch
 
@@ -105,7 +105,7 @@ def _send_one(link: RequestLink, request: HumanRequest, connection: Any) -> bool
     if not store.claim_link(link, request):
         return False
     try:
-        letter_to(link, request, connection).send()
+        connection.send_messages([letter_to(link, request)])
     except Exception as error:
         again = store.link_failed(link)
         level = logging.WARNING if again else logging.ERROR
@@ -125,10 +125,16 @@ def _address(request: HumanRequest) -> str:
 
 
 def _connection() -> Any:
-    connection: Any = get_connection()
+    connection = _site_connection()
     if getattr(connection, "timeout", SMTP_TIMEOUT_S) is None:
         connection.timeout = SMTP_TIMEOUT_S
     return connection
+
+
+def _site_connection() -> Any:
+    """`MAILERS` came with Django 6.1."""
+    mailers = getattr(django_mail, "mailers", None)
+    return django_mail.get_connection() if mailers is None else mailers.default
 
 
 def _close(connection: Any) -> None:

@@ -8,6 +8,7 @@ import smtplib
 import threading
 from copy import copy
 
+import django
 import pytest
 from django.contrib.auth.models import Group
 from django.core import mail as django_mail
@@ -66,7 +67,7 @@ def smtp(monkeypatch):
                 raise error
             return super().send_messages(messages)
 
-    monkeypatch.setattr(mail, "get_connection", Server)
+    monkeypatch.setattr(mail, "_site_connection", Server)
     return Server
 
 
@@ -657,12 +658,14 @@ def test_where_the_urls_are_not_mounted_nothing_is_claimed(person, settings, cap
 
 
 def test_an_smtp_server_that_says_nothing_is_not_waited_for_for_ever(settings):
-    settings.EMAIL_BACKEND = "django.core.mail.backends.smtp.EmailBackend"
-    settings.EMAIL_TIMEOUT = None
+    backend = "django.core.mail.backends.smtp.EmailBackend"
+    for timeout, used in ((None, mail.SMTP_TIMEOUT_S), (3, 3)):
+        if django.VERSION >= (6, 1):
+            settings.MAILERS = {"default": {"BACKEND": backend, "OPTIONS": {"host": "localhost", "timeout": timeout}}}
+        else:
+            settings.EMAIL_BACKEND, settings.EMAIL_TIMEOUT = backend, timeout
 
-    assert mail._connection().timeout == mail.SMTP_TIMEOUT_S
-    settings.EMAIL_TIMEOUT = 3
-    assert mail._connection().timeout == 3
+        assert mail._connection().timeout == used
 
 
 def test_an_e_mail_of_an_uncertain_effect_and_of_a_budget_has_a_title():
