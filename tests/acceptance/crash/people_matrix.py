@@ -61,13 +61,18 @@ class PeopleMatrix:
         self._callers = {run_id for case, run_id in self.runs.items() if case.caller}
 
     def wait_ended(self, case: Case, bound_s: float) -> str:
-        """Answer whatever anybody waits for until this run has ended; returns its id."""
+        """Answer whatever anybody waits for until this run and all below it have ended (a proxy that died behind its
+        reply may do so after who asked it); returns its id."""
         run_id, give_up = self.runs[case], time.monotonic() + bound_s
-        while self.lab.run(run_id)["status"] not in TERMINAL:
+        while not self._ended(run_id):
             assert time.monotonic() < give_up, "\n".join(Evidence(self.lab, run_id).account(run_id))
             self._answer()
             self.lab.until(lambda: False, LOOK_S)
         return run_id
+
+    def _ended(self, run_id: str) -> bool:
+        tree = self.lab.query("SELECT status FROM ravi_run WHERE %s IN (id, root_id)", run_id)
+        return bool(tree) and all(row["status"] in TERMINAL for row in tree)
 
     def _answer(self) -> None:
         for row in self.lab.query(
