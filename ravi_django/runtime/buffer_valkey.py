@@ -162,7 +162,8 @@ class _Hub:
     async def _hints(self, event: asyncio.Event) -> AsyncIterator[None]:
         while True:
             with suppress(TimeoutError):
-                await asyncio.wait_for(event.wait(), POLL_S)
+                async with asyncio.timeout(POLL_S):  # before 3.12 wait_for may swallow a cancellation
+                    await event.wait()
             event.clear()
             yield
 
@@ -214,7 +215,8 @@ class _Hub:
     async def _change_within(self, seconds: float) -> bool:
         self._changed.clear()
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._changed.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
         return bool(self._watchers)
 
     async def _read(self, pubsub: Any) -> None:

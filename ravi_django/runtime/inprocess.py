@@ -83,7 +83,8 @@ class Runtime:
             if give_up is not None and time.monotonic() >= give_up:
                 raise TimeoutError(f"run {run_id} is {status} after {timeout:g} s")
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(settled.wait(), 0.25)
+                async with asyncio.timeout(0.25):
+                    await settled.wait()
 
 
 def _end_of(run_id: str) -> tuple[str, str | None, dict[str, Any] | None] | None:

@@ -22,7 +22,8 @@ async def poll_adapter(source: Source, polling: Polling) -> Polled:
     options = copy.deepcopy(source.options)
     state = options.pop(STATE, None)
     try:
-        found = await asyncio.wait_for(adapter.poll(state if isinstance(state, dict) else {}, options), POLL_S)
+        async with asyncio.timeout(POLL_S):
+            found = await adapter.poll(state if isinstance(state, dict) else {}, options)
     except TimeoutError:
         raise SourceError(f"the adapter {source.location} took longer than {POLL_S:g} s") from None
     try:

@@ -42,7 +42,8 @@ async def arun_until_idle(*, timeout: float = 30.0) -> int:
             if remaining <= 0:
                 raise TimeoutError(f"still running after {timeout:g} s: {', '.join(map(str, engine.active))}")
             try:
-                await asyncio.wait_for(settled.wait(), min(remaining, 0.05))
+                async with asyncio.timeout(min(remaining, 0.05)):
+                    await settled.wait()
             except TimeoutError:
                 continue
     finally:

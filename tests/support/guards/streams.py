@@ -16,6 +16,15 @@ STREAMS = [
         BUFFERS,
     ),
     Mutant(
+        "stream: a reader that is cancelled in the moment of a hint goes",
+        RUNTIME + "buffer_valkey.py",
+        """                async with asyncio.timeout(POLL_S):  # before 3.12 wait_for may swallow a cancellation
+                    await event.wait()
+""",
+        "                await asyncio.wait_for(event.wait(), POLL_S)\n",
+        BUFFERS,
+    ),
+    Mutant(
         "stream: a retry of the root goes on behind the end, in Valkey",
         RUNTIME + "buffer_valkey.py",
         "if ARGV[i] == root and epoch > ended then ended = -1 end",

@@ -220,8 +220,7 @@ def test_ends_submits_and_fan_outs_at_once_lose_nothing():
         future.result(BOUND_S)
     for one in publications:
         fan_out.run(one.id)
-    for _ in range(3):
-        fan_out.deliver_due()
+    until(lambda: fan_out.deliver_due() or not FeedItem.objects.exists())  # who was held twice is for the next sweep
 
     given = {}
     for session_id, body in InboxMessage.objects.values_list("run__session_id", "body"):
