@@ -45,13 +45,13 @@ def drained(run, agent_code, *, tools=(), model=None, while_draining=None, drain
         code(agent_code, tools=[gate.tool(), *tools], model=model)
         engine = Engine()
         driving = engine.hint(run.id)
-        await asyncio.wait_for(gate.began.wait(), 10)
+        await asyncio.wait_for(gate.began.wait(), 60)
         closing = asyncio.create_task(engine.close(drain_s))
         await auntil(lambda: engine.draining)
         if while_draining is not None:
             while_draining(gate)
         await asyncio.wait_for(closing, 20)
-        await asyncio.wait_for(driving, 1)
+        await asyncio.wait_for(driving, 60)
 
     asyncio.run(main())
     run.refresh_from_db()
@@ -67,10 +67,10 @@ def cancelled_in(run, agent_code, *, tools=(), model=None, began=None):
         engine = Engine()
         try:
             driving = asyncio.create_task(engine.drive(run.id))
-            await (asyncio.wait_for(gate.began.wait(), 10) if began is None else auntil(began))
-            await asyncio.to_thread(lambda: in_background(store.request_cancel, run.id, "enough").result(10))
-            await asyncio.to_thread(lambda: in_background(engine.heartbeat.beat).result(10))
-            await asyncio.wait_for(driving, 10)
+            await (asyncio.wait_for(gate.began.wait(), 60) if began is None else auntil(began))
+            await asyncio.to_thread(lambda: in_background(store.request_cancel, run.id, "enough").result(60))
+            await asyncio.to_thread(lambda: in_background(engine.heartbeat.beat).result(60))
+            await asyncio.wait_for(driving, 60)
         finally:
             await engine.close(drain_s=0)
 

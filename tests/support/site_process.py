@@ -221,7 +221,7 @@ class Site:
         raise AssertionError(f"{worker.name} took none of the runs that were meant for it")
 
     def _wait_leased(self, run_id: str) -> None:
-        assert wait_until(lambda: self.run(run_id)["lease_epoch"] > 0, 10), f"nobody took run {run_id}"
+        assert wait_until(lambda: self.run(run_id)["lease_epoch"] > 0, 60), f"nobody took run {run_id}"
 
     def owner(self, run_id: str) -> str:
         """The engine, host:pid:…, that has the run's lease, or had the last one."""

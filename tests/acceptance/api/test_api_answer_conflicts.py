@@ -105,7 +105,7 @@ def test_of_two_who_answer_at_once_one_wins_and_the_other_is_told(user: Any, dja
             together.wait()
             return decide(client, request, {"action": "approve", "version": 1})
 
-        found = [future.result(20) for future in [in_background(approve, who) for who in people]]
+        found = [future.result(60) for future in [in_background(approve, who) for who in people]]
 
         assert sorted(response.status_code for response in found) == [200, 409]
         won = next(response.json()["answered_by"] for response in found if response.status_code == 200)

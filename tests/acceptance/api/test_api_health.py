@@ -196,4 +196,4 @@ def test_it_leaves_no_connection_behind(working_site: None) -> None:
     before = count()
     assert failing() == {}
 
-    assert wait_until(lambda: count() <= before, 5)
+    assert wait_until(lambda: count() <= before, 60)

@@ -206,9 +206,9 @@ def test_a_question_that_is_opened_meanwhile_is_not_answered_by_it(user: Any) ->
         sent = in_background(_try_send, run, name, user)
         until(lambda: somebody_waits_for_a_lock() or sent.done())
         sending.set()
-        driven.result(20)
+        driven.result(60)
 
-    assert "ForbiddenError" in sent.result(20)
+    assert "ForbiddenError" in sent.result(60)
     assert output(run) is None
     human.answer(HumanRequest.objects.get(run=run), text="No.")
     assert output(run) == "No."

@@ -91,7 +91,7 @@ def test_of_two_that_take_it_at_once_one_gets_it(user: Any) -> None:
         taking = [in_background(tickets.take, ticket) for _ in range(2)]
         until(lambda: waiting_for_locks() == 2)
 
-    assert sorted(future.result(20) is None for future in taking) == [False, True]
+    assert sorted(future.result(60) is None for future in taking) == [False, True]
 
 
 def waiting_for_locks() -> int:

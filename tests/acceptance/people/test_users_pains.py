@@ -90,7 +90,7 @@ def test_two_answers_are_not_both_executed(paid: list[str], pay: Any, finance: l
         Run.objects.select_for_update().get(id=run.id)
         racing = [in_background(give, amount, by) for amount, by in zip((10, 20), finance, strict=True)]
         _until_two_wait()
-    said = [future.result(20) for future in racing]
+    said = [future.result(60) for future in racing]
     run = drive(run)
 
     winner = said.index("won")

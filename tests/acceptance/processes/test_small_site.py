@@ -80,7 +80,7 @@ def test_ravi_worker_drives_what_another_process_submits(
 
         ended = wait_until(lambda: len(outputs(tmp_path)) == 20 or not worker.running, 40, poll=0.1)
         worker.ask_to_stop()
-        assert wait_until(lambda: not worker.running, 15)
+        assert wait_until(lambda: not worker.running, 60)
     finally:
         worker.stop()
         client.close()

@@ -100,8 +100,8 @@ def test_a_worker_killed_with_a_part_of_the_team_leaves_no_gap(site: Site, crowd
     run_id = submit(site, team(site, hands), crowded)
     for hand in hands:
         hand.wait_held(2)
-    assert wait_until(lambda: len(workers_of(site, run_id)) > 1, 10)
-    assert wait_until(lambda: len({frame["run"] for frame in site.events(run_id)}) == HANDS + 1, 10)
+    assert wait_until(lambda: len(workers_of(site, run_id)) > 1, 60)
+    assert wait_until(lambda: len({frame["run"] for frame in site.events(run_id)}) == HANDS + 1, 60)
     doomed = next(
         worker for worker in site.workers if any(worker.drives(site.owner(child)) for child in children(site, run_id))
     )

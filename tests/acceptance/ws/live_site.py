@@ -61,7 +61,7 @@ class Server:
 
     def start(self) -> None:
         self._thread.start()
-        assert wait_until(lambda: self._server.started, 10)
+        assert wait_until(lambda: self._server.started, 60)
 
     def stop(self) -> None:
         self._server.should_exit = True

@@ -99,7 +99,7 @@ def test_what_is_no_item_is_refused(server: FeedServer, path: str, body: Any, ki
 
 def test_it_publishes_by_itself(tmp_path: Path) -> None:
     with FeedServer(tmp_path, every_s=0.05) as server:
-        assert wait_until(lambda: all(len(titles(server, f"{topic}.rss")) >= 3 for topic in TOPICS), 10)
+        assert wait_until(lambda: all(len(titles(server, f"{topic}.rss")) >= 3 for topic in TOPICS), 60)
 
 
 def test_a_feed_keeps_its_newest_items_each_with_an_id_of_its_own() -> None:

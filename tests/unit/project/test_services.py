@@ -164,7 +164,7 @@ def test_a_child_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
         stop_signals=((signal.SIGTERM, 0.2),),
     )
     child.start()
-    assert wait_until(lambda: "deaf" in child.tail(), 10)
+    assert wait_until(lambda: "deaf" in child.tail(), 60)
 
     child.stop()
 

@@ -256,7 +256,7 @@ def test_two_runs_of_one_agent_at_once_get_numbers_of_their_own(monkeypatch):
 
     added = [in_background(_add, where, title) for title in ("One", "Two")]
 
-    assert sorted(future.result(20) for future in added) == [1, 2]
+    assert sorted(future.result(60) for future in added) == [1, 2]
     assert reached == [0, 0]
 
 

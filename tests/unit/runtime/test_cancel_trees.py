@@ -101,8 +101,8 @@ async def with_team(run: Run, what: Callable[[], None], *, beat: bool = True) ->
     try:
         engine.hint(run.id)
         await auntil_sync(standing(run))
-        await asyncio.to_thread(lambda: in_background(what).result(20))
-        await asyncio.to_thread(lambda: in_background(engine.heartbeat.beat).result(20))
+        await asyncio.to_thread(lambda: in_background(what).result(60))
+        await asyncio.to_thread(lambda: in_background(engine.heartbeat.beat).result(60))
         await auntil_sync(lambda: not live(run))
     finally:
         await engine.close(drain_s=0)
@@ -111,7 +111,7 @@ async def with_team(run: Run, what: Callable[[], None], *, beat: bool = True) ->
 async def auntil_sync(condition: Callable[[], bool]) -> None:
     """As `auntil`, for a condition that asks the database."""
     async with asyncio.timeout(20):
-        while not await asyncio.to_thread(lambda: in_background(condition).result(20)):
+        while not await asyncio.to_thread(lambda: in_background(condition).result(60)):
             await asyncio.sleep(0.01)
 
 
@@ -198,9 +198,9 @@ def test_the_roots_deadline_ends_the_tree(settings: Any) -> None:
         try:
             engine.hint(run.id)
             await auntil_sync(standing(run))
-            await asyncio.to_thread(lambda: in_background(move_deadline).result(20))
+            await asyncio.to_thread(lambda: in_background(move_deadline).result(60))
             await engine.drive(run.id)
-            await asyncio.to_thread(lambda: in_background(engine.heartbeat.beat).result(20))
+            await asyncio.to_thread(lambda: in_background(engine.heartbeat.beat).result(60))
             await auntil_sync(lambda: not live(run))
         finally:
             await engine.close(drain_s=0)
@@ -284,7 +284,7 @@ def locked_one_by_one(first: Run, second: Run, while_held: Callable[[], Any]) ->
         other = in_background(while_held)
         until(somebody_waits_for_a_lock)
         list(Run.objects.select_for_update().filter(id=second.id))
-    return other.result(20)
+    return other.result(60)
 
 
 @on_postgresql
@@ -341,7 +341,7 @@ def test_a_child_that_comes_between_is_cancelled_too() -> None:
         cancelling = in_background(cancel, root.id, "enough")
         until(somebody_waits_for_a_lock)
         spawn_below(lease)
-    cancelling.result(20)
+    cancelling.result(60)
 
     (spawned,) = Run.objects.filter(parent_id=middle.id)
     assert spawned.status == Status.CANCELLED

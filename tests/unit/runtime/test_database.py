@@ -88,7 +88,7 @@ def test_closing_leaves_a_thread_that_hangs(monkeypatch):
         assert not hanging.done()
 
     try:
-        in_background(asyncio.run, story()).result(20)
+        in_background(asyncio.run, story()).result(60)
     finally:
         go.set()
     until(lambda: closed and closed[0].connection is None)
@@ -135,7 +135,7 @@ def test_a_call_survives_a_connection_that_was_cut():
 
     async def story(threads):
         await threads.call(count)
-        await asyncio.to_thread(lambda: in_background(cut).result(10))
+        await asyncio.to_thread(lambda: in_background(cut).result(60))
         return await threads.call(count)
 
     assert on_threads(story, size=1) == 1
@@ -235,7 +235,7 @@ def test_a_thread_that_falls_asleep_in_a_transaction_does_not_keep_its_rows(sett
     async def story(threads):
         sleeping = asyncio.ensure_future(threads.call(asleep))
         try:
-            await asyncio.to_thread(lambda: in_background(locked, run.id).result(15))
+            await asyncio.to_thread(lambda: in_background(locked, run.id).result(60))
         finally:
             awake.set()
         return await sleeping

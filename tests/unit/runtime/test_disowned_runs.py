@@ -165,7 +165,7 @@ def test_a_retry_that_was_first_is_cancelled(ada: Any) -> None:
         store.retry(run.id)
         deleted = in_background(ada.delete)
         until(somebody_waits_for_a_lock)
-    deleted.result(10)
+    deleted.result(60)
 
     run.refresh_from_db()
     assert (run.status, run.owner_id, run.cancel_reason) == (Status.CANCELLED, None, store.OWNER_DELETED)
@@ -181,7 +181,7 @@ def test_a_retry_that_comes_behind_the_first_look_is_cancelled(ada: Any, monkeyp
         found = original(user)
         looks.append(found)
         if len(looks) == 1:
-            in_background(store.retry, run.id).result(10)
+            in_background(store.retry, run.id).result(60)
         return found
 
     monkeypatch.setattr(owners, "_live", look)
@@ -203,13 +203,13 @@ def test_nor_does_one_escape_that_fails_and_is_retried_meanwhile(ada: Any, monke
     def look(user: Any) -> Any:
         found = live(user)
         if made and Run.objects.get().status == Status.FAILED:
-            in_background(store.retry, made[0]).result(10)
+            in_background(store.retry, made[0]).result(60)
         return found
 
     def look_for_marks(user: Any) -> bool:
         found = has_unmarked(user)
         if not made:
-            in_background(make).result(10)
+            in_background(make).result(60)
         return found
 
     monkeypatch.setattr(owners, "_live", look)
@@ -240,4 +240,4 @@ def test_all_are_locked_in_the_order_of_their_ids(ada: Any) -> None:
         deleted = in_background(ada.delete)
         until(somebody_waits_for_a_lock)
         assert Run.objects.select_for_update(no_key=True, skip_locked=True).filter(id=live.id).exists()
-    deleted.result(10)
+    deleted.result(60)

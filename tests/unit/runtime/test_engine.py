@@ -157,7 +157,7 @@ def test_hundreds_in_flight_share_a_few_connections(settings):
         gate = asyncio.Event()
         engine.look()
         await auntil(lambda: len(began) == 100)
-        found = await asyncio.to_thread(lambda: in_background(sessions).result(10))
+        found = await asyncio.to_thread(lambda: in_background(sessions).result(60))
         gate.set()
         await auntil(lambda: not engine._leases)
         return found
@@ -215,9 +215,9 @@ def test_a_run_that_cannot_be_read_is_blocked_and_not_tried_for_ever():
 
 def test_a_worker_is_listed_while_it_lives():
     async def story(engine):
-        await asyncio.to_thread(lambda: in_background(engine.heartbeat.beat).result(10))
+        await asyncio.to_thread(lambda: in_background(engine.heartbeat.beat).result(60))
         return await asyncio.to_thread(
-            lambda: in_background(lambda: list(WorkerProcess.objects.values_list("name", flat=True))).result(10)
+            lambda: in_background(lambda: list(WorkerProcess.objects.values_list("name", flat=True))).result(60)
         ), engine.name
 
     listed, name = with_engine(story)
@@ -300,7 +300,7 @@ def test_runtime_raises_the_runs_error_and_gives_up_after_its_time(settings):
 def test_runtime_finds_runs_that_others_submitted():
     async def main():
         async with Runtime(poll_s=0.05) as rt:
-            await asyncio.to_thread(lambda: in_background(submitted).result(10))
+            await asyncio.to_thread(lambda: in_background(submitted).result(60))
             await auntil(lambda: rt.engine._leases or settled())
             while not settled():
                 await asyncio.sleep(0.02)
@@ -312,7 +312,7 @@ def test_runtime_finds_runs_that_others_submitted():
         return model.calls and not store_has_work()
 
     def store_has_work():
-        return in_background(lambda: Run.objects.exclude(status=Status.COMPLETED).exists()).result(10)
+        return in_background(lambda: Run.objects.exclude(status=Status.COMPLETED).exists()).result(60)
 
     model = ScriptedModel(["hello"])
     code(ask, model=model)

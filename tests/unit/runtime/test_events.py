@@ -66,9 +66,9 @@ def test_followers_get_frames_as_they_come_until_done(buffer):
             said = "".join(model.words[: number + 1])
             await auntil(lambda said=said: "".join(frame.get("text", "") for frame in seen) == said)
             assert word in said
-        await asyncio.wait_for(driving, 10)
+        await asyncio.wait_for(driving, 60)
         await engine.close()
-        await asyncio.wait_for(watching, 10)
+        await asyncio.wait_for(watching, 60)
         return seen
 
     run = make_run()
@@ -94,7 +94,7 @@ def test_a_reader_that_comes_back_gets_exactly_the_rest(buffer, after):
     async def rest():
         return [frame async for frame in events.follow(run.id, after)]
 
-    assert asyncio.run(asyncio.wait_for(rest(), 10)) == everything[after:]
+    assert asyncio.run(asyncio.wait_for(rest(), 60)) == everything[after:]
 
 
 def test_readers_that_come_and_go_miss_and_double_nothing(buffer):

@@ -91,7 +91,7 @@ def test_a_repeat_waits_for_the_one_that_is_not_committed_yet(agent, hinted):
         second = in_background(lambda: emit(NEWS, "goal", id="g1"))
         until(somebody_waits_for_a_lock)
 
-    assert second.result(20).id == first.id
+    assert second.result(60).id == first.id
 
 
 @on_postgresql
@@ -105,5 +105,5 @@ def test_a_follow_that_is_just_being_given_something_is_deleted_with_that(agent)
         deleted = in_background(lambda: unfollow(agent, NEWS))
         until(somebody_waits_for_a_lock)
 
-    assert deleted.result(20) is True
+    assert deleted.result(60) is True
     assert not FeedItem.objects.exists() and not Follow.objects.exists()

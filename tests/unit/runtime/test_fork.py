@@ -302,7 +302,7 @@ def test_the_source_does_not_grow_while_it_is_copied(monkeypatch):
         with pytest.raises(TimeoutError):
             appended.result(0.3)
 
-    assert appended.result(20) == 2
+    assert appended.result(60) == 2
     assert len(paths(forked)) == 1
 
 

@@ -184,7 +184,7 @@ def test_a_run_that_is_submitted_meanwhile_is_queued_behind_the_one_that_comes_o
     run = drive(run)
 
     assert (run.agent, run.status) == ("test/b", Status.PENDING)
-    assert others[0].result(20).status == Status.QUEUED
+    assert others[0].result(60).status == Status.QUEUED
 
 
 def test_nothing_of_a_refused_one_is_written(monkeypatch):

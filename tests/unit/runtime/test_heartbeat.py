@@ -40,10 +40,10 @@ def driven(check):
         engine = Engine()
         try:
             driving = engine.hint(run.id)
-            await asyncio.wait_for(began.wait(), 10)
+            await asyncio.wait_for(began.wait(), 60)
             await check(engine, engine.active[run.id])
             gate.set()
-            await asyncio.wait_for(driving, 10)
+            await asyncio.wait_for(driving, 60)
         finally:
             await engine.close(drain_s=0.5)
 
@@ -54,7 +54,7 @@ def driven(check):
 
 
 async def beat(engine):
-    await asyncio.to_thread(lambda: in_background(engine.heartbeat.beat).result(10))
+    await asyncio.to_thread(lambda: in_background(engine.heartbeat.beat).result(60))
 
 
 def test_a_beat_renews_the_lease_and_the_workers_trust_in_it(clock):
@@ -74,7 +74,7 @@ def test_a_busy_event_loop_does_not_lose_the_lease(clock):
     async def check(engine, active):
         clock.advance(20)
         beaten = in_background(engine.heartbeat.beat)
-        beaten.result(10)  # the loop stands still meanwhile
+        beaten.result(60)  # the loop stands still meanwhile
         clock.advance(20)
 
     assert driven(check).lease_epoch == 1
@@ -84,11 +84,11 @@ def test_a_loop_that_stands_still_for_two_leases_is_let_go_with_its_stack(clock,
     async def check(engine, active):
         engine.heartbeat._ticked = time.monotonic() - 3 * conf.LEASE_S
         expires = Run.objects.values_list("lease_expires_at", flat=True)
-        before = await asyncio.to_thread(lambda: in_background(expires.get).result(10))
+        before = await asyncio.to_thread(lambda: in_background(expires.get).result(60))
         clock.advance(20)
         with caplog.at_level(logging.ERROR, "ravi.heartbeat"):
-            in_background(engine.heartbeat.beat).result(10)
-        after = await asyncio.to_thread(lambda: in_background(expires.get).result(10))
+            in_background(engine.heartbeat.beat).result(60)
+        after = await asyncio.to_thread(lambda: in_background(expires.get).result(60))
         assert before == after
         engine.heartbeat._ticked = time.monotonic()
 
@@ -127,7 +127,7 @@ def test_a_row_that_somebody_else_holds_does_not_cost_the_others_their_lease(clo
 
     with transaction.atomic():
         Run.objects.select_for_update().get(id=held.id)
-        verdicts = in_background(store.heartbeat, "w", leases).result(10)
+        verdicts = in_background(store.heartbeat, "w", leases).result(60)
 
     assert verdicts == {held.id: "unknown", free.id: "ok"}
     clock.advance(20)

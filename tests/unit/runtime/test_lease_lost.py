@@ -32,7 +32,7 @@ def test_a_worker_that_lost_its_lease_cannot_be_made_to_go_on_by_the_agents_code
             except Exception as error:
                 swallowed.append(error)
             if number == 0:
-                await asyncio.to_thread(lambda: in_background(steal, run).result(10))
+                await asyncio.to_thread(lambda: in_background(steal, run).result(60))
         return "wrong"
 
     code(greedy, tools=[step])
@@ -59,9 +59,9 @@ def test_a_stolen_run_is_dropped_by_the_next_heartbeat():
         engine = Engine()
         try:
             driving = asyncio.create_task(engine.drive(run.id))
-            await asyncio.wait_for(held.began.wait(), 10)
-            await asyncio.to_thread(lambda: in_background(steal, run).result(10))
-            await asyncio.to_thread(lambda: in_background(engine.heartbeat.beat).result(10))
+            await asyncio.wait_for(held.began.wait(), 60)
+            await asyncio.to_thread(lambda: in_background(steal, run).result(60))
+            await asyncio.to_thread(lambda: in_background(engine.heartbeat.beat).result(60))
             done, _ = await asyncio.wait({driving}, timeout=10)
             assert done
         finally:
@@ -117,7 +117,7 @@ def test_a_call_cancelled_while_its_row_is_written_ends_when_it_is(clock, ran, s
         loser.cancel()
         asyncio.get_running_loop().call_later(0.05, free.set)
         await asyncio.wait([loser])
-        written.append(await asyncio.to_thread(lambda: in_background(JournalEntry.objects.count).result(10)))
+        written.append(await asyncio.to_thread(lambda: in_background(JournalEntry.objects.count).result(60)))
         return (await ctx.tool("step", name="winner")).text
 
     def all_threads_are_busy(engine):

@@ -112,7 +112,7 @@ def test_one_that_waits_for_a_lock_holds_up_nobody_and_not_the_loop():
             with transaction.atomic():
                 Run.objects.select_for_update().get(id=lease.run_id)
                 loop.call_soon_threadsafe(held.set)
-                asyncio.run_coroutine_threadsafe(done.wait(), loop).result(10)
+                asyncio.run_coroutine_threadsafe(done.wait(), loop).result(60)
 
         holding = in_background(hold)
         await held.wait()

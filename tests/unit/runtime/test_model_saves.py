@@ -65,7 +65,7 @@ def test_a_source_stays_until_the_save_that_it_wants_has_committed():
         deleting = in_background(Source.objects.filter(id=source.id)._raw_delete, "default")
         until(somebody_waits_for_a_lock)
     with suppress(DatabaseError):  # a note refers to it by then
-        deleting.result(timeout=10)
+        deleting.result(timeout=60)
 
     assert Invoice.objects.count() == 1
 
@@ -76,7 +76,7 @@ def test_a_save_does_not_wait_for_a_source_that_is_being_deleted():
     assert model_sources._sources_of("project.invoice") == (source.id,)
     with transaction.atomic():
         Source.objects.filter(id=source.id)._raw_delete("default")
-        assert in_background(invoice).result(timeout=10).pk
+        assert in_background(invoice).result(timeout=60).pk
     assert not SourceItem.objects.exists()
 
 
@@ -87,9 +87,9 @@ def test_savers_do_not_wait_for_each_other_nor_for_who_tells():
     with transaction.atomic():
         row.save()
         other = in_background(invoice, "OTHER")
-        assert other.result(timeout=10).customer == "OTHER"
+        assert other.result(timeout=60).customer == "OTHER"
         teller = in_background(model_sources.run, source.id)
-        assert teller.result(timeout=10) == 2, "what has committed; this one waits for its own commit"
+        assert teller.result(timeout=60) == 2, "what has committed; this one waits for its own commit"
     assert model_sources.run(source.id) == 1
 
 
@@ -99,7 +99,7 @@ def test_a_saver_does_not_wait_while_somebody_tells():
     invoice()
     with transaction.atomic():
         Source.objects.select_for_update(no_key=True).get(id=source.id)
-        assert in_background(invoice, "OTHER").result(timeout=10).customer == "OTHER"
+        assert in_background(invoice, "OTHER").result(timeout=60).customer == "OTHER"
 
 
 @on_postgresql
@@ -109,7 +109,7 @@ def test_two_who_tell_at_once_tell_once():
         invoice(str(number))
     tellers = [in_background(model_sources.run, source.id) for _ in range(4)]
 
-    assert sum(teller.result(timeout=20) for teller in tellers) == 30
+    assert sum(teller.result(timeout=60) for teller in tellers) == 30
     assert len(told()) == 30
 
 

@@ -211,7 +211,7 @@ def test_a_run_that_was_given_back_meanwhile_has_not_crashed(hints: list[int]) -
             store.requeue(alive)
             claiming = in_background(store.claim, run.id, "next")
             until(somebody_waits_for_a_lock)
-        lease = claiming.result(20)
+        lease = claiming.result(60)
 
         assert lease is not None and lease.run.crashes == 1
         assert types(run) == ["workflow.started", "agent.crashed"]

@@ -130,7 +130,7 @@ def test_a_run_that_is_made_behind_the_first_look_is_cancelled_too(ada: Any, mon
         found = original(user)
         looks.append(found)
         if len(looks) == 1:
-            in_background(lambda: make_run(owner=ada)).result(10)
+            in_background(lambda: make_run(owner=ada)).result(60)
         return found
 
     monkeypatch.setattr(owners, "_live", look)
@@ -147,6 +147,6 @@ def test_a_run_that_is_made_behind_the_last_look_is_never_there(ada: Any) -> Non
         making = in_background(lambda: make_run(owner_id=key))
         until(somebody_waits_for_a_lock)
     with pytest.raises(IntegrityError):
-        making.result(10)
+        making.result(60)
 
     assert not Run.objects.exists()

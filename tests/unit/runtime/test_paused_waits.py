@@ -190,7 +190,7 @@ def test_of_a_wait_and_a_pause_at_once_neither_is_lost():
 
         waiting = in_background(asks, asker, low)
         pausing = in_background(_tries, lease)
-        waiting.result(20), pausing.result(20)
+        waiting.result(60), pausing.result(60)
 
         assert not is_paused(low)
 

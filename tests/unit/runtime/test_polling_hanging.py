@@ -49,7 +49,7 @@ def a_source(name: str, location: str = "", kind: str = "drop") -> Source:
 
 def polled_again(*found: Source) -> None:
     Source.objects.filter(id__in=[source.id for source in found]).update(next_at=None)
-    assert in_background(sources.poll_due).result(20) == len(found)
+    assert in_background(sources.poll_due).result(60) == len(found)
     for source in found:
         source.refresh_from_db()
 
@@ -107,7 +107,7 @@ def test_directories_that_hang_when_they_are_read(
         assert (source.error, source.failures) == ("", 0)
     assert Source.objects.filter(checked_at=None).count() == len(hanging), "they hang meanwhile"
     go.set()
-    assert polls.result(20) == len(hanging) + 2
+    assert polls.result(60) == len(hanging) + 2
 
 
 def test_a_feed_that_no_thread_has_time_for_is_put_off_without_a_failure(
@@ -131,7 +131,7 @@ def test_a_feed_that_no_thread_has_time_for_is_put_off_without_a_failure(
 
     assert len(begun) == polling.PARSERS
     go.set()
-    polls.result(20)
+    polls.result(60)
     assert Source.objects.filter(etag="read", failures=0).count() == polling.PARSERS
 
 
@@ -152,7 +152,7 @@ def test_a_feed_that_waited_to_be_read_has_its_whole_time_then(
         server.answers[f"/{number}"] = (200, {"ETag": "read"}, rss("one"))
         a_source("feed", server.url(f"/{number}"), "feed")
 
-    assert in_background(sources.poll_due).result(20) == polling.PARSERS + 1
+    assert in_background(sources.poll_due).result(60) == polling.PARSERS + 1
 
     assert Source.objects.filter(failures=1, error__contains="no answer within 0.3 s").count() == polling.PARSERS
     assert Source.objects.filter(etag="read", failures=0).count() == 1

@@ -141,7 +141,7 @@ def test_what_becomes_due_while_one_takes_its_time_is_polled(polls: Polls) -> No
 
     until(lambda: is_read(later))
     polls.go.set()
-    assert polled.result(20) == 2
+    assert polled.result(60) == 2
     assert is_read(slow)
 
 
@@ -156,7 +156,7 @@ def test_when_a_tasks_time_is_over_the_next_polls_beside_it(polls: Polls) -> Non
     assert is_read(later)
     assert not polled.done()
     polls.go.set()
-    assert polled.result(20) == 1
+    assert polled.result(60) == 1
     assert is_read(slow)
 
 
@@ -165,7 +165,7 @@ def test_one_that_hears_of_no_end_is_given_up(polls: Polls, monkeypatch: pytest.
     polls.deaf = True
     slow, good = a_source("slow"), a_source("good")
 
-    assert in_background(sources.poll_due).result(20) == 2
+    assert in_background(sources.poll_due).result(60) == 2
 
     slow.refresh_from_db()
     assert slow.error == "the poll took longer than 0.1 s"
@@ -199,7 +199,7 @@ def test_a_server_that_polls_before_are_still_at_is_not_asked_beside(polls: Poll
     assert is_read(elsewhere)
     assert (other.etag, other.polling_until, other.failures) == ("", None, 0)
     server.hold.set()
-    assert polled.result(20) == 1
+    assert polled.result(60) == 1
     Source.objects.update(next_at=None)
     assert sources.poll_due() == 3
     assert is_read(other)
@@ -266,7 +266,7 @@ def test_a_worker_that_ends_takes_no_more_and_sees_through_what_it_has(polls: Po
     later = a_source("later")
     polls.go.set()
 
-    assert polled.result(20) == 1
+    assert polled.result(60) == 1
     assert is_read(slow)
     assert not is_read(later)
     assert sources.poll_due() == 1, "what is begun after it was not meant"
@@ -281,7 +281,7 @@ def test_a_worker_that_ends_waits_for_no_poll_beyond_its_time(polls: Polls, sett
 
     background.stop()
 
-    assert polled.result(20) == 0
+    assert polled.result(60) == 0
     slow.refresh_from_db()
     assert (slow.error, slow.failures) == ("", 0)
     assert slow.polling_until is not None, "the next takes it when that is over"

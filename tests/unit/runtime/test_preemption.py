@@ -43,7 +43,7 @@ async def stay(ctx, inbox):
 
 
 async def aside(function, *args):
-    return await asyncio.to_thread(lambda: in_background(function, *args).result(10))
+    return await asyncio.to_thread(lambda: in_background(function, *args).result(60))
 
 
 def paused_while_driven(story, tools=(), told=None, between=None):
@@ -58,7 +58,7 @@ def paused_while_driven(story, tools=(), told=None, between=None):
         engine = Engine()
         try:
             driving = asyncio.create_task(engine.drive(low.id))
-            await asyncio.wait_for(gate.began.wait(), 10)
+            await asyncio.wait_for(gate.began.wait(), 60)
             taker = await aside(spawn, lease, HIGH, TAKER)
             if told is None:
                 await aside(engine.heartbeat.beat)
@@ -68,7 +68,7 @@ def paused_while_driven(story, tools=(), told=None, between=None):
             if between is not None:
                 await aside(between, low)
             gate.open.set()
-            await asyncio.wait_for(driving, 10)
+            await asyncio.wait_for(driving, 60)
             await auntil(lambda: not engine._leases)
         finally:
             await engine.close(drain_s=0)
@@ -137,7 +137,7 @@ def test_it_gives_way_at_once_when_its_own_process_took_the_slot(clock, ran, ste
         engine = Engine()
         try:
             driving = engine.hint(run.id)
-            await asyncio.wait_for(driving, 10)
+            await asyncio.wait_for(driving, 60)
             await auntil(lambda: not engine._leases)
         finally:
             await engine.close(drain_s=0.5)
@@ -440,7 +440,7 @@ def test_the_engine_resumes_at_the_end_of_a_child_and_hints_at_once(clock):
     async def main():
         engine = Engine(on_promoted=hinted.append)
         try:
-            await asyncio.wait_for(engine.drive(taker.id), 10)
+            await asyncio.wait_for(engine.drive(taker.id), 60)
         finally:
             await engine.close(drain_s=0)
 

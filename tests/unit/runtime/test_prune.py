@@ -263,7 +263,7 @@ def test_a_run_that_is_retried_meanwhile_is_left_alone(clock):
         with pytest.raises(TimeoutError):
             pruned.result(0.3)
 
-    pruned.result(20)
+    pruned.result(60)
     assert left(run) == {**ALL, "journal": 6}
 
 
@@ -386,7 +386,7 @@ def test_a_body_stored_while_the_prune_looks_is_not_taken(clock):
         with pytest.raises(TimeoutError):
             deleted.result(0.3)
 
-    assert deleted.result(20) == 0
+    assert deleted.result(60) == 0
     assert Blob.objects.count() == 1
 
 

@@ -210,7 +210,7 @@ def test_two_tasks_that_read_at_once_are_given_no_message_twice(step: Any, clock
         await ctx.tool("step", name="b")
 
     def arrive_many() -> None:
-        in_background(lambda: [arrive(run, str(number)) for number in range(3)]).result(10)
+        in_background(lambda: [arrive(run, str(number)) for number in range(3)]).result(60)
 
     code(story, tools=[step])
     run = make_run()
@@ -232,7 +232,7 @@ def test_a_model_call_says_what_the_code_had_seen() -> None:
     class Model(ScriptedModel):
         async def stream(self, messages: Any, options: Any, meta: Any) -> Any:
             if messages[-1].text == "a":
-                await asyncio.to_thread(lambda: in_background(arrive, run_of, "new").result(10))
+                await asyncio.to_thread(lambda: in_background(arrive, run_of, "new").result(60))
             async for event in super().stream(messages, options, meta):
                 yield event
 

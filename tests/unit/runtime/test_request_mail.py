@@ -547,7 +547,7 @@ def test_of_two_that_claim_the_same_link_at_once_one_may(person):
         second = in_background(store.claim_link, link, request)
         until(somebody_waits_for_a_lock)
 
-    assert second.result(10) is False
+    assert second.result(60) is False
 
 
 def test_a_refused_address_is_tried_again_and_holds_up_nobody(person, smtp, clock, caplog):

@@ -409,7 +409,7 @@ def test_answers_an_expiry_and_the_end_of_the_run_at_once(clock):
             in_background(attempt, human.answer, second.pk, "skip"),
             in_background(attempt, cancel, run.id, "enough"),
         ]
-        won = [future.result(20) for future in racing]
+        won = [future.result(60) for future in racing]
 
         assert won[0] + won[1] <= 1 and won[3], number
         for request in (first, second):
@@ -431,7 +431,7 @@ def test_an_answer_and_an_expiry_at_once(clock):
 
         run = drive(run)
 
-        counted = answering.result(20)
+        counted = answering.result(60)
         if run.status == Status.PENDING:
             run = drive(run)
         assert run.output == ("skip" if counted else "expired")
@@ -447,9 +447,9 @@ def test_an_answer_and_a_retry_at_once():
 
         retrying = in_background(attempt, partial(retry, send=lambda run_id: None), run.id)
         answering = in_background(attempt, human.answer, request.pk, "skip")
-        assert retrying.result(20)
+        assert retrying.result(60)
 
-        if not answering.result(20):
+        if not answering.result(60):
             assert request_of(run).status == "pending"
             human.answer(request.pk, "skip")
         run.refresh_from_db()
@@ -480,8 +480,8 @@ def test_requests_of_a_tree_are_closed_with_it_while_people_answer(django_user_m
             in_background(attempt, human.answer, request.pk, "skip"),
             in_background(attempt, cancel, root.id, "enough"),
         ]
-        answered = racing[0].result(20)
-        assert racing[1].result(20)
+        answered = racing[0].result(60)
+        assert racing[1].result(60)
 
         child.refresh_from_db()
         assert (child.status, request_of(child).status) == ("cancelled", "answered" if answered else "cancelled")

@@ -29,7 +29,7 @@ def test_a_row_that_refers_to_a_locked_run_is_written_at_once():
 
     with transaction.atomic():
         lock(runs)
-        in_background(at_once(lambda: Signal.objects.create(run_id=runs[0], name="news"))).result(20)
+        in_background(at_once(lambda: Signal.objects.create(run_id=runs[0], name="news"))).result(60)
 
     assert Signal.objects.filter(run_id=runs[0]).exists()
 
@@ -40,4 +40,4 @@ def test_a_locked_run_is_written_by_nobody_else():
     with transaction.atomic():
         lock(runs)
         with pytest.raises(OperationalError):
-            in_background(at_once(lambda: Run.objects.filter(id=runs[1]).update(hints=7))).result(20)
+            in_background(at_once(lambda: Run.objects.filter(id=runs[1]).update(hints=7))).result(60)

@@ -105,7 +105,7 @@ def test_zombie_that_writes_while_another_claims_waits_and_is_refused(clock, wri
         until(somebody_waits_for_a_lock)
 
     with pytest.raises(LeaseLostError):
-        attempt.result(10)
+        attempt.result(60)
     assert not JournalEntry.objects.exists()
     assert not Turn.objects.exists()
 
@@ -122,7 +122,7 @@ def test_a_claim_during_an_append_sees_the_appended_row(clock):
         claim = in_background(store.claim, run.id, "w2")
         until(somebody_waits_for_a_lock)
 
-    assert [row.path for row in store.load(claim.result(10)).journal] == ["1"]
+    assert [row.path for row in store.load(claim.result(60)).journal] == ["1"]
 
 
 def test_a_repeated_append_is_known_by_its_row_id():

@@ -112,10 +112,10 @@ def test_a_run_submitted_while_the_active_one_ends_is_not_stranded():
         lease = leased(first)
 
         ending = in_background(store.finish, lease, Status.COMPLETED, [])
-        second = in_background(lambda run=first: make_run(session=run.session)).result(10)
-        ending.result(10)
+        second = in_background(lambda run=first: make_run(session=run.session)).result(60)
+        ending.result(60)
 
-        until(lambda run=second: status_of(run) == Status.PENDING, 1)
+        until(lambda run=second: status_of(run) == Status.PENDING)
 
 
 def test_the_database_refuses_a_second_active_root():

@@ -62,7 +62,7 @@ def test_only_one_sweeps_at_a_time(clock):
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("SELECT pg_advisory_xact_lock(%s)", [sweeper._LOCK])
 
-        other = in_background(sweeper.sweep, lambda run_ids: None).result(10)
+        other = in_background(sweeper.sweep, lambda run_ids: None).result(60)
 
     assert other.ran is False
     assert Run.objects.get().hints == 0

@@ -242,7 +242,7 @@ def test_two_who_bring_the_same_items_at_once_tell_them_once(owner: Any) -> None
         second = in_background(store.tell, source, items("two", "one", "three"))
         until(somebody_waits_for_a_lock)
 
-    assert (first.new, second.result(20).new) == (2, 1)
+    assert (first.new, second.result(60).new) == (2, 1)
     assert titles_of(Run.objects.get()) == ["one", "two", "three"]
 
 
@@ -257,7 +257,7 @@ def test_a_run_that_ends_while_it_is_being_told_leaves_the_items_to_a_new_one() 
         telling = in_background(store.tell, source, items("two"))
         until(somebody_waits_for_a_lock)
 
-    assert telling.result(20).new == 1
+    assert telling.result(60).new == 1
     assert titles_of(Run.objects.exclude(id=old.id).get()) == ["two"]
 
 
@@ -272,7 +272,7 @@ def test_a_run_that_is_handed_over_meanwhile_is_not_told() -> None:
         telling = in_background(store.tell, source, items("two"))
         until(somebody_waits_for_a_lock)
 
-    assert telling.result(20).new == 1
+    assert telling.result(60).new == 1
     assert titles_of(Run.objects.exclude(id=old.id).get()) == ["two"]
 
 
@@ -286,7 +286,7 @@ def test_two_sources_that_begin_in_one_session_share_its_run() -> None:
         telling = in_background(store.tell, second, items("two"))
         until(somebody_waits_for_a_lock)
 
-    telling.result(20)
+    telling.result(60)
     run = Run.objects.get()
     assert run.status == Status.PENDING
     assert titles_of(run) == ["one", "two"]

@@ -70,7 +70,7 @@ def test_an_at_most_once_tool_leaves_a_started_row_first(ran):
     @tool(effect="at_most_once")
     def send(to: str) -> str:
         """Send."""
-        ran.append(in_background(phases).result(10))
+        ran.append(in_background(phases).result(60))
         return f"sent to {to}"
 
     assert output_of(send, to="ACME") == "ok: sent to ACME"
@@ -206,7 +206,7 @@ def test_a_transactional_tools_write_commits_with_its_row(monkeypatch, ran):
 
     def watching(lease, entries, turns):
         if any(entry.name == "add_group" for entry in entries):
-            ran.append(in_background(Group.objects.count).result(10))
+            ran.append(in_background(Group.objects.count).result(60))
         return write(lease, entries, turns)
 
     monkeypatch.setattr(fence, "append", watching)
@@ -247,7 +247,7 @@ def test_a_lost_lease_rolls_a_transactional_tool_back(clock, ran):
     async def story(ctx, inbox):
         if not ran:
             ran.append(1)
-            assert await asyncio.to_thread(lambda: in_background(steal).result(10))
+            assert await asyncio.to_thread(lambda: in_background(steal).result(60))
         return (await ctx.tool("add_group", name="staff")).text
 
     code(story, tools=[add_group])

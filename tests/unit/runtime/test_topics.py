@@ -20,7 +20,7 @@ def frames_of(found: AsyncIterator[dict[str, Any]]) -> list[dict[str, Any]]:
     async def collect() -> list[dict[str, Any]]:
         return [frame async for frame in found]
 
-    return asyncio.run(asyncio.wait_for(collect(), 10))
+    return asyncio.run(asyncio.wait_for(collect(), 60))
 
 
 @pytest.fixture

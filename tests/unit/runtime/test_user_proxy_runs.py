@@ -370,8 +370,8 @@ def test_of_a_person_and_a_program_at_the_same_moment_one_is_relayed(attempt):
 
     by_person = in_background(lambda: at_once(human.answer, request.id, text="By a person."))
     by_program = in_background(lambda: at_once(signal, run.id, name, "By the program."))
-    accepted = by_person.result(20)
-    assert by_program.result(20)
+    accepted = by_person.result(60)
+    assert by_program.result(60)
 
     run = drive(run)
 

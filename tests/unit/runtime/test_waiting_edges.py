@@ -179,7 +179,7 @@ def test_a_message_for_a_run_that_ends_at_that_moment_starts_another(monkeypatch
 
     def late(run_ids):
         if old.id in run_ids and refreshed(old).status == Status.PENDING:
-            in_background(store.request_cancel, old.id, "just now").result(20)
+            in_background(store.request_cancel, old.id, "just now").result(60)
         lock(run_ids)
 
     async def story(ctx, inbox):
@@ -508,7 +508,7 @@ def test_a_run_that_is_to_be_cancelled_is_not_left_blocked(step):
         await ctx.sleep_until_signal("go")
 
     async def second(ctx, inbox):
-        await asyncio.to_thread(lambda: in_background(store.request_cancel, run.id, "stop it").result(20))
+        await asyncio.to_thread(lambda: in_background(store.request_cancel, run.id, "stop it").result(60))
         await ctx.tool("step", name="b")
 
     code(first, tools=[step])

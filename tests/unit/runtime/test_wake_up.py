@@ -66,7 +66,7 @@ def test_a_signal_that_comes_while_the_suspension_is_not_yet_committed_wakes_the
         sending = in_background(store.send_signal, lease.run_id, "go", 1)
         until(somebody_waits_for_a_lock)  # it must not pass by a row that is being suspended
 
-    assert sending.result(20).new
+    assert sending.result(60).new
     assert status_of(lease.run_id) == Status.PENDING
 
 
@@ -78,14 +78,14 @@ def test_a_suspension_that_comes_while_the_signal_is_not_yet_committed_sees_it()
         suspending = in_background(suspend, lease)
         until(somebody_waits_for_a_lock)
 
-    assert suspending.result(20) == Status.PENDING
+    assert suspending.result(60) == Status.PENDING
 
 
 def test_a_signal_of_a_long_transaction_is_touched_after_its_commit():
     lease = leased()
     with transaction.atomic():
         signal(lease.run_id, "go", 1)
-        assert in_background(suspend, lease).result(20) == Status.SUSPENDED  # and holds up no worker
+        assert in_background(suspend, lease).result(60) == Status.SUSPENDED  # and holds up no worker
 
     assert status_of(lease.run_id) == Status.PENDING
 
@@ -141,7 +141,7 @@ def test_a_signal_for_a_run_that_other_effects_keep_here_is_seen_when_it_is_hint
         try:
             driving = engine.hint(run.id)
             await auntil(lambda: run.id in engine.active and engine.active[run.id].effects.waits_for)
-            await asyncio.to_thread(lambda: in_background(signal, run.id, "go", "now").result(20))
+            await asyncio.to_thread(lambda: in_background(signal, run.id, "go", "now").result(60))
             engine.hint(run.id)
             await asyncio.wait_for(driving, 20)
         finally:
@@ -174,7 +174,7 @@ def test_a_hundred_signals_from_many_threads_are_each_read_once():
     sending = [in_background(_send_ten, run.id, start) for start in range(0, 40, 10)]
     while status_of(run.id) != Status.COMPLETED:
         run_until_idle()
-    [future.result(20) for future in sending]
+    [future.result(60) for future in sending]
 
     run.refresh_from_db()
     assert sorted(json.loads(run.output)) == list(range(40))
@@ -223,7 +223,7 @@ def test_a_look_at_the_facts_after_the_decision_to_suspend_does_not_hide_the_sig
         settle = engine._settle
 
         async def late(active, outcome):
-            await asyncio.to_thread(lambda: in_background(store.send_signal, run.id, "go", 1).result(20))
+            await asyncio.to_thread(lambda: in_background(store.send_signal, run.id, "go", 1).result(60))
             await active.effects.refresh()
             await settle(active, outcome)
 
