@@ -24,13 +24,15 @@ class Sleepers:
         self._known: set[Path] = set()
         self._retired: set[int] = set()
         self.kept: set[str] = set()
+        self.overslept: set[str] = set()  # nobody had taken these over by then
 
     def tend(self) -> None:
         for path in set((self._lab.folder / "fired").glob("*:STOP")) - self._known:
             self._notice(path)
         for tree_id, (_, since) in list(self._asleep.items()):
-            late = time.monotonic() - since > ASLEEP_S
-            if tree_id not in self.kept and (late or self._taken_over(tree_id)):
+            late, taken_over = time.monotonic() - since > ASLEEP_S, self._taken_over(tree_id)
+            if tree_id not in self.kept and (late or taken_over):
+                self.overslept |= set() if taken_over else {tree_id}
                 self.wake(tree_id)
         if len(self._lab.awake()) > self._lab.wanted:
             self._retire_one()

@@ -55,7 +55,9 @@ def test_sleep_at(matrix: Matrix, point: str, kind: str) -> None:
     matrix.wait_settled(run_id)
     assert lab.until(lambda: lab.sleepers.up(run_id), 60), f"no process slept at {point}"
 
-    if kind == "at_most_once" and point in UNCERTAIN:
+    uncertain = kind == "at_most_once" and point in UNCERTAIN
+    # On a machine that is too busy for a takeover the sleeper itself says what became of its effect.
+    if uncertain and (matrix.request(run_id) or run_id not in lab.sleepers.overslept):
         matrix.decide(run_id)
     matrix.assert_right(run_id)
 
