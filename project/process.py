@@ -18,7 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import psutil
 
@@ -91,19 +91,22 @@ class Child:
         self._asked = False
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                self.argv,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                cwd=self.cwd,
-                env={**os.environ, **self.env},
-                start_new_session=True,  # the terminal's Ctrl-C is for the supervisor, which stops us in order
-                preexec_fn=_die_with_parent(self.death_signal),
-                **_as_user(self.user),
-            )
+            self._process = self._popen(log)
         self.pid_file.parent.mkdir(parents=True, exist_ok=True)
         self.pid_file.write_text(json.dumps({"pid": self._process.pid, "created": _created(self._process.pid)}))
+
+    def _popen(self, log: IO[bytes]) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            self.argv,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            cwd=self.cwd,
+            env={**os.environ, **self.env},
+            start_new_session=True,  # the terminal's Ctrl-C is for the supervisor, which stops us in order
+            preexec_fn=_die_with_parent(self.death_signal),
+            **_as_user(self.user),
+        )
 
     def end_leftover(self) -> None:
         """End the process that the pid file names, when it still is the one that an earlier supervisor started (a pid

@@ -1,69 +1,157 @@
 """Every test runs against a real PostgreSQL and a real Valkey, started here before Django reads its settings.
 
-DATABASE_URL and REDIS_URL, when set, are used instead; with RAVI_TEST_SERVERS=own the tests may empty them. Under
-pytest-xdist each worker has servers of its own.
+One PostgreSQL serves all workers of pytest-xdist: the controller starts it, and each worker has a database of its own,
+copied from the migrated template. Valkey's publish and subscribe know no databases, so each worker starts one.
+
+DATABASE_URL and REDIS_URL, when set, are used instead; with RAVI_TEST_SERVERS=own the tests may empty them.
 RAVI_TEST_SQLITE=1 runs on SQLite and starts nothing: one process of its own, since Django's settings are read once.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import django
 import pytest
 
 from project.services import Postgres, Valkey
+from tests.support import patience, template
 
-
-class Services(NamedTuple):
-    pg: Postgres | None  # None when DATABASE_URL was given, or on SQLite
-    valkey: Valkey | None
-
+WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
+SERVER = "RAVI_TEST_POSTGRES"  # the URL of the controller's PostgreSQL, for its workers
 
 _stack = ExitStack()
-_services = Services(None, None)
+_seconds: dict[str, float] = {}  # before the first test, by name
+_has_own_database = _has_own_valkey = False
 
 
-def _start_services() -> None:
-    global _services
+def pytest_addoption(pluginmanager: pytest.PytestPluginManager) -> None:
+    """The first hook of this file: pytest-django has not read the settings yet, no conftest below imported models.
+    pyproject.toml therefore names no settings module."""
+    from django.conf import settings
+
+    if settings.configured and not os.environ.get("DATABASE_URL"):  # tests would empty the site's own database
+        raise pytest.UsageError("Unset DJANGO_SETTINGS_MODULE: the tests set it once their servers are up.")
+    options = pluginmanager.get_plugin("pytestconfig").known_args_namespace
+    is_controller = not WORKER and bool(getattr(options, "numprocesses", None))
     os.environ["DJANGO_SETTINGS_MODULE"] = "project.settings"
     folder = Path(_stack.enter_context(tempfile.TemporaryDirectory(prefix="ravi-test-")))
+    if is_controller:
+        os.environ["RAVI_TEST_FORKS"] = str(folder / "forks")  # the workers share one server
     if os.environ.get("RAVI_TEST_SQLITE") == "1":
-        os.environ["DATABASE_URL"] = f"sqlite:///{folder}/db.sqlite3"
-        os.environ.pop("REDIS_URL", None)
+        _use_sqlite(folder)
+    else:
+        _use_postgresql(folder)
+        if not (is_controller or os.environ.get("REDIS_URL")):
+            _use_valkey(folder)
+    with _timed("django"):
+        django.setup()
+    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]  # a real one takes half a second
+
+
+def _use_sqlite(folder: Path) -> None:
+    global _has_own_database
+    with _timed("migration"):
+        os.environ["DATABASE_URL"] = f"sqlite:///{template.sqlite(folder / 'db.sqlite3')}"
+    os.environ.pop("REDIS_URL", None)
+    _has_own_database = True
+
+
+def _use_postgresql(folder: Path) -> None:
+    global _has_own_database
+    if os.environ.get("DATABASE_URL"):
         return
-    pg = valkey = None
-    if not os.environ.get("DATABASE_URL"):
-        pg = _stack.enter_context(Postgres(folder / "postgresql", fast=True))
-        os.environ["DATABASE_URL"] = pg.url
-    if not os.environ.get("REDIS_URL"):
-        valkey = _stack.enter_context(Valkey(folder / "valkey", fast=True))
-        os.environ["REDIS_URL"] = valkey.url
-    _services = Services(pg, valkey)
+    if SERVER not in os.environ:
+        with _timed("migration"):
+            cluster = template.cluster(folder / "postgresql")
+        with _timed("services"):
+            os.environ[SERVER] = _stack.enter_context(Postgres(cluster, fast=True)).url
+        _stack.callback(os.environ.pop, SERVER)
+    with _timed("database"):
+        os.environ["DATABASE_URL"] = template.database(os.environ[SERVER], f"ravi_{WORKER or 'main'}")
+    _has_own_database = True
 
 
-# At import, before pytest-django reads the settings and before a conftest below imports models: pyproject.toml
-# therefore names no settings module.
-_start_services()
-django.setup()
+def _use_valkey(folder: Path) -> None:
+    global _has_own_valkey
+    with _timed("services"):
+        os.environ["REDIS_URL"] = _stack.enter_context(Valkey(folder / "valkey", fast=True)).url
+    _has_own_valkey = True
+
+
+@contextmanager
+def _timed(name: str) -> Iterator[None]:
+    begun = time.monotonic()
+    yield
+    _seconds[name] = _seconds.get(name, 0.0) + time.monotonic() - begun
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_setupnodes() -> None:
-    """Workers start servers of their own: they must not inherit the addresses of those started here."""
-    for name, server in (("DATABASE_URL", _services.pg), ("REDIS_URL", _services.valkey)):
-        if server is not None:
-            os.environ.pop(name)
+    """Workers have a database of their own: they must not inherit this one's address."""
+    if _has_own_database:
+        os.environ.pop("DATABASE_URL")
     os.environ.pop("DJANGO_SETTINGS_MODULE")  # with it, the settings would be read before the servers are there
+
+
+@pytest.hookimpl(optionalhook=True, tryfirst=True)
+def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool:
+    """RAVI_TEST_SLOW multiplies pytest's timeouts too."""
+    import pytest_timeout
+
+    pytest_timeout.pytest_timeout_set_timer(item, settings._replace(timeout=patience.seconds(settings.timeout)))
+    return True
 
 
 def pytest_unconfigure() -> None:
     _stack.close()
+
+
+# --------------------------------------------------------------------------------------------------------- reports
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    with _timed("collection"):
+        return (yield)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if WORKER:
+        session.config.workeroutput["seconds"] = _seconds  # type: ignore[attr-defined]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Keep the slowest worker's."""
+    for name, seconds in getattr(node, "workeroutput", {}).get("seconds", {}).items():
+        _seconds[name] = max(_seconds.get(name, 0.0), seconds)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    report: Any = yield
+    if report.failed:
+        command = f"-n 0 -m '' {shlex.quote(item.nodeid)}".replace("$", "$$")
+        report.sections.append(("repeat it with", f"make test ARGS={shlex.quote(command)}"))
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    if not WORKER:
+        terminalreporter.write_line(
+            "before the first test: " + ", ".join(f"{k} {v:.1f} s" for k, v in _seconds.items())
+        )
+
+
+# -------------------------------------------------------------------------------------------------------- fixtures
 
 
 @pytest.fixture(autouse=True)
@@ -83,7 +171,7 @@ def _own_agents() -> Iterator[None]:
 @pytest.fixture
 def valkey_url() -> Iterator[str]:
     """An empty Valkey database; skips where it is not known to be the tests' own."""
-    if not _services.valkey and os.environ.get("RAVI_TEST_SERVERS") != "own":
+    if not _has_own_valkey and os.environ.get("RAVI_TEST_SERVERS") != "own":
         pytest.skip("needs a server of its own: REDIS_URL was given, or this is SQLite")
     import redis
 
@@ -94,13 +182,20 @@ def valkey_url() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
-    """Before the test database goes: threads that read events, or drive runs, hold connections to it."""
+def django_db_setup(
+    request: pytest.FixtureRequest, django_test_environment: None, django_db_blocker: Any
+) -> Iterator[None]:
+    """The database is there, copied from the template; pytest-django makes one beside a DATABASE_URL that was given."""
+    if not _has_own_database:
+        request.getfixturevalue("django_db_setup")
     from ravi_django.runtime import database, worker
+    from ravi_django.testing import warm
     from tests.support import emptying
 
     with django_db_blocker.unblock():
         emptying.install()
     yield
+    # Their threads hold connections to the database.
+    warm.close()
     worker.close_worker()
     database.forget_readers(close=True)

@@ -1,4 +1,7 @@
-"""Take every guard out, one at a time, and see that a test fails: `make mutants`, or `python -m tests.mutants [NAME…]`.
+"""Take guards out, one at a time, and see that a test fails: `make mutants`, or `python -m tests.mutants [NAME…]`.
+
+Without arguments it removes the guards with a killer on record. `--all` removes every guard of the table. A name
+selects the guards with this text in their names.
 
 The guards, and what is left of the code without each, are the table in `tests/support/guards`. There is a bench for
 each core (`tests/support/mutation_bench.py`): a copy of the tree, whose servers and imported libraries stay up while
@@ -20,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -37,13 +40,13 @@ NOTHING_RAN = 5  # pytest's exit
 
 
 def main(parts: Sequence[str]) -> int:
-    mutants = [mutant for mutant in MUTANTS if not parts or any(part in mutant.name for part in parts)]
+    tally = Tally()
+    mutants = chosen(parts, tally.killers)
     if wrong := [found for mutant in mutants if (found := misfit(mutant, ROOT))] or (
         [] if mutants else ["no such guard"]
     ):
         print(*wrong, sep="\n", file=sys.stderr)
         return 2
-    tally = Tally()
     groups = by_file(mutants, tally.killers)
     at_once = min(AT_ONCE, len(groups))
     print(f"{len(mutants)} guards, {len(groups)} files of tests, {at_once} at once", flush=True)
@@ -64,6 +67,12 @@ def main(parts: Sequence[str]) -> int:
         list(stack.enter_context(ThreadPoolExecutor(at_once)).map(work, groups))
     print(f"mutants: killed={tally.killed} survived={len(mutants) - tally.killed}")
     return 0 if tally.killed == len(mutants) else 1
+
+
+def chosen(parts: Sequence[str], killers: Container[str]) -> list[Mutant]:
+    if not parts:
+        return [mutant for mutant in MUTANTS if mutant.name in killers]
+    return [mutant for mutant in MUTANTS if "--all" in parts or any(part in mutant.name for part in parts)]
 
 
 class Tally:

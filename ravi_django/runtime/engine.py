@@ -35,7 +35,7 @@ from ravi_django.kernel import (
 )
 from ravi_django.models import TERMINAL, Status
 from ravi_django.runtime import bodies, dispatch, frames, paths, receiving, settle, specs, store, trailing
-from ravi_django.runtime.database import DatabaseThreads
+from ravi_django.runtime.database import CLOSE_S, DatabaseThreads
 from ravi_django.runtime.effects import Effects
 from ravi_django.runtime.entries import Entry
 from ravi_django.runtime.gate import Stop
@@ -78,14 +78,25 @@ class Active:
 
 
 class Engine:
-    """Make it inside the event loop that it shall use; `close` drains it."""
+    """Make it inside the event loop that it shall use; `close` drains it.
 
-    def __init__(self, *, name: str | None = None, on_promoted: Callable[[UUID], None] | None = None) -> None:
+    `database`: threads that outlive the engine (`ravi_django.testing`). The engine leaves them open, and its first
+    heartbeat is due after HEARTBEAT_S: a short drive then opens no connection of its own.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str | None = None,
+        on_promoted: Callable[[UUID], None] | None = None,
+        database: DatabaseThreads | None = None,
+    ) -> None:
         self.name = name or f"{socket.gethostname()}:{os.getpid()}:{os.urandom(3).hex()}"
         self.loop = asyncio.get_running_loop()
         self.active: dict[UUID, Active] = {}
         self.draining = False
-        self.database = DatabaseThreads(int(conf.DB_THREADS))
+        self.database = database or DatabaseThreads(int(conf.DB_THREADS))
+        self._owns_database = database is None
         self.publisher = Publisher()
         self._tools = ToolThreads(int(conf.TOOL_THREADS))
         self._leases: set[asyncio.Task[Any]] = set()
@@ -97,7 +108,7 @@ class Engine:
         self.settled = asyncio.Event()  # set, and replaced, whenever a lease ends
         self._on_promoted = on_promoted
         self._restore_task_factory = paths.install(self.loop)
-        self.heartbeat = Heartbeat(self)
+        self.heartbeat = Heartbeat(self, first_s=0.0 if self._owns_database else conf.HEARTBEAT_S)
         self.heartbeat.start()
 
     # -------------------------------------------------------------------------------------------- one lease
@@ -483,12 +494,21 @@ class Engine:
         if self._leases:
             await asyncio.wait(self._leases, timeout=5)
         self._restore_task_factory()
-        self.database.leave_loop()
+        if self._owns_database:
+            self.database.leave_loop()
         await close_clients()
         await asyncio.to_thread(self._close_threads)
+        try:
+            if self.publisher.has_ended:
+                async with asyncio.timeout(CLOSE_S):
+                    await self.database.call(self.publisher.archive)
+        except TimeoutError:
+            log.warning("ended streams are left to the sweep", extra={"action": "publish.archive"})
+        finally:
+            if self._owns_database:
+                await asyncio.to_thread(self.database.close)
 
     def _close_threads(self) -> None:
         self.heartbeat.stop()
         self.publisher.close()
         self._tools.close()
-        self.database.close()

@@ -22,15 +22,20 @@ log = logging.getLogger("ravi.heartbeat")
 
 
 class Heartbeat(threading.Thread):
-    def __init__(self, engine: Engine) -> None:
+    """`first_s`: seconds until the first heartbeat. If stopped earlier, it writes nothing."""
+
+    def __init__(self, engine: Engine, *, first_s: float = 0.0) -> None:
         super().__init__(name="ravi-heartbeat", daemon=True)
         self._engine = engine
+        self._first_s = first_s
         self._loop_thread = threading.get_ident()  # made on the loop's thread
         self._ticked = time.monotonic()
         self._stop_asked = threading.Event()
 
     def run(self) -> None:
         limit_waits()
+        if self._stop_asked.wait(self._first_s):
+            return
         while not self._stop_asked.is_set():
             try:
                 self.beat()

@@ -59,8 +59,8 @@ class Publisher:
         self._closing = False
         self._hurry = threading.Event()  # somebody waits for the next flush
         self._watchers: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
-        self._ended: dict[str, int] = {}  # trees whose end is out, with its epoch; of the thread alone
-        self._archived_at = 0.0
+        self._ended: dict[str, int] = {}  # trees whose end is out, with its epoch; of the thread, then of `archive`
+        self._archived_at = time.monotonic()
         self._thread = threading.Thread(target=self._serve, name="ravi-publish", daemon=True)
         self._thread.start()
 
@@ -113,6 +113,16 @@ class Publisher:
         self._dirty.set()
         self._thread.join(timeout)
 
+    def archive(self) -> None:
+        """After `close`, on a thread with a connection: archive the trees that have ended."""
+        if not self._thread.is_alive():
+            self._archive()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether there is a tree to archive."""
+        return bool(self._ended)
+
     def _serve(self) -> None:
         pause = conf.STREAM_FLUSH_S
         while True:
@@ -122,7 +132,7 @@ class Publisher:
             begun = time.monotonic()
             try:
                 self.flush()
-                if closing or time.monotonic() - self._archived_at >= ARCHIVE_S:
+                if not closing and time.monotonic() - self._archived_at >= ARCHIVE_S:
                     self._archive()
                 pause = max(conf.STREAM_FLUSH_S, 2 * (time.monotonic() - begun))
             except Exception as error:

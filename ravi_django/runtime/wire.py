@@ -80,8 +80,10 @@ class Wire:
             log.debug("no connection for the loop: %s", error)
             if wrapper is not None:
                 wrapper.close()
-            with suppress(RuntimeError):  # the loop is closed
+            try:
                 loop.call_soon_threadsafe(self._opened, None, loop)
+            except RuntimeError:  # the loop is closed
+                self._opening = False
 
     def _opened(self, wrapper: Any, loop: asyncio.AbstractEventLoop) -> None:
         self._opening = False
@@ -99,6 +101,19 @@ class Wire:
             return
         self._wrapper, self._pg, self._loop, self._socket = wrapper, pg, loop, pg.socket
         self._prepared = set()
+
+    def move(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Use this loop. Drop a pending answer of the previous loop."""
+        if self._pg is None or loop is self._loop:
+            return
+        if self._statement is not None:
+            self._statement = self._done = self._failed = None
+            self._drop()
+            return
+        assert self._loop is not None
+        self._loop.remove_reader(self._socket)
+        self._loop = loop
+        loop.add_reader(self._socket, self._readable)
 
     # ------------------------------------------------------------------------------------------- one statement
 

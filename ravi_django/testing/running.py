@@ -11,43 +11,41 @@ from ravi_django.models import JournalEntry, Run
 from ravi_django.runtime import registry, store
 from ravi_django.runtime.engine import Engine
 from ravi_django.runtime.entries import internalize
+from ravi_django.testing import warm
 
 
 def run_until_idle(*, timeout: float = 30.0) -> int:
     """Drive every claimable run of the registered agents until none is left; returns how many leases that took.
 
     Uses the real engine on threads with their own connections: mark the test `django_db(transaction=True)`, or use
-    TransactionTestCase. Raises TimeoutError after `timeout` seconds.
+    TransactionTestCase. The event loop and the connections are kept for the next call, and closed before Django
+    destroys the test database. Raises TimeoutError after `timeout` seconds.
     """
-    return asyncio.run(arun_until_idle(timeout=timeout))
+    return warm.run(arun_until_idle(timeout=timeout))
 
 
 async def arun_until_idle(*, timeout: float = 30.0) -> int:
     """`run_until_idle` for async tests."""
-    engine = Engine(on_promoted=lambda run_id: None)  # they are claimed, and counted, as any other
+    async with warm.engine() as engine:
+        return await _until_idle(engine, timeout)
+
+
+async def _until_idle(engine: Engine, timeout: float) -> int:
     leases = 0
     give_up = time.monotonic() + timeout
-    try:
-        while True:
-            settled = engine.settled
-            busy = bool(engine.active or engine._leases)  # before the look: what ends meanwhile may wake another run
-            lease = await engine.database.call(store.claim_next, engine.name, registry.known_addresses())
-            if lease is not None:
-                leases += 1
-                engine._background(engine._drive_lease(lease))
-                continue
-            if not busy:
-                return leases
-            remaining = give_up - time.monotonic()
-            if remaining <= 0:
-                raise TimeoutError(f"still running after {timeout:g} s: {', '.join(map(str, engine.active))}")
-            try:
-                async with asyncio.timeout(min(remaining, 0.05)):
-                    await settled.wait()
-            except TimeoutError:
-                continue
-    finally:
-        await engine.close(drain_s=0.5)
+    while True:
+        driving = set(engine._leases)  # before the look: a run that ends meanwhile may wake another
+        lease = await engine.database.call(store.claim_next, engine.name, registry.known_addresses())
+        if lease is not None:
+            leases += 1
+            engine._background(engine._drive_lease(lease))
+            continue
+        if not driving:
+            return leases
+        remaining = give_up - time.monotonic()
+        if remaining <= 0:
+            raise TimeoutError(f"still running after {timeout:g} s: {', '.join(map(str, engine.active))}")
+        await asyncio.wait(driving, timeout=min(remaining, 0.05), return_when=asyncio.FIRST_COMPLETED)
 
 
 def journal_of(run: Run | UUID | str) -> list[JournalEntry]:

@@ -1,4 +1,7 @@
-"""`make demo` as a person meets it: real processes, real ports, Ctrl-C, and the occasional kill -9."""
+"""`make demo` as a person meets it: real processes, real ports, Ctrl-C, and the occasional kill -9.
+
+Most tests share one demo. A test that ends it leaves the next one to start it again.
+"""
 
 from __future__ import annotations
 
@@ -6,33 +9,62 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
+import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from project.process import wait_until
 from project.services import free_port
-from tests.support.demo_process import ROOT, STOP_TIMEOUT_S, all_gone, demo
+from tests.support import template
+from tests.support.demo_process import ROOT, STOP_TIMEOUT_S, RunningDemo, all_gone, demo
 
 PARTS = {"postgresql", "valkey", "feeds", "web", "worker", "beat"}
+CONVERSATION = ("84", "demo's reader: A telescope on a hill", "ada's reader: A telescope on a hill")
 
-pytestmark = pytest.mark.timeout(240)
-
-
-@pytest.fixture
-def ports() -> Iterator[list[int]]:
-    """Two free ports; what the demos on them kept is removed afterwards."""
-    found = [free_port(), free_port()]
-    yield found
-    for port in found:
-        shutil.rmtree(ROOT / ".demo" / str(port), ignore_errors=True)
+pytestmark = pytest.mark.timeout(400)
 
 
 @pytest.fixture
-def port(ports: list[int]) -> int:
-    return ports[0]
+def port() -> Iterator[int]:
+    """A free port; the data of its demos is removed afterwards."""
+    port = free_port()
+    yield port
+    shutil.rmtree(ROOT / ".demo" / str(port), ignore_errors=True)
+
+
+def migrated(port: int) -> int:
+    """Give the port's demo a database with its tables."""
+    folder = ROOT / ".demo" / str(port)
+    folder.mkdir(parents=True)
+    template.cluster(folder / "postgresql")
+    return port
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], RunningDemo]]:
+    """Start the module's demo, unless it runs."""
+    folder, port = tmp_path_factory.mktemp("demo"), migrated(free_port())
+    demos: list[RunningDemo] = []
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, ROOT / ".demo" / str(port), ignore_errors=True)
+
+        def start() -> RunningDemo:
+            if not demos or demos[-1].process.poll() is not None:
+                demos.append(stack.enter_context(demo(port, folder)))
+                assert demos[-1].says("log in as demo / demo"), demos[-1].text
+            return demos[-1]
+
+        yield start
+
+
+@pytest.fixture
+def running(start: Callable[[], RunningDemo]) -> RunningDemo:
+    return start()
 
 
 def healthy(port: int) -> bool:
@@ -43,78 +75,79 @@ def healthy(port: int) -> bool:
         return False
 
 
-def test_check_has_a_conversation_and_ends(port: int, tmp_path: Path) -> None:
+def test_a_second_one_on_the_same_port_refuses_and_leaves_the_first_alone(running: RunningDemo, tmp_path: Path) -> None:
+    with demo(running.port, tmp_path) as second:
+        assert second.process.wait(60) == 1
+        assert f"another demo runs on port {running.port}" in second.text
+
+    assert healthy(running.port)
+
+
+def test_a_first_start_beside_another_demo_has_a_conversation_and_ends(
+    running: RunningDemo, port: int, tmp_path: Path
+) -> None:
+    """This one starts from nothing."""
     with demo(port, tmp_path, "--check") as checked:
-        status = checked.process.wait(150)
+        status = checked.process.wait(300)
 
-        assert status == 0, checked.text
-        assert checked.text.rstrip().endswith("demo: ok")
-        assert "84" in checked.text
-        assert "demo's reader: A telescope on a hill" in checked.text
-        assert "ada's reader: A telescope on a hill" in checked.text
+    assert status == 0, checked.text
+    assert checked.text.rstrip().endswith("demo: ok")
+    assert all(words in checked.text for words in CONVERSATION)
+    assert healthy(running.port)
 
 
-@pytest.mark.parametrize("how", ["terminate", "interrupt the group"])
-def test_everything_ends_with_it(port: int, tmp_path: Path, how: str) -> None:
-    with demo(port, tmp_path) as running:
-        assert running.says("log in as demo / demo"), running.text
-        assert all(f"  {part} " in running.text for part in PARTS)
-        family = running.family()
-        assert len(family) > len(PARTS)
+def test_a_part_that_dies_is_reported_and_started_again(running: RunningDemo) -> None:
+    running.part("worker").kill()
+    running.part("uvicorn").kill()
 
-        if how == "terminate":
-            running.process.terminate()
-        else:
-            os.killpg(running.process.pid, signal.SIGINT)
+    assert running.says("worker      started again")
+    assert running.says("web         started again")
+    assert "SIGKILL" in running.text
+    assert wait_until(lambda: healthy(running.port), 60, poll=0.2)
 
-        assert running.process.wait(STOP_TIMEOUT_S) == 0
+
+def test_starts_again_after_it_was_killed(start: Callable[[], RunningDemo]) -> None:
+    killed = start()
+    family = killed.family()
+    killed.process.kill()
+    killed.process.wait(30)
+
+    again = start()
+
+    assert again is not killed
+    assert all_gone(family)
+    # Its file of variables is for a person's own shell.
+    check = f". .demo/{again.port}/env && exec {sys.executable} -m project.demo_check http://127.0.0.1:{again.port}"
+    checked = subprocess.run(["bash", "-c", check], cwd=ROOT, capture_output=True, text=True, timeout=200)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert all(words in checked.stdout for words in CONVERSATION)
+
+
+def test_everything_ends_with_ctrl_c(running: RunningDemo) -> None:
+    assert all(f"  {part} " in running.text for part in PARTS)
+    family = running.family()
+    assert len(family) > len(PARTS)
+
+    os.killpg(running.process.pid, signal.SIGINT)
+
+    assert running.process.wait(STOP_TIMEOUT_S) == 0
+    assert all_gone(family)
+
+
+def test_everything_ends_with_sigterm_while_it_starts(port: int, tmp_path: Path) -> None:
+    with demo(migrated(port), tmp_path) as starting:
+        assert starting.says("  feeds "), starting.text
+        family = starting.family()
+        assert len(family) >= 3
+
+        starting.process.terminate()
+
+        assert starting.process.wait(STOP_TIMEOUT_S) == 0
         assert all_gone(family)
-
-
-def test_starts_again_after_it_was_killed(port: int, tmp_path: Path) -> None:
-    with demo(port, tmp_path) as killed:
-        assert killed.says("log in as demo / demo"), killed.text
-        family = killed.family()
-        killed.process.kill()
-        killed.process.wait(30)
-
-    with demo(port, tmp_path, "--check") as checked:
-        assert checked.process.wait(150) == 0, checked.text
-        assert all_gone(family)
-
-
-def test_a_part_that_dies_is_reported_and_started_again(port: int, tmp_path: Path) -> None:
-    with demo(port, tmp_path) as running:
-        assert running.says("log in as demo / demo"), running.text
-
-        running.part("worker").kill()
-        running.part("uvicorn").kill()
-
-        assert running.says("worker      started again")
-        assert running.says("web         started again")
-        assert "SIGKILL" in running.text
-        assert wait_until(lambda: healthy(port), 30, poll=0.2)
-
-
-def test_a_second_one_on_the_same_port_refuses_and_leaves_the_first_alone(port: int, tmp_path: Path) -> None:
-    with demo(port, tmp_path) as first:
-        assert first.says("log in as demo / demo"), first.text
-
-        with demo(port, tmp_path) as second:
-            assert second.process.wait(30) == 1
-            assert f"another demo runs on port {port}" in second.text
-
-        assert healthy(port)
-
-
-def test_two_ports_run_side_by_side(ports: list[int], tmp_path: Path) -> None:
-    with demo(ports[0], tmp_path) as one, demo(ports[1], tmp_path, "--check") as other:
-        assert other.process.wait(200) == 0, other.text
-        assert one.says("log in as demo / demo"), one.text
-        assert healthy(one.port)
+    assert starting.text.endswith("demo: stopped\n")
 
 
 def test_a_taken_port_is_refused_in_words(port: int, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", port)), demo(port, tmp_path) as refused:
-        assert refused.process.wait(30) == 1
+        assert refused.process.wait(60) == 1
         assert f"port {port} on 127.0.0.1 is taken" in refused.text

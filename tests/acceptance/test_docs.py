@@ -6,12 +6,14 @@ import json
 import os
 import re
 import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from django.core.management import call_command, get_commands, load_command_class
 
 from ravi_django.conf import DEFAULTS
+from tests.support import forks, template
 from tests.support.openai_server import Body, OpenAIServer, Reply, tool_results
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,11 +28,12 @@ def snippet(name: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A new Django site with the README's blocks pasted in."""
     folder = tmp_path_factory.mktemp("site")
-    django_admin(folder, "startproject", "mysite", ".")
-    django_admin(folder, "startapp", "shop")
+    call_command("startproject", "mysite", folder)
+    (folder / "shop").mkdir()
+    call_command("startapp", "shop", folder / "shop")
     settings = folder / "mysite/settings.py"
     settings.write_text(
         settings.read_text()
@@ -51,29 +54,34 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def environment(**extra: str) -> dict[str, str]:
+@pytest.fixture
+def site(folder: Path) -> Path:
+    """That site with a new database."""
+    for old in folder.glob("db.sqlite3*"):
+        old.unlink()
+    template.sqlite(folder / "db.sqlite3")
+    return folder
+
+
+def python(site: Path, *argv: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A Python process in the site."""
     kept = {key: value for key, value in os.environ.items() if key in ("PATH", "HOME", "LANG", "VIRTUAL_ENV")}
-    return {**kept, "PYTHONPATH": str(ROOT), **extra}
+    environment = {**kept, "PYTHONPATH": str(ROOT), **environment}
+    return forks.run(argv, cwd=site, env=environment, capture_output=True, text=True, timeout=90)
 
 
-def django_admin(folder: Path, *args: str) -> None:
-    subprocess.run([sys.executable, "-m", "django", *args], cwd=folder, check=True, env=environment())
-
-
-def manage(folder: Path, *args: str, **extra: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "manage.py", *args],
-        cwd=folder,
-        env=environment(**extra),
-        capture_output=True,
-        text=True,
-        timeout=90,
-        check=False,
-    )
+def story(
+    site: Path, script: Callable[[Body], Reply], *argv: str
+) -> tuple[subprocess.CompletedProcess[str], list[Body]]:
+    """A process in the site whose model answers by the script; its requests to the model are returned too."""
+    small = {"DJANGO_SETTINGS_MODULE": "mysite.settings", "SMALL_SITE": "1"}
+    with OpenAIServer(script=script) as server:
+        ran = python(site, *argv, **small, OPENAI_API_BASE=server.base_url, OPENAI_API_KEY="test")
+    return ran, [request.body for request in server.requests]
 
 
 def test_a_site_made_from_the_readme_passes_its_checks(site: Path) -> None:
-    checked = manage(site, "check", "--fail-level", "WARNING")
+    checked = python(site, "manage.py", "check", "--fail-level", "WARNING")
 
     assert checked.returncode == 0, checked.stderr
 
@@ -81,9 +89,7 @@ def test_a_site_made_from_the_readme_passes_its_checks(site: Path) -> None:
 def test_a_site_made_from_the_readme_serves_its_asgi_application_and_views(site: Path) -> None:
     code = "import mysite.asgi, shop.views; print(sorted(mysite.asgi.application.application_mapping))"
 
-    ran = subprocess.run(
-        [sys.executable, "-c", code], cwd=site, env=environment(), capture_output=True, text=True, check=False
-    )
+    ran = python(site, "-c", code)
 
     assert ran.stdout.strip() == "['http', 'websocket']", ran.stderr
 
@@ -94,16 +100,15 @@ def test_the_readmes_agent_answers_with_its_tool(site: Path) -> None:
             return Reply(text="It left this morning.")
         return Reply(tool_calls=(("order_status", {"order_id": 7}),))
 
-    with OpenAIServer(script=script) as server:
-        small = {"SMALL_SITE": "1", "OPENAI_API_BASE": server.base_url, "OPENAI_API_KEY": "test"}
-        migrated = manage(site, "migrate", **small)
-        ran = manage(site, "ravi_run", "react/helper", "Where is order 7?", **small)
+    (site / "db.sqlite3").unlink()  # this test starts from nothing, as the README's reader does
+    migrated = python(site, "manage.py", "migrate", SMALL_SITE="1")
+    ran, bodies = story(site, script, "manage.py", "ravi_run", "react/helper", "Where is order 7?")
 
     assert migrated.returncode == 0, migrated.stderr
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "order_status" in ran.stdout
     assert "It left this morning." in ran.stdout
-    assert "left the warehouse" in str(server.requests[-1].body)
+    assert "left the warehouse" in str(bodies[-1])
 
 
 WAITING = """
@@ -128,12 +133,7 @@ print(run.status, run.output)
 
 
 def test_the_readmes_run_waits_and_goes_on(site: Path) -> None:
-    with OpenAIServer(script=lambda body: Reply(text="Thank you!")) as server:
-        small = {"SMALL_SITE": "1", "OPENAI_API_BASE": server.base_url, "OPENAI_API_KEY": "test"}
-        manage(site, "migrate", **small)
-        code = [sys.executable, "-c", WAITING]
-        env = environment(DJANGO_SETTINGS_MODULE="mysite.settings", **small)
-        ran = subprocess.run(code, cwd=site, env=env, capture_output=True, text=True, timeout=90, check=False)
+    ran, _ = story(site, lambda body: Reply(text="Thank you!"), "-c", WAITING)
 
     assert ran.stdout.splitlines() == ["suspended", "completed Thank you!"], ran.stderr
 
@@ -167,12 +167,7 @@ for row in JournalEntry.objects.filter(kind="log", name="feed.curated").order_by
 
 
 def test_the_readmes_reader_keeps_what_its_user_prefers(site: Path) -> None:
-    with OpenAIServer(script=lambda body: Reply(text="A bridge.")) as server:
-        small = {"SMALL_SITE": "1", "OPENAI_API_BASE": server.base_url, "OPENAI_API_KEY": "test"}
-        manage(site, "migrate", **small)
-        code = [sys.executable, "-c", NEWS]
-        env = environment(DJANGO_SETTINGS_MODULE="mysite.settings", **small)
-        ran = subprocess.run(code, cwd=site, env=env, capture_output=True, text=True, timeout=90, check=False)
+    ran, _ = story(site, lambda body: Reply(text="A bridge."), "-c", NEWS)
 
     assert ran.stdout.splitlines() == [
         "eve True Ferries are back",
@@ -221,12 +216,7 @@ def test_the_readmes_people_are_asked_and_decide(site: Path) -> None:
             return Reply(tool_calls=(("refund", {"order_id": 7, "amount": 50}),))
         return Reply(text=f"Told: {body['messages'][-1]['content']}")
 
-    with OpenAIServer(script=script) as server:
-        small = {"SMALL_SITE": "1", "OPENAI_API_BASE": server.base_url, "OPENAI_API_KEY": "test"}
-        manage(site, "migrate", **small)
-        env = environment(DJANGO_SETTINGS_MODULE="mysite.settings", **small)
-        code = [sys.executable, "-c", PEOPLE]
-        ran = subprocess.run(code, cwd=site, env=env, capture_output=True, text=True, timeout=90, check=False)
+    ran, _ = story(site, script, "-c", PEOPLE)
 
     asked, done, question, told = ran.stdout.splitlines() or [ran.stderr] * 4
     assert (asked, question, told) == ("approval group:finance refund 50", "question user:boss", "No."), ran.stderr
@@ -260,16 +250,11 @@ def test_the_docs_typed_agent_answers_in_its_form(site: Path) -> None:
         tried = body["messages"][-1]["role"] == "user" and "not a valid result" in body["messages"][-1]["content"]
         return Reply(text=json.dumps({"order": 7 if tried else 0, "city": "Bern"}))
 
-    with OpenAIServer(script=script) as server:
-        small = {"SMALL_SITE": "1", "OPENAI_API_BASE": server.base_url, "OPENAI_API_KEY": "test"}
-        manage(site, "migrate", **small)
-        env = environment(DJANGO_SETTINGS_MODULE="mysite.settings", **small)
-        code = [sys.executable, "-c", TYPED]
-        ran = subprocess.run(code, cwd=site, env=env, capture_output=True, text=True, timeout=90, check=False)
+    ran, bodies = story(site, script, "-c", TYPED)
 
     assert ran.stdout.splitlines() == ["completed Parcel(order=7, city='Bern')"], ran.stderr
-    assert server.requests[0].body["response_format"]["json_schema"]["name"] == "Parcel"
-    assert "Today is 20" in server.requests[0].body["messages"][0]["content"]
+    assert bodies[0]["response_format"]["json_schema"]["name"] == "Parcel"
+    assert "Today is 20" in bodies[0]["messages"][0]["content"]
 
 
 ROWS = """
@@ -301,19 +286,14 @@ def test_the_docs_agent_without_code_runs_and_conversations_come_back(site: Path
             return Reply(text="We are closed.")
         return Reply(tool_calls=(("opening_hours", {"day": "Sunday"}),))
 
-    with OpenAIServer(script=script) as server:
-        small = {"SMALL_SITE": "1", "OPENAI_API_BASE": server.base_url, "OPENAI_API_KEY": "test"}
-        manage(site, "migrate", **small)
-        env = environment(DJANGO_SETTINGS_MODULE="mysite.settings", **small)
-        code = [sys.executable, "-c", ROWS]
-        ran = subprocess.run(code, cwd=site, env=env, capture_output=True, text=True, timeout=90, check=False)
+    ran, bodies = story(site, script, "-c", ROWS)
 
     assert ran.stdout.splitlines() == [
         "1 1",
         "completed 1 We are closed.",
         "react/archivist ['calculator'] 4",
     ], ran.stderr
-    first = server.requests[0].body
+    first = bodies[0]
     assert first["messages"][0]["content"].startswith("You help Ada, who is a new customer. Today is 20")
     assert [tool["function"]["name"] for tool in first["tools"]] == ["opening_hours", "current_time", "handoff_helper"]
 
@@ -321,6 +301,9 @@ def test_the_docs_agent_without_code_runs_and_conversations_come_back(site: Path
 TOOLS = """
 import django
 django.setup()
+from django.core.management import call_command
+call_command("makemigrations", "shop", verbosity=0)
+call_command("migrate", verbosity=0)
 import shop.ledger
 from django.contrib.auth.models import Permission, User
 from ravi_django import answer, submit
@@ -369,13 +352,7 @@ def test_the_docs_tools_book_and_read(site: Path) -> None:
             case _:
                 return Reply(text=f"So it is: {body['messages'][-1]['content']}")
 
-    with OpenAIServer(script=script) as server:
-        small = {"SMALL_SITE": "1", "OPENAI_API_BASE": server.base_url, "OPENAI_API_KEY": "test"}
-        manage(site, "makemigrations", "shop", **small)
-        manage(site, "migrate", **small)
-        env = environment(DJANGO_SETTINGS_MODULE="mysite.settings", **small)
-        code = [sys.executable, "-c", TOOLS]
-        ran = subprocess.run(code, cwd=site, env=env, capture_output=True, text=True, timeout=90, check=False)
+    ran, _ = story(site, script, "-c", TOOLS)
 
     assert ran.stdout.startswith("completed So it is: "), ran.stderr
     first, asked, last = ran.stdout.splitlines()
@@ -438,12 +415,7 @@ def test_the_docs_flows_run(site: Path) -> None:
         said = body["messages"][-1]["content"]
         return Reply(tool_calls=(next(call for words, call in calls.items() if words in said),))
 
-    with OpenAIServer(script=script) as server:
-        small = {"SMALL_SITE": "1", "OPENAI_API_BASE": server.base_url, "OPENAI_API_KEY": "test"}
-        manage(site, "migrate", **small)
-        env = environment(DJANGO_SETTINGS_MODULE="mysite.settings", **small)
-        code = [sys.executable, "-c", FLOWS]
-        ran = subprocess.run(code, cwd=site, env=env, capture_output=True, text=True, timeout=90, check=False)
+    ran, bodies = story(site, script, "-c", FLOWS)
 
     assert ran.stdout.splitlines() == [
         "agent/returns question Why do you send it back?",
@@ -458,7 +430,7 @@ def test_the_docs_flows_run(site: Path) -> None:
         "agent/returns question Why do you send it back?",
         'agent/returns completed {"order":10,"reason":"broken"}',
     ], ran.stderr
-    tools = [tool["function"] for tool in server.requests[0].body["tools"]]
+    tools = [tool["function"] for tool in bodies[0]["tools"]]
     assert [tool["name"] for tool in tools] == ["handoff_returns"]
     assert tools[0]["description"].endswith("Takes parcels back.")
 
@@ -500,12 +472,7 @@ def test_the_docs_team_shares_the_work_and_hands_over(site: Path) -> None:
             return Reply(tool_calls=(("handoff_lawyer", {"task": "Yes, you may."}),))
         return Reply(tool_calls=(("handoff_buyer", {"task": "How many?"}), ("handoff_helper", {"task": "Dear Ada"})))
 
-    with OpenAIServer(script=script) as server:
-        small = {"SMALL_SITE": "1", "OPENAI_API_BASE": server.base_url, "OPENAI_API_KEY": "test"}
-        manage(site, "migrate", **small)
-        env = environment(DJANGO_SETTINGS_MODULE="mysite.settings", **small)
-        code = [sys.executable, "-c", TEAM]
-        ran = subprocess.run(code, cwd=site, env=env, capture_output=True, text=True, timeout=90, check=False)
+    ran, _ = story(site, script, "-c", TEAM)
 
     assert ran.stdout.splitlines() == [
         "completed orchestrator/office So: So: lamp: 12 Dear Ada "
@@ -514,12 +481,12 @@ def test_the_docs_team_shares_the_work_and_hands_over(site: Path) -> None:
     ], ran.stderr
 
 
-COMMANDS = sorted({*re.findall(r"manage\.py (ravi_\w+)", "".join(page.read_text() for page in ROOT.glob("docs/*.md")))})
+def test_every_command_of_the_docs_exists() -> None:
+    shown = {*re.findall(r"manage\.py (ravi_\w+)", "".join(page.read_text() for page in ROOT.glob("docs/*.md")))}
 
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_of_the_docs_exists(site: Path, command: str) -> None:
-    assert manage(site, command, "--help").returncode == 0
+    assert len(shown) > 5
+    for name in shown:
+        assert load_command_class(get_commands()[name], name).create_parser("manage.py", name).format_help()
 
 
 def test_every_make_target_of_the_readme_exists() -> None:

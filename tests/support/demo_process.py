@@ -14,7 +14,7 @@ import psutil
 from project.process import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
-STOP_TIMEOUT_S = 20.0
+STOP_TIMEOUT_S = 60.0
 
 
 class RunningDemo:
@@ -27,7 +27,7 @@ class RunningDemo:
     def text(self) -> str:
         return self.output.read_text()
 
-    def says(self, words: str, timeout: float = 90.0) -> bool:
+    def says(self, words: str, timeout: float = 150.0) -> bool:
         wait_until(lambda: words in self.text or self.process.poll() is not None, timeout, poll=0.1)
         return words in self.text
 
@@ -62,5 +62,5 @@ def demo(port: int, folder: Path, *arguments: str, model: str = "") -> Iterator[
             process.wait(STOP_TIMEOUT_S)
 
 
-def all_gone(processes: list[psutil.Process], timeout: float = 5.0) -> bool:
+def all_gone(processes: list[psutil.Process], timeout: float = 60.0) -> bool:
     return not psutil.wait_procs(processes, timeout=timeout)[1]

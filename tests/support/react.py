@@ -18,9 +18,10 @@ from ravi_django.kernel import (
     ToolResultBlock,
 )
 from tests.support.fake_context import FakeContext
+from tests.support.patience import seconds
 
 AGENT = AgentId("react", "helper")
-BOUND_S = 30.0
+BOUND_S = seconds(30)
 
 
 class Model:

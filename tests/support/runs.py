@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -21,12 +20,12 @@ from ravi_django.kernel import AgentId, ChatMessage, ChatPayload, Message
 from ravi_django.models import HumanRequest, Run, Session, uuid7
 from ravi_django.runtime import settle, store
 from ravi_django.runtime.engine import Engine
-from ravi_django.runtime.store import Lease
-from ravi_django.testing import FakeClock
+from ravi_django.runtime.store import Lease, fence
+from ravi_django.runtime.wire import Wire
+from ravi_django.testing import FakeClock, warm
+from tests.support.patience import BOUND_S
 
 on_postgresql = pytest.mark.skipif(connection.vendor != "postgresql", reason="needs two writers at once")
-
-BOUND_S = float(os.environ.get("RAVI_TEST_BOUND_S", 60.0))  # nothing here takes longer, unless it hangs
 
 
 class CodeAgent:
@@ -77,7 +76,7 @@ def drive(
     `dies` is the number of the append, from 1, at which the worker dies, or "end": when the agent's code has come to
     its end. `written` lets that append be committed first.
     """
-    asyncio.run(adrive(run, dies=dies, written=written, setup=setup))
+    warm.run(adrive(run, dies=dies, written=written, setup=setup))
     run.refresh_from_db()
     return run
 
@@ -85,16 +84,13 @@ def drive(
 async def adrive(
     run: Run, *, dies: int | str | None = None, written: bool = False, setup: Callable[[Engine], Any] | None = None
 ) -> None:
-    engine = Engine(on_promoted=lambda run_id: None)  # this run, and no other that it wakes
-    if dies is not None:
-        _let_die(engine, math.inf if dies == "end" else int(dies), written)
-    if setup is not None:
-        setup(engine)
-    try:
+    async with warm.engine() as engine:
+        if dies is not None:
+            _let_die(engine, math.inf if dies == "end" else int(dies), written)
+        if setup is not None:
+            setup(engine)
         had = await asyncio.wait_for(engine.drive(run.id), BOUND_S)
         assert had, "the run could not be claimed"
-    finally:
-        await engine.close(drain_s=0.5)
 
 
 def _let_die(engine: Engine, at: float, written: bool) -> None:
@@ -117,6 +113,12 @@ def _let_die(engine: Engine, at: float, written: bool) -> None:
         return await call(function, *args, **kwargs)
 
     database.call, database.see_through = calling, appending  # type: ignore[method-assign]
+
+
+def patch_append(patch: pytest.MonkeyPatch, append: Callable[..., Any]) -> None:
+    """Replace `fence.append`, and keep the loop's own connection from appending beside it."""
+    patch.setattr(fence, "append", append)
+    patch.setattr(Wire, "ready", False)
 
 
 def take_over(clock: FakeClock, run: Run, **how: Any) -> Run:
@@ -169,10 +171,19 @@ def uncommitted(write: Callable[[], Any]) -> Iterator[None]:
         future.result(BOUND_S)
 
 
-def somebody_waits_for_a_lock() -> bool:
+# Other tests use other databases of the same server. A lock on a transaction has no database in pg_locks.
+LOCKS = "pg_locks JOIN pg_stat_activity USING (pid) WHERE datname = current_database()"
+
+
+def waiting_for_locks() -> int:
+    """How many connections to this database wait for a lock."""
     with connection.cursor() as cursor:
-        cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
-        return bool(cursor.fetchone()[0])
+        cursor.execute(f"SELECT count(DISTINCT pid) FROM {LOCKS} AND NOT granted")
+        return int(cursor.fetchone()[0])
+
+
+def somebody_waits_for_a_lock() -> bool:
+    return waiting_for_locks() > 0
 
 
 def until(condition: Callable[[], Any], timeout: float = BOUND_S) -> None:

@@ -9,11 +9,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import IO, Any, Self
 from uuid import uuid4
 
 import psutil
@@ -22,23 +22,33 @@ from psycopg.rows import dict_row
 
 from project.process import Child, wait_until
 from project.services import Postgres, Valkey
+from tests.support import forks, template
 from tests.support.model_server import Conversation, ModelServer
+from tests.support.patience import seconds
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = "tests.support.site_settings"
 AGENT = "react/assistant"
 LEASE_S, SWEEP_S, DRAIN_S = 3.0, 0.5, 3.0  # of the settings
-MARGIN_S = 5.0  # what a busy machine of two cores may take on top
+MARGIN_S = seconds(60.0)  # a busy machine may take this long on top
 ENDED = {"completed", "failed", "cancelled", "blocked"}
+
+
+class ForkedChild(Child):
+    """A child that the tests' fork server has forked."""
+
+    def _popen(self, log: IO[bytes]) -> subprocess.Popen[bytes]:
+        env = {**os.environ, **self.env}
+        return forks.Popen(self.argv[1:], env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
 
 
 class Worker:
     """One Celery worker. It also serves a queue of its own, by which a test gives it a run."""
 
-    def __init__(self, site: Site, name: str, *options: str) -> None:
+    def __init__(self, site: Site, name: str, options: Sequence[str], from_nothing: bool) -> None:
         self.site, self.name = site, name
         command = ["-m", "celery", "-A", "project", "worker", "-n", f"{name}@test", "-Q", f"celery,{name}", *options]
-        self.child = site.child(f"worker-{name}", *command, "--loglevel", "INFO")
+        self.child = site.child(f"worker-{name}", *command, "--loglevel", "INFO", from_nothing=from_nothing)
 
     @property
     def pid(self) -> int:
@@ -49,7 +59,7 @@ class Worker:
     def text(self) -> str:
         return self.child.log.read_text(errors="replace")
 
-    def wait_for(self, words: str, timeout: float = 20.0, *, times: int = 1) -> None:
+    def wait_for(self, words: str, timeout: float = MARGIN_S, *, times: int = 1) -> None:
         found = wait_until(lambda: self.text.count(words) >= times or not self.child.running, timeout)
         found = found and self.text.count(words) >= times
         assert found, f"the log of {self.name} has {self.text.count(words)} times {words!r}, not {times}"
@@ -73,9 +83,8 @@ class Client:
 
     def __init__(self, folder: Path, env: dict[str, str]) -> None:
         with folder.joinpath("client.log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.support.site_client"],
-                cwd=ROOT,
+            self._process = forks.Popen(
+                ["-m", "tests.support.site_client"],
                 env={**os.environ, **env},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -87,7 +96,7 @@ class Client:
         assert self._process.stdin and self._process.stdout
         self._process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
         self._process.stdin.flush()
-        readable, _, _ = select.select([self._process.stdout], [], [], 30)
+        readable, _, _ = select.select([self._process.stdout], [], [], MARGIN_S)
         line = self._process.stdout.readline() if readable else ""
         assert line, f"the client did not answer to {do!r}"
         answer = json.loads(line)
@@ -110,7 +119,7 @@ class Site:
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
-        self.postgres = self._stack.enter_context(Postgres(self.folder / "postgresql", fast=True))
+        self.postgres = self._stack.enter_context(Postgres(template.cluster(self.folder / "postgresql"), fast=True))
         self.valkey = self._stack.enter_context(Valkey(self.folder / "valkey", fast=True))
         self.model = self._stack.enter_context(ModelServer())
         self.env = {
@@ -123,9 +132,6 @@ class Site:
             "PYTHONUNBUFFERED": "1",
         }
         self._stack.callback(self._stop)
-        subprocess.run(
-            [sys.executable, "manage.py", "migrate", "-v0"], cwd=ROOT, env={**os.environ, **self.env}, check=True
-        )
         self.client = Client(self.folder, self.env)
         self._stack.callback(self.client.close)
         schedule = self.folder / "celerybeat-schedule"
@@ -148,8 +154,9 @@ class Site:
         for child in self.children:
             child.stop()
 
-    def child(self, name: str, *command: str) -> Child:
-        child = Child(
+    def child(self, name: str, *command: str, from_nothing: bool = False) -> Child:
+        """`python *command`; a fork except for `from_nothing`."""
+        child = (Child if from_nothing else ForkedChild)(
             name,
             [sys.executable, *command],
             log=self.folder / f"{name}.log",
@@ -163,10 +170,10 @@ class Site:
 
     # ------------------------------------------------------------------------------------------------- workers
 
-    def start_worker(self, *options: str) -> Worker:
-        """Start one, without waiting for it: `-P threads -c 50` unless told otherwise."""
+    def start_worker(self, *options: str, from_nothing: bool = False) -> Worker:
+        """Start a worker without waiting for it. The default options are `-P threads -c 50`."""
         self._started += 1
-        worker = Worker(self, f"w{self._started}", *(options or ("-P", "threads", "-c", "50")))
+        worker = Worker(self, f"w{self._started}", options or ("-P", "threads", "-c", "50"), from_nothing)
         self.workers.append(worker)
         worker.child.start()
         return worker
@@ -190,9 +197,9 @@ class Site:
         """Wait until the worker has driven a run: the model client is imported then."""
         if worker in self._warm:
             return worker
-        worker.wait_for(" ready.", 30)
+        worker.wait_for(" ready.")
         run_id = self.submit_to(worker, self.model.conversation("warm up"))
-        self.wait_ended(run_id, 30)
+        self.wait_ended(run_id)
         self._warm.append(worker)
         return worker
 
@@ -200,7 +207,7 @@ class Site:
         """Until the worker takes messages (again). The run has ended: the message says nothing new."""
         task_id = str(uuid4())
         self.client.ask("deliver", run_id=run_id, queues=[worker.name], task_id=task_id)
-        worker.wait_for(f"Task ravi.run[{task_id}] succeeded", 30)
+        worker.wait_for(f"Task ravi.run[{task_id}] succeeded")
 
     # ---------------------------------------------------------------------------------------------------- runs
 
@@ -221,7 +228,7 @@ class Site:
         raise AssertionError(f"{worker.name} took none of the runs that were meant for it")
 
     def _wait_leased(self, run_id: str) -> None:
-        assert wait_until(lambda: self.run(run_id)["lease_epoch"] > 0, 60), f"nobody took run {run_id}"
+        assert wait_until(lambda: self.run(run_id)["lease_epoch"] > 0, MARGIN_S), f"nobody took run {run_id}"
 
     def owner(self, run_id: str) -> str:
         """The engine, host:pid:…, that has the run's lease, or had the last one."""
@@ -229,13 +236,13 @@ class Site:
         rows = [row for row in self.journal(run_id) if row["kind"] in ("run.started", "run.resumed")]
         return str(leased_by or rows[-1]["result"]["worker"])
 
-    def wait_ended(self, run_id: str, timeout: float = 15.0) -> dict[str, Any]:
+    def wait_ended(self, run_id: str, timeout: float = MARGIN_S) -> dict[str, Any]:
         wait_until(lambda: self.run(run_id)["status"] in ENDED, timeout, poll=0.05)
         run = self.run(run_id)
         assert run["status"] in ENDED, f"run {run_id} is {run['status']} after {timeout:g} s: {run}"
         return run
 
-    def completed(self, run_id: str, timeout: float = 15.0) -> dict[str, Any]:
+    def completed(self, run_id: str, timeout: float = MARGIN_S) -> dict[str, Any]:
         run = self.wait_ended(run_id, timeout)
         assert run["status"] == "completed", run["error"]
         return run
@@ -244,7 +251,7 @@ class Site:
         found: list[dict[str, Any]] = self.client.ask("events", tree=run_id, after=after)
         return found
 
-    def wait_streamed(self, run_id: str, timeout: float = 10.0) -> list[dict[str, Any]]:
+    def wait_streamed(self, run_id: str, timeout: float = MARGIN_S) -> list[dict[str, Any]]:
         """All frames, once the stream has ended."""
         give_up = time.monotonic() + timeout
         while time.monotonic() < give_up:

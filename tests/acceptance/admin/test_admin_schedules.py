@@ -12,7 +12,8 @@ from ravi_django import schedule
 from ravi_django.models import Run, Schedule, ScheduleTick, Session
 from ravi_django.runtime import dispatch, scheduler, schedules, store
 from ravi_django.testing import FakeClock
-from tests.acceptance.admin.test_agent_browser import in_thread, open_page  # noqa: F401 - a fixture
+from tests.acceptance.admin.test_agent_browser import open_page  # noqa: F401 - a fixture
+from tests.support.browser import elsewhere
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -346,10 +347,10 @@ def test_a_schedule_is_made_in_a_browser(open_page):  # noqa: F811
     page.click("input[name=_save]")
     page.wait_for_selector(".messagelist .success")
 
-    assert in_thread(lambda: Schedule.objects.get().next_at) == datetime(2030, 1, 1, 1, 30, tzinfo=UTC)
+    assert elsewhere(lambda: Schedule.objects.get().next_at) == datetime(2030, 1, 1, 1, 30, tzinfo=UTC)
     page.check("input.action-select")
     page.select_option("select[name=action]", "run_now")
     page.click("button[name=index]")
     page.click("text=a run was submitted")
     page.wait_for_selector("text=What is new?")
-    assert in_thread(lambda: Run.objects.get().owner.username) == "admin"
+    assert elsewhere(lambda: Run.objects.get().owner.username) == "admin"

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import re
-import shutil
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,38 +15,22 @@ from django.test import Client
 from ravi_django.models import Agent, Run
 from ravi_django.runtime import bodies
 from ravi_django.runtime.inprocess import Runtime
+from tests.support.browser import contrast, elsewhere, looks
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
-def open_page(live_server: Any) -> Iterator[Any]:
-    """`open_page(**options)`: a page on which a superuser is logged in."""
-    api = pytest.importorskip("playwright.sync_api")
-    get_user_model().objects.create_superuser("admin", "admin@example.org", "admin")
-    bodies.forget()  # the database is empty again
-    with api.sync_playwright() as playwright:
-        browser = _launch(playwright, api.Error)
+def open_page(live_server: Any, new_page: Callable[..., Any]) -> Callable[..., Any]:
+    """`open_page(**options)`: the list of agents, with a superuser logged in."""
+    elsewhere(bodies.forget)  # the database is empty again
 
-        def opened(**options: Any) -> Any:
-            page = browser.new_page(**options)
-            page.goto(f"{live_server.url}/admin/login/?next=/admin/ravi/agent/")
-            page.fill("input[name=username]", "admin")
-            page.fill("input[name=password]", "admin")
-            page.click("input[type=submit]")
-            page.wait_for_selector("#changelist")
-            return page
+    def opened(**options: Any) -> Any:
+        page = new_page(live_server.url, elsewhere(get_user_model().objects.create_superuser, "admin"), **options)
+        page.goto("/admin/ravi/agent/")
+        return page
 
-        yield opened
-        browser.close()
-
-
-def _launch(playwright: Any, error: type[Exception]) -> Any:
-    paths = [None, *filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome")))]
-    for path in paths:
-        with suppress(error):
-            return playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
-    return pytest.skip("there is no Chromium: playwright install chromium")
+    return opened
 
 
 def make_agent(page: Any) -> None:
@@ -62,19 +42,6 @@ def make_agent(page: Any) -> None:
     page.fill("[name=variables-0-name]", "tone")
     page.fill("[name=variables-0-default]", "brief")
     page.check("input[name=tool_names][value=calculator]")
-
-
-def in_thread(function: Callable[[], Any]) -> Any:
-    """What uses the database or a loop of its own: in the test's thread Playwright's loop runs."""
-
-    def work() -> Any:
-        try:
-            return function()
-        finally:
-            connections.close_all()
-
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(work).result(timeout=90)
 
 
 async def drive(run_id: str) -> None:
@@ -106,11 +73,11 @@ def test_an_agent_made_in_the_admin_answers_an_ordinary_user(open_page) -> None:
     page.click("input[name=_save]")
     page.wait_for_selector(".messagelist .success")
 
-    answer, run = in_thread(lambda: ask_over_rest("What is 17 * 23?"))
+    answer, run = elsewhere(lambda: ask_over_rest("What is 17 * 23?"))
 
     assert answer["status"] == "completed" and "391" in answer["output"]
     assert run.agent_version == 1
-    page.goto(f"{page.url.split('/admin/')[0]}/admin/ravi/run/{run.pk}/change/")
+    page.goto(f"/admin/ravi/run/{run.pk}/change/")
     assert "tool.call calculator" in page.inner_text("#journal").replace("\n", " ")
     page.click("text=version 1")
     page.wait_for_selector("text=The first version")
@@ -138,43 +105,20 @@ def test_the_form_works_by_keyboard_and_without_javascript(open_page) -> None:
     page.keyboard.press("Enter")
     page.wait_for_selector(".messagelist .success")
 
-    agent = in_thread(lambda: Agent.objects.get(address="support/sums"))
+    agent = elsewhere(lambda: Agent.objects.get(address="support/sums"))
     assert (agent.spec["max_iterations"], agent.spec["tool_names"]) == (5, ["calculator"])
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 400])
-def test_it_can_be_read_in_both_themes_and_on_a_phone(open_page, scheme, width) -> None:
-    page = open_page(color_scheme=scheme, viewport={"width": width, "height": 900})
+def test_it_can_be_read_in_both_themes_and_on_a_phone(open_page) -> None:
+    page = open_page()
     make_agent(page)
     page.click("input[name=_preview]")
     page.wait_for_selector("#preview")
 
-    for selector in ("#preview pre", ".ravi-choice-name", "[name=system_instructions]", "#preview h2"):
-        assert _contrast(page, selector) >= 4.5, selector
-    assert page.evaluate("document.documentElement.scrollWidth") <= width + 1  # nothing but tables scrolls sideways
-
-
-def _contrast(page: Any, selector: str) -> float:
-    """WCAG's ratio of an element's text to what is behind it."""
-    front, back = page.evaluate(
-        """selector => {
-            let element = document.querySelector(selector);
-            const colour = getComputedStyle(element).color;
-            let behind = 'rgba(0, 0, 0, 0)';
-            while (behind === 'rgba(0, 0, 0, 0)' && element) {
-                behind = getComputedStyle(element).backgroundColor;
-                element = element.parentElement;
-            }
-            return [colour, behind];
-        }""",
-        selector,
-    )
-    light, dark = sorted((_luminance(front), _luminance(back)), reverse=True)
-    return (light + 0.05) / (dark + 0.05)
-
-
-def _luminance(colour: str) -> float:
-    parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
-    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+    for scheme, width in looks(page, 1280, 400):
+        for selector in ("#preview pre", ".ravi-choice-name", "[name=system_instructions]", "#preview h2"):
+            assert contrast(page, selector) >= 4.5, (selector, scheme, width)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width + 1, (
+            scheme,
+            width,
+        )  # tables scroll alone

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -26,6 +25,7 @@ from ravi_django.runtime import catalog, registry
 from ravi_django.runtime.specs import save_spec
 from ravi_django.runtime.submit import submit_once
 from tests.acceptance.admin.agent_support import FORM, SPEC, add, faults, form_of, place
+from tests.support.runs import on_postgresql, somebody_waits_for_a_lock, until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -486,7 +486,7 @@ def test_the_second_to_save_is_told_and_loses_nothing(operator, agent) -> None:
     assert agent.versions.get(number=2).spec["max_iterations"] == 3
 
 
-@pytest.mark.skipif(connection.vendor != "postgresql", reason="looks at PostgreSQL's locks")
+@on_postgresql
 @pytest.mark.parametrize("address", ["change/", "versions/1/restore/"])
 def test_two_who_save_at_the_very_same_time(root, agent, address) -> None:
     save_spec("support/orders", {**SPEC, "welcome": "older"})
@@ -503,26 +503,13 @@ def test_two_who_save_at_the_very_same_time(root, agent, address) -> None:
         with transaction.atomic():
             Agent.objects.select_for_update().get(pk=agent.pk)
             second = pool.submit(save)
-            wait_until(somebody_waits_for_a_lock)
+            until(somebody_waits_for_a_lock)
             save_spec("support/orders", {**SPEC, "welcome": "Theirs"})
         page = second.result(timeout=30).content.decode()
 
     agent.refresh_from_db()
     assert (agent.version, agent.spec["welcome"]) == (4, "Theirs")
     assert "Somebody saved" in page or "was saved meanwhile" in page
-
-
-def somebody_waits_for_a_lock() -> bool:
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
-        return bool(cursor.fetchone()[0])
-
-
-def wait_until(condition: Any, seconds: float = 20) -> None:
-    give_up = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < give_up, "it never came to that"
-        time.sleep(0.02)
 
 
 @pytest.mark.parametrize("version", ["", "x", "99", None])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -14,7 +14,7 @@ from ravi_django.agents import ReActAgent
 from ravi_django.capabilities.feeds.signatures import sign
 from ravi_django.models import Run, Source, SourceItem
 from ravi_django.testing import ScriptedModel
-from tests.acceptance.admin.test_agent_browser import _launch, in_thread
+from tests.support.browser import elsewhere
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -22,24 +22,13 @@ EVIL = "<img src=x onerror=\"document.title='owned'\">"
 
 
 @pytest.fixture
-def page(live_server: Any) -> Iterator[Any]:
-    """A page on which a superuser is logged in; what it complains of fails the test."""
-    api = pytest.importorskip("playwright.sync_api")
+def page(live_server: Any, new_page: Callable[..., Any]) -> Iterator[Any]:
+    """The list of sources, with a superuser logged in; an error on the page fails the test."""
     register(ReActAgent("reader", model=ScriptedModel([])))
-    get_user_model().objects.create_superuser("admin", "admin@example.org", "admin")
-    with api.sync_playwright() as playwright:
-        browser = _launch(playwright, api.Error)
-        page = browser.new_page(viewport={"width": 1280, "height": 900})
-        wrong: list[str] = []
-        page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.goto(f"{live_server.url}/admin/login/?next=/admin/ravi/source/")
-        page.fill("input[name=username]", "admin")
-        page.fill("input[name=password]", "admin")
-        page.click("input[type=submit]")
-        page.wait_for_selector("#changelist")
-        yield page
-        browser.close()
-        assert wrong == []
+    page = new_page(live_server.url, elsewhere(get_user_model().objects.create_superuser, "admin"))
+    page.goto("/admin/ravi/source/")
+    yield page
+    assert page.errors == []
 
 
 def test_a_webhook_is_made_and_its_secret_is_seen_once(page: Any, live_server: Any) -> None:
@@ -68,13 +57,13 @@ def test_a_webhook_is_made_and_its_secret_is_seen_once(page: Any, live_server: A
     assert httpx.post(address, content=body, headers=headers).json() == {"items": 1, "new": 1}
     page.click("text=It is kept, go on")
     assert secret not in page.content() and "one" in page.inner_text(".field-secret_state")
-    page.goto(f"{live_server.url}/admin/ravi/source/")
+    page.goto("/admin/ravi/source/")
     row = page.inner_text("#result_list tbody tr")
     assert EVIL in row and "ok" in row and "owned" not in page.title()
-    page.goto(f"{live_server.url}/admin/ravi/sourceitem/")
+    page.goto("/admin/ravi/sourceitem/")
     assert "<script>alert(1)</script>" in page.inner_text("#result_list")
     link = page.locator("#result_list a[href='https://example.com/1']")
     assert link.get_attribute("rel") == "noopener noreferrer nofollow"
-    source, count = in_thread(lambda: (Source.objects.select_related("owner").get(), SourceItem.objects.count()))
+    source, count = elsewhere(lambda: (Source.objects.select_related("owner").get(), SourceItem.objects.count()))
     assert (source.owner.username, source.secret, count) == ("admin", secret, 1)
-    assert in_thread(Run.objects.count) == 1
+    assert elsewhere(Run.objects.count) == 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,7 +17,9 @@ from ravi_django.api import health as view
 from ravi_django.models import SweepState, WorkerProcess
 from ravi_django.runtime import clock, health, store
 from ravi_django.runtime.health import check_all
+from ravi_django.testing import FakeClock
 from tests.acceptance.api.api_support import client_of
+from tests.support.patience import BOUND_S
 
 # Looked at on other threads: rows must be committed.
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -34,10 +35,12 @@ def _ask_anew(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def working_site(db: None) -> None:
-    """A worker that was seen, a sweep that ran."""
-    store.worker_seen("w1", 0)
-    store.swept()
+def working_site(db: None) -> Iterator[None]:
+    """A worker that was seen, a sweep that ran; the clock stands still."""
+    with FakeClock():
+        store.worker_seen("w1", 0)
+        store.swept()
+        yield
 
 
 def failing(checks: Any = None) -> dict[str, str]:
@@ -91,19 +94,19 @@ def test_a_late_sweep_is_red(working_site: None) -> None:
     assert "25 s ago" in failing()["sweep"]
 
 
-def test_a_broker_that_is_down_is_red(working_site: None, settings: Any) -> None:
+def test_a_broker_that_is_down_is_red(working_site: None, monkeypatch: pytest.MonkeyPatch) -> None:
     from project.celery import app
 
+    monkeypatch.setattr(health, "LIMIT_S", BOUND_S)
     before = app.conf.broker_url, app.conf.broker_write_url
     app.conf.broker_url = app.conf.broker_write_url = NOWHERE
     try:
-        begun = time.monotonic()
         found = failing()
     finally:
         app.conf.broker_url, app.conf.broker_write_url = before
 
     assert set(found) == {"broker"}
-    assert time.monotonic() - begun < 4
+    assert "no answer" not in found["broker"], "the check ended by itself, not at its limit"
 
 
 def test_the_broker_does_not_matter_without_celery(working_site: None, settings: Any) -> None:
@@ -163,14 +166,11 @@ def test_a_service_that_does_not_answer_at_all_does_not_hang_it(
     monkeypatch.setattr(health, "LIMIT_S", 0.3)
     monkeypatch.setattr(health, "events", hang.wait)
     try:
-        begun = time.monotonic()
         found = failing()
-        took = time.monotonic() - begun
     finally:
         hang.set()
 
     assert "no answer" in found["events"]
-    assert took < 2
 
 
 def test_many_that_ask_at_once_cost_one_look(

@@ -7,14 +7,14 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from django.db import connection, transaction
+from django.db import transaction
 from django.utils import timezone
 from rest_framework.test import APIClient
 
 from ravi_django.models import Ticket
 from ravi_django.runtime import tickets
 from tests.acceptance.api.api_support import error_of
-from tests.support.runs import in_background, on_postgresql, until
+from tests.support.runs import in_background, on_postgresql, until, waiting_for_locks
 
 pytestmark = pytest.mark.django_db
 
@@ -92,9 +92,3 @@ def test_of_two_that_take_it_at_once_one_gets_it(user: Any) -> None:
         until(lambda: waiting_for_locks() == 2)
 
     assert sorted(future.result(60) is None for future in taking) == [False, True]
-
-
-def waiting_for_locks() -> int:
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT count(DISTINCT pid) FROM pg_locks WHERE NOT granted")
-        return int(cursor.fetchone()[0])

@@ -4,10 +4,6 @@ PATH."""
 from __future__ import annotations
 
 import os
-import shutil
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -17,6 +13,7 @@ from django.urls import reverse
 
 from ravi_django.runtime import links, store
 from tests.support.asked import approval_of, asked_by
+from tests.support.browser import new_page
 from tests.support.runs import make_run
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -35,25 +32,6 @@ def link_to(request: Any, user: Any) -> str:
     return reverse("ravi:decide", args=[links.token_of(link)])
 
 
-def in_browser(play: Callable[[Any], None]) -> None:
-    """In a thread without an event loop of its own, which Django would refuse to use the database in."""
-    api = pytest.importorskip("playwright.sync_api")
-
-    def work() -> bool:
-        with api.sync_playwright() as playwright:
-            for path in [None, *filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome")))]:
-                with suppress(api.Error):
-                    browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
-                    play(browser)
-                    browser.close()
-                    return True
-        return False
-
-    with ThreadPoolExecutor(1) as pool:
-        if not pool.submit(work).result(110):
-            pytest.skip("there is no Chromium: playwright install chromium")
-
-
 def log_in(page: Any, address: str) -> None:
     """As whoever follows the link: the site asks who one is first."""
     page.goto(address)
@@ -69,17 +47,16 @@ def shot(page: Any, name: str) -> None:
         page.screenshot(path=f"{SHOTS}/decide_{name}.png", full_page=True)
 
 
-def test_a_person_decides_without_javascript_and_by_the_keyboard(live_server: Any, ann: Any) -> None:
+def test_a_person_decides_without_javascript_and_by_the_keyboard(chromium: Any, live_server: Any, ann: Any) -> None:
     run = make_run(owner=ann)
     to = [("group:finance", 3600), "staff"]
     pay = approval_of(run, to, text="Pay the invoice 2026-118 of ACME?", details={"context": "<b>20 %</b> off."})
     door = asked_by(run, text="Which colour should the door have?", choices=["red", "blue"])
-    money, colour = (live_server.url + link_to(one, ann) for one in (pay, door))
+    money, colour = (link_to(one, ann) for one in (pay, door))
 
-    def play(browser: Any) -> None:
+    with chromium() as browser:
         for scheme in ("light", "dark"):
-            page = browser.new_page(color_scheme=scheme, java_script_enabled=False)
-            page.set_default_timeout(20_000)
+            page = new_page(browser, live_server.url, color_scheme=scheme, java_script_enabled=False)
             log_in(page, money)
             shot(page, f"approval_{scheme}")
             page.goto(colour)
@@ -96,8 +73,6 @@ def test_a_person_decides_without_javascript_and_by_the_keyboard(live_server: An
         page.goto(colour)
         page.press("text=blue", "Enter")
         page.wait_for_selector("dl")
-
-    in_browser(play)
 
     pay.refresh_from_db(), door.refresh_from_db()
     assert (pay.answer["action"], pay.answer["sticky"], pay.answered_by) == ("approve", True, ann)

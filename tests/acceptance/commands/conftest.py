@@ -1,26 +1,38 @@
-"""Commands as a person runs them: real processes, on a database of their own beside pytest's."""
+"""Commands as an operator runs them: in processes, on a database beside pytest's."""
 
 from __future__ import annotations
 
+import copy
 import os
-import signal
+import socket
 import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import urlsplit
 
+import psycopg
 import pytest
+
+from project.services import Postgres
+from tests.support import forks, template
 
 ROOT = Path(__file__).resolve().parents[3]
 HERE = Path(__file__).resolve().parent
-
-
-def obey_ctrl_c() -> None:
-    """As in a terminal: what is started in the background of a shell ignores it."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+# A fork server of its own for each environment of a site. It has read the settings and loaded the apps and the views.
+HOST = """
+import os, sys, django
+from pathlib import Path
+from django.urls import get_resolver
+from tests.support import forks
+django.setup()
+get_resolver().url_patterns
+if os.fork() == 0:
+    forks.serve(Path(sys.argv[1]))
+os._exit(0)
+"""
 
 
 class Site:
@@ -37,37 +49,46 @@ class Site:
             "LOG_LEVEL": "WARNING",
             **environment,
         }
+        self.hosts: dict[str, forks.Forks] = {}  # by their environment
 
     def with_(self, **environment: str) -> Site:
-        other = Site(self.database, self.folder)
+        other = copy.copy(self)
         other.environment = {**self.environment, **environment}
         return other
 
+    def close(self) -> None:
+        for host in self.hosts.values():
+            host.close()
+
+    def start(self, *argv: str, **options: Any) -> forks.Popen:
+        """`python *argv` in the site."""
+        key = str(sorted(self.environment.items()))
+        if key not in self.hosts:
+            self.hosts[key] = forks.Forks(self.folder / f"host-{len(self.hosts)}", self._host)
+        return forks.Popen(argv, env=self.environment, forks=self.hosts[key], text=True, **options)
+
+    def _host(self, path: Path, listener: socket.socket) -> None:
+        forks.run(["-c", HOST, path], env=self.environment, stdin=listener, check=True)
+
     def manage(self, *arguments: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
-        return self._run([sys.executable, "manage.py", *arguments], timeout)
+        return self.run_python("manage.py", *arguments, timeout=timeout)
 
     def python(self, code: str) -> str:
-        """What a script prints, run in the site."""
-        done = self._run([sys.executable, "-c", f"import django; django.setup()\n{code}"], 60)
+        """The output of a script in the site."""
+        done = self.run_python("-c", code)
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 
-    def _run(self, command: list[str], timeout: float) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(command, cwd=ROOT, env=self.environment, capture_output=True, text=True, timeout=timeout)
+    def run_python(self, *argv: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+        with self.start(*argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            output, errors = process.communicate(timeout=timeout)
+        return subprocess.CompletedProcess(argv, process.returncode, output, errors)
 
     @contextmanager
-    def background(self, *command: str) -> Iterator[Background]:
+    def background(self, *argv: str) -> Iterator[Background]:
         output = self.folder / f"output-{len(list(self.folder.iterdir()))}.txt"
         with output.open("w") as file:
-            process = subprocess.Popen(
-                command,
-                cwd=ROOT,
-                env=self.environment,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                text=True,
-                preexec_fn=obey_ctrl_c,
-            )
+            process = self.start(*argv, stdout=file, stderr=subprocess.STDOUT)
         try:
             yield Background(process, output)
         finally:
@@ -76,7 +97,7 @@ class Site:
                 process.wait(10)
 
     def managed(self, *arguments: str) -> Any:
-        return self.background(sys.executable, "manage.py", *arguments)
+        return self.background("manage.py", *arguments)
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         """Straight from the database."""
@@ -85,8 +106,6 @@ class Site:
 
             with sqlite3.connect(self.database.removeprefix("sqlite:///")) as connection:
                 return connection.execute(sql).fetchall()
-        import psycopg
-
         with psycopg.connect(self.database) as connection:
             return connection.execute(sql).fetchall()
 
@@ -115,7 +134,7 @@ class Background:
     def text(self) -> str:
         return self._output.read_text()
 
-    def says(self, words: str, timeout: float = 30) -> bool:
+    def says(self, words: str, timeout: float = 60) -> bool:
         from project.process import wait_until
 
         wait_until(lambda: words in self.text or self.process.poll() is not None, timeout, poll=0.05)
@@ -123,45 +142,31 @@ class Background:
 
 
 @pytest.fixture(scope="module")
-def sqlite_site(tmp_path_factory: pytest.TempPathFactory) -> Site:
+def sqlite_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("sqlite-site")
-    site = Site(f"sqlite:///{folder}/site.sqlite3", folder)
-    assert site.manage("migrate").returncode == 0
-    return site
+    with closing(Site(f"sqlite:///{template.sqlite(folder / 'site.sqlite3')}", folder)) as site:
+        yield site
 
 
 @pytest.fixture(scope="module")
-def postgres_site(tmp_path_factory: pytest.TempPathFactory, new_database: Callable[[str], str]) -> Site:
+def postgres_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """PostgreSQL and Valkey, so ENGINE is celery."""
-    valkey = urlsplit(os.environ["REDIS_URL"])._replace(path="/7").geturl()  # a number that pytest does not use
-    site = Site(new_database("ravi_commands"), tmp_path_factory.mktemp("postgres-site"), REDIS_URL=valkey)
-    assert site.manage("migrate").returncode == 0
-    return site
-
-
-@pytest.fixture(scope="session")
-def new_database() -> Iterator[Callable[[str], str]]:
-    """An empty PostgreSQL database on the test run's server; its address."""
     if os.environ.get("RAVI_TEST_SQLITE") == "1":
         pytest.skip("there is no PostgreSQL on the SQLite run")
-    import psycopg
-
-    server = os.environ["DATABASE_URL"]
-    made = []
-
-    def statement(sql: str) -> None:
+    name = f"ravi_commands_{os.environ.get('PYTEST_XDIST_WORKER', 'main')}"
+    drop = f"DROP DATABASE IF EXISTS {name} WITH (FORCE)"
+    valkey = urlsplit(os.environ["REDIS_URL"])._replace(path="/7").geturl()  # a number that pytest does not use
+    with ExitStack() as stack:
+        server = os.environ.get("RAVI_TEST_POSTGRES")
+        if server is None:  # a DATABASE_URL was given; PostgreSQL's user cannot reach pytest's folder
+            cluster = template.cluster(Path(stack.enter_context(TemporaryDirectory())) / "postgresql")
+            server = stack.enter_context(Postgres(cluster, fast=True)).url
         with psycopg.connect(server, autocommit=True) as connection:
-            connection.execute(sql)
-
-    def make(name: str) -> str:
-        statement(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
-        statement(f"CREATE DATABASE {name}")
-        made.append(name)
-        return urlsplit(server)._replace(path=f"/{name}").geturl()
-
-    yield make
-    for name in made:
-        statement(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+            connection.execute(drop)
+            folder = tmp_path_factory.mktemp("postgres-site")
+            with closing(Site(template.database(server, name), folder, REDIS_URL=valkey)) as site:
+                yield site
+            connection.execute(drop)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -19,7 +19,7 @@ def test_a_worker_finds_runs_that_other_processes_submit_and_stops_when_asked(in
         first_line = worker.text.splitlines()[0]
         late = inline_site.submit("react/assistant", "What is 6 * 8?")
 
-        assert wait_until(lambda: inline_site.run(early)[0] == inline_site.run(late)[0] == "completed", 20), worker.text
+        assert wait_until(lambda: inline_site.run(early)[0] == inline_site.run(late)[0] == "completed", 60), worker.text
         worker.process.terminate()
 
         assert worker.process.wait(60) == 0, worker.text
@@ -36,7 +36,7 @@ def test_an_asked_worker_gives_open_runs_back(inline_site, sent) -> None:
     run_id = inline_site.submit("react/slow")
     with inline_site.managed("ravi_worker") as worker:
         held = "SELECT runs FROM ravi_workerprocess"
-        assert wait_until(lambda: inline_site.rows(held) == [(1,)], 20), worker.text
+        assert wait_until(lambda: inline_site.rows(held) == [(1,)], 60), worker.text
 
         worker.process.send_signal(sent)
 
@@ -51,7 +51,7 @@ def test_a_second_signal_ends_it_at_once(sqlite_site) -> None:
     site.empty()
     run_id = site.submit("react/slow")
     with site.managed("ravi_worker") as worker:
-        assert wait_until(lambda: site.run(run_id)[0] == "running", 20), worker.text
+        assert wait_until(lambda: site.run(run_id)[0] == "running", 60), worker.text
         worker.process.terminate()
         assert worker.says("draining"), worker.text
 

@@ -27,6 +27,7 @@ from tests.acceptance.crash.story import EFFECTS, INPUT, OUTPUT, Author, Story
 from tests.acceptance.crash.streams import of_stream
 from tests.acceptance.crash.trouble import Trouble
 from tests.acceptance.crash.wishes import PEOPLES
+from tests.support.patience import seconds
 
 WORKERS, MAX_RUNS = 3, 6
 AT_ONCE = 14  # runs
@@ -36,7 +37,7 @@ ARMED = 0.3  # of the runs die at a named point as well
 LOOK_S = 0.3
 STILL_S = 20.0  # of trouble after the last run has begun
 SAY_S = 10.0
-QUIET_S = 20.0  # what has not moved for so long, when there is no more trouble, does not move
+QUIET_S = seconds(20)  # what has not moved for so long, when there is no more trouble, does not move
 MANY_LINES = 400  # of journals are printed
 TOOLS = (*EFFECTS, "nap", "wait", "poke", "delegate", "hire", *PEOPLES)
 PERSONS = 2  # processes of people who answer
@@ -47,7 +48,7 @@ SPARES = (0, 0, CALL, 100_000)  # tokens of a tree's budget besides what it uses
 TREE_DEPTH = 5
 TREE_MAX_RUNS = 15  # at once in a worker that has one large tree: so many count a crash when it dies
 TREE_TROUBLE_EVERY_S = 1.0
-PUBLISHED_S = 30.0  # after the last run's end, its stream has been ended, and archived
+PUBLISHED_S = seconds(30)  # after the last run's end, its stream has been ended, and archived
 
 
 @dataclass(frozen=True, slots=True)

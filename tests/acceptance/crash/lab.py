@@ -8,7 +8,6 @@ import select
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
@@ -27,8 +26,9 @@ from tests.acceptance.crash.plan import Plan
 from tests.acceptance.crash.sleepers import Sleepers
 from tests.acceptance.crash.story import Story
 from tests.acceptance.crash.wishes import AMOUNT, GATED, done
+from tests.support import forks, template
 
-ROOT = Path(__file__).resolve().parents[3]
+HOST = "tests.acceptance.crash.host"
 SETTINGS = "tests.acceptance.crash.lab_app.settings"
 AGENT = "react/lab"
 POLL_S = 0.03
@@ -63,11 +63,15 @@ class Process:
 
     kind: str
     name: str
-    pid: int
+    popen: forks.Popen
     log: Path
     started: float
     status: int | None = None  # once it has ended
     stopped: bool = False
+
+    @property
+    def pid(self) -> int:
+        return self.popen.pid
 
     @property
     def running(self) -> bool:
@@ -89,8 +93,8 @@ class Lab:
         self.workers: list[Process] = []
         self.ended: list[Process] = []
         self.beat: Process | None = None
-        self._client: tuple[Process, Any, Any] | None = None
-        self._processes: dict[int, Process] = {}
+        self._client: Process | None = None
+        self._processes: list[Process] = []
         self._names = 0
         self._broken = 0  # processes that ended by themselves, one after the other
         self._stack = ExitStack()
@@ -112,7 +116,8 @@ class Lab:
     def _enter(self) -> None:
         for name in ("armed", "fired", "counts", "logs"):
             (self.folder / name).mkdir()
-        self.postgres = self._stack.enter_context(SteadyPostgres(self.folder / "postgresql", fast=True))
+        cluster = template.cluster(self.folder / "postgresql")
+        self.postgres = self._stack.enter_context(SteadyPostgres(cluster, fast=True))
         self.valkey = self._stack.enter_context(Valkey(self.folder / "valkey", fast=True))
         self._start_host()
         migrate = self._start("migrate", "migrate")
@@ -128,8 +133,7 @@ class Lab:
         self._stack.close()
 
     def _start_host(self) -> None:
-        mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        env = {
+        self._env = {
             **os.environ,
             "DJANGO_SETTINGS_MODULE": SETTINGS,
             "DATABASE_URL": self.postgres.url,
@@ -139,15 +143,20 @@ class Lab:
             "PYTHONUNBUFFERED": "1",
             **self._settings,
         }
-        with its, (self.folder / "logs" / "host.log").open("wb") as log:
-            command = [sys.executable, "-m", "tests.acceptance.crash.host", str(its.fileno())]
-            host = subprocess.Popen(
-                command, cwd=ROOT, env=env, pass_fds=[its.fileno()], stdin=subprocess.DEVNULL, stdout=log, stderr=log
-            )
-        self._control = mine
-        self._stack.callback(_end_host, host, mine)
-        mine.settimeout(60)
-        assert mine.recv(65_536), tail(self.folder / "logs" / "host.log")
+        self._forks = forks.Forks(self.folder / "logs" / "host", self._listen)
+        self._stack.callback(self._end_host)
+
+    def _listen(self, path: Path, listener: socket.socket) -> None:
+        with path.with_name("host.log").open("wb") as log:
+            command = ["-m", HOST, "serve", path]
+            self._host = forks.Popen(command, env=self._env, stdin=listener, stdout=log, stderr=log)
+
+    def _end_host(self) -> None:
+        """Its processes die with it."""
+        self._host.kill()
+        for popen in (self._host, *(process.popen for process in self._processes)):
+            popen.wait(10)
+        self._forks.close()
 
     # ----------------------------------------------------------------------------------------------- processes
 
@@ -158,8 +167,9 @@ class Lab:
             self.sleepers.tend()
 
     def _replace(self) -> None:
-        while select.select([self._control], [], [], 0)[0]:
-            self._hear(json.loads(self._control.recv(65_536)))
+        for process in [process for process in self._processes if process.popen.poll() is not None]:
+            self._processes.remove(process)
+            self._end(process)
         self.workers = [worker for worker in self.workers if worker.running]
         if self.wanted:
             while len(self.awake()) < self.wanted:
@@ -175,36 +185,34 @@ class Lab:
     def awake(self) -> list[Process]:
         return [worker for worker in self.workers if worker.running and not worker.stopped]
 
-    def _start(self, kind: str, name: str, handles: tuple[int, int] | None = None) -> Process:
+    def _start(self, kind: str, name: str, stdin: int = subprocess.DEVNULL, stdout: int | None = None) -> Process:
         log = self.folder / "logs" / f"{name}.log"
-        with log.open("ab") as output, Path(os.devnull).open() as nothing:
-            standard = [nothing.fileno(), output.fileno(), output.fileno()]
-            if handles is not None:
-                standard[:2] = handles
-            socket.send_fds(self._control, [json.dumps({"start": kind, "name": name}).encode()], standard)
-        while True:
-            said = json.loads(self._control.recv(65_536))
-            if "pid" in said:
-                break
-            self._hear(said)
-        process = self._processes[said["pid"]] = Process(kind, name, said["pid"], log, time.monotonic())
-        return process
+        with log.open("ab") as output:
+            popen = forks.Popen(
+                ["-m", HOST, kind, name],
+                forks=self._forks,
+                env=self._env,
+                stdin=stdin,
+                stdout=stdout or output,
+                stderr=output,
+                text=True,
+            )
+        self._processes.append(Process(kind, name, popen, log, time.monotonic()))
+        return self._processes[-1]
 
-    def _hear(self, said: dict[str, Any]) -> None:
-        process = self._processes.pop(said["ended"])
-        process.status = said["status"]
+    def _end(self, process: Process) -> None:
+        process.status = process.popen.returncode
         self.ended.append(process)
         self._broken = 0 if process.status in BY_SIGNAL else self._broken + 1
         if self._broken > 5:
             raise LabError(f"{process.name} does not live: it ended with {process.status}\n{tail(process.log)}")
 
     def signal(self, process: Process, number: signal.Signals) -> None:
-        """Through the host, whose child it is: a pid cannot have gone to somebody else there."""
         process.stopped = {signal.SIGSTOP: True, signal.SIGCONT: False}.get(number, process.stopped)
-        self._control.send(json.dumps({"signal": int(number), "pid": process.pid}).encode())
+        process.popen.send_signal(number)
 
     def process(self, pid: int) -> Process:
-        return next(each for each in (*self._processes.values(), *self.ended) if each.pid == pid)
+        return next(each for each in (*self._processes, *self.ended) if each.pid == pid)
 
     @property
     def kills(self) -> int:
@@ -236,10 +244,13 @@ class Lab:
         raise LabError(f"nobody could {do}: {answer}")
 
     def _ask_once(self, asked: dict[str, Any]) -> dict[str, Any] | None:
-        if self._client is None or not self._client[0].running:
-            self._start_client()
-        assert self._client
-        process, to, back = self._client
+        if self._client is None or not self._client.running:
+            self._client = self._start("client", "client", subprocess.PIPE, subprocess.PIPE)
+            for stream in (self._client.popen.stdin, self._client.popen.stdout):
+                self._stack.callback(_close, stream)
+        client = self._client
+        to, back = client.popen.stdin, client.popen.stdout
+        assert to and back
         try:
             to.write(json.dumps(asked) + "\n")
             to.flush()
@@ -253,22 +264,12 @@ class Lab:
                 self.meanwhile()
             line = back.readline() if readable else ""
         if not line:
-            self.until(lambda: not process.running, 5)
-            self.signal(process, signal.SIGKILL)
+            self.until(lambda: not client.running, 5)
+            self.signal(client, signal.SIGKILL)
             self._client = None
             return None
         answer: dict[str, Any] = json.loads(line)
         return answer
-
-    def _start_client(self) -> None:
-        its_in, to = os.pipe()
-        back, its_out = os.pipe()
-        process = self._start("client", "client", (its_in, its_out))
-        os.close(its_in)
-        os.close(its_out)
-        self._client = (process, os.fdopen(to, "w"), os.fdopen(back))
-        for stream in self._client[1:]:
-            self._stack.callback(_close, stream)
 
     def submit(self, story: Story, *dies: str, hinted: bool = True) -> str:
         """Start a run; a process dies for it at each of these points in turn: "name.before" or "name.after", perhaps
@@ -355,12 +356,3 @@ def tail(log: Path, lines: int = 30) -> str:
 def _close(stream: Any) -> None:
     with suppress(OSError):  # what was left for a dead process goes nowhere
         stream.close()
-
-
-def _end_host(host: subprocess.Popen[bytes], control: socket.socket) -> None:
-    control.close()
-    try:
-        host.wait(10)
-    except subprocess.TimeoutExpired:
-        host.kill()
-        host.wait()

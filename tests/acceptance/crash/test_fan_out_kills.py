@@ -1,12 +1,10 @@
-"""10,000 followers of one topic, and workers that are killed in the middle of its fan-out: each has it once."""
+"""Thousands of followers of one topic, and workers that are killed in the middle of its fan-out: each has it once."""
 
 from __future__ import annotations
 
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,10 +13,8 @@ from typing import Any
 import pytest
 
 from project.process import wait_until
-from tests.support.site_process import ROOT, Site
-
-FOLLOWERS = 10_000
-KILLS = 3
+from tests.support import forks
+from tests.support.site_process import Site
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -30,18 +26,21 @@ SELECT messages, count(*) AS followers FROM (
 ) AS given GROUP BY messages"""
 
 
+@pytest.mark.parametrize(
+    ("followers", "batch", "kills"), [(1_000, 5, 1), pytest.param(10_000, 500, 3, marks=pytest.mark.crash)]
+)
 def test_workers_killed_in_the_middle_deliver_to_each_follower_once(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    followers: int, batch: int, kills: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("SITE_FAN_OUT_BATCH", "500")
+    monkeypatch.setenv("SITE_FAN_OUT_BATCH", str(batch))
     chance = random.Random(7)
     with TemporaryDirectory(prefix="ravi-crowd-") as folder, Site(Path(folder)) as site:
-        _seed(site)
+        _seed(site, followers)
         begun, killed_at = time.monotonic(), []
-        while len(killed_at) < KILLS:
+        while len(killed_at) < kills:
             worker = site.start_worker()
             before = _publication(site)["delivered"]
-            target = before + chance.randrange(1, FOLLOWERS // (2 * KILLS))
+            target = before + chance.randrange(1, followers // (2 * kills))
             wait_until(lambda at=target: _publication(site)["delivered"] >= at, 60, poll=0.001)  # type: ignore[misc]
             time.sleep(chance.uniform(0, 0.05))  # not always right behind a commit
             os.kill(worker.pid, signal.SIGKILL)
@@ -52,20 +51,20 @@ def test_workers_killed_in_the_middle_deliver_to_each_follower_once(
         assert done, _publication(site)
         wait_until(lambda: not site.query("SELECT FROM ravi_feeditem LIMIT 1"), 30)
 
-        assert 0 < killed_at[0] < FOLLOWERS, killed_at
-        assert site.query(GIVEN) == [{"messages": 1, "followers": FOLLOWERS}]
-        assert _count(site, "ravi_inboxmessage") == _count(site, "ravi_run") == FOLLOWERS
-        assert _count(site, "ravi_signal") == FOLLOWERS // 2
-        assert _publication(site)["delivered"] == FOLLOWERS
+        assert 0 < killed_at[0] < followers, killed_at
+        assert site.query(GIVEN) == [{"messages": 1, "followers": followers}]
+        assert _count(site, "ravi_inboxmessage") == _count(site, "ravi_run") == followers
+        assert _count(site, "ravi_signal") == followers // 2
+        assert _publication(site)["delivered"] == followers
         woken = site.query("SELECT min(wake_seq) AS least, max(wake_seq) AS most FROM ravi_run WHERE wake_seq > 0")
         assert woken == [{"least": 1, "most": 1}]
     with capsys.disabled():
-        print(f"\n{FOLLOWERS} followers, killed at {killed_at}: {time.monotonic() - begun:.1f} s")
+        print(f"\n{followers} followers, killed at {killed_at}: {time.monotonic() - begun:.1f} s")
 
 
-def _seed(site: Site) -> None:
-    command = [sys.executable, "-m", "tests.acceptance.crash.crowd", str(FOLLOWERS)]
-    subprocess.run(command, cwd=ROOT, env={**os.environ, **site.env}, check=True, stdout=subprocess.DEVNULL)
+def _seed(site: Site, followers: int) -> None:
+    command = ["-m", "tests.acceptance.crash.crowd", str(followers)]
+    forks.run(command, env={**os.environ, **site.env}, check=True, capture_output=True)
 
 
 def _publication(site: Site) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""From a feed server to twenty readers, every part a process of its own, and the worker killed again and again."""
+"""From a feed server to many readers, every part a process of its own, and the worker killed again and again."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 import urllib.request
 from base64 import b64encode
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median, quantiles
 from tempfile import TemporaryDirectory
@@ -24,17 +23,19 @@ from project.demo_check import health
 from project.feed_server import FeedServer
 from project.process import wait_until
 from project.services import free_port
-from tests.support.site_process import ROOT, Site
+from tests.support import forks
+from tests.support.patience import seconds
+from tests.support.site_process import Site
 
 pytestmark = pytest.mark.timeout(600)
 
-READERS, ITEMS, KILLS = 20, 24, 4
-START_S = 120.0  # bounds for a machine that is busy with much else; a quiet one needs a tenth
+ITEMS = 24
+START_S = seconds(120)  # bounds for a machine that is busy with much else; a quiet one needs a tenth
 PACE_S = 8.0  # at most so long until the next item comes; whether the readers are through with it is asked at the end
-GIVE_UP_S = 200.0
+GIVE_UP_S = seconds(200)
 TOPIC, NOTE = "news/science", "A note for all."
 # The demo's own newsroom and reader, and users who follow. More items than a generation has: each run begins anew.
-SEED = f"""
+SEED = """
 from django.contrib.auth import get_user_model
 from django.core.management import call_command
 from project import feeds
@@ -44,9 +45,9 @@ call_command("seed_demo", verbosity=0)
 Follow.objects.all().delete()
 Source.objects.filter(agent="information/science").update(every_s=1)
 Source.objects.exclude(agent="information/science").update(enabled=False)
-for number in range({READERS}):
-    user = get_user_model().objects.create_user(f"reader{{number}}", password="reader")
-    follow(feeds.READER, "{TOPIC}", user=user, metadata={{"preferences": f"number {{number}}"}})
+for number in range(READERS):
+    user = get_user_model().objects.create_user(f"reader{number}", password="reader")
+    follow(feeds.READER, "news/science", user=user, metadata={"preferences": f"number {number}"})
 """
 CURATED = f"""
 SELECT r.owner_id, j.result->>'title' AS title, j.result->>'keep' AS keep, j.finished_at AS at
@@ -62,6 +63,18 @@ LEFT = "SELECT agent, status, count(*) FROM ravi_run GROUP BY agent, status"
 ROWS_AN_ITEM = 6  # read, model, log, sleep and wake: whatever the number of items before it
 
 
+@dataclass(frozen=True, slots=True)
+class Size:
+    readers: int
+    kills: int
+    seed: int | None = None  # of the moments of the kills; None is a new one each time
+
+
+@pytest.fixture(params=[Size(5, 1, seed=7), pytest.param(Size(20, 4), marks=pytest.mark.crash)], ids=str)
+def size(request: pytest.FixtureRequest) -> Size:
+    return request.param  # type: ignore[no-any-return]
+
+
 @pytest.fixture
 def feed_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FeedServer]:
     with TemporaryDirectory(prefix="ravi-feeds-") as folder, FeedServer(folder, every_s=0) as server:
@@ -70,18 +83,20 @@ def feed_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FeedServer]:
 
 
 @pytest.fixture
-def site(feed_server: FeedServer) -> Iterator[Site]:
+def site(feed_server: FeedServer, size: Size) -> Iterator[Site]:
     with TemporaryDirectory(prefix="ravi-chain-") as folder, Site(Path(folder)) as made:
         made.env["RAVI_MODEL"] = ""  # the rehearsal model
-        seeded = [sys.executable, "manage.py", "shell", "-c", SEED]
-        subprocess.run(seeded, cwd=ROOT, env={**os.environ, **made.env}, check=True, capture_output=True)
+        env = {**os.environ, **made.env}
+        seed = SEED.replace("READERS", str(size.readers))
+        forks.run(["manage.py", "shell", "-c", seed], env=env, check=True, capture_output=True)
         yield made
 
 
 def start_web(site: Site) -> str:
     port = free_port()
     listen = ("--host", "127.0.0.1", "--port", str(port), "--lifespan", "off")
-    site.child("web", "-m", "uvicorn", "project.asgi:application", *listen).start()
+    # The one `uvicorn` that is no fork.
+    site.child("web", "-m", "uvicorn", "project.asgi:application", *listen, from_nothing=True).start()
     return f"http://127.0.0.1:{port}"
 
 
@@ -107,14 +122,14 @@ def emit(address: str, text: str, id: str) -> dict[str, Any]:
 
 
 def test_every_item_comes_to_every_reader_once_though_the_worker_is_killed(
-    site: Site, feed_server: FeedServer, capsys: pytest.CaptureFixture[str]
+    site: Site, feed_server: FeedServer, size: Size, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    seed = random.SystemRandom().randrange(1_000_000)
+    seed = random.SystemRandom().randrange(1_000_000) if size.seed is None else size.seed
     chance = random.Random(seed)
     address = start_web(site)
     site.start_worker("-P", "threads", "-c", "50")
     assert wait_until(lambda: health(address), START_S, poll=0.1), "the site is not healthy"
-    killing = sorted(chance.sample(range(1, ITEMS), KILLS))
+    killing = sorted(chance.sample(range(1, ITEMS), size.kills))
 
     def rows(*titles: str) -> list[dict[str, Any]]:
         return [row for row in site.query(CURATED) if row["title"] in titles]
@@ -123,13 +138,13 @@ def test_every_item_comes_to_every_reader_once_though_the_worker_is_killed(
     for number in range(ITEMS):
         told[title := f"Item number {number}"] = time.time()
         feed_server.publish("science", title, f"It is number {number}. And more.")
-        enough = chance.choice([0, 1, READERS // 2])  # readers that are through with it: then the next one comes
+        enough = chance.choice([0, 1, size.readers // 2])  # readers that are through with it: then the next one comes
         wait_until(lambda: len(rows(title)) >= enough, PACE_S, poll=0.1)  # noqa: B023 - of this very item
         if number in killing:
             kill_worker(site)
     repeats = [emit(address, NOTE, "note") for _ in range(2)]
     titles = [*told, NOTE]
-    expected = READERS * len(titles)
+    expected = size.readers * len(titles)
 
     complete = wait_until(lambda: len(rows(*titles)) >= expected, GIVE_UP_S, poll=0.2)
     found = rows(*titles)
@@ -137,23 +152,27 @@ def test_every_item_comes_to_every_reader_once_though_the_worker_is_killed(
     counts = Counter((row["owner_id"], row["title"]) for row in found)
     assert complete, f"seed {seed}: {len(found)} of {expected} were curated; {site.query(LEFT)}"
     assert (len(counts), set(counts.values())) == (expected, {1}), f"seed {seed}"
-    assert repeats[0] == repeats[1] == {"message": "note", "followers": READERS}
+    assert repeats[0] == repeats[1] == {"message": "note", "followers": size.readers}
     assert not site.query("SELECT id, error FROM ravi_run WHERE status NOT IN ('suspended', 'pending', 'running')")
     kept = Counter(row["title"] for row in found if row["keep"] == "true")
-    assert kept == Counter({f"Item number {number}": 1 for number in range(READERS)}), "each by its own reader alone"
+    assert kept == Counter({f"Item number {number}": 1 for number in range(size.readers)}), (
+        "each by its own reader alone"
+    )
     journals = site.query(JOURNALS)
     anew = {row["run"] for row in journals if row["generation"] >= 1}
-    assert len(anew) == READERS + 1, "the readers and the newsroom have begun anew"
+    assert len(anew) == size.readers + 1, "the readers and the newsroom have begun anew"
     longest = max(row["rows"] for row in journals)
     with capsys.disabled():
-        print(f"\n{_figures(found, told)}; longest journal {longest} rows; {KILLS} kills, seed {seed}")
-    assert longest <= 21 * ROWS_AN_ITEM + KILLS * 5
+        print(
+            f"\n{_figures(found, told, size.readers)}; longest journal {longest} rows; {size.kills} kills, seed {seed}"
+        )
+    assert longest <= 21 * ROWS_AN_ITEM + size.kills * 5
 
 
-def _figures(found: list[dict[str, Any]], told: dict[str, float]) -> str:
+def _figures(found: list[dict[str, Any]], told: dict[str, float], readers: int) -> str:
     """From an item's publication at the feed server until the last reader has curated it, kills and all."""
     last: dict[str, float] = {}
     for row in found:
         last[row["title"]] = max(last.get(row["title"], 0.0), row["at"].timestamp())
     took = [at - told[title] for title, at in last.items() if title in told]
-    return f"published → last of {READERS} readers: p50 {median(took):.2f} s, p95 {quantiles(took, n=20)[-1]:.2f} s"
+    return f"published → last of {readers} readers: p50 {median(took):.2f} s, p95 {quantiles(took, n=20)[-1]:.2f} s"

@@ -10,18 +10,11 @@ import pytest
 
 from tests.acceptance.crash.lab import Lab
 from tests.acceptance.crash.lab_app.crash_points import POINTS
-from tests.acceptance.crash.matrix import UNCERTAIN, WORKERS, Matrix, kinds_at
+from tests.acceptance.crash.matrix import UNCERTAIN, WORKERS, Matrix, cases_at
 from tests.acceptance.crash.story import Step, Story
 
 PEOPLES = ("request", "answer", "record", "wake")  # come only after another death: see test_death_while_deciding
-CASES = [
-    pytest.param(f"{name}.{side}", kind, id=f"{name}-{side}-{kind}")
-    for name in POINTS
-    if name not in PEOPLES
-    for side in ("before", "after")
-    for kind in kinds_at(name)
-]
-
+CASES = cases_at(f"{name}.{side}" for name in POINTS if name not in PEOPLES for side in ("before", "after"))
 
 pytestmark = pytest.mark.timeout(300)  # the first test waits while all of the cases run
 
@@ -51,8 +44,20 @@ def test_death_at(matrix: Matrix, point: str, kind: str) -> None:
     matrix.assert_right(run_id)
 
 
-@pytest.mark.parametrize("side", ["before", "after"])
-@pytest.mark.parametrize("name", PEOPLES)
+@pytest.mark.parametrize(
+    ("name", "side"),
+    [
+        ("request", "after"),
+        ("wake", "before"),
+        # The other points come in test_people_points.py, too.
+        *(
+            pytest.param(name, side, marks=pytest.mark.crash)
+            for name in PEOPLES
+            for side in ("before", "after")
+            if (name, side) not in (("request", "after"), ("wake", "before"))
+        ),
+    ],
+)
 def test_death_while_deciding(lab: Lab, name: str, side: str) -> None:
     """Of the worker that asks a person about an uncertain effect, or of the process that takes the answer."""
     matrix = Matrix(lab, [])

@@ -16,9 +16,10 @@ from django.db import connection, connections
 from ravi_django.kernel import ConflictError
 from ravi_django.models import HumanRequest
 from ravi_django.runtime import human
+from tests.support.patience import seconds
 
 SPARE = 40  # database connections that are left to the engine and to the test
-BOUND_S = 240.0
+BOUND_S = seconds(240)
 
 
 @dataclass(slots=True)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from threading import Barrier
 from typing import Any
 from urllib.parse import quote
@@ -20,7 +18,18 @@ from ravi_django.runtime import dispatch, human, store, sweeper
 from ravi_django.runtime.registry import register
 from ravi_django.testing import FakeClock, run_until_idle
 from tests.acceptance.people.desk import desk, waiting
-from tests.support.runs import CodeAgent, code, drive, in_background, make_run, on_postgresql, take_over, until
+from tests.support import forks
+from tests.support.runs import (
+    CodeAgent,
+    code,
+    drive,
+    in_background,
+    make_run,
+    on_postgresql,
+    take_over,
+    until,
+    waiting_for_locks,
+)
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -89,7 +98,7 @@ def test_two_answers_are_not_both_executed(paid: list[str], pay: Any, finance: l
     with transaction.atomic():  # both are past the first look before either can write
         Run.objects.select_for_update().get(id=run.id)
         racing = [in_background(give, amount, by) for amount, by in zip((10, 20), finance, strict=True)]
-        _until_two_wait()
+        until(lambda: waiting_for_locks() >= 2)
     said = [future.result(60) for future in racing]
     run = drive(run)
 
@@ -97,15 +106,6 @@ def test_two_answers_are_not_both_executed(paid: list[str], pay: Any, finance: l
     assert said[1 - winner] == f"request {request.id} is answered already by {finance[winner].username}"
     assert paid == [f"ACME {(10, 20)[winner]}"]
     assert run.status == Status.COMPLETED
-
-
-def _until_two_wait() -> None:
-    def two_wait() -> bool:
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
-            return bool(cursor.fetchone()[0] >= 2)
-
-    until(two_wait, 60)
 
 
 def test_an_answer_given_twice_counts_once(paid: list[str], pay: Any, finance: list[Any]) -> None:
@@ -134,12 +134,8 @@ def test_a_run_that_was_answered_in_another_process_goes_on(paid: list[str], pay
     run = drive(make_run("react/desk"))
     request = waiting(run)["ACME"]
 
-    subprocess.run(
-        [sys.executable, "-c", IN_ANOTHER_PROCESS, str(request.id)],
-        env={**os.environ, "DATABASE_URL": _database_url()},
-        check=True,
-        timeout=120,
-    )
+    env = {**os.environ, "DATABASE_URL": _database_url()}
+    forks.run(["-c", IN_ANOTHER_PROCESS, str(request.id)], env=env, check=True, timeout=120)
 
     run.refresh_from_db()
     assert run.status == Status.PENDING

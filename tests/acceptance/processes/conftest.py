@@ -19,8 +19,8 @@ def site() -> Iterator[Site]:
     global _site
     # Not pytest's folder: each new session of pytest closes it to PostgreSQL's user, those running beside it too.
     with TemporaryDirectory(prefix="ravi-site-") as folder, Site(Path(folder)) as _site:
-        for _ in range(2):
-            _site.start_worker()
+        _site.start_worker(from_nothing=True)  # the one `celery -A` that is no fork
+        _site.start_worker()
         yield _site
     _site = None
 

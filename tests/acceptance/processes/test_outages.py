@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from datetime import timedelta
 from typing import Any
 
 import redis
 
 from project.process import wait_until
-from tests.support.site_process import LEASE_S, SWEEP_S, Site, Worker
+from tests.support.site_process import LEASE_S, MARGIN_S, Site, Worker
 
 STEPS = 5
 
@@ -24,23 +23,18 @@ def assert_numbered(frames: list[dict[str, Any]], gaps: int) -> None:
         last = frame["seq"]
 
 
-def test_submitting_commits_while_the_broker_is_down(site: Site, worker: Worker) -> None:
+def test_a_run_is_submitted_and_driven_while_the_broker_is_down(site: Site, worker: Worker) -> None:
     about = site.model.conversation("no broker", steps=1)
     site.valkey.stop()
     try:
         worker.wait_for("Connection to broker lost", 10)
-        begun = time.monotonic()
         run_id = site.submit(about)
-        took = time.monotonic() - begun
+        site.completed(run_id)  # a worker looks for runs itself: no hint arrives
         for other in site.workers:  # after 2 s, after 4 s: Celery itself will not be back for a while
             other.wait_for("Trying again in 4.00 seconds", 10)
     finally:
         site.valkey.start()
-    back_at = time.monotonic()
 
-    site.completed(run_id, 30)
-    assert time.monotonic() - back_at < SWEEP_S + 1
-    assert took < 5
     assert about.calls() == [1, 2]
     assert_numbered(site.wait_streamed(run_id), gaps=0)
     for other in site.workers:
@@ -89,11 +83,11 @@ def test_runs_live_through_a_restart_of_the_database(site: Site, workers: list[W
         about.release()
     site.model.delay = 0.0
     renewed = before + timedelta(seconds=LEASE_S)
-    assert wait_until(lambda: site.run(held_id)["lease_expires_at"] > renewed, 2 * LEASE_S + 2), "no heartbeat"
+    assert wait_until(lambda: site.run(held_id)["lease_expires_at"] > renewed, 2 * LEASE_S + MARGIN_S), "no heartbeat"
     held.release()
 
     for run_id, about in runs.items():
-        site.completed(run_id, 15)
+        site.completed(run_id)
         journal = site.journal(run_id)
         assert [row["seq"] for row in journal] == list(range(1, len(journal) + 1))
         assert about.calls() == list(range(1, STEPS + 2))

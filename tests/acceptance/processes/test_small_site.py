@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from project.process import Child, wait_until
+from tests.support import forks, template
 from tests.support.model_server import ModelServer, said
 from tests.support.openai_server import Body, Reply
 from tests.support.site_process import AGENT, ROOT, Client
@@ -28,14 +28,12 @@ def model() -> Iterator[ModelServer]:
 def environment(tmp_path: Path, model: ModelServer) -> dict[str, str]:
     """Of a site on SQLite, migrated."""
     unset = {"REDIS_URL", "RAVI_MODEL"}
-    found = {key: value for key, value in os.environ.items() if key not in unset} | {
+    return {key: value for key, value in os.environ.items() if key not in unset} | {
         "DJANGO_SETTINGS_MODULE": "project.settings",
-        "DATABASE_URL": f"sqlite:///{tmp_path}/db.sqlite3",
+        "DATABASE_URL": f"sqlite:///{template.sqlite(tmp_path / 'db.sqlite3')}",
         "OPENAI_API_BASE": model.base_url,
         "OPENAI_API_KEY": "sk-of-the-test-server",
     }
-    subprocess.run([sys.executable, "manage.py", "migrate", "-v0"], cwd=ROOT, env=found, check=True)
-    return found
 
 
 def calculating(body: Body) -> Reply:
@@ -48,8 +46,8 @@ def calculating(body: Body) -> Reply:
 def test_the_minimal_agent_answers(model: ModelServer, environment: dict[str, str]) -> None:
     about = model.conversation("what is 12 * 7", script=calculating)
 
-    script = [sys.executable, "-m", "examples.minimal_agent", about.text]
-    done = subprocess.run(script, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
+    script = ["-m", "examples.minimal_agent", about.text]
+    done = forks.run(script, env=environment, capture_output=True, text=True, timeout=60)
 
     assert (done.returncode, done.stdout) == (0, "It is 84.\n"), done.stderr
     assert "Traceback" not in done.stderr and "never" not in done.stderr, done.stderr
@@ -61,7 +59,7 @@ def test_ravi_worker_drives_what_another_process_submits(
     model: ModelServer, environment: dict[str, str], tmp_path: Path
 ) -> None:
     environment["RAVI_MODEL"] = "openai/test-model"
-    worker = Child(
+    worker = Child(  # the one `manage.py ravi_worker` that is no fork
         "ravi_worker",
         [sys.executable, "manage.py", "ravi_worker"],
         log=tmp_path / "ravi_worker.log",

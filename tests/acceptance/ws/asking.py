@@ -13,6 +13,7 @@ from ravi_django.kernel import Addressees
 from ravi_django.models import HumanRequest, Run
 from ravi_django.runtime import requests
 from ravi_django.runtime.store.people import write_request
+from tests.support.patience import BOUND_S
 
 
 def ask(run: Run, text: str = "Which?", *, to: str | None = None, path: str = "", **fields: Any) -> HumanRequest:
@@ -30,14 +31,14 @@ def approval(run: Run, *, to: str, **fields: Any) -> HumanRequest:
     return ask(run, "May I?", to=to, kind=HumanRequest.Kind.APPROVAL, **{**asked, **fields})
 
 
-def frame(client: Any, timeout: float = 10) -> dict[str, Any]:
+def frame(client: Any, timeout: float = BOUND_S) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(client.recv(timeout=timeout))
     return found
 
 
 def until(client: Any, type: str, **fields: Any) -> dict[str, Any]:
     """The next frame of this type, with these fields."""
-    give_up = time.monotonic() + 15
+    give_up = time.monotonic() + BOUND_S
     while time.monotonic() < give_up:
         found = frame(client)
         if found["type"] == type and all(found.get(name) == value for name, value in fields.items()):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from live_site import PacedModel, Server
+    from live_site import PacedModel
 
     from ravi_django.models import Run
 
@@ -20,10 +20,11 @@ def paced() -> Iterator[PacedModel]:
 
     from ravi_django import register
     from ravi_django.agents import ReActAgent
+    from ravi_django.agents.context import ContextConfig, DjangoHistoryProvider
     from ravi_django.runtime import registry
 
     model = PacedModel([f"w{number} " for number in range(12)])
-    agent = register(ReActAgent("paced", model=model))
+    agent = register(ReActAgent("paced", model=model, context=ContextConfig(DjangoHistoryProvider())))
     yield model
     model.let_all()
     registry.unregister(agent.id)
@@ -52,19 +53,6 @@ def worker(transactional_db: None, settings: Any) -> Iterator[Any]:
     settings.RAVI = {**settings.RAVI, "ENGINE": "inline", "HEARTBEAT_S": 0.2, "LEASE_S": 5.0}
     yield get_worker()
     close_worker()
-    forget_readers(close=True)
-
-
-@pytest.fixture
-def server(transactional_db: None) -> Iterator[Server]:
-    from live_site import Server
-
-    from ravi_django.runtime.database import forget_readers
-
-    running = Server()
-    running.start()
-    yield running
-    running.stop()
     forget_readers(close=True)
 
 

@@ -45,6 +45,7 @@ class Server:
         from project.asgi import application
 
         self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
         config = uvicorn.Config(
             application, host="127.0.0.1", port=self.port, lifespan="off", log_config=None, access_log=False
         )

@@ -194,12 +194,13 @@ def test_an_answered_question_goes_on(worker, server, submitted, demo, ticket) -
     assert run.output == "blue by demo"
 
 
-def test_of_a_hundred_answers_at_once_one_is_accepted(server, run, ticket) -> None:
+@pytest.mark.parametrize("sockets", [10, pytest.param(100, marks=pytest.mark.crash)])
+def test_of_many_answers_at_once_one_is_accepted(server, run, ticket, sockets) -> None:
     group = Group.objects.create(name="many")
-    users = [get_user_model().objects.create_user(f"u{number}") for number in range(10)]
+    users = [get_user_model().objects.create_user(f"u{number}") for number in range(5)]
     group.user_set.add(*users)
     request = approval(run, to="group:many")
-    paths = [f"ws://127.0.0.1:{server.port}/ws/ravi/requests/?ticket={ticket(users[n % 10])}" for n in range(100)]
+    paths = [f"ws://127.0.0.1:{server.port}/ws/ravi/requests/?ticket={ticket(users[n % 5])}" for n in range(sockets)]
 
     async def one(path: str, ready: asyncio.Barrier, number: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         async with connect(path, proxy=None) as client:
@@ -217,7 +218,7 @@ def test_of_a_hundred_answers_at_once_one_is_accepted(server, run, ticket) -> No
             return own, closed
 
     async def all_of_them() -> list[Any]:
-        ready = asyncio.Barrier(100)
+        ready = asyncio.Barrier(sockets)
         return await asyncio.gather(*(one(path, ready, number) for number, path in enumerate(paths)))
 
     found = asyncio.run(all_of_them())
@@ -226,7 +227,7 @@ def test_of_a_hundred_answers_at_once_one_is_accepted(server, run, ticket) -> No
     accepted = [number for number, (own, _) in enumerate(found) if own["type"] == "accepted"]
     assert len(accepted) == 1
     assert request.answer["reason"] == f"by socket {accepted[0]}"
-    winner = users[accepted[0] % 10].username
+    winner = users[accepted[0] % 5].username
     others = [own for own, _ in found if own["type"] == "error"]
     assert {own["code"] for own in others} == {"conflict"}
     assert all(f"by {winner}" in own["message"] for own in others)

@@ -69,18 +69,18 @@ def test_cancel_starts_the_run_that_was_queued_behind(worker, opened, paced, sub
     assert wait_until(lambda: Run.objects.get(id=queued.id).status == "completed", 60)
 
 
-def test_a_message_becomes_the_next_run_of_the_session(worker, opened, submitted, demo) -> None:
-    run = submitted("react/assistant", "hello")
+def test_a_message_becomes_the_next_run_of_the_session(worker, opened, paced, submitted, demo) -> None:
+    run = submitted("react/paced", "hello")
     with opened("runs", run.id) as client:
         client.send(json.dumps({"type": "message", "text": "What is 6 * 7?"}))
-        frames = until(client, "accepted")
-        new = Run.objects.get(id=frames[-1]["run"])
-        if "stream.done" not in [frame["type"] for frame in frames]:
-            until(client, "stream.done")
+        new = Run.objects.get(id=until(client, "accepted")[-1]["run"])
+        paced.let_all()
+        until(client, "stream.done")
 
-    assert (new.session_id, new.agent, new.owner) == (run.session_id, "react/assistant", demo)
+    assert (new.session_id, new.agent, new.owner) == (run.session_id, "react/paced", demo)
     assert wait_until(lambda: Run.objects.get(id=new.id).status == "completed", 60)
-    assert "42" in Run.objects.get(id=new.id).output
+    turns = [(turn.role, turn.content[0]["text"]) for turn in Turn.objects.filter(run=new.id)]
+    assert turns == [("user", "What is 6 * 7?"), ("assistant", "".join(paced.words))]
     assert set(Turn.objects.values_list("run", flat=True)) == {run.id, new.id}
 
 

@@ -62,7 +62,6 @@ def refused(request, *args, words):
 # ------------------------------------------------------------------------------------------------------ the list
 
 
-@pytest.mark.sqlite
 def test_a_line_tells_who_is_asked_the_risk_and_the_age(run):
     request = approval_of(run, [("group:finance", 3600), "staff"])
     HumanRequest.objects.filter(id=request.id).update(created_at=timezone.now() - timedelta(minutes=125))

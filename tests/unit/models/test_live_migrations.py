@@ -11,7 +11,7 @@ from django.db import OperationalError, connection
 
 from ravi_django import signal
 from ravi_django.models import Run, Signal
-from tests.support.runs import BOUND_S, in_background, make_run, on_postgresql, uncommitted, until
+from tests.support.runs import BOUND_S, LOCKS, in_background, make_run, on_postgresql, uncommitted, until
 
 pytestmark = [pytest.mark.django_db(transaction=True), on_postgresql]
 
@@ -40,8 +40,8 @@ def indexes() -> set[str]:
 def wants_runs_for_itself() -> bool:
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT count(*) FROM pg_locks"
-            " WHERE relation = 'ravi_run'::regclass AND mode = 'AccessExclusiveLock' AND NOT granted"
+            f"SELECT count(*) FROM {LOCKS}"
+            " AND relation = 'ravi_run'::regclass AND mode = 'AccessExclusiveLock' AND NOT granted"
         )
         return bool(cursor.fetchone()[0])
 
@@ -51,7 +51,7 @@ def wanted_of_runs_and_held_of_signals() -> tuple[bool, bool]:
         cursor.execute(
             "SELECT bool_or(NOT granted AND relation = 'ravi_run'::regclass),"
             " bool_or(granted AND relation = 'ravi_signal'::regclass)"
-            " FROM pg_locks WHERE mode = 'AccessExclusiveLock'"
+            f" FROM {LOCKS} AND mode = 'AccessExclusiveLock'"
         )
         wanted, held = cursor.fetchone()
         return bool(wanted), bool(held)
@@ -83,6 +83,40 @@ def made(index: str) -> str:
         return str(cursor.fetchone()[0])
 
 
+def test_it_gives_up_lets_others_write_and_done_again_leaves_what_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It starts beside the indexes that an interrupted build has left."""
+    monkeypatch.setattr("ravi_django.migrations._live.LOCK_S", 0.1)
+    monkeypatch.setattr("ravi_django.migrations._live.TRIES", 2)
+    held, other = make_run(), make_run()
+    rows = list(Run.objects.order_by("id").values())
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE INDEX ravi_run_tree_idx ON ravi_run (id)")
+        cursor.execute("CREATE UNIQUE INDEX ravi_run_idempotency_once ON ravi_run (id)")
+    before = identities("pg_index")
+
+    with uncommitted(lambda: list(Signal.objects.all())), pytest.raises(OperationalError):
+        migrate()
+    added = identities("pg_index").items() - before.items()
+    assert {"ravi_run_idempotency_once", "ravi_run_tree_idx", "ravi_inbox_order"} <= dict(added).keys()
+    assert not any(name.startswith(OF_BEFORE) for name in identities("pg_index"))
+    tree, once = made("ravi_run_tree_idx"), made("ravi_run_idempotency_once")
+    assert "(root_id) WHERE (root_id IS NOT NULL)" in tree
+    assert "(idempotency_scope) WHERE (idempotency_scope IS NOT NULL)" in once
+
+    monkeypatch.setattr("ravi_django.migrations._live.TRIES", 10**6)
+    with uncommitted(lambda: Run.objects.select_for_update().get(id=held.id)):
+        migrating = in_background(migrate)
+        until(wants_runs_for_itself)
+        in_background(signal, other.id, "go", 1).result(BOUND_S)
+        assert not migrating.done()
+    migrating.result(BOUND_S)
+
+    assert Signal.objects.count() == 1
+    assert list(Run.objects.exclude(id=other.id).values()) == [row for row in rows if row["id"] == held.id]
+    assert added <= identities("pg_index").items()
+
+
+@pytest.mark.crash
 def test_runs_are_told_and_woken_while_their_tables_are_migrated() -> None:
     runs = [make_run() for _ in range(4)]
     over: list[bool] = []
@@ -103,32 +137,7 @@ def test_runs_are_told_and_woken_while_their_tables_are_migrated() -> None:
     assert {"ravi_run_tree_idx", "ravi_run_idempotency_once"} <= indexes()
 
 
-def test_it_waits_for_who_holds_a_run_and_lets_the_others_write(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ravi_django.migrations._live.LOCK_S", 0.1)
-    held, other = make_run(), make_run()
-
-    with uncommitted(lambda: Run.objects.select_for_update().get(id=held.id)):
-        migrating = in_background(migrate)
-        until(wants_runs_for_itself)
-        in_background(signal, other.id, "go", 1).result(BOUND_S)
-        assert not migrating.done()
-    migrating.result(BOUND_S)
-
-    assert Signal.objects.count() == 1
-
-
-def test_what_an_interrupted_build_has_left_is_built_anew() -> None:
-    with connection.cursor() as cursor:
-        cursor.execute("CREATE INDEX ravi_run_tree_idx ON ravi_run (id)")
-        cursor.execute("CREATE UNIQUE INDEX ravi_run_idempotency_once ON ravi_run (id)")
-
-    migrate()
-
-    tree, once = made("ravi_run_tree_idx"), made("ravi_run_idempotency_once")
-    assert "(root_id) WHERE (root_id IS NOT NULL)" in tree
-    assert "(idempotency_scope) WHERE (idempotency_scope IS NOT NULL)" in once
-
-
+@pytest.mark.crash
 def test_an_index_that_is_not_valid_is_built_anew() -> None:
     make_run()
     left_by_a_build_that_was_interrupted(
@@ -141,21 +150,7 @@ def test_an_index_that_is_not_valid_is_built_anew() -> None:
     assert "ravi_run_tree_idx" in indexes()
 
 
-def test_done_again_after_it_failed_late_it_leaves_what_stands(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ravi_django.migrations._live.LOCK_S", 0.1)
-    monkeypatch.setattr("ravi_django.migrations._live.TRIES", 2)
-    before = identities("pg_index")
-    with uncommitted(lambda: list(Signal.objects.all())), pytest.raises(OperationalError):
-        migrate()
-    added = identities("pg_index").items() - before.items()
-    assert {"ravi_run_idempotency_once", "ravi_run_tree_idx", "ravi_inbox_order"} <= dict(added).keys()
-    assert not any(name.startswith(OF_BEFORE) for name in identities("pg_index"))
-
-    migrate()
-
-    assert added <= identities("pg_index").items()
-
-
+@pytest.mark.crash
 def test_done_again_after_all_of_it_was_done_it_changes_nothing() -> None:
     migrate()
     before = identities("pg_index"), identities("pg_constraint")
@@ -167,6 +162,7 @@ def test_done_again_after_all_of_it_was_done_it_changes_nothing() -> None:
     assert (identities("pg_index"), identities("pg_constraint")) == before
 
 
+@pytest.mark.crash
 def test_no_foreign_key_is_checked_again_nor_its_table_wanted() -> None:
     user = get_user_model().objects.create_user("ada")
     make_run(owner=user)
@@ -182,6 +178,7 @@ def test_no_foreign_key_is_checked_again_nor_its_table_wanted() -> None:
     assert all(name.startswith(("ravi_signal_run_id_", "ravi_inboxmessage_run_id_", OF_BEFORE)) for name in gone)
 
 
+@pytest.mark.crash
 def test_runs_are_locked_before_what_is_written_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ravi_django.migrations._live.LOCK_S", 0.1)
     monkeypatch.setattr("ravi_django.migrations._live.TRIES", 10**6)

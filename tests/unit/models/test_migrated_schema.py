@@ -28,8 +28,8 @@ FROM information_schema.columns WHERE table_name LIKE 'ravi_%'
 SQLITE = "SELECT tbl_name, name, sql FROM sqlite_master WHERE tbl_name LIKE 'ravi_%'"
 
 
-@pytest.fixture(autouse=True)
-def _left_as_it_was() -> Iterator[None]:
+@pytest.fixture
+def left_as_it_was() -> Iterator[None]:
     yield
     migrate()
 
@@ -44,6 +44,8 @@ def schema() -> set[tuple[str, ...]]:
         return set(cursor.fetchall())
 
 
+@pytest.mark.crash
+@pytest.mark.usefixtures("left_as_it_was")
 def test_from_nothing_and_from_the_release_before_it_is_the_same() -> None:
     migrate("zero")
     assert not schema()
@@ -57,6 +59,8 @@ def test_from_nothing_and_from_the_release_before_it_is_the_same() -> None:
     assert schema() == upgraded != before
 
 
+@pytest.mark.crash
+@pytest.mark.usefixtures("left_as_it_was")
 @on_postgresql
 def test_there_and_back_it_is_what_django_s_own_operations_come_to(monkeypatch: pytest.MonkeyPatch) -> None:
     live = schema()
@@ -76,6 +80,8 @@ def test_there_and_back_it_is_what_django_s_own_operations_come_to(monkeypatch: 
     assert schema() == live_back
 
 
+@pytest.mark.crash
+@pytest.mark.usefixtures("left_as_it_was")
 def test_runs_of_before_are_kept_and_a_key_is_still_that_of_one() -> None:
     migrate("0008")
     first, second = make_run(), make_run()

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from io import StringIO
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,8 +24,7 @@ from ravi_django.models import OutboxEvent
 from ravi_django.runtime import health
 from ravi_django.runtime.bus import Bus, get_bus
 from ravi_django.runtime.bus.site import forget_buses
-
-ROOT = Path(__file__).resolve().parents[3]
+from tests.support import forks
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -186,9 +182,7 @@ def test_a_process_gives_events_to_a_function(settings: Any, valkey_url: str) ->
         "call_command('ravi_subscribe', 'tests.unit.project.test_bus_surfaces.told', '--type', 'run.*', '--after', '0')"
     )
     publish(*(Event.create(type, source="test", number=number) for number, type in enumerate(["run.a", "b", "run.c"])))
-    process = subprocess.Popen(
-        [sys.executable, "-c", code], cwd=ROOT, env={**os.environ}, stdout=subprocess.PIPE, text=True
-    )
+    process = forks.Popen(["-c", code], stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
         first = process.stdout.readline()

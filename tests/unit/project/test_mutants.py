@@ -5,27 +5,48 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.mutants import NOTHING_RAN, judge_group, misfit
+from tests.mutants import NOTHING_RAN, chosen, judge_group, misfit
 from tests.support.guards import MUTANTS
 from tests.support.mutation_bench import Outcome
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_the_guard_is_found_exactly_once_and_its_tests_are_there(mutant):
-    assert misfit(mutant, ROOT) is None
+def test_each_guard_is_found_exactly_once_and_its_tests_are_there():
+    assert [found for mutant in MUTANTS if (found := misfit(mutant, ROOT))] == []
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_what_is_left_without_the_guard_is_python(mutant):
-    text = (ROOT / mutant.file).read_text().replace(mutant.before, mutant.after)
+def test_what_is_left_without_a_guard_is_python():
+    assert [mutant.name for mutant in MUTANTS if not is_python(mutant)] == []
 
-    ast.parse(text)
+
+def is_python(mutant):
+    try:
+        ast.parse((ROOT / mutant.file).read_text().replace(mutant.before, mutant.after))
+    except SyntaxError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names"),
+    [
+        ([], ["fence"]),
+        (["--all"], ["lease", "fence", "fence late"]),
+        (["late", "lease"], ["lease", "fence late"]),
+        (["nothing"], []),
+    ],
+)
+def test_guards_with_a_killer_run_unless_others_are_named(arguments, names, monkeypatch):
+    table = [replace(MUTANTS[0], name=name) for name in ("lease", "fence", "fence late")]
+    monkeypatch.setattr("tests.mutants.MUTANTS", table)
+
+    assert [mutant.name for mutant in chosen(arguments, {"fence": "a test", "gone": "a test"})] == names
 
 
 def test_each_has_a_name_of_its_own():

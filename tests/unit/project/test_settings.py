@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from project.settings import database
-
-ROOT = Path(__file__).resolve().parents[3]
+from tests.support import forks
 
 
 def test_load_with_no_environment_and_no_services() -> None:
@@ -22,7 +18,7 @@ def test_load_with_no_environment_and_no_services() -> None:
     )
     environment = {"DJANGO_SETTINGS_MODULE": "project.settings", "PATH": os.environ["PATH"]}
 
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=environment, capture_output=True, text=True)
+    done = forks.run(["-c", script], env=environment, capture_output=True, text=True)
 
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["django.db.backends.sqlite3", "inline", "channels.layers.InMemoryChannelLayer"]

@@ -60,7 +60,6 @@ def told() -> list[str]:
     return boots + [signal.payload["title"] for signal in Signal.objects.order_by("id")]
 
 
-@pytest.mark.sqlite
 def test_what_it_remembers_is_given_to_the_next_poll():
     numbers = register_source_adapter("numbers", Counting())
     source = declare()

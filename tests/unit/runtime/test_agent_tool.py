@@ -52,7 +52,6 @@ def answer(run):
     return row.result["content"][0]["text"], row.result.get("is_error", False)
 
 
-@pytest.mark.sqlite
 def test_the_agents_answer_is_the_tools_result(boss, model):
     poet = ScriptedModel(["Roses are red."])
     register(ReActAgent("writer", model=poet))
@@ -117,7 +116,6 @@ def test_a_cancelled_agent_is_told_of(boss):
     assert answer(run) == (words, True)
 
 
-@pytest.mark.sqlite
 def test_a_timeout_is_no_failure(boss, clock):
     writer_of(waits)
     run = boss(timeout=30.0)
@@ -154,7 +152,6 @@ def test_an_agent_that_nobody_knows_is_told_of(boss):
     assert "no agent is registered as 'react/writer'" in words
 
 
-@pytest.mark.sqlite
 @pytest.mark.parametrize("dies", [1, 2, 3])
 @pytest.mark.parametrize("written", [False, True])
 def test_a_takeover_spawns_no_second_agent(boss, model, clock, dies, written):

@@ -40,7 +40,6 @@ def limited(settings):
     return seen
 
 
-@pytest.mark.sqlite
 def test_the_sites_rule_is_asked_about_the_persons_own_arguments(ann, done, limited):
     boss = user("boss", is_staff=True)
     payer(paying(done))

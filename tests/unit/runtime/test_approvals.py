@@ -161,7 +161,6 @@ def test_the_first_decision_wins(ann, pay, done):
     assert (drive(run).status, done) == (Status.COMPLETED, [])
 
 
-@pytest.mark.sqlite
 @pytest.mark.parametrize(
     ("action", "effect"),
     [("approve", "idempotent"), ("approve", "at_most_once"), ("edit", "at_most_once"), ("deny", "idempotent")],

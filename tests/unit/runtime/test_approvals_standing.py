@@ -42,7 +42,6 @@ def decided(session, agent, by, action="approve", **more):
     return StickyDecision.objects.get(revoked_at=None)
 
 
-@pytest.mark.sqlite
 def test_the_next_call_of_the_session_is_not_asked_about(ann, done, session):
     agent = payer(paying(done))
     sticky = decided(session, agent, ann)
@@ -158,7 +157,6 @@ def test_it_is_no_approver(ann, done, session):
     assert (run.status, done) == (Status.COMPLETED, [5])
 
 
-@pytest.mark.sqlite
 @pytest.mark.parametrize("dies", range(1, 6))
 @pytest.mark.parametrize("written", [False, True])
 def test_a_replay_does_not_look_again(clock, ann, done, session, dies, written):

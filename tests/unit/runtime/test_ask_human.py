@@ -68,7 +68,6 @@ def test_a_question_suspends_the_run_and_the_answer_is_its_value(ann):
     assert (request.status, request.answered_by, request.version) == ("answered", ann, 2)
 
 
-@pytest.mark.sqlite
 @pytest.mark.parametrize("action", ["skip", "cancel"])
 def test_a_question_that_is_not_answered_gives_no_text(action):
     asking("Which colour?")
@@ -79,7 +78,6 @@ def test_a_question_that_is_not_answered_gives_no_text(action):
     assert drive(run).output == f"{action}||"
 
 
-@pytest.mark.sqlite
 @pytest.mark.parametrize(("dies", "written"), [(1, False), (1, True)])
 def test_a_worker_that_dies_over_the_question_asks_it_once(clock, dies, written):
     asking("Which colour?")
@@ -95,7 +93,6 @@ def test_a_worker_that_dies_over_the_question_asks_it_once(clock, dies, written)
     assert drive(run).output == "answer|red|"
 
 
-@pytest.mark.sqlite
 @pytest.mark.parametrize(("dies", "written"), [(1, False), (1, True), ("end", False)])
 def test_a_worker_that_dies_over_the_answer_gives_the_same_one(clock, dies, written):
     asking("Which colour?")
@@ -361,7 +358,6 @@ def test_a_request_that_somebody_has_closed_is_waited_for_no_more():
 # ----------------------------------------------------------------------------------------------------- expiry
 
 
-@pytest.mark.sqlite
 @pytest.mark.parametrize("timeout", [60, timedelta(minutes=1)])
 def test_a_question_expires(clock, timeout):
     asking("May I?", timeout=timeout)

@@ -38,7 +38,6 @@ def test_it_is_safe_and_may_be_called_again():
     assert tool.parameters["required"] == ["question"]
 
 
-@pytest.mark.sqlite
 def test_the_tool_is_called_again_after_the_answer_and_asks_nobody_twice():
     asking(context="For the door.", choices=["red", "blue"])
     run = drive(make_run())
@@ -53,7 +52,6 @@ def test_the_tool_is_called_again_after_the_answer_and_asks_nobody_twice():
     assert rows == [("ask_human", "started"), ("ask_human", "result"), ("tool.call", "result")]
 
 
-@pytest.mark.sqlite
 @pytest.mark.parametrize(("dies", "written"), [(1, False), (1, True)])
 def test_a_worker_that_dies_over_the_question_asks_it_once(clock, dies, written):
     asking()
@@ -64,7 +62,6 @@ def test_a_worker_that_dies_over_the_question_asks_it_once(clock, dies, written)
     assert (drive(run).output, len(questions(run))) == ("ok: The person answered: red", 1)
 
 
-@pytest.mark.sqlite
 @pytest.mark.parametrize(("dies", "written"), [(1, False), (1, True), (2, False), (2, True), ("end", False)])
 def test_a_worker_that_dies_over_the_answer_gives_the_same_result(clock, dies, written):
     asking()

@@ -62,7 +62,6 @@ def sender(effect, ran):
     return send
 
 
-@pytest.mark.sqlite
 def test_a_run_its_model_calls_and_its_tools_are_on_record(ran, caplog):
     caplog.set_level(logging.INFO, "ravi.audit")
     ann = get_user_model().objects.create_user("ann")

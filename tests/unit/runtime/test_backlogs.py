@@ -16,7 +16,7 @@ from ravi_django.runtime.store import backlog, digests
 from tests.support.feeds import followers, inboxes, publish, read, waiting_runs
 from tests.support.runs import CodeAgent
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.sqlite]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture(autouse=True)
@@ -32,6 +32,7 @@ def emit(*said, topic="news/tech"):
         fan_out.run(publish(words, topic=topic).id)
 
 
+@pytest.mark.sqlite
 def test_so_many_wait_and_the_oldest_are_dropped_which_the_follower_is_told(clock, monkeypatch, caplog):
     monkeypatch.setattr(backlog, "MOST", 5)
     slow, other = followers(2)

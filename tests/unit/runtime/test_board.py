@@ -28,7 +28,7 @@ from ravi_django.runtime.registry import register
 from ravi_django.runtime.store import fence
 from ravi_django.runtime.tools.board import TaskBoard
 from ravi_django.testing import ScriptedModel, journal_of, run_until_idle
-from tests.support.runs import Died, code, drive, in_background, make_run, on_postgresql, take_over, until
+from tests.support.runs import Died, code, drive, in_background, make_run, on_postgresql, patch_append, take_over, until
 from tests.support.tool_calls import calling
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -71,7 +71,6 @@ def test_changes_are_transactional_and_named_for_the_model():
     assert (update["number"]["maximum"], sorted(update)) == (100, ["detail", "number", "status", "title"])
 
 
-@pytest.mark.sqlite
 def test_an_agent_keeps_its_tasks():
     async def story(ctx, inbox):
         await ctx.tool("board_add", title=" Find  the\nsource ", detail="In the archive.")
@@ -142,10 +141,9 @@ def failing_append(monkeypatch, error):
             raise error
         return write(lease, entries, turns)
 
-    monkeypatch.setattr(fence, "append", append)
+    patch_append(monkeypatch, append)
 
 
-@pytest.mark.sqlite
 def test_a_worker_that_dies_before_the_commit_has_added_nothing(clock, monkeypatch):
     adding("Once")
     with monkeypatch.context() as patch:
@@ -159,7 +157,6 @@ def test_a_worker_that_dies_before_the_commit_has_added_nothing(clock, monkeypat
     assert len(board_frames(run)) == 1
 
 
-@pytest.mark.sqlite
 def test_a_worker_that_dies_after_the_commit_has_added_it_once(clock):
     adding("Once")
     run = drive(make_run(), dies="end")
@@ -172,7 +169,6 @@ def test_a_worker_that_dies_after_the_commit_has_added_it_once(clock):
     assert len(board_frames(run)) == 1
 
 
-@pytest.mark.sqlite
 def test_a_commit_whose_answer_was_lost_counts_once(clock, monkeypatch):
     adding("Once")
     write = fence.append
@@ -186,7 +182,7 @@ def test_a_commit_whose_answer_was_lost_counts_once(clock, monkeypatch):
         return write(lease, entries, turns)
 
     with monkeypatch.context() as patch:
-        patch.setattr(fence, "append", append)
+        patch_append(patch, append)
         run = drive(make_run())
     assert (run.status, len(tasks()), board_frames(run)) == (Status.RUNNING, 1, [])
 

@@ -15,7 +15,6 @@ from tests.support.bus_story import TOPIC, Heard, event
 from tests.support.runs import auntil
 
 
-@pytest.mark.sqlite
 class TestMemory(BusContract):
     @pytest.fixture
     def make(self) -> Callable[[], Bus]:

@@ -354,7 +354,7 @@ def spawn_below(lease: store.Lease) -> None:
 
 # ---------------------------------------------------------------------------------------------------- races
 
-ROUNDS = 25
+ROUNDS = pytest.mark.parametrize("rounds", [5, pytest.param(25, marks=pytest.mark.crash)])
 
 
 def race(*works: Callable[[], Any]) -> list[BaseException]:
@@ -371,9 +371,10 @@ def race(*works: Callable[[], Any]) -> list[BaseException]:
 
 
 @on_postgresql
+@ROUNDS
 @pytest.mark.parametrize("at", ["root", "middle"])
-def test_a_spawn_that_races_the_cancellation_leaves_no_orphan(at: str) -> None:
-    for _ in range(ROUNDS):
+def test_a_spawn_that_races_the_cancellation_leaves_no_orphan(at: str, rounds: int) -> None:
+    for _ in range(rounds):
         root = make_run()
         root_lease, middle = leased(root), child_of(root, root, status=Status.PENDING)
         lease = leased(middle)
@@ -390,8 +391,9 @@ def test_a_spawn_that_races_the_cancellation_leaves_no_orphan(at: str) -> None:
 
 
 @on_postgresql
-def test_a_tree_that_ends_in_every_place_at_once_waits_in_no_circle() -> None:
-    for _ in range(ROUNDS):
+@ROUNDS
+def test_a_tree_that_ends_in_every_place_at_once_waits_in_no_circle(rounds: int) -> None:
+    for _ in range(rounds):
         root, wrong = end_everywhere()
 
         assert wrong == []

@@ -110,7 +110,6 @@ def test_a_run_makes_summaries_in_the_journal_and_keeps_them_with_its_turns(cloc
     assert shown(model)[-1][1] == "task"
 
 
-@pytest.mark.sqlite
 @pytest.mark.parametrize("written", [False, True])
 @pytest.mark.parametrize("dies", [8, 9, 10, 11, 14, 15, "end"])
 def test_after_a_crash_the_view_is_the_same_and_no_recorded_summary_is_made_again(clock, dies, written):

@@ -54,7 +54,6 @@ def window_of(session, pipeline):
     return async_to_sync(context.get_prompt_window)(str(session.id))
 
 
-@pytest.mark.sqlite
 @pytest.mark.parametrize("of_user", [True, False])
 def test_a_window_over_ten_thousand_turns_is_two_queries(of_user):
     session = conversation(10_000, of_user=of_user)
@@ -86,7 +85,6 @@ def test_memory_is_flat():
         assert peak(long, pipeline) < peak(short, pipeline) * 1.1, pipeline
 
 
-@pytest.mark.sqlite
 def test_the_last_summary_and_the_users_words_are_the_second_query(django_assert_num_queries):
     session = store.create_session(Session(agent=str(AGENT)))
     row = tool_row(40)

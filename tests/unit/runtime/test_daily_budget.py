@@ -58,7 +58,6 @@ def talker():
     return made
 
 
-@pytest.mark.sqlite
 def test_two_trees_of_a_user_share_the_users_day(clock, user, daily, talker):
     daily(user={"max_tokens": 45})
 

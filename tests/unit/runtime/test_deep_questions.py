@@ -103,7 +103,6 @@ def finished(run):
     return run
 
 
-@pytest.mark.sqlite
 @pytest.mark.parametrize("asker", ASKERS)
 def test_the_question_is_on_the_roots_sequence_and_the_answer_goes_to_the_asker(tree, asker):
     root = tree(ASKERS[asker]())
@@ -202,7 +201,6 @@ def test_a_cancelled_tree_closes_the_question_and_says_so(tree):
     assert frames[-1]["type"] == "stream.done"
 
 
-@pytest.mark.sqlite
 def test_a_question_that_the_code_gave_up_is_closed_by_the_end_of_its_run():
     async def story(ctx, inbox):
         question = asyncio.ensure_future(ctx.ask_human("Which colour?"))

@@ -73,7 +73,6 @@ def kinds(run):
     return [row.kind for row in journal_of(run)]
 
 
-@pytest.mark.sqlite
 def test_a_reply_is_the_calls_result():
     model, run = boss([handoff("writer"), "Here it is."], member(echoes))
 
@@ -105,7 +104,6 @@ def test_the_child_knows_who_has_sent_it():
     assert seen == [("orchestrator/boss", "orchestrator/boss", str(run.session_id))]
 
 
-@pytest.mark.sqlite
 def test_calls_of_a_turn_run_in_parallel_and_keep_their_ids(step, ran):
     calls = [
         handoff("slow", "c1", task="one"),
@@ -186,7 +184,6 @@ def test_a_cancelled_child_has_not_failed():
     assert "failed" not in text
 
 
-@pytest.mark.sqlite
 def test_a_timeout_is_no_failure_and_leaves_the_child_at_work(clock):
     model, run = boss([handoff("writer"), "ok"], SubAgentConfig(member(waits), ask_timeout=30.0))
     run_until_idle()
@@ -306,7 +303,7 @@ RESULTS = {
 
 
 @pytest.mark.parametrize("written", [False, True])
-@pytest.mark.parametrize("dies", [1, 2, 3, pytest.param(4, marks=pytest.mark.sqlite), 5, 6, 7, 8, "end"])
+@pytest.mark.parametrize("dies", [1, 2, 3, 4, 5, 6, 7, 8, "end"])
 def test_a_takeover_in_a_parallel_turn_spawns_none_twice(step, ran, clock, dies, written):
     model, run = boss([PARALLEL, "done"], member(echoes), member(echoes, "critic"), tools=[step])
     drive(run, dies=dies, written=written)
@@ -348,7 +345,6 @@ def test_a_takeover_behind_the_answers_routes_each_to_its_call(step, ran, clock,
     assert len(model.calls) == 2 + repeated
 
 
-@pytest.mark.sqlite
 @pytest.mark.parametrize("dies", [None, 3])
 def test_the_deadline_of_an_answer_survives_a_crash(clock, dies):
     """It is the journaled one: a takeover does not begin to count anew."""
@@ -438,7 +434,6 @@ def _joined(messages):
     return " + ".join(block.text for block in messages[-1].content)
 
 
-@pytest.mark.sqlite
 def test_orchestrators_nest():
     _, _, run = nested()
 
@@ -591,7 +586,6 @@ def most(settings, size):
     settings.RAVI = {**settings.RAVI, "MAX_INPUT_BYTES": size}
 
 
-@pytest.mark.sqlite
 @pytest.mark.parametrize("takes_over", [False, True])
 def test_a_task_that_is_no_input_for_any_run_is_words_for_the_model(settings, takes_over):
     most(settings, 1000)

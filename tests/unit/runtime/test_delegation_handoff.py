@@ -61,7 +61,6 @@ def last_turn(run):
     }
 
 
-@pytest.mark.sqlite
 def test_the_sub_agent_answers_in_the_orchestrators_place():
     model, _ = desk([handoff("sales")])
     run = make_run("orchestrator/desk")

@@ -33,7 +33,6 @@ def approving(owner=None, **options):
     return HumanRequest.objects.get(run=drive(make_run(owner=owner)))
 
 
-@pytest.mark.sqlite
 def test_a_delegate_answers_and_it_is_recorded_in_whose_place(users):
     request = approving()
     Delegation.objects.create(user=users["fay"], delegate=users["dan"])

@@ -17,7 +17,7 @@ from ravi_django.runtime.store import deliveries, delivery_rows, digests
 from tests.support.feeds import TOPIC, followers, inboxes, publish, read, told, waiting_runs
 from tests.support.runs import CodeAgent
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.sqlite]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture(autouse=True)
@@ -41,6 +41,7 @@ def waiting(count=1, **fields):
 # ------------------------------------------------------------------------------------------------------- digests
 
 
+@pytest.mark.sqlite
 def test_once_in_so_many_seconds_and_then_all_of_it_in_one_message(clock):
     _, (run,) = waiting(every_s=600)
 
@@ -209,6 +210,7 @@ def refuse(monkeypatch):
     return refused
 
 
+@pytest.mark.sqlite
 def test_a_follower_whose_rows_make_an_error_is_set_aside_and_the_others_have_theirs(refuse, caplog):
     follows = followers(9)
     refuse.add(follows[4].id)

@@ -16,7 +16,7 @@ from ravi_django.runtime.store import delivery_rows
 from tests.support.feeds import followers, inboxes, publish, waiting_runs
 from tests.support.runs import CodeAgent
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.sqlite]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 BATCH = 2
 SLOW = 6  # three batches

@@ -50,7 +50,6 @@ def failed(**fields: Any) -> Run:
     return drive(make_run(**fields))
 
 
-@pytest.mark.sqlite
 def test_neither_retried_nor_forked(ada: Any) -> None:
     run = failed(owner=ada)
     ada.delete()
@@ -64,7 +63,6 @@ def test_neither_retried_nor_forked(ada: Any) -> None:
     assert list(Run.objects.values_list("status", "error__type")) == [(Status.FAILED, "ValueError")]
 
 
-@pytest.mark.sqlite
 @pytest.mark.parametrize("status", TERMINAL)
 def test_no_ended_run_is_forked(status: Status, ada: Any) -> None:
     run = failed(owner=ada)
@@ -77,7 +75,6 @@ def test_no_ended_run_is_forked(status: Status, ada: Any) -> None:
     assert Run.objects.count() == 1
 
 
-@pytest.mark.sqlite
 def test_nor_one_that_was_cancelled_with_its_owner(ada: Any) -> None:
     async def story(ctx: Any, inbox: Any) -> None:
         await ctx.log("begun")
@@ -91,7 +88,6 @@ def test_nor_one_that_was_cancelled_with_its_owner(ada: Any) -> None:
         fork(run.id, 1, send=print)
 
 
-@pytest.mark.sqlite
 def test_nor_one_that_somebody_was_just_cancelling(ada: Any) -> None:
     run = make_run(owner=ada, status=Status.RUNNING, cancel_reason="enough")
     Run.objects.filter(id=run.id).update(cancel_requested_at=run.created_at)
@@ -102,7 +98,6 @@ def test_nor_one_that_somebody_was_just_cancelling(ada: Any) -> None:
         fork(run.id, 1, send=print)
 
 
-@pytest.mark.sqlite
 def test_nor_a_child_whose_parent_ends_behind_the_deletion(ada: Any) -> None:
     """The workers of both are still at it when their user goes; the root's settles first."""
     root = make_run(owner=ada)
@@ -120,7 +115,6 @@ def test_nor_a_child_whose_parent_ends_behind_the_deletion(ada: Any) -> None:
         fork(child.id, 1, send=print)
 
 
-@pytest.mark.sqlite
 @pytest.mark.parametrize("status", [Status.RUNNING, Status.SUSPENDED])
 def test_nor_one_that_is_cancelled_once_more(status: Status, ada: Any) -> None:
     run = make_run(owner=ada, status=Status.RUNNING)
@@ -134,7 +128,6 @@ def test_nor_one_that_is_cancelled_once_more(status: Status, ada: Any) -> None:
     assert run.error == (None if status == Status.RUNNING else {"type": "Cancelled", "message": store.OWNER_DELETED})
 
 
-@pytest.mark.sqlite
 def test_the_systems_own_and_others_runs_are(ada: Any) -> None:
     systems, others = failed(), failed(owner=get_user_model().objects.create_user("bob"))
     failed(owner=ada)
@@ -145,7 +138,6 @@ def test_the_systems_own_and_others_runs_are(ada: Any) -> None:
         assert fork(run.id, 1, send=print).owner_id == run.owner_id
 
 
-@pytest.mark.sqlite
 def test_any_number_of_them_is_one_update(ada: Any) -> None:
     for _ in range(7):
         failed(owner=ada)

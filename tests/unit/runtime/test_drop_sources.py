@@ -49,7 +49,6 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.is_file()) if folder.exists() else []
 
 
-@pytest.mark.sqlite
 def test_files_are_told_and_put_aside(inside: Path) -> None:
     for name in ("a.txt", "b.md"):
         put(inside, name)

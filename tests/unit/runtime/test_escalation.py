@@ -130,7 +130,6 @@ def test_a_question_that_nobody_answers_is_passed_over(clock, staff):
     assert drive(run).output == "expired"
 
 
-@pytest.mark.sqlite
 def test_a_step_that_means_nobody_leaves_its_time_to_the_next(clock, staff):
     staff["dan"].groups.clear()
     run = approving([("group:finance", HOUR), ("group:directors", HOUR), ("group:board", HOUR), "staff"])
@@ -256,7 +255,6 @@ def test_one_that_is_decided_closed_or_over_is_left_alone(clock, staff):
     assert [request_of(run).version for run in (answered, cancelled, over, early)] == [2, 2, 1, 2]
 
 
-@pytest.mark.sqlite
 def test_an_answer_from_a_page_of_before_is_refused(clock, staff, django_user_model):
     root = django_user_model.objects.create_superuser("root")
     run = approving()

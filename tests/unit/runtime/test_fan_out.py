@@ -8,12 +8,13 @@ import pytest
 from django.contrib.auth import get_user_model
 
 from ravi_django import register
-from ravi_django.models import Agent, FeedItem, Follow, InboxMessage, Publication, Run, Session, Signal
+from ravi_django.models import Agent, FeedItem, Follow, InboxMessage, Publication, Run, Session, Signal, uuid7
 from ravi_django.runtime import fan_out, policies, store, sweeper
+from ravi_django.runtime.store.followers import being_changed
 from tests.support.feeds import FEED, TOPIC, WAITS, follow, followers, inboxes, publish, told, waiting_runs
 from tests.support.runs import CodeAgent, make_run
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.sqlite]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture(autouse=True)
@@ -38,6 +39,12 @@ def deliver(publication, limit=100):
 # ------------------------------------------------------------------------------------------------------- to whom
 
 
+@pytest.mark.sqlite
+def test_a_follow_that_was_deleted_is_not_waited_for():
+    assert being_changed([uuid7()]) == []
+
+
+@pytest.mark.sqlite
 def test_an_idle_agent_gets_a_run_with_the_message_and_no_signal(user):
     one = follow(owner=user, tenant="", metadata={"variables": {"a": 1}})
     publication = publish("hello")
@@ -56,6 +63,7 @@ def test_an_idle_agent_gets_a_run_with_the_message_and_no_signal(user):
     assert (run.session.agent, run.session.owner, run.session.title) == (FEED, user, TOPIC)
 
 
+@pytest.mark.sqlite
 def test_a_run_that_waits_in_its_home_is_told_and_woken():
     (one,) = followers(1)
     (run,) = waiting_runs([one])
@@ -241,6 +249,7 @@ def test_batch_after_batch_goes_on_where_the_one_before_stopped():
     assert publication.done_at is not None
 
 
+@pytest.mark.sqlite
 def test_a_batch_that_was_rolled_back_is_delivered_again_and_nothing_twice(monkeypatch):
     followers(4)
     publication = publish("hello")

@@ -16,7 +16,7 @@ from ravi_django.runtime import follow as site
 from tests.support.feeds import FEED, TOPIC, follow, follow_row, inboxes, publish, waiting_runs, words
 from tests.support.runs import BOUND_S, CodeAgent, drive, in_background, make_run, on_postgresql
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.sqlite]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 ART = "news/art"
 
@@ -70,6 +70,7 @@ def test_the_home_stays_when_the_follow_that_brought_it_goes(user):
     assert list(inboxes().values()) == [["tech", "art"]]
 
 
+@pytest.mark.sqlite
 def test_what_is_due_of_two_topics_at_once_comes_to_one_run(user, clock):
     publications = []
     for topic in (TOPIC, ART):

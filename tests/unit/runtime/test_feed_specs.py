@@ -137,7 +137,6 @@ def test_a_parameter_that_makes_no_agent_is_named(made: Any, field: str) -> None
     assert caught.value.field == field
 
 
-@pytest.mark.sqlite
 def test_rows_run(django_user_model: Any) -> None:
     ann = django_user_model.objects.create_superuser("ann")
     specs.save_spec("news/tech", NEWS)

@@ -19,7 +19,7 @@ from ravi_django.runtime.store import unread
 from ravi_django.testing import run_until_idle
 from tests.support.runs import CodeAgent, auntil, code, drive, make_run
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.sqlite]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 HAND = AgentId("test", "hand")
 NAME = "new_source_item"

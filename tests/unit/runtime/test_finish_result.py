@@ -48,7 +48,6 @@ def seen_by(result, effect="idempotent", **how):
     return told, run
 
 
-@pytest.mark.sqlite
 @pytest.mark.parametrize("effect", EFFECTS)
 @pytest.mark.parametrize("target", [HELPER, "test/helper"])
 def test_it_is_recorded_and_every_replay_gives_it_again(clock, effect, target):

@@ -24,7 +24,7 @@ from ravi_django.runtime import catalog, store
 from ravi_django.runtime.follow import followers
 from tests.support.runs import CodeAgent, code
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.sqlite, pytest.mark.usefixtures("hinted")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("hinted")]
 
 NEWS = TopicId("news", "sport")
 
@@ -233,6 +233,7 @@ def test_what_is_rolled_back_publishes_nothing(agent, hinted):
     assert emit(NEWS, "another", id="g1").message_id == "g1"
 
 
+@pytest.mark.sqlite
 def test_a_repeat_is_the_first_one(agent, hinted):
     follow(agent, NEWS)
     first = emit(NEWS, {"b": 1, "a": 2}, id="g1")

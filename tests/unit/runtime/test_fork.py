@@ -75,7 +75,6 @@ def result(path, kind="tool.call", **fields):
 # ------------------------------------------------------------------------------------------------- where
 
 
-@pytest.mark.sqlite
 @pytest.mark.parametrize(
     ("rows", "after_seq", "point"),
     [
@@ -100,7 +99,6 @@ def test_the_past_ends_at_the_nearest_place_where_nothing_was_open(rows, after_s
     assert paths(forked) == paths(run)[:point]
 
 
-@pytest.mark.sqlite
 def test_a_run_that_had_ended_is_shared_up_to_before_its_end():
     run = written(result("1"))
     store.finish(leased_again(run), Status.COMPLETED, [result("2"), Entry("run.completed", "@completed.1")])
@@ -112,7 +110,6 @@ def leased_again(run):
     return store.Lease(run, run.lease_epoch, run.lease_owner)
 
 
-@pytest.mark.sqlite
 def test_behind_a_retry_the_superseded_effect_counts_as_open_when_it_was_begun():
     error = {"type": "E", "message": "m"}
     run = written(result("1"), started("2"), result("2", error=error))
@@ -123,7 +120,6 @@ def test_behind_a_retry_the_superseded_effect_counts_as_open_when_it_was_begun()
     assert quietly(run, 4).fork_seq == 3
 
 
-@pytest.mark.sqlite
 @pytest.mark.parametrize("after_seq", [0, -1, True, "2", 2.0, None, 4, 10**30])
 def test_a_bad_place_is_refused_and_nothing_is_written(after_seq):
     run = written(result("1"), result("2"), result("3"))
@@ -135,13 +131,11 @@ def test_a_bad_place_is_refused_and_nothing_is_written(after_seq):
     assert (Run.objects.count(), Session.objects.count()) == (1, 1)
 
 
-@pytest.mark.sqlite
 def test_a_run_that_has_recorded_nothing_has_no_place():
     with pytest.raises(InvalidInputError, match="which has 0, not 1"):
         quietly(make_run(), 1)
 
 
-@pytest.mark.sqlite
 def test_an_earlier_generation_is_no_place():
     run = written(result("1"), result("2"))
     lease = leased_again(run)
@@ -159,7 +153,6 @@ def test_an_earlier_generation_is_no_place():
 # ------------------------------------------------------------------------------------------------- what
 
 
-@pytest.mark.sqlite
 def test_it_is_a_root_of_its_own_with_what_was_given_to_the_source(clock, django_user_model):
     user = django_user_model.objects.create_user("ann")
     root = make_run()
@@ -180,7 +173,6 @@ def test_it_is_a_root_of_its_own_with_what_was_given_to_the_source(clock, django
     assert (forked.started_at, forked.finished_at, forked.created_at) == (None, None, clock.now)
 
 
-@pytest.mark.sqlite
 def test_a_deadline_comes_along_while_it_is_ahead(clock):
     deadline = clock.now + timedelta(seconds=10)
     run = written(result("1"), run=make_run(deadline=deadline))
@@ -190,7 +182,6 @@ def test_a_deadline_comes_along_while_it_is_ahead(clock):
     assert quietly(run, 1).deadline is None
 
 
-@pytest.mark.sqlite
 def test_usage_and_cost_are_those_of_the_shared_rows():
     def called(path, tokens, cost):
         usage = Usage(input_tokens=tokens, cached_tokens=1, output_tokens=2 * tokens, reasoning_tokens=3)
@@ -205,7 +196,6 @@ def test_usage_and_cost_are_those_of_the_shared_rows():
     assert (two.cost_unknown, three.cost_unknown, three.input_tokens) == (False, True, 16)
 
 
-@pytest.mark.sqlite
 def test_big_values_are_shared(settings):
     settings.RAVI = {**settings.RAVI, "INLINE_BYTES": 10}
     run = written(result("1", result={"text": "x" * 100}))
@@ -269,7 +259,6 @@ def test_a_message_that_came_later_is_not_part_of_the_past():
     assert InboxMessage.objects.filter(run=forked).count() == 1
 
 
-@pytest.mark.sqlite
 @pytest.mark.parametrize("status", list(Status))
 def test_the_source_stays_as_it_is_whatever_its_status(status):
     run = written(result("1"), result("2"))
@@ -548,7 +537,6 @@ def turn(session, text):
     return NewTurn(session.id, "test/code", ChatMessage.of(Role.USER, text))
 
 
-@pytest.mark.sqlite
 def test_turns_after_its_own_first_are_not_copied():
     first = make_run()
     lease = leased(first)
@@ -648,7 +636,6 @@ def test_a_fork_that_is_cancelled_at_once_has_a_stream_that_ends(clock):
     assert types[-1] == ("stream.done", None)
 
 
-@pytest.mark.sqlite
 def test_a_pruned_run_has_no_past_to_share():
     run = written(result("1"))
     JournalEntry.objects.filter(run=run).delete()

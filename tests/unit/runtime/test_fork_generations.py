@@ -52,7 +52,6 @@ def replied(run: Run) -> int:
     return JournalEntry.objects.filter(run=run, kind="ask.replied").count()
 
 
-@pytest.mark.sqlite
 @pytest.mark.parametrize("agent", AGENTS, ids=IDS)
 def test_it_goes_on_from_anywhere_with_its_memory(agent: Any) -> None:
     register(agent)
@@ -97,7 +96,6 @@ def test_a_digest_goes_on_at_its_place(again: bool, dies: Any, clock: FakeClock)
     assert replied(forked) == 0
 
 
-@pytest.mark.sqlite
 def test_what_a_signal_had_brought_is_no_question_of_the_source() -> None:
     register(AGENTS[0])
     run = begun()
@@ -111,7 +109,6 @@ def test_what_a_signal_had_brought_is_no_question_of_the_source() -> None:
         assert replied(forked) == 0
 
 
-@pytest.mark.sqlite
 def test_a_reader_keeps_its_preferences() -> None:
     register(AGENTS[1])
     run = begun("personal_feed/mine")
@@ -130,7 +127,6 @@ def test_a_reader_keeps_its_preferences() -> None:
     assert (kept["Cats"], kept["Dogs"]) == (True, False)
 
 
-@pytest.mark.sqlite
 def test_what_the_run_has_told_itself_the_fork_has() -> None:
     """The kept words of others stay as they are."""
 
@@ -160,7 +156,6 @@ def test_what_the_run_has_told_itself_the_fork_has() -> None:
     assert drive(forked).status == Status.SUSPENDED
 
 
-@pytest.mark.sqlite
 def test_what_it_began_on_is_there_whatever_the_clocks_say() -> None:
     """The times of messages are the database's, those of entries the worker's."""
     given = []
@@ -182,7 +177,6 @@ def test_what_it_began_on_is_there_whatever_the_clocks_say() -> None:
     assert set(given) == {2}
 
 
-@pytest.mark.sqlite
 def test_so_is_what_it_was_carried() -> None:
     register(AGENTS[0])
     run = begun()

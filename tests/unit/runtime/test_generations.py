@@ -40,7 +40,6 @@ async def after_the_change(ctx, inbox):
     return "new" if ctx.patched("better") else "old"
 
 
-@pytest.mark.sqlite
 def test_old_runs_keep_to_the_old_branch_and_new_ones_take_the_new(step, ran):
     code(before_the_change, tools=[step])
     old = drive(make_run())

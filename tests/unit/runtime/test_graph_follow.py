@@ -13,9 +13,9 @@ from ravi_django.kernel import (
 )
 from ravi_django.models import FeedItem, Follow, JournalEntry, Status
 from ravi_django.runtime.store import fence, follows
-from tests.support.runs import code, drive, make_run
+from tests.support.runs import code, drive, make_run, patch_append
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.sqlite, pytest.mark.usefixtures("hinted")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("hinted")]
 
 NEWS = TopicId("news", "sport")
 
@@ -116,7 +116,7 @@ def test_a_follow_that_is_deleted_meanwhile_is_there_again(monkeypatch):
         Follow.objects.all().delete()
         return append(*args)
 
-    monkeypatch.setattr(fence, "append", deleted_first)
+    patch_append(monkeypatch, deleted_first)
     run = drive(make_run(session=home))
 
     assert run.status == Status.COMPLETED, run.error

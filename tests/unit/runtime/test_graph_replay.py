@@ -15,7 +15,7 @@ from ravi_django.models import Follow, JournalEntry, Publication, Run, Status
 from ravi_django.runtime import fork, policies
 from tests.support.runs import code, drive, make_run, take_over
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.sqlite, pytest.mark.usefixtures("hinted")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("hinted")]
 
 NEWS = TopicId("news", "sport")
 

@@ -47,7 +47,6 @@ def trips(told):
 # ---------------------------------------------------------------------------------------------------- input
 
 
-@pytest.mark.sqlite
 def test_an_input_that_trips_fails_the_run_before_the_model_is_called():
     told = []
     agent = react([], InputGuardrail(rude), hooks=[trips(told)])

@@ -65,7 +65,6 @@ def kinds(run, kind):
 # ------------------------------------------------------------------------------------------------------ who goes on
 
 
-@pytest.mark.sqlite
 def test_the_other_agent_goes_on_as_the_same_run_and_ends_it_once():
     agent("b", shout)
     code(handing_over(task="go on"))
@@ -137,7 +136,6 @@ def asking(target="a", message="hello"):
     return story
 
 
-@pytest.mark.sqlite
 @pytest.mark.parametrize("task", [None, "go on"])
 def test_the_asker_gets_the_answer_of_who_went_on(task):
     agent("a", handing_over(task=task))
@@ -452,7 +450,6 @@ def refused(target):
     return story
 
 
-@pytest.mark.sqlite
 def test_a_target_that_nobody_knows_is_refused_and_every_replay_says_so(clock):
     code(refused("test/nobody"))
     run = make_run()

@@ -73,7 +73,6 @@ def kinds(run, kind):
     return [row for row in journal_of(run) if row.kind == kind]
 
 
-@pytest.mark.sqlite
 def test_the_turn_is_kept_with_a_result_for_every_call_and_the_other_answers():
     model = react([call("leave", "c1", target="test/b", task="go on"), call("look", "c2")])
     run = make_run("react/front")

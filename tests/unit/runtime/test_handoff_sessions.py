@@ -92,7 +92,6 @@ def kinds(run, kind):
 # ---------------------------------------------------------------------------------------------------- the queue
 
 
-@pytest.mark.sqlite
 def test_what_was_queued_behind_the_first_agent_goes_on_at_once():
     agent("b", stay)
     code(handing_over())
@@ -105,7 +104,6 @@ def test_what_was_queued_behind_the_first_agent_goes_on_at_once():
     assert status_of(behind) == Status.PENDING
 
 
-@pytest.mark.sqlite
 def test_what_is_queued_behind_the_other_agent_waits_for_the_run_that_came_over():
     agent("b", stay)
     code(handing_over())
@@ -120,7 +118,6 @@ def test_what_is_queued_behind_the_other_agent_waits_for_the_run_that_came_over(
     assert (run.status, status_of(behind)) == (Status.COMPLETED, Status.PENDING)
 
 
-@pytest.mark.sqlite
 def test_an_agent_that_is_busy_in_the_session_refuses_and_every_replay_says_so(clock, step, ran):
     async def first(ctx, inbox):
         await ctx.tool("step", name="1")

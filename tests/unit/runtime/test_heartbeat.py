@@ -61,8 +61,9 @@ def test_a_beat_renews_the_lease_and_the_workers_trust_in_it(clock):
     async def check(engine, active):
         clock.advance(20)
         active.effects.renewed_at = time.monotonic() - 25
+        before = time.monotonic()
         await beat(engine)
-        assert time.monotonic() - active.effects.renewed_at < 5
+        assert active.effects.renewed_at >= before
         clock.advance(20)
 
     run = driven(check)
@@ -99,7 +100,7 @@ def test_a_loop_that_stands_still_for_two_leases_is_let_go_with_its_stack(clock,
 
 
 def test_a_beat_that_fails_is_logged_and_not_the_last(caplog, monkeypatch, settings):
-    settings.RAVI = {**settings.RAVI, "HEARTBEAT_S": 0.01}
+    settings.RAVI = {**settings.RAVI, "HEARTBEAT_S": 0.5}  # also the bound of its statements
     beats = threading.Event()
     failures = []
 

@@ -22,7 +22,6 @@ from tests.support.runs import code, drive, make_run, take_over
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-@pytest.mark.sqlite
 class TestDjangoHistoryProvider(HistoryContract):
     @pytest_asyncio.fixture
     async def provider(self):
@@ -78,7 +77,6 @@ def test_a_run_stores_its_turns_with_its_calls(clock):
     assert Session.objects.get().next_position == 2
 
 
-@pytest.mark.sqlite
 @pytest.mark.parametrize("dies", [1, "end"])
 @pytest.mark.parametrize("written", [False, True])
 def test_a_crash_between_turns_and_finish_stores_each_turn_once(clock, dies, written):

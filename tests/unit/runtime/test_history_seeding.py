@@ -57,7 +57,6 @@ class Seeding:
         return STEPS
 
 
-@pytest.mark.sqlite
 @pytest.mark.parametrize("how", ["load", "append"])
 def test_what_is_seeded_in_a_run_leaves_its_own_turns_alone(clock, how):
     seeding = Seeding(how, CALL, "Ada")

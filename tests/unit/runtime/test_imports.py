@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import forks, template
+
 ROOT = Path(__file__).resolve().parents[3]
 
 LOOK = """
@@ -76,9 +78,9 @@ print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 
 def test_a_forked_child_makes_a_worker_of_its_own(tmp_path):
     env = {key: value for key, value in os.environ.items() if key not in ("DATABASE_URL", "REDIS_URL")}
-    env |= {"DJANGO_SETTINGS_MODULE": "project.settings", "DATABASE_URL": f"sqlite:///{tmp_path}/db"}
-    subprocess.run([sys.executable, "manage.py", "migrate", "-v0"], cwd=ROOT, env=env, check=True, timeout=60)
+    database = template.sqlite(tmp_path / "db")
+    env |= {"DJANGO_SETTINGS_MODULE": "project.settings", "DATABASE_URL": f"sqlite:///{database}"}
 
-    done = subprocess.run([sys.executable, "-c", FORK], cwd=ROOT, env=env, capture_output=True, text=True, timeout=60)
+    done = forks.run(["-c", FORK], env=env, capture_output=True, text=True, timeout=60)
 
     assert done.stdout.strip() == "7", done.stderr

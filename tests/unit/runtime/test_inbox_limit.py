@@ -32,7 +32,6 @@ def waiting(count: int) -> Run:
 # ------------------------------------------------------------------------------------------- a limit
 
 
-@pytest.mark.sqlite
 @pytest.mark.parametrize("dies", [None, 1, 2, 3, "end"])
 @pytest.mark.parametrize("written", [True, False])
 def test_code_that_returns_is_given_the_next_ones(dies: Any, written: bool, step: Any, clock: FakeClock) -> None:
@@ -54,8 +53,7 @@ def test_code_that_returns_is_given_the_next_ones(dies: Any, written: bool, step
     assert rounds == [["hi", "1"], ["2", "3"], ["4"]]
 
 
-@pytest.mark.sqlite
-@pytest.mark.parametrize("dies", [None, 1, 2, 3, "end"])
+@pytest.mark.parametrize("dies", [pytest.param(None, marks=pytest.mark.sqlite), 1, 2, 3, "end"])
 def test_it_reads_on_by_parts_and_waits_for_none_that_is_there(dies: Any, clock: FakeClock) -> None:
     found: list[Any] = []
 
@@ -236,7 +234,6 @@ def test_a_fork_has_it_too() -> None:
     assert new.status == Status.SUSPENDED
 
 
-@pytest.mark.sqlite
 def test_a_generation_that_began_with_nothing_is_given_nothing_by_a_replay_either() -> None:
     rounds: list[Any] = []
 

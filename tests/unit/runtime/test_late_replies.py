@@ -78,7 +78,6 @@ DELEGATIONS = [
 ]
 
 
-@pytest.mark.sqlite
 @pytest.mark.parametrize(("kind", "delegation"), DELEGATIONS, ids=[kind for kind, _ in DELEGATIONS])
 def test_a_late_reply_to_a_delegation_is_heard_by_nobody(clock, kind, delegation):
     model, run = boss(kind, [delegation, call("linger", "c2"), "final answer"])

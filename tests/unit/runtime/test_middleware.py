@@ -56,7 +56,6 @@ class Shout(ChatMiddleware):
         context.response = ModelResponse.of([TextBlock(text=context.response.text + "!")])
 
 
-@pytest.mark.sqlite
 def test_a_chat_middleware_changes_what_is_sent_and_what_is_recorded():
     model, shout = ScriptedModel(["fine"]), Shout()
     with_middleware(say, shout, model=model)

@@ -58,7 +58,6 @@ def frames_of(run, *types):
     return [frame for frame in found if frame["type"] in types]
 
 
-@pytest.mark.sqlite
 def test_the_answer_is_journaled_under_the_first_ones_name(clock):
     first = ScriptedModel([BUSY], name="first")
     second = ScriptedModel("hello", name="second", usage=Usage(input_tokens=3, output_tokens=2), cost=0.5)
@@ -72,7 +71,6 @@ def test_the_answer_is_journaled_under_the_first_ones_name(clock):
     assert (run.input_tokens, run.output_tokens, float(run.cost), run.cost_unknown) == (3, 2, 0.5, False)
 
 
-@pytest.mark.sqlite
 def test_a_replay_gives_the_same_answer_without_a_call(clock):
     first, second = ScriptedModel([BUSY], name="first"), ScriptedModel("hello", name="second", cost=0.5)
     seen = []

@@ -46,7 +46,6 @@ def retry_rows():
     return JournalEntry.objects.filter(kind="run.retried").order_by("seq")
 
 
-@pytest.mark.sqlite
 def test_the_policy_says_how_long_and_how_often(clock):
     model = failing(BUSY, RetryPolicy(max_attempts=3, base_s=10, jitter=0))
     code(ask, model=model)

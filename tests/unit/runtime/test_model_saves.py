@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import suppress
 from typing import Any
 
@@ -45,7 +44,6 @@ def test_a_note_that_fails_fails_no_save(monkeypatch, caplog):
     assert "was not noted" in caplog.text
 
 
-@pytest.mark.sqlite
 def test_a_source_deleted_this_moment_fails_no_save():
     source = declare()
     assert model_sources._sources_of("project.invoice") == (source.id,)
@@ -217,7 +215,6 @@ def test_a_model_that_is_not_named_any_more_is_not_told(settings):
     assert "SOURCE_MODELS" in source.error
 
 
-@pytest.mark.sqlite
 @pytest.mark.parametrize("fault", ["an older setting", "no agent"])
 def test_a_save_that_cannot_be_told_is_kept_for_a_week(settings, fault):
     named = settings.RAVI
@@ -284,41 +281,3 @@ def test_a_source_of_another_process_is_known_within_seconds(monkeypatch):
     invoice()
 
     assert SourceItem.objects.get().source_id == source.id
-
-
-def test_what_a_save_costs(settings, capsys):
-    """Printed: microseconds a save more than without any of this."""
-    conf_named = settings.RAVI
-
-    def cost(rounds: int = 200) -> float:
-        with transaction.atomic():
-            row = invoice()
-            best = min(_timed(row, rounds) for _ in range(3))
-            transaction.set_rollback(True)
-        return best
-
-    settings.RAVI = {**conf_named, "SOURCE_MODELS": []}
-    plain = cost()
-    settings.RAVI = conf_named
-    unwanted = cost()
-    calls = 100_000
-    model_sources._sources_of("project.invoice")
-    start = time.perf_counter()
-    for _ in range(calls):
-        model_sources._sources_of("project.invoice")
-    lookup = (time.perf_counter() - start) / calls * 1e6
-    declare()
-    wanted = cost()
-    with capsys.disabled():
-        print(
-            f"\na save: {plain:.0f} us without, {unwanted:.0f} us named and not wanted (the look-up: {lookup:.2f} us), "
-            f"{wanted:.0f} us noted for one source"
-        )
-    assert lookup < 50, "a query would take more"
-
-
-def _timed(row: Invoice, rounds: int) -> float:
-    start = time.perf_counter()
-    for _ in range(rounds):
-        row.save()
-    return (time.perf_counter() - start) / rounds * 1e6

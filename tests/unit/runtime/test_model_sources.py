@@ -19,7 +19,6 @@ from tests.support.saves import declare, hinted, invoice, invoices_named, told  
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-@pytest.mark.sqlite
 def test_a_save_is_told_when_it_has_committed():
     source = declare(options={"fields": ["customer", "amount"]})
 
@@ -46,7 +45,6 @@ def test_a_save_is_told_when_it_has_committed():
     assert source.checked_at is not None and source.error == ""
 
 
-@pytest.mark.sqlite
 def test_what_is_rolled_back_was_never_told():
     source = declare()
 
@@ -65,7 +63,6 @@ def test_what_is_rolled_back_was_never_told():
     assert [payload["title"].split()[-1] for payload in told()] == ["KEPT"]
 
 
-@pytest.mark.sqlite
 def test_each_save_is_a_revision_whatever_it_changed():
     source = declare()
     row = invoice()

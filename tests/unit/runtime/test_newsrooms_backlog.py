@@ -157,7 +157,6 @@ def test_whatever_dies_none_is_lost_and_none_comes_twice(after: int, at: Any, wr
     assert len(carried(run)) == 1
 
 
-@pytest.mark.sqlite
 def test_messages_without_a_signal_are_read_to_the_last_one() -> None:
     register(InformationAgent("news", handle=note, items_per_generation=3))
     run = begun()
@@ -198,7 +197,6 @@ def test_a_run_of_before_goes_on_where_it_was(behind: int, dies: Any, clock: Fak
     assert (run.status, run.error) == (Status.SUSPENDED, None)
 
 
-@pytest.mark.sqlite
 @pytest.mark.parametrize("agent", AGENTS, ids=IDS)
 def test_what_comes_one_at_a_time_is_read_in_any_generation(agent: Any) -> None:
     """One begins on the note alone: what comes later is no part of what it began on, on no replay."""

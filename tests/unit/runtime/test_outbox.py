@@ -28,13 +28,14 @@ from tests.support.runs import (
     until,
 )
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.sqlite]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 
 async def breaks(ctx: Any, inbox: Any) -> str:
     raise ValueError("api says no")
 
 
+@pytest.mark.sqlite
 def test_a_run_says_that_it_was_asked_for_began_and_ended(hints: list[int], django_user_model: Any) -> None:
     user = django_user_model.objects.create_user("ann")
     code(answers)

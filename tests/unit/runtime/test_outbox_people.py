@@ -21,7 +21,7 @@ from tests.support.runs import (
     make_run,
 )
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.sqlite]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def test_a_question_is_told_with_its_answer(hints: list[int], django_user_model: Any) -> None:

@@ -27,7 +27,7 @@ from tests.support.runs import (
     on_postgresql,
 )
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.sqlite]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def _approval(run: Run, **fields: Any) -> HumanRequest:

@@ -37,7 +37,6 @@ def live() -> int:
     return Run.objects.exclude(status__in=TERMINAL).count()
 
 
-@pytest.mark.sqlite
 @pytest.mark.parametrize("status", [status for status in Status if status not in (*TERMINAL, Status.RUNNING)])
 def test_whatever_has_not_ended_is_cancelled(status: Status, ada: Any) -> None:
     run, other = make_run(owner=ada), make_run()
@@ -111,7 +110,6 @@ def test_what_the_deleter_undoes_is_undone(ada: Any) -> None:
     )
 
 
-@pytest.mark.sqlite
 def test_who_has_no_run_costs_four_looks(ada: Any) -> None:
     with CaptureQueriesContext(connection) as queries:
         ada.delete()

@@ -73,7 +73,6 @@ def rows_of(run):
     return [(row.phase, row.attempt) for row in rows]
 
 
-@pytest.mark.sqlite
 @pytest.mark.parametrize("effect", ["idempotent", "at_most_once"])
 @pytest.mark.parametrize("message", [True, False])
 def test_what_the_child_comes_to_is_the_tools_result(calls, effect, message):
@@ -117,7 +116,6 @@ def test_any_other_end_is_an_error_with_the_words_of_a_delegation(calls, effect,
     assert calls == ["hire"]
 
 
-@pytest.mark.sqlite
 def test_the_timeout_is_the_one_that_was_said_first(clock, calls):
     helper(greets)
     delegating(calls, "at_most_once", timeout=60)

@@ -63,7 +63,6 @@ def pausing(calls, effect="idempotent", owner=None, **options):
 # --------------------------------------------------------------------------------------------------- the answer
 
 
-@pytest.mark.sqlite
 @pytest.mark.parametrize("effect", EFFECTS)
 def test_the_tool_is_called_again_with_the_answer(ann, calls, effect):
     run = pausing(calls, effect, ann, choices=["red", "blue"], context="For the door.")
@@ -238,7 +237,6 @@ def wizard(calls, effect):
     return order
 
 
-@pytest.mark.sqlite
 @pytest.mark.parametrize("effect", EFFECTS)
 def test_a_wizard_asks_one_thing_after_the_other(calls, effect):
     code(calling("order"), tools=[wizard(calls, effect)])
@@ -254,7 +252,6 @@ def test_a_wizard_asks_one_thing_after_the_other(calls, effect):
     assert attempts == [1, 2, 3, 4]
 
 
-@pytest.mark.sqlite
 @pytest.mark.parametrize("effect", EFFECTS)
 def test_of_two_tools_that_pause_at_once_each_gets_its_own_answer(effect):
     @tool(effect=effect)

@@ -57,7 +57,6 @@ def a_pair():
     return make_run(budget={"max_agents": 2})
 
 
-@pytest.mark.sqlite
 def test_a_child_may_wait_for_the_run_that_it_has_paused(clock):
     run = a_pair()
 
@@ -84,7 +83,6 @@ def test_a_worker_that_dies_around_that_wait_resumes_once(clock, dies, written):
     assert [kind for kind in kinds_of(low) if "paused" in kind] == ["run.paused", "run.unpaused"]
 
 
-@pytest.mark.sqlite
 def test_who_waits_over_others_counts_too():
     lease = root(limit=3)
     low, middle = spawn(lease, LOW), leased(spawn(lease, NORMAL))
@@ -148,7 +146,6 @@ def test_a_wait_for_a_run_that_is_not_paused_costs_no_query(django_assert_num_qu
 # -------------------------------------------------------------------------------------- who is not paused
 
 
-@pytest.mark.sqlite
 def test_a_run_that_another_waits_for_does_not_give_way():
     lease = root(limit=4)
     needed, asker, other = spawn(lease, LOW), leased(spawn(lease, HIGH)), spawn(lease, NORMAL)

@@ -137,7 +137,6 @@ def site_hook(user, request):
     return 1  # nearly
 
 
-@pytest.mark.sqlite
 @pytest.mark.parametrize("hooked", [False, True], ids=["", "with the site's hooks"])
 def test_list_page_and_answer_say_what_the_rule_says(users, requests, settings, hooked):
     if hooked:

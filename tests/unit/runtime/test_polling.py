@@ -92,7 +92,6 @@ def test_a_feed_is_polled_its_items_told_and_the_next_time_set(server: FeedServe
     assert (source.failures, source.error, source.polling_until) == (0, "", None)
 
 
-@pytest.mark.sqlite
 def test_what_has_not_changed_is_not_read_again_and_what_is_new_is(server: FeedServer) -> None:
     a_source(server.url())
     for _ in range(2):
@@ -106,7 +105,6 @@ def test_what_has_not_changed_is_not_read_again_and_what_is_new_is(server: FeedS
     assert told() == ["one", "two", "three"]
 
 
-@pytest.mark.sqlite
 @pytest.mark.parametrize(
     "fields",
     [
@@ -125,7 +123,6 @@ def test_what_is_not_due_is_left_alone(server: FeedServer, fields: dict[str, Any
     assert not store.any_source_due(polling.pollers())
 
 
-@pytest.mark.sqlite
 def test_failures_wait_twice_as_long_each_time_and_a_day_at_the_most(kind: Any) -> None:
     def fails(source: Source) -> Polled:
         raise SourceError("it is away")
@@ -192,7 +189,6 @@ def test_a_private_address_is_refused_where_the_site_does_not_allow_it(server: F
     assert server.seen == []
 
 
-@pytest.mark.sqlite
 def test_what_nobody_can_be_told_of_comes_again_when_somebody_can(server: FeedServer) -> None:
     source = a_source(server.url(), agent="test/later")
     sources.poll_due()
@@ -323,7 +319,6 @@ def test_what_another_takes_at_this_moment_is_left_to_it() -> None:
         assert elsewhere.result(60) == []
 
 
-@pytest.mark.sqlite
 def test_a_crowd_of_one_server_is_put_off(server: FeedServer) -> None:
     for number in range(12):
         server.answers[f"/{number}"] = (200, {}, rss(str(number)))
@@ -376,7 +371,6 @@ def test_many_sources_cost_no_query_each_to_find(kind: Any) -> None:
 # --------------------------------------------------------------------------------------------------- sweep and adding
 
 
-@pytest.mark.sqlite
 def test_the_sweep_hints_the_polls_when_something_is_due_and_looks_once(monkeypatch: pytest.MonkeyPatch) -> None:
     hints: list[str] = []
     monkeypatch.setattr(background, "hint", lambda task, *args: hints.append(task.name))
@@ -403,7 +397,6 @@ def test_without_a_broker_the_polls_are_made_in_this_process(server: FeedServer,
     assert told() == ["one", "two"]
 
 
-@pytest.mark.sqlite
 def test_a_source_is_added_in_python() -> None:
     ann = get_user_model().objects.create_user("ann")
     home = store.create_session(Session(owner=ann, tenant="acme"))

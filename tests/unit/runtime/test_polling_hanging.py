@@ -54,7 +54,6 @@ def polled_again(*found: Source) -> None:
         source.refresh_from_db()
 
 
-@pytest.mark.sqlite
 def test_directories_that_hang_when_files_are_put_aside(monkeypatch: pytest.MonkeyPatch, go: threading.Event) -> None:
     monkeypatch.setattr(polling, "_pollers", {})
     monkeypatch.setattr(sources, "AFTER_S", 0.2)

@@ -5,19 +5,17 @@ from __future__ import annotations
 import os
 import random
 import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 import pytest
 from django.db import connection
 
 from ravi_django.models import InboxMessage, Run, Signal, Source, SourceItem
+from tests.support import forks
 from tests.support.feed_server import FeedServer, rss, serving
 from tests.support.runs import on_postgresql, until
 
-ROOT = Path(__file__).resolve().parents[3]
 FEEDS, ITEMS, KILLS = 30, 10, 4
 
 pytestmark = [pytest.mark.django_db(transaction=True), on_postgresql]
@@ -32,11 +30,9 @@ def server() -> Iterator[FeedServer]:
         yield server
 
 
-def poller() -> subprocess.Popen[str]:
+def poller() -> forks.Popen:
     database = urlunsplit(urlsplit(os.environ["DATABASE_URL"])._replace(path=f"/{connection.settings_dict['NAME']}"))
-    return subprocess.Popen(
-        [sys.executable, "-m", "tests.support.polling_process", database], cwd=ROOT, stdout=subprocess.PIPE, text=True
-    )
+    return forks.Popen(["-m", "tests.support.polling_process", database], stdout=subprocess.PIPE, text=True)
 
 
 def told() -> list[str]:

@@ -69,7 +69,6 @@ def test_who_lives_holds_a_source_for_as_long_as_it_reads(kind: Any, monkeypatch
     assert SourceItem.objects.count() == 1
 
 
-@pytest.mark.sqlite
 def test_a_source_that_another_has_taken_is_not_taken_back() -> None:
     a_source()
     with FakeClock() as clock:
@@ -83,7 +82,6 @@ def test_a_source_that_another_has_taken_is_not_taken_back() -> None:
         assert Source.objects.get().polling_until == taken.polling_until
 
 
-@pytest.mark.sqlite
 @pytest.mark.parametrize("in_the_middle", [False, True])
 def test_a_source_whose_agent_has_too_much_unread_is_put_off_unread(
     kind: Any, settings: Any, in_the_middle: bool, monkeypatch: pytest.MonkeyPatch

@@ -82,7 +82,6 @@ def is_read(source: Source) -> bool:
     return source.etag == "read"
 
 
-@pytest.mark.sqlite
 @pytest.mark.parametrize(
     "error", [SourceError("a\0b\ud800"), RuntimeError("a\0b\ud800")], ids=["its own", "an adapter's"]
 )
@@ -101,7 +100,6 @@ def test_an_error_that_no_row_can_hold_is_cleaned(
     assert is_read(good)
 
 
-@pytest.mark.sqlite
 def test_a_note_that_no_row_can_hold_is_cleaned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(polling, "_pollers", {})
 
@@ -117,7 +115,6 @@ def test_a_note_that_no_row_can_hold_is_cleaned(monkeypatch: pytest.MonkeyPatch)
     assert (source.error, source.failures) == ("a\ufffdb", 0)
 
 
-@pytest.mark.sqlite
 def test_a_failure_that_cannot_be_written_ends_no_other_poll(polls: Polls, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuses(*args: Any, **kwargs: Any) -> Any:
         polls.go.set()
@@ -173,7 +170,6 @@ def test_one_that_hears_of_no_end_is_given_up(polls: Polls, monkeypatch: pytest.
     assert is_read(good)
 
 
-@pytest.mark.sqlite
 def test_one_whose_turn_did_not_come_is_put_off_without_a_failure(polls: Polls) -> None:
     polls.errors["behind"] = NotItsTurn("too much else is asked of it")
     behind = a_source("behind", failures=2, error="as it was", etag="old")
@@ -225,7 +221,6 @@ def test_what_was_taken_and_never_begun_keeps_its_server_for_nobody(
     assert sources.poll_due() == sources.PER_HOST
 
 
-@pytest.mark.sqlite
 def test_one_that_fails_is_asked_no_more_often_than_one_that_works(polls: Polls) -> None:
     polls.errors["weekly"] = SourceError("away")
     weekly = a_source("weekly", every_s=7 * 86400, failures=3)

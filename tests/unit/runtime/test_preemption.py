@@ -218,7 +218,6 @@ def test_a_cancellation_goes_before_the_pause(clock, ran, step):
 # ------------------------------------------------------------------------------------ waiting, dying, ending
 
 
-@pytest.mark.sqlite
 def test_a_paused_run_that_waits_is_woken_but_not_driven(clock):
     child(stay)
     lease = root(limit=2)
@@ -258,7 +257,6 @@ def test_a_paused_timer_does_not_fire_until_the_run_is_resumed(clock):
     assert store.claim(low.id, "w") is not None
 
 
-@pytest.mark.sqlite
 def test_a_takeover_does_not_drive_a_paused_run_on(clock, ran, step):
     async def story(ctx, inbox):
         await ctx.tool("step", name="first")
@@ -356,7 +354,6 @@ def test_watchers_see_at_once_who_took_the_slot():
 # ------------------------------------------------------------------------------------------------ going on
 
 
-@pytest.mark.sqlite
 def test_paused_runs_go_on_by_priority_and_then_by_age():
     lease = root(limit=5)
     runs = [spawn(lease, priority) for priority in (LOW, NORMAL, LOW, NORMAL)]
@@ -394,7 +391,6 @@ def test_the_end_of_a_run_in_a_full_tree_resumes_one_and_no_more():
     assert store.live(lease.run_id) == 3
 
 
-@pytest.mark.sqlite
 def test_a_free_slot_is_for_one_that_can_use_it():
     lease = root(limit=3)
     blocked, waiting = spawn(lease, LOW), spawn(lease, LOW)

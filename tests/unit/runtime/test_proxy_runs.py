@@ -65,7 +65,6 @@ async def asks_for_a_name(self, prompt):
     yield TurnEnd(f"{told.text} of {again.text}, said {told.by or 'somebody'} ({prompt.text})")
 
 
-@pytest.mark.sqlite
 def test_a_yielded_question_suspends_the_run_and_the_answer_comes_back_through_the_yield(django_user_model):
     generator(asks_for_a_name)
     ann = django_user_model.objects.create_user("ann")
@@ -86,7 +85,6 @@ def test_a_yielded_question_suspends_the_run_and_the_answer_comes_back_through_t
     assert HumanRequest.objects.filter(run=run).count() == 2
 
 
-@pytest.mark.sqlite
 def test_what_is_said_streams_at_once_and_is_recorded_once_over_all_replays():
     generator(asks_for_a_name)
     run = drive(the_run())
@@ -523,7 +521,6 @@ def pass_on(task: str) -> FinishAgentResult:
     return FinishAgentResult("test/other", task)
 
 
-@pytest.mark.sqlite
 @pytest.mark.parametrize("dies", [None, 1, 2, 3, "end"])
 def test_a_called_tool_that_hands_over_hands_over(clock, dies):
     seen = []

@@ -32,7 +32,7 @@ from ravi_django.runtime.store import prune as rows
 from ravi_django.testing import ScriptedModel, journal_of
 from tests.support.runs import code, drive, in_background, leased, make_run, message, on_postgresql
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.sqlite]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 DAY = prune.DAY_S
 MONTH = dict.fromkeys(prune.KINDS, 30 * DAY)
@@ -73,6 +73,7 @@ NONE = {"journal": 0, "frames": 0, "signals": ["unread"], "asks": 0}
 
 
 @pytest.mark.parametrize("status", [Status.COMPLETED, Status.FAILED, Status.CANCELLED])
+@pytest.mark.sqlite
 def test_an_old_trees_rows_go_and_its_answer_and_conversation_stay(clock, status):
     run = ended(status=status)
     clock.advance(30 * DAY + 1)

@@ -13,7 +13,7 @@ from ravi_django.runtime import prune
 from ravi_django.runtime.bus import courier, enqueue
 from ravi_django.runtime.store import outbox_rows
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.sqlite]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 DAY = 24 * 3600.0
 KEEP = {"outbox": 30 * DAY}

@@ -11,7 +11,7 @@ from ravi_django.runtime import prune
 from ravi_django.runtime.store import publications
 from tests.support.runs import code
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.sqlite]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 DAY = 24 * 3600.0
 KEEP = {"publications": 30 * DAY}

@@ -21,7 +21,7 @@ from tests.support import feeds
 from tests.support.arriving import TOPIC, arrive, logged, publish
 from tests.support.runs import CodeAgent, drive, leased, make_run, message
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.sqlite]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 DAY = prune.DAY_S
 JOURNAL = {"journal": 10 * DAY}

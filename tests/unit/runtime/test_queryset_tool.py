@@ -15,7 +15,7 @@ from ravi_django.runtime.tools.queryset import QuerysetTool
 from tests.support.runs import code, drive, make_run, take_over
 from tests.support.tool_calls import calling
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.sqlite]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture

@@ -52,7 +52,6 @@ def statuses(runs):
     return [Run.objects.get(id=run.id).status for run in runs]
 
 
-@pytest.mark.sqlite
 def test_who_is_over_the_limit_is_refused_and_told_when_to_come_back(ann, clock, ran):
     limited(UserRateLimit(2, per_s=60), ran=ran)
     runs = [drive(submit("test/code", "hi", user=ann)) for _ in range(2)]

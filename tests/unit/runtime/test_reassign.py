@@ -46,7 +46,6 @@ def now_asked(request):
     return HumanRequest.objects.get(pk=request.pk)
 
 
-@pytest.mark.sqlite
 def test_who_may_answer_it_hands_it_to_another(users):
     told = []
 
@@ -191,7 +190,6 @@ def test_those_who_are_asked_now_are_written_to(users):
     assert human.reassign(request.pk, "user:dan").notified == -1
 
 
-@pytest.mark.sqlite
 def test_a_page_of_before_reassigns_nothing(users):
     request = approving()
     human.reassign(request, "group:directors", by=users["fay"], version=1)

@@ -57,7 +57,6 @@ class Reader:
         return "+".join(",".join(each) for each in found)
 
 
-@pytest.mark.sqlite
 def test_nothing_has_come(step: Any) -> None:
     Reader(step)
     run = drive(make_run())
@@ -67,7 +66,6 @@ def test_nothing_has_come(step: Any) -> None:
     assert received(run) == [("2", first), ("4", first)]
 
 
-@pytest.mark.sqlite
 def test_what_has_come_is_given_once_and_is_no_next_inbox(step: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     reader = Reader(step)
     run = make_run()

@@ -32,7 +32,6 @@ def deliver(run: Run, *given: int) -> None:
         publish(run, {"n": number})
 
 
-@pytest.mark.sqlite
 def test_what_is_read_has_no_signal_left_in_memory_either() -> None:
     found: list[Any] = []
 
@@ -173,7 +172,6 @@ def test_a_zombie_reads_no_signal() -> None:
     assert not JournalEntry.objects.filter(run=run, kind="msg.received").exists()
 
 
-@pytest.mark.sqlite
 def test_an_inbox_that_was_given_is_read_when_the_run_begins_anew() -> None:
     given: list[Any] = []
 
@@ -199,7 +197,6 @@ def test_an_inbox_that_was_given_is_read_when_the_run_begins_anew() -> None:
     assert unread(run) == 0
 
 
-@pytest.mark.sqlite
 def test_a_message_can_be_left_to_the_next_generation_with_those_behind_it() -> None:
     given: list[Any] = []
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -18,28 +17,25 @@ from project.services import Valkey
 from ravi_django.kernel import Event
 from ravi_django.models import OutboxEvent
 from ravi_django.runtime.bus import courier, enqueue
+from tests.support import forks
 from tests.support.runs import in_background, on_postgresql, until
 
-ROOT = Path(__file__).resolve().parents[3]
 KEY = "ravi:bus:events"
 RUNS, EACH, KILLS = 20, 30, 3
 
 pytestmark = [pytest.mark.django_db(transaction=True), on_postgresql]
 
 
-def relaying(bus: str) -> subprocess.Popen[str]:
+def relaying(bus: str) -> forks.Popen:
     database = urlunsplit(urlsplit(os.environ["DATABASE_URL"])._replace(path=f"/{connection.settings_dict['NAME']}"))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.relaying", database, bus], cwd=ROOT, stdout=subprocess.PIPE, text=True
-    )
-    return process
+    return forks.Popen(["-m", "tests.support.relaying", database, bus], stdout=subprocess.PIPE, text=True)
 
 
-def ready(process: subprocess.Popen[str]) -> None:
+def ready(process: forks.Popen) -> None:
     assert process.stdout is not None and process.stdout.readline() == "ready\n"
 
 
-def kill(processes: list[subprocess.Popen[str]]) -> None:
+def kill(processes: list[forks.Popen]) -> None:
     for process in processes:
         process.kill()
     for process in processes:

@@ -142,7 +142,6 @@ def test_what_is_wrong_with_the_server_is_no_events_fault(client: Any) -> None:
     assert numbers(client) == [1, 2]
 
 
-@pytest.mark.sqlite
 def test_what_has_gone_out_is_forgotten_when_the_server_stops_taking(monkeypatch: pytest.MonkeyPatch) -> None:
     tell(1, 2, 3)
     full = redis.exceptions.OutOfMemoryError("full")
@@ -155,7 +154,6 @@ def test_what_has_gone_out_is_forgotten_when_the_server_stops_taking(monkeypatch
     assert [(row.body["data"]["number"], row.tries) for row in OutboxEvent.objects.all()] == [(2, 1), (3, 0)]
 
 
-@pytest.mark.sqlite
 def test_a_batch_is_bounded_by_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[list[int]] = []
     send = MemoryBus.relay
@@ -176,7 +174,6 @@ def test_a_batch_is_bounded_by_its_bytes(monkeypatch: pytest.MonkeyPatch) -> Non
     assert sizes == [[0, 1], [2, 3], [4], [5], [6]]
 
 
-@pytest.mark.sqlite
 def test_what_a_reader_in_memory_has_no_room_for_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     import asyncio
 
@@ -203,7 +200,6 @@ def test_what_a_reader_in_memory_has_no_room_for_stays(monkeypatch: pytest.Monke
     assert list(OutboxEvent.objects.values_list("tries", flat=True)) == [0] * 5
 
 
-@pytest.mark.sqlite
 def test_a_fork_leaves_no_lock_held() -> None:
     """The child has what another thread held, and nobody who gives it back."""
     from ravi_django.runtime import background

@@ -74,7 +74,6 @@ def calls(*steps):
 ADD = ("add", {"a": 1, "b": 2})
 
 
-@pytest.mark.sqlite
 @pytest.mark.parametrize(
     ("now", "words"),
     [
@@ -227,8 +226,8 @@ NASTY = [
 ]
 
 
-@pytest.mark.sqlite
 @pytest.mark.parametrize("value", NASTY, ids=["order", "floats", "ints", "text", "nested", "strings"])
+@pytest.mark.sqlite
 def test_what_the_database_does_to_json_is_no_mismatch(clock, value):
     seen = []
 
@@ -266,7 +265,6 @@ DRIFTS = {
 }
 
 
-@pytest.mark.sqlite
 @pytest.mark.parametrize("drift", DRIFTS)
 def test_drift_is_noted_once_and_the_recorded_result_used(clock, drift):
     change, components = DRIFTS[drift]

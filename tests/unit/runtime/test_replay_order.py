@@ -64,7 +64,6 @@ def test_parallel_calls_come_back_whichever_ended_first(clock, ran):
 
 
 @pytest.mark.parametrize("first", ["a", "b", "c"])
-@pytest.mark.sqlite
 def test_a_race_is_won_again_by_its_winner(clock, ran, first):
     won = []
     ends = {}

@@ -16,7 +16,7 @@ from ravi_django.runtime.retry import retry
 from tests.support.approvals import payer, paying, run_of, user
 from tests.support.runs import code, drive, make_run
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.sqlite]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 ENVELOPE = {"type", "seq", "ts", "parent", "depth"}
 OF_THE_ROW = {"may_answer", "actions", "answer", "not_before", "escalates_at"}  # each user's, or of a later moment

@@ -85,7 +85,6 @@ def escalate(request):
 # ----------------------------------------------------------------------------------------------------- whom
 
 
-@pytest.mark.sqlite
 def test_everybody_who_is_meant_gets_one_e_mail_of_their_own(person):
     for name in ("ann", "bob"):
         person(name, "finance")
@@ -193,7 +192,6 @@ def test_somebody_of_both_groups_is_written_to_for_each(person):
     assert (mail.send(request.id), sent_to()) == (1, ["ann@example.com", "ann@example.com"])
 
 
-@pytest.mark.sqlite
 @pytest.mark.parametrize("change", ["answered", "escalated"])
 def test_nobody_is_written_to_about_what_has_changed_since_the_link_was_made(person, change):
     ann, _ = person("ann", "finance"), person("eve", "directors")
@@ -222,7 +220,6 @@ def test_a_reassignment_leaves_the_links_of_an_earlier_level(person):
     assert list(RequestLink.objects.values_list("user__username", "level")) == [("ann", 0)]
 
 
-@pytest.mark.sqlite
 def test_a_retried_run_has_everybody_written_to_again(person, clock):
     async def story(ctx, inbox):
         task = asyncio.ensure_future(ctx.ask_human("Which?", to=[(FIRST, 3600), SECOND]))
@@ -461,7 +458,6 @@ def test_a_broker_that_is_away_harms_nobody(person, monkeypatch, caplog):
     assert "no broker" in caplog.text
 
 
-@pytest.mark.sqlite
 def test_without_a_broker_a_thread_of_its_own_sends(person, settings, published):
     settings.RAVI = {**settings.RAVI, "ENGINE": "inline"}
     person("ann", "finance")

@@ -76,7 +76,6 @@ def names():
     return [record.name for record in records()]
 
 
-@pytest.mark.sqlite
 def test_what_was_asked_and_what_was_answered_by_whom(ann, told):
     run = asking("Which colour?", owner=ann)
     request = request_of(run)
@@ -116,7 +115,6 @@ def test_a_crash_in_between_leaves_one_record_of_each(clock, told):
     assert [name for name, _ in told] == ["opened", "answered"]
 
 
-@pytest.mark.sqlite
 def test_a_request_that_its_run_closes_is_recorded_as_cancelled(told):
     run = asking("Which?", "Where?")
     cancel(run.id, "enough")
@@ -182,7 +180,6 @@ def chain(django_user_model):
     return [("group:finance", HOUR), ("group:directors", HOUR)]
 
 
-@pytest.mark.sqlite
 def test_a_retry_asks_again_from_the_first_step_with_all_its_time(clock, chain, told):
     run = asking("Which?", to=chain)
     before = request_of(run)
@@ -310,7 +307,6 @@ KEPT = (
 )
 
 
-@pytest.mark.sqlite
 @pytest.mark.parametrize("act", ACTS)
 @pytest.mark.parametrize("status", ["answered", "expired"])
 def test_nothing_changes_a_request_that_is_decided(clock, ann, act, status):

@@ -84,7 +84,6 @@ def test_a_failed_run_is_pending_again_with_everything_of_its_failure_gone(clock
     assert leased(found).epoch == 3
 
 
-@pytest.mark.sqlite
 def test_a_blocked_run_is_pending_again():
     run = make_run()
     store.block(leased(run), [Entry("run.blocked", "@blocked.1")], error={"type": "DeterminismError", "message": "x"})
@@ -92,7 +91,6 @@ def test_a_blocked_run_is_pending_again():
     assert store.retry(run.id).status == Status.PENDING
 
 
-@pytest.mark.sqlite
 @pytest.mark.parametrize("status", [s for s in Status if s not in (Status.FAILED, Status.BLOCKED)])
 def test_in_any_other_state_it_is_a_conflict_and_nothing_changes(status):
     run = failed()
@@ -120,7 +118,6 @@ def test_it_is_queued_behind_the_active_run_of_its_session_and_started_after_it(
     assert Run.objects.get(id=run.id).status == Status.PENDING
 
 
-@pytest.mark.sqlite
 def test_another_agents_run_in_the_session_is_not_in_its_way():
     run = failed()
     make_run("test/other", session=run.session)
@@ -161,7 +158,6 @@ def test_a_worker_of_before_the_retry_cannot_record():
 # ------------------------------------------------------------------------------------------- children, deadlines
 
 
-@pytest.mark.sqlite
 def test_a_blocked_child_can_be_retried_and_a_failed_one_cannot():
     root = make_run()
     blocked, ended = make_run(parent=root, root=root, depth=1), make_run(parent=root, root=root, depth=1)
@@ -173,7 +169,6 @@ def test_a_blocked_child_can_be_retried_and_a_failed_one_cannot():
         store.retry(ended.id)
 
 
-@pytest.mark.sqlite
 def test_a_child_of_a_run_that_has_ended_cannot_be_retried():
     root = make_run()
     child = make_run(parent=root, root=root, depth=1)
@@ -184,7 +179,6 @@ def test_a_child_of_a_run_that_has_ended_cannot_be_retried():
         store.retry(child.id)
 
 
-@pytest.mark.sqlite
 def test_a_deadline_that_has_passed_is_said(clock):
     run = failed(make_run(deadline=clock.now + timedelta(seconds=60)))
 
@@ -196,7 +190,6 @@ def test_a_deadline_that_has_passed_is_said(clock):
     assert store.retry(run.id).status == Status.PENDING
 
 
-@pytest.mark.sqlite
 def test_the_seconds_of_a_budget_count_from_the_first_start_unless_they_are_over(clock):
     early, late = (make_run(budget={"deadline_s": 60}) for _ in range(2))
     begun = clock.now
@@ -209,7 +202,6 @@ def test_the_seconds_of_a_budget_count_from_the_first_start_unless_they_are_over
     assert store.retry(late.id).started_at == clock.now
 
 
-@pytest.mark.sqlite
 def test_a_run_that_its_deadline_failed_has_its_seconds_anew(clock):
     async def slow(ctx, inbox):
         await asyncio.Event().wait()
@@ -232,7 +224,6 @@ def test_a_run_that_its_deadline_failed_has_its_seconds_anew(clock):
 # ------------------------------------------------------------------------------------------------- the journal
 
 
-@pytest.mark.sqlite
 def test_the_failing_call_is_made_again_as_its_next_attempt_and_the_rest_is_not(clock, ran, step):
     async def work(ctx, inbox):
         await ctx.tool("step", name="one")
@@ -258,7 +249,6 @@ def test_the_failing_call_is_made_again_as_its_next_attempt_and_the_rest_is_not(
     assert journal_of(run)[4].result == {"supersedes": [3]}
 
 
-@pytest.mark.sqlite
 def test_it_can_be_retried_as_often_as_it_fails(clock):
     model = model_failing(3)
     code(ask, model=model)
@@ -271,7 +261,6 @@ def test_it_can_be_retried_as_often_as_it_fails(clock):
     assert [row.attempt for row in journal_of(run) if row.kind == "llm.call"] == [1, 2, 3, 4]
 
 
-@pytest.mark.sqlite
 def test_a_worker_that_dies_after_the_retry_costs_no_call_twice(clock):
     async def twice(ctx, inbox):
         await ctx.llm([USER])
@@ -429,7 +418,6 @@ def test_an_at_most_once_effect_that_may_have_happened_is_not_done_again_by_a_re
     assert (run.status, ran) == (before, ["paid"])
 
 
-@pytest.mark.sqlite
 def test_what_people_were_still_asked_is_open_again():
     run = make_run()
     lease = leased(run)
@@ -624,7 +612,6 @@ def test_the_sweep_does_not_end_the_stream_of_a_run_retried_meanwhile(clock):
     assert "stream.done" not in page(run)[1]
 
 
-@pytest.mark.sqlite
 def test_a_run_that_is_not_there():
     with pytest.raises(Run.DoesNotExist):
         store.retry(uuid4())

@@ -75,7 +75,6 @@ def edit():
     specs.save_spec(ADDRESS, NEW, enabled=False)
 
 
-@pytest.mark.sqlite
 def test_a_row_runs_without_a_line_of_code(helper, model, ran):
     ann = get_user_model().objects.create_user("ann")
     run = submit(ADDRESS, "hi", user=ann, metadata={"variables": {"customer": "Ada"}})
@@ -100,7 +99,6 @@ def test_the_conversation_is_remembered(helper, model):
     assert [said.text for said in model.calls[-1].messages if said.role == "user"] == ["hi", "again"]
 
 
-@pytest.mark.sqlite
 @pytest.mark.parametrize("dies", [1, 2, 3, 4, 5, "end"])
 @pytest.mark.parametrize("written", [False, True])
 def test_a_takeover_goes_on_with_the_old_version_and_repeats_nothing(helper, model, models, ran, clock, dies, written):
@@ -309,7 +307,6 @@ def test_a_retried_run_keeps_its_version(models, step):
     assert (run.agent_version, run.status, run.output) == (1, Status.COMPLETED, "well")
 
 
-@pytest.mark.sqlite
 @pytest.mark.parametrize(("version", "then", "gone"), [(1, 2, False), (1, 1, True), (None, None, False)])
 def test_a_new_generation_takes_the_newest_version_of_a_row(helper, version, then, gone):
     specs.save_spec(ADDRESS, NEW)
@@ -369,7 +366,6 @@ def test_a_worker_without_the_tool_gives_the_run_back_with_words(helper, model, 
     assert (run.status, run.output, run.error) == (Status.COMPLETED, "done", None)
 
 
-@pytest.mark.sqlite
 def test_words_of_a_worker_that_could_not_are_gone_with_the_next_claim():
     run = make_run(error={"type": "InvalidInputError", "message": "no"})
 

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
-from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 import pytest
@@ -14,13 +11,12 @@ from django.db import connection
 
 from ravi_django.models import Run, SourceItem
 from ravi_django.runtime import model_sources
+from tests.support import forks
 from tests.support.runs import on_postgresql
 from tests.support.saves import declare, hinted, told
 from tests.support.saves import invoices_named as invoices_named
 
 pytestmark = [pytest.mark.django_db(transaction=True), on_postgresql]
-
-ROOT = Path(__file__).resolve().parents[3]
 
 PROCESS = """
 import os, signal, sys
@@ -52,14 +48,7 @@ else:
 
 def killed(*args: str) -> bool:
     database = urlunsplit(urlsplit(os.environ["DATABASE_URL"])._replace(path=f"/{connection.settings_dict['NAME']}"))
-    done = subprocess.run(
-        [sys.executable, "-c", PROCESS, args[0], database, *args[1:]],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = forks.run(["-c", PROCESS, args[0], database, *args[1:]], capture_output=True, text=True, timeout=60)
     assert done.returncode == -signal.SIGKILL, done.stderr
     return True
 

@@ -1,4 +1,4 @@
-"""Ten scheduler processes on one PostgreSQL, and what is left when they are killed in the middle: a run a tick."""
+"""Scheduler processes on one PostgreSQL, and what is left when they are killed in the middle: a run a tick."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from tests.support.runs import code, on_postgresql
 
 pytestmark = [pytest.mark.django_db(transaction=True), on_postgresql]
 
-PROCESSES, TICKS = 10, 100
 DAY_S = 86_400  # no further tick comes while the test runs
 
 fork = multiprocessing.get_context("fork")
@@ -82,33 +81,39 @@ def check_each_tick_has_its_run(ticks: int) -> None:
     assert not rows.due(1)
 
 
-@pytest.mark.parametrize("count", [1, 10, 100], ids=["one schedule", "ten schedules", "a hundred schedules"])
+def full(*values: Any) -> Any:
+    return pytest.param(*values, marks=pytest.mark.crash)
+
+
+@pytest.mark.parametrize(
+    ("processes", "schedules", "ticks"), [(3, 3, 15), full(10, 1, 100), full(10, 10, 100), full(10, 100, 100)]
+)
 @pytest.mark.parametrize("locks", ["skip", "wait"])
-def test_ten_schedulers_submit_a_hundred_ticks_once(count, locks, monkeypatch):
-    for number in range(count):
-        due(str(number), TICKS // count)
+def test_schedulers_submit_each_tick_once(processes, schedules, ticks, locks, monkeypatch):
+    for number in range(schedules):
+        due(str(number), ticks // schedules)
     if locks == "wait":  # all want the same row, and the compare-and-set alone decides
         monkeypatch.setattr(rows.connection.features.__class__, "has_select_for_update_skip_locked", False)
-    barrier = fork.Barrier(PROCESSES)
+    barrier = fork.Barrier(processes)
 
-    processes = [start(partial(schedule_until_none_is_due, barrier)) for _ in range(PROCESSES)]
-    for process in processes:
+    started = [start(partial(schedule_until_none_is_due, barrier)) for _ in range(processes)]
+    for process in started:
         process.join(60)
 
-    assert [process.exitcode for process in processes] == [0] * PROCESSES
-    check_each_tick_has_its_run(TICKS)
+    assert [process.exitcode for process in started] == [0] * processes
+    check_each_tick_has_its_run(ticks)
 
 
-def dying(seed: int) -> None:
-    """A scheduler that is killed somewhere: before or after any of its steps."""
+def dying(seed: int, risk: float) -> None:
+    """A scheduler that is killed somewhere: before or after any of its steps, each time at this risk."""
     chance = random.Random(seed)
 
     def deadly(step: Callable[..., Any]) -> Callable[..., Any]:
         def stepping(*args: Any, **options: Any) -> Any:
-            if chance.random() < 0.04:
+            if chance.random() < risk:
                 os.kill(os.getpid(), signal.SIGKILL)
             done = step(*args, **options)
-            if chance.random() < 0.04:
+            if chance.random() < risk:
                 os.kill(os.getpid(), signal.SIGKILL)
             return done
 
@@ -120,20 +125,23 @@ def dying(seed: int) -> None:
     schedule_until_none_is_due()
 
 
-@pytest.mark.parametrize("count", [1, 20], ids=["one schedule", "twenty schedules"])
-def test_schedulers_killed_in_the_middle_leave_a_run_a_tick(count):
-    for number in range(count):
-        due(str(number), TICKS // count)
+@pytest.mark.parametrize(
+    ("processes", "schedules", "ticks", "risk", "kills"),
+    [(2, 4, 20, 0.1, 3), full(10, 1, 100, 0.04, 5), full(10, 20, 100, 0.04, 5)],
+)
+def test_schedulers_killed_in_the_middle_leave_a_run_a_tick(processes, schedules, ticks, risk, kills):
+    for number in range(schedules):
+        due(str(number), ticks // schedules)
     seeds, killed = iter(range(1000)), 0
 
-    alive = [start(partial(dying, next(seeds))) for _ in range(PROCESSES)]
+    alive = [start(partial(dying, next(seeds), risk)) for _ in range(processes)]
     while alive:
         process = alive.pop(0)
         process.join(60)
         assert process.exitcode in (0, -signal.SIGKILL)
         if process.exitcode:
             killed += 1
-            alive.append(start(partial(dying, next(seeds))))
+            alive.append(start(partial(dying, next(seeds), risk)))
 
-    assert killed >= 5, "it was no test otherwise"
-    check_each_tick_has_its_run(TICKS)
+    assert killed >= kills, "it was no test otherwise"
+    check_each_tick_has_its_run(ticks)

@@ -16,7 +16,7 @@ from ravi_django.runtime import prune, scheduler, schedules, store, sweeper, tic
 from ravi_django.runtime.store import schedules as rows
 from tests.support.runs import code, in_background, on_postgresql, somebody_waits_for_a_lock, uncommitted, until
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.sqlite]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 BEGIN = datetime(2030, 1, 1, tzinfo=UTC)  # of the fake clock
 
@@ -51,6 +51,7 @@ def at(minute: int) -> datetime:
 # ---------------------------------------------------------------------------------------------------- a tick
 
 
+@pytest.mark.sqlite
 def test_a_tick_submits_a_run_of_what_the_row_says(clock, olga):
     session = store.create_session(Session(owner=olga, agent="test/code"))
     row = minutely(
@@ -137,6 +138,7 @@ def test_who_read_it_before_it_moved_on_does_not_move_it_back(clock):
     assert (row.next_at, row.last_at, Run.objects.count()) == (at(3), at(2), 2)
 
 
+@pytest.mark.sqlite
 def test_a_tick_that_was_seen_to_is_not_submitted_again_wherever_the_row_points(clock):
     row = minutely()
     clock.advance(60)

@@ -17,7 +17,7 @@ from ravi_django.runtime import human, sla, store
 from tests.support.asked import approval_of
 from tests.support.runs import make_run
 
-pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
+pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from ravi_django.runtime.store import source_items
 from ravi_django.testing import FakeClock
 from tests.support.runs import code, on_postgresql
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.sqlite]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 DAY = 24 * 3600.0
 MONTH = {"source_items": 30 * DAY}

@@ -42,7 +42,6 @@ def child(function, **attributes):
 # --------------------------------------------------------------------------------------------- who gets a slot
 
 
-@pytest.mark.sqlite
 @pytest.mark.parametrize("priority", list(Priority))
 def test_a_child_is_granted_a_free_slot_whatever_its_priority(priority):
     lease = root(limit=3)
@@ -54,7 +53,6 @@ def test_a_child_is_granted_a_free_slot_whatever_its_priority(priority):
     assert paused(lease) == []
 
 
-@pytest.mark.sqlite
 @pytest.mark.parametrize(
     ("priority", "others", "gives_way"),
     [
@@ -233,7 +231,6 @@ def test_below_the_root_an_agent_only_tightens_for_itself_and_those_below_it():
     assert lease.run.budget == {"max_agents": 6}
 
 
-@pytest.mark.sqlite
 def test_the_rest_of_the_tree_is_not_counted_for_a_limit_below_the_root():
     lease = root(limit=20)
     for _ in range(5):
@@ -469,7 +466,6 @@ def test_a_worker_that_dies_anywhere_takes_one_slot_and_pauses_one_run(clock, di
     assert not any(entry.kind == "run.paused" for entry in journal_of(high))
 
 
-@pytest.mark.sqlite
 @pytest.mark.parametrize(
     ("limits", "words", "runs"),
     [

@@ -34,7 +34,6 @@ def numbers(address=ADDRESS):
 # ------------------------------------------------------------------------------------------------------- saving
 
 
-@pytest.mark.sqlite
 def test_a_spec_is_kept_as_a_row_with_its_first_version():
     ann = get_user_model().objects.create_user("ann")
 
@@ -47,7 +46,6 @@ def test_a_spec_is_kept_as_a_row_with_its_first_version():
     assert (version.number, version.spec, version.created_by) == (1, row.spec, ann)
 
 
-@pytest.mark.sqlite
 def test_a_change_is_the_next_version_and_the_former_stays_as_it_is():
     first = specs.save_spec(ADDRESS, SPEC).spec
 
@@ -143,7 +141,6 @@ def test_a_sub_agent_may_be_code_or_a_row():
 # ------------------------------------------------------------------------------------------------------ finding
 
 
-@pytest.mark.sqlite
 def test_a_row_is_found_with_its_newest_version_in_one_query(django_assert_num_queries):
     specs.save_spec(ADDRESS, SPEC)
     specs.save_spec(ADDRESS, {**SPEC, "max_iterations": 3})
@@ -385,7 +382,6 @@ def test_a_sub_agents_required_variables_are_declared_by_who_hands_over():
         specs.save_spec("react/boss", {**boss, "variables": variables})
 
 
-@pytest.mark.sqlite
 def test_a_row_that_code_had_taken_is_an_agent_again_when_the_code_is_gone():
     specs.save_spec(ADDRESS, SPEC)
     specs.save_spec(ADDRESS, {**SPEC, "name": "Helper", "system_instructions": "Be long."})

@@ -53,7 +53,6 @@ def next_run(session, done, approvers="staff", amount=7, **fields):
     return bool(waiting)
 
 
-@pytest.mark.sqlite
 @pytest.mark.parametrize("how", ["dismissed", "deleted", "no longer of the staff"])
 def test_not_the_approval_of_somebody_who_has_left(ann, done, session, how):
     decided(session, done, ann)
@@ -152,7 +151,6 @@ def revocations():
     return list(AuditRecord.objects.filter(event="request", name="standing_revoked").order_by("id"))
 
 
-@pytest.mark.sqlite
 def test_taking_it_back_is_recorded(ann, sticky):
     assert standing.revoke([sticky], by=ann) == [sticky]
     assert standing.revoke([sticky], by=ann) == []

@@ -13,7 +13,7 @@ from ravi_django.runtime.effects import append_repeatable
 from ravi_django.runtime.entries import Entry, NewTurn
 from tests.support.runs import in_background, leased, make_run, on_postgresql, somebody_waits_for_a_lock, until
 
-pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
+pytestmark = pytest.mark.django_db
 
 
 def effect(path="1", **fields):
@@ -33,6 +33,7 @@ WRITES = {
 
 
 @pytest.mark.parametrize("write", WRITES)
+@pytest.mark.sqlite
 def test_zombie_cannot_write_after_another_claim(clock, write):
     run = make_run()
     zombie = leased(run, "w1")
@@ -75,6 +76,7 @@ def test_nothing_is_written_after_the_release(write, release):
     assert not JournalEntry.objects.exists()
 
 
+@pytest.mark.sqlite
 def test_the_rows_around_a_zombies_attempts_have_no_gap(clock):
     run = make_run()
     zombie = leased(run, "w1")
@@ -125,6 +127,7 @@ def test_a_claim_during_an_append_sees_the_appended_row(clock):
     assert [row.path for row in store.load(claim.result(60)).journal] == ["1"]
 
 
+@pytest.mark.sqlite
 def test_a_repeated_append_is_known_by_its_row_id():
     lease = leased()
     entries = [effect("1"), effect("2")]
@@ -149,6 +152,7 @@ def append_in_savepoint(lease, entries):
 
 
 @pytest.mark.django_db(transaction=True)
+@pytest.mark.sqlite
 def test_an_append_whose_answer_was_lost_is_repeated_without_a_second_row():
     lease = leased()
     entries = [effect("1")]
@@ -161,6 +165,7 @@ def test_an_append_whose_answer_was_lost_is_repeated_without_a_second_row():
 
 
 @pytest.mark.django_db(transaction=True)
+@pytest.mark.sqlite
 def test_another_row_at_the_same_place_is_no_repetition():
     lease = leased()
     append_repeatable(lease, [effect("1")], [])
@@ -173,6 +178,7 @@ def test_another_row_at_the_same_place_is_no_repetition():
 
 
 @pytest.mark.django_db(transaction=True)
+@pytest.mark.sqlite
 def test_seq_has_no_gap_when_four_threads_append_under_one_lease():
     lease = leased()
 
@@ -190,6 +196,7 @@ def test_seq_has_no_gap_when_four_threads_append_under_one_lease():
     assert lease.run.next_seq == 161
 
 
+@pytest.mark.sqlite
 def test_a_rolled_back_append_uses_no_number():
     lease = leased()
 
@@ -200,6 +207,7 @@ def test_a_rolled_back_append_uses_no_number():
     assert store.append(lease, [effect("1")]) == 1
 
 
+@pytest.mark.sqlite
 def test_big_values_go_to_a_blob_and_come_back(clock):
     run = make_run()
     text = "é" * 40_000  # 80,000 bytes

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
+from django.utils import timezone
 
 from ravi_django.conf import conf
 from ravi_django.models import Run, Status, SweepState, WorkerProcess
 from ravi_django.runtime import store
+from ravi_django.runtime.store import schedules
 from tests.support.runs import leased, make_run
 
 pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
@@ -24,6 +28,10 @@ def test_pending_runs_and_expired_leases_are_due_and_nothing_else(clock):
     store.finish(leased(make_run()), Status.COMPLETED, [])
 
     assert store.due_for_hint(10) == [dead.id, pending.id]
+
+
+def test_without_a_fake_clock_the_present_of_schedules_is_now():
+    assert abs(schedules.present() - timezone.now()) < timedelta(minutes=5)
 
 
 def test_hints_back_off_up_to_five_minutes(clock):

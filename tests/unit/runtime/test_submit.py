@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from uuid import uuid4
 
 import pytest
@@ -11,7 +10,7 @@ from asgiref.sync import sync_to_async
 from django.contrib.auth.models import AnonymousUser, User
 from django.db import connections, transaction
 
-from ravi_django import asubmit, submit
+from ravi_django import asubmit, submit, tasks
 from ravi_django.agents import ReActAgent
 from ravi_django.agents.context import ContextConfig, DjangoHistoryProvider
 from ravi_django.kernel import (
@@ -68,7 +67,6 @@ def test_a_submitted_run_is_rows_and_then_a_hint(hints, ann):
     assert hints == [run.id]
 
 
-@pytest.mark.sqlite
 def test_a_rollback_leaves_no_run_and_sends_nothing(hints):
     with pytest.raises(RuntimeError), transaction.atomic():
         submit("test/code", "hello")
@@ -81,7 +79,6 @@ def test_a_rollback_leaves_no_run_and_sends_nothing(hints):
     assert hints == []
 
 
-@pytest.mark.sqlite
 def test_the_hint_waits_for_the_commit(hints):
     with transaction.atomic():
         submit("test/code", "hello")
@@ -128,11 +125,9 @@ def dead_broker(settings, monkeypatch):
 
 def test_submitting_succeeds_with_the_broker_down_and_the_sweep_finds_the_run(dead_broker, settings, hints_of_sweep):
     settings.RAVI = {**settings.RAVI, "ENGINE": "celery"}
-    begun = time.monotonic()
 
     run = submit("test/code", "hello")
 
-    assert time.monotonic() - begun < 3
     assert Run.objects.get().status == Status.PENDING
     assert sweeper.sweep(hints_of_sweep.extend).hinted == 1
     assert hints_of_sweep == [run.id]
@@ -143,21 +138,22 @@ def hints_of_sweep():
     return []
 
 
-def test_many_submits_with_the_broker_down_do_not_wait_for_it_each_time(dead_broker, settings):
+def test_many_submits_with_the_broker_down_do_not_wait_for_it_each_time(dead_broker, settings, monkeypatch):
     settings.RAVI = {**settings.RAVI, "ENGINE": "celery"}
-    begun = time.monotonic()
+    tried, send = [], tasks.run.apply_async
+    monkeypatch.setattr(tasks.run, "apply_async", lambda **options: tried.append(options["retry"]) or send(**options))
+    monkeypatch.setattr(dispatch, "REST_S", 1000.0)
 
     for _ in range(20):
         submit("test/code", "hello")
 
-    assert time.monotonic() - begun < 6
+    assert tried == [False]
     assert Run.objects.count() == 20
 
 
 # ---------------------------------------------------------------------------------------------- idempotency
 
 
-@pytest.mark.sqlite
 def test_a_repeated_key_gives_the_first_run(hints, ann):
     first, created = submit_once("test/code", "hello", user=ann, idempotency_key="k")
 
@@ -283,7 +279,6 @@ def test_a_second_message_waits_for_the_first_and_sees_it(hints):
     assert second.output == "B: one / A: one / two"
 
 
-@pytest.mark.sqlite
 def test_two_sessions_never_share_their_history(hints):
     talking(["A"] * 6)
     sessions = [submit("react/talker", f"{name}1").session for name in "xy"]

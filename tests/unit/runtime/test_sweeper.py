@@ -112,7 +112,6 @@ def test_it_forgets_workers_that_are_long_gone(clock):
     assert list(WorkerProcess.objects.values_list("name", flat=True)) == ["here"]
 
 
-@pytest.mark.sqlite
 def test_it_leaves_its_time_for_health(clock):
     sweeper.sweep(lambda run_ids: None)
 

@@ -48,7 +48,6 @@ def titles_of(run: Run) -> list[str]:
     return first + [signal.payload["title"] for signal in Signal.objects.filter(run=run).order_by("id")]
 
 
-@pytest.mark.sqlite
 def test_the_first_items_begin_one_run_of_the_owner_in_a_session_of_the_source(owner: Any) -> None:
     source = a_source(owner, tenant="acme")
 
@@ -102,7 +101,6 @@ def test_a_waiting_run_is_woken_and_reads_on() -> None:
     assert drive(run).output == "one,two,three"
 
 
-@pytest.mark.sqlite
 def test_when_its_run_has_ended_the_next_begins_in_the_same_session() -> None:
     source = a_source()
     store.tell(source, items("one"))
@@ -164,7 +162,6 @@ def test_a_session_that_a_strangers_run_has_taken_is_left_to_it(owner: Any) -> N
     assert source.home_id == new.session_id != session.id
 
 
-@pytest.mark.sqlite
 @pytest.mark.parametrize("edits", [False, True])
 def test_an_edit_is_recorded_and_told_again_only_when_asked_for(edits: bool) -> None:
     source = a_source(options={"edits": True} if edits else {})
@@ -181,7 +178,6 @@ def test_an_edit_is_recorded_and_told_again_only_when_asked_for(edits: bool) -> 
     assert signals == [("two", 1), *([("ONE", 2)] if edits else [])]
 
 
-@pytest.mark.sqlite
 @pytest.mark.parametrize("fault", ["unknown", "disabled", "inactive", "variables"])
 def test_where_nobody_can_be_told_nothing_is_recorded_and_the_source_says_why(owner: Any, fault: str) -> None:
     source = a_source(owner, agent="no/body" if fault == "unknown" else "test/code")
@@ -200,7 +196,6 @@ def test_where_nobody_can_be_told_nothing_is_recorded_and_the_source_says_why(ow
     assert (told.new, Run.objects.count(), SourceItem.objects.count()) == (0, 0, 0)
 
 
-@pytest.mark.sqlite
 def test_an_agent_that_is_a_row_is_run_in_its_present_version_with_the_sources_metadata() -> None:
     Agent.objects.create(address="spec/row", spec=CITY, source=Agent.Source.ADMIN, version=7)
     source = a_source(agent="spec/row", options={"metadata": {"variables": {"city": "Rome"}}})
@@ -211,7 +206,6 @@ def test_an_agent_that_is_a_row_is_run_in_its_present_version_with_the_sources_m
     assert (run.agent_version, run.metadata) == (7, {"variables": {"city": "Rome"}})
 
 
-@pytest.mark.sqlite
 def test_a_source_that_is_switched_off_or_gone_tells_nobody() -> None:
     source = a_source(enabled=False)
     told = store.tell(source, items("one"))
@@ -222,7 +216,6 @@ def test_a_source_that_is_switched_off_or_gone_tells_nobody() -> None:
     assert not Run.objects.exists()
 
 
-@pytest.mark.sqlite
 def test_many_items_are_told_in_bounded_transactions(django_assert_max_num_queries: Any) -> None:
     source = a_source()
 

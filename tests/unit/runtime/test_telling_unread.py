@@ -70,7 +70,6 @@ def boot_of(run: Run) -> str:
 # ----------------------------------------------------------------------------------------------- runs that have ended
 
 
-@pytest.mark.sqlite
 def test_an_agent_that_completes_after_one_item_reads_each_in_its_order(clock: FakeClock, read: list[str]) -> None:
     store.tell(a_source(), numbered(5))
     drive(Run.objects.get())
@@ -84,7 +83,6 @@ def test_an_agent_that_completes_after_one_item_reads_each_in_its_order(clock: F
     assert Run.objects.values("session_id").distinct().count() == 1
 
 
-@pytest.mark.sqlite
 def test_a_new_item_brings_what_was_left_before_it(clock: FakeClock, read: list[str]) -> None:
     source = a_source()
     store.tell(source, items("one", "two", "three"))
@@ -134,7 +132,6 @@ def test_a_newsroom_whose_day_is_spent_loses_nothing_and_is_not_begun_each_sweep
     assert told == [str(number) for number in range(50)]
 
 
-@pytest.mark.sqlite
 def test_an_item_that_makes_the_run_fail_holds_up_the_others_for_five_minutes(clock: FakeClock) -> None:
     async def fails(ctx: Any, inbox: Any) -> None:
         raise ValueError("not this one")
@@ -216,7 +213,6 @@ def test_who_dies_in_between_leaves_all_to_the_next(
     assert unread() == []
 
 
-@pytest.mark.sqlite
 @pytest.mark.parametrize("why", ["disabled", "other signal", "somebody else's", "alive", "handed over"])
 def test_what_is_not_left_for_it_begins_no_run(clock: FakeClock, read: list[str], why: str) -> None:
     source = a_source()
@@ -236,7 +232,6 @@ def test_what_is_not_left_for_it_begins_no_run(clock: FakeClock, read: list[str]
     assert Run.objects.count() == 1
 
 
-@pytest.mark.sqlite
 def test_what_two_sources_of_one_session_have_left_is_read_by_one_run(clock: FakeClock, read: list[str]) -> None:
     home = store.create_session(Session())
     store.tell(a_source(home=home), items("one", "two"))
@@ -250,7 +245,6 @@ def test_what_two_sources_of_one_session_have_left_is_read_by_one_run(clock: Fak
     assert read == ["one", "two", "three"]
 
 
-@pytest.mark.sqlite
 def test_what_was_left_goes_along_when_another_session_becomes_home(clock: FakeClock, read: list[str]) -> None:
     source = a_source()
     store.tell(source, items("one", "two"))
@@ -267,7 +261,6 @@ def test_what_was_left_goes_along_when_another_session_becomes_home(clock: FakeC
     assert drive(waiting).output == "['two', 'three']"
 
 
-@pytest.mark.sqlite
 def test_the_sweep_begins_them_and_looks_once(clock: FakeClock, read: list[str]) -> None:
     store.tell(a_source(), items("one", "two"))
     with CaptureQueriesContext(connection) as queries:
@@ -288,7 +281,6 @@ def few(settings: Any, read: list[str]) -> None:
     settings.RAVI = {**settings.RAVI, "SOURCE_UNREAD": 3}
 
 
-@pytest.mark.sqlite
 @pytest.mark.parametrize("status", [Status.PENDING, Status.BLOCKED, Status.FAILED])
 def test_a_run_with_much_unread_is_told_nothing_more_and_nothing_is_recorded(few: None, status: Status) -> None:
     source = a_source()
@@ -306,7 +298,6 @@ def test_a_run_with_much_unread_is_told_nothing_more_and_nothing_is_recorded(few
     assert store.tell(source, items("more")).new == 1
 
 
-@pytest.mark.sqlite
 def test_saves_stay_noted_and_do_not_keep_other_sources_out(few: None) -> None:
     from ravi_django.runtime.store.saves import with_untold
 
@@ -318,7 +309,6 @@ def test_saves_stay_noted_and_do_not_keep_other_sources_out(few: None) -> None:
     assert with_untold(-1.0, 1) == [other.id]
 
 
-@pytest.mark.sqlite
 def test_saves_that_nobody_can_be_told_of_keep_others_from_being_found_only_by_chance(few: None) -> None:
     from ravi_django.runtime.store.saves import with_untold
 
@@ -338,7 +328,6 @@ def test_saves_that_nobody_can_be_told_of_keep_others_from_being_found_only_by_c
 # ------------------------------------------------------------------------------------------------------ so many a day
 
 
-@pytest.mark.sqlite
 def test_a_source_brings_so_many_new_items_a_day(clock: FakeClock, read: list[str]) -> None:
     source = a_source(options={"max_items_a_day": 3})
     store.tell(source, numbered(2))
@@ -356,7 +345,6 @@ def worded(words: str, *titles: str) -> list[Item]:
     return [Item(id=title, title=title, text=words) for title in titles]
 
 
-@pytest.mark.sqlite
 def test_edits_that_are_told_are_counted_with_the_new_items(clock: FakeClock) -> None:
     code(lambda ctx, inbox: ctx.sleep_until_signal("never"))
     source = a_source(options={"edits": True, "max_items_a_day": 5})
@@ -383,7 +371,6 @@ def test_edits_that_are_told_are_counted_with_the_new_items(clock: FakeClock) ->
     ]
 
 
-@pytest.mark.sqlite
 def test_edits_that_nobody_is_told_of_take_no_room(clock: FakeClock, read: list[str]) -> None:
     source = a_source(options={"max_items_a_day": 3})
     store.tell(source, worded("", "0", "1"))
@@ -394,7 +381,6 @@ def test_edits_that_nobody_is_told_of_take_no_room(clock: FakeClock, read: list[
     assert store.tell(source, items("new")).new == 1
 
 
-@pytest.mark.sqlite
 @pytest.mark.parametrize(
     "nonsense",
     [
@@ -417,7 +403,6 @@ def test_a_count_that_is_none_is_counted_anew(clock: FakeClock, read: list[str],
     assert (told.new, source.options["told_today"]) == (2, {"date": "2026-11-22", "items": 2})
 
 
-@pytest.mark.sqlite
 def test_models_and_files_of_the_site_have_no_such_limit_of_their_own(
     clock: FakeClock, read: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -432,7 +417,7 @@ def test_models_and_files_of_the_site_have_no_such_limit_of_their_own(
 
 
 @pytest.mark.sqlite
-def test_a_signal_behind_a_thousand_others_is_found_with_its_payload(clock: FakeClock) -> None:
+def test_a_signal_behind_many_others_is_found_with_its_payload(clock: FakeClock) -> None:
     async def wait(ctx: Any, inbox: Any) -> str:
         found = await ctx.sleep_until_signal("b")
         more = [(await ctx.sleep_until_signal("a"))["n"] for _ in range(60)]
@@ -441,7 +426,7 @@ def test_a_signal_behind_a_thousand_others_is_found_with_its_payload(clock: Fake
     code(wait)
     run = make_run()
     with transaction.atomic():
-        for number in range(1000):
+        for number in range(200):
             store.send_signal(run.id, "a", {"n": number})
         store.send_signal(run.id, "b", {"n": 7})
         store.send_signal(run.id, "b", None)
@@ -450,4 +435,4 @@ def test_a_signal_behind_a_thousand_others_is_found_with_its_payload(clock: Fake
     with FakeClock() as later:
         run = drive(run, dies=30)
         assert take_over(later, run).output == "7 0 59 60"
-    assert Signal.objects.filter(consumed_at=None).count() == 1002 - 61
+    assert Signal.objects.filter(consumed_at=None).count() == 202 - 61

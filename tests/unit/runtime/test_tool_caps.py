@@ -16,7 +16,7 @@ from ravi_django.runtime import signals, tool_caps
 from ravi_django.runtime.store import fence
 from ravi_django.runtime.tool_caps import Spent, Stopwatch, weight
 from ravi_django.testing import journal_of
-from tests.support.runs import asked, auntil, code, drive, in_background, make_run, take_over
+from tests.support.runs import asked, auntil, code, drive, in_background, make_run, patch_append, take_over
 from tests.support.tool_calls import calling, output_of, phases
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -340,7 +340,7 @@ def test_a_timeout_rolls_a_transactional_tool_back_and_tells_the_model(clock, ra
         ran.extend("late" for entry in entries if entry.name == "hang" and not entry.result.get("is_error"))
         return write(lease, entries, turns)
 
-    monkeypatch.setattr(fence, "append", watching)
+    patch_append(monkeypatch, watching)
 
     @tool(timeout=0.05, effect="transactional")
     def hang():
@@ -395,7 +395,7 @@ def test_a_timeout_in_the_append_leaves_a_transactional_tool_to_another_lease(go
                 raise ValueError
         return write(lease, entries, turns)
 
-    monkeypatch.setattr(fence, "append", slow)
+    patch_append(monkeypatch, slow)
     code(calling("work"), tools=[work])
     run = drive(make_run())
     assert (run.status, Group.objects.count()) == (Status.RUNNING, 0)

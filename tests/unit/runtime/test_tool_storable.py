@@ -27,7 +27,6 @@ class Odd:
 
 @pytest.mark.parametrize("text", ["nul \x00 in it", "half a pair \ud800"], ids=["nul", "surrogate"])
 @pytest.mark.parametrize("block", [False, True])
-@pytest.mark.sqlite
 def test_text_that_no_row_can_hold_does_not_poison_the_run(text, block):
     @tool
     def read():
@@ -55,7 +54,6 @@ def test_numbers_that_are_not_json_do_not_poison_the_run(number):
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("-inf")])
-@pytest.mark.sqlite
 def test_arguments_that_are_not_json_do_not_poison_the_run(number, clock, ran):
     @tool
     def note(x):

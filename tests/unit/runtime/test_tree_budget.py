@@ -99,7 +99,6 @@ def test_what_is_spent_is_what_the_journal_has():
     assert balances(run)
 
 
-@pytest.mark.sqlite
 @pytest.mark.parametrize(
     ("budget", "made", "words"),
     [
@@ -268,7 +267,6 @@ def test_a_retry_later_frees_what_was_held(clock):
 
 @pytest.mark.parametrize("written", [False, True])
 @pytest.mark.parametrize("dies", [1, 2, 3])
-@pytest.mark.sqlite
 def test_a_takeover_uses_what_the_dead_worker_had_reserved(clock, dies, written):
     code(calls(3), model=model(10, 0.5))
     run = drive(make_run(budget={"max_tokens": 100_000, "max_cost_usd": 100.0}), dies=dies, written=written)

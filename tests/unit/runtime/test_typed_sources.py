@@ -13,7 +13,7 @@ from ravi_django.runtime.sources import add_source
 from ravi_django.runtime.store.hook_secrets import secrets_of
 from tests.support.runs import code
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.sqlite]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 FEED = "https://example.com/feed.xml"
 

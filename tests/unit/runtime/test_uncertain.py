@@ -51,7 +51,6 @@ def waited(clock):
     clock.advance(conf.LEASE_S + 10)
 
 
-@pytest.mark.sqlite
 def test_it_happened_and_the_persons_result_is_the_tools(clock, sent, uncertain):
     waited(clock)
     human.resolve(asked(uncertain).id, "happened", result="invoice 7")
@@ -91,7 +90,6 @@ def test_an_attempt_that_is_lost_too_is_decided_on_by_itself(clock, sent, uncert
 
 
 @pytest.mark.parametrize("outcome", ["happened", "run_again"])
-@pytest.mark.sqlite
 def test_what_it_had_recorded_inside_is_not_missed_while_a_person_decides(clock, sent, outcome):
     """And it is not done twice where the call is made again."""
     looked = []

@@ -69,7 +69,6 @@ def two_questions():
 # ---------------------------------------------------------------------------------------------------- answered
 
 
-@pytest.mark.sqlite
 def test_a_question_is_only_rows_until_a_person_answers_it(ann):
     boss()
     run = drive(make_run(BOSS, text="Send it?", owner=ann))
@@ -94,7 +93,6 @@ def test_a_question_is_only_rows_until_a_person_answers_it(ann):
     assert read(run) == []
 
 
-@pytest.mark.sqlite
 @pytest.mark.parametrize("payload", [{"ok": True, "amount": 3}, "Yes.", ["a"], False])
 def test_a_signal_is_relayed_as_it_is_and_closes_the_question(payload):
     async def story(ctx, inbox):
@@ -124,7 +122,6 @@ def test_a_signal_is_relayed_as_it_is_and_closes_the_question(payload):
         human.answer(request.id, text="no")
 
 
-@pytest.mark.sqlite
 @pytest.mark.parametrize("action", ["skip", "cancel"])
 def test_no_answer_is_relayed_as_no_consent(action):
     boss()
@@ -188,7 +185,6 @@ def test_a_signal_between_the_look_and_the_expiry_counts(clock):
 DIES = [(1, False), (1, True), (2, False), (2, True), ("end", False)]
 
 
-@pytest.mark.sqlite
 @pytest.mark.parametrize(("dies", "written"), DIES)
 def test_a_worker_that_dies_over_the_question_asks_it_once(clock, dies, written):
     boss()
@@ -202,7 +198,6 @@ def test_a_worker_that_dies_over_the_question_asks_it_once(clock, dies, written)
     assert drive(run).output == "Yes."
 
 
-@pytest.mark.sqlite
 @pytest.mark.parametrize("how", ["answer", "signal"])
 @pytest.mark.parametrize(("dies", "written"), DIES)
 def test_a_worker_that_dies_over_the_reply_relays_it_once(clock, how, dies, written):

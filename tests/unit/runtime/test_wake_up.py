@@ -16,6 +16,7 @@ from ravi_django.runtime.engine import Engine
 from ravi_django.runtime.entries import Entry
 from ravi_django.testing import journal_of, run_until_idle
 from tests.support.runs import (
+    LOCKS,
     auntil,
     code,
     drive,
@@ -208,8 +209,8 @@ def test_a_suspended_run_holds_no_connection_task_or_message():
 
     assert status_of(run.id) == Status.SUSPENDED
     with connection.cursor() as cursor:
-        held = "SELECT count(*) FROM pg_locks WHERE relation = 'ravi_run'::regclass AND mode <> 'AccessShareLock'"
-        cursor.execute(held)
+        held = "relation = 'ravi_run'::regclass AND mode <> 'AccessShareLock'"
+        cursor.execute(f"SELECT count(*) FROM {LOCKS} AND {held}")
         assert cursor.fetchone()[0] == 0
 
 

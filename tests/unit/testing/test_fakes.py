@@ -41,7 +41,6 @@ def adder(*script):
 CALL = ToolUseBlock(tool_name="add", arguments={"a": 1, "b": 2}, call_id="c1")
 
 
-@pytest.mark.sqlite
 def test_a_run_with_a_tool_call_is_driven_to_its_end():
     run = submit(adder(CALL, "three"), "what is 1 + 2?")
 
@@ -59,7 +58,6 @@ def test_a_run_with_a_tool_call_is_driven_to_its_end():
     ]
 
 
-@pytest.mark.sqlite
 def test_queued_runs_are_driven_too():
     agent = adder("one")
     first = submit(agent, "a")

@@ -159,11 +159,11 @@ async def test_a_call_is_cheap():
     async def best_of(rounds: int) -> float:
         times = []
         for _ in range(rounds):
-            started = time.perf_counter()
+            started = time.thread_time()
             for _ in range(100):
                 async for _event in model.stream(messages, OPTIONS, meta):
                     pass
-            times.append((time.perf_counter() - started) / 100)
+            times.append((time.thread_time() - started) / 100)
         return min(times)
 
-    assert await best_of(20) < 200e-6  # about 10 µs on a desk; the margin is for slow machines
+    assert await best_of(20) < 200e-6  # of CPU; a desktop needs about 10 µs

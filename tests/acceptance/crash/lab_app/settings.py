@@ -10,6 +10,7 @@ INSTALLED_APPS = [*(app for app in SITE_APPS if app != "project"), "tests.accept
 
 ROOT_URLCONF = "tests.acceptance.crash.lab_app.urls"
 
+PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]  # a real one takes half a second
 RAVI = {
     **SITE_RAVI,
     "LEASE_S": 2.0,

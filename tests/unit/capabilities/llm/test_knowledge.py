@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 import threading
 
 import pytest
@@ -12,6 +10,7 @@ import pytest
 from ravi_django.capabilities.llm import LiteLLMModel, knowledge
 from ravi_django.capabilities.llm.loading import load_litellm
 from ravi_django.kernel import ChatMessage, DocumentBlock, ImageBlock, TextBlock, ToolUseBlock
+from tests.support import forks
 
 pytestmark = pytest.mark.asyncio
 
@@ -117,8 +116,7 @@ loop.run_until_complete(main())
         "openai/ours",
         "cohere/command-r",
     ]
-    command = [sys.executable, "-c", code, *names]
-    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=90, check=False)
+    done = await asyncio.to_thread(forks.run, ["-c", code, *names], capture_output=True, text=True, timeout=90)
 
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) == len(names)

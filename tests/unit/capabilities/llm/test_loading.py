@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
+from tests.support import forks
 from tests.support.anthropic_server import AnthropicServer
 from tests.support.openai_server import OpenAIServer
-
-ROOT = Path(__file__).resolve().parents[4]
 
 # In a process of its own: what litellm fetches, it fetches once.
 CALL = """
@@ -46,14 +42,8 @@ print(json.dumps([said, [one for one in connected if one not in base]]))
 def test_a_call_connects_to_its_provider_alone(server, name):
     environment = {key: value for key, value in os.environ.items() if not key.startswith("LITELLM_")}
     with server() as running:
-        done = subprocess.run(
-            [sys.executable, "-c", CALL, name, running.base_url],
-            cwd=ROOT,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+        command = ["-c", CALL, name, running.base_url]
+        done = forks.run(command, env=environment, capture_output=True, text=True, timeout=60)
 
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == ["Hello from the test server.", []]

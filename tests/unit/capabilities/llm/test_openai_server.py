@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import httpx
 import pytest
+
+from tests.support import forks
 
 SERVER = Path(__file__).parents[3] / "support" / "openai_server.py"
 
@@ -20,9 +21,8 @@ def server(tmp_path):
 
     def start(*flags: str) -> tuple[str, Path]:
         log = tmp_path / "log.jsonl"
-        process = subprocess.Popen(
-            [sys.executable, str(SERVER), "--port", "0", "--log", str(log), *flags], stdout=subprocess.PIPE, text=True
-        )
+        command = [SERVER, "--port", "0", "--log", log, *flags]
+        process = forks.Popen(command, stdout=subprocess.PIPE, text=True)
         started.append(process)
         return f"http://127.0.0.1:{int(process.stdout.readline())}/v1/chat/completions", log
 

@@ -80,11 +80,11 @@ def test_finds_arithmetic(text, expressions):
 
 
 def test_long_nonsense_is_read_quickly():
-    started = time.perf_counter()
+    started = time.thread_time()
 
     find_expressions("1+(" * 20_000 + "2 ** " * 20_000)
 
-    assert time.perf_counter() - started < 5
+    assert time.thread_time() - started < 5
 
 
 @pytest.mark.asyncio
