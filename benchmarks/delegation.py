@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterator
 from statistics import median, quantiles
 from uuid import UUID
 
@@ -24,11 +25,12 @@ WARM_UP = 3
 Legs = list[tuple[float, float, float]]  # milliseconds: to the child's first line, from its reply on, and all of it
 
 
-def measure(stack: Stack, samples: int) -> list[Figure]:
+def measure(stack: Stack, samples: int) -> Iterator[Figure]:
     with ready_worker(stack, ["react/bench-instant"]) as child:
         over_broker = [_in_worker(child) for _ in range(samples + WARM_UP)][WARM_UP:]
     connections.close_all()
-    return [*_figures("", over_broker), *_figures("_in_process", asyncio.run(_in_process(samples)))]
+    yield from _figures("", over_broker)
+    yield from _figures("_in_process", asyncio.run(_in_process(samples)))
 
 
 def _in_worker(child: Child) -> tuple[float, float, float]:

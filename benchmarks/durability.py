@@ -6,13 +6,13 @@ import asyncio
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from statistics import median, quantiles
 from typing import Any
 from uuid import UUID
 
 import psycopg
-from django.db import connection, connections
-from django.utils import timezone
+from django.db import connection, connections, transaction
 
 from benchmarks.in_flight import ready_worker
 from benchmarks.report import Figure
@@ -33,16 +33,15 @@ TIMEOUT_S = 60.0
 # ----------------------------------------------------------------------------------------------------- wake-up
 
 
-def wake_up(stack: Stack, samples: int) -> list[Figure]:
+def wake_up(stack: Stack, samples: int) -> Iterator[Figure]:
     """From `signal()` to the next line of the agent's code, through the broker, in a warm Celery worker."""
-    found = []
     with ready_worker(stack, ["react/bench-instant"]) as child:
         for steps in STEPS:
             taken = [_wake_once(child, steps) for _ in range(samples + 3)][3:]
             p95 = quantiles(taken, n=20, method="inclusive")[-1]
             name = f"wake_up_behind_{steps}_rows"
-            found += [Figure(f"{name}_p50", None, median(taken), "ms"), Figure(f"{name}_p95", None, p95, "ms")]
-    return found
+            yield Figure(f"{name}_p50", None, median(taken), "ms")
+            yield Figure(f"{name}_p95", None, p95, "ms")
 
 
 def _wake_once(child: Child, steps: int) -> float:
@@ -96,6 +95,7 @@ def suspended(url: str, many: int, samples: int) -> list[Figure]:
     few = _sweeps(samples)
     before = _disk(url)
     _copy(run_id, many)
+    _analyze()
     size = (_disk(url) - before) / many
     sweeps = _sweeps(samples)
     return [
@@ -135,6 +135,9 @@ def _copy(run_id: UUID, many: int) -> None:
         for table, key in tables:
             _insert(cursor, table, f"{key} = %s", "", key, run_id)
         cursor.execute("DROP TABLE copies")
+
+
+def _analyze() -> None:
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE")
 
@@ -159,12 +162,12 @@ def _disk(url: str) -> int:
 # ------------------------------------------------------------------------------------------------------- claims
 
 
-def claims(runs: int, workers: tuple[int, ...]) -> list[Figure]:
+def claims(stack: Stack, runs: int, workers: tuple[int, ...]) -> Iterator[Figure]:
     """Claims a second of so many processes that look for claimable runs at once."""
-    found = []
     for count in workers:
-        Run.objects.filter(status=Status.PENDING).update(status=Status.CANCELLED)
-        _pending(runs)
+        stack.empty()  # the claimers end with their leases: workers would take all those runs over, one at a time
+        backlog(runs)
+        _analyze()
         children = [
             subprocess.Popen(
                 [sys.executable, "-m", "benchmarks.claimer"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -183,45 +186,48 @@ def claims(runs: int, workers: tuple[int, ...]) -> list[Figure]:
         taken = time.perf_counter() - begun
         if sum(claimed) != runs:
             raise ProcessError(f"{sum(claimed)} claims of {runs} runs")
-        found.append(Figure(f"claims_of_{count}_workers", None, runs / taken, "claims/s"))
-    return found
+        yield Figure(f"claims_of_{count}_workers", None, runs / taken, "claims/s")
 
 
-def _pending(runs: int) -> None:
-    run_id = submit(WAITER, "0").id
-    _copy(run_id, runs - 1)
+def backlog(runs: int) -> None:
+    """Add pending runs until there are so many. A worker that drives one suspends it at once."""
+    with transaction.atomic():
+        missing = runs - Run.objects.filter(agent=WAITER, status=Status.PENDING).count()
+        if missing > 0:
+            _copy(submit(WAITER, "0").id, missing - 1)
 
 
 # ----------------------------------------------------------------------------------------------------- recovery
 
 
-def recovery(stack: Stack, samples: int) -> list[Figure]:
-    """From the SIGKILL of a worker in the middle of a call to the run's next lease, by another worker."""
+def recovery(stack: Stack, samples: int, pending: int = 0) -> Iterator[Figure]:
+    """From the SIGKILL of a worker in the middle of a call to the run's next lease, by another worker, beside so many
+    pending runs."""
     lease = {"BENCH_LEASE_S": str(LEASE_S), "BENCH_HEARTBEAT_S": str(HEARTBEAT_S), "BENCH_SWEEP_S": str(SWEEP_S)}
     taken = []
     for _ in range(samples):
+        stack.empty()
         with ready_worker(stack, ["react/bench-instant"], **lease) as doomed:
             run_id = submit(HOLDER, "hold").id
             until(doomed, run_id, Status.RUNNING)
             with ready_worker(stack, ["react/bench-instant"], "other", **lease) as other:
+                backlog(pending)
                 begun = time.perf_counter()
                 doomed.kill()
                 if not wait_until(Run.objects.filter(id=run_id, lease_epoch__gte=2).exists, TIMEOUT_S, poll=0.01):
                     raise ProcessError(f"nobody took run {run_id} over\n{other.tail()}")
                 taken.append(time.perf_counter() - begun)
-            Run.objects.filter(id=run_id).update(status=Status.CANCELLED, finished_at=timezone.now())
-    return [
-        Figure("recovery_max", None, max(taken), "s"),
-        Figure("recovery_median", None, median(taken), "s"),
-        Figure("recovery_bound", None, LEASE_S + SWEEP_S, "s"),
-    ]
+    name = f"recovery_beside_{pending}_pending" if pending else "recovery"
+    yield Figure(f"{name}_max", None, max(taken), "s")
+    yield Figure(f"{name}_median", None, median(taken), "s")
 
 
-def measure(stack: Stack, *, samples: int, many: int) -> list[Figure]:
-    found = wake_up(stack, samples)
-    found += replay(max(3, samples // 6), 1000)
-    found += suspended(stack.database_url, many, 5)
-    found += claims(max(50, many // 100), (1, 2, 4))
-    found += recovery(stack, max(1, samples // 20))
+def measure(stack: Stack, *, samples: int, many: int, claimers: tuple[int, ...], pending: int) -> Iterator[Figure]:
+    yield from wake_up(stack, samples)
+    yield from replay(max(3, samples // 6), 1000)
+    yield from suspended(stack.database_url, many, 5)
+    yield from claims(stack, max(50, many // 100), claimers)
+    yield from recovery(stack, max(1, samples // 20))
+    yield Figure("recovery_bound", None, LEASE_S + SWEEP_S, "s")
+    yield from recovery(stack, max(1, samples // 20), pending)
     connections.close_all()
-    return found

@@ -39,12 +39,12 @@ def bus_at(address: str | None) -> Iterator[None]:
         forget_buses()
 
 
-def measure(stack: Stack, *, turns: int, runs: int, events: int, samples: int) -> list[Figure]:
+def measure(stack: Stack, *, turns: int, runs: int, events: int, samples: int) -> Iterator[Figure]:
     with bus_at(stack.redis_url):
-        throughput = _throughput(events)
+        yield from _throughput(events)
         with ready_worker(stack, ["react/bench-scripted"], BENCH_EVENT_BUS=stack.redis_url, BENCH_SCRIPTED_ALONE="1"):
-            latency = asyncio.run(_latencies(samples))
-    return [*throughput, *latency, *_step(stack, turns, runs)]
+            yield from asyncio.run(_latencies(samples))
+    yield from _step(stack, turns, runs)
 
 
 def _event(number: int) -> Event:

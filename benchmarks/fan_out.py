@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from statistics import median, quantiles
 from uuid import UUID
 
@@ -21,19 +22,16 @@ from ravi_django.models import Run, Status
 ORCHESTRATOR = "orchestrator/bench-orchestrator"
 
 
-def measure(stack: Stack, children: int, samples: int) -> list[Figure]:
+def measure(stack: Stack, children: int, samples: int) -> Iterator[Figure]:
     """`samples` runs in a worker, each asking `children` others in one turn, by code and by an orchestrator's model;
     and what one child is in commits."""
     with ready_worker(stack, ["react/bench-instant"]) as child:
-        by_code = [_once(child, ASKER, children) for _ in range(samples + 1)][1:]
-        by_model = [_once(child, ORCHESTRATOR, children) for _ in range(samples + 1)][1:]
+        for name, agent in (("", ASKER), ("_orchestrator", ORCHESTRATOR)):
+            taken = [_once(child, agent, children) for _ in range(samples + 1)][1:]
+            yield from _figures(f"fan_out_{children}{name}", taken)
     connections.close_all()
     one, many = (cost(stack.database_url, ASKER, str(count)).commits for count in (1, children))
-    return [
-        *_figures(f"fan_out_{children}", by_code),
-        *_figures(f"fan_out_{children}_orchestrator", by_model),
-        Figure("commits_per_child", None, (many - one) / max(1, children - 1), "commits"),
-    ]
+    yield Figure("commits_per_child", None, (many - one) / max(1, children - 1), "commits")
 
 
 def _once(child: Child, agent: str, children: int) -> tuple[float, list[float]]:

@@ -1,16 +1,18 @@
-"""From submitting a run over HTTP to its first token on a websocket, with nothing else going on."""
+"""From submitting a run over HTTP to its first token on a websocket: at idle, and beside a backlog."""
 
 from __future__ import annotations
 
 import http.client
 import json
 import time
+from collections.abc import Iterator
 from statistics import median, quantiles
 
 from django.contrib.auth import get_user_model
 from rest_framework.authtoken.models import Token
 from websockets.sync.client import connect
 
+from benchmarks.durability import backlog
 from benchmarks.in_flight import ready_worker
 from benchmarks.report import Figure
 from benchmarks.stack import Stack, web
@@ -18,7 +20,7 @@ from project.process import ProcessError, wait_until
 
 AGENT = "react/bench-instant"
 WARM_UP = 3
-FRAME_TIMEOUT_S = 20.0
+FRAME_TIMEOUT_S = 60.0
 
 
 class Client:
@@ -69,19 +71,24 @@ class Client:
         self._http.close()
 
 
-def measure(stack: Stack, runs: int) -> list[Figure]:
+def measure(stack: Stack, runs: int, pending: int) -> Iterator[Figure]:
     with ready_worker(stack, [AGENT], BENCH_SCRIPTED_ALONE="1"), web(stack) as address:
         client = Client(address)
         if not wait_until(client.healthy, 30):
             raise ProcessError(f"the site on {address} did not answer")
         for _ in range(WARM_UP):
             client.once()
-        samples = [client.once() for _ in range(runs)]
+        yield from _figures("", [client.once() for _ in range(runs)])
+        beside = []
+        for _ in range(max(2, runs // 6)):
+            backlog(pending)
+            beside.append(client.once())
+        yield from _figures(f"_beside_{pending}_pending", beside)
         client.close()
-    frames, tokens = zip(*samples, strict=True)
-    return [*_figures("first_frame", list(frames)), *_figures("first_token", list(tokens))]
 
 
-def _figures(name: str, samples: list[float]) -> list[Figure]:
-    p95 = quantiles(samples, n=20, method="inclusive")[-1]
-    return [Figure(f"{name}_p50", None, median(samples), "ms"), Figure(f"{name}_p95", None, p95, "ms")]
+def _figures(beside: str, samples: list[tuple[float, float]]) -> Iterator[Figure]:
+    for name, taken in zip(("first_frame", "first_token"), zip(*samples, strict=True), strict=True):
+        p95 = quantiles(taken, n=20, method="inclusive")[-1]
+        yield Figure(f"{name}{beside}_p50", None, median(taken), "ms")
+        yield Figure(f"{name}{beside}_p95", None, p95, "ms")

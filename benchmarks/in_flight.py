@@ -127,26 +127,24 @@ def _cpu(process: psutil.Process) -> float:
 def ready_worker(stack: Stack, agents: list[str], name: str = "worker", **env: str) -> Iterator[Child]:
     """A worker that has driven a run of each agent."""
     with worker(stack, name, **env) as child:
-        require(WorkerProcess.objects.exists, child, "sign on")
+        require(WorkerProcess.objects.filter(name__contains=f":{child.pid}:").exists, child, "sign on")
         for agent in agents:
             _wait(child, [submit(agent, PROMPT).id])
         yield child
 
 
-def measure(stack: Stack, runs: int) -> list[Figure]:
+def measure(stack: Stack, runs: int) -> Iterator[Figure]:
     delay = {"BENCH_MODEL_DELAY_S": str(MODEL_DELAY_S)}
     with (
         model_server(stack, MODEL_DELAY_S, TOKENS) as url,
         ready_worker(stack, ["react/bench-litellm"], BENCH_MODEL_URL=url, **delay) as child,
     ):
         litellm = fly(stack, child, "react/bench-litellm", runs)
+    yield from _figures("litellm", litellm)
     with ready_worker(stack, ["react/bench-scripted"], **delay, BENCH_SCRIPTED_ALONE="1") as child:
         scripted = fly(stack, child, "react/bench-scripted", runs)
-    return [
-        *_figures("litellm", litellm),
-        *_figures("scripted", scripted),
-        Figure("in_flight_litellm_own_cpu", None, litellm.cpu_s - scripted.cpu_s, "s"),
-    ]
+    yield from _figures("scripted", scripted)
+    yield Figure("in_flight_litellm_own_cpu", None, litellm.cpu_s - scripted.cpu_s, "s")
 
 
 def _figures(model: str, flight: Flight) -> list[Figure]:

@@ -7,7 +7,7 @@ import http.client
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from statistics import median, quantiles
 from types import TracebackType
@@ -232,5 +232,6 @@ def _figures(name: str, samples: list[float]) -> list[Figure]:
     return [Figure(f"{name}_p50", None, median(samples), "ms"), Figure(f"{name}_p95", None, p95, "ms")]
 
 
-def measure(stack: Stack, samples: int) -> list[Figure]:
-    return [*waits(stack, samples), *answers(samples)]
+def measure(stack: Stack, samples: int) -> Iterator[Figure]:
+    yield from waits(stack, samples)
+    yield from answers(samples)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 
@@ -15,6 +16,7 @@ class Figure:
     value: float
     unit: str
     ratio_to_raw_commit: float | None = None  # beside the raw commit measured in the same seconds
+    load: float = field(default_factory=lambda: os.getloadavg()[0])  # of the machine, over the minute before
 
     @property
     def key(self) -> str:
@@ -39,19 +41,15 @@ def table(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])
 
 
-def figures_table(figures: Iterable[Figure]) -> str:
-    head = ("figure", "turns", "value", "unit", "of raw commit")
-    rows = [
-        (
-            figure.name,
-            "" if figure.turns is None else str(figure.turns),
-            shown(figure.value),
-            figure.unit,
-            "" if figure.ratio_to_raw_commit is None else f"{figure.ratio_to_raw_commit:.2f}x",
-        )
-        for figure in figures
-    ]
-    return table([head, *rows])
+LINE = "{:<44} {:>5}  {:>8}  {:<11}  {:>13}  {:>5}"
+HEAD = LINE.format("figure", "turns", "value", "unit", "of raw commit", "load")
+
+
+def line(figure: Figure) -> str:
+    """A figure below HEAD."""
+    ratio = "" if figure.ratio_to_raw_commit is None else f"{figure.ratio_to_raw_commit:.2f}x"
+    turns = "" if figure.turns is None else figure.turns
+    return LINE.format(figure.name, turns, shown(figure.value), figure.unit, ratio, f"{figure.load:.1f}")
 
 
 def write(figures: Iterable[Figure], path: Path) -> None:

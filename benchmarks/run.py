@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -34,6 +35,8 @@ class Plan:
     first_tokens: int  # runs one after another
     wake_ups: int  # signals one after another
     suspended: int  # runs that wait beside a sweep
+    claimers: tuple[int, ...]  # processes that look for claimable runs at once
+    backlog: int  # pending runs beside a recovery, and beside a first token
     conversations: tuple[int, ...]  # turns of those that a prompt begins with
     delegations: int  # one after another
     fan_out: tuple[int, int]  # children asked in one turn; how often
@@ -51,6 +54,8 @@ FULL = Plan(
     first_tokens=60,
     wake_ups=60,
     suspended=100_000,
+    claimers=(1, 2, 4),
+    backlog=1_000,
     conversations=(1_000, 10_000),
     delegations=60,
     fan_out=(100, 9),
@@ -67,6 +72,8 @@ QUICK = Plan(
     first_tokens=3,
     wake_ups=3,
     suspended=500,
+    claimers=(2,),
+    backlog=20,
     conversations=(200,),
     delegations=3,
     fan_out=(5, 2),
@@ -78,7 +85,7 @@ QUICK = Plan(
 )
 
 
-def steps(stack: Stack, plan: Plan) -> list[Figure]:
+def steps(stack: Stack, plan: Plan) -> Iterable[Figure]:
     from benchmarks import steps
     from benchmarks.raw_commit import RawCommit
 
@@ -86,89 +93,92 @@ def steps(stack: Stack, plan: Plan) -> list[Figure]:
         return steps.measure(plan.repetitions, raw)
 
 
-def storage(stack: Stack, plan: Plan) -> list[Figure]:
+def storage(stack: Stack, plan: Plan) -> Iterable[Figure]:
     from benchmarks import storage
 
     return storage.measure(plan.stored, stack.database_url)
 
 
-def in_flight(stack: Stack, plan: Plan) -> list[Figure]:
+def in_flight(stack: Stack, plan: Plan) -> Iterable[Figure]:
     from benchmarks import in_flight
 
     return in_flight.measure(stack, plan.in_flight)
 
 
-def first_token(stack: Stack, plan: Plan) -> list[Figure]:
+def first_token(stack: Stack, plan: Plan) -> Iterable[Figure]:
     from benchmarks import first_token
 
-    return first_token.measure(stack, plan.first_tokens)
+    return first_token.measure(stack, plan.first_tokens, plan.backlog)
 
 
-def durability(stack: Stack, plan: Plan) -> list[Figure]:
+def durability(stack: Stack, plan: Plan) -> Iterable[Figure]:
     from benchmarks import durability
 
-    return durability.measure(stack, samples=plan.wake_ups, many=plan.suspended)
+    return durability.measure(
+        stack, samples=plan.wake_ups, many=plan.suspended, claimers=plan.claimers, pending=plan.backlog
+    )
 
 
-def windows(stack: Stack, plan: Plan) -> list[Figure]:
+def windows(stack: Stack, plan: Plan) -> Iterable[Figure]:
     from benchmarks import windows
 
     return windows.measure(plan.repetitions, plan.conversations)
 
 
-def delegation(stack: Stack, plan: Plan) -> list[Figure]:
+def delegation(stack: Stack, plan: Plan) -> Iterable[Figure]:
     from benchmarks import delegation
 
     return _beside_raw(stack, delegation.measure(stack, plan.delegations))
 
 
-def fan_out(stack: Stack, plan: Plan) -> list[Figure]:
+def fan_out(stack: Stack, plan: Plan) -> Iterable[Figure]:
     from benchmarks import fan_out
 
     return _beside_raw(stack, fan_out.measure(stack, *plan.fan_out))
 
 
-def tree(stack: Stack, plan: Plan) -> list[Figure]:
+def tree(stack: Stack, plan: Plan) -> Iterable[Figure]:
     from benchmarks import tree
 
     return _beside_raw(stack, tree.measure(stack, *plan.tree))
 
 
-def people(stack: Stack, plan: Plan) -> list[Figure]:
+def people(stack: Stack, plan: Plan) -> Iterable[Figure]:
     from benchmarks import people
 
     return people.measure(stack, plan.requests)
 
 
-def events(stack: Stack, plan: Plan) -> list[Figure]:
+def events(stack: Stack, plan: Plan) -> Iterable[Figure]:
     from benchmarks import events
 
     many, samples, runs = plan.events
     return events.measure(stack, turns=10, runs=runs, events=many, samples=samples)
 
 
-def sources(stack: Stack, plan: Plan) -> list[Figure]:
+def sources(stack: Stack, plan: Plan) -> Iterable[Figure]:
     from benchmarks import sources
 
     return sources.measure(stack, plan.feeds)
 
 
-def social(stack: Stack, plan: Plan) -> list[Figure]:
+def social(stack: Stack, plan: Plan) -> Iterable[Figure]:
     from benchmarks import social
 
     return _beside_raw(stack, social.measure(stack, *plan.followers))
 
 
-def _beside_raw(stack: Stack, figures: list[Figure]) -> list[Figure]:
-    """Milliseconds with their ratio to the raw commit, measured right behind them."""
+def _beside_raw(stack: Stack, figures: Iterable[Figure]) -> Iterator[Figure]:
+    """Milliseconds with their ratio to the raw commit, measured right before them."""
     from benchmarks.raw_commit import RawCommit
 
     with RawCommit(stack.database_url) as raw:
         commit = median(raw.sample(200))
-    return [replace(one, ratio_to_raw_commit=one.value / commit) if one.unit == "ms" else one for one in figures]
+    for one in figures:
+        yield replace(one, ratio_to_raw_commit=one.value / commit) if one.unit == "ms" else one
 
 
-BENCHMARKS: dict[str, Callable[[Stack, Plan], list[Figure]]] = {
+BENCHMARKS: dict[str, Callable[[Stack, Plan], Iterable[Figure]]] = {
     "steps": steps,
     "storage": storage,
     "windows": windows,
@@ -191,26 +201,36 @@ def main() -> int:
     parser.add_argument("--only", type=_names, default=list(BENCHMARKS), help=f"of {','.join(BENCHMARKS)}")
     parser.add_argument("--out", type=Path, default=OUT, help="where the figures go, as JSON")
     options = parser.parse_args()
-    plan = QUICK if options.quick else FULL
     try:
-        figures = _measure(options.only, plan)
+        with stack.servers() as servers:
+            stack.set_up_site()
+            figures, failed = _measure(servers, options)
     except ProcessError as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
-    report.write(figures, options.out)
-    print(report.figures_table(figures))
     print(report.closing_line("bench", figures))
-    return 0
+    if failed:
+        print(f"bench: failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
 
 
-def _measure(names: list[str], plan: Plan) -> list[Figure]:
-    with stack.servers() as servers:
-        stack.set_up_site()
-        found: list[Figure] = []
-        for name in names:
-            print(f"measuring {name}", file=sys.stderr, flush=True)
-            found += BENCHMARKS[name](servers, plan)
-        return found
+def _measure(servers: Stack, options: argparse.Namespace) -> tuple[list[Figure], list[str]]:
+    """Each benchmark on an empty database. Returns the figures, and the names of the benchmarks that failed."""
+    found: list[Figure] = []
+    failed = []
+    print(report.HEAD, flush=True)
+    for name in options.only:
+        print(f"measuring {name}", file=sys.stderr, flush=True)
+        try:
+            servers.empty()
+            for figure in BENCHMARKS[name](servers, QUICK if options.quick else FULL):
+                print(report.line(figure), flush=True)
+                found.append(figure)
+        except Exception:
+            traceback.print_exc()
+            failed.append(name)
+        report.write(found, options.out)
+    return found, failed
 
 
 def _names(text: str) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from statistics import median
 from typing import Any
 
@@ -24,12 +24,12 @@ ONE_BY_ONE = 500  # followers that are given it each by itself
 TIMEOUT_S = 600.0
 
 
-def measure(stack: Stack, followers: int, times: int) -> list[Figure]:
+def measure(stack: Stack, followers: int, times: int) -> Iterator[Figure]:
     crowd = Crowd(followers)
     waiting = [_timed(crowd.publish_to_waiting) for _ in range(times)]
     idle = [_timed(crowd.publish_to_idle) for _ in range(times)]
     single = _one_by_one(crowd.wait()[: min(followers, ONE_BY_ONE)]) * followers
-    figures = [
+    yield from [
         Figure("fan_out_followers", None, float(followers), "followers"),
         Figure("fan_out_to_waiting", None, median(waiting), "ms"),
         Figure("fan_out_to_waiting_least", None, min(waiting), "ms"),
@@ -40,9 +40,8 @@ def measure(stack: Stack, followers: int, times: int) -> list[Figure]:
     with ready_worker(stack, [], BENCH_SCRIPTED_ALONE="1"):
         for name, wait in (("waiting", True), ("idle", False)):
             committed, ran = _driven(crowd, wait=wait)
-            figures.append(Figure(f"fan_out_{name}_committed", None, committed, "s"))
-            figures.append(Figure(f"fan_out_{name}_last_ran", None, ran, "s"))
-    return figures
+            yield Figure(f"fan_out_{name}_committed", None, committed, "s")
+            yield Figure(f"fan_out_{name}_last_ran", None, ran, "s")
 
 
 class Crowd:

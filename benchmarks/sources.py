@@ -18,7 +18,7 @@ HOSTS = 50
 AGENT = "react/bench-instant"
 
 
-def measure(stack: Stack, feeds: int) -> list[Figure]:
+def measure(stack: Stack, feeds: int) -> Iterator[Figure]:
     server = stack.child("feed-server", "benchmarks/feed_server.py")
     with running(server), _allowed():
         require(lambda: server.tail().strip().isdigit(), server, "print its port")
@@ -27,14 +27,11 @@ def measure(stack: Stack, feeds: int) -> list[Figure]:
             Source(name=f"feed {n}", agent=AGENT, location=f"http://127.0.0.{1 + n % HOSTS}:{port}/{n}")
             for n in range(feeds)
         )
-        try:
-            first = _round("sources_new", feeds)
-            assert SourceItem.objects.count() == 10 * feeds, "an item was lost, or told twice"
-            Source.objects.update(next_at=None)
-            return [*first, *_round("sources_unchanged", feeds)]
-        finally:
-            Source.objects.all().delete()
-            connections.close_all()
+        yield from _round("sources_new", feeds)
+        assert SourceItem.objects.count() == 10 * feeds, "an item was lost or recorded twice"
+        Source.objects.update(next_at=None)
+        yield from _round("sources_unchanged", feeds)
+    connections.close_all()
 
 
 @contextmanager

@@ -35,6 +35,18 @@ class Stack:
             cwd=ROOT,
         )
 
+    def empty(self) -> None:
+        """Delete all rows of the app and everything in Valkey. No worker may be running."""
+        import redis
+        from django.db import connection
+
+        with connection.cursor() as cursor:
+            tables = [name for name in connection.introspection.table_names(cursor) if name.startswith("ravi_")]
+            cursor.execute(f"TRUNCATE {', '.join(tables)} RESTART IDENTITY CASCADE")
+        connection.close()
+        with redis.Redis.from_url(self.redis_url) as client:
+            client.flushall()
+
 
 @contextmanager
 def servers() -> Iterator[Stack]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,15 +91,19 @@ def grow(database: Database, turns: int, runs: int) -> Grown:
     return Grown(turns, runs, after.commits - before.commits, after.disk - before.disk, after.rows - before.rows)
 
 
-def measure(runs: Mapping[int, int], url: str) -> list[Figure]:
+def measure(runs: Mapping[int, int], url: str) -> Iterator[Figure]:
     """`runs` says how many runs of each number of turns; the first and the last give the commits' slope."""
     connections.close_all()
     database = Database(url)
     try:
-        grown = [grow(database, turns, times) for turns, times in runs.items()]
+        grow(database, min(runs), 1)  # the first page of each table and index
+        grown = []
+        for turns, times in runs.items():
+            grown.append(grow(database, turns, times))
+            yield from _bytes(grown[-1])
     finally:
         database.close()
-    return [*(figure for one in grown for figure in _bytes(one)), *_commits(grown[0], grown[-1])]
+    yield from _commits(grown[0], grown[-1])
 
 
 def _bytes(grown: Grown) -> list[Figure]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from statistics import median
 
 from django.db import connections
@@ -21,7 +22,7 @@ from ravi_django.models import JournalEntry, Run, Status
 NODE = "test/bench-node"
 
 
-def measure(stack: Stack, runs: int, samples: int) -> list[Figure]:
+def measure(stack: Stack, runs: int, samples: int) -> Iterator[Figure]:
     """`samples` trees in a worker, without a budget and with one; and one in this process, for what it costs."""
     with ready_worker(stack, ["react/bench-instant"]) as child:
         _grow(child, runs)
@@ -36,7 +37,7 @@ def measure(stack: Stack, runs: int, samples: int) -> list[Figure]:
     rows = _rows(runs)
     connections.close_all()
     name = f"tree_{runs}"
-    return [
+    yield from [
         Figure(f"{name}_depth", None, depth(runs), "levels"),
         Figure(f"{name}_wall", None, median(plain), "s"),
         Figure(f"{name}_budgeted_wall", None, median(budgeted), "s"),

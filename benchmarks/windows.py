@@ -6,7 +6,7 @@ import asyncio
 import gc
 import time
 import tracemalloc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from statistics import median
 from typing import Any
@@ -116,11 +116,12 @@ def _long(turns: int) -> list[Figure]:
     ]
 
 
-def measure(repetitions: Mapping[int, int], lengths: tuple[int, ...]) -> list[Figure]:
-    figures = [
+def measure(repetitions: Mapping[int, int], lengths: tuple[int, ...]) -> Iterator[Figure]:
+    yield from (
         Figure(f"view_{name}", turns, median(asyncio.run(_views(make, turns)) for _ in range(times)), "us")
         for name, make in STRATEGIES.items()
         for turns, times in repetitions.items()
-    ]
+    )
     connections.close_all()
-    return [*figures, *(figure for turns in lengths for figure in _long(turns))]
+    for turns in lengths:
+        yield from _long(turns)
