@@ -3,18 +3,25 @@
 #   make demo [PORT=8000] [HOST=127.0.0.1] [CHECK=1]    the demo site with all its services
 #   make demo MODEL=local                               … with a small real language model on this machine
 #   make test [ARGS="tests/unit -k journal"]            the test suite
+#   make test ARGS="-m crash"                           races and volumes at full size; RAVI_TEST_SLOW=3 triples all bounds
+#   make coverage [ARGS=…]                              the same with branch coverage, child processes included
 #   make test-llm                                       what that real model streams through the whole stack
 #   make chaos [N=40] [SEED=7]                          N runs while everything around them dies
 #   make chaos TREE=500 [SEED=7]                        the same with one tree of so many runs, five deep
-#   make mutants [ARGS="fence"]                         take each guard out, and see which test notices
+#   make mutants [ARGS="fence"]                         remove each guard that has a known test, and check that it fails
+#   make mutants ARGS=--all                             … each guard of the table
 #   make lint                                           what CI says about the code
-#   make bench, make bench-peers                        the measurements, ours and beside others
+#   make bench [ARGS="--only tree"], make bench-peers   the measurements, ours and beside others
 #   make clean                                          remove what these made, the demo's data too
 
 PY ?= python3
 VENV := .venv/bin
 
-.PHONY: demo test test-llm chaos mutants lint bench bench-peers clean
+# Compiled once for all: a test run starts many processes.
+export PYTHONPYCACHEPREFIX := $(CURDIR)/.cache/pyc
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: demo test coverage test-llm chaos mutants lint bench bench-peers clean
 
 demo:
 	@$(PY) .ci/install demo $(filter local,$(MODEL))
@@ -22,7 +29,13 @@ demo:
 
 test:
 	@$(PY) .ci/install dev
-	@exec $(VENV)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+	@exec $(VENV)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --durations 20 $(ARGS)
+
+coverage:
+	@$(PY) .ci/install dev
+	@rm -rf .cache/coverage
+	@$(MAKE) --no-print-directory test ARGS="--cov --cov-report= $(ARGS)"; code=$$?; \
+	echo "coverage: $$($(VENV)/coverage report --format=total --precision=2) %"; exit $$code
 
 test-llm:
 	@$(PY) .ci/install dev local
@@ -46,12 +59,12 @@ lint:
 
 bench:
 	@$(PY) .ci/install dev
-	@exec $(VENV)/python -m benchmarks.run
+	@exec $(VENV)/python -m benchmarks.run $(ARGS)
 
 bench-peers:
 	@$(PY) .ci/install dev
 	@exec $(VENV)/python -m benchmarks.peers
 
 clean:
-	rm -rf .venv .bench-venv .demo build dist db.sqlite3* .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .bench-venv .cache .demo build dist db.sqlite3* .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
