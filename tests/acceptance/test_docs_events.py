@@ -21,6 +21,7 @@ from ravi_django.kernel.event_types import SCHEMA_VERSIONS
 from ravi_django.models import OutboxEvent, Signal
 from ravi_django.runtime.bus import courier, get_bus, relay
 from ravi_django.runtime.bus.site import forget_buses
+from tests.support.patience import BOUND_S
 from tests.support.runs import auntil, code, drive, make_run
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -123,7 +124,7 @@ def test_the_pages_agent_is_fed() -> None:
 
 
 async def auntil_async(condition: Any) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(BOUND_S):
         while not await condition():
             await asyncio.sleep(0.005)
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.patience import BOUND_S
+
 
 @pytest.fixture
 def operator(transactional_db: None) -> Callable[..., Any]:
@@ -69,7 +71,7 @@ def driven(transactional_db: None) -> Callable[..., Any]:
             async with Runtime() as runtime:
                 found = await runtime.submit(agent.id, text, **options)
                 with contextlib.suppress(RunFailedError):
-                    await runtime.result(found, timeout=60)
+                    await runtime.result(found, timeout=BOUND_S)
                 await sync_to_async(connections.close_all)()  # of the thread that submitted
                 return found
 

@@ -16,6 +16,7 @@ from ravi_django.models import Agent, Run
 from ravi_django.runtime import bodies
 from ravi_django.runtime.inprocess import Runtime
 from tests.support.browser import contrast, elsewhere, looks
+from tests.support.patience import BOUND_S
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -47,7 +48,7 @@ def make_agent(page: Any) -> None:
 async def drive(run_id: str) -> None:
     try:
         async with Runtime() as runtime:
-            await runtime.result(run_id, timeout=60)
+            await runtime.result(run_id, timeout=BOUND_S)
     finally:
         await sync_to_async(connections.close_all)()
 

@@ -25,6 +25,7 @@ from ravi_django.runtime import catalog, registry
 from ravi_django.runtime.specs import save_spec
 from ravi_django.runtime.submit import submit_once
 from tests.acceptance.admin.agent_support import FORM, SPEC, add, faults, form_of, place
+from tests.support.patience import BOUND_S
 from tests.support.runs import on_postgresql, somebody_waits_for_a_lock, until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -505,7 +506,7 @@ def test_two_who_save_at_the_very_same_time(root, agent, address) -> None:
             second = pool.submit(save)
             until(somebody_waits_for_a_lock)
             save_spec("support/orders", {**SPEC, "welcome": "Theirs"})
-        page = second.result(timeout=30).content.decode()
+        page = second.result(timeout=BOUND_S).content.decode()
 
     agent.refresh_from_db()
     assert (agent.version, agent.spec["welcome"]) == (4, "Theirs")

@@ -24,6 +24,7 @@ from ravi_django.models import (
 )
 from ravi_django.runtime import Runtime
 from ravi_django.testing import ScriptedModel
+from tests.support.patience import BOUND_S
 
 AGENT = "react/api-helper"
 SCRIPT = [ToolUseBlock(tool_name="calculator", arguments={"expression": "6 * 7"}, call_id="c1"), "It is 42."]
@@ -53,7 +54,7 @@ def drive(run_id: str) -> None:
 
     async def until_the_end() -> None:
         async with Runtime() as runtime:
-            await runtime.result(run_id, timeout=20)
+            await runtime.result(run_id, timeout=BOUND_S)
 
     asyncio.run(until_the_end())
 

@@ -16,6 +16,7 @@ from ravi_django.runtime import human
 from ravi_django.runtime.submit import submit
 from tests.acceptance.api.api_support import AGENT, client_of, decide, error_of, is_open
 from tests.support.asked import approval_of, asked_by
+from tests.support.patience import BOUND_S
 from tests.support.runs import in_background, on_postgresql
 
 LIST = "/ravi/requests/"
@@ -98,14 +99,14 @@ def test_of_two_who_answer_at_once_one_wins_and_the_other_is_told(user: Any, dja
     run = submit(AGENT, "hi", user=user)
     for _ in range(10):
         request = approval_of(run)
-        together = Barrier(2, timeout=20)
+        together = Barrier(2, timeout=BOUND_S)
 
         def approve(who: Any, request: HumanRequest = request, together: Barrier = together) -> Any:
             client = client_of(who)
             together.wait()
             return decide(client, request, {"action": "approve", "version": 1})
 
-        found = [future.result(60) for future in [in_background(approve, who) for who in people]]
+        found = [future.result(BOUND_S) for future in [in_background(approve, who) for who in people]]
 
         assert sorted(response.status_code for response in found) == [200, 409]
         won = next(response.json()["answered_by"] for response in found if response.status_code == 200)

@@ -27,6 +27,7 @@ from ravi_django.runtime.database import DatabaseThreads
 from ravi_django.runtime.submit import submit
 from ravi_django.testing import warm
 from tests.acceptance.api.api_support import client_of, drive, error_of
+from tests.support.patience import BOUND_S
 
 pytestmark = pytest.mark.django_db(transaction=True)
 JSON = {"Accept": "application/json"}
@@ -40,7 +41,7 @@ def run(user: Any, agent: str) -> Run:
 @pytest.fixture
 def done(run: Run) -> Run:
     drive(str(run.id))
-    assert wait_until(lambda: events.page(run.id)[1], 60)
+    assert wait_until(lambda: events.page(run.id)[1], BOUND_S)
     return run
 
 
@@ -182,7 +183,7 @@ def server() -> Iterator[str]:
     thread = threading.Thread(target=found.run, kwargs={"sockets": [listener]})
     thread.start()
     try:
-        assert wait_until(lambda: found.started, 20)
+        assert wait_until(lambda: found.started, BOUND_S)
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
         found.should_exit = True
@@ -193,7 +194,7 @@ def server() -> Iterator[str]:
 @pytest.fixture
 def web(server: str, user: Any) -> Iterator[httpx.Client]:
     headers = {"Authorization": f"Token {Token.objects.create(user=user).key}"}
-    with httpx.Client(base_url=server, headers=headers, timeout=20, trust_env=False) as found:
+    with httpx.Client(base_url=server, headers=headers, timeout=BOUND_S, trust_env=False) as found:
         yield found
 
 
@@ -216,7 +217,7 @@ def test_frames_arrive_while_the_run_goes_on(web: httpx.Client, run: Run) -> Non
         watching = pool.submit(follow, web, run, started)
         assert started.wait(10)  # connected before the run begins
         drive(str(run.id))
-        frames = watching.result(60)
+        frames = watching.result(BOUND_S)
 
     assert [frame["seq"] for frame in frames] == list(range(1, len(frames) + 1))
     assert frames[-1]["type"] == "stream.done"
@@ -268,18 +269,20 @@ def test_many_watchers_share_a_few_connections(web: httpx.Client, run: Run, monk
     count = 30
     limits = httpx.Limits(max_connections=count)
     with (
-        httpx.Client(base_url=web.base_url, headers=web.headers, timeout=20, limits=limits, trust_env=False) as many,
+        httpx.Client(
+            base_url=web.base_url, headers=web.headers, timeout=BOUND_S, limits=limits, trust_env=False
+        ) as many,
         ThreadPoolExecutor(count) as pool,
     ):
         started = [threading.Event() for _ in range(count)]
         watching = [pool.submit(follow, many, run, event) for event in started]
         assert all(event.wait(20) for event in started)
         assert wait_until(lambda: calls.count("page") >= count, 60)
-        assert wait_until(lambda: connections() <= 8, 60), f"{connections()} connections for {count} watchers"
+        assert wait_until(lambda: connections() <= 8, BOUND_S), f"{connections()} connections for {count} watchers"
 
         cancel.cancel(run.id, "enough")
 
-        everybodys = [one.result(60) for one in watching]
+        everybodys = [one.result(BOUND_S) for one in watching]
     assert all(frames == everybodys[0] for frames in everybodys)
     assert everybodys[0][-1]["type"] == "stream.done"
 

@@ -18,6 +18,7 @@ from ravi_django.runtime import human, registry, replies, store
 from ravi_django.runtime.submit import submit
 from ravi_django.testing import run_until_idle
 from tests.acceptance.api.api_support import client_of, error_of
+from tests.support.patience import BOUND_S
 from tests.support.runs import CodeAgent, drive, in_background, on_postgresql, somebody_waits_for_a_lock, until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -206,9 +207,9 @@ def test_a_question_that_is_opened_meanwhile_is_not_answered_by_it(user: Any) ->
         sent = in_background(_try_send, run, name, user)
         until(lambda: somebody_waits_for_a_lock() or sent.done())
         sending.set()
-        driven.result(60)
+        driven.result(BOUND_S)
 
-    assert "ForbiddenError" in sent.result(60)
+    assert "ForbiddenError" in sent.result(BOUND_S)
     assert output(run) is None
     human.answer(HumanRequest.objects.get(run=run), text="No.")
     assert output(run) == "No."

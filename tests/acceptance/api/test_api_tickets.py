@@ -14,6 +14,7 @@ from rest_framework.test import APIClient
 from ravi_django.models import Ticket
 from ravi_django.runtime import tickets
 from tests.acceptance.api.api_support import error_of
+from tests.support.patience import BOUND_S
 from tests.support.runs import in_background, on_postgresql, until, waiting_for_locks
 
 pytestmark = pytest.mark.django_db
@@ -91,4 +92,4 @@ def test_of_two_that_take_it_at_once_one_gets_it(user: Any) -> None:
         taking = [in_background(tickets.take, ticket) for _ in range(2)]
         until(lambda: waiting_for_locks() == 2)
 
-    assert sorted(future.result(60) is None for future in taking) == [False, True]
+    assert sorted(future.result(BOUND_S) is None for future in taking) == [False, True]

@@ -27,6 +27,7 @@ from tests.acceptance.crash.sleepers import Sleepers
 from tests.acceptance.crash.story import Story
 from tests.acceptance.crash.wishes import AMOUNT, GATED, done
 from tests.support import forks, template
+from tests.support.patience import BOUND_S
 
 HOST = "tests.acceptance.crash.host"
 SETTINGS = "tests.acceptance.crash.lab_app.settings"
@@ -121,7 +122,7 @@ class Lab:
         self.valkey = self._stack.enter_context(Valkey(self.folder / "valkey", fast=True))
         self._start_host()
         migrate = self._start("migrate", "migrate")
-        assert self.until(lambda: not migrate.running, 60) and migrate.status == 0, tail(migrate.log)
+        assert self.until(lambda: not migrate.running, BOUND_S) and migrate.status == 0, tail(migrate.log)
         self._connect().execute(COUNT_TAKEOVERS)
         self._stack.callback(self._disconnect)
         self.wanted = self._enough
@@ -257,7 +258,7 @@ class Lab:
         except BrokenPipeError:
             line = ""
         else:
-            readable, give_up = False, time.monotonic() + 60
+            readable, give_up = False, time.monotonic() + BOUND_S
             while not readable and time.monotonic() < give_up:
                 readable = bool(select.select([back], [], [], POLL_S)[0])
                 self.tend()  # who is asleep may hold what is waited for

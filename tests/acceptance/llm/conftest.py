@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.patience import BOUND_S
+
 
 @pytest.fixture
 def root(transactional_db: None) -> Any:
@@ -70,7 +72,7 @@ def drive() -> Callable[[str], None]:
         async def main() -> None:
             async with Runtime() as runtime:
                 with contextlib.suppress(RunFailedError):
-                    await runtime.result(run_id, timeout=20)
+                    await runtime.result(run_id, timeout=BOUND_S)
                 await close_clients()
 
         asyncio.run(main())

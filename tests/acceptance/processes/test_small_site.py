@@ -15,6 +15,7 @@ from project.process import Child, wait_until
 from tests.support import forks, template
 from tests.support.model_server import ModelServer, said
 from tests.support.openai_server import Body, Reply
+from tests.support.patience import BOUND_S
 from tests.support.site_process import AGENT, ROOT, Client
 
 
@@ -47,7 +48,7 @@ def test_the_minimal_agent_answers(model: ModelServer, environment: dict[str, st
     about = model.conversation("what is 12 * 7", script=calculating)
 
     script = ["-m", "examples.minimal_agent", about.text]
-    done = forks.run(script, env=environment, capture_output=True, text=True, timeout=60)
+    done = forks.run(script, env=environment, capture_output=True, text=True, timeout=BOUND_S)
 
     assert (done.returncode, done.stdout) == (0, "It is 84.\n"), done.stderr
     assert "Traceback" not in done.stderr and "never" not in done.stderr, done.stderr
@@ -78,7 +79,7 @@ def test_ravi_worker_drives_what_another_process_submits(
 
         ended = wait_until(lambda: len(outputs(tmp_path)) == 20 or not worker.running, 40, poll=0.1)
         worker.ask_to_stop()
-        assert wait_until(lambda: not worker.running, 60)
+        assert wait_until(lambda: not worker.running, BOUND_S)
     finally:
         worker.stop()
         client.close()

@@ -13,6 +13,7 @@ from websockets.sync.client import ClientConnection, connect
 from project.process import wait_until
 from project.services import free_port
 from ravi_django.kernel import ChatMessage, GenerationOptions, ModelEvent, ModelResponse, RunMeta, TextBlock, TextDelta
+from tests.support.patience import BOUND_S
 
 
 class PacedModel:
@@ -62,7 +63,7 @@ class Server:
 
     def start(self) -> None:
         self._thread.start()
-        assert wait_until(lambda: self._server.started, 60)
+        assert wait_until(lambda: self._server.started, BOUND_S)
 
     def stop(self) -> None:
         self._server.should_exit = True

@@ -11,15 +11,16 @@ from websockets.exceptions import ConnectionClosed
 from project.process import wait_until
 from ravi_django.models import Agent, Run, Turn
 from ravi_django.runtime import store
+from tests.support.patience import BOUND_S
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def until(client: Any, *types: str) -> list[dict[str, Any]]:
     """The frames up to and with the first of one of these types."""
-    frames = [json.loads(client.recv(timeout=60))]
+    frames = [json.loads(client.recv(timeout=BOUND_S))]
     while frames[-1]["type"] not in types:
-        frames.append(json.loads(client.recv(timeout=60)))
+        frames.append(json.loads(client.recv(timeout=BOUND_S)))
     return frames
 
 
@@ -107,7 +108,7 @@ def test_a_bad_frame_is_answered_and_changes_nothing(opened, submitted, sent, co
     run = submitted(send=lambda run_id: None)
     with opened("runs", run.id) as client:
         client.send(sent)
-        answer = json.loads(client.recv(timeout=60))
+        answer = json.loads(client.recv(timeout=BOUND_S))
         client.send('{"type": "cancel"}')  # the socket is still there
         until(client, "stream.done")
 
@@ -123,7 +124,7 @@ def test_cancelling_what_has_ended_is_a_conflict(opened, submitted, monkeypatch)
         store.request_cancel(run.id, "by somebody else")
 
         client.send('{"type": "cancel"}')
-        answer = json.loads(client.recv(timeout=60))
+        answer = json.loads(client.recv(timeout=BOUND_S))
 
     assert (answer["type"], answer["code"]) == ("error", "illegal_transition")
 
@@ -133,7 +134,7 @@ def test_a_disabled_agent_takes_no_message(opened, submitted) -> None:
     Agent.objects.update_or_create(address="react/assistant", defaults={"enabled": False})
     with opened("runs", run.id) as client:
         client.send('{"type": "message", "text": "hi"}')
-        answer = json.loads(client.recv(timeout=60))
+        answer = json.loads(client.recv(timeout=BOUND_S))
 
     assert (answer["code"], answer["field"]) == ("not_found", "agent")
     assert Run.objects.count() == 1
@@ -150,7 +151,7 @@ def test_somebody_locked_out_meanwhile_has_no_say(opened, submitted, demo) -> No
         client.send('{"type": "cancel"}')
 
         with pytest.raises(ConnectionClosed):
-            client.recv(timeout=60)
+            client.recv(timeout=BOUND_S)
         assert client.close_code == 4401
     assert Run.objects.get(id=run.id).status == "pending"
 
@@ -177,7 +178,7 @@ def test_a_session_socket_goes_from_run_to_run(worker, opened, paced, submitted)
 
 def test_a_session_socket_begins_with_the_oldest_active_run(worker, opened, paced, submitted) -> None:
     ended = submitted("react/assistant")
-    assert wait_until(lambda: Run.objects.get(id=ended.id).is_terminal, 60)
+    assert wait_until(lambda: Run.objects.get(id=ended.id).is_terminal, BOUND_S)
     active = submitted("react/paced", session=ended.session_id)
     queued = submitted("react/paced", session=ended.session_id)
 
@@ -194,10 +195,10 @@ def test_a_session_socket_comes_back_where_it_was(worker, opened, paced, submitt
     paced.let(12)
     with opened("sessions", run.session_id) as client:
         seen = until(client, "text.delta")
-    assert wait_until(lambda: Run.objects.get(id=run.id).is_terminal, 60)
+    assert wait_until(lambda: Run.objects.get(id=run.id).is_terminal, BOUND_S)
     later = submitted("react/paced", session=run.session_id)
     paced.let_all()
-    assert wait_until(lambda: Run.objects.get(id=later.id).is_terminal, 60)
+    assert wait_until(lambda: Run.objects.get(id=later.id).is_terminal, BOUND_S)
 
     with opened("sessions", run.session_id, f"&run={run.id}&after={seen[-1]['seq']}") as client:
         rest = until(client, "stream.done")
@@ -216,6 +217,6 @@ def test_an_idle_session_has_nothing_to_cancel(worker, opened, submitted) -> Non
 
         def conflict() -> bool:  # the socket may not have moved on from the ended run yet: the same answer
             client.send('{"type": "cancel"}')
-            return json.loads(client.recv(timeout=60))["code"] == "conflict"
+            return json.loads(client.recv(timeout=BOUND_S))["code"] == "conflict"
 
-        assert wait_until(conflict, 30)
+        assert wait_until(conflict, BOUND_S)

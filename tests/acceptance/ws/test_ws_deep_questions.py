@@ -10,6 +10,7 @@ from websockets.exceptions import ConnectionClosed
 
 from ravi_django.models import HumanRequest, Run
 from ravi_django.runtime import human
+from tests.support.patience import BOUND_S
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -54,16 +55,16 @@ def test_the_roots_socket_shows_the_question_and_what_comes_of_the_answer(
     run = submitted("react/boss")
 
     with server.connect(f"/ws/ravi/runs/{run.id}/?ticket={ticket(demo)}") as client:
-        frames = [json.loads(client.recv(timeout=20))]
+        frames = [json.loads(client.recv(timeout=BOUND_S))]
         while frames[-1]["type"] != "request":
-            frames.append(json.loads(client.recv(timeout=20)))
+            frames.append(json.loads(client.recv(timeout=BOUND_S)))
         asked = frames[-1]
         line = list(Run.objects.order_by("depth"))
         assert [found.agent for found in line] == ["react/boss", "agent/foreman", "agent/painter"]
         human.answer(asked["id"], text="red", by=demo)
         try:
             while True:
-                frames.append(json.loads(client.recv(timeout=20)))
+                frames.append(json.loads(client.recv(timeout=BOUND_S)))
         except ConnectionClosed:
             pass
 

@@ -18,6 +18,7 @@ from ravi_django.models import Ticket
 from ravi_django.routing import websocket_urlpatterns
 from ravi_django.runtime import publish
 from ravi_django.runtime.cancel import cancel
+from tests.support.patience import BOUND_S
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -51,7 +52,7 @@ async def code_of(path: str, *, user: Any = None, headers: Any = OUR_ORIGIN) -> 
     while said[-1]["type"] != "websocket.close":
         said.append(await socket.receive_output(timeout=5))
     await socket.send_input({"type": "websocket.disconnect", "code": said[-1]["code"]})
-    await socket.wait(timeout=30)
+    await socket.wait(timeout=BOUND_S)
     return said[-1]["code"], said[1:-1]
 
 
@@ -210,5 +211,5 @@ def test_over_a_real_server_a_cookie_opens_and_a_foreign_page_does_not(server, r
         assert ours.close_code == 1000
     with server.connect(f"/ws/ravi/runs/{run.id}/", additional_headers=headers, origin="http://evil.example") as evil:
         with pytest.raises(ConnectionClosed):
-            evil.recv(timeout=60)
+            evil.recv(timeout=BOUND_S)
         assert evil.close_code == 4403

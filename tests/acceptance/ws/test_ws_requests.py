@@ -21,6 +21,7 @@ from ravi_django.runtime.store.records import tell
 from ravi_django.signals import request_changed
 from ravi_django.ws import inbox, requests
 from tests.support import forks
+from tests.support.patience import BOUND_S
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -293,7 +294,7 @@ def test_a_worker_in_another_process_opens_and_the_socket_shows_it(hints_alone, 
         name = connection.settings_dict["NAME"]
         url = urlsplit(os.environ["DATABASE_URL"])._replace(path=f"/{name}").geturl()
         environment = {**os.environ, "DATABASE_URL": url}
-        done = forks.run(["-c", WORKER, str(run.id)], env=environment, capture_output=True, text=True, timeout=60)
+        done = forks.run(["-c", WORKER, str(run.id)], env=environment, capture_output=True, text=True, timeout=BOUND_S)
         shown = frame(client)
         request = HumanRequest.objects.get(text="From afar?")
 
@@ -441,7 +442,7 @@ def test_the_last_socket_leaves_no_subscription(opened, server, run) -> None:
     with opened() as client:
         settled(client, run)
         assert server.loop in hints._hubs
-    assert wait_until(lambda: server.loop not in hints._hubs, 60)
+    assert wait_until(lambda: server.loop not in hints._hubs, BOUND_S)
 
 
 def test_a_thousand_hints_are_a_few_looks(hints_alone, opened, run, monkeypatch) -> None:

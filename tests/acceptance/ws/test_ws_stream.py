@@ -17,6 +17,7 @@ from ravi_django.models import Run
 from ravi_django.runtime import events
 from ravi_django.runtime.buffer import Batch, get_buffer
 from ravi_django.runtime.frames import Frame, Source
+from tests.support.patience import BOUND_S
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -26,7 +27,7 @@ def read(client: ClientConnection, until: Callable[[dict[str, Any]], bool] = lam
     frames = []
     try:
         while not frames or not until(frames[-1]):
-            frames.append(json.loads(client.recv(timeout=20)))
+            frames.append(json.loads(client.recv(timeout=BOUND_S)))
     except ConnectionClosed:
         pass
     return frames
@@ -70,7 +71,7 @@ def test_a_client_that_was_cut_off_gets_exactly_what_it_missed(worker, server, p
         seen = read(client, until=has_text)
         cut(client)
     paced.let(4)
-    assert wait_until(lambda: len(events.page(run.id)[0]) > len(seen), 60)
+    assert wait_until(lambda: len(events.page(run.id)[0]) > len(seen), BOUND_S)
 
     address = f"/ws/ravi/runs/{run.id}/?ticket={ticket(demo)}&after={seen[-1]['seq']}"
     with server.connect(address) as again:
@@ -110,7 +111,7 @@ def test_a_killed_client_leaves_nothing_behind_and_the_run_goes_on(
 
         cut(client)
 
-        assert wait_until(lambda: server.streams() == 0, 20)
+        assert wait_until(lambda: server.streams() == 0, BOUND_S)
     paced.let_all()
     assert wait_until(lambda: Run.objects.get(id=run.id).status == "completed", 60)
 
@@ -130,13 +131,13 @@ def test_a_client_that_does_not_read_holds_the_reading_up(server, submitted, dem
     address = f"/ws/ravi/runs/{run.id}/?ticket={ticket(demo)}"
 
     with server.connect(address, sock=narrow, max_queue=1, max_size=None, compression=None) as client:
-        assert json.loads(client.recv(timeout=60))["seq"] == 1
+        assert json.loads(client.recv(timeout=BOUND_S))["seq"] == 1
         stalled = not wait_until(lambda: len(pages) > 2, 1.5)
-        rest = [json.loads(client.recv(timeout=60))["seq"] for _ in range(1999)]
+        rest = [json.loads(client.recv(timeout=BOUND_S))["seq"] for _ in range(1999)]
 
     assert stalled
     assert rest == list(range(2, 2001))
-    assert wait_until(lambda: server.streams() == 0, 20)
+    assert wait_until(lambda: server.streams() == 0, BOUND_S)
 
 
 def cut(client: ClientConnection) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from django.db import OperationalError, connection, transaction
 
-from ravi_django.models import Run, Signal
+from ravi_django.models import Ask, Run
 from ravi_django.runtime.store.touching import lock
 from tests.support.runs import in_background, make_run, on_postgresql
 
@@ -29,9 +29,9 @@ def test_a_row_that_refers_to_a_locked_run_is_written_at_once():
 
     with transaction.atomic():
         lock(runs)
-        in_background(at_once(lambda: Signal.objects.create(run_id=runs[0], name="news"))).result(60)
+        in_background(at_once(lambda: Ask.objects.create(asker_id=runs[0], target_id=runs[1]))).result(60)
 
-    assert Signal.objects.filter(run_id=runs[0]).exists()
+    assert Ask.objects.filter(asker_id=runs[0]).exists()
 
 
 def test_a_locked_run_is_written_by_nobody_else():

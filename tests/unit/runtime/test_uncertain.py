@@ -19,7 +19,17 @@ from ravi_django.runtime.cancel import cancel
 from ravi_django.runtime.entries import Recorded
 from ravi_django.runtime.replay import Journal
 from ravi_django.testing import journal_of
-from tests.support.runs import asked, code, drive, in_background, make_run, take_over
+from tests.support.runs import (
+    asked,
+    code,
+    drive,
+    in_background,
+    make_run,
+    on_postgresql,
+    somebody_waits_for_a_lock,
+    take_over,
+    until,
+)
 from tests.support.tool_calls import calling
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -230,6 +240,20 @@ def test_an_answer_to_an_older_version_is_refused(clock, uncertain):
 
     with pytest.raises(ConflictError, match="has changed since"):
         human.resolve(asked(uncertain).id, "fail", version=0)
+
+
+@on_postgresql
+def test_the_number_of_the_next_version_does_not_overwrite_an_answer(clock, uncertain):
+    waited(clock)
+    request = asked(uncertain)
+    with transaction.atomic():
+        Run.objects.select_for_update().get(id=uncertain.id)
+        guessing = in_background(lambda: human.resolve(request.id, "fail", version=2))
+        until(somebody_waits_for_a_lock)
+        human.resolve(request.id, "run_again")  # the request has version 2 now
+
+    with pytest.raises(ConflictError, match="answered already"):
+        guessing.result(60)
 
 
 def test_an_answer_within_a_transaction_counts_with_it(clock, uncertain):
