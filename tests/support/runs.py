@@ -178,7 +178,7 @@ LOCKS = "pg_locks JOIN pg_stat_activity USING (pid) WHERE datname = current_data
 def waiting_for_locks() -> int:
     """How many connections to this database wait for a lock."""
     with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_stat_clear_snapshot()")  # a transaction keeps the list of connections that it has read
+        cursor.execute("SELECT pg_stat_clear_snapshot()")  # a transaction keeps the list that it has read
         cursor.execute(f"SELECT count(DISTINCT pid) FROM {LOCKS} AND NOT granted")
         return int(cursor.fetchone()[0])
 
