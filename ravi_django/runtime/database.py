@@ -52,15 +52,18 @@ class DatabaseThreads:
         answer: T = await self._start(function, args, kwargs).future
         return answer
 
-    async def see_through(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> tuple[T, bool]:
-        """`call` for a write that must not be left undone when its caller is cancelled: waits for its end, and says
-        whether the caller was cancelled meanwhile."""
+    async def see_through(
+        self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> tuple[T | None, Exception | None, bool]:
+        """`call` for a write that a cancelled caller must not leave undone: waits for its end. Returns its answer, or
+        its error, and whether the caller was cancelled meanwhile."""
         call = self._start(function, args, kwargs)
         cancelled = False
         while True:
             try:
-                answer: T = await call.future
-                return answer, cancelled
+                return await call.future, None, cancelled
+            except Exception as error:
+                return None, error, cancelled
             except asyncio.CancelledError:  # the future went with it: wait for the outcome on another
                 cancelled = True
                 call.future = call.loop.create_future()

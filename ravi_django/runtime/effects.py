@@ -6,10 +6,10 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
-from django.db import DataError
+from django.db import DataError, InterfaceError, InternalError, OperationalError
 
 from ravi_django.conf import conf
 from ravi_django.kernel import (
@@ -35,6 +35,9 @@ from ravi_django.runtime.tool_caps import Spent
 from ravi_django.runtime.turnstile import Turnstile
 
 log = logging.getLogger("ravi.effects")
+
+AWAY = (OperationalError, InterfaceError, InternalError)  # the database, not the statement
+REPEAT_S = 0.5  # between two tries of an append, each of which tries for `database.RETRY_S`
 
 
 class Effects(Gate):
@@ -147,7 +150,7 @@ class Effects(Gate):
         """The first seq, and whether the caller was cancelled meanwhile."""
         args = (self.lease, entries, turns, write)
         try:
-            first, cancelled = await self.database.see_through(append_repeatable, *args)
+            first, cancelled = await self._append(*args)
         except (LeaseLostError, asyncio.CancelledError):
             raise
         except (CancellationError, SpawnDeniedError, store.NotDue, store.NotStanding, store.TooManyRequests) as error:
@@ -159,7 +162,7 @@ class Effects(Gate):
             self._stop_with(Stop("fail", error))
             raise LeaseLostError(self.lease.run_id, self.lease.epoch) from error
         except Exception as error:
-            # Done but not recorded: going on would build on nothing. The lease runs out and the run is taken over.
+            # Not recorded: going on would build on nothing. The lease runs out and the run is taken over.
             log.exception("run %s: could not record", self.lease.run_id, extra={"action": "append.failed"})
             raise LeaseLostError(self.lease.run_id, self.lease.epoch) from error
         self.attempts = 0
@@ -167,6 +170,25 @@ class Effects(Gate):
         if self.lease.run.crashes and any(entry.is_effect for entry in entries):
             self.on_progress()
         return first, cancelled
+
+    async def _append(self, *args: Any) -> tuple[int, bool]:
+        """Repeat the append while the database does not answer: an effect that has happened must be on record. The
+        fence ends this, or the process. The run begins nothing new meanwhile."""
+        first, error, cancelled = await self.database.see_through(append_repeatable, *args)
+        if error is not None:
+            with self.repeating():
+                while isinstance(error, AWAY) and not self.gives_up:
+                    warning = "run %s: an append failed and is repeated: %s"
+                    log.warning(warning, self.lease.run_id, error, extra={"action": "append.repeated"})
+                    try:
+                        await asyncio.sleep(REPEAT_S)
+                    except asyncio.CancelledError:
+                        cancelled = True
+                    first, error, again = await self.database.see_through(append_repeatable, *args)
+                    cancelled |= again
+        if error is not None:
+            raise error
+        return cast(int, first), cancelled
 
     def close_call(self, path: str) -> None:
         """Of a tool, whose result is recorded."""

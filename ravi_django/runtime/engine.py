@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 import socket
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -129,10 +130,11 @@ class Engine:
 
     async def _claim_and_drive(self, claim: Callable[..., Lease | None], *args: Any) -> bool:
         try:
+            asked_at = time.monotonic()
             lease = await self.database.call(claim, *args)
             if lease is None:
                 return False
-            await self._drive_lease(lease)
+            await self._drive_lease(replace(lease, asked_at=asked_at))
             return True
         finally:
             self._driving -= 1
@@ -141,7 +143,7 @@ class Engine:
 
     @property
     def has_room(self) -> bool:
-        is_able = not (self.draining or self._crashers or self._tools.is_exhausted)
+        is_able = not (self.draining or self.heartbeat.failed or self._crashers or self._tools.is_exhausted)
         return is_able and self._driving < conf.MAX_RUNS
 
     async def _drive_lease(self, lease: Lease) -> None:
@@ -490,6 +492,7 @@ class Engine:
             await asyncio.wait(self._leases, timeout=conf.DRAIN_S if drain_s is None else drain_s)
         for active in list(self.active.values()):
             active.effects.stop = active.effects.stop or Stop("drain")
+            active.effects.gives_up = True
             active.cancel_task()
         if self._leases:
             await asyncio.wait(self._leases, timeout=5)

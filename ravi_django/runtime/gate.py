@@ -34,6 +34,10 @@ UNWIND_S = 1.0  # after an unwinding has begun, the agent's main task gets this 
 _inside: ContextVar[tuple[object, ...]] = ContextVar("ravi_inside", default=())  # the open effects around this code
 
 
+class NotRenewed(LeaseLostError):
+    """The lease may be over: what was about to begin has not begun."""
+
+
 @dataclass(frozen=True, slots=True)
 class Stop:
     """Why the lease ends before the agent does: retry, block, fail, suspend, continue, handoff, drain or lost."""
@@ -79,7 +83,9 @@ class Gate:
         self.journal = journal
         self.facts = facts
         self.token = CancellationToken()
-        self.renewed_at = time.monotonic()  # set by the heartbeat
+        self.renewed_at = lease.asked_at  # set by the heartbeat
+        self.gives_up = False  # the process has drained: an append that fails is not repeated
+        self._repeating = 0  # appends that have failed and are repeated
         self.stop: Stop | None = None
         self.unwinding = False  # SuspendInterrupt is on its way through the agent's code
         self.on_stuck: Callable[[], None] = lambda: None  # ends a run whose main task waits for what was unwound
@@ -92,12 +98,11 @@ class Gate:
         journal.on_replayed = self.poke
         journal.on_settled = self._moved
         expires = lease.run.lease_expires_at
-        claimed = expires - timedelta(seconds=conf.LEASE_S) if expires else datetime.now(UTC)
-        self._offset = claimed - datetime.now(UTC)  # the database's clock against ours
+        self.claimed_at = expires - timedelta(seconds=conf.LEASE_S) if expires else datetime.now(UTC)
 
     def present(self) -> datetime:
-        """Now, by the database's clock."""
-        return clock.fixed() or datetime.now(UTC) + self._offset
+        """Now, by the database's clock: its time of the claim, and how long that is ago."""
+        return clock.fixed() or self.claimed_at + timedelta(seconds=time.monotonic() - self.lease.asked_at)
 
     # --------------------------------------------------------------------------------------------- perform
 
@@ -136,8 +141,20 @@ class Gate:
             self._open.discard(work)
             self._moved()
 
+    @contextmanager
+    def repeating(self) -> Iterator[None]:
+        """Around the wait between two tries of an append: the run begins no new effect, and is not idle."""
+        self._repeating += 1
+        try:
+            yield
+        finally:
+            self._repeating -= 1
+            self.poke()
+
     async def _may_begin(self) -> None:
         self.token.check()
+        while self._repeating and self.stop is None:
+            await self._park(Wait("append", "", lambda: None))
         if self.stop is None:
             try:
                 self.check_awake()
@@ -157,9 +174,9 @@ class Gate:
 
     def check_awake(self) -> None:
         """Right before an external call: a worker that was asleep must not act on a lease that may be over. Raises
-        LeaseLostError."""
+        NotRenewed."""
         if time.monotonic() - self.renewed_at > conf.LEASE_S * 0.8:
-            raise LeaseLostError(self.lease.run_id, self.lease.epoch)
+            raise NotRenewed(self.lease.run_id, self.lease.epoch)
 
     # --------------------------------------------------------------------------------------------- wait
 
@@ -251,7 +268,7 @@ class Gate:
     def _idle(self) -> bool:
         """Whether every open effect waits for a parked call of its own."""
         held = {effect for parked in self._parked for effect in parked.inside}
-        return self._open <= held
+        return not self._repeating and self._open <= held
 
     def _moved(self) -> None:
         self._moves += 1

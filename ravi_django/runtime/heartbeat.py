@@ -31,6 +31,7 @@ class Heartbeat(threading.Thread):
         self._loop_thread = threading.get_ident()  # made on the loop's thread
         self._ticked = time.monotonic()
         self._stop_asked = threading.Event()
+        self.failed = False  # the last one: claim nothing
 
     def run(self) -> None:
         limit_waits()
@@ -39,7 +40,9 @@ class Heartbeat(threading.Thread):
         while not self._stop_asked.is_set():
             try:
                 self.beat()
+                self.failed = False
             except Exception:
+                self.failed = True
                 log.exception("heartbeat failed", extra={"action": "heartbeat.failed"})
             self._stop_asked.wait(conf.HEARTBEAT_S)
         try:

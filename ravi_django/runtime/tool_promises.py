@@ -28,6 +28,7 @@ from ravi_django.runtime import paths, tool_pauses, uncertain
 from ravi_django.runtime.appending import append_repeatable
 from ravi_django.runtime.effects import Effects
 from ravi_django.runtime.entries import Entry
+from ravi_django.runtime.gate import NotRenewed
 from ravi_django.runtime.tool_caps import KIND
 from ravi_django.runtime.tool_pauses import PauseRefused
 from ravi_django.runtime.tool_results import error as _error
@@ -94,12 +95,13 @@ async def _at_most_once(ctx: DurableContext, tool: Tool, ready: dict[str, Any], 
         started = Entry(KIND, entry.path, entry.name, phase="started", attempt=entry.attempt, request=entry.request)
         await effects.record(started)
         effects.started[entry.path] = entry
-        effects.check_awake()  # it may have slept over the commit, and a person decided meanwhile
         not_before = None  # the tool's own code has ended, one way or the other
         try:
             return await execute(ctx, tool, ready, entry.path)
         except ToolRefused as error:
             return _error(str(error))
+        except NotRenewed:  # on record only if no other worker has the run, whose person may have decided
+            return _error(f"{tool.name} was not run: this worker could not renew its lease in time")
         except TimeoutError:
             await _not_ours(ctx)
             why = f"it did not finish within {timeout_of(tool):g} s"

@@ -68,10 +68,18 @@ async def execute(ctx: DurableContext, tool: Tool, ready: dict[str, Any], path: 
 
 async def _execute(ctx: DurableContext, tool: Tool, ready: dict[str, Any]) -> ToolExecutionResult:
     timeout = timeout_of(tool)
+
+    def call() -> Any:
+        ctx.effects.check_awake()  # it may have waited for long: for its started row, for a thread
+        return tool.execute(**ready)
+
+    async def called() -> Any:
+        return await call()
+
     if inspect.iscoroutinefunction(tool.execute):
-        return await _converted(ctx, tool, await _awaited(tool, tool.execute(**ready), timeout))
+        return await _converted(ctx, tool, await _awaited(tool, called(), timeout))
     reading = Reading(tool)
-    found = await on_a_thread(ctx, lambda: reading.result_of(tool.execute(**ready)), timeout, reading)
+    found = await on_a_thread(ctx, lambda: reading.result_of(call()), timeout, reading)
     if isinstance(found, ToolExecutionResult):
         return found
     if is_pause(found):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,6 +31,7 @@ class Lease:
     run: Run  # the row as claimed
     epoch: int
     owner: str
+    asked_at: float = field(default_factory=time.monotonic, compare=False)  # before the claim was sent, in seconds
     reserved: set[str] = field(default_factory=set, compare=False)  # calls that may hold a part of a budget
 
     @property

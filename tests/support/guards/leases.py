@@ -288,9 +288,9 @@ PEOPLE = [
         (UNIT + "test_uncertain.py",),
     ),
     Mutant(
-        "at most once: not by a worker that slept over its started row",
-        RUNTIME + "tool_promises.py",
-        "        effects.check_awake()",
+        "at most once: not on a lease that may be over",
+        RUNTIME + "tool_running.py",
+        "        ctx.effects.check_awake()",
         "        pass",
         (UNIT + "test_uncertain.py",),
     ),

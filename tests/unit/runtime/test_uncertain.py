@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import threading
 from io import StringIO
 
 import pytest
@@ -19,8 +20,11 @@ from ravi_django.runtime.cancel import cancel
 from ravi_django.runtime.entries import Recorded
 from ravi_django.runtime.replay import Journal
 from ravi_django.testing import journal_of
+from tests.support.gates import steal
+from tests.support.patience import BOUND_S
 from tests.support.runs import (
     asked,
+    auntil,
     code,
     drive,
     in_background,
@@ -328,31 +332,72 @@ def test_an_at_most_once_tool_that_waits_is_uncertain_with_words_that_say_why(se
     assert "is at-most-once and cannot wait" in asked(run).text
 
 
-def test_a_worker_that_slept_over_the_started_row_does_not_act(clock, sent):
-    @tool(effect="at_most_once")
-    def pay() -> str:
-        """Pay."""
+def holding_a_thread():
+    """A tool that keeps its thread, and events: it has one, it may end."""
+    busy, free = threading.Event(), threading.Event()
+
+    @tool
+    def hold() -> str:
+        """Hold."""
+        busy.set()
+        assert free.wait(BOUND_S)
+        return "free"
+
+    return hold, busy, free
+
+
+@pytest.mark.parametrize("stolen", [False, True])
+@pytest.mark.parametrize("queued", [False, True])
+def test_an_effect_is_not_performed_on_a_lease_that_may_be_over(settings, sent, queued, stolen):
+    """Neither by a worker that slept over its started row, nor by a thread that is free too late."""
+    settings.RAVI = {**settings.RAVI, "TOOL_THREADS": 1}
+    hold, busy, free = holding_a_thread()
+
+    def paying():
         sent.append(1)
         return "paid"
+
+    async def paying_on_the_loop():
+        return paying()
+
+    pay = tool(effect="at_most_once", name="pay")(paying if queued else paying_on_the_loop)
 
     async def story(ctx, inbox):
         record = ctx.effects.record
 
-        async def sleepy(entry, write=None):
-            seq = await record(entry, write)
+        async def sleepy(entry, *args, **kwargs):
+            seq = await record(entry, *args, **kwargs)
             if entry.phase == "started":
-                ctx.effects.renewed_at -= conf.LEASE_S
+                if stolen:
+                    await asyncio.to_thread(lambda: in_background(steal, run).result(BOUND_S))
+                asyncio.get_running_loop().call_later(0.01, end_lease) if queued else end_lease()
             return seq
 
+        def end_lease():
+            ctx.effects.renewed_at -= conf.LEASE_S
+            free.set()
+
         ctx.effects.record = sleepy
-        return (await ctx.tool("pay")).text
+        holding = asyncio.create_task(ctx.tool("hold")) if queued else None
+        await auntil(lambda: busy.is_set() or not queued)
+        result = await ctx.tool("pay")
+        if holding is not None:
+            await holding
+        return f"{result.status}: {result.text}"
 
-    code(story, tools=[pay])
+    code(story, tools=[hold, pay])
+    run = make_run()
 
-    run = drive(make_run())
+    drive(run)
 
-    assert (run.status, sent) == (Status.RUNNING, [])
-    assert asked(take_over(clock, run)).tool == "pay"
+    assert sent == []
+    if stolen:
+        assert (run.lease_owner, [row.phase for row in journal_of(run) if row.name == "pay"]) == ("thief", ["started"])
+    else:
+        assert (run.status, run.output) == (
+            Status.COMPLETED,
+            "error: pay was not run: this worker could not renew its lease in time",
+        )
 
 
 # ----------------------------------------------------------------------------------------------------- commands
