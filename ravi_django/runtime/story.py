@@ -61,8 +61,8 @@ class Story:
         assert self.task is not None
         try:
             returned = await self.task
-            if effects.stop is not None and (effects.stop.kind != "drain" or effects.unwinding):
-                return Outcome.of_stop(effects.stop, effects)  # the agent's code swallowed the interrupt
+            if effects.stop is not None and (effects.stop.kind != "drain" or effects.unwinding or effects.has_unread):
+                return Outcome.of_stop(effects.stop, effects)  # swallowed by the code, or messages are left for it
             effects.close()
             await self._end_children()
             effects.journal.check_all_asked()

@@ -11,8 +11,9 @@ from ravi_django.kernel import ChatMessage, RunContext
 from ravi_django.models import Status
 from ravi_django.runtime.engine import Engine
 from ravi_django.testing import journal_of
+from tests.support.arriving import arrive
 from tests.support.gates import Gate, drained
-from tests.support.runs import adrive, drive, make_run
+from tests.support.runs import adrive, code, drive, make_run, take_over
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -55,6 +56,28 @@ def test_a_run_that_ends_while_its_worker_drains_is_completed(clock):
     run = drained(make_run(), story, while_draining=lambda gate: gate.open.set())
 
     assert (run.status, run.output) == (Status.COMPLETED, "hold")
+
+
+def test_a_message_that_the_code_has_not_received_outlives_a_drain(clock, ran, step):
+    """It arrived in an earlier lease, behind the round that this lease replays."""
+    rounds = []
+
+    async def story(ctx, inbox):
+        rounds.append([message.payload.message.text for message in inbox])
+        await ctx.tool("step", name=inbox[0].payload.message.text)
+        if ctx.effects.lease.epoch == 2:
+            ctx.effects.drain()
+        return "done"
+
+    code(story, tools=[step])
+    run = drive(make_run(), dies="end")
+    arrive(run, "second")
+
+    drained_run = take_over(clock, run)
+
+    assert drained_run.status == Status.PENDING
+    assert drive(run).status == Status.COMPLETED
+    assert rounds[-1] == ["second"]
 
 
 def test_what_an_open_tool_call_needs_may_begin_while_its_worker_drains(clock, ran, step):
