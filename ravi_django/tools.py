@@ -7,6 +7,8 @@ _EXPORTS = {
     "tool": "ravi_django.agents.function_tool",
     "FunctionTool": "ravi_django.agents.function_tool",
     "Toolbox": "ravi_django.agents.toolbox",
+    "Happened": "ravi_django.kernel",
+    "NotHappened": "ravi_django.kernel",
     "AskHumanTool": "ravi_django.runtime.tools.ask_human",
     "BoardAddTool": "ravi_django.runtime.tools.board",
     "BoardListTool": "ravi_django.runtime.tools.board",
@@ -27,7 +29,9 @@ __all__ = [
     "CalculatorTool",
     "CurrentTimeTool",
     "FunctionTool",
+    "Happened",
     "HttpFetchTool",
+    "NotHappened",
     "QuerysetTool",
     "ReadResultTool",
     "TaskBoard",
@@ -41,6 +45,7 @@ if TYPE_CHECKING:
     from ravi_django.capabilities.tools.calculator import CalculatorTool
     from ravi_django.capabilities.tools.clock import CurrentTimeTool
     from ravi_django.capabilities.tools.http_fetch import HttpFetchTool
+    from ravi_django.kernel import Happened, NotHappened
     from ravi_django.runtime.tools.ask_human import AskHumanTool
     from ravi_django.runtime.tools.board import BoardAddTool, BoardListTool, BoardUpdateTool, TaskBoard
     from ravi_django.runtime.tools.queryset import QuerysetTool

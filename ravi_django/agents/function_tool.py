@@ -40,6 +40,7 @@ class FunctionTool(Tool):
         max_result_bytes: int | None = None,
         approval: str = "by_risk",
         approvers: Any = None,
+        check: Callable[[dict[str, Any], str], Any] | None = None,
     ) -> None:
         _refuse_function(function)
         docstring = read_docstring(function)
@@ -52,6 +53,9 @@ class FunctionTool(Tool):
         self.input_parameter = signature.input_parameter
         self.risk, self.compute_risk = _checked_risk(risk)
         self.effect = None if effect is None else _choice(Effect, "effect", effect)
+        self.check = check
+        if check is not None and (not callable(check) or self.promised_effect is not Effect.AT_MOST_ONCE):
+            raise ValueError(f'{self.name}: check= is a function of a tool with effect="at_most_once"')
         self.timeout = _checked_timeout(timeout)
         self.permission = _checked_permission(permission)
         self.max_calls = _checked_count("max_calls", max_calls)
@@ -91,6 +95,7 @@ def tool(
     max_result_bytes: int | None = None,
     approval: str = "by_risk",
     approvers: Any = None,
+    check: Callable[[dict[str, Any], str], Any] | None = None,
 ) -> Callable[[Callable[..., Any]], FunctionTool]: ...
 
 
@@ -99,10 +104,13 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
 
     risk: "safe", "high" or "critical", or a function that is given a call's arguments as a dict and says which; where
     it fails the call counts as critical. effect: "idempotent", "at_most_once" or "transactional"; by the risk when
-    unset, at_most_once when that is computed. timeout: seconds. permission: a Django permission ("app.codename") that
-    the run's owner needs. max_calls: of this tool in one run. max_result_bytes: how much of a result the model is shown
-    at once; an agent that has a ReadResultTool can read on. approval: "by_risk", "always" or "never", whatever the
-    agent's approval_required_risk. approvers: who is asked for it (see Addressees) where the agent names nobody for it.
+    unset, at_most_once when that is computed. check: of an at-most-once tool: a sync or async function of a call's
+    arguments and its idempotency key. It only reads. It is called when an effect may have happened, and returns
+    Happened(result), NotHappened, or None when it does not know; then a person is asked. timeout: seconds. permission:
+    a Django permission ("app.codename") that the run's owner needs. max_calls: of this tool in one run.
+    max_result_bytes: how much of a result the model is shown at once; an agent that has a ReadResultTool can read on.
+    approval: "by_risk", "always" or "never", whatever the agent's approval_required_risk. approvers: who is asked for
+    it (see Addressees) where the agent names nobody for it.
     """
     if function is not None:
         return FunctionTool(function, **options)

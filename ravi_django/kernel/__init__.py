@@ -103,7 +103,16 @@ from ravi_django.kernel.supervision import (
     SpawnBudget,
     Supervision,
 )
-from ravi_django.kernel.tools import INVALID_ARGUMENTS_KEY, Effect, Risk, Tool, ToolRegistry, ToolSpec
+from ravi_django.kernel.tools import (
+    INVALID_ARGUMENTS_KEY,
+    Effect,
+    Happened,
+    NotHappened,
+    Risk,
+    Tool,
+    ToolRegistry,
+    ToolSpec,
+)
 
 __all__ = [
     "INVALID_ARGUMENTS_KEY",
@@ -152,6 +161,7 @@ __all__ = [
     "GenerationOptions",
     "GuardrailError",
     "HandlerError",
+    "Happened",
     "HistoryRetention",
     "HookCall",
     "HookEvent",
@@ -170,6 +180,7 @@ __all__ = [
     "ModelEvent",
     "ModelResponse",
     "NotFoundError",
+    "NotHappened",
     "PauseForChildResult",
     "PauseForInputResult",
     "PayloadBase",

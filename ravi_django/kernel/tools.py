@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from copy import deepcopy
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol, runtime_checkable
 
@@ -42,6 +43,17 @@ class Effect(StrEnum):
         return cls.IDEMPOTENT if risk is Risk.SAFE else cls.AT_MOST_ONCE
 
 
+@dataclass(frozen=True)
+class Happened:
+    """A check's answer: the effect has happened. `result` stands for the tool's own result."""
+
+    result: Any = None
+
+
+class NotHappened:
+    """A check's answer: the effect has not happened, and the tool runs again as the next attempt."""
+
+
 class ToolSpec(BaseModel):
     """What the model sees of a tool."""
 
@@ -64,6 +76,8 @@ class Tool:
     risk: Risk = Risk.SAFE  # with `compute_risk` it is what is assumed where no call is at hand
     compute_risk: Callable[[dict[str, Any]], Any] | None = None  # a call's risk, by its validated arguments alone
     effect: Effect | None = None  # None: by the risk
+    # Of an at-most-once tool: (arguments, idempotency key) -> Happened(result), NotHappened or None for unknown.
+    check: Callable[[dict[str, Any], str], Any] | None = None
     timeout: float | None = None  # seconds; None: RAVI["TOOL_TIMEOUT_S"]
     permission: str | None = None  # a Django permission that the run's owner needs
     approval: str = "by_risk"  # when the agent asks: "by_risk" (its approval_required_risk), "always" or "never"

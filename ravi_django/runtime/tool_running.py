@@ -77,17 +77,17 @@ async def _execute(ctx: DurableContext, tool: Tool, ready: dict[str, Any]) -> To
         return await call()
 
     if inspect.iscoroutinefunction(tool.execute):
-        return await _converted(ctx, tool, await _awaited(tool, called(), timeout))
+        return await _converted(ctx, tool, await awaited(tool, called(), timeout))
     reading = Reading(tool)
     found = await on_a_thread(ctx, lambda: reading.result_of(call()), timeout, reading)
     if isinstance(found, ToolExecutionResult):
         return found
     if is_pause(found):
         raise ToolPaused(found)
-    return await _converted(ctx, tool, await _awaited(tool, found, timeout))
+    return await _converted(ctx, tool, await awaited(tool, found, timeout))
 
 
-async def _awaited(tool: Tool, awaitable: Any, timeout: float) -> Any:
+async def awaited(tool: Tool, awaitable: Any, timeout: float) -> Any:
     """In a task of its own, so that code which does not let itself be cancelled holds up nobody: after a grace it is
     left to itself, and whatever it asks of the run from then on is refused."""
     scope = paths.current()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ravi_django.conf import conf
 from ravi_django.kernel import DeterminismError, PermanentError, ToolExecutionResult, UncertainEffectError
 from ravi_django.runtime import uncertain
+from ravi_django.runtime.checking import checked
 from ravi_django.runtime.entries import Entry, Recorded
 from ravi_django.runtime.gate import Stop
 from ravi_django.runtime.replay import check_identity
@@ -42,11 +43,11 @@ async def decided(ctx: DurableContext, entry: Entry) -> ToolExecutionResult | No
 async def decide(
     ctx: DurableContext, entry: Entry, why: str, not_before: datetime | None
 ) -> ToolExecutionResult | None:
-    """Wait for a person's word; None is "run it again", as the next attempt."""
+    """Ask the tool's check, then a person; None is "run it again", as the next attempt."""
     effects = ctx.effects
     effects.started.pop(entry.path, None)
     effects.uncertain[entry.path] = entry
-    answer = await uncertain.decide(ctx, entry, why, not_before=not_before)
+    answer = await checked(ctx, entry, not_before) or await uncertain.decide(ctx, entry, why, not_before=not_before)
     if answer["outcome"] == "fail":
         await effects.end(Stop("fail", _uncertain(entry, f"{why}; a person has decided to fail the run")))
     effects.uncertain.pop(entry.path, None)
@@ -76,7 +77,8 @@ async def decide_left(ctx: DurableContext) -> None:
         tool = ctx.toolbox.get(entry.name)
         begun_at = begun.finished_at if isinstance(begun, Recorded) else effects.present()
         decidable = uncertain.may_decide_at(effects, begun_at, timeout_of(tool) if tool else conf.TOOL_TIMEOUT_S)
-        answer = await uncertain.decide(ctx, entry, "the run's code did not wait for it", not_before=decidable)
+        why = "the run's code did not wait for it"
+        answer = await checked(ctx, entry, decidable) or await uncertain.decide(ctx, entry, why, not_before=decidable)
         if answer["outcome"] == "fail":
             raise PermanentError(f"{entry.name} at {path!r}: a person has decided to fail the run")
 

@@ -25,10 +25,7 @@ if TYPE_CHECKING:
 async def decide(ctx: DurableContext, entry: Entry, why: str, *, not_before: datetime | None = None) -> dict[str, Any]:
     """Wait for a person's decision on the effect of this entry's attempt: `{"outcome": …, "result"?: …}`."""
     effects = ctx.effects
-    asked = effects.journal.system(_path(entry))
-    request_id = effects.requested.get(_path(entry)) or (asked.result["id"] if asked is not None else None)
-    if request_id is None:
-        request_id = await _open(effects, entry, why, not_before)
+    request_id = asked(effects, entry) or await _open(effects, entry, why, not_before)
 
     def met() -> dict[str, Any] | None:
         request = effects.facts.requests.get((entry.path, entry.attempt))
@@ -39,6 +36,12 @@ async def decide(ctx: DurableContext, entry: Entry, why: str, *, not_before: dat
         Entry("request.closed", f"@closed{_path(entry)}", "uncertain", result={"id": request_id, "answer": answer})
     )
     return answer
+
+
+def asked(effects: Effects, entry: Entry) -> str | None:
+    """The request about this attempt, once it is open."""
+    opened = effects.journal.system(_path(entry))
+    return effects.requested.get(_path(entry)) or (opened.result["id"] if opened is not None else None)
 
 
 async def _open(effects: Effects, entry: Entry, why: str, not_before: datetime | None) -> str:
@@ -52,7 +55,7 @@ async def _open(effects: Effects, entry: Entry, why: str, not_before: datetime |
         text=f"{entry.name} may or may not have happened: {why}. Find out, then say: it happened (with its result), "
         "run it again, or fail the run.",
         tool=entry.name,
-        arguments=_arguments(entry),
+        arguments=arguments_of(entry),
         not_before=not_before,
         expires=False,
     )
@@ -65,7 +68,7 @@ async def _open(effects: Effects, entry: Entry, why: str, not_before: datetime |
     return str(request.id)
 
 
-def _arguments(entry: Entry) -> Any:
+def arguments_of(entry: Entry) -> Any:
     """What was sent: a middleware may have changed what the model has asked for."""
     request = entry.request or {}
     return request.get("ran_with", request.get("arguments"))
