@@ -84,7 +84,7 @@ class Effects(Gate):
         self.journal.on_passed = self._passed_over
         self.turnstile = Turnstile(lease.run.next_seq, lambda: journal.alone())
         self._given: set[int] = set()  # signals that a wait has taken
-        self._refreshing = False
+        self._refreshing = self._is_stale = False
 
     def begin_with(self, unread: Inbox, limit: int | None) -> None:
         self.inbox_limit, self.inbox_more = limit, unread.more
@@ -230,11 +230,14 @@ class Effects(Gate):
 
     async def refresh(self) -> None:
         """Read what has happened to the run meanwhile, and look whether a wait is over."""
-        if self._refreshing:
+        self._is_stale = True
+        if self._refreshing:  # what is under way may have read before this
             return
         self._refreshing = True
         try:
-            new = await self.database.call(store.facts, self.lease)
+            while self._is_stale:
+                self._is_stale = False
+                new = await self.database.call(store.facts, self.lease)
         finally:
             self._refreshing = False
         if self.stop is not None:  # no wait is met any more: what is suspended must not count this as seen

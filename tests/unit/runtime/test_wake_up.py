@@ -214,6 +214,40 @@ def test_a_suspended_run_holds_no_connection_task_or_message():
         assert cursor.fetchone()[0] == 0
 
 
+def test_a_look_that_is_asked_for_during_another_is_made_after_it():
+    """The one under way may have read before the signal was there."""
+    busy, free = asyncio.Event(), asyncio.Event()
+
+    async def story(ctx, inbox):
+        call = ctx.effects.database.call
+
+        async def late(function, *args, **kwargs):
+            answer = await call(function, *args, **kwargs)
+            if function is store.facts and not free.is_set():
+                busy.set()
+                await free.wait()
+            return answer
+
+        async def signalled():
+            first = asyncio.create_task(ctx.effects.refresh())
+            await busy.wait()
+            await asyncio.to_thread(lambda: in_background(store.send_signal, run.id, "go", 1).result(60))
+            await ctx.effects.refresh()
+            free.set()
+            await first
+
+        ctx.effects.database.call = late
+        with ctx.effects.busy():  # the run does not suspend meanwhile
+            await signalled()
+        ctx.effects.database.call = call
+        return str(ctx.effects.take_signal("go")[1])
+
+    code(story)
+    run = make_run()
+
+    assert drive(run).output == "1"
+
+
 def test_a_look_at_the_facts_after_the_decision_to_suspend_does_not_hide_the_signal():
     async def story(ctx, inbox):
         return await ctx.sleep_until_signal("go")
