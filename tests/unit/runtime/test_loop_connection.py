@@ -30,7 +30,9 @@ class Threads(DatabaseThreads):
         super()._give(call)
 
     async def append(self, lease, *entries, turns=()):
-        first, _ = await self.see_through(append_repeatable, lease, list(entries), list(turns))
+        first, error, _ = await self.see_through(append_repeatable, lease, list(entries), list(turns))
+        if error is not None:
+            raise error
         return first
 
 
