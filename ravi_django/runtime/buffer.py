@@ -1,7 +1,8 @@
 """The short-lived, numbered event buffer of each run tree: in Valkey or Redis, or in a table for a site without.
 
-Both are synchronous and safe from any thread. The numbers of a tree rise by one; a writer with an older epoch than
-one already seen for its run is refused, so a zombie cannot stream.
+Both are synchronous and safe from any thread. The numbers of a tree rise by one. Deltas of an older epoch than one
+already seen for their run are refused, so a zombie cannot stream. Durable frames follow from rows that the fence let
+in: they are taken whatever their epoch, once by their key. An end that a retry has overtaken is refused.
 """
 
 from __future__ import annotations

@@ -44,7 +44,8 @@ class DatabaseBuffer:
             last = StreamFrame.objects.filter(tree_id=UUID(batch.tree)).aggregate(last=Max("seq"))["last"] or 0
             numbers, rows = [], []
             for frame in batch.frames:
-                if frame.source.epoch < epochs.get(frame.source.run, 0):
+                is_recorded = frame.key and frame.type != "stream.done"
+                if frame.source.epoch < epochs.get(frame.source.run, 0) and not is_recorded:
                     numbers.append(-1)
                 elif frame.key and frame.key in seen:
                     numbers.append(0)

@@ -40,7 +40,8 @@ for i = 5, #ARGV, 4 do
   local field, epoch, key = 'e:' .. ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 2]
   local seen = tonumber(redis.call('HGET', KEYS[1], field) or '-1')
   if ARGV[i] == root and epoch > ended then ended = -1 end
-  if epoch < seen then
+  local done = string.find(key, ':done:', 1, true)
+  if epoch < seen and (key == '' or done) then
     out[#out + 1] = -1
   elseif key ~= '' and redis.call('SISMEMBER', KEYS[3], key) == 1 then
     out[#out + 1] = 0
@@ -51,7 +52,7 @@ for i = 5, #ARGV, 4 do
     redis.call('XADD', KEYS[2], n .. '-0', 'f', ARGV[i + 3])
     out[#out + 1] = n
     if key ~= '' then redis.call('SADD', KEYS[3], key) end
-    if string.find(key, ':done:', 1, true) then ended = epoch end
+    if done then ended = epoch end
   end
   if epoch > seen then redis.call('HSET', KEYS[1], field, epoch) end
 end

@@ -315,7 +315,7 @@ class Engine:
             outcome = Outcome.of_cancel(reason or "cancelled")
         entries, turns = effects.take_pending(*outcome.entries(lease))
         if outcome.status not in TERMINAL:  # another process may have it next
-            await self.publisher.begun(str(lease.run.tree_id))
+            await self.publisher.sent(str(lease.run.tree_id))
         try:
             settled = await self.database.call(settle.write, effects, outcome, entries, turns)
         except store.Unseen:  # the code is to be given it: again from the top, by whoever has room

@@ -39,13 +39,24 @@ MAX_WAITING = 10_000  # frames of one tree kept while the buffer is away
 class _Tree:
     """What the publisher knows of a tree that this process streams for."""
 
-    __slots__ = ("flying", "fresh", "mark", "waiting")
+    __slots__ = ("flying", "fresh", "mark", "sent", "waiting")
 
     def __init__(self, mark: int, fresh: bool) -> None:
         self.mark = mark
         self.fresh = fresh
         self.waiting: list[Frame] = []
-        self.flying = False  # frames of it are on their way to the buffer
+        self.flying: list[Frame] = []  # on their way to the buffer
+        self.sent = 0  # frames that the buffer has had since this object was made
+
+    def take_off(self) -> None:
+        self.flying, self.waiting = self.waiting, []
+
+    def land(self) -> None:
+        self.sent += len(self.flying)
+        self.flying = []
+
+    def turn_back(self) -> None:
+        self.flying, self.waiting = [], self.flying + self.waiting
 
 
 class Publisher:
@@ -90,21 +101,25 @@ class Publisher:
         if not self._dirty.is_set():  # setting it takes a lock, and between two flushes it is set already
             self._dirty.set()
 
-    async def begun(self, tree: str, timeout: float = 1.0) -> None:
-        """Wait until the first frames of a tree are out: whoever has it next would take them for lost. Where the
-        buffer is away for `timeout` seconds, they are."""
+    async def begun(self, tree: str) -> None:
+        """Wait until the first frames of a tree are sent: another process would take them for lost."""
+        if (known := self._trees.get(tree)) is not None and known.fresh:
+            await self.sent(tree)
+
+    async def sent(self, tree: str, timeout: float = 1.0) -> None:
+        """Wait until the frames emitted so far for a tree are sent: those of the run's next lease, which may be in
+        another process, come behind them. Gives up after `timeout` seconds without the buffer."""
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout
-        while self._is_unbegun(tree) and (left := until - loop.time()) > 0:
+        with self._lock:
+            known = self._trees.get(tree)
+            upto = known.sent + len(known.flying) + len(known.waiting) if known is not None else 0
+        while known is not None and known.sent < upto and not self._closing and (left := until - loop.time()) > 0:
             flushed = loop.create_future()
             with self._lock:
                 self._watchers.append((loop, flushed))
             self._hurry.set()
             await asyncio.wait([flushed], timeout=left)
-
-    def _is_unbegun(self, tree: str) -> bool:
-        known = self._trees.get(tree)
-        return known is not None and known.fresh and bool(known.waiting or known.flying) and not self._closing
 
     def close(self, timeout: float = 5.0) -> None:
         """Flush what is waiting and stop the thread."""
@@ -157,35 +172,21 @@ class Publisher:
         """Send everything queued, all trees in one round trip; puts back what could not be sent."""
         with self._lock:
             trees = {key: tree for key, tree in self._trees.items() if tree.waiting}
-            batches = [Batch(key, tree.waiting, tree.mark, tree.fresh) for key, tree in trees.items()]
             for tree in trees.values():
-                tree.flying, tree.waiting = True, []
-        try:
-            if batches:
-                self._send(trees, batches)
-        finally:
-            for tree in trees.values():
-                tree.flying = False
-
-    def _send(self, trees: dict[str, _Tree], batches: list[Batch]) -> None:
-        try:
-            outcomes = self._buffer.append(batches)
-        except Exception:
-            with self._lock:
-                for batch in batches:
-                    tree = trees[batch.tree]
-                    tree.waiting = batch.frames + tree.waiting
-            raise
+                tree.take_off()
+            batches = [Batch(key, tree.flying, tree.mark, tree.fresh) for key, tree in trees.items()]
         failure: Exception | None = None
-        for batch, outcome in zip(batches, outcomes, strict=True):
-            tree = trees[batch.tree]
-            try:
-                self._settle(tree, batch, outcome)
-            except Exception as error:  # one tree's trouble is not the others'
-                failure = error
-                if isinstance(outcome, Exception):  # not in the buffer yet, or its durable frames are known there
-                    with self._lock:
-                        tree.waiting = batch.frames + tree.waiting
+        try:
+            outcomes = self._buffer.append(batches) if batches else []
+            for batch, outcome in zip(batches, outcomes, strict=True):
+                try:
+                    self._settle(trees[batch.tree], batch, outcome)
+                except Exception as error:  # one tree's trouble is not the others'
+                    failure = error
+        finally:
+            with self._lock:
+                for tree in trees.values():
+                    tree.turn_back()  # those that have not landed
         if failure is not None:
             raise failure
 
@@ -208,6 +209,8 @@ class Publisher:
             return self._settle(tree, batch, restart(self._buffer, batch))
         if isinstance(outcome, Exception):
             raise outcome
+        with self._lock:
+            tree.land()
         tree.fresh = False
         tree.mark = batch.mark
         if batch.frames[-1].type == "stream.done" and outcome[-1] >= 0:

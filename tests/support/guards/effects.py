@@ -178,14 +178,14 @@ SWEEP = [
     Mutant(
         "stream: an older epoch is refused, in Valkey",
         RUNTIME + "buffer_valkey.py",
-        "if epoch < seen then",
+        "if epoch < seen and (key == '' or done) then",
         "if false then",
         (UNIT + "test_buffers.py",),
     ),
     Mutant(
         "stream: an older epoch is refused, in the database",
         RUNTIME + "buffer_database.py",
-        "if frame.source.epoch < epochs.get(frame.source.run, 0):",
+        "if frame.source.epoch < epochs.get(frame.source.run, 0) and not is_recorded:",
         "if False:",
         (UNIT + "test_buffers.py",),
     ),

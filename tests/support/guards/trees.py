@@ -65,6 +65,13 @@ TREES = [
         (UNIT + "test_tree_frames.py",),
     ),
     Mutant(
+        "stream: sent before another process can have the run",
+        RUNTIME + "engine.py",
+        "            await self.publisher.sent(str(lease.run.tree_id))",
+        "            pass",
+        (UNIT + "test_publish.py",),
+    ),
+    Mutant(
         "stream: what is not sent of a child is out before the end",
         RUNTIME + "engine.py",
         "if settled.status in TERMINAL and effects.entangled:",

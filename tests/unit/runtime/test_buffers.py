@@ -80,17 +80,16 @@ class BufferContract:
     def test_a_copy_within_one_call_is_dropped(self, buffer, run):
         assert buffer.append([batch(run, durable(run, "1"), durable(run, "1"), durable(run, "2"))]) == [[1, 0, 2]]
 
-    def test_an_older_epoch_is_refused(self, buffer, run):
+    def test_of_an_older_epoch_only_what_it_has_recorded_is_taken(self, buffer, run):
         buffer.append([batch(run, delta(run, "old"))])
         self.take_over(run)
         buffer.append([batch(run, delta(run, "new", epoch=2), fresh=False)])
 
-        zombie = buffer.append(
-            [batch(run, delta(run, "zombie"), durable(run, "1"), delta(run, "new", epoch=2), fresh=False)]
-        )
+        late = [delta(run, "zombie"), durable(run, "1"), stream_done(Source.of(run, 1), "failed")]
+        found = buffer.append([batch(run, *late, delta(run, "new", epoch=2), fresh=False)])
 
-        assert zombie == [[-1, -1, 3]]
-        assert [frame["text"] for frame in buffer.read(str(run.id), 0, 10)] == ["old", "new", "new"]
+        assert found == [[-1, 3, -1, 4]]
+        assert [frame.get("text") for frame in buffer.read(str(run.id), 0, 10)] == ["old", "new", None, "new"]
 
     def test_behind_the_end_comes_nothing_that_others_still_had(self, buffer, run):
         child = make_run(root=run, parent=run, depth=1)
@@ -115,11 +114,11 @@ class BufferContract:
         assert (again, ended) == ([[2, 3]], [[4, -1]])
 
     def test_what_was_refused_leaves_no_key_behind(self, buffer, run):
+        child = make_run(root=run, parent=run, depth=1)
+        buffer.append([batch(run, stream_done(Source.of(run, 0), "failed"), durable(child, "1"))])
         self.take_over(run)
-        buffer.append([batch(run, delta(run, "new", epoch=2))])
-        buffer.append([batch(run, durable(run, "1", epoch=1), fresh=False)])
 
-        assert buffer.append([batch(run, durable(run, "1", epoch=2), fresh=False)]) == [[2]]
+        assert buffer.append([batch(run, durable(run, "1", epoch=2), durable(child, "1"), fresh=False)]) == [[2, 3]]
 
     def test_the_epochs_of_the_runs_of_a_tree_are_apart(self, buffer, run):
         child = make_run(parent=run, root=run)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from ravi_django.runtime.cancel import cancel
 from ravi_django.runtime.frames import Source, delta
 from ravi_django.runtime.publish import Publisher
 from ravi_django.testing import run_until_idle
+from tests.support.patience import BOUND_S
 from tests.support.runs import CodeAgent, code, drive, leased, make_run, until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -53,7 +56,7 @@ def test_a_child_that_another_process_has_at_once_finds_the_stream_begun(setting
     def flushed_just_now(engine: Any) -> None:
         engine.publisher.open(other)
         engine.publisher.emit(delta(Source.of(other), "text.delta", "a", call="1", attempt="1"))
-        until(lambda: not engine.publisher._is_unbegun(str(other.id)))
+        until(lambda: buffer.get_buffer().read(str(other.id), 0, 1))
 
     monkeypatch.setattr(store, "spawn", spawning)
     register(CodeAgent(stay, key="child"))
@@ -68,7 +71,7 @@ def test_nobody_waits_for_a_tree_that_has_nothing_to_send() -> None:
     run = leased().run
     publisher.open(run)
 
-    assert not publisher._is_unbegun(str(run.id))
+    asyncio.run(asyncio.wait_for(publisher.sent(str(run.id), timeout=math.inf), BOUND_S))
     publisher.close()
 
 
