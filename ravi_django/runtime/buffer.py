@@ -30,6 +30,7 @@ class Batch:
     mark: int  # numbers up to here are reserved on the root's row
     fresh: bool  # nothing was ever published for this tree
     restart: bool = False  # the buffer was lost: number on from the mark
+    skip_locked: bool = False  # do not wait for another transaction that has locked the root's row
 
 
 class Lost(Exception):
@@ -44,9 +45,13 @@ class MarkReached(Exception):
         super().__init__(at)
 
 
+class Locked(Exception):
+    """Another transaction has locked the root's row: try again later."""
+
+
 class EventBuffer(Protocol):
     def append(self, batches: list[Batch]) -> list[list[int] | Exception]:
-        """For each batch the numbers given (0: a copy of a durable frame, -1: refused), or Lost or MarkReached."""
+        """For each batch its numbers (0: a copy of a durable frame, -1: refused), or Lost, MarkReached or Locked."""
         ...
 
     def read(self, tree: str, after: int, limit: int) -> list[dict[str, Any]] | None:

@@ -12,7 +12,7 @@ from django.db import DatabaseError, connection, transaction
 from django.db.models import Max
 
 from ravi_django.models import Run, StreamFrame
-from ravi_django.runtime.buffer import Batch, ticking
+from ravi_django.runtime.buffer import Batch, Locked, ticking
 
 TICK_S = 0.2
 
@@ -30,10 +30,11 @@ class DatabaseBuffer:
     def _append(self, batch: Batch) -> list[int] | Exception:
         """Under the root row's lock: the numbers have one writer at a time, and epochs are read from the rows."""
         with transaction.atomic():
-            root = Run.objects.select_for_update(no_key=True).filter(id=batch.tree)
+            roots = Run.objects.filter(id=batch.tree)
+            root = roots.select_for_update(no_key=True, skip_locked=batch.skip_locked)
             newest = root.values_list("lease_epoch", flat=True).first()
             if newest is None:
-                return [-1] * len(batch.frames)
+                return Locked() if roots.exists() else [-1] * len(batch.frames)
             end = f"{batch.tree}:done:{newest}"  # behind it only a later epoch of the root's goes on with the stream
             runs = {frame.source.run for frame in batch.frames}
             epochs = {

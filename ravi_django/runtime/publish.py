@@ -22,8 +22,8 @@ from ravi_django.models import TERMINAL, JournalEntry, Run
 from ravi_django.runtime import frames as framing
 from ravi_django.runtime import store
 from ravi_django.runtime.archive import archive
-from ravi_django.runtime.buffer import Batch, EventBuffer, Lost, MarkReached, get_buffer
-from ravi_django.runtime.database import with_retry
+from ravi_django.runtime.buffer import Batch, EventBuffer, Locked, Lost, MarkReached, get_buffer
+from ravi_django.runtime.database import limit_waits, with_retry
 from ravi_django.runtime.entries import internalize
 from ravi_django.runtime.events import archived
 from ravi_django.runtime.frames import Frame, Source
@@ -33,6 +33,7 @@ log = logging.getLogger("ravi.publish")
 RESERVE = 1000  # numbers reserved on the root's row at a time
 MAX_TREES = 20_000  # trees remembered; one that is forgotten is opened again by its next lease
 ARCHIVE_S = 0.5  # how often ended trees are archived, at most
+MAX_PAUSE_S = 1.0  # between two flushes
 MAX_WAITING = 10_000  # frames of one tree kept while the buffer is away
 
 
@@ -139,6 +140,7 @@ class Publisher:
         return bool(self._ended)
 
     def _serve(self) -> None:
+        limit_waits()
         pause = conf.STREAM_FLUSH_S
         while True:
             self._dirty.wait(ARCHIVE_S if self._ended else None)
@@ -149,10 +151,10 @@ class Publisher:
                 self.flush()
                 if not closing and time.monotonic() - self._archived_at >= ARCHIVE_S:
                     self._archive()
-                pause = max(conf.STREAM_FLUSH_S, 2 * (time.monotonic() - begun))
+                pause = max(conf.STREAM_FLUSH_S, min(2 * (time.monotonic() - begun), MAX_PAUSE_S))
             except Exception as error:
                 log.warning("the event buffer failed: %s", error, extra={"action": "publish.failed"})
-                pause = 1.0
+                pause = MAX_PAUSE_S
                 self._dirty.set()
             self._tell_flushed()
             if closing:
@@ -174,13 +176,15 @@ class Publisher:
             trees = {key: tree for key, tree in self._trees.items() if tree.waiting}
             for tree in trees.values():
                 tree.take_off()
-            batches = [Batch(key, tree.flying, tree.mark, tree.fresh) for key, tree in trees.items()]
+            batches = [Batch(key, tree.flying, tree.mark, tree.fresh, skip_locked=True) for key, tree in trees.items()]
         failure: Exception | None = None
         try:
             outcomes = self._buffer.append(batches) if batches else []
             for batch, outcome in zip(batches, outcomes, strict=True):
                 try:
                     self._settle(trees[batch.tree], batch, outcome)
+                except Locked:
+                    self._dirty.set()
                 except Exception as error:  # one tree's trouble is not the others'
                     failure = error
         finally:
@@ -201,8 +205,10 @@ class Publisher:
 
     def _settle(self, tree: _Tree, batch: Batch, outcome: list[int] | Exception) -> None:
         if isinstance(outcome, MarkReached):
-            tree.mark = with_retry(store.raise_event_mark, batch.tree, outcome.at + len(batch.frames) + RESERVE)
-            batch.mark = tree.mark
+            needed = outcome.at + len(batch.frames)
+            batch.mark = with_retry(store.raise_event_mark, batch.tree, needed + RESERVE, skip_locked=True)
+            if batch.mark < needed:
+                raise Locked
             return self._settle(tree, batch, self._buffer.append([batch])[0])
         if isinstance(outcome, Lost):
             log.warning("events of %s were lost, numbering on", batch.tree, extra={"action": "publish.gap"})

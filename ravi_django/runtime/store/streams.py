@@ -17,20 +17,26 @@ from ravi_django.runtime.store.journal import save_blobs
 from ravi_django.runtime.store.postgres import NOW
 
 
-def raise_event_mark(tree_id: UUID | str, above: int) -> int:
-    """Reserve event numbers ahead of use, so that a lost buffer never leads to a number used twice."""
-    Run.objects.filter(id=tree_id, event_mark__lt=above).update(event_mark=above)
+def raise_event_mark(tree_id: UUID | str, above: int, *, skip_locked: bool = False) -> int:
+    """Reserve event numbers ahead of use, so that a lost buffer never leads to a number used twice. With `skip_locked`
+    the mark stays where it is while another transaction has locked the row."""
+    with transaction.atomic():
+        low = Run.objects.select_for_update(no_key=True, skip_locked=skip_locked)
+        low = low.filter(id=tree_id, event_mark__lt=above)
+        Run.objects.filter(id__in=low.values("id")).update(event_mark=above)
     return int(Run.objects.values_list("event_mark", flat=True).get(id=tree_id))
 
 
 def mark_published(tree_id: UUID | str, archive: Blob | None, epoch: int) -> bool:
     """The end that the root came to under `epoch` is out; the frames, without the single tokens, are kept. False when
-    the run was retried since: its stream goes on."""
+    the run was retried since (its stream goes on), or another transaction has locked its row."""
     with transaction.atomic():
         if archive is not None:
             save_blobs([archive])
-        ended = Run.objects.filter(id=tree_id, lease_epoch=epoch, status__in=TERMINAL)
-        return bool(ended.update(published_at=clock.now(), archive=archive))
+        ended = Run.objects.select_for_update(no_key=True, skip_locked=True)
+        ended = ended.filter(id=tree_id, lease_epoch=epoch, status__in=TERMINAL)
+        marked = Run.objects.filter(id__in=ended.values("id"))
+        return bool(marked.update(published_at=clock.now(), archive=archive))
 
 
 def mark_many_published(archives: Mapping[str, tuple[Blob | None, int]]) -> list[str]:
@@ -48,7 +54,7 @@ WITH given AS MATERIALIZED (
   INSERT INTO ravi_blob (id, body, encoding, size, created_at)
   SELECT blob, decode(body, 'base64'), 'json+zlib', size, {NOW} FROM given ON CONFLICT DO NOTHING
 ), locked AS MATERIALIZED (
-  SELECT id FROM ravi_run WHERE id IN (SELECT tree FROM given) ORDER BY id FOR NO KEY UPDATE
+  SELECT id FROM ravi_run WHERE id IN (SELECT tree FROM given) FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE ravi_run SET published_at = {NOW}, archive_id = given.blob
 FROM given, locked

@@ -15,12 +15,13 @@ from ravi_django.kernel import ChatMessage
 from ravi_django.models import Run, Status
 from ravi_django.runtime import events, publish, store
 from ravi_django.runtime.buffer import get_buffer
+from ravi_django.runtime.buffer_database import DatabaseBuffer
 from ravi_django.runtime.buffer_valkey import ValkeyBuffer
 from ravi_django.runtime.entries import Entry
-from ravi_django.runtime.frames import Frame, Source, delta
+from ravi_django.runtime.frames import Frame, Source, delta, stream_done
 from ravi_django.runtime.publish import Publisher
 from ravi_django.testing import ScriptedModel
-from tests.support.runs import code, drive, leased, make_run, until
+from tests.support.runs import code, drive, leased, make_run, on_postgresql, uncommitted, until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -257,6 +258,31 @@ def test_a_reached_mark_is_raised_on_the_row_and_leaves_no_gap(publisher, monkey
     until(lambda: len(numbers_of(run)) == 20)
     assert numbers_of(run) == list(range(1, 21))
     assert Run.objects.get(id=run.id).event_mark >= 20
+
+
+@on_postgresql
+@pytest.mark.parametrize("ended", [False, True])
+@pytest.mark.parametrize("kind", [ValkeyBuffer, DatabaseBuffer])
+def test_a_tree_whose_row_is_locked_holds_up_no_other(kind, ended, valkey_url, monkeypatch):
+    monkeypatch.setattr(publish, "RESERVE", 5)
+    monkeypatch.setattr(publish, "ARCHIVE_S", 0.0)
+    buffer = kind(valkey_url) if kind is ValkeyBuffer else kind()
+    locked, other = leased(make_run(event_mark=3)), leased().run
+    source = Source.of(locked.run)
+    if ended:
+        store.finish(locked, Status.COMPLETED, [])
+    publisher = Publisher(buffer)
+
+    with uncommitted(lambda: Run.objects.filter(id=locked.run_id).update(hints=1)):
+        for run in (locked.run, other):
+            publisher.open(run)
+        first = [stream_done(source, "completed")] if ended else []
+        publisher.emit(*first, *(Frame(source, "progress", {}) for _ in range(10)))
+        for number in range(1, 5):
+            publisher.emit(Frame(Source.of(other), "progress", {}))
+            until(lambda number=number: len(buffer.read(str(other.id), 0, 100) or []) == number)
+    until(lambda: ended or len(buffer.read(str(locked.run_id), 0, 100) or []) == 10)
+    publisher.close()
 
 
 def test_a_zombies_frames_are_refused(publisher, clock):
