@@ -79,7 +79,8 @@ class Publisher:
     def open(self, run: Run) -> None:
         """A lease of this run begins: learn which numbers its tree may use."""
         root = run.root or run
-        fresh = run.root_id is None and (run.lease_epoch == 1 or run.event_mark == 0)
+        is_first = run.lease_epoch == 1 or (run.next_seq == 1 and run.event_mark <= RESERVE)  # to record
+        fresh = run.root_id is None and (is_first or run.event_mark == 0)
         with self._lock:
             tree = self._trees.setdefault(str(run.tree_id), _Tree(root.event_mark, fresh))
             tree.mark = max(tree.mark, root.event_mark)

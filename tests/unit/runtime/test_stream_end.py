@@ -15,7 +15,7 @@ from ravi_django.runtime.entries import Entry, blob_value
 from ravi_django.runtime.frames import Frame, Source, durable, stream_done
 from ravi_django.runtime.publish import Publisher
 from ravi_django.testing import ScriptedModel
-from tests.support.runs import code, drive, leased, make_run
+from tests.support.runs import code, drive, leased, make_run, take_over
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -220,6 +220,18 @@ def test_what_a_dead_worker_had_recorded_is_published_by_the_next(clock):
         "completion",
         "stream.done",
     ]
+
+
+def test_a_run_that_is_taken_over_before_its_first_frame_begins_without_a_gap(clock):
+    code(ask, model=ScriptedModel(["hello"]))
+    run = make_run()
+    leased(run)
+
+    take_over(clock, run)
+
+    assert run.lease_epoch == 2
+    assert numbers_of(run)[0] == 1
+    assert "stream.gap" not in types_of(run)
 
 
 def test_a_retried_call_replaces_its_partial_text(clock):
