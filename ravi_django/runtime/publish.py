@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.db import connections
+from django.db import connections, transaction
 
 from ravi_django.conf import conf
 from ravi_django.models import TERMINAL, JournalEntry, Run
@@ -79,7 +79,7 @@ class Publisher:
     def open(self, run: Run) -> None:
         """A lease of this run begins: learn which numbers its tree may use."""
         root = run.root or run
-        is_first = run.lease_epoch == 1 or (run.next_seq == 1 and run.event_mark <= RESERVE)  # to record
+        is_first = run.lease_epoch == 1 or (run.next_seq == 1 and run.event_mark <= RESERVE)  # nothing is recorded
         fresh = run.root_id is None and (is_first or run.event_mark == 0)
         with self._lock:
             tree = self._trees.setdefault(str(run.tree_id), _Tree(root.event_mark, fresh))
@@ -205,15 +205,8 @@ class Publisher:
             log.warning("%d streams not archived: %s", len(ended), error, extra={"action": "publish.archive"})
 
     def _settle(self, tree: _Tree, batch: Batch, outcome: list[int] | Exception) -> None:
-        if isinstance(outcome, MarkReached):
-            needed = outcome.at + len(batch.frames)
-            batch.mark = with_retry(store.raise_event_mark, batch.tree, needed + RESERVE, skip_locked=True)
-            if batch.mark < needed:
-                raise Locked
-            return self._settle(tree, batch, self._buffer.append([batch])[0])
-        if isinstance(outcome, Lost):
-            log.warning("events of %s were lost, numbering on", batch.tree, extra={"action": "publish.gap"})
-            return self._settle(tree, batch, restart(self._buffer, batch))
+        if isinstance(outcome, MarkReached | Lost):
+            return self._settle(tree, batch, self._number_on(batch, is_lost=isinstance(outcome, Lost)))
         if isinstance(outcome, Exception):
             raise outcome
         with self._lock:
@@ -226,19 +219,30 @@ class Publisher:
             self._ended[batch.tree] = batch.frames[-1].source.epoch
         return None
 
+    def _number_on(self, batch: Batch, *, is_lost: bool) -> list[int] | Exception:
+        """Reserve more numbers and append again. Of a lost tree that has ended and is archived nobody misses the
+        frames."""
+        reserved = len(batch.frames) + RESERVE
+        root = with_retry(store.reserve_events, batch.tree, reserved, skip_locked=True)
+        if root is None:
+            return Locked()
+        if is_lost and root.is_terminal and root.published_at is not None:
+            return [-1] * len(batch.frames)
+        batch.mark = root.event_mark
+        if is_lost:
+            log.warning("events of %s were lost, numbering on", batch.tree, extra={"action": "publish.gap"})
+            return restart(self._buffer, batch, root.event_mark - reserved)
+        return self._buffer.append([batch])[0]
+
 
 def _set(flushed: asyncio.Future[None]) -> None:
     if not flushed.done():
         flushed.set_result(None)
 
 
-def restart(buffer: EventBuffer, batch: Batch) -> list[int] | Exception:
-    """The buffer lost the tree: number on above every number that may have been used, after one `stream.gap`. One that
-    has ended and is archived goes on with nothing that anybody still had for it."""
-    if Run.objects.filter(id=batch.tree, status__in=TERMINAL, published_at__isnull=False).exists():
-        return [-1] * len(batch.frames)
-    old = batch.mark
-    batch.mark = with_retry(store.raise_event_mark, batch.tree, old + len(batch.frames) + RESERVE)
+def restart(buffer: EventBuffer, batch: Batch, old: int) -> list[int] | Exception:
+    """The buffer lost the tree: number on above `old`, the last number that may have been used, after one
+    `stream.gap`."""
     kept = archived(batch.tree)  # before a retry
     start = kept[-1]["seq"] + 1 if kept else 1
     gap = Frame(batch.frames[0].source, "stream.gap", {"from": start, "to": old, "snapshot": snapshot(batch.tree)})
@@ -254,27 +258,34 @@ def snapshot(tree: str) -> dict[str, Any]:
 
 
 def republish(tree: str, buffer: EventBuffer | None = None) -> None:
-    """Publish an ended tree's durable frames again, and its end; copies are dropped by their keys."""
+    """Publish an ended tree's durable frames again, and its end; copies are dropped by their keys. One process at a
+    time, under the root's lock; the numbers are reserved in a transaction of their own, so before they are used."""
     buffer = buffer or get_buffer()
     root, found = _durable_frames(tree)
-    if not root.is_terminal:  # retried since
-        return
     found.append(framing.stream_done(Source.of(root), root.status))
-    # Whoever leased it may have used numbers that the buffer has lost since.
+    # An earlier lease may have used numbers that the buffer has lost since.
     fresh = root.event_mark == 0 or (root.started_at is None and root.lease_epoch <= 1)
-    mark = store.raise_event_mark(tree, len(found) + RESERVE)
-    batch = Batch(tree, found, mark, fresh=fresh)
-    if isinstance(_append(buffer, batch), Lost):
-        if root.archive_id is not None:  # it has what came before the last retry
-            batch.frames = [*_durable_frames(tree, since=_retried_at(root))[1], found[-1]]
-        restart(buffer, batch)
-    archive(buffer, {tree: root.lease_epoch})
+    reserved = store.reserve_events(tree, len(found) + RESERVE, skip_locked=True)
+    with transaction.atomic():
+        ours = Run.objects.select_for_update(no_key=True, skip_locked=True)
+        ours = ours.filter(id=tree, lease_epoch=root.lease_epoch, status__in=TERMINAL, published_at=None)
+        if reserved is None or ours.first() is None:
+            return  # another process has it, has done it, or has retried the run
+        batch = Batch(tree, found, reserved.event_mark, fresh=fresh)
+        outcome = buffer.append([batch])[0]
+        if isinstance(outcome, Lost):
+            if root.archive_id is not None:  # it has what came before the last retry
+                batch.frames = [*_durable_frames(tree, since=_retried_at(root))[1], found[-1]]
+            outcome = restart(buffer, batch, reserved.event_mark - len(found) - RESERVE)
+        if isinstance(outcome, Exception):
+            raise outcome
+        archive(buffer, {tree: root.lease_epoch})
 
 
 def _append(buffer: EventBuffer, batch: Batch) -> list[int] | Exception:
     outcome = buffer.append([batch])[0]
-    if isinstance(outcome, MarkReached):
-        batch.mark = store.raise_event_mark(batch.tree, outcome.at + len(batch.frames) + RESERVE)
+    if isinstance(outcome, MarkReached) and (root := store.reserve_events(batch.tree, len(batch.frames) + RESERVE)):
+        batch.mark = root.event_mark
         outcome = buffer.append([batch])[0]
     return outcome
 
@@ -303,9 +314,8 @@ def publish_ended(run: Run, others: list[Frame]) -> None:
 def publish_past(run: Run) -> None:
     """Begin a fork's stream with what it has come to share."""
     root, found = _durable_frames(str(run.id))
-    if found and root.event_mark == 0:
-        mark = store.raise_event_mark(run.id, len(found) + RESERVE)
-        _append(get_buffer(), Batch(str(run.id), found, mark, fresh=True))
+    if found and root.event_mark == 0:  # its first append reserves
+        _append(get_buffer(), Batch(str(run.id), found, 0, fresh=True))
 
 
 def _durable_frames(tree: str, since: datetime | None = None) -> tuple[Run, list[Frame]]:

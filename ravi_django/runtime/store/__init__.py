@@ -140,7 +140,7 @@ from ravi_django.runtime.store.standing import NotStanding, revoke_standing, sta
 from ravi_django.runtime.store.streams import (
     mark_many_published,
     mark_published,
-    raise_event_mark,
+    reserve_events,
     unpublished,
     unpublished_trees,
 )
@@ -273,7 +273,6 @@ __all__ = [
     "promote_orphan",
     "publish",
     "put_off",
-    "raise_event_mark",
     "ready",
     "reassign_request",
     "receive",
@@ -287,6 +286,7 @@ __all__ = [
     "request_cancel",
     "requeue",
     "reserve",
+    "reserve_events",
     "resume",
     "resume_paused",
     "retry",

@@ -17,14 +17,16 @@ from ravi_django.runtime.store.journal import save_blobs
 from ravi_django.runtime.store.postgres import NOW
 
 
-def raise_event_mark(tree_id: UUID | str, above: int, *, skip_locked: bool = False) -> int:
-    """Reserve event numbers ahead of use, so that a lost buffer never leads to a number used twice. With `skip_locked`
-    the mark stays where it is while another transaction has locked the row."""
+def reserve_events(tree_id: UUID | str, count: int, *, skip_locked: bool = False) -> Run | None:
+    """Reserve `count` event numbers above all that may have been used, so that a lost buffer never leads to a number
+    used twice. Returns the root, with the new mark; None when there is none, or `skip_locked` and another transaction
+    has locked its row."""
     with transaction.atomic():
-        low = Run.objects.select_for_update(no_key=True, skip_locked=skip_locked)
-        low = low.filter(id=tree_id, event_mark__lt=above)
-        Run.objects.filter(id__in=low.values("id")).update(event_mark=above)
-    return int(Run.objects.values_list("event_mark", flat=True).get(id=tree_id))
+        root = Run.objects.select_for_update(no_key=True, skip_locked=skip_locked).filter(id=tree_id).first()
+        if root is not None:
+            root.event_mark += count
+            root.save(update_fields=["event_mark"])
+    return root
 
 
 def mark_published(tree_id: UUID | str, archive: Blob | None, epoch: int) -> bool:

@@ -53,9 +53,16 @@ STREAMS = [
         END,
     ),
     Mutant(
+        "stream: an ended tree is published by one process at a time",
+        RUNTIME + "publish.py",
+        "ours = Run.objects.select_for_update(no_key=True, skip_locked=True)",
+        "ours = Run.objects.all()",
+        END,
+    ),
+    Mutant(
         "stream: an archived one is not begun anew",
         RUNTIME + "publish.py",
-        "if Run.objects.filter(id=batch.tree, status__in=TERMINAL, published_at__isnull=False).exists():",
+        "if is_lost and root.is_terminal and root.published_at is not None:",
         "if False:",
         END,
     ),

@@ -88,15 +88,8 @@ def test_a_known_price_is_not_called_unknown():
     assert Run.objects.get(id=lease.run_id).cost_unknown is False
 
 
-@pytest.mark.parametrize("value", [1, 999, 1000])
-def test_the_event_mark_never_sinks(value):
+def test_event_numbers_are_reserved_above_those_that_may_have_been_used():
     run = make_run()
 
-    assert store.raise_event_mark(run.id, value) == 1000
-
-
-def test_the_event_mark_rises_to_what_is_asked():
-    run = make_run()
-
-    assert store.raise_event_mark(run.id, 5000) == 5000
-    assert store.raise_event_mark(run.id, 4000) == 5000
+    assert store.reserve_events(run.id, 5).event_mark == 1005
+    assert store.reserve_events(run.id, 5).event_mark == 1010

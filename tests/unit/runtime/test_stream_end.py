@@ -8,14 +8,15 @@ import redis
 from ravi_django.conf import conf
 from ravi_django.kernel import ChatMessage, TextDelta, TransientError
 from ravi_django.models import Blob, Run, Status
-from ravi_django.runtime import events, store, sweeper
+from ravi_django.runtime import events, publish, store, sweeper
 from ravi_django.runtime.archive import archive
 from ravi_django.runtime.buffer_valkey import ValkeyBuffer
 from ravi_django.runtime.entries import Entry, blob_value
 from ravi_django.runtime.frames import Frame, Source, durable, stream_done
 from ravi_django.runtime.publish import Publisher
 from ravi_django.testing import ScriptedModel
-from tests.support.runs import code, drive, leased, make_run, take_over
+from tests.support.patience import BOUND_S
+from tests.support.runs import code, drive, in_background, leased, make_run, on_postgresql, take_over
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -166,6 +167,28 @@ def test_a_stream_that_is_lost_right_before_it_is_archived_is_not_archived_empty
     found, done = events.page(run.id)
     assert done
     assert (found[0]["type"], found[-1]["type"]) == ("stream.gap", "stream.done")
+
+
+@on_postgresql
+def test_two_sweeps_publish_an_ended_tree_once(clock, valkey_url, monkeypatch):
+    code(ask, model=ScriptedModel(["hello"]))
+    run = drive(make_run())
+    unpublished(run)
+    empty(valkey_url)
+    clock.advance(60)
+
+    def swept_meanwhile(*args):
+        monkeypatch.undo()
+        in_background(publish.republish, str(run.id)).result(BOUND_S)
+        empty(valkey_url)
+        return events.archived(*args)
+
+    monkeypatch.setattr(publish, "archived", swept_meanwhile)
+    sweeper.sweep(lambda run_ids: None)
+
+    found, done = events.page(run.id)
+    assert [frame["type"] for frame in found] == ["stream.gap", "progress", "completion", "progress", "stream.done"]
+    assert (found[0]["from"], found[0]["to"] + 1, done) == (1, found[0]["seq"], True)
 
 
 def test_what_somebody_still_had_for_an_archived_stream_does_not_begin_it_anew(valkey_url):
