@@ -30,6 +30,8 @@ class Batch:
     mark: int  # numbers up to here are reserved on the root's row
     fresh: bool  # nothing was ever published for this tree
     restart: bool = False  # the buffer was lost: number on from the mark
+    writer: str = ""  # a batch whose answer was lost is sent again by its writer; its frames are counted
+    first: int = 0  # frames that the writer has sent before this batch
     skip_locked: bool = False  # do not wait for another transaction that has locked the root's row
 
 

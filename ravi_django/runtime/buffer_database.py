@@ -40,24 +40,26 @@ class DatabaseBuffer:
             epochs = {
                 str(key): value for key, value in Run.objects.filter(id__in=runs).values_list("id", "lease_epoch")
             }
-            keys = {end, *(frame.key for frame in batch.frames if frame.key)}
+            copies = [
+                frame.key or (f"{batch.writer}:{place}" if batch.writer else "")
+                for place, frame in enumerate(batch.frames, batch.first)
+            ]
+            keys = {end, *filter(None, copies)}
             seen = set(StreamFrame.objects.filter(tree_id=UUID(batch.tree), key__in=keys).values_list("key", flat=True))
             last = StreamFrame.objects.filter(tree_id=UUID(batch.tree)).aggregate(last=Max("seq"))["last"] or 0
             numbers, rows = [], []
-            for frame in batch.frames:
+            for frame, key in zip(batch.frames, copies, strict=True):
                 is_recorded = frame.key and frame.type != "stream.done"
                 if frame.source.epoch < epochs.get(frame.source.run, 0) and not is_recorded:
                     numbers.append(-1)
-                elif frame.key and frame.key in seen:
+                elif key and key in seen:
                     numbers.append(0)
                 elif end in seen:
                     numbers.append(-1)
                 else:
                     last += 1
-                    seen.add(frame.key)
-                    rows.append(
-                        StreamFrame(tree_id=batch.tree, seq=last, key=frame.key, body=json.loads(frame.encoded()))
-                    )
+                    seen.add(key)
+                    rows.append(StreamFrame(tree_id=batch.tree, seq=last, key=key, body=json.loads(frame.encoded())))
                     numbers.append(last)
             StreamFrame.objects.bulk_create(rows)
         return numbers

@@ -19,9 +19,9 @@ from ravi_django.runtime.buffer import POLL_S, Batch, Lost, MarkReached
 LINGER_S = 5.0  # a subscription connection outlives its last reader by this
 RETRY_S = 0.5
 
-# KEYS: meta hash (n: last number, e:<run>: newest epoch seen, end: the root's epoch that the stream has ended under),
-# stream of frames, set of durable keys.
-# ARGV: start ("fresh": from 0, "restart": from the mark, "go": must be there), mark, ttl, channel,
+# KEYS: meta hash (n: last number, e:<run>: newest epoch seen, end: the root's epoch that the stream has ended under,
+# w:<writer>: how many frames it has sent), stream of frames, set of durable keys.
+# ARGV: start ("fresh": from 0, "restart": from the mark, "go": must be there), mark, ttl, channel, writer, first,
 # then run, epoch, key, body for each frame. Behind its end only a later epoch of the root's goes on with a stream: what
 # another process still had of a child would come after "last". Who finds it restarted already has nothing to announce.
 _APPEND = """
@@ -33,10 +33,13 @@ if not n then
 end
 n = tonumber(n)
 if ARGV[1] == 'restart' and redis.call('EXISTS', KEYS[1]) == 1 then return {} end
-if ARGV[1] ~= 'restart' and n + (#ARGV - 4) / 4 > tonumber(ARGV[2]) then return {'mark', n} end
+if ARGV[1] ~= 'restart' and n + (#ARGV - 6) / 4 > tonumber(ARGV[2]) then return {'mark', n} end
 local first, out = n, {}
 local root, ended = string.sub(ARGV[4], 7, -2), tonumber(redis.call('HGET', KEYS[1], 'end') or '-1')
-for i = 5, #ARGV, 4 do
+local writer, had = 'w:' .. ARGV[5], 0
+if ARGV[5] ~= '' then had = tonumber(redis.call('HGET', KEYS[1], writer) or ARGV[6]) - tonumber(ARGV[6]) end
+for k = 1, had do out[k] = 0 end
+for i = 7 + 4 * had, #ARGV, 4 do
   local field, epoch, key = 'e:' .. ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 2]
   local seen = tonumber(redis.call('HGET', KEYS[1], field) or '-1')
   if ARGV[i] == root and epoch > ended then ended = -1 end
@@ -57,6 +60,7 @@ for i = 5, #ARGV, 4 do
   if epoch > seen then redis.call('HSET', KEYS[1], field, epoch) end
 end
 redis.call('HSET', KEYS[1], 'n', n, 'end', ended)
+if ARGV[5] ~= '' then redis.call('HSET', KEYS[1], writer, ARGV[6] + #out) end
 for k = 1, 3 do redis.call('EXPIRE', KEYS[k], ARGV[3]) end
 if n > first then redis.call('PUBLISH', ARGV[4], n) end
 return out
@@ -74,7 +78,7 @@ class ValkeyBuffer:
         pipe = self._client.pipeline(transaction=False)
         for batch in batches:
             start = "restart" if batch.restart else "fresh" if batch.fresh else "go"
-            args: list[Any] = [start, batch.mark, conf.STREAM_TTL_S, _channel(batch.tree)]
+            args: list[Any] = [start, batch.mark, conf.STREAM_TTL_S, _channel(batch.tree), batch.writer, batch.first]
             for frame in batch.frames:
                 args += [frame.source.run, frame.source.epoch, frame.key, frame.encoded()]
             self._script(keys=_keys(batch.tree), args=args, client=pipe)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 import time
 from contextlib import suppress
@@ -40,23 +41,26 @@ MAX_WAITING = 10_000  # frames of one tree kept while the buffer is away
 class _Tree:
     """What the publisher knows of a tree that this process streams for."""
 
-    __slots__ = ("flying", "fresh", "mark", "sent", "waiting")
+    __slots__ = ("flying", "fresh", "mark", "name", "sent", "tried", "waiting")
 
     def __init__(self, mark: int, fresh: bool) -> None:
         self.mark = mark
         self.fresh = fresh
         self.waiting: list[Frame] = []
+        self.tried = 0  # how many of them, the first ones, an earlier flush has perhaps brought to the buffer
         self.flying: list[Frame] = []  # on their way to the buffer
-        self.sent = 0  # frames that the buffer has had since this object was made
+        self.name = os.urandom(8).hex()  # of this process's part in the stream
+        self.sent = 0  # frames of that part that are in the buffer
 
     def take_off(self) -> None:
-        self.flying, self.waiting = self.waiting, []
+        self.flying, self.waiting, self.tried = self.waiting, [], 0
 
     def land(self) -> None:
         self.sent += len(self.flying)
         self.flying = []
 
     def turn_back(self) -> None:
+        self.tried = len(self.flying)
         self.flying, self.waiting = [], self.flying + self.waiting
 
 
@@ -96,7 +100,7 @@ class Publisher:
                 tree = self._trees.get(frame.source.tree)
                 if tree is None:
                     continue
-                if tree.waiting and tree.waiting[-1].absorb(frame):
+                if len(tree.waiting) > tree.tried and tree.waiting[-1].absorb(frame):
                     continue
                 if len(tree.waiting) < MAX_WAITING or frame.key:
                     tree.waiting.append(frame)
@@ -177,7 +181,10 @@ class Publisher:
             trees = {key: tree for key, tree in self._trees.items() if tree.waiting}
             for tree in trees.values():
                 tree.take_off()
-            batches = [Batch(key, tree.flying, tree.mark, tree.fresh, skip_locked=True) for key, tree in trees.items()]
+            batches = [
+                Batch(key, tree.flying, tree.mark, tree.fresh, writer=tree.name, first=tree.sent, skip_locked=True)
+                for key, tree in trees.items()
+            ]
         failure: Exception | None = None
         try:
             outcomes = self._buffer.append(batches) if batches else []

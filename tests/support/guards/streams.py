@@ -32,6 +32,13 @@ STREAMS = [
         BUFFERS,
     ),
     Mutant(
+        "stream: a flush that is sent again adds nothing",
+        RUNTIME + "buffer_valkey.py",
+        "if ARGV[5] ~= '' then had =",
+        "if false then had =",
+        (UNIT + "test_publish.py",),
+    ),
+    Mutant(
         "stream: nothing comes behind the end, in the table",
         RUNTIME + "buffer_database.py",
         "elif end in seen:",

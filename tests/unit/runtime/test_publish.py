@@ -285,6 +285,31 @@ def test_a_tree_whose_row_is_locked_holds_up_no_other(kind, ended, valkey_url, m
     publisher.close()
 
 
+@pytest.mark.parametrize("kind", [ValkeyBuffer, DatabaseBuffer])
+def test_a_flush_whose_answer_is_lost_doubles_no_tokens(kind, valkey_url, monkeypatch):
+    monkeypatch.setattr(publish, "MAX_PAUSE_S", 0.01)
+    buffer = kind(valkey_url) if kind is ValkeyBuffer else kind()
+    append, lost = buffer.append, []
+
+    def losing(batches):
+        found = append(batches)
+        if not lost:
+            lost.append(found)
+            raise ConnectionError("the answer is lost")
+        return found
+
+    monkeypatch.setattr(buffer, "append", losing)
+    run = leased().run
+    publisher = Publisher(buffer)
+    publisher.open(run)
+    for number, text in enumerate(["Hello", " world", "!"]):
+        publisher.emit(delta(Source.of(run), "text.delta", text, call="1", attempt="1"))
+        until(lambda number=number: lost and (number == 0 or len(buffer.read(str(run.id), 0, 9)) == number + 1))
+    publisher.close()
+
+    assert [frame["text"] for frame in buffer.read(str(run.id), 0, 9)] == ["Hello", " world", "!"]
+
+
 def test_a_zombies_frames_are_refused(publisher, clock):
     run = make_run()
     old = leased(run, "w1").run
