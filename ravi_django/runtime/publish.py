@@ -41,12 +41,13 @@ MAX_WAITING = 10_000  # frames of one tree kept while the buffer is away
 class _Tree:
     """What the publisher knows of a tree that this process streams for."""
 
-    __slots__ = ("flying", "fresh", "mark", "name", "sent", "tried", "waiting")
+    __slots__ = ("cut", "flying", "fresh", "mark", "name", "sent", "tried", "waiting")
 
     def __init__(self, mark: int, fresh: bool) -> None:
         self.mark = mark
         self.fresh = fresh
         self.waiting: list[Frame] = []
+        self.cut = False  # durable frames were left out: the journal makes them again
         self.tried = 0  # how many of them, the first ones, an earlier flush has perhaps brought to the buffer
         self.flying: list[Frame] = []  # on their way to the buffer
         self.name = os.urandom(8).hex()  # of this process's part in the stream
@@ -102,8 +103,10 @@ class Publisher:
                     continue
                 if len(tree.waiting) > tree.tried and tree.waiting[-1].absorb(frame):
                     continue
-                if len(tree.waiting) < MAX_WAITING or frame.key:
+                if len(tree.flying) + len(tree.waiting) < MAX_WAITING:
                     tree.waiting.append(frame)
+                else:
+                    tree.cut = tree.cut or bool(frame.key)
         if not self._dirty.is_set():  # setting it takes a lock, and between two flushes it is set already
             self._dirty.set()
 
@@ -220,6 +223,11 @@ class Publisher:
             tree.land()
         tree.fresh = False
         tree.mark = batch.mark
+        if tree.cut:
+            found = _durable_frames(batch.tree)[1]
+            with self._lock:
+                tree.waiting, tree.cut = found + tree.waiting, False
+            self._dirty.set()
         if batch.frames[-1].type == "stream.done" and outcome[-1] >= 0:
             with self._lock:
                 self._trees.pop(batch.tree, None)

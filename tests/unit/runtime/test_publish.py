@@ -18,7 +18,7 @@ from ravi_django.runtime.buffer import get_buffer
 from ravi_django.runtime.buffer_database import DatabaseBuffer
 from ravi_django.runtime.buffer_valkey import ValkeyBuffer
 from ravi_django.runtime.entries import Entry
-from ravi_django.runtime.frames import Frame, Source, delta, stream_done
+from ravi_django.runtime.frames import Frame, Source, delta, durable, stream_done
 from ravi_django.runtime.publish import Publisher
 from ravi_django.testing import ScriptedModel
 from tests.support.runs import code, drive, leased, make_run, on_postgresql, uncommitted, until
@@ -94,20 +94,22 @@ def test_frames_wait_in_order_while_the_buffer_is_away(held):
     assert [frame.data["number"] for frame in buffer.found] == list(range(50))
 
 
-def test_of_too_many_frames_the_durable_ones_are_kept(held, monkeypatch):
+def test_of_too_many_frames_the_durable_ones_are_made_again_from_the_journal(held, monkeypatch):
     monkeypatch.setattr(publish, "MAX_WAITING", 3)
+    monkeypatch.setattr(publish, "MAX_PAUSE_S", 0.01)
     buffer, publisher = held
-    run = leased().run
-    publisher.open(run)
-    source = Source.of(run)
+    lease = leased()
+    publisher.open(lease.run)
+    rows = [Entry("tool.call", str(number), "t", result={"content": []}) for number in range(9)]
+    first = store.append(lease, rows)
 
-    for number in range(10):
-        publisher.emit(Frame(source, "progress", {"number": number}))
-    publisher.emit(Frame(source, "completion", {"number": "kept"}, key="k"))
+    frames = [frame for seq, row in enumerate(rows, first) for frame in durable(Source.of(lease.run), row, seq)]
+    publisher.emit(*frames)
+    until(lambda: buffer.tries)
     buffer.there.set()
-    publisher.close()
 
-    assert [frame.data["number"] for frame in buffer.found] == [0, 1, 2, "kept"]
+    until(lambda: len(buffer.found) >= 12)
+    assert [frame.key for frame in buffer.found] == [frame.key for frame in [*frames[:3], *frames]]
 
 
 def test_frames_of_a_tree_that_was_not_opened_are_dropped(held):
