@@ -6,7 +6,7 @@ index), lets the buffer drop the second copy. Deltas, and the starts of calls, l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -117,14 +117,14 @@ def _closed_by(entry: Any) -> list[tuple[str, dict[str, Any]]]:
     return [_closed({"id": request_id, "status": "cancelled"}) for request_id in entry.result.get("closed", ())]
 
 
-def authors(rows: Sequence[Any], sources: Mapping[Any, Source]) -> list[Source]:
-    """Who each of these journal rows, oldest first, is from; `sources` by run, as they are now. What a handed-over run
-    did before is its former agent's."""
-    then, found = dict(sources), []
+def authors(rows: Sequence[Any], sources: dict[Any, Source]) -> list[Source]:
+    """The source of each of these journal rows, oldest first. `sources` by run are those behind the last row; the call
+    makes them those before the first one. What a handed-over run did before is its former agent's."""
+    found = []
     for row in reversed(rows):
         if row.kind == "run.handoff" and row.error is None:
-            then[row.run_id] = replace(then[row.run_id], agent=row.result["from"])
-        found.append(then[row.run_id])
+            sources[row.run_id] = replace(sources[row.run_id], agent=row.result["from"])
+        found.append(sources[row.run_id])
     return found[::-1]
 
 

@@ -13,6 +13,7 @@ import threading
 import time
 from contextlib import suppress
 from datetime import datetime
+from itertools import islice
 from typing import Any
 from uuid import UUID
 
@@ -35,6 +36,7 @@ RESERVE = 1000  # numbers reserved on the root's row at a time
 MAX_TREES = 20_000  # trees remembered; one that is forgotten is opened again by its next lease
 ARCHIVE_S = 0.5  # how often ended trees are archived, at most
 MAX_PAUSE_S = 1.0  # between two flushes
+PAGE = 500  # journal rows of which frames are made at a time
 MAX_WAITING = 10_000  # frames of one tree kept while the buffer is away
 
 
@@ -339,11 +341,13 @@ def _durable_frames(tree: str, since: datetime | None = None) -> tuple[Run, list
     rows = JournalEntry.objects.filter(run_id__in=sources)
     if since is not None:
         rows = rows.filter(finished_at__gte=since)
-    entries = list(rows.order_by("finished_at", "seq"))
-    internalize(entries)
-    whose = zip(framing.authors(entries, sources), entries, strict=True)
-    found = [frame for source, row in whose for frame in framing.durable(source, _Row(row), row.seq)]
-    return root, found
+    latest = rows.order_by("-finished_at", "-seq").iterator(PAGE)
+    parts = []
+    while entries := list(islice(latest, PAGE))[::-1]:  # a frame is small, the body of a row need not be
+        internalize(entries)
+        whose = zip(framing.authors(entries, sources), entries, strict=True)
+        parts.append([frame for source, row in whose for frame in framing.durable(source, _Row(row), row.seq)])
+    return root, [frame for part in reversed(parts) for frame in part]
 
 
 class _Row:

@@ -338,11 +338,15 @@ def test_who_dies_over_telling_it_has_it_told_by_the_next(clock, monkeypatch):
     assert steps == ["started", "handoff", "started", "done", None]
 
 
-def test_frames_made_again_from_the_journal_are_from_who_drove_the_run_then():
+def test_frames_made_again_from_the_journal_are_from_who_drove_the_run_then(monkeypatch):
+    """A part of the journal is loaded at a time."""
     agent("b", shout)
     code(handing_over())
     run = make_run()
     run_until_idle()
+    loaded = []
+    monkeypatch.setattr(publish, "PAGE", 1, raising=False)
+    monkeypatch.setattr(publish, "internalize", lambda rows: loaded.append(len(rows)))
 
     frames = publish.snapshot(str(run.id))["frames"]
 
@@ -352,6 +356,7 @@ def test_frames_made_again_from_the_journal_are_from_who_drove_the_run_then():
         ("started", "test/b"),
         ("done", "test/b"),
     ]
+    assert set(loaded) == {1}
 
 
 # ------------------------------------------------------------------------------------------- what people do with it
