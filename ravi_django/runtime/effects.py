@@ -77,7 +77,6 @@ class Effects(Gate):
         self.asked: set[str] = set()  # paths of the calls made in this lease
         self.started: dict[str, Entry | Recorded] = {}  # at-most-once effects begun, and without a result
         self.uncertain: dict[str, Entry] = {}  # of those, the ones that a person decides on
-        self._closed: set[str] = set()  # calls with a result of this lease
         self.requested: dict[str, str] = {}  # requests that this lease has opened
         self.paused: dict[str, dict[str, Any]] = {}  # tool calls that go on behind a pause: the last one of each
         self.summaries: set[int] = set()  # turns of this run that a strategy has stored which is no longer there
@@ -195,7 +194,7 @@ class Effects(Gate):
         """Of a tool, whose result is recorded."""
         for calls in (self.started, self.uncertain, self.paused):
             calls.pop(path, None)
-        self._closed.add(path)
+        self.journal.open_started.pop(path, None)
 
     def take_pending(self, *entries: Entry) -> tuple[list[Entry], list[NewTurn]]:
         """Everything that has to be written now; nothing is left behind."""
@@ -301,8 +300,7 @@ class Effects(Gate):
 
     def left_open(self) -> dict[str, Entry | Recorded]:
         """At-most-once effects that were begun and have no result, by path."""
-        begun = {**self.journal.open_started(), **self.started, **self.uncertain}
-        return {path: row for path, row in begun.items() if path not in self._closed}
+        return {**self.journal.open_started, **self.started, **self.uncertain}
 
     @property
     def last_attempt(self) -> bool:

@@ -63,7 +63,10 @@ class Journal:
         for path, place in places.items():
             if path in self._results:
                 self._results[path].seq = place
-        uncertain = tuple(f"{path}/" for path in self.open_started())
+        # At-most-once effects that were begun and have no result.
+        self.open_started = {path: row for path, row in self._started.items() if self._is_open(row)}
+        self._scopes = {above for rows in (self._results, self._started) for path in rows for above in _above(path)}
+        uncertain = tuple(f"{path}/" for path in self.open_started)
         asked = [row for row in self._results.values() if not self._inside_recorded(row.path)]
         # What a person decides on does not run, or runs again: then it is given what it had recorded.
         self._spare = {row.seq for row in asked if row.path.startswith(uncertain)}
@@ -81,7 +84,7 @@ class Journal:
     def _inside_recorded(self, path: str) -> bool:
         """Below a tool call whose result is recorded, or by an attempt of it that has paused: that code does not run
         again, and nobody asks for the row."""
-        above = [path[:place] for place, letter in enumerate(path) if letter == "/"]
+        above = [prefix[:-1] for prefix in _above(path) if prefix[-1] == "/"]
         if self._paused and any(call in self._paused and not self._is_behind_pause(path, call) for call in above):
             return True
         return any(call in self._results for call in above)
@@ -131,21 +134,14 @@ class Journal:
         return None if path in self._results else self._paused.get(path)
 
     def has_below(self, prefix: str) -> bool:
-        """Whether anything was begun or recorded whose path begins so."""
-        return any(path.startswith(prefix) for rows in (self._results, self._started) for path in rows)
+        """Whether anything was begun or recorded in this scope, whose prefix ends in a dot or a slash."""
+        return prefix in self._scopes
 
-    def open_started(self) -> dict[str, Recorded]:
-        """At-most-once effects that were begun and have no result."""
-        return {
-            path: row
-            for path, row in self._started.items()
-            if row.kind == "tool.call" and path not in self._results and not self._is_closed(row)
-        }
-
-    def _is_closed(self, started: Recorded) -> bool:
-        """By a pause: the tool's code came to its end."""
+    def _is_open(self, started: Recorded) -> bool:
+        """Of a tool's call, that neither a result nor a pause has closed."""
         paused = self._paused.get(started.path)
-        return paused is not None and paused.attempt >= started.attempt
+        is_closed = paused is not None and paused.attempt >= started.attempt
+        return started.kind == "tool.call" and started.path not in self._results and not is_closed
 
     def number(self, entries: Sequence[Entry]) -> None:
         """Above the attempts that a retry has superseded at their paths."""
@@ -275,6 +271,11 @@ class Journal:
 
     def _by_seq(self, seq: int) -> Recorded:
         return next(row for row in self._results.values() if row.seq == seq)
+
+
+def _above(path: str) -> list[str]:
+    """The prefixes of the scopes around a path."""
+    return [path[: place + 1] for place, letter in enumerate(path) if letter in "./"]
 
 
 def _superseded(rows: Sequence[Recorded]) -> set[int]:

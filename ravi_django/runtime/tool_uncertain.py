@@ -24,11 +24,11 @@ async def decided(ctx: DurableContext, entry: Entry) -> ToolExecutionResult | No
     """An at-most-once effect that was begun and has no result is uncertain, whatever the tool promises by now: a
     person's decision is its result. None when it is to be performed, as the next attempt."""
     effects = ctx.effects
-    for path, row in effects.journal.open_started().items():
+    for path, row in effects.journal.open_started.items():
         if path not in effects.asked and _same_call(row, entry):
             raise _uncertain(entry, f"it was started at {path!r}, from where the code has moved it")
     entry.attempt = effects.journal.next_attempt(entry.path)
-    begun = effects.journal.open_started().get(entry.path)
+    begun = effects.journal.open_started.get(entry.path)
     if begun is None:
         return None
     entry.attempt = begun.attempt

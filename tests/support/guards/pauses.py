@@ -12,15 +12,15 @@ PAUSES = [
     Mutant(
         "pause: an attempt that it has closed is not uncertain",
         RUNTIME + "replay.py",
-        "        return paused is not None and paused.attempt >= started.attempt\n",
-        "        return False\n",
+        "is_closed = paused is not None and paused.attempt >= started.attempt\n",
+        "is_closed = False\n",
         (_INPUT,),
     ),
     Mutant(
         "pause: it closes no attempt after its own",
         RUNTIME + "replay.py",
-        "        return paused is not None and paused.attempt >= started.attempt\n",
-        "        return paused is not None\n",
+        "is_closed = paused is not None and paused.attempt >= started.attempt\n",
+        "is_closed = paused is not None\n",
         (_INPUT,),
     ),
     Mutant(

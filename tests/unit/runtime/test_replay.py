@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import contextmanager
+
 import pytest
 
 from ravi_django import tool
@@ -15,6 +18,7 @@ from ravi_django.kernel import (
     Usage,
 )
 from ravi_django.models import Blob, JournalEntry, Run, Status
+from ravi_django.runtime import replay
 from ravi_django.testing import ScriptedModel, journal_of
 from tests.support.runs import code, drive, make_run, take_over
 
@@ -244,3 +248,55 @@ def test_options_of_a_call_are_no_part_of_its_identity(clock):
     run = drive(make_run(), dies="end")
 
     assert take_over(clock, run).output == "same"
+
+
+@pytest.mark.parametrize("effect", ["idempotent", "at_most_once"])
+def test_a_step_behind_a_takeover_looks_at_no_more_of_a_longer_journal(clock, effect):
+    looked = {}  # by recorded calls: what one new step executes in the journal's module
+
+    @tool(effect=effect)
+    async def step(number: int) -> int:
+        """Step."""
+        return number
+
+    def looks_of(recorded):
+        leases = []
+
+        async def story(ctx, inbox):
+            leases.append(inbox)
+            for number in range(recorded):
+                await ctx.tool("step", number=number)
+            if len(leases) == 2:
+                await ctx.tool("step", number=-1)  # the first one sums up what the run has spent
+                with counted_in(replay) as opcodes:
+                    await ctx.tool("step", number=recorded)
+                looked[recorded] = len(opcodes)
+
+        code(story, tools=[step])
+        assert take_over(clock, drive(make_run(), dies="end")).status == Status.COMPLETED
+
+    looks_of(3)
+    looks_of(30)
+
+    assert looked[3] == looked[30] > 0
+
+
+@contextmanager
+def counted_in(module):
+    """The opcodes that this thread executes in a module's functions."""
+    opcodes = []
+
+    def trace(frame, event, arg):
+        if frame.f_code.co_filename != module.__file__:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            opcodes.append(frame.f_lasti)
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield opcodes
+    finally:
+        sys.settrace(before)
