@@ -21,6 +21,7 @@ from django.db import DEFAULT_DB_ALIAS, connections
 
 log = logging.getLogger("ravi.wire")
 
+_OK = (1, 2)  # PGRES_COMMAND_OK, PGRES_TUPLES_OK
 REST_S = 5.0  # after a failure the threads do it all for this long
 
 
@@ -47,6 +48,7 @@ class Wire:
         self._prepared: set[bytes] = set()
         self._statement: Statement | None = None  # under way
         self._preparing = b""
+        self._results: list[Any] = []  # of the statement under way
         self._done: Done | None = None
         self._failed: Callable[[], None] | None = None
         self._rests_until = 0.0
@@ -100,7 +102,7 @@ class Wire:
             _close(wrapper)
             return
         self._wrapper, self._pg, self._loop, self._socket = wrapper, pg, loop, pg.socket
-        self._prepared = set()
+        self._prepared, self._results = set(), []
 
     def move(self, loop: asyncio.AbstractEventLoop) -> None:
         """Use this loop. Drop a pending answer of the previous loop."""
@@ -148,22 +150,21 @@ class Wire:
     def _readable(self) -> None:
         try:
             self._pg.consume_input()
-            if self._pg.is_busy():
-                return
-            result = self._pg.get_result()
-            if result is None:  # a notice, or the server says goodbye
-                if self._pg.status != 0:  # CONNECTION_OK
-                    self._break(ConnectionError("the server closed the connection"))
-                return
-            while self._pg.get_result() is not None:
-                pass
+            while not (busy := self._pg.is_busy()) and (result := self._pg.get_result()) is not None:
+                self._results.append(result)
+            if not busy and self._pg.status != 0:  # CONNECTION_OK
+                raise ConnectionError("the server closed the connection")
         except Exception as error:
             self._break(error)
             return
-        self._answered(result)
+        if not busy and self._results:  # else more is to come, or it was a notice
+            results, self._results = self._results, []
+            self._answered(results)
 
-    def _answered(self, result: Any) -> None:
-        if result.status not in (1, 2):  # PGRES_COMMAND_OK, PGRES_TUPLES_OK
+    def _answered(self, results: list[Any]) -> None:
+        """All results up to ReadyForQuery: the statement's own comes before its commit, which can still fail."""
+        result = next((one for one in results if one.status not in _OK), results[0])
+        if result.status not in _OK:
             self._break(Exception(result.error_message.decode(errors="replace")))
         elif self._preparing:
             self._prepared.add(self._preparing)

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import asynccontextmanager
 
 import pytest
-from django.db import DataError, connection, transaction
+from django.db import DatabaseError, DataError, connection, transaction
 
 from ravi_django.conf import conf
 from ravi_django.kernel import ChatMessage, LeaseLostError
@@ -176,6 +176,32 @@ def test_an_append_is_written_once_when_the_connection_breaks_under_it(written):
     run_story(story)
 
     assert rows() == [(1, "first"), (2, "a")]
+
+
+def test_a_commit_that_fails_behind_its_statement_is_no_success():
+    async def story(threads, lease):
+        await threads.call(execute, REFUSING)
+        with pytest.raises(DatabaseError, match="refused at the commit"):
+            await threads.append(lease, effect("refused"))
+        assert await threads.append(lease, effect("a")) == 2
+
+    try:
+        run_story(story)
+    finally:
+        execute("DROP FUNCTION refuse CASCADE")
+
+    assert rows() == [(1, "first"), (2, "a")]
+
+
+REFUSING = """CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN RAISE data_exception USING MESSAGE = 'refused at the commit'; END $$;
+CREATE CONSTRAINT TRIGGER refuse AFTER INSERT ON ravi_journalentry DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
+    WHEN (NEW.path = 'refused') EXECUTE FUNCTION refuse()"""
+
+
+def execute(sql):
+    with connection.cursor() as cursor:
+        cursor.execute(sql)
 
 
 def terminate(pid):
