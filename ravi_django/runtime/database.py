@@ -245,10 +245,15 @@ _local = threading.local()
 
 
 def limit_new_connection(sender: Any, connection: Any, **kwargs: Any) -> None:
-    """On `connection_created`: a database thread must not hang longer than its leases live."""
+    """On `connection_created`: a database thread must not hang longer than its leases live, and the store is written
+    for READ COMMITTED, whatever the default of the database or of the site is."""
     if connection.vendor == "postgresql" and getattr(_local, "limited", False):
+        connection.connection.isolation_level = None  # that of the session
         millis = int(conf.HEARTBEAT_S * 900)
+        # A thread that falls asleep in a transaction must not keep its runs locked: others take them over.
+        names = ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout")
+        limits = "; ".join(f"SET {name} = {millis}" for name in names)
         with connection.cursor() as cursor:
-            # And one that falls asleep in a transaction must not keep its runs locked for those who take them over.
-            names = ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout")
-            cursor.execute("; ".join(f"SET {name} = {millis}" for name in names))
+            cursor.execute(
+                f"{limits}; SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED READ WRITE"
+            )

@@ -7,6 +7,7 @@ import threading
 
 import pytest
 from django.db import DatabaseError, InterfaceError, OperationalError, connection, connections, transaction
+from psycopg import IsolationLevel
 
 from ravi_django.conf import conf
 from ravi_django.models import Run
@@ -254,7 +255,28 @@ def locked(run_id):
 
 
 @on_postgresql
-def test_the_isolation_is_read_committed():
-    with transaction.atomic(), connection.cursor() as cursor:
-        cursor.execute("SHOW transaction_isolation")
-        assert cursor.fetchone()[0] == "read committed"
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"options": "-c default_transaction_isolation=serializable -c default_transaction_read_only=on"},
+        {"isolation_level": IsolationLevel.SERIALIZABLE},
+    ],
+    ids=["of the database", "of the site"],
+)
+def test_its_transactions_are_read_committed_whatever_the_default(options, monkeypatch):
+    connection.ensure_connection()
+    monkeypatch.setitem(connection.settings_dict, "OPTIONS", options)
+
+    def statement():
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT current_setting('transaction_isolation'), current_setting('transaction_read_only')")
+            return cursor.fetchone()
+
+    def in_transaction():
+        with transaction.atomic():
+            return statement()
+
+    async def story(threads):
+        return [await threads.call(statement), await threads.call(in_transaction)]
+
+    assert on_threads(story, size=1) == [("read committed", "off")] * 2
