@@ -206,19 +206,19 @@ def with_retry(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T
         try:
             return function(*args, **kwargs)
         except (OperationalError, InterfaceError, InternalError) as error:
-            broken = _drop_broken_connections()
-            if time.monotonic() + pause > give_up or not (broken or _is_disconnect(error) or _is_lock_timeout(error)):
+            broken = _drop_broken_connections(every=_is_disconnect(error))
+            if time.monotonic() + pause > give_up or not (broken or _is_lock_timeout(error)):
                 raise
             log.warning("database call failed, trying again: %s", error, extra={"action": "db.retry"})
         time.sleep(pause)
         pause = min(pause * 2, 1.0)
 
 
-def _drop_broken_connections() -> bool:
-    """Close connections that no longer work; says whether any was."""
-    broken = False
+def _drop_broken_connections(*, every: bool) -> bool:
+    """Close the connections that no longer work, or `every` one; says whether any was."""
+    broken = every
     for connection in connections.all(initialized_only=True):
-        if connection.connection is None or not connection.is_usable():
+        if every or connection.connection is None or not connection.is_usable():
             broken = True
             with suppress(Exception):
                 connection.close()
@@ -226,9 +226,10 @@ def _drop_broken_connections() -> bool:
 
 
 def _is_disconnect(error: Exception) -> bool:
-    """The server is gone or going. By the connection alone this cannot be told: leaving `atomic` opens a new one."""
+    """The server is gone or going, is full, or has become a read-only standby. The connection alone does not show it:
+    that of a standby works, and leaving `atomic` opens a new one."""
     state = getattr(error.__cause__, "sqlstate", "")  # None: never got as far as the server
-    return state is None or state.startswith(("08", "57P", "25P03"))
+    return state is None or state.startswith(("08", "25006", "25P03", "53", "57P"))
 
 
 def _is_lock_timeout(error: Exception) -> bool:

@@ -1,4 +1,4 @@
-"""A write whose connection was ended by the server is made again on a new one."""
+"""A write whose connection is of no use any more is made again on a new one."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ from django.db import connection, transaction
 
 from ravi_django.models import Session
 from ravi_django.runtime.database import with_retry
+from tests.support.patience import BOUND_S
+from tests.support.runs import in_background, on_postgresql
+
+pytestmark = [pytest.mark.django_db(transaction=True), on_postgresql]
 
 
 def plain() -> None:
@@ -21,16 +25,27 @@ def atomic() -> None:
         plain()
 
 
-@pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("write", [plain, atomic])
-def test_a_lost_connection_is_replaced(write: Callable[[], None]) -> None:
-    if connection.vendor != "postgresql":
-        pytest.skip("SQLite has no server")
-    connection.ensure_connection()
+def ended() -> None:
+    """By the server."""
     lost = connection.connection.info
     with psycopg.connect(lost.dsn, password=lost.password, autocommit=True) as other:
         assert other.execute("SELECT pg_terminate_backend(%s, 5000)", [lost.backend_pid]).fetchone() == (True,)
 
-    with_retry(write)
+
+def demoted() -> None:
+    """Its server is a standby now: it answers, and refuses every write."""
+    with connection.cursor() as cursor:
+        cursor.execute("SET default_transaction_read_only = on")
+
+
+@pytest.mark.parametrize("write", [plain, atomic])
+@pytest.mark.parametrize("lose", [ended, demoted])
+def test_a_lost_connection_is_replaced(lose: Callable[[], None], write: Callable[[], None]) -> None:
+    def lose_and_write() -> None:
+        connection.ensure_connection()
+        lose()
+        with_retry(write)
+
+    in_background(lose_and_write).result(BOUND_S)
 
     assert Session.objects.filter(title="kept").count() == 1
