@@ -38,6 +38,7 @@ def main() -> None:
     with servers():
         set_up_site()
         from django.db import connection
+        from django.test.utils import CaptureQueriesContext
 
         from ravi_django.models import Run
         from ravi_django.runtime import store
@@ -45,7 +46,11 @@ def main() -> None:
         fill()
         one = Run.objects.filter(status="running").values_list("id", flat=True)[0]
         agents = [f"react/p{number}" for number in range(20)]
-        show("The next run for a worker with room", store.ready().filter(agent__in=agents)[:1].explain())
+        with CaptureQueriesContext(connection) as captured, connection.cursor() as cursor:
+            store.claim_next("w", agents)
+            cursor.execute("EXPLAIN " + captured[0]["sql"])
+            look = "\n".join(row[0] for row in cursor.fetchall())
+        show("The next run for a worker with room", look[look.index("Append") : look.index("CTE taken")])
         show("A run that was hinted", Run.objects.filter(store.claimable(), id=one).explain())
         show("The sweep: leases whose worker is gone", store.expired()[:500].explain())
         show("The sweep: runs that no hint has reached", store.ready()[:500].explain())

@@ -19,6 +19,8 @@ DEFAULTS: dict[str, Any] = {
     "DRAIN_S": 20.0,
     # --- a worker process
     "MAX_RUNS": 500,
+    # Seconds that a run goes before one of the next lower priority.
+    "PRIORITY_HEAD_START_S": 60.0,
     "DB_THREADS": 4,
     "TOOL_THREADS": 32,
     # --- retries

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.db import models
-from django.db.models import F, Q
+from django.db.models import Case, Q, Value, When
 from django.db.models.functions import Now
 
 from ravi_django.kernel.supervision import Priority
@@ -61,6 +61,11 @@ class Run(Owned):
     lease_expires_at = models.DateTimeField(null=True, blank=True)
     lease_epoch = models.BigIntegerField(default=0, help_text="The fence: rises with every claim")
     wake_at = models.DateTimeField(null=True, blank=True, help_text="Not claimable before")
+    claim_at = models.DateTimeField(
+        db_default=Now(),
+        editable=False,
+        help_text="When it became ready, less the head start of its priority: the earliest is claimed first",
+    )
     cancel_requested_at = models.DateTimeField(null=True, blank=True)
     cancel_reason = models.CharField(max_length=200, blank=True, default="")
     attempts = models.IntegerField(default=0, help_text="Retries after transient errors since the last effect")
@@ -126,7 +131,13 @@ class Run(Owned):
         # A change of `status` writes a new entry into every index that the row is in: so rows are in few, those of
         # trees and keys only where there is one.
         indexes = [
-            models.Index(F("priority").desc(), "id", condition=Q(status="pending"), name="ravi_run_claimable"),
+            models.Index(  # an agent that is a row has the key "": every worker knows it
+                Case(When(agent_version=None, then="agent"), default=Value("")),
+                "claim_at",
+                "id",
+                condition=Q(status="pending"),
+                name="ravi_run_ready",
+            ),
             models.Index(fields=["lease_expires_at"], condition=Q(status="running"), name="ravi_run_leased"),
             models.Index(fields=["wake_at"], condition=Q(status="suspended"), name="ravi_run_timers"),
             models.Index(

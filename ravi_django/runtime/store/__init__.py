@@ -41,7 +41,7 @@ from ravi_django.runtime.store.asking import (
 )
 from ravi_django.runtime.store.budgets import REFUSED, Amount, Exhausted, free, free_abandoned, reserve, settled
 from ravi_django.runtime.store.budgets import concerns as concerns_budgets
-from ravi_django.runtime.store.claims import claim, claim_many, claim_next
+from ravi_django.runtime.store.claims import claim, claim_next
 from ravi_django.runtime.store.control import cancel_reason, request_cancel
 from ravi_django.runtime.store.conversations import clear_turns
 from ravi_django.runtime.store.digests import deliver_due, has_due
@@ -200,7 +200,6 @@ __all__ = [
     "cancel_reason",
     "claim",
     "claim_link",
-    "claim_many",
     "claim_next",
     "claim_sources",
     "claimable",

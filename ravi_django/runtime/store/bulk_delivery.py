@@ -17,8 +17,9 @@ from ravi_django.conf import conf
 from ravi_django.models import ACTIVE, Follow, Publication
 from ravi_django.runtime import registry
 from ravi_django.runtime.store import postgres
-from ravi_django.runtime.store.delivery_rows import SIGNAL, Letter, _text
+from ravi_django.runtime.store.delivery_rows import PRIORITY, SIGNAL, Letter, _text
 from ravi_django.runtime.store.postgres import NOW, as_text, cast
+from ravi_django.runtime.store.touching import WOKEN, ageing
 
 _OWNER: Any = Follow._meta.get_field("owner")
 
@@ -36,8 +37,7 @@ class Swept:
 def tell_at_home(publication: Publication, letter: Letter, limit: int, active: bool) -> Swept:
     """Deliver to those of the next followers whose run is live in their home, and who may be given it at once.
     `active`: owners have a column that says whether they are."""
-    params = {
-        "now": postgres.present(),
+    params = ageing(PRIORITY) | {
         "topic": publication.topic,
         "tenant": publication.tenant,
         "upto": _key(publication.upto),
@@ -112,9 +112,7 @@ WITH next AS MATERIALIZED (
   INSERT INTO ravi_signal (run_id, name, payload, key, woke, created_at)
   SELECT run_id, '{SIGNAL}', %(payload)s::jsonb, 'pub:' || %(message)s::text, true, {NOW} FROM sent
 ), woken AS (
-  UPDATE ravi_run SET wake_seq = wake_seq + 1, hints = 0, hint_after = NULL,
-    wake_at = CASE WHEN status = 'suspended' THEN NULL ELSE wake_at END,
-    status = CASE WHEN status = 'suspended' THEN 'pending' ELSE status END
+  UPDATE ravi_run SET {WOKEN}
   FROM sent WHERE ravi_run.id = sent.run_id RETURNING ravi_run.id, ravi_run.status
 ), noted AS (
   UPDATE ravi_follow SET last_at = {NOW} FROM live WHERE ravi_follow.id = live.follow_id AND live.every_s > 0

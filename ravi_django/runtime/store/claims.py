@@ -1,13 +1,12 @@
-"""Taking leases: one conditional UPDATE, which raises the epoch. Whoever's it is that matches the row has the run."""
+"""Taking leases: one conditional UPDATE, which raises the epoch. The worker that matches the row has the run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models import Case, F, IntegerField, Q, QuerySet, When
+from django.db.models import Case, F, IntegerField, Q, When
 from django.db.models.functions import Coalesce
 
 from ravi_django.conf import conf
@@ -20,31 +19,25 @@ from ravi_django.runtime.store.postgres import NOW
 
 def claim(run_id: UUID | str, owner: str, agents: Iterable[str] | None = None) -> Lease | None:
     """Take the lease of a claimable run of one of these agents (None: any), or of one that is a row; None when
-    somebody else has it or there is nothing to do."""
+    another worker has it or there is nothing to do."""
     known = None if agents is None else list(agents)
     if postgres.in_use():
-        return next(iter(_claim_postgres("one", owner, known, 1, run_id)), None)
+        return _claim_postgres("one", owner, known, run_id)
     with transaction.atomic():
         return _claim_by_orm(run_id, owner, known)
 
 
-def claim_next(owner: str, agents: Iterable[str]) -> Lease | None:
-    """Take the most urgent claimable run of these agents, or of one that is a row."""
-    return next(iter(claim_many(owner, agents, 1)), None)
-
-
-def claim_many(owner: str, agents: Iterable[str], limit: int) -> list[Lease]:
-    """Take the most urgent claimable runs of these agents and of those that are rows, what is ready before what a dead
-    worker left. SKIP LOCKED only spares waiting; the condition on the row is the guard."""
+def claim_next(owner: str, agents: Iterable[str], *, only_expired: bool = False) -> Lease | None:
+    """Take a claimable run of these agents, or of one that is a row: one with an expired lease, else with a due timer,
+    else the ready one with the earliest `claim_at`. SKIP LOCKED only avoids waiting; the condition is the guard."""
     known = list(agents)
     if postgres.in_use():
-        leases: list[Lease] = []
-        for part in ("ready", "timed", "expired"):
-            if len(leases) < limit:
-                leases += _claim_postgres(part, owner, known, limit - len(leases))
-        return leases
+        return _claim_postgres("expired" if only_expired else "any", owner, known)
     with transaction.atomic():
-        return _claim_many_by_orm(owner, known, limit)
+        for part in (expired,) if only_expired else (expired, timed, ready):
+            for run_id in skip_locked(part().filter(_of(known))).values_list("id", flat=True)[:1]:
+                return _claim_by_orm(run_id, owner, known)
+    return None
 
 
 # ---------------------------------------------------------------------------------------------- through the ORM
@@ -69,18 +62,7 @@ def _claim_by_orm(run_id: UUID | str, owner: str, known: list[str] | None) -> Le
     run = Run.objects.select_related("session").get(id=run_id)
     if before is not None and run.crashes > before[0]:
         outbox.write([outbox.of_crash(run, before[1])])
-    return _with_relatives([run], owner)[0]
-
-
-def _claim_many_by_orm(owner: str, known: list[str], limit: int) -> list[Lease]:
-    leases: list[Lease] = []
-    parts: tuple[QuerySet[Run], ...] = (ready(), timed(), expired())
-    for part in parts:
-        found = skip_locked(part.filter(_of(known))).values_list("id", flat=True)
-        for run_id in found[: limit - len(leases)]:
-            if (lease := _claim_by_orm(run_id, owner, known)) is not None:
-                leases.append(lease)
-    return leases
+    return _with_relatives(run, owner)
 
 
 def _of(known: list[str] | None) -> Q:
@@ -88,14 +70,13 @@ def _of(known: list[str] | None) -> Q:
     return Q() if known is None else Q(agent__in=known) | Q(agent_version__isnull=False)
 
 
-def _with_relatives(runs: Sequence[Run], owner: str) -> list[Lease]:
-    """The leases of runs just claimed. Root and parent of a child are rare, and dear: rows as wide as the run's."""
-    wanted = {key for run in runs for key in (run.root_id, run.parent_id) if key is not None}
+def _with_relatives(run: Run, owner: str) -> Lease:
+    """The lease of a run just claimed. Root and parent of a child are rare, and dear: rows as wide as the run's."""
+    wanted = {key for key in (run.root_id, run.parent_id) if key is not None}
     above = Run.objects.in_bulk(wanted) if wanted else {}
-    for run in runs:
-        run.root = above.get(run.root_id)
-        run.parent = above.get(run.parent_id)
-    return [Lease(run=run, epoch=run.lease_epoch, owner=owner) for run in runs]
+    run.root = above.get(run.root_id)
+    run.parent = above.get(run.parent_id)
+    return Lease(run=run, epoch=run.lease_epoch, owner=owner)
 
 
 # ------------------------------------------------------------------------------------------------- on PostgreSQL
@@ -106,19 +87,24 @@ _MAY_GO_ON = "(paused_at IS NULL OR cancel_requested_at IS NOT NULL)"
 _READY = f"status = 'pending' AND {_MAY_GO_ON} AND {_DUE}"
 _TIMED = f"status = 'suspended' AND {_MAY_GO_ON} AND wake_at <= {NOW}"
 _EXPIRED = f"status = 'running' AND lease_expires_at < {NOW}"
-_KNOWN = """(%(agents)s::jsonb IS NULL OR agent_version IS NOT NULL
-    OR agent IN (SELECT jsonb_array_elements_text(%(agents)s::jsonb)))"""
+_AGENTS = "SELECT jsonb_array_elements_text(%(agents)s::jsonb) AS agent"
+_KNOWN = f"(%(agents)s::jsonb IS NULL OR agent_version IS NOT NULL OR agent IN ({_AGENTS}))"
+_KEY = "CASE WHEN agent_version IS NULL THEN agent ELSE '' END"  # as the index of ready runs has it
+_LOCK = "FOR NO KEY UPDATE SKIP LOCKED"
+# The agents in the order of their earliest runs: runs of other agents are not read, however many there are.
+_HEAD = f"FROM ravi_run WHERE {_KEY} = known.agent AND {_READY} ORDER BY claim_at, id LIMIT 1"
 _PARTS = {
-    "ready": (_READY, "priority DESC, id"),
-    "timed": (_TIMED, "wake_at, id"),
-    "expired": (_EXPIRED, "lease_expires_at, id"),
+    "expired": f"id FROM ravi_run WHERE {_EXPIRED} AND {_KNOWN} ORDER BY lease_expires_at LIMIT 1 {_LOCK}",
+    "timed": f"id FROM ravi_run WHERE {_TIMED} AND {_KNOWN} ORDER BY wake_at LIMIT 1 {_LOCK}",
+    "ready": f"""first.id FROM (
+      SELECT known.agent FROM ({_AGENTS} UNION ALL SELECT '') AS known
+      CROSS JOIN LATERAL (SELECT claim_at {_HEAD}) AS head ORDER BY head.claim_at
+    ) AS known CROSS JOIN LATERAL (SELECT id {_HEAD} {_LOCK}) AS first LIMIT 1""",  # noqa: S608
 }
 
 
-def _claim_postgres(
-    part: str, owner: str, known: list[str] | None, limit: int, run_id: UUID | str | None = None
-) -> list[Lease]:
-    """One statement: which runs, the claim, and the rows as claimed with their sessions."""
+def _claim_postgres(part: str, owner: str, known: list[str] | None, run_id: UUID | str | None = None) -> Lease | None:
+    """One statement: which run, the claim, and the row as claimed with its session."""
     params: dict[str, str | None] = {
         "now": postgres.present(),
         "owner": owner,
@@ -126,34 +112,26 @@ def _claim_postgres(
         "release": str(conf.RELEASE),
         "agents": postgres.texts(known),
     }
-    params |= {"run": str(run_id)} if run_id is not None else {"limit": str(limit)}
+    if run_id is not None:
+        params["run"] = str(run_id)
     told = outbox.is_on()
-    rows = postgres.execute(_STATEMENTS[part, told], params)
-    runs = [_run(row) for row in rows]
-    if told and any(run.crashes for run in runs):
-        outbox.hint_on_commit()
-    if part == "ready":  # an UPDATE gives its rows in any order
-        runs.sort(key=lambda run: (-run.priority, run.id))
-    return _with_relatives(runs, owner)
-
-
-def _run(row: Sequence[Any]) -> Run:
-    own = len(Run._meta.concrete_fields)
-    run = postgres.instance(Run, row[:own])
-    run.session = postgres.instance(Session, row[own:])
-    return run
+    for row in postgres.execute(_STATEMENTS[part, told], params):
+        own = len(Run._meta.concrete_fields)
+        run = postgres.instance(Run, row[:own])
+        run.session = postgres.instance(Session, row[own:])
+        if told and run.crashes:
+            outbox.hint_on_commit()
+        return _with_relatives(run, owner)
+    return None
 
 
 def _statement(part: str, told: bool) -> str:
-    if part == "one":
-        picked, which = "", "id = %(run)s::uuid"
-    else:
-        condition, order = _PARTS[part]
-        which = "id IN (SELECT id FROM picked)"
-        picked = f"""picked AS MATERIALIZED (
-  SELECT id FROM ravi_run WHERE {condition} AND {_KNOWN}
-  ORDER BY {order} LIMIT %(limit)s::int FOR UPDATE SKIP LOCKED
-), """  # noqa: S608 - built from the constants above
+    """`part`: the run with an id ("one"), the first "expired" one, or the first of "any" part."""
+    picked, which = "", "id = %(run)s::uuid"
+    if part != "one":
+        parts = _PARTS.values() if part == "any" else [_PARTS[part]]
+        found = " UNION ALL ".join(f"SELECT id FROM (SELECT {one}) AS part" for one in parts)  # noqa: S608
+        picked, which = f"picked AS MATERIALIZED ({found} LIMIT 1), ", "id IN (SELECT id FROM picked)"
     return f"""
 WITH {picked}taken AS (
   UPDATE ravi_run SET
@@ -177,4 +155,4 @@ _TOLD = f""", before AS (
   SELECT '{outbox.TOPIC}', {outbox.CRASHED}, {NOW.replace("%", "%%")}
   FROM taken run JOIN before USING (id) WHERE run.crashes = before.crashes + 1
 )"""  # noqa: S608
-_STATEMENTS = {(part, told): _statement(part, told) for part in ("one", *_PARTS) for told in (False, True)}
+_STATEMENTS = {(part, told): _statement(part, told) for part in ("one", "expired", "any") for told in (False, True)}

@@ -18,7 +18,7 @@ from ravi_django.runtime.entries import encode
 from ravi_django.runtime.store import outbox, postgres
 from ravi_django.runtime.store.postgres import NOW, as_text, cast
 from ravi_django.runtime.store.queue import stamp
-from ravi_django.runtime.store.touching import touch_locked
+from ravi_django.runtime.store.touching import WOKEN, ageing, claim_at_sql, touch_locked
 
 SIGNAL = "new_feed_item"
 PRIORITY = Priority.LOW  # what somebody waits for comes before ten thousand feeds
@@ -69,7 +69,7 @@ def tell(told: Sequence[Told]) -> list[UUID]:
         return _tell_by_orm(told)
     places, letters = _letters([one.letter for one in told])
     rows = [[str(one.run_id), places[one.letter.id]] for one in told]
-    params = {"now": postgres.present(), "rows": _text(rows), "letters": letters}
+    params = ageing(PRIORITY) | {"rows": _text(rows), "letters": letters}
     return [run_id for run_id, status in postgres.execute(_TELL, params) if status == Status.PENDING]
 
 
@@ -95,7 +95,7 @@ def begin(begun: Sequence[Begun]) -> list[UUID]:
         for one in begun
     ]
     sql, params = _begin_statement()
-    postgres.execute(sql, params | {"now": postgres.present(), "rows": _text(rows), "letters": letters})
+    postgres.execute(sql, params | ageing() | {"rows": _text(rows), "letters": letters})
     return [one.run_id for one in begun if one.status == Status.PENDING]
 
 
@@ -142,9 +142,7 @@ WITH {_LETTERS}, given AS (
   FROM sent JOIN letter ON letter.id = sent.message_id
   ON CONFLICT DO NOTHING
 )
-UPDATE ravi_run SET wake_seq = wake_seq + 1, hints = 0, hint_after = NULL,
-  wake_at = CASE WHEN status = 'suspended' THEN NULL ELSE wake_at END,
-  status = CASE WHEN status = 'suspended' THEN 'pending' ELSE status END
+UPDATE ravi_run SET {WOKEN}
 FROM (SELECT DISTINCT run_id FROM sent) AS woken WHERE ravi_run.id = woken.run_id
 RETURNING ravi_run.id, ravi_run.status"""  # noqa: S608 - of our own names
 _NOTE = f"""
@@ -164,6 +162,7 @@ def _begin_statement() -> tuple[str, dict[str, str | None]]:
             "status": "g.status",
             "metadata": "f.metadata",
             "agent_version": "g.version",
+            "claim_at": claim_at_sql("%(run_priority)s::int"),
         },
     )
     sessions, session_values, more = _columns(
@@ -225,7 +224,7 @@ def _tell_by_orm(told: Sequence[Told]) -> list[UUID]:
         ignore_conflicts=True,
     )
     ids = {one.run_id for one in new}
-    touch_locked(ids)
+    touch_locked(ids, PRIORITY)
     return list(Run.objects.filter(id__in=ids, status=Status.PENDING).values_list("id", flat=True))
 
 

@@ -9,7 +9,7 @@ from uuid import UUID
 from django.db.models import F, Subquery
 from django.db.models.functions import Coalesce
 
-from ravi_django.models import Agent, InboxMessage, Run, Status, uuid7
+from ravi_django.models import Agent, InboxMessage, Run, uuid7
 from ravi_django.runtime.entries import Entry, NewTurn
 from ravi_django.runtime.store import fence
 from ravi_django.runtime.store.endings import close_requests, note_closed
@@ -17,7 +17,7 @@ from ravi_django.runtime.store.inboxes import CARRIED
 from ravi_django.runtime.store.journal import store_big_values
 from ravi_django.runtime.store.leases import Lease
 from ravi_django.runtime.store.told import read, told_of
-from ravi_django.runtime.store.touching import RELEASED, locking
+from ravi_django.runtime.store.touching import RELEASED, locking, ready
 
 CONTINUED = "run.continued"  # the kind of its row
 
@@ -68,8 +68,7 @@ def begin_anew(
         generation=F("generation") + 1,
         inbox_from=inbox_from,
         turn_from=F("next_turn"),
-        status=Status.PENDING,
-        wake_at=None,
+        **ready(),
         **RELEASED,
         **changes,
     )

@@ -17,7 +17,7 @@ from ravi_django.runtime.store.endings import drop_turns, end_dependents, note_c
 from ravi_django.runtime.store.inboxes import CARRIED
 from ravi_django.runtime.store.leases import Lease
 from ravi_django.runtime.store.queue import promote, stamp
-from ravi_django.runtime.store.touching import RELEASED, locking
+from ravi_django.runtime.store.touching import RELEASED, locking, ready
 
 BIG_BODY = 256 * 1024  # bytes
 
@@ -118,7 +118,7 @@ def block(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn] = (),
     with transaction.atomic():
         first = fence.append_in_transaction(lease, entries, turns, status=Status.BLOCKED, error=error, **RELEASED)
         # Whoever has asked for its end gets it: the next lease sees that first of all.
-        Run.objects.filter(id=lease.run_id, cancel_requested_at__isnull=False).update(status=Status.PENDING)
+        Run.objects.filter(id=lease.run_id, cancel_requested_at__isnull=False).update(**ready())
         return first
 
 
@@ -149,8 +149,7 @@ def requeue(
             lease,
             entries,
             turns,
-            status=Status.PENDING,
-            wake_at=clock.after(delay_s) if delay_s > 0 else None,
             **changes,
+            **ready(delay_s),
             **{**RELEASED, "for_release": for_release},
         )

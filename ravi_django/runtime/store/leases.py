@@ -71,8 +71,8 @@ def _due() -> Q:
 
 
 def ready() -> QuerySet[Run]:
-    """Pending runs that are due, the most urgent first."""
-    return Run.objects.filter(_due(), _may_go_on(), status=Status.PENDING).order_by("-priority", "id")
+    """Pending runs that are due, in the order of `claim_at`."""
+    return Run.objects.filter(_due(), _may_go_on(), status=Status.PENDING).order_by("claim_at", "id")
 
 
 def timed() -> QuerySet[Run]:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from django.db import DEFAULT_DB_ALIAS, connection, connections
 from django.db.models import Field, JSONField, Model
-from django.db.models.expressions import DatabaseDefault
+from django.db.models.expressions import BaseExpression
 from pydantic_core import to_json
 
 from ravi_django.models import Blob
@@ -120,13 +120,13 @@ def _shape(model: type[Model]) -> tuple[list[str], list[int]]:
 
 
 def insertable(row: Model) -> tuple[str, str, dict[str, str | None]]:
-    """A new row's columns, what goes into them, and the parameters. Columns that the database fills in are left out;
-    a time that Django would set itself is the database's."""
+    """A new row's columns, what goes into them, and the parameters. Left out are columns that hold an expression, such
+    as the database's default; a time that Django would set itself is the database's."""
     given = []
     params: dict[str, str | None] = {}
     for field in row._meta.concrete_fields:
         value = getattr(row, field.attname)
-        if isinstance(value, DatabaseDefault) or (value is None and field.primary_key):
+        if isinstance(value, BaseExpression) or (value is None and field.primary_key):
             continue
         given.append(field)
         if not getattr(field, "auto_now", False):

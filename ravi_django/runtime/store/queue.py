@@ -8,6 +8,7 @@ from uuid import UUID
 from django.db import DEFAULT_DB_ALIAS, IntegrityError, transaction
 from django.db.models import Exists, OuterRef, QuerySet
 
+from ravi_django.conf import conf
 from ravi_django.models import (
     ACTIVE,
     Agent,
@@ -20,6 +21,7 @@ from ravi_django.runtime import clock
 from ravi_django.runtime.entries import encode
 from ravi_django.runtime.store import outbox, postgres
 from ravi_django.runtime.store.postgres import NOW
+from ravi_django.runtime.store.touching import ageing, claim_at_sql, ready
 
 # The root runs of a session's agent, and the statuses of which one at a time may be there.
 _HERE = "session_id = %(session)s::uuid AND agent = %(agent)s::text AND parent_id IS NULL"
@@ -45,7 +47,7 @@ def create_run(run: Run, message: dict[str, Any], session: Session | None = None
         Session.objects.filter(id=run.session_id).update(agent=run.agent, updated_at=clock.now())
         InboxMessage.objects.create(run=run, message_id=message["id"], body=message)
         outbox.write(outbox.of_submit(run, message))
-        run.refresh_from_db(fields=["created_at"])
+        run.refresh_from_db(fields=["created_at", "claim_at"])
     return run
 
 
@@ -69,7 +71,7 @@ def _create_run_postgres(run: Run, message: dict[str, Any], session: Session | N
 def _insert_run(run: Run, message: dict[str, Any], session: Session | None) -> Run:
     row = stamp(run)
     columns, values, params = postgres.insertable(row)
-    params |= {"now": postgres.present(), "message_id": message["id"], "body": encode(message).decode()}
+    params |= ageing() | {"message_id": message["id"], "body": encode(message).decode()}
     if session is None:
         params |= {"session": str(run.session_id), "agent": run.agent}
         beside = f"""UPDATE ravi_session SET agent = %(agent)s::text, updated_at = {NOW} FROM run
@@ -84,21 +86,22 @@ def _insert_run(run: Run, message: dict[str, Any], session: Session | None) -> R
     rows = postgres.execute(
         f"""
 WITH run AS (
-  INSERT INTO ravi_run ({columns}) VALUES ({values}) ON CONFLICT DO NOTHING RETURNING id, created_at
+  INSERT INTO ravi_run ({columns}, claim_at) VALUES ({values}, {claim_at_sql("%(run_priority)s::int")})
+  ON CONFLICT DO NOTHING RETURNING id, created_at, claim_at
 ), session AS (
   {beside}
 ), message AS (
   INSERT INTO ravi_inboxmessage (run_id, message_id, body, created_at)
   SELECT id, %(message_id)s::text, %(body)s::jsonb, {NOW} FROM run
 ){_TOLD if told else ""}
-SELECT run.created_at, session.created_at, session.updated_at FROM run, session""",  # noqa: S608
+SELECT run.created_at, run.claim_at, session.created_at, session.updated_at FROM run, session""",  # noqa: S608
         params,
     )
     if not rows:
         raise IntegrityError(f"the id or the idempotency key of run {run.id} is taken, or its session is not free")
     if told:
         outbox.hint_on_commit()
-    run.created_at, *times = rows[0]
+    run.created_at, run.claim_at, *times = rows[0]
     _is_stored(run)
     if session is not None:
         session.created_at, session.updated_at = times
@@ -129,8 +132,11 @@ def create_session(session: Session) -> Session:
 
 
 def stamp(row: Any) -> Any:
+    """The times of a new row that is not the database's default."""
     if (present := clock.fixed()) is not None:
         row.created_at = present
+    if isinstance(row, Run):
+        row.claim_at = clock.after(-row.priority * conf.PRIORITY_HEAD_START_S)
     return row
 
 
@@ -165,7 +171,7 @@ def promote(run: Run) -> list[UUID]:
     next_id: UUID | None = queued.order_by("id").values_list("id", flat=True).first()
     if next_id is None or active_root(run).exists():
         return []
-    Run.objects.filter(id=next_id, status=Status.QUEUED).update(status=Status.PENDING)
+    Run.objects.filter(id=next_id, status=Status.QUEUED).update(**ready())
     return [next_id]
 
 
@@ -173,11 +179,11 @@ def _promote_postgres(run: Run) -> list[UUID]:
     """The same in one statement, behind the one that took the lock: this one sees what was committed by then."""
     rows = postgres.execute(
         f"""
-UPDATE ravi_run SET status = 'pending'
+UPDATE ravi_run SET status = 'pending', claim_at = {claim_at_sql("priority")}
 WHERE status = 'queued' AND id = (SELECT id FROM ravi_run WHERE {_HERE} AND status = 'queued' ORDER BY id LIMIT 1)
   AND NOT EXISTS (SELECT FROM ravi_run WHERE {_HERE} AND status IN ({_ACTIVE}))
 RETURNING id""",  # noqa: S608
-        {"session": str(run.session_id), "agent": run.agent},
+        ageing() | {"session": str(run.session_id), "agent": run.agent},
     )
     return [row[0] for row in rows]
 

@@ -22,7 +22,7 @@ from ravi_django.runtime.store.links import forget_links
 from ravi_django.runtime.store.prune import is_pruned
 from ravi_django.runtime.store.queue import active_root, lock_session
 from ravi_django.runtime.store.records import record_all, tell, what_is_asked
-from ravi_django.runtime.store.touching import RELEASED, lock
+from ravi_django.runtime.store.touching import RELEASED, lock, ready
 from ravi_django.signals import request_opened
 
 EFFECTS = ("llm.call", "tool.call", "ask", "child.spawned", "run.handoff")
@@ -61,7 +61,7 @@ def retry(run_id: UUID | str) -> Run:
             "run.retried", f"@retried.{epoch}", result={"supersedes": sorted({*_superseded(run), *_lost_children(run)})}
         )
         Run.objects.filter(id=run.id).update(
-            status=Status.QUEUED if others else Status.PENDING,
+            **ready() | ({"status": Status.QUEUED} if others else {}),
             started_at=clock.now() if _spent(run, now) else F("started_at"),
             lease_epoch=epoch,
             next_seq=F("next_seq") + 1,
@@ -90,7 +90,6 @@ _AFRESH: dict[str, Any] = {
     "crashes": 0,
     "hints": 0,
     "hint_after": None,
-    "wake_at": None,
     "waiting_on": None,
     "error": None,
     "finished_at": None,

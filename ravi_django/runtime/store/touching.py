@@ -9,12 +9,38 @@ from uuid import UUID
 from django.db import transaction
 from django.db.models import Case, F, Value, When
 
+from ravi_django.conf import conf
+from ravi_django.kernel.supervision import Priority
 from ravi_django.models import Run, Status
+from ravi_django.runtime import clock
 from ravi_django.runtime.store import postgres
+from ravi_django.runtime.store.postgres import NOW
 
 T = TypeVar("T")
 
 RELEASED: dict[str, Any] = {"lease_owner": "", "lease_expires_at": None, "for_release": ""}
+URGENT = max(Priority).value
+
+
+def ready(delay_s: float = 0.0) -> dict[str, Any]:
+    """The changes that make a run pending, and claimable after `delay_s`."""
+    due = clock.after(delay_s) if delay_s > 0 else None
+    return {"status": Status.PENDING, "wake_at": due, "claim_at": claim_at(delay_s)}
+
+
+def claim_at(delay_s: float = 0.0, most: int = URGENT) -> Any:
+    """The present, less the head start of the row's priority, or of `most` where that is lower."""
+    starts = {one: clock.after(delay_s - min(one, most) * conf.PRIORITY_HEAD_START_S) for one in Priority}
+    return Case(*(When(priority=one.value, then=start) for one, start in starts.items()), default=clock.now())
+
+
+def claim_at_sql(priority: str) -> str:
+    """The same in SQL; `ageing` has its parameters."""
+    return f"({NOW} - {priority} * make_interval(secs => %(head_start_s)s::float8))"
+
+
+def ageing(most: int = URGENT) -> dict[str, str | None]:
+    return {"now": postgres.present(), "head_start_s": repr(float(conf.PRIORITY_HEAD_START_S)), "most": str(most)}
 
 
 def touch(run_ids: Iterable[UUID]) -> None:
@@ -23,20 +49,22 @@ def touch(run_ids: Iterable[UUID]) -> None:
         Run.objects.filter(id=run_id).update(**_woken())
 
 
-def touch_locked(run_ids: Iterable[UUID]) -> None:
-    """The same in one statement, for runs that are locked already."""
-    Run.objects.filter(id__in=list(run_ids)).update(**_woken())
+def touch_locked(run_ids: Iterable[UUID], most: int) -> None:
+    """The same in one statement, for runs that are locked already, whose head start is that of `most` at most."""
+    Run.objects.filter(id__in=list(run_ids)).update(**_woken(most))
 
 
-def _woken() -> dict[str, Any]:
-    suspended = When(status=Status.SUSPENDED, then=Value(Status.PENDING.value))
-    return {
-        "wake_seq": F("wake_seq") + 1,
-        "wake_at": Case(When(status=Status.SUSPENDED, then=None), default=F("wake_at")),
-        "status": Case(suspended, default=F("status")),
-        "hints": 0,
-        "hint_after": None,
-    }
+def _woken(most: int = URGENT) -> dict[str, Any]:
+    is_pending = {"status": Value(Status.PENDING.value), "wake_at": None, "claim_at": claim_at(most=most)}
+    changes = {name: Case(When(status=Status.SUSPENDED, then=to), default=F(name)) for name, to in is_pending.items()}
+    return {"wake_seq": F("wake_seq") + 1, "hints": 0, "hint_after": None, **changes}
+
+
+# The same in SQL; `ageing` has its parameters.
+WOKEN = f"""wake_seq = wake_seq + 1, hints = 0, hint_after = NULL,
+  claim_at = CASE WHEN status = 'suspended' THEN {claim_at_sql("least(priority, %(most)s::int)")} ELSE claim_at END,
+  wake_at = CASE WHEN status = 'suspended' THEN NULL ELSE wake_at END,
+  status = CASE WHEN status = 'suspended' THEN 'pending' ELSE status END"""
 
 
 def lock(run_ids: Iterable[UUID]) -> None:

@@ -23,7 +23,7 @@ from ravi_django.runtime.entries import Entry, NewTurn, encode
 from ravi_django.runtime.store import accounts, fence, leases, postgres
 from ravi_django.runtime.store.journal import store_big_values
 from ravi_django.runtime.store.leases import Lease
-from ravi_django.runtime.store.touching import RELEASED, status_held, touch
+from ravi_django.runtime.store.touching import RELEASED, WOKEN, ageing, ready, status_held, touch
 
 NOT_READ: Any = object()  # in place of a payload: `payload_of` gives it
 PAYLOADS = 50  # of a run's unread signals that are read with it; of thousands, the others by and by
@@ -114,7 +114,7 @@ def suspend(
         changes = {"waiting_on": waits, "wake_at": wake_at, **RELEASED}
         if unseen.update(status=Status.SUSPENDED, **changes):
             return first, Status.SUSPENDED
-        Run.objects.filter(id=lease.run_id).update(status=Status.PENDING, **{**changes, "wake_at": None})
+        Run.objects.filter(id=lease.run_id).update(**changes | ready())
         return first, Status.PENDING
 
 
@@ -161,7 +161,8 @@ def send_signal(run_id: UUID | str, name: str, payload: Any, key: str = "") -> S
 
 def _send_and_wake(run_id: UUID | str, name: str, payload: Any, key: str) -> bool | None:
     """Both in one statement; None when there is no live run to tell."""
-    params = [str(run_id), name, None if payload is None else encode(payload).decode(), key]
+    body = None if payload is None else encode(payload).decode()
+    params = ageing() | {"run": str(run_id), "name": name, "payload": body, "key": key}
     ((live, new),) = postgres.execute(_SEND, params)
     return bool(new) if live else None
 
@@ -169,16 +170,14 @@ def _send_and_wake(run_id: UUID | str, name: str, payload: Any, key: str) -> boo
 _SEND = f"""
 WITH live AS (
   SELECT id FROM ravi_run
-  WHERE id = %s::uuid AND status NOT IN ({", ".join(f"'{status.value}'" for status in TERMINAL)})
+  WHERE id = %(run)s::uuid AND status NOT IN ({", ".join(f"'{status.value}'" for status in TERMINAL)})
   FOR KEY SHARE
 ), sent AS (
   INSERT INTO ravi_signal (run_id, name, payload, key, woke)
-  SELECT live.id, %s::text, %s::jsonb, %s::text, true FROM live
+  SELECT live.id, %(name)s::text, %(payload)s::jsonb, %(key)s::text, true FROM live
   ON CONFLICT DO NOTHING RETURNING run_id
 ), woken AS (
-  UPDATE ravi_run SET wake_seq = wake_seq + 1, hints = 0, hint_after = NULL,
-    wake_at = CASE WHEN status = 'suspended' THEN NULL ELSE wake_at END,
-    status = CASE WHEN status = 'suspended' THEN 'pending' ELSE status END
+  UPDATE ravi_run SET {WOKEN}
   FROM sent WHERE ravi_run.id = sent.run_id
 ) SELECT (SELECT count(*) FROM live), (SELECT count(*) FROM sent)"""  # noqa: S608 - of our own names
 

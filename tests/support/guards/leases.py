@@ -104,6 +104,13 @@ CLAIM = [
         _CLAIMED,
     ),
     Mutant(
+        "claim: the head start of the priority",
+        STORE + "touching.py",
+        "min(one, most) * conf.PRIORITY_HEAD_START_S",
+        "conf.PRIORITY_HEAD_START_S",
+        _CLAIMED,
+    ),
+    Mutant(
         "claim: the epoch rises",
         STORE + "claims.py",
         " lease_epoch = lease_epoch + 1,",

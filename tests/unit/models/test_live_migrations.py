@@ -21,12 +21,19 @@ OF_BEFORE = "ravi_run_idempotency_scope_"  # what kept a key to one run; its nam
 @pytest.fixture(autouse=True)
 def _of_before() -> Iterator[None]:
     migrate("0008")
+    run_sql("ALTER TABLE ravi_run ADD claim_at timestamptz NOT NULL DEFAULT now()")  # a later column that workers write
     yield
-    migrate()
+    run_sql("ALTER TABLE ravi_run DROP claim_at")
+    call_command("migrate", "ravi", verbosity=0)
 
 
-def migrate(to: str = "") -> None:
-    call_command("migrate", "ravi", *filter(None, [to]), verbosity=0)
+def migrate(to: str = "0009") -> None:
+    call_command("migrate", "ravi", to, verbosity=0)
+
+
+def run_sql(statement: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(statement)
 
 
 def indexes() -> set[str]:

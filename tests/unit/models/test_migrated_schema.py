@@ -83,18 +83,18 @@ def test_there_and_back_it_is_what_django_s_own_operations_come_to(monkeypatch: 
 @pytest.mark.crash
 @pytest.mark.usefixtures("left_as_it_was")
 def test_runs_of_before_are_kept_and_a_key_is_still_that_of_one() -> None:
-    migrate("0008")
     first, second = make_run(), make_run()
     Run.objects.filter(id=first.id).update(idempotency_scope="key")
-    rows = list(Run.objects.order_by("id").values())
+    columns = [field.attname for field in Run._meta.concrete_fields if field.name != "claim_at"]  # of 0008
+    rows = list(Run.objects.order_by("id").values(*columns))
 
+    migrate("0008")
+    assert list(Run.objects.order_by("id").values(*columns)) == rows
     migrate()
 
-    assert list(Run.objects.order_by("id").values()) == rows
+    assert list(Run.objects.order_by("id").values(*columns)) == rows
     with pytest.raises(IntegrityError):
         Run.objects.filter(id=second.id).update(idempotency_scope="key")
-    migrate("0008")
-    assert list(Run.objects.order_by("id").values()) == rows
 
 
 class Elsewhere:

@@ -81,6 +81,22 @@ def test_a_run_that_waits_in_its_home_is_told_and_woken():
     assert batch.woken == [run.id]
 
 
+@pytest.mark.sqlite
+@pytest.mark.parametrize("where", ["at home", "elsewhere"])
+def test_a_run_that_a_delivery_wakes_does_not_go_before_a_new_chat(clock, user, where):
+    if where == "at home":
+        waiting_runs(followers(1))
+    else:
+        follow(owner=user)
+        run = make_run(FEED, owner=user)
+        Run.objects.filter(id=run.id).update(status="suspended", waiting_on=WAITS)
+
+    (woken,) = deliver(publish("hello")).woken
+    chat = make_run("test/chat")
+
+    assert [store.claim_next("w", ["test/chat", FEED]).run_id for _ in range(2)] == [chat.id, woken]
+
+
 @pytest.mark.parametrize("status", ["pending", "running", "blocked"])
 def test_a_run_in_its_home_that_does_not_wait_keeps_its_status(status):
     (one,) = followers(1)

@@ -173,13 +173,13 @@ def test_who_takes_over_from_a_dead_worker_says_so(hints: list[int]) -> None:
         assert event.model_dump(exclude={"ts"}) == by_code.model_dump(exclude={"ts"})
 
 
-@pytest.mark.parametrize("how", ["claim", "claim_many"])
+@pytest.mark.parametrize("how", ["claim", "claim_next"])
 def test_each_crash_is_told_once(hints: list[int], how: str) -> None:
     with FakeClock() as clock:
         run = leased().run
         for _ in range(2):
             clock.advance(100)
-            found = store.claim(run.id, "next") if how == "claim" else store.claim_many("next", ["test/code"], 5)
+            found = store.claim(run.id, "next") if how == "claim" else store.claim_next("next", ["test/code"])
             assert found
         assert not store.claim(run.id, "other")
 

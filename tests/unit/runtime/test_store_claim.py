@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from datetime import timedelta
 
 import pytest
 from django.db import connection, transaction
@@ -146,16 +147,80 @@ def test_a_hint_for_an_agent_that_the_worker_does_not_know_is_left_to_another():
     assert store.claim(run.id, "w", ["test/code", "test/other"]) is not None
 
 
-def test_what_is_ready_comes_before_what_a_dead_worker_left(clock):
-    dead = make_run(priority=Priority.CRITICAL.value)
+@pytest.mark.sqlite
+def test_an_expired_lease_and_a_due_timer_come_before_what_is_ready(clock):
+    dead, timer = make_run(priority=Priority.BACKGROUND.value), make_run(priority=Priority.BACKGROUND.value)
     leased(dead)
+    store.suspend(leased(timer), [], seen=0, waits=[], wake_at=clock.now)
     clock.advance(conf.LEASE_S + 1)
-    ready = make_run()
+    ready = make_run(priority=Priority.CRITICAL.value)
 
-    taken = [store.claim_next("w", ["test/code"]).run_id for _ in range(2)]
+    taken = [store.claim_next("w", ["test/code"]).run_id for _ in range(3)]
 
-    assert taken == [ready.id, dead.id]
+    assert taken == [dead.id, timer.id, ready.id]
     assert store.claim_next("w", ["test/code"]) is None
+
+
+def _woken(run):
+    store.suspend(leased(run), [], seen=0, waits=[], wake_at=None)
+    store.send_signal(run.id, "go", None)
+
+
+def _woken_before_it_suspends(run):
+    lease = leased(run)
+    store.send_signal(run.id, "go", None)
+    store.suspend(lease, [], seen=0, waits=[], wake_at=None)
+
+
+def _promoted(run):
+    Run.objects.filter(id=run.id).update(status=Status.QUEUED)
+    store.promote_orphan(run)
+
+
+def _retried(run):
+    store.finish(leased(run), Status.FAILED, [], error={"type": "X", "message": "x"})
+    store.retry(run.id)
+
+
+def _blocked_though_to_be_cancelled(run):
+    lease = leased(run)
+    store.request_cancel(run.id, "enough")
+    store.block(lease, [], error={})
+
+
+@pytest.mark.sqlite
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(
+    ("becomes_ready", "after_s"),
+    [
+        (_woken, 0),
+        (_woken_before_it_suspends, 0),
+        (_promoted, 0),
+        (_retried, 0),
+        (_blocked_though_to_be_cancelled, 0),
+        (lambda run: store.requeue(leased(run)), 0),
+        (lambda run: store.requeue(leased(run), delay_s=45), 45),
+        (lambda run: store.continue_as_new(leased(run), [], messages=[], inbox_upto=0), 0),
+    ],
+)
+def test_each_way_of_becoming_ready_gives_the_head_start_of_the_priority(clock, becomes_ready, after_s):
+    run = make_run(priority=Priority.HIGH.value)
+    assert run.claim_at == clock.now - timedelta(seconds=4 * 60)
+
+    clock.advance(1000)
+    becomes_ready(run)
+
+    run.refresh_from_db()
+    assert run.status == Status.PENDING
+    assert run.claim_at == clock.now + timedelta(seconds=after_s - 4 * 60)
+
+
+@pytest.mark.sqlite
+def test_a_run_that_has_waited_longer_than_a_head_start_goes_first(clock):
+    old, *_ = make_run(priority=Priority.BACKGROUND.value), clock.advance(121)
+    new = make_run()
+
+    assert [store.claim_next("w", ["test/code"]).run_id for _ in range(2)] == [old.id, new.id]
 
 
 def test_the_first_start_stays(clock):

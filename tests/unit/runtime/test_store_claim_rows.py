@@ -26,6 +26,10 @@ STATES = [  # seconds from now
 ]
 
 
+def all_claimed(agents):
+    return [lease.run_id for lease in iter(lambda: store.claim_next("w", agents), None)]
+
+
 @pytest.mark.parametrize("release", ["", "r1", "r2"])
 def test_what_is_claimed_is_what_the_queries_call_claimable(clock, settings, release):
     settings.RAVI = {**settings.RAVI, "RELEASE": release}
@@ -41,21 +45,10 @@ def test_what_is_claimed_is_what_the_queries_call_claimable(clock, settings, rel
     with transaction.atomic():
         one_by_one = {run.id for run in runs if store.claim(run.id, "w") is not None}
         transaction.set_rollback(True)
-    together = {lease.run_id for lease in store.claim_many("w", ["test/code"], len(runs))}
+    together = set(all_claimed(["test/code"]))
 
     assert one_by_one == together == expected
     assert 0 < len(expected) < len(runs)
-
-
-def test_a_look_takes_as_many_as_asked_for_the_most_urgent_first(clock):
-    dead = make_run()
-    leased(dead)
-    clock.advance(conf.LEASE_S + 1)
-    low, high, _ = make_run(priority=Priority.LOW.value), make_run(priority=Priority.HIGH.value), make_run("test/other")
-
-    assert [lease.run_id for lease in store.claim_many("w", ["test/code"], 1)] == [high.id]
-    assert [lease.run_id for lease in store.claim_many("w", ["test/code"], 5)] == [low.id, dead.id]
-    assert store.claim_many("w", ["test/code"], 5) == []
 
 
 @pytest.mark.parametrize("vendor", [None, "another"])
@@ -92,8 +85,7 @@ def test_agents_that_are_rows_are_known_to_every_worker(monkeypatch, clock, vend
         monkeypatch.setattr(connection, "vendor", vendor)
 
     assert store.claim(code.id, "w", []) is None
-    assert [lease.run_id for lease in store.claim_many("w", [], 5)] == [row.id, dead.id]
-    assert store.claim_many("w", [], 5) == []
+    assert all_claimed([]) == [dead.id, row.id]
 
     clock.advance(conf.LEASE_S + 1)
     assert store.claim(row.id, "w", ["test/x"]) is not None

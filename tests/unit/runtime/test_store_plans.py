@@ -67,23 +67,43 @@ def assert_indexed(plan, index):
     assert "Seq Scan on ravi_run" not in plan, plan
 
 
-def test_claim_next_finds_its_run_by_the_index_of_claimable_runs(busy_site):
-    agents = ["test/template", *(f"test/pending{number}" for number in range(1, 20))]
-
-    ready, *_ = plans_of(store.claim_next, "w", agents)
-
-    claim, find = ready.split("CTE taken")[::-1]
-    assert_indexed(find, "ravi_run_claimable")
-    assert_indexed(claim, "ravi_run_pkey")
+def scans_of(plan):
+    """Of each scan of the runs that was made: the index, and how many rows were read in vain."""
+    if "Scan" in plan["Node Type"] and plan.get("Relation Name") == "ravi_run" and plan["Actual Loops"]:
+        yield plan.get("Index Name"), plan.get("Rows Removed by Filter", 0)
+    for part in plan.get("Plans", ()):
+        yield from scans_of(part)
 
 
-def test_claims_by_time_find_their_runs_by_the_partial_indexes(busy_site):
-    Run.objects.filter(status=Status.PENDING).update(paused_at=clock.now())  # nothing is ready
+def scans_of_a_look(agents):
+    with CaptureQueriesContext(connection) as captured:
+        lease = store.claim_next("w", agents)
+    with transaction.atomic(), connection.cursor() as cursor:
+        if lease is not None:
+            Run.objects.filter(id=lease.run_id).update(status="pending")
+        cursor.execute("EXPLAIN (ANALYZE, FORMAT JSON) " + captured[0]["sql"])
+        ((found,),) = cursor.fetchall()
+        transaction.set_rollback(True)
+    return lease, list(scans_of((json.loads(found) if isinstance(found, str) else found)[0]["Plan"]))
 
-    _, timed, expired = plans_of(store.claim_next, "w", ["test/template"])
 
-    assert_indexed(timed, "ravi_run_timers")
-    assert_indexed(expired, "ravi_run_leased")
+LOOKS = {"ravi_run_leased", "ravi_run_timers", "ravi_run_ready"}
+
+
+def test_a_look_reads_no_run_of_agents_that_the_worker_does_not_know(busy_site):
+    """Not one of the 500 that wait for other workers."""
+    Run.objects.filter(status="running").update(lease_expires_at="2099-01-01T00:00:00Z")
+    mine = make_run("test/mine")
+
+    lease, scans = scans_of_a_look(["test/mine", "test/none"])
+    assert lease.run_id == mine.id
+    assert {index for index, _ in scans} == {*LOOKS, "ravi_run_pkey"}
+    assert [vain for _, vain in scans if vain] == []
+
+    lease, scans = scans_of_a_look(["test/none"])
+    assert lease is None
+    assert {index for index, _ in scans} == LOOKS
+    assert [vain for _, vain in scans if vain] == []
 
 
 def test_the_sweep_finds_runs_by_the_partial_indexes(busy_site):
@@ -91,7 +111,7 @@ def test_the_sweep_finds_runs_by_the_partial_indexes(busy_site):
 
     assert_indexed(expired, "ravi_run_leased")
     assert_indexed(timed, "ravi_run_timers")
-    assert_indexed(ready, "ravi_run_claimable")
+    assert_indexed(ready, "ravi_run_ready")
     assert updates
     assert all("Seq Scan on ravi_run" not in plan for plan in updates)
 
