@@ -1,8 +1,11 @@
 from django.apps import AppConfig
 from django.core.signals import setting_changed
+from django.db import router
 from django.db.backends.signals import connection_created
 from django.db.models.signals import post_migrate
 from django.utils.module_loading import autodiscover_modules
+
+from ravi_django.db import Router
 
 
 class RaviConfig(AppConfig):
@@ -12,6 +15,7 @@ class RaviConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
+        router.routers.insert(0, Router())
         from ravi_django import checks  # noqa: F401 - registers the system checks
         from ravi_django.runtime import deleted_runs, model_sources, notices, owners
         from ravi_django.runtime.catalog import sync_after_migrate

@@ -7,8 +7,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from django.conf import settings
+from django.contrib.auth import get_user_model
 from django.core.checks import CheckMessage, Error, Warning, register
-from django.db import connections
+from django.db import connections, router
 from django.urls import NoReverseMatch, reverse
 from django.utils.module_loading import import_string
 
@@ -234,7 +235,16 @@ def check_source_places(app_configs: Any = None, **kwargs: Any) -> list[CheckMes
 
 @register("ravi")
 def check_database(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
-    database = connections["default"].settings_dict
+    if conf.DATABASE not in settings.DATABASES:
+        hint = f"DATABASES has {', '.join(sorted(settings.DATABASES))}."
+        return [Error(f"RAVI['DATABASE'] is {conf.DATABASE!r}, which is no alias.", hint=hint, id="ravi.E022")]
+    users = router.db_for_write(get_user_model())
+    if users != conf.DATABASE:
+        hint = f"RAVI = {{'DATABASE': {users!r}}}: runs refer to their owners, and both are written in one transaction."
+        return [
+            Error(f"RAVI['DATABASE'] is {conf.DATABASE!r}, and the users are in {users!r}.", hint=hint, id="ravi.E023")
+        ]
+    database = connections[conf.DATABASE].settings_dict
     if "sqlite3" not in database["ENGINE"]:
         return []
     if database.get("OPTIONS", {}).get("transaction_mode") in ("IMMEDIATE", "EXCLUSIVE"):

@@ -10,6 +10,8 @@ from django.core.exceptions import ImproperlyConfigured
 DEFAULTS: dict[str, Any] = {
     # How submitted runs start: "celery" sends a hint to the broker, "inline" drives them in this process.
     "ENGINE": "celery",
+    # The alias in DATABASES that holds the app's rows and the user model.
+    "DATABASE": "default",
     # Names this deployment's code: kept on the runs it wrote and on its worker processes.
     "RELEASE": "",
     # --- leases, seconds

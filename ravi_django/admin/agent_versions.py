@@ -8,7 +8,7 @@ from typing import Any
 
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
-from django.db import router, transaction
+from django.db import router
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed
 from django.shortcuts import redirect
 from django.template.response import TemplateResponse
@@ -16,6 +16,7 @@ from django.urls import URLPattern, path
 
 from ravi_django.admin.base import page_of
 from ravi_django.agents.spec import AgentSpec
+from ravi_django.db import transaction
 from ravi_django.kernel import InvalidInputError
 from ravi_django.models import Agent, AgentVersion
 from ravi_django.runtime.specs import save_spec

@@ -12,7 +12,6 @@ from typing import Any
 
 from django.conf import settings
 from django.contrib.auth.views import redirect_to_login
-from django.db import transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.middleware.csrf import CsrfViewMiddleware
 from django.shortcuts import render, resolve_url
@@ -23,6 +22,7 @@ from django.views import View
 from django.views.decorators.csrf import csrf_exempt
 
 from ravi_django.api.nothing import NothingView
+from ravi_django.db import transaction
 from ravi_django.kernel import ConflictError, ForbiddenError, InvalidInputError, NotFoundError
 from ravi_django.kernel.visible import visible
 from ravi_django.models import TERMINAL, HumanRequest, RequestLink

@@ -7,7 +7,8 @@ from typing import Any
 from uuid import UUID
 
 from django.core.handlers.asgi import ASGIRequest
-from django.db import connections, transaction
+from django.db import connections
+from django.db.transaction import non_atomic_requests
 from django.http import HttpResponse, StreamingHttpResponse
 from django.utils.decorators import method_decorator
 from rest_framework.renderers import BaseRenderer, JSONRenderer
@@ -32,7 +33,7 @@ class EventStreamRenderer(BaseRenderer):
     charset = None
 
 
-@method_decorator(transaction.non_atomic_requests, name="dispatch")  # no transaction stays open behind a stream
+@method_decorator(non_atomic_requests, name="dispatch")  # no transaction stays open behind a stream
 class EventsView(ApiView):
     renderer_classes = [EventStreamRenderer, JSONRenderer]
 

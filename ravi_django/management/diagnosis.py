@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from django.core import checks
-from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 
 from ravi_django.conf import conf
+from ravi_django.db import connection
 from ravi_django.kernel.visible import visible
 from ravi_django.models import OutboxEvent, Run, Schedule, Source
 from ravi_django.models.schedules import SESSION_GONE

@@ -10,9 +10,10 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from django.db import connections, transaction
+from django.db import connections
 
 from ravi_django.conf import conf
+from ravi_django.db import transaction
 from ravi_django.runtime import dispatch
 
 log = logging.getLogger("ravi.background")

@@ -8,9 +8,10 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 from uuid import UUID
 
-from django.db import DatabaseError, connection, transaction
+from django.db import DatabaseError
 from django.db.models import Max
 
+from ravi_django.db import connection, transaction
 from ravi_django.models import Run, StreamFrame
 from ravi_django.runtime.buffer import Batch, Locked, ticking
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 from uuid import UUID
 
-from django.db import transaction
-
+from ravi_django.db import transaction
 from ravi_django.models import Run
 from ravi_django.runtime import dispatch, pausing, publish, store, trailing, worker
 

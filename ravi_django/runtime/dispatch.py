@@ -8,9 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
 
-from django.db import transaction
-
 from ravi_django.conf import conf
+from ravi_django.db import transaction
 
 log = logging.getLogger("ravi.dispatch")
 

@@ -10,10 +10,10 @@ from functools import partial
 from typing import Any
 from uuid import UUID, uuid4
 
-from django.db import transaction
 from pydantic_core import from_json, to_json
 
 from ravi_django.conf import conf
+from ravi_django.db import transaction
 from ravi_django.kernel import (
     Agent,
     AgentId,

@@ -13,10 +13,11 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from django.db import connection, connections
+from django.db import connections
 from django.db.models import DurationField, ExpressionWrapper, F
 
 from ravi_django.conf import conf
+from ravi_django.db import connection
 from ravi_django.models import SweepState, WorkerProcess
 from ravi_django.runtime import clock
 from ravi_django.runtime.buffer import get_buffer

@@ -18,11 +18,12 @@ from uuid import UUID
 from django.apps import apps
 from django.core.exceptions import ValidationError
 from django.core.serializers.json import DjangoJSONEncoder
-from django.db import DatabaseError, connections, models, router, transaction
+from django.db import DatabaseError, connections, models, router
 from django.db.models.signals import post_delete, post_save
 
 from ravi_django.capabilities.feeds import Item
 from ravi_django.conf import conf
+from ravi_django.db import transaction
 from ravi_django.kernel.secrets import is_secret
 from ravi_django.models import Source, SourceItem
 from ravi_django.runtime import background

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from django.db import transaction
-
+from ravi_django.db import transaction
 from ravi_django.runtime import dispatch, store
 
 

@@ -17,9 +17,10 @@ from itertools import islice
 from typing import Any
 from uuid import UUID
 
-from django.db import connections, transaction
+from django.db import connections
 
 from ravi_django.conf import conf
+from ravi_django.db import transaction
 from ravi_django.models import TERMINAL, JournalEntry, Run
 from ravi_django.runtime import frames as framing
 from ravi_django.runtime import store

@@ -6,8 +6,7 @@ import logging
 from typing import Any
 from uuid import UUID
 
-from django.db import transaction
-
+from ravi_django.db import transaction
 from ravi_django.models import Run, Status
 from ravi_django.runtime import dispatch, publish, store
 

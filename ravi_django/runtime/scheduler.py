@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from django.db import InterfaceError, OperationalError, transaction
+from django.db import InterfaceError, OperationalError
 
 from ravi_django.conf import conf
+from ravi_django.db import transaction
 from ravi_django.kernel import InvalidInputError
 from ravi_django.models import Run, Schedule, ScheduleTick
 from ravi_django.runtime import specs

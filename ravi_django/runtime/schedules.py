@@ -7,10 +7,11 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError
 from django.utils import timezone as zones
 from django.utils.dateparse import parse_datetime
 
+from ravi_django.db import transaction
 from ravi_django.kernel import Agent, AgentId, ForbiddenError, InvalidInputError, NotFoundError, Priority
 from ravi_django.models import Run, Schedule, Session
 from ravi_django.runtime import specs

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db import connection
 from django.db.models import (
     Aggregate,
     Case,
@@ -30,6 +29,7 @@ from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from ravi_django.conf import conf
+from ravi_django.db import connection
 from ravi_django.models import HumanRequest, first_id_of
 from ravi_django.runtime import clock, site_rules
 

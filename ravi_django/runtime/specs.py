@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from django.db import transaction
 from django.db.models import Max
 from django.utils import timezone
 
@@ -17,6 +16,7 @@ from ravi_django.agents.delegate import AgentTool
 from ravi_django.agents.factory import rebuild_agent
 from ravi_django.agents.history import HistoryProvider
 from ravi_django.agents.spec import AgentSpec, validate_spec
+from ravi_django.db import transaction
 from ravi_django.kernel import Agent as AgentObject
 from ravi_django.kernel import (
     AgentId,

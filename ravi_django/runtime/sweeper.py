@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 from uuid import UUID
 
-from django.db import connection, transaction
-
 from ravi_django.conf import conf
+from ravi_django.db import connection, transaction
 from ravi_django.runtime import dispatch, fan_out, mail, model_sources, publish, scheduler, sources, store
 from ravi_django.runtime.bus import relay
 

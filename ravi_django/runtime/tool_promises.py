@@ -12,9 +12,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from django.db import InterfaceError, OperationalError, transaction
+from django.db import InterfaceError, OperationalError
 
 from ravi_django.conf import conf
+from ravi_django.db import transaction
 from ravi_django.kernel import (
     CancellationError,
     Effect,

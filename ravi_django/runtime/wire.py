@@ -17,7 +17,9 @@ from functools import cache
 from hashlib import sha256
 from typing import Any
 
-from django.db import DEFAULT_DB_ALIAS, connections
+from django.db import connections
+
+from ravi_django.db import alias
 
 log = logging.getLogger("ravi.wire")
 
@@ -71,7 +73,7 @@ class Wire:
         """Connect, on a database thread, as its own connection is: with the same limits on waiting."""
         wrapper = None
         try:
-            mine = connections[DEFAULT_DB_ALIAS]
+            mine = connections[alias()]
             if mine.vendor == "postgresql" and not mine.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS"):
                 wrapper = mine.copy()
                 wrapper.inc_thread_sharing()

@@ -8,10 +8,11 @@ import threading
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
-from django.db import DatabaseError, connection
+from django.db import DatabaseError
 
 from ravi_django.capabilities.llm import warm
 from ravi_django.conf import conf
+from ravi_django.db import connection
 from ravi_django.runtime import Runtime, specs
 
 POLL_S = 0.2

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from django.db import connection, transaction
 from pydantic import ValidationError
 
+from ravi_django.db import connection, transaction
 from ravi_django.kernel import Event
 from ravi_django.models import OutboxEvent
 from ravi_django.runtime.bus import courier

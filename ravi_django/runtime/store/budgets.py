@@ -17,10 +17,10 @@ from datetime import date
 from decimal import Decimal
 from typing import Any, TypeVar
 
-from django.db import connection, transaction
 from django.db.models import Count, Q, Sum
 
 from ravi_django.conf import conf
+from ravi_django.db import connection, transaction
 from ravi_django.kernel import LeaseLostError
 from ravi_django.models import BudgetAccount, JournalEntry, Reservation, Run, Status
 from ravi_django.runtime import clock

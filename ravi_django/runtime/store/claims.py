@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from uuid import UUID
 
-from django.db import transaction
 from django.db.models import Case, F, IntegerField, Q, When
 from django.db.models.functions import Coalesce
 
 from ravi_django.conf import conf
+from ravi_django.db import transaction
 from ravi_django.models import Run, Session, Status
 from ravi_django.runtime import clock
 from ravi_django.runtime.store import outbox, postgres

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID
 
-from django.db import transaction
-
+from ravi_django.db import transaction
 from ravi_django.models import Turn
 from ravi_django.runtime.entries import Entry, NewTurn
 from ravi_django.runtime.store import fence

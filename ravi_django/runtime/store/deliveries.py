@@ -14,11 +14,12 @@ from datetime import datetime
 from typing import Any, NamedTuple, Self
 from uuid import UUID
 
-from django.db import DatabaseError, OperationalError, connection, transaction
+from django.db import DatabaseError, OperationalError
 from django.db.models import Count, OuterRef, QuerySet, Subquery, TextField
 from django.db.models.functions import Cast
 
 from ravi_django.conf import conf
+from ravi_django.db import connection, transaction
 from ravi_django.models import ACTIVE, Follow, Run, Session, Signal, Status, uuid7
 from ravi_django.runtime.store import delivery_rows, homes
 from ravi_django.runtime.store.delivery_rows import SIGNAL, Begun, Letter, Told

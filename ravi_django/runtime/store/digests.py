@@ -12,11 +12,11 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from django.db import transaction
 from django.db.models import F, Min, TextField, Window
 from django.db.models.functions import Cast, Length, RowNumber
 
 from ravi_django.conf import conf
+from ravi_django.db import transaction
 from ravi_django.kernel import DataPayload, Message, TopicId
 from ravi_django.models import FeedItem, Follow, Publication
 from ravi_django.runtime import clock

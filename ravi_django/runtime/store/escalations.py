@@ -12,9 +12,9 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.db import transaction
 from django.db.models import Q
 
+from ravi_django.db import transaction
 from ravi_django.models import TERMINAL, HumanRequest
 from ravi_django.runtime import clock, people, requests
 from ravi_django.runtime.store.asking import present

@@ -13,11 +13,12 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from django.db import DatabaseError, OperationalError, connection, transaction
+from django.db import DatabaseError, OperationalError
 from django.db.models import F, QuerySet, Window
 from django.db.models.functions import RowNumber
 
 from ravi_django.conf import conf
+from ravi_django.db import connection, transaction
 from ravi_django.models import Follow, Publication
 from ravi_django.runtime import clock
 from ravi_django.runtime.entries import encode

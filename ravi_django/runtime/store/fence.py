@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from django.db import connection, transaction
 from django.db.models import F, Value
 from django.db.models.functions import Now
 
 from ravi_django.conf import conf
+from ravi_django.db import connection, transaction
 from ravi_django.kernel import Event, LeaseLostError
 from ravi_django.models import JournalEntry, Run, Session, Turn
 from ravi_django.runtime import clock

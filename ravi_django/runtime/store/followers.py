@@ -12,8 +12,8 @@ from uuid import UUID
 
 from django.contrib.auth import get_user_model
 from django.core.exceptions import FieldDoesNotExist
-from django.db import transaction
 
+from ravi_django.db import transaction
 from ravi_django.models import Agent, Follow
 from ravi_django.runtime import registry
 from ravi_django.runtime.store import postgres

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 from uuid import UUID
 
-from django.db import transaction
 from django.db.models import Exists, OuterRef, QuerySet
 
+from ravi_django.db import transaction
 from ravi_django.models import ACTIVE, FeedItem, Follow, Run
 from ravi_django.runtime.entries import Entry, NewTurn
 from ravi_django.runtime.store import fence

@@ -9,9 +9,9 @@ from itertools import islice
 from typing import Any
 from uuid import UUID
 
-from django.db import transaction
 from django.db.models import Max, Min, Q, QuerySet, Sum
 
+from ravi_django.db import transaction
 from ravi_django.kernel import ConflictError, InvalidInputError
 from ravi_django.models import TERMINAL, InboxMessage, JournalEntry, Phase, Run, Session, Status, Turn, uuid7
 from ravi_django.runtime import clock

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from django.db import transaction
-
+from ravi_django.db import transaction
 from ravi_django.kernel import LeaseLostError
 from ravi_django.models import Blob, InboxMessage, JournalEntry, Run, Status
 from ravi_django.runtime import clock

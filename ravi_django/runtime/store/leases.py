@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from django.db import connection, transaction
 from django.db.models import Q, QuerySet
 from pydantic_core import from_json
 
 from ravi_django.conf import conf
+from ravi_django.db import connection, transaction
 from ravi_django.models import (
     JournalEntry,
     Run,

@@ -6,9 +6,9 @@ from collections.abc import Collection, Sequence
 from typing import Any
 from uuid import UUID
 
-from django.db import transaction
 from django.db.models import Exists, F, OuterRef, Q
 
+from ravi_django.db import transaction
 from ravi_django.models import HumanRequest, RequestLink
 from ravi_django.runtime import clock
 from ravi_django.runtime.store.asking import present

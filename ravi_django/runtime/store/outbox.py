@@ -11,9 +11,8 @@ from hashlib import md5, sha256
 from typing import Any
 from uuid import UUID
 
-from django.db import transaction
-
 from ravi_django.conf import conf
+from ravi_django.db import transaction
 from ravi_django.kernel import Event, Message, event_types
 from ravi_django.kernel.event_types import Whose
 from ravi_django.models import HumanRequest, OutboxEvent, Run, Status

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from django.db import connection
 from django.db.models import BigIntegerField, DurationField, ExpressionWrapper, F, Func, Q, QuerySet, TextField
 from django.db.models.functions import Cast
 
+from ravi_django.db import connection
 from ravi_django.models import OutboxEvent
 from ravi_django.runtime import clock
 

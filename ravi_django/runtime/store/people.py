@@ -7,9 +7,9 @@ from datetime import timedelta
 from typing import Any, NoReturn
 from uuid import UUID
 
-from django.db import connection, transaction
 from django.db.models import F, Q
 
+from ravi_django.db import connection, transaction
 from ravi_django.kernel import ConflictError, NotFoundError
 from ravi_django.models import TERMINAL, HumanRequest, Run, StickyDecision
 from ravi_django.runtime import clock

@@ -12,11 +12,12 @@ from functools import cache
 from json import loads
 from typing import Any, TypeVar
 
-from django.db import DEFAULT_DB_ALIAS, connection, connections
+from django.db import connections
 from django.db.models import Field, JSONField, Model
 from django.db.models.expressions import BaseExpression
 from pydantic_core import to_json
 
+from ravi_django.db import alias, connection
 from ravi_django.models import Blob
 from ravi_django.runtime import clock
 
@@ -39,7 +40,7 @@ def execute(sql: str, params: Params) -> list[tuple[Any, ...]]:
     """
     from psycopg import Cursor
 
-    mine = connections[DEFAULT_DB_ALIAS]  # the proxy would look it up at each use
+    mine = connections[alias()]  # the proxy would look it up at each use
     mine.ensure_connection()
     pooled = mine.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS")
     if not pooled and mine.connection.prepare_threshold is None:
@@ -59,7 +60,7 @@ def insert_blob(blob: Blob) -> None:
     """One body, bound as bytes: written out as the text of a statement, megabytes cost many times as much."""
     from psycopg import Cursor
 
-    mine = connections[DEFAULT_DB_ALIAS]
+    mine = connections[alias()]
     mine.ensure_connection()
     mine.validate_no_broken_transaction()
     params = {"id": blob.id, "body": blob.body, "encoding": blob.encoding, "size": str(blob.size), "now": present()}
@@ -108,7 +109,7 @@ def instance(model: type[Row], values: Sequence[Any]) -> Row:
     for place in documents:
         if row[place] is not None:
             row[place] = loads(row[place])
-    made: Row = model.from_db(DEFAULT_DB_ALIAS, names, row)
+    made: Row = model.from_db(alias(), names, row)
     return made
 
 

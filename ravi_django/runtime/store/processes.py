@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID
 
-from django.db import transaction
 from django.db.models import F, Q
 
 from ravi_django.conf import conf
+from ravi_django.db import transaction
 from ravi_django.models import (
     Run,
     SweepState,

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 from uuid import UUID
 
-from django.db import transaction
 from django.db.models import Case, Exists, F, OuterRef, Q, QuerySet, UUIDField, Value, When
 from django.db.models.fields.json import KT
 from django.db.models.functions import Cast, Concat
 
+from ravi_django.db import transaction
 from ravi_django.models import (
     TERMINAL,
     Ask,

@@ -6,9 +6,9 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
-from django.db import transaction
 from django.db.models import Exists, OuterRef, QuerySet
 
+from ravi_django.db import transaction
 from ravi_django.kernel import IdempotencyMismatchError
 from ravi_django.models import FeedItem, Follow, Publication
 from ravi_django.runtime import clock

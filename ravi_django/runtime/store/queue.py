@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from django.db import DEFAULT_DB_ALIAS, IntegrityError, transaction
+from django.db import IntegrityError
 from django.db.models import Exists, OuterRef, QuerySet
 
 from ravi_django.conf import conf
+from ravi_django.db import alias, transaction
 from ravi_django.models import (
     ACTIVE,
     Agent,
@@ -115,7 +116,7 @@ _TOLD = f""", told AS (
 
 
 def _is_stored(row: Any) -> None:
-    row._state.adding, row._state.db = False, DEFAULT_DB_ALIAS
+    row._state.adding, row._state.db = False, alias()
 
 
 def is_disabled(agent: str) -> bool:

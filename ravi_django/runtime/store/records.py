@@ -9,9 +9,9 @@ from functools import partial
 from typing import Any
 
 from django.apps import apps
-from django.db import transaction
 from django.dispatch import Signal as DjangoSignal
 
+from ravi_django.db import transaction
 from ravi_django.models import AuditRecord, HumanRequest, Run
 from ravi_django.runtime.store import outbox
 from ravi_django.runtime.store.audit import write_audit

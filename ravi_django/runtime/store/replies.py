@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID, uuid4
 
-from django.db import transaction
 from django.db.models import F, QuerySet
 
 from ravi_django.conf import conf
+from ravi_django.db import transaction
 from ravi_django.models import HumanRequest, Run, Signal
 from ravi_django.runtime import clock
 from ravi_django.runtime.entries import Entry, NewTurn

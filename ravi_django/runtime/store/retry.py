@@ -6,9 +6,9 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from django.db import transaction
 from django.db.models import Exists, F, OuterRef, Q
 
+from ravi_django.db import transaction
 from ravi_django.kernel import IllegalTransitionError
 from ravi_django.models import TERMINAL, Ask, HumanRequest, JournalEntry, Phase, Run, Status, uuid7
 from ravi_django.runtime import clock, requests

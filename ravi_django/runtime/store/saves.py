@@ -11,9 +11,10 @@ import secrets
 from collections.abc import Callable, Iterable, Sequence
 from uuid import UUID
 
-from django.db import connections, router, transaction
+from django.db import connections, router
 
 from ravi_django.capabilities.feeds import Item
+from ravi_django.db import transaction
 from ravi_django.models import Source, SourceItem
 from ravi_django.runtime import clock
 from ravi_django.runtime.store.telling import BATCH, tell

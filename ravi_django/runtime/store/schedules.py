@@ -11,11 +11,11 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.db import connection, transaction
 from django.db.models import Q, QuerySet, Value
 from django.db.models.functions import Coalesce, Greatest
 from django.utils import timezone
 
+from ravi_django.db import connection, transaction
 from ravi_django.models import Schedule, ScheduleTick
 from ravi_django.runtime import clock
 from ravi_django.runtime.store import postgres

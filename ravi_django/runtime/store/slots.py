@@ -17,10 +17,10 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.db import transaction
 from django.db.models import F, QuerySet
 
 from ravi_django.conf import conf
+from ravi_django.db import transaction
 from ravi_django.kernel import SpawnBudget
 from ravi_django.kernel.supervision import Priority
 from ravi_django.models import TERMINAL, JournalEntry, Run, Status

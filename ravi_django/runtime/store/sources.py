@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from django.db import transaction
 from django.db.models import F, Q, QuerySet
 
 from ravi_django.capabilities.feeds.polled import Polled
+from ravi_django.db import transaction
 from ravi_django.models import Source
 from ravi_django.runtime import clock
 from ravi_django.runtime.entries import storable

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 from uuid import UUID
 
-from django.db import transaction
 from django.db.models import QuerySet
 
+from ravi_django.db import transaction
 from ravi_django.kernel import Risk
 from ravi_django.models import AuditRecord, HumanRequest, StickyDecision
 from ravi_django.runtime import clock

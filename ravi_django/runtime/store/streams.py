@@ -6,10 +6,10 @@ from base64 import b64encode
 from collections.abc import Mapping
 from uuid import UUID
 
-from django.db import transaction
 from django.db.models import QuerySet
 from pydantic_core import to_json
 
+from ravi_django.db import transaction
 from ravi_django.models import TERMINAL, Blob, Run
 from ravi_django.runtime import clock
 from ravi_django.runtime.store import postgres

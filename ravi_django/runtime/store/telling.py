@@ -9,10 +9,10 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.db import connection, transaction
 from django.db.models import QuerySet
 
 from ravi_django.capabilities.feeds import Item
+from ravi_django.db import connection, transaction
 from ravi_django.kernel import AgentId, AgentNotFoundError, DataPayload, InvalidInputError, Message
 from ravi_django.models import ACTIVE, Run, Session, Signal, Source, Status, uuid7
 from ravi_django.runtime import dispatch

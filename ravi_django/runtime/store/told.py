@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID
 
-from django.db import transaction
 from django.db.models import Exists, OuterRef
 from django.db.models.functions import Substr
 
+from ravi_django.db import transaction
 from ravi_django.models import InboxMessage, Signal
 from ravi_django.runtime import clock
 from ravi_django.runtime.entries import Entry, NewTurn

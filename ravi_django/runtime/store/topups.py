@@ -11,9 +11,9 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-from django.db import transaction
 from django.db.models import F, Q, QuerySet
 
+from ravi_django.db import transaction
 from ravi_django.kernel import InvalidInputError
 from ravi_django.models import TERMINAL, BudgetAccount, HumanRequest, JournalEntry, Run, Status
 from ravi_django.runtime.entries import Entry, NewTurn

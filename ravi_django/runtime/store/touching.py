@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 from uuid import UUID
 
-from django.db import transaction
 from django.db.models import Case, F, Value, When
 
 from ravi_django.conf import conf
+from ravi_django.db import transaction
 from ravi_django.kernel.supervision import Priority
 from ravi_django.models import Run, Status
 from ravi_django.runtime import clock

@@ -13,9 +13,10 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.db import IntegrityError, connection, transaction
+from django.db import IntegrityError
 from pydantic_core import from_json
 
+from ravi_django.db import connection, transaction
 from ravi_django.kernel import IllegalTransitionError, LeaseLostError, NotFoundError
 from ravi_django.models import TERMINAL, Ask, HumanRequest, Run, Signal, Status
 from ravi_django.runtime import clock

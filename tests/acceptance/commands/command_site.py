@@ -1,6 +1,6 @@
 """The demo site with agents for the command tests: a settings module, and an app, in one.
 
-`RAVI_ENGINE` in the environment overrides the engine, `RAVI_RETENTION` is days.
+`RAVI_ENGINE` in the environment overrides the engine, `RAVI_RETENTION` is days, `RAVI_TEST_ALIAS` names the database.
 """
 
 import os
@@ -8,7 +8,7 @@ import os
 from django.apps import AppConfig
 
 from project.settings import *  # noqa: F403
-from project.settings import INSTALLED_APPS, RAVI
+from project.settings import DATABASES, INSTALLED_APPS, RAVI
 
 INSTALLED_APPS = [*INSTALLED_APPS, "command_site.CommandSite"]
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]  # a real one takes half a second
@@ -21,6 +21,17 @@ RAVI = {
     "RETRY_BASE_S": 0.1,
     "RETENTION": int(os.environ["RAVI_RETENTION"]) if "RAVI_RETENTION" in os.environ else None,
 }
+if alias := os.environ.get("RAVI_TEST_ALIAS"):  # whoever uses the default database gets an error
+    DATABASES = {"default": {}, alias: DATABASES["default"]}
+    DATABASE_ROUTERS = ["command_site.Router"]
+    RAVI["DATABASE"] = alias
+
+
+class Router:
+    def db_for_read(self, model: object, **hints: object) -> str:
+        return os.environ["RAVI_TEST_ALIAS"]
+
+    db_for_write = db_for_read
 
 
 class CommandSite(AppConfig):

@@ -1,0 +1,55 @@
+"""The database that holds the app's rows: the alias RAVI["DATABASE"] of DATABASES."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.transaction import Atomic
+from django.db.transaction import on_commit as _on_commit
+
+from ravi_django.conf import conf
+
+
+def alias() -> str:
+    return str(conf.DATABASE)
+
+
+class _Connection:
+    """This thread's connection to it, as `django.db.connection` is to the default one."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(connections[alias()], name)
+
+
+connection = cast(BaseDatabaseWrapper, _Connection())
+
+
+class transaction:
+    """`django.db.transaction` for this database."""
+
+    @staticmethod
+    def atomic(*, using: str | None = None, durable: bool = False) -> Atomic:
+        return Atomic(using or alias(), savepoint=True, durable=durable)
+
+    @staticmethod
+    def on_commit(function: Callable[[], Any], *, using: str | None = None, robust: bool = False) -> None:
+        _on_commit(function, using or alias(), robust)
+
+
+class Router:
+    """Goes before the site's routers. A read of the app's rows from a replica that is behind would lose a wake-up."""
+
+    def db_for_read(self, model: Any, **hints: Any) -> str | None:
+        return alias() if model._meta.app_label == "ravi" else None
+
+    db_for_write = db_for_read
+
+    def allow_relation(self, one: Any, other: Any, **hints: Any) -> bool | None:
+        """A user may come from a replica of the same database."""
+        return True if "ravi" in (one._meta.app_label, other._meta.app_label) else None
+
+    def allow_migrate(self, db: str, app_label: str, **hints: Any) -> bool | None:
+        return db == alias() if app_label == "ravi" else None
