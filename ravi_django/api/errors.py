@@ -75,22 +75,23 @@ def problem_of(exc: Exception) -> Problem:
         return _of_drf(exc)
     for kinds, status, message in _OTHERS:
         if isinstance(exc, kinds):
-            return Problem(status, message, headers={"Retry-After": "1"} if status == 503 else {})
+            return Problem(status, message)
+    state = getattr(exc.__cause__, "sqlstate", None) or ""  # Django has several classes for these
+    if isinstance(exc, (OperationalError, InterfaceError, redis.RedisError)) or state.startswith(UNAVAILABLE):
+        return Problem(503, AWAY, headers={"Retry-After": "1"})
     return Problem(500, INTERNAL)
 
 
 INTERNAL = "something went wrong here; it has been logged"
+AWAY = "a service behind this one cannot be reached; try again"
+# SQLSTATE: the connection fails, the server accepts no writes, lacks resources, or is shutting down
+UNAVAILABLE = ("08", "25006", "53", "57P")
 
 _OTHERS: list[tuple[Any, int, str]] = [
     (RequestDataTooBig, 413, "the body is bigger than this site takes"),
     (Http404, 404, "there is no such thing"),
     (PermissionDenied, 403, "you may not do that"),
     ((SuspiciousOperation, BadRequest, UnreadablePostError), 400, "the request cannot be read"),
-    (
-        (OperationalError, InterfaceError, redis.RedisError),
-        503,
-        "a service behind this one cannot be reached; try again",
-    ),
 ]
 
 

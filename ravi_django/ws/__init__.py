@@ -6,5 +6,5 @@ A refusal accepts the handshake and then closes, so that a browser gets to see t
     4401  who are you: no session and no ticket, or the ticket was used, is old or unknown
     4403  the session cookie came from a page of another origin (or none was named); tickets need no origin
     4404  no such run or session, or somebody else's
-    1011  the site's database or event buffer is away: reconnect with the last `seq`
+    1013  the site's database or event buffer is away: reconnect with the last `seq`
 """

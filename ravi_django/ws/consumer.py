@@ -24,7 +24,7 @@ from ravi_django.ws.answering import Answering
 
 log = logging.getLogger("ravi.ws")
 
-DONE, AWAY = 1000, 1011
+DONE, AWAY = 1000, 1013
 
 
 class ClientGone(Exception):

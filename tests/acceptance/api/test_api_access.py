@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 from django.core.exceptions import RequestDataTooBig
-from django.db import OperationalError
+from django.db import OperationalError, connection
 from django.test import Client, override_settings
 from django.urls import URLPattern
 from rest_framework.authtoken.models import Token
@@ -20,6 +20,7 @@ from ravi_django.api.runs import RunsView
 from ravi_django.runtime.submit import submit
 from tests.acceptance.api.api_support import AGENT, client_of, error_of
 from tests.support.asked import asked_by
+from tests.support.runs import on_postgresql
 
 pytestmark = pytest.mark.django_db
 METHODS = ["get", "head", "post", "put", "patch", "delete", "options"]
@@ -276,6 +277,16 @@ def test_what_django_raises_has_our_shape(
     response = client.post("/ravi/runs/", {}, format="json")
 
     assert (response.status_code, error_of(response)["code"]) == (status, code)
+
+
+@on_postgresql
+def test_a_database_that_refuses_writes_asks_for_another_try(client: APIClient) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SET TRANSACTION READ ONLY")  # as in a failover
+
+    response = client.post("/ravi/runs/", {"agent": AGENT, "input": "hi"}, format="json")
+
+    assert (response.status_code, error_of(response)["code"], response.get("Retry-After")) == (503, "unavailable", "1")
 
 
 def test_nothing_is_kept_in_caches(client: APIClient) -> None:

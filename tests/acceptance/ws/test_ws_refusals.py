@@ -198,7 +198,7 @@ async def test_a_buffer_that_is_away_asks_for_another_try(run, demo, monkeypatch
 
     code, frames = await code_of(f"/ws/ravi/runs/{run.id}/", user=demo)
 
-    assert code == 1011
+    assert code == 1013
     assert '"unavailable"' in frames[0]["text"]
 
 
