@@ -107,7 +107,7 @@ def _assistant(message: ChatMessage, thinking: bool) -> list[WireMessage]:
 
 
 def _tool_call(block: ToolUseBlock) -> dict[str, Any]:
-    arguments = json.dumps(block.arguments, ensure_ascii=False)
+    arguments = json.dumps(block.arguments, ensure_ascii=False, sort_keys=True)  # jsonb returns them in another order
     return {"id": block.call_id, "type": "function", "function": {"name": _tool_name(block), "arguments": arguments}}
 
 
