@@ -37,7 +37,7 @@ if ARGV[1] ~= 'restart' and n + (#ARGV - 6) / 4 > tonumber(ARGV[2]) then return 
 local first, out = n, {}
 local root, ended = string.sub(ARGV[4], 7, -2), tonumber(redis.call('HGET', KEYS[1], 'end') or '-1')
 local writer, had = 'w:' .. ARGV[5], 0
-if ARGV[5] ~= '' then had = tonumber(redis.call('HGET', KEYS[1], writer) or ARGV[6]) - tonumber(ARGV[6]) end
+if ARGV[5] ~= '' then had = math.max(0, (redis.call('HGET', KEYS[1], writer) or 0) - ARGV[6]) end
 for k = 1, had do out[k] = 0 end
 for i = 7 + 4 * had, #ARGV, 4 do
   local field, epoch, key = 'e:' .. ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 2]

@@ -87,13 +87,14 @@ class Publisher:
     def open(self, run: Run) -> None:
         """A lease of this run begins: learn which numbers its tree may use."""
         root = run.root or run
-        is_first = run.lease_epoch == 1 or (run.next_seq == 1 and run.event_mark <= RESERVE)  # nothing is recorded
+        # An earlier lease that has recorded nothing is taken for one that has sent nothing.
+        is_first = run.lease_epoch == 1 or (run.next_seq == 1 and run.event_mark <= RESERVE)
         fresh = run.root_id is None and (is_first or run.event_mark == 0)
         with self._lock:
             tree = self._trees.setdefault(str(run.tree_id), _Tree(root.event_mark, fresh))
             tree.mark = max(tree.mark, root.event_mark)
             # What waits here since an earlier lease is the tree's first: the end of that lease came before the flush.
-            tree.fresh = tree.fresh and (fresh or bool(tree.waiting))
+            tree.fresh = tree.fresh and (fresh or bool(tree.flying or tree.waiting))
             if len(self._trees) > MAX_TREES:  # those that ended elsewhere
                 self._trees = {key: kept for key, kept in self._trees.items() if kept.waiting or kept is tree}
 
@@ -238,14 +239,15 @@ class Publisher:
         return None
 
     def _number_on(self, batch: Batch, *, is_lost: bool) -> list[int] | Exception:
-        """Reserve more numbers and append again. Of a lost tree that has ended and is archived nobody misses the
-        frames."""
+        """Reserve more numbers and append again. Drop the frames of a deleted tree, and of a lost one that has ended
+        and is archived."""
+        dropped = [-1] * len(batch.frames)
         reserved = len(batch.frames) + RESERVE
         root = with_retry(store.reserve_events, batch.tree, reserved, skip_locked=True)
         if root is None:
-            return Locked()
+            return Locked() if Run.objects.filter(id=batch.tree).exists() else dropped
         if is_lost and root.is_terminal and root.published_at is not None:
-            return [-1] * len(batch.frames)
+            return dropped
         batch.mark = root.event_mark
         if is_lost:
             log.warning("events of %s were lost, numbering on", batch.tree, extra={"action": "publish.gap"})

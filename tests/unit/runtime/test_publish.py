@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from ravi_django.runtime.entries import Entry
 from ravi_django.runtime.frames import Frame, Source, delta, durable, stream_done
 from ravi_django.runtime.publish import Publisher
 from ravi_django.testing import ScriptedModel
+from tests.support.patience import BOUND_S
 from tests.support.runs import code, drive, leased, make_run, on_postgresql, uncommitted, until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -260,6 +262,16 @@ def test_a_reached_mark_is_raised_on_the_row_and_leaves_no_gap(publisher, monkey
     until(lambda: len(numbers_of(run)) == 20)
     assert numbers_of(run) == list(range(1, 21))
     assert Run.objects.get(id=run.id).event_mark >= 20
+
+
+def test_frames_of_a_deleted_tree_are_not_kept(publisher):
+    run = leased(make_run(event_mark=0)).run
+    publisher.open(run)
+    Run.objects.filter(id=run.id).delete()
+
+    publisher.emit(Frame(Source.of(run), "progress", {}))
+
+    asyncio.run(asyncio.wait_for(publisher.sent(str(run.id), timeout=math.inf), BOUND_S))
 
 
 @on_postgresql
