@@ -10,13 +10,13 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from contextlib import suppress
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, ParamSpec, TypeVar
 
-from django.db import InterfaceError, InternalError, OperationalError, connections
+from django.db import DEFAULT_DB_ALIAS, InterfaceError, InternalError, OperationalError, connections
 
 from ravi_django.conf import conf
 from ravi_django.runtime.wire import Wire
@@ -200,13 +200,14 @@ def forget_readers(*, close: bool = False) -> None:
 
 def with_retry(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Call it; when the connection is gone, try on a new one for a bounded time."""
-    give_up = time.monotonic() + RETRY_S
+    give_up = 0.0
     pause = 0.05
     while True:
         try:
             return function(*args, **kwargs)
         except (OperationalError, InterfaceError, InternalError) as error:
             broken = _drop_broken_connections(every=_is_disconnect(error))
+            give_up = give_up or time.monotonic() + RETRY_S  # the first try may have taken longer
             if time.monotonic() + pause > give_up or not (broken or _is_lock_timeout(error)):
                 raise
             log.warning("database call failed, trying again: %s", error, extra={"action": "db.retry"})
@@ -238,10 +239,15 @@ def _is_lock_timeout(error: Exception) -> bool:
 
 
 def limit_waits() -> None:
-    """Mark the thread: its PostgreSQL connections wait for locks and statements less long than a heartbeat."""
+    """Mark the thread: its PostgreSQL connections wait no longer than a heartbeat for a lock or an answer."""
     _local.limited = True
+    mine = connections[DEFAULT_DB_ALIAS]
+    if mine.vendor == "postgresql":
+        options = {**_TCP, "connect_timeout": int(conf.HEARTBEAT_S / 2) or 1, **mine.settings_dict["OPTIONS"]}
+        mine.settings_dict = {**mine.settings_dict, "OPTIONS": options}
 
 
+_TCP = {"keepalives_idle": 30, "keepalives_interval": 10, "tcp_user_timeout": 15_000}
 _local = threading.local()
 
 
@@ -249,8 +255,11 @@ def limit_new_connection(sender: Any, connection: Any, **kwargs: Any) -> None:
     """On `connection_created`: a database thread must not hang longer than its leases live, and the store is written
     for READ COMMITTED, whatever the default of the database or of the site is."""
     if connection.vendor == "postgresql" and getattr(_local, "limited", False):
-        connection.connection.isolation_level = None  # that of the session
-        millis = int(conf.HEARTBEAT_S * 900)
+        raw, seconds = connection.connection, conf.HEARTBEAT_S
+        raw.isolation_level = None  # that of the session
+        wait = raw.wait
+        raw.wait = lambda steps, *args, **kwargs: wait(_in_time(raw, steps, seconds), *args, **kwargs)
+        millis = int(seconds * 900)
         # A thread that falls asleep in a transaction must not keep its runs locked: others take them over.
         names = ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout")
         limits = "; ".join(f"SET {name} = {millis}" for name in names)
@@ -258,3 +267,23 @@ def limit_new_connection(sender: Any, connection: Any, **kwargs: Any) -> None:
             cursor.execute(
                 f"{limits}; SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED READ WRITE"
             )
+
+
+def _in_time(raw: Any, steps: Generator[Any, Any, Any], seconds: float) -> Generator[Any, Any, Any]:
+    """The steps of one exchange with the server. The network may have lost the connection without a word: where no
+    answer comes in time, close it. psycopg steps at least every 0.1 s."""
+    from psycopg import OperationalError
+
+    until = time.monotonic() + seconds
+    ready = None
+    while True:
+        try:
+            wanted = steps.send(ready)
+        except StopIteration as end:
+            return end.value
+        ready = yield wanted
+        if not ready and time.monotonic() > until:
+            raw.close()
+            error = OperationalError(f"no answer within {seconds} s: the connection is closed")
+            log.warning("%s", error, extra={"action": "db.deadline"})
+            raise error

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ravi.heartbeat")
 
+REPEAT_S = 1.0  # between a heartbeat that failed and the next: the leases run out meanwhile
+
 
 class Heartbeat(threading.Thread):
     """`first_s`: seconds until the first heartbeat. If stopped earlier, it writes nothing."""
@@ -38,13 +40,15 @@ class Heartbeat(threading.Thread):
         if self._stop_asked.wait(self._first_s):
             return
         while not self._stop_asked.is_set():
+            pause = conf.HEARTBEAT_S
             try:
                 self.beat()
                 self.failed = False
             except Exception:
                 self.failed = True
                 log.exception("heartbeat failed", extra={"action": "heartbeat.failed"})
-            self._stop_asked.wait(conf.HEARTBEAT_S)
+                pause = min(pause, REPEAT_S)
+            self._stop_asked.wait(pause)
         try:
             with_retry(store.worker_gone, self._engine.name)
         except Exception as error:

@@ -21,6 +21,8 @@ from django.db import connections
 
 from ravi_django.db import alias
 
+from ravi_django.conf import conf
+
 log = logging.getLogger("ravi.wire")
 
 _OK = (1, 2)  # PGRES_COMMAND_OK, PGRES_TUPLES_OK
@@ -53,6 +55,7 @@ class Wire:
         self._results: list[Any] = []  # of the statement under way
         self._done: Done | None = None
         self._failed: Callable[[], None] | None = None
+        self._deadline: asyncio.TimerHandle | None = None
         self._rests_until = 0.0
         self._opening = False
         self._closed = False
@@ -111,7 +114,7 @@ class Wire:
         if self._pg is None or loop is self._loop:
             return
         if self._statement is not None:
-            self._statement = self._done = self._failed = None
+            self._done = self._failed = None
             self._drop()
             return
         assert self._loop is not None
@@ -124,7 +127,10 @@ class Wire:
     def send(self, statement: Statement, done: Done, failed: Callable[[], None]) -> None:
         """Exactly one of the two is called, later. `failed` says nothing of what has happened at the server: do it
         again in a way that can be repeated."""
+        assert self._loop is not None
         self._statement, self._done, self._failed = statement, done, failed
+        if self._deadline is None:
+            self._deadline = self._loop.call_later(conf.HEARTBEAT_S, self._overdue)
         name, sql = _named(statement.sql)
         try:
             if name in self._prepared:
@@ -186,7 +192,9 @@ class Wire:
 
     def _finish(self, answer: tuple[Any, BaseException | None] = (None, None), *, failed: bool = False) -> None:
         done, other = self._done, self._failed
-        self._statement = self._done = self._failed = None
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._deadline = self._statement = self._done = self._failed = None
         if failed and other is not None:
             other()
         elif done is not None:
@@ -194,9 +202,16 @@ class Wire:
 
     # ------------------------------------------------------------------------------------------------- the end
 
+    def _overdue(self) -> None:
+        """The server would have ended the statement before: the network has lost the connection."""
+        error = TimeoutError(f"no answer within {conf.HEARTBEAT_S} s: the connection is closed")
+        log.warning("%s", error, extra={"action": "db.deadline"})
+        self._break(error)
+
     def _break(self, error: Exception) -> None:
         """Whatever it was, the threads find out: they do the statement again."""
-        log.debug("the loop's database connection is given up: %s", error)
+        if self._statement is not None:
+            log.warning("an append failed and is repeated by a thread: %s", error, extra={"action": "append.repeated"})
         self._drop()
         self._rest()
 

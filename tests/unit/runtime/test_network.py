@@ -1,0 +1,114 @@
+"""A network that loses connections without a word: each of ours has a deadline."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+
+import pytest
+from django.db import connection
+
+from ravi_django import tool
+from ravi_django.models import JournalEntry, Run
+from ravi_django.runtime.database import DatabaseThreads
+from ravi_django.runtime.effects import append_repeatable
+from ravi_django.runtime.engine import Engine
+from ravi_django.runtime.entries import Entry
+from tests.support.network import Proxy
+from tests.support.patience import BOUND_S
+from tests.support.runs import auntil, code, in_background, leased, make_run, on_postgresql
+
+pytestmark = [pytest.mark.django_db(transaction=True), on_postgresql]
+
+
+@pytest.fixture
+def proxy(settings, monkeypatch):
+    """Between the server and whoever connects from here on; the test itself is connected past it."""
+    settings.RAVI = {**settings.RAVI, "HEARTBEAT_S": 1.0}
+    connection.ensure_connection()
+    address = connection.settings_dict
+    with Proxy(address["HOST"], int(address["PORT"])) as proxy:
+        monkeypatch.setitem(address, "HOST", "127.0.0.1")
+        monkeypatch.setitem(address, "PORT", proxy.port)
+        yield proxy
+
+
+def actions(caplog):
+    return {getattr(record, "action", "") for record in caplog.records}
+
+
+def test_an_append_over_a_silent_connection_of_the_loop_is_repeated_by_a_thread(proxy, caplog):
+    async def append(threads, lease, path):
+        entry = Entry("log", path)
+        async with asyncio.timeout(BOUND_S):
+            return (await threads.see_through(append_repeatable, lease, [entry], []))[0]
+
+    async def story():
+        threads = DatabaseThreads(2)
+        try:
+            lease = await threads.call(leased)
+            await append(threads, lease, "opens it")
+            await auntil(lambda: threads._wire.ready)
+            with socket.socket(fileno=os.dup(threads._wire._socket)) as its:
+                proxy.swallow(its.getsockname()[1])
+            return [await append(threads, lease, "over it"), await append(threads, lease, "after it")]
+        finally:
+            threads.leave_loop()
+            await asyncio.to_thread(threads.close)
+
+    assert asyncio.run(story()) == [2, 3]
+    assert list(JournalEntry.objects.order_by("seq").values_list("path", flat=True)) == [
+        "opens it",
+        "over it",
+        "after it",
+    ]
+    assert actions(caplog) >= {"db.deadline", "append.repeated"}
+
+
+def test_a_run_goes_on_when_all_connections_fall_silent(proxy, clock, caplog):
+    run = make_run()
+    expires = Run.objects.filter(id=run.id).values_list("lease_expires_at", flat=True)
+
+    async def story():
+        began, gate = asyncio.Event(), asyncio.Event()
+
+        @tool(timeout=BOUND_S)
+        async def hold() -> str:
+            """Hold."""
+            began.set()
+            await gate.wait()
+            return ""
+
+        async def agent(ctx, inbox):
+            for _ in range(3):
+                await ctx.tool("hold")
+            return "done"
+
+        code(agent, tools=[hold])
+        engine = Engine()
+        try:
+            driving = asyncio.ensure_future(engine.hint(run.id))
+            await asyncio.wait_for(began.wait(), BOUND_S)
+            before = await asyncio.to_thread(lambda: in_background(expires.get).result(BOUND_S))
+            known = proxy.accepted
+            proxy.swallow()
+            clock.advance(20)
+            await auntil(lambda: proxy.accepted > known)  # it connects anew, and hears nothing there either
+            proxy.heal()
+            await auntil_renewed(before)
+            gate.set()
+            await asyncio.wait_for(driving, BOUND_S)
+        finally:
+            proxy.heal()
+            await engine.close(drain_s=0.5)
+
+    async def auntil_renewed(before):
+        while await asyncio.to_thread(lambda: in_background(expires.get).result(BOUND_S)) == before:
+            await asyncio.sleep(0.05)
+
+    asyncio.run(asyncio.wait_for(story(), 2 * BOUND_S))
+
+    run.refresh_from_db()
+    assert (run.status, run.output, run.lease_epoch) == ("completed", "done", 1)
+    assert "db.deadline" in actions(caplog)
