@@ -8,6 +8,7 @@ import threading
 import time
 import traceback
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from django.db import connections
 
@@ -34,6 +35,7 @@ class Heartbeat(threading.Thread):
         self._ticked = time.monotonic()
         self._stop_asked = threading.Event()
         self.failed = False  # the last one: claim nothing
+        self._unreached: list[UUID] = []  # runs that the last beat had no time for, in their order
 
     def run(self) -> None:
         limit_waits()
@@ -64,10 +66,12 @@ class Heartbeat(threading.Thread):
         if self._stalled():
             return
         asked_at = time.monotonic()
-        held = list(self._engine.active.values())
+        late = {run_id: place for place, run_id in enumerate(self._unreached)}
+        held = sorted(self._engine.active.values(), key=lambda active: late.get(active.lease.run_id, len(late)))
         leases = [(active.lease.run_id, active.lease.epoch) for active in held]
         seen = {active.lease.run_id: active.effects.facts.wake_seq or active.lease.run.wake_seq for active in held}
         verdicts = with_retry(store.heartbeat, self._engine.name, leases, seen) if leases else {}
+        self._unreached = [run_id for run_id, verdict in verdicts.items() if verdict == "unreached"]
         for active in held:
             verdict = verdicts[active.lease.run_id]
             if verdict in ("ok", "cancel", "paused", "woken"):

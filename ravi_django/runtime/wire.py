@@ -19,9 +19,8 @@ from typing import Any
 
 from django.db import connections
 
-from ravi_django.db import alias
-
 from ravi_django.conf import conf
+from ravi_django.db import alias
 
 log = logging.getLogger("ravi.wire")
 

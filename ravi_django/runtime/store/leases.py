@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
+from django.db import OperationalError
 from django.db.models import Q, QuerySet
 from pydantic_core import from_json
 
@@ -22,6 +23,8 @@ from ravi_django.runtime import clock
 from ravi_django.runtime.entries import Recorded, internalize
 from ravi_django.runtime.store import postgres
 from ravi_django.runtime.store.inboxes import Inbox, of_generation
+
+LOCK_S = 0.25  # how long a heartbeat waits for one locked row
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +89,9 @@ def expired() -> QuerySet[Run]:
 
 
 def skip_locked(rows: QuerySet[Run]) -> QuerySet[Run]:
-    """Where the database has it; SQLite silently ignores it."""
+    """Where the database has it; SQLite silently ignores it. A transaction that signals a run does not lock it."""
     if connection.features.has_select_for_update_skip_locked:
-        return rows.select_for_update(skip_locked=True, of=("self",))
+        return rows.select_for_update(skip_locked=True, no_key=True, of=("self",))
     return rows
 
 
@@ -139,29 +142,46 @@ def heartbeat(
     """Renew all leases of a process in one UPDATE; says "ok", "cancel", "paused" or "lost" for each, and "woken" for
     those with a wake-up after the one `seen`.
 
-    A row that somebody else has locked is left for the next beat, and reads "unknown": one slow transaction must not
-    cost the others their leases.
+    One slow transaction must not cost the others their leases: rows that somebody has locked are skipped, and waited
+    for afterwards, one by one in the given order. Those that stay locked read "unknown". After half a beat the rest
+    reads "unreached", and should come first in the next.
     """
-    ids = [run_id for run_id, _ in leases]
-    held = Run.objects.filter(id__in=ids, lease_owner=owner, status=Status.RUNNING)
-    columns = ("id", "lease_epoch", "cancel_requested_at", "paused_at", "wake_seq")
+    held = Run.objects.filter(id__in=[run_id for run_id, _ in leases], lease_owner=owner, status=Status.RUNNING)
     with transaction.atomic():
-        free = {row[0]: row[1:] for row in skip_locked(held.order_by("id")).values_list(*columns)}
-        Run.objects.filter(id__in=list(free)).update(lease_expires_at=clock.after(conf.LEASE_S))
-        locked = {}
-        if len(free) < len(ids):
-            locked = {row[0]: row[1:] for row in held.exclude(id__in=list(free)).values_list(*columns)}
+        rows = _renew(skip_locked(held.order_by("id")))
+    skipped = set()
+    if len(rows) < len(leases):
+        skipped = set(held.exclude(id__in=list(rows)).values_list("id", flat=True))
+    give_up = time.monotonic() + conf.HEARTBEAT_S / 2
     verdicts = {}
     for run_id, epoch in leases:
-        mine, cancel, paused, woken = free.get(run_id) or locked.get(run_id) or (None, None, None, 0)
-        if mine != epoch:
-            verdicts[run_id] = "lost"
-        elif run_id in locked:
+        try:
+            if run_id in skipped and time.monotonic() > give_up:
+                verdicts[run_id] = "unreached"
+                continue
+            if run_id in skipped:
+                with transaction.atomic(), connection.cursor() as cursor:
+                    cursor.execute(f"SET LOCAL lock_timeout = {int(LOCK_S * 1000)}")
+                    rows |= _renew(held.filter(id=run_id).select_for_update(no_key=True))
+            verdicts[run_id] = _verdict(rows.get(run_id), epoch, (seen or {}).get(run_id))
+        except OperationalError:
             verdicts[run_id] = "unknown"
-        elif cancel:
-            verdicts[run_id] = "cancel"
-        elif paused:
-            verdicts[run_id] = "paused"
-        else:
-            verdicts[run_id] = "woken" if seen and woken > seen.get(run_id, woken) else "ok"
     return verdicts
+
+
+def _renew(held: QuerySet[Run]) -> dict[UUID, tuple[Any, ...]]:
+    columns = ("lease_epoch", "cancel_requested_at", "paused_at", "wake_seq")
+    rows = {run_id: row for run_id, *row in held.values_list("id", *columns)}
+    Run.objects.filter(id__in=list(rows)).update(lease_expires_at=clock.after(conf.LEASE_S))
+    return rows
+
+
+def _verdict(row: Sequence[Any] | None, epoch: int, seen: int | None) -> str:
+    mine, cancel, paused, woken = row or (None, None, None, 0)
+    if mine != epoch:
+        return "lost"
+    if cancel:
+        return "cancel"
+    if paused:
+        return "paused"
+    return "ok" if seen is None or woken <= seen else "woken"

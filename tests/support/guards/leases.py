@@ -163,6 +163,20 @@ HEARTBEAT = [
         (UNIT + "test_heartbeat.py",),
     ),
     Mutant(
+        "heartbeat: a locked row is waited for",
+        STORE + "leases.py",
+        "            if run_id in skipped:",
+        "            if False:",
+        (UNIT + "test_heartbeat.py",),
+    ),
+    Mutant(
+        "heartbeat: a transaction that signals a run does not lock it",
+        STORE + "leases.py",
+        "skip_locked=True, no_key=True",
+        "skip_locked=True",
+        (UNIT + "test_heartbeat.py",),
+    ),
+    Mutant(
         "lease age: nothing begins on an old lease",
         RUNTIME + "gate.py",
         "time.monotonic() - self.renewed_at > conf.LEASE_S * 0.8",

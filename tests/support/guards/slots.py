@@ -75,8 +75,8 @@ SLOTS = [
     Mutant(
         "slots: who drives a paused run is told",
         STORE + "leases.py",
-        "        elif paused:\n",
-        "        elif False:\n",
+        "    if paused:\n",
+        "    if False:\n",
         _PAUSES,
     ),
     Mutant(

@@ -6,30 +6,34 @@ import asyncio
 import logging
 import threading
 import time
+from contextlib import ExitStack, contextmanager
+from uuid import uuid4
 
 import pytest
-from django.db import transaction
+from django.db import connection, transaction
 
-from ravi_django import tool
+from ravi_django import signal, tool
 from ravi_django.conf import conf
 from ravi_django.models import Run
 from ravi_django.runtime import store
 from ravi_django.runtime.engine import Engine
-from tests.support.runs import auntil, code, in_background, leased, make_run, on_postgresql
+from ravi_django.runtime.entries import Entry
+from ravi_django.runtime.store import leases
+from tests.support.runs import auntil, code, in_background, leased, make_run, on_postgresql, uncommitted, until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def driven(check):
-    """Run `check(engine, active)` while a run's tool call is open."""
+def driven(check, count=1):
+    """Run `check(engine, active, …)` while a tool call of each of so many runs is open; returns the first run."""
 
     async def main():
-        began, gate = asyncio.Event(), asyncio.Event()
+        began, gate = [], asyncio.Event()
 
         @tool(timeout=30)
         async def hold() -> str:
             """Hold."""
-            began.set()
+            began.append(1)
             await gate.wait()
             return ""
 
@@ -39,18 +43,18 @@ def driven(check):
         code(story, tools=[hold])
         engine = Engine()
         try:
-            driving = engine.hint(run.id)
-            await asyncio.wait_for(began.wait(), 60)
-            await check(engine, engine.active[run.id])
+            driving = asyncio.gather(*(engine.hint(run.id) for run in runs))
+            await auntil(lambda: len(began) == count)
+            await check(engine, *(engine.active[run.id] for run in runs))
             gate.set()
             await asyncio.wait_for(driving, 60)
         finally:
             await engine.close(drain_s=0.5)
 
-    run = make_run()
+    runs = [make_run() for _ in range(count)]
     asyncio.run(main())
-    run.refresh_from_db()
-    return run
+    runs[0].refresh_from_db()
+    return runs[0]
 
 
 async def beat(engine):
@@ -122,14 +126,100 @@ def test_a_beat_that_fails_is_logged_and_repeated_at_once(caplog, monkeypatch, s
 @on_postgresql
 def test_a_row_that_somebody_else_holds_does_not_cost_the_others_their_lease(clock):
     held, free = make_run(), make_run()
-    leases = [(leased(run, "w").run_id, 1) for run in (held, free)]
+    both = [(leased(run, "w").run_id, 1) for run in (held, free)]
     clock.advance(20)
 
     with transaction.atomic():
         Run.objects.select_for_update().get(id=held.id)
-        verdicts = in_background(store.heartbeat, "w", leases).result(60)
+        verdicts = in_background(store.heartbeat, "w", both).result(60)
 
     assert verdicts == {held.id: "unknown", free.id: "ok"}
     clock.advance(20)
     assert store.claim(free.id, "other") is None
     assert store.claim(held.id, "other") is not None
+
+
+@on_postgresql
+@pytest.mark.parametrize("ms", [1, 3, 5])
+def test_a_run_that_works_without_pause_keeps_its_lease_however_slow_commits_are(ms, monkeypatch):
+    monkeypatch.setattr(leases, "LOCK_S", 30.0)
+    lease, over = leased(owner="w"), threading.Event()
+
+    def work():
+        while not over.is_set():
+            store.append(lease, [Entry("log", str(uuid4()))])
+
+    with slow_commits(ms):
+        working = in_background(work)
+        try:
+            verdicts = [in_background(store.heartbeat, "w", [(lease.run_id, 1)]).result(60) for _ in range(20)]
+        finally:
+            over.set()
+        working.result(60)
+
+    assert verdicts == [{lease.run_id: "ok"}] * 20
+
+
+@contextmanager
+def slow_commits(ms):
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"""CREATE FUNCTION take_time() RETURNS trigger LANGUAGE plpgsql AS
+            $$ BEGIN PERFORM pg_sleep({ms / 1000}); RETURN NULL; END $$;
+            CREATE CONSTRAINT TRIGGER take_time AFTER INSERT ON ravi_journalentry DEFERRABLE INITIALLY DEFERRED
+            FOR EACH ROW EXECUTE FUNCTION take_time()"""
+        )
+    try:
+        yield
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("DROP FUNCTION take_time CASCADE")
+
+
+@on_postgresql
+def test_a_long_transaction_that_has_signalled_runs_keeps_nobody_from_them():
+    working, waiting = leased(owner="w"), make_run()
+
+    with uncommitted(lambda: [signal(run_id, "go") for run_id in (working.run_id, waiting.id)]):
+        beat = in_background(store.heartbeat, "w", [(working.run_id, 1)]).result(60)
+        hinted = in_background(store.due_for_hint, 10).result(60)
+        claimed = in_background(store.claim_next, "w", ["test/code"]).result(60)
+
+    assert beat == {working.run_id: "ok"}
+    assert hinted == [waiting.id]
+    assert claimed is not None
+
+
+@on_postgresql
+def test_a_row_that_a_beat_does_not_reach_comes_first_in_the_next(settings, monkeypatch, clock):
+    settings.RAVI = {**settings.RAVI, "HEARTBEAT_S": 1.0}
+    monkeypatch.setattr(leases, "LOCK_S", 0.6)  # more than half of a beat: one row each
+
+    async def check(engine, *active):
+        *held, last = [one.lease.run_id for one in active]
+        expires = Run.objects.filter(id=last).values_list("lease_expires_at", flat=True)
+
+        def story():
+            before = expires.get()
+            clock.advance(20)
+            with ExitStack() as stack:
+                for run_id in held:
+                    stack.enter_context(
+                        uncommitted(lambda run_id=run_id: Run.objects.select_for_update().get(id=run_id))
+                    )
+                with transaction.atomic():
+                    Run.objects.select_for_update().get(id=last)
+                    until(lambda: blocked_by_me())
+                until(lambda: expires.get() > before)
+
+        await asyncio.to_thread(lambda: in_background(story).result(120))
+
+    assert driven(check, 3).status == "completed"
+
+
+def blocked_by_me():
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pg_backend_pid() = ANY (pg_blocking_pids(pid)))"
+        )
+        return cursor.fetchone()[0]
