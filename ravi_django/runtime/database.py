@@ -19,7 +19,7 @@ from typing import Any, ParamSpec, TypeVar
 from django.db import DEFAULT_DB_ALIAS, InterfaceError, InternalError, OperationalError, connections
 
 from ravi_django.conf import conf
-from ravi_django.runtime.wire import Wire
+from ravi_django.runtime.wire import SHAPES, Wire
 
 log = logging.getLogger("ravi.database")
 
@@ -257,6 +257,7 @@ def limit_new_connection(sender: Any, connection: Any, **kwargs: Any) -> None:
     if connection.vendor == "postgresql" and getattr(_local, "limited", False):
         raw, seconds = connection.connection, conf.HEARTBEAT_S
         raw.isolation_level = None  # that of the session
+        raw.prepared_max = SHAPES
         wait = raw.wait
         raw.wait = lambda steps, *args, **kwargs: wait(_in_time(raw, steps, seconds), *args, **kwargs)
         millis = int(seconds * 900)

@@ -26,6 +26,7 @@ log = logging.getLogger("ravi.wire")
 
 _OK = (1, 2)  # PGRES_COMMAND_OK, PGRES_TUPLES_OK
 REST_S = 5.0  # after a failure the threads do it all for this long
+SHAPES = 30  # statements that stay prepared; each costs the server 0.4 MB
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +135,8 @@ class Wire:
         try:
             if name in self._prepared:
                 self._pg.send_query_prepared(name, _encoded(statement.params))
+            elif len(self._prepared) == SHAPES:
+                self._pg.send_query_params(sql, _encoded(statement.params))
             else:
                 self._preparing = name
                 self._pg.send_prepare(name, sql)

@@ -139,6 +139,19 @@ def test_its_connection_waits_for_locks_less_long_than_a_lease_lives():
     run_story(story)
 
 
+def test_appends_of_any_shape_leave_few_prepared_statements():
+    async def story(threads, lease):
+        for count in range(1, wire.SHAPES + 10):
+            await threads.append(lease, *(effect(f"{count}.{n}") for n in range(count)))
+        assert threads.given == 0
+        found = threads._wire._wrapper.connection.execute("SELECT count(*) FROM pg_prepared_statements").fetchone()
+        assert found == (wire.SHAPES,)
+
+    run_story(story)
+
+    assert [seq for seq, _ in rows()] == list(range(1, 2 + sum(range(wire.SHAPES + 10))))
+
+
 def test_a_value_too_big_for_a_row_is_left_to_the_threads():
     async def story(threads, lease):
         await threads.append(lease, effect("big", result={"text": "x" * (conf.INLINE_BYTES + 1)}))
