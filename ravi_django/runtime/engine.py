@@ -105,7 +105,7 @@ class Engine:
         self._crashers: set[UUID] = set()  # runs that are driven alone, or wait to be
         self._one_crasher = asyncio.Lock()
         self._looking = False
-        self._look_again = False  # a look was asked for when there was no room
+        self._more = False  # there may be claimable runs that no hint will bring here
         self.settled = asyncio.Event()  # set, and replaced, whenever a lease ends
         self._on_promoted = on_promoted
         self._restore_task_factory = paths.install(self.loop)
@@ -117,11 +117,12 @@ class Engine:
     async def drive(self, run_id: UUID | str) -> bool:
         """One lease of a run, if it can be had: claim, load, drive, settle, release. Says whether it was had."""
         if not self.has_room:
-            return False  # the row stays claimable; the sweep hints it again
+            self._more = True
+            return False  # the row stays claimable
         return await self._drive(store.claim, run_id, self.name, known_addresses())
 
     async def drive_next(self) -> bool:
-        """One lease of the most urgent run that can be claimed. Says whether there was one."""
+        """One lease of the next run that can be claimed. Says whether there was one."""
         return self.has_room and await self._drive(store.claim_next, self.name, known_addresses())
 
     def _drive(self, claim: Callable[..., Lease | None], *args: Any) -> Coroutine[Any, Any, bool]:
@@ -129,22 +130,26 @@ class Engine:
         return self._claim_and_drive(claim, *args)
 
     async def _claim_and_drive(self, claim: Callable[..., Lease | None], *args: Any) -> bool:
+        lease = None
         try:
             asked_at = time.monotonic()
             lease = await self.database.call(claim, *args)
-            if lease is None:
-                return False
-            await self._drive_lease(replace(lease, asked_at=asked_at))
-            return True
+            if lease is not None:
+                await self._drive_lease(replace(lease, asked_at=asked_at))
         finally:
             self._driving -= 1
-            if self._look_again:
+            if self._more and (lease is not None or self.has_room):
                 self.look()
+        return lease is not None
 
     @property
     def has_room(self) -> bool:
-        is_able = not (self.draining or self.heartbeat.failed or self._crashers or self._tools.is_exhausted)
-        return is_able and self._driving < conf.MAX_RUNS
+        """For any run. The last slot is kept for expired leases."""
+        return self._has_slot(max(1, conf.MAX_RUNS - 1))
+
+    def _has_slot(self, slots: int) -> bool:
+        unable = self.draining or self.heartbeat.failed or self._crashers or self._tools.is_exhausted
+        return self._driving < slots and not unable
 
     async def _drive_lease(self, lease: Lease) -> None:
         try:
@@ -405,22 +410,20 @@ class Engine:
         self._leases.discard(task)
         if not task.cancelled() and task.exception() is not None:
             log.error("a lease failed: %s", task.exception(), exc_info=task.exception())
-        elif not task.cancelled() and task.result():
-            self.look()
 
     def look(self) -> None:
-        """Look for the next claimable run; one look at a time."""
-        if self._looking or self.draining:
-            return
-        self._look_again = not self.has_room
-        if not self._look_again:
+        """Look for the next claimable run; one look at a time. Once a look has found nothing, the end of a lease begins
+        none, until a hint finds no room."""
+        has_room = self.has_room
+        self._more = self._looking or not has_room
+        if not self._looking and self._has_slot(conf.MAX_RUNS):
             self._looking = True
-            self._background(self._drive(self._claim_next))
+            self._background(self._drive(self._claim_next, not has_room))
 
-    def _claim_next(self) -> Lease | None:
+    def _claim_next(self, only_expired: bool) -> Lease | None:
         """On a database thread. When there was something, there may be more: look again at once."""
         try:
-            lease = store.claim_next(self.name, known_addresses())
+            lease = store.claim_next(self.name, known_addresses(), only_expired=only_expired)
         finally:
             self._looking = False
         if lease is not None:

@@ -125,6 +125,13 @@ CLAIM = [
         (*_CLAIMED, _STATEFUL),
     ),
     Mutant(
+        "claim: a slot is kept for expired leases",
+        RUNTIME + "engine.py",
+        "max(1, conf.MAX_RUNS - 1)",
+        "conf.MAX_RUNS",
+        (UNIT + "test_engine.py",),
+    ),
+    Mutant(
         "poison: a run that takes its workers down is blocked",
         RUNTIME + "engine.py",
         "if lease.run.crashes >= conf.MAX_ATTEMPTS:",

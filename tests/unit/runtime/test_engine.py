@@ -11,10 +11,10 @@ from django.db import connection
 from ravi_django import tool
 from ravi_django.kernel import ChatMessage, ModelError, RunFailedError
 from ravi_django.models import Blob, InboxMessage, JournalEntry, Run, Status, WorkerProcess
-from ravi_django.runtime import Runtime
+from ravi_django.runtime import Runtime, store
 from ravi_django.runtime.engine import Engine
 from ravi_django.testing import ScriptedModel, journal_of, warm
-from tests.support.runs import auntil, code, drive, in_background, make_run, on_postgresql
+from tests.support.runs import auntil, code, drive, in_background, leased, make_run, on_postgresql
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -116,14 +116,64 @@ def test_a_process_claims_no_more_than_it_has_room_for(settings):
         for run in runs:
             engine.hint(run.id)
         engine.look()
-        await auntil(lambda: len(began) == 3)
+        await auntil(lambda: len(began) == 2)
         gate.set()
         await auntil(lambda: not engine._leases)
 
     with_engine(story)
 
-    assert max(most) == 3
+    assert max(most) == 2  # and one slot is kept for expired leases
     assert statuses() == ["completed"] * 8  # one that ends makes the process look for the next
+
+
+def test_a_process_that_is_full_takes_an_expired_lease_before_what_is_ready(settings):
+    settings.RAVI = {**settings.RAVI, "MAX_RUNS": 2}
+    gate, began = None, []
+
+    async def story_code(ctx, inbox):
+        began.append(ctx.run_id)
+        await gate.wait()
+
+    code(story_code)
+    dead = leased(make_run())
+    ready = [make_run() for _ in range(3)]
+
+    async def story(engine):
+        nonlocal gate
+        gate = asyncio.Event()
+        engine.look()
+        await auntil(lambda: began == [str(ready[0].id)])
+        assert await engine.hint(ready[1].id) is False
+        await engine.database.call(expire, dead)
+        engine.look()
+        await auntil(lambda: len(began) == 2)
+        gate.set()
+        await auntil(lambda: not engine._leases)
+
+    with_engine(story)
+
+    assert began == [str(run_id) for run_id in (ready[0].id, dead.run_id, ready[1].id, ready[2].id)]
+
+
+def expire(lease):
+    Run.objects.filter(id=lease.run_id).update(lease_expires_at="2020-01-01T00:00:00Z")
+
+
+def test_a_process_that_found_nothing_looks_no_more_after_each_run(monkeypatch):
+    code(ask, model=ScriptedModel(["hello"]))
+    looks = []
+    claim_next = store.claim_next
+    monkeypatch.setattr(store, "claim_next", lambda *args, **kwargs: looks.append(1) or claim_next(*args, **kwargs))
+
+    async def story(engine):
+        for _ in range(3):
+            await engine.hint((await engine.database.call(make_run)).id)
+            await auntil(lambda: not engine._leases)
+
+    with_engine(story)
+
+    assert statuses() == ["completed"] * 3
+    assert len(looks) <= 1
 
 
 @on_postgresql
