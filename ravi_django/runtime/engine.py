@@ -11,9 +11,9 @@ import logging
 import os
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import takewhile
 from typing import Any
 from uuid import UUID
@@ -53,7 +53,6 @@ from ravi_django.runtime.tool_threads import ToolThreads
 
 log = logging.getLogger("ravi.engine")
 
-ALONE_AFTER = 2  # crashes in a row
 NEAR_S = 60.0  # a timer that is due within this time is kept by the process too; the sweep is the guarantee
 
 
@@ -102,8 +101,7 @@ class Engine:
         self._tools = ToolThreads(int(conf.TOOL_THREADS))
         self._leases: set[asyncio.Task[Any]] = set()
         self._driving = 0  # leases held or being claimed
-        self._crashers: set[UUID] = set()  # runs that are driven alone, or wait to be
-        self._one_crasher = asyncio.Lock()
+        self._suspect: UUID | None = None  # the one run driven here whose workers died twice in a row
         self._looking = False
         self._more = False  # there may be claimable runs that no hint will bring here
         self.settled = asyncio.Event()  # set, and replaced, whenever a lease ends
@@ -119,11 +117,17 @@ class Engine:
         if not self.has_room:
             self._more = True
             return False  # the row stays claimable
-        return await self._drive(store.claim, run_id, self.name, known_addresses())
+        suspect = self._suspect
+        had = await self._drive(store.claim, run_id, self.name, known_addresses(), suspect is None)
+        if not had and suspect is not None and await self.database.call(store.waits_as_suspect, run_id):
+            words = "run %s waits: its workers died, and this one drives run %s, whose workers died too"
+            log.warning(words, run_id, suspect, extra={"action": "run.suspect_waits"})
+        return had
 
     async def drive_next(self) -> bool:
         """One lease of the next run that can be claimed. Says whether there was one."""
-        return self.has_room and await self._drive(store.claim_next, self.name, known_addresses())
+        args = (self.name, known_addresses(), self._suspect is None)
+        return self.has_room and await self._drive(store.claim_next, *args)
 
     def _drive(self, claim: Callable[..., Lease | None], *args: Any) -> Coroutine[Any, Any, bool]:
         self._driving += 1  # at once: who asks for room before the task begins must see that it is taken
@@ -148,17 +152,22 @@ class Engine:
         return self._has_slot(max(1, conf.MAX_RUNS - 1))
 
     def _has_slot(self, slots: int) -> bool:
-        unable = self.draining or self.heartbeat.failed or self._crashers or self._tools.is_exhausted
+        unable = self.draining or self.heartbeat.failed or self._tools.is_exhausted
         return self._driving < slots and not unable
 
     async def _drive_lease(self, lease: Lease) -> None:
+        run, is_second = lease.run, False
+        if run.crashes >= store.SUSPECT:
+            is_second = self._suspect is not None  # two were claimed at once
+            self._suspect = self._suspect or run.id
         try:
-            if lease.run.paused_at is not None and lease.run.cancel_requested_at is None:  # its worker died first
+            # A paused run is here only if its worker died before it gave it back.
+            if is_second or (run.paused_at is not None and run.cancel_requested_at is None):
                 await self.database.call(settle.give_back, lease)
                 return
             agent, active, rounds = await self._load(lease)
-            async with self._alone(active):
-                outcome = await self._run(agent, active, rounds)
+            active.effects.on_progress = partial(self._past, run.id)
+            outcome = await self._run(agent, active, rounds)
             await self._settle(active, outcome)
         except LeaseLostError as error:
             log.warning("run %s: %s", lease.run_id, error, extra={"action": "lease.lost"})
@@ -168,8 +177,15 @@ class Engine:
             log.exception("run %s: could not be driven", lease.run_id, extra={"action": "lease.failed"})
         finally:
             self._forget(lease)
+            self._past(lease.run_id)
             ended, self.settled = self.settled, asyncio.Event()
             ended.set()
+
+    def _past(self, run_id: UUID) -> None:
+        """The run has come past the place where its workers died, or its lease is over: the next suspect may begin."""
+        if self._suspect == run_id:
+            self._suspect = None
+            self.look()
 
     def _forget(self, lease: Lease) -> None:
         """Renew this lease no more; the same run may be leased here anew by now, and that one stays."""
@@ -241,42 +257,6 @@ class Engine:
             raise settle.NotDrivable(error, block=False) from error
         except NotFoundError as error:
             raise settle.NotDrivable(error, block=True) from error
-
-    @asynccontextmanager
-    async def _alone(self, active: Active) -> AsyncIterator[None]:
-        """A run that took its workers down is driven with no other beside it: it must not take them along again. With
-        the next effect that it records it has come past that place."""
-        if active.lease.run.crashes < ALONE_AFTER:
-            yield
-            return
-        run_id = active.lease.run_id
-        self._crashers.add(run_id)
-        try:
-            await self.database.call(store.free, active.lease)  # the others may wait for what the dead worker held
-            await self._one_crasher.acquire()
-        except BaseException:
-            self._crashers.discard(run_id)
-            raise
-        active.effects.on_progress = past = self._once_past(run_id)
-        try:
-            while self.active.keys() - self._crashers and not (active.lost or self.draining):
-                await self.settled.wait()
-            yield
-        finally:
-            past()
-
-    def _once_past(self, run_id: UUID) -> Callable[[], None]:
-        is_past = False
-
-        def past() -> None:
-            nonlocal is_past
-            if not is_past:
-                is_past = True
-                self._crashers.discard(run_id)
-                self._one_crasher.release()
-                self.look()
-
-        return past
 
     async def _note_beginning(self, agent: Agent, effects: Effects, rounds: Rounds) -> None:
         """The run's first row pins the agent's spec; every later lease leaves a row too. They ride on an effect."""
@@ -423,7 +403,8 @@ class Engine:
     def _claim_next(self, only_expired: bool) -> Lease | None:
         """On a database thread. When there was something, there may be more: look again at once."""
         try:
-            lease = store.claim_next(self.name, known_addresses(), only_expired=only_expired)
+            suspects = self._suspect is None
+            lease = store.claim_next(self.name, known_addresses(), suspects, only_expired=only_expired)
         finally:
             self._looking = False
         if lease is not None:

@@ -35,7 +35,9 @@ async def _until_idle(engine: Engine, timeout: float) -> int:
     give_up = time.monotonic() + timeout
     while True:
         driving = set(engine._leases)  # before the look: a run that ends meanwhile may wake another
-        lease = await engine.database.call(store.claim_next, engine.name, registry.known_addresses())
+        lease = await engine.database.call(
+            store.claim_next, engine.name, registry.known_addresses(), engine._suspect is None
+        )
         if lease is not None:
             leases += 1
             engine._background(engine._drive_lease(lease))

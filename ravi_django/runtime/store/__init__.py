@@ -41,7 +41,7 @@ from ravi_django.runtime.store.asking import (
 )
 from ravi_django.runtime.store.budgets import REFUSED, Amount, Exhausted, free, free_abandoned, reserve, settled
 from ravi_django.runtime.store.budgets import concerns as concerns_budgets
-from ravi_django.runtime.store.claims import claim, claim_next
+from ravi_django.runtime.store.claims import SUSPECT, claim, claim_next, waits_as_suspect
 from ravi_django.runtime.store.control import cancel_reason, request_cancel
 from ravi_django.runtime.store.conversations import clear_turns
 from ravi_django.runtime.store.digests import deliver_due, has_due
@@ -169,6 +169,7 @@ __all__ = [
     "OWNER_DELETED",
     "REFUSED",
     "RETENTION",
+    "SUSPECT",
     "TOP_UP",
     "UNREAD",
     "UNREAD_S",
@@ -319,6 +320,7 @@ __all__ = [
     "update_follows",
     "use_link",
     "use_standing",
+    "waits_as_suspect",
     "wake_silent",
     "withdraw_request",
     "worker_gone",

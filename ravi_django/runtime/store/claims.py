@@ -5,52 +5,65 @@ from __future__ import annotations
 from collections.abc import Iterable
 from uuid import UUID
 
-from django.db.models import Case, F, IntegerField, Q, When
+from django.db.models import Case, Exists, F, IntegerField, OuterRef, Q, When
 from django.db.models.functions import Coalesce
 
 from ravi_django.conf import conf
 from ravi_django.db import transaction
-from ravi_django.models import Run, Session, Status
+from ravi_django.models import Run, Session, Status, WorkerProcess
 from ravi_django.runtime import clock
 from ravi_django.runtime.store import outbox, postgres
 from ravi_django.runtime.store.leases import Lease, claimable, expired, ready, skip_locked, timed
 from ravi_django.runtime.store.postgres import NOW
 
+SUSPECT = 2  # crashes in a row
 
-def claim(run_id: UUID | str, owner: str, agents: Iterable[str] | None = None) -> Lease | None:
+
+def claim(run_id: UUID | str, owner: str, agents: Iterable[str] | None = None, suspects: bool = True) -> Lease | None:
     """Take the lease of a claimable run of one of these agents (None: any), or of one that is a row; None when
-    another worker has it or there is nothing to do."""
+    another worker has it or there is nothing to do. Without `suspects`, none that would have crashed twice in a row."""
     known = None if agents is None else list(agents)
     if postgres.in_use():
-        return _claim_postgres("one", owner, known, run_id)
+        return _claim_postgres("one", owner, known, suspects, run_id)
     with transaction.atomic():
-        return _claim_by_orm(run_id, owner, known)
+        return _claim_by_orm(run_id, owner, _of(known, suspects))
 
 
-def claim_next(owner: str, agents: Iterable[str], *, only_expired: bool = False) -> Lease | None:
+def claim_next(owner: str, agents: Iterable[str], suspects: bool = True, *, only_expired: bool = False) -> Lease | None:
     """Take a claimable run of these agents, or of one that is a row: one with an expired lease, else with a due timer,
     else the ready one with the earliest `claim_at`. SKIP LOCKED only avoids waiting; the condition is the guard."""
     known = list(agents)
     if postgres.in_use():
-        return _claim_postgres("expired" if only_expired else "any", owner, known)
+        return _claim_postgres("expired" if only_expired else "any", owner, known, suspects)
+    mine = _of(known, suspects)
     with transaction.atomic():
         for part in (expired,) if only_expired else (expired, timed, ready):
-            for run_id in skip_locked(part().filter(_of(known))).values_list("id", flat=True)[:1]:
-                return _claim_by_orm(run_id, owner, known)
+            for run_id in skip_locked(part().filter(mine)).values_list("id", flat=True)[:1]:
+                return _claim_by_orm(run_id, owner, mine)
     return None
+
+
+def waits_as_suspect(run_id: UUID | str) -> bool:
+    """Whether the run can be claimed by a process that drives no other suspect."""
+    return Run.objects.filter(claimable(), ~_CALM, id=run_id).exists()
 
 
 # ---------------------------------------------------------------------------------------------- through the ORM
 
 
-def _claim_by_orm(run_id: UUID | str, owner: str, known: list[str] | None) -> Lease | None:
+_CALM = Q(crashes__lt=SUSPECT - 1) | Q(crashes=SUSPECT - 1) & ~Q(status=Status.RUNNING)
+
+
+def _claim_by_orm(run_id: UUID | str, owner: str, mine: Q) -> Lease | None:
     before = Run.objects.filter(id=run_id).values_list("crashes", "lease_owner").first() if outbox.is_on() else None
-    taken = Run.objects.filter(claimable(), _of(known), id=run_id).update(
+    alive = WorkerProcess.objects.filter(name=OuterRef("lease_owner"), seen_at__gt=OuterRef("lease_expires_at"))
+    is_crash = When(~Exists(alive), status=Status.RUNNING, then=1)
+    taken = Run.objects.filter(claimable(), mine, id=run_id).update(
         status=Status.RUNNING,
         lease_owner=owner,
         lease_expires_at=clock.after(conf.LEASE_S),
         lease_epoch=F("lease_epoch") + 1,
-        crashes=F("crashes") + Case(When(status=Status.RUNNING, then=1), default=0, output_field=IntegerField()),
+        crashes=F("crashes") + Case(is_crash, default=0, output_field=IntegerField()),
         started_at=Coalesce("started_at", clock.now()),
         error=None,
         wake_at=None,
@@ -65,9 +78,10 @@ def _claim_by_orm(run_id: UUID | str, owner: str, known: list[str] | None) -> Le
     return _with_relatives(run, owner)
 
 
-def _of(known: list[str] | None) -> Q:
+def _of(known: list[str] | None, suspects: bool) -> Q:
     """Runs that this process can drive: by its code, or by a spec, which every process can read."""
-    return Q() if known is None else Q(agent__in=known) | Q(agent_version__isnull=False)
+    agents = Q() if known is None else Q(agent__in=known) | Q(agent_version__isnull=False)
+    return agents if suspects else agents & _CALM
 
 
 def _with_relatives(run: Run, owner: str) -> Lease:
@@ -81,18 +95,19 @@ def _with_relatives(run: Run, owner: str) -> Lease:
 
 # ------------------------------------------------------------------------------------------------- on PostgreSQL
 
-# As `claimable`, `ready`, `timed`, `expired` and `_of` say it; a test compares them.
+# As `claimable`, `ready`, `timed`, `expired`, `_CALM` and `_of` say it; a test compares them.
 _DUE = f"(wake_at IS NULL OR wake_at <= {NOW} OR (%(release)s::text <> '' AND for_release = %(release)s::text))"
 _MAY_GO_ON = "(paused_at IS NULL OR cancel_requested_at IS NOT NULL)"
 _READY = f"status = 'pending' AND {_MAY_GO_ON} AND {_DUE}"
 _TIMED = f"status = 'suspended' AND {_MAY_GO_ON} AND wake_at <= {NOW}"
 _EXPIRED = f"status = 'running' AND lease_expires_at < {NOW}"
 _AGENTS = "SELECT jsonb_array_elements_text(%(agents)s::jsonb) AS agent"
-_KNOWN = f"(%(agents)s::jsonb IS NULL OR agent_version IS NOT NULL OR agent IN ({_AGENTS}))"
+_ALLOWED = f"(%(suspects)s::boolean OR crashes + (status = 'running')::int < {SUSPECT})"
+_KNOWN = f"(%(agents)s::jsonb IS NULL OR agent_version IS NOT NULL OR agent IN ({_AGENTS})) AND {_ALLOWED}"
 _KEY = "CASE WHEN agent_version IS NULL THEN agent ELSE '' END"  # as the index of ready runs has it
 _LOCK = "FOR NO KEY UPDATE SKIP LOCKED"
 # The agents in the order of their earliest runs: runs of other agents are not read, however many there are.
-_HEAD = f"FROM ravi_run WHERE {_KEY} = known.agent AND {_READY} ORDER BY claim_at, id LIMIT 1"
+_HEAD = f"FROM ravi_run WHERE {_KEY} = known.agent AND {_READY} AND {_ALLOWED} ORDER BY claim_at, id LIMIT 1"
 _PARTS = {
     "expired": f"id FROM ravi_run WHERE {_EXPIRED} AND {_KNOWN} ORDER BY lease_expires_at LIMIT 1 {_LOCK}",
     "timed": f"id FROM ravi_run WHERE {_TIMED} AND {_KNOWN} ORDER BY wake_at LIMIT 1 {_LOCK}",
@@ -103,7 +118,9 @@ _PARTS = {
 }
 
 
-def _claim_postgres(part: str, owner: str, known: list[str] | None, run_id: UUID | str | None = None) -> Lease | None:
+def _claim_postgres(
+    part: str, owner: str, known: list[str] | None, suspects: bool, run_id: UUID | str | None = None
+) -> Lease | None:
     """One statement: which run, the claim, and the row as claimed with its session."""
     params: dict[str, str | None] = {
         "now": postgres.present(),
@@ -111,6 +128,7 @@ def _claim_postgres(part: str, owner: str, known: list[str] | None, run_id: UUID
         "lease_s": repr(float(conf.LEASE_S)),
         "release": str(conf.RELEASE),
         "agents": postgres.texts(known),
+        "suspects": str(suspects),
     }
     if run_id is not None:
         params["run"] = str(run_id)
@@ -125,6 +143,12 @@ def _claim_postgres(part: str, owner: str, known: list[str] | None, run_id: UUID
     return None
 
 
+# A worker that was seen since the end of its lease lives: the run is not to blame.
+_CRASHED = """status = 'running' AND NOT EXISTS (
+      SELECT FROM ravi_workerprocess alive WHERE alive.name = lease_owner AND alive.seen_at > lease_expires_at
+    )"""
+
+
 def _statement(part: str, told: bool) -> str:
     """`part`: the run with an id ("one"), the first "expired" one, or the first of "any" part."""
     picked, which = "", "id = %(run)s::uuid"
@@ -137,7 +161,7 @@ WITH {picked}taken AS (
   UPDATE ravi_run SET
     status = 'running', lease_owner = %(owner)s::text, lease_epoch = lease_epoch + 1,
     lease_expires_at = {NOW} + make_interval(secs => %(lease_s)s::float8),
-    crashes = crashes + (status = 'running')::int, started_at = coalesce(started_at, {NOW}),
+    crashes = crashes + ({_CRASHED})::int, started_at = coalesce(started_at, {NOW}),
     error = NULL, wake_at = NULL, hints = 0, hint_after = NULL
   WHERE {which} AND {_KNOWN} AND (({_READY}) OR ({_TIMED}) OR ({_EXPIRED}))
   RETURNING *

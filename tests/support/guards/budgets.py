@@ -10,13 +10,6 @@ DAILY, TOP_UP = UNIT + "test_daily_budget.py", UNIT + "test_budget_topup.py"
 
 BUDGETS = [
     Mutant(
-        "budget: who waits to be driven alone holds nothing",
-        RUNTIME + "engine.py",
-        "            await self.database.call(store.free, active.lease)",
-        "            pass",
-        (WAITS,),
-    ),
-    Mutant(
         "budget: a paused run whose worker died holds nothing",
         RUNTIME + "settle.py",
         "    return store.settled(lease, [], partial(store.requeue, lease), ends=True)\n",

@@ -120,8 +120,8 @@ CLAIM = [
     Mutant(
         "claim: a crash is an expired running lease alone",
         STORE + "claims.py",
-        "crashes + (status = 'running')::int",
-        "crashes + 1",
+        "({_CRASHED})::int",
+        "1",
         (*_CLAIMED, _STATEFUL),
     ),
     Mutant(
@@ -130,6 +130,20 @@ CLAIM = [
         "max(1, conf.MAX_RUNS - 1)",
         "conf.MAX_RUNS",
         (UNIT + "test_engine.py",),
+    ),
+    Mutant(
+        "claim: a worker that lives blames no run",
+        STORE + "claims.py",
+        "AND alive.seen_at > lease_expires_at",
+        "AND false",
+        (UNIT + "test_suspects.py",),
+    ),
+    Mutant(
+        "claim: one suspect at a time",
+        STORE + "claims.py",
+        "= known.agent AND {_READY} AND {_ALLOWED}",
+        "= known.agent AND {_READY}",
+        (UNIT + "test_suspects.py",),
     ),
     Mutant(
         "poison: a run that takes its workers down is blocked",

@@ -68,8 +68,8 @@ SLOTS = [
     Mutant(
         "slots: a takeover drives no paused run on",
         RUNTIME + "engine.py",
-        "            if lease.run.paused_at is not None and",
-        "            if False and",
+        " or (run.paused_at is not None and run.cancel_requested_at is None)",
+        "",
         _PAUSES,
     ),
     Mutant(

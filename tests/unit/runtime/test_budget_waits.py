@@ -61,27 +61,8 @@ def test_a_run_that_is_paused_when_its_worker_dies_holds_nothing(clock):
     assert drive(high).output == "done"
 
 
-@pytest.mark.parametrize("crashers", [1, 2])
-def test_a_run_that_is_to_be_driven_alone_holds_nothing_while_it_waits_for_that(clock, crashers):
-    register(CodeAgent(until_refused, key="child", model=model(10)))
-    top = leased(make_run(budget={"max_turns": 3}))
-    first, second = spawn(top), spawn(top)
-    dead = [second, first][:crashers]
-    for run in dead:
-        drive(run, dies=1)
-    assert reserved(top.run)[2] == crashers
-    Run.objects.filter(id__in=[run.id for run in dead]).update(crashes=1)
-    clock.advance(conf.LEASE_S + 1)
-
-    asyncio.run(together(first, second))
-
-    assert {Run.objects.get(id=run.id).status for run in (first, second)} == {Status.COMPLETED}
-    assert spent(top.run)[2] == 3
-    assert balances(top.run)
-
-
 def test_what_a_dead_worker_held_is_freed_though_nobody_takes_its_run_over(clock):
-    """As where the only worker drives a run alone that waits for it."""
+    """As where the only worker drives another suspect, which waits for it."""
     register(CodeAgent(once, key="child", model=model(10)))
     top = leased(make_run(budget={"max_turns": 1}))
     dead, other = drive(spawn(top), dies=1), spawn(top)

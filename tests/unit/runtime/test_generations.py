@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from ravi_django import register, signal
 from ravi_django.conf import conf
 from ravi_django.kernel import AgentId
-from ravi_django.models import JournalEntry, Run, Status, Turn, WorkerProcess
+from ravi_django.models import JournalEntry, Status, Turn, WorkerProcess
 from ravi_django.runtime import clock as clocks
 from ravi_django.runtime import store
 from ravi_django.testing import journal_of, run_until_idle
@@ -274,83 +272,3 @@ def test_it_is_blocked_at_once_when_there_is_no_worker_of_that_release(settings,
 
     assert (run.status, run.error["type"]) == (Status.BLOCKED, "DeterminismError")
     assert JournalEntry.objects.filter(run=run, kind="run.blocked").exists()
-
-
-# ------------------------------------------------------------------------------------------------ driven alone
-
-
-def test_a_run_that_has_come_past_where_workers_died_lets_others_in(step):
-    from ravi_django.runtime.engine import Engine
-
-    async def scenario():
-        gate, there = asyncio.Event(), asyncio.Event()
-
-        async def crasher(ctx, inbox):
-            await ctx.tool("step", name="past it")
-            there.set()
-            await gate.wait()
-
-        async def other(ctx, inbox):
-            return "beside it"
-
-        register(CodeAgent(crasher, key="crasher", tools=[step]))
-        register(CodeAgent(other, key="other"))
-        engine = Engine()
-        try:
-            first = engine.hint(a.id)
-            await asyncio.wait_for(there.wait(), 20)
-            assert engine.has_room
-            await asyncio.wait_for(engine.drive(b.id), 20)
-            gate.set()
-            await asyncio.wait_for(first, 20)
-        finally:
-            await engine.close(drain_s=0.5)
-
-    a, b = make_run("test/crasher"), make_run("test/other")
-    Run.objects.filter(id=a.id).update(crashes=2)
-
-    asyncio.run(scenario())
-
-    b.refresh_from_db()
-    assert (b.status, b.output) == ("completed", "beside it")
-
-
-def test_a_run_that_took_two_workers_down_is_driven_alone(settings):
-    from ravi_django.runtime.engine import Engine
-
-    driven, let_go = [], asyncio.Event
-
-    async def scenario():
-        gate = let_go()
-
-        async def held(ctx, inbox):
-            driven.append("held")
-            await gate.wait()
-            driven.append("held ends")
-
-        async def crasher(ctx, inbox):
-            driven.append("crasher")
-
-        register(CodeAgent(held, key="held"))
-        register(CodeAgent(crasher, key="crasher"))
-        engine = Engine()
-        try:
-            first = engine.hint(a.id)
-            while "held" not in driven:
-                await asyncio.sleep(0.01)
-            second = engine.hint(b.id)
-            while b.id not in engine._crashers:
-                await asyncio.sleep(0.01)
-            assert not engine.has_room
-            assert driven == ["held"]
-            gate.set()
-            await asyncio.wait_for(asyncio.gather(first, second), 20)
-        finally:
-            await engine.close(drain_s=0.5)
-
-    a, b = make_run("test/held"), make_run("test/crasher")
-    Run.objects.filter(id=b.id).update(crashes=2)
-
-    asyncio.run(scenario())
-
-    assert driven == ["held", "held ends", "crasher"]

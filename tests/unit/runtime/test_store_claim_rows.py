@@ -26,26 +26,30 @@ STATES = [  # seconds from now
 ]
 
 
-def all_claimed(agents):
-    return [lease.run_id for lease in iter(lambda: store.claim_next("w", agents), None)]
+def all_claimed(agents, suspects=True):
+    return [lease.run_id for lease in iter(lambda: store.claim_next("w", agents, suspects), None)]
 
 
-@pytest.mark.parametrize("release", ["", "r1", "r2"])
-def test_what_is_claimed_is_what_the_queries_call_claimable(clock, settings, release):
+@pytest.mark.parametrize("vendor", [None, "another"])
+@pytest.mark.parametrize(("release", "suspects"), [("", True), ("r1", True), ("r2", False)])
+def test_what_is_claimed_is_what_the_queries_call_claimable(clock, settings, monkeypatch, release, suspects, vendor):
     settings.RAVI = {**settings.RAVI, "RELEASE": release}
     runs = [make_run() for _ in STATES]
-    for run, state in zip(runs, STATES, strict=True):
+    for place, (run, state) in enumerate(zip(runs, STATES, strict=True)):
         values = {
             name: clock.now + timedelta(seconds=value) if isinstance(value, int) else value
             for name, value in state.items()
         }
-        Run.objects.filter(id=run.id).update(**values)
-    expected = set(Run.objects.filter(store.claimable()).values_list("id", flat=True))
+        Run.objects.filter(id=run.id).update(**values, crashes=place % 3)
+    if vendor is not None:
+        monkeypatch.setattr(connection, "vendor", vendor)
+    found = Run.objects.filter(store.claimable()).values_list("id", "crashes", "status")
+    expected = {run_id for run_id, crashes, status in found if suspects or crashes + (status == Status.RUNNING) < 2}
 
     with transaction.atomic():
-        one_by_one = {run.id for run in runs if store.claim(run.id, "w") is not None}
+        one_by_one = {run.id for run in runs if store.claim(run.id, "w", None, suspects) is not None}
         transaction.set_rollback(True)
-    together = set(all_claimed(["test/code"]))
+    together = set(all_claimed(["test/code"], suspects))
 
     assert one_by_one == together == expected
     assert 0 < len(expected) < len(runs)
