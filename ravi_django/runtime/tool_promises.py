@@ -106,7 +106,7 @@ async def _at_most_once(ctx: DurableContext, tool: Tool, ready: dict[str, Any], 
         except TimeoutError:
             await _not_ours(ctx)
             why = f"it did not finish within {timeout_of(tool):g} s"
-            not_before = uncertain.may_decide_at(effects, effects.present(), 0.0)
+            not_before = uncertain.may_decide_at(effects, None, tool)
         except ToolEndedOddly as error:
             why = f"it raised {error}"
         except Exception as error:

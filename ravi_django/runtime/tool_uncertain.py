@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from ravi_django.conf import conf
 from ravi_django.kernel import DeterminismError, PermanentError, ToolExecutionResult, UncertainEffectError
 from ravi_django.runtime import uncertain
 from ravi_django.runtime.checking import checked
@@ -14,7 +13,6 @@ from ravi_django.runtime.gate import Stop
 from ravi_django.runtime.replay import check_identity
 from ravi_django.runtime.tool_caps import KIND
 from ravi_django.runtime.tool_results import result_of
-from ravi_django.runtime.tool_running import timeout_of
 
 if TYPE_CHECKING:
     from ravi_django.runtime.context import DurableContext
@@ -34,8 +32,7 @@ async def decided(ctx: DurableContext, entry: Entry) -> ToolExecutionResult | No
     entry.attempt = begun.attempt
     if "ran_with" in (begun.request or {}):
         entry.request = {**entry.request, "ran_with": begun.request["ran_with"]}
-    tool = ctx.toolbox.get(entry.name)
-    decidable = uncertain.may_decide_at(effects, begun.finished_at, timeout_of(tool) if tool else conf.TOOL_TIMEOUT_S)
+    decidable = uncertain.may_decide_at(effects, begun, ctx.toolbox.get(entry.name))
     why = f"it was started at {begun.finished_at:%Y-%m-%d %H:%M:%S} UTC and its worker died"
     return await decide(ctx, entry, why, decidable)
 
@@ -74,9 +71,7 @@ async def decide_left(ctx: DurableContext) -> None:
         effects.stop = None  # the gate was closed behind the code: this is the engine's own wait
     for path, begun in left.items():
         entry = Entry(KIND, path, begun.name, attempt=begun.attempt, request=begun.request)
-        tool = ctx.toolbox.get(entry.name)
-        begun_at = begun.finished_at if isinstance(begun, Recorded) else effects.present()
-        decidable = uncertain.may_decide_at(effects, begun_at, timeout_of(tool) if tool else conf.TOOL_TIMEOUT_S)
+        decidable = uncertain.may_decide_at(effects, begun, ctx.toolbox.get(entry.name))
         why = "the run's code did not wait for it"
         answer = await checked(ctx, entry, decidable) or await uncertain.decide(ctx, entry, why, not_before=decidable)
         if answer["outcome"] == "fail":

@@ -10,12 +10,14 @@ from pydantic import ValidationError
 from pydantic_core import to_json
 
 from ravi_django.conf import conf
+from ravi_django.kernel import Tool
 from ravi_django.kernel.content import blocks_adapter
 from ravi_django.models import HumanRequest
 from ravi_django.runtime import requests, store
-from ravi_django.runtime.entries import Entry
+from ravi_django.runtime.entries import Entry, Recorded
 from ravi_django.runtime.gate import Wait
 from ravi_django.runtime.shown import request_shown
+from ravi_django.runtime.tool_running import timeout_of
 
 if TYPE_CHECKING:
     from ravi_django.runtime.context import DurableContext
@@ -78,9 +80,16 @@ def _path(entry: Entry) -> str:
     return f"@request.{entry.path}.{entry.attempt}"
 
 
-def may_decide_at(effects: Effects, begun_at: datetime, timeout_s: float) -> datetime:
-    """Until then the worker that began the effect may still be at it."""
-    return begun_at + timedelta(seconds=timeout_s + conf.LEASE_S)
+def may_decide_at(effects: Effects, begun: Entry | Recorded | None, tool: Tool | None) -> datetime:
+    """Until then the worker that began the effect may still perform it: no effect begins behind the end of its lease.
+    `begun` is None for a call of this lease whose timeout is over."""
+    if begun is None:
+        return effects.present() + timedelta(seconds=conf.LEASE_S)
+    seconds = timeout_of(tool) if tool else conf.TOOL_TIMEOUT_S
+    if effects.lease.expired_at is not None and isinstance(begun, Recorded):
+        return effects.lease.expired_at + timedelta(seconds=seconds)
+    begun_at = begun.finished_at if isinstance(begun, Recorded) else effects.present()
+    return begun_at + timedelta(seconds=seconds + conf.LEASE_S)
 
 
 def content_of(value: Any) -> list[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime
 from uuid import UUID
 
 from django.db.models import Case, Exists, F, IntegerField, OuterRef, Q, When
@@ -55,7 +56,7 @@ _CALM = Q(crashes__lt=SUSPECT - 1) | Q(crashes=SUSPECT - 1) & ~Q(status=Status.R
 
 
 def _claim_by_orm(run_id: UUID | str, owner: str, mine: Q) -> Lease | None:
-    before = Run.objects.filter(id=run_id).values_list("crashes", "lease_owner").first() if outbox.is_on() else None
+    before = Run.objects.filter(id=run_id).values_list("crashes", "lease_owner", "lease_expires_at").first()
     alive = WorkerProcess.objects.filter(name=OuterRef("lease_owner"), seen_at__gt=OuterRef("lease_expires_at"))
     is_crash = When(~Exists(alive), status=Status.RUNNING, then=1)
     taken = Run.objects.filter(claimable(), mine, id=run_id).update(
@@ -73,9 +74,9 @@ def _claim_by_orm(run_id: UUID | str, owner: str, mine: Q) -> Lease | None:
     if not taken:
         return None
     run = Run.objects.select_related("session").get(id=run_id)
-    if before is not None and run.crashes > before[0]:
+    if before is not None and outbox.is_on() and run.crashes > before[0]:
         outbox.write([outbox.of_crash(run, before[1])])
-    return _with_relatives(run, owner)
+    return _with_relatives(run, owner, before and before[2])
 
 
 def _of(known: list[str] | None, suspects: bool) -> Q:
@@ -84,13 +85,13 @@ def _of(known: list[str] | None, suspects: bool) -> Q:
     return agents if suspects else agents & _CALM
 
 
-def _with_relatives(run: Run, owner: str) -> Lease:
+def _with_relatives(run: Run, owner: str, expired_at: datetime | None) -> Lease:
     """The lease of a run just claimed. Root and parent of a child are rare, and dear: rows as wide as the run's."""
     wanted = {key for key in (run.root_id, run.parent_id) if key is not None}
     above = Run.objects.in_bulk(wanted) if wanted else {}
     run.root = above.get(run.root_id)
     run.parent = above.get(run.parent_id)
-    return Lease(run=run, epoch=run.lease_epoch, owner=owner)
+    return Lease(run=run, epoch=run.lease_epoch, owner=owner, expired_at=expired_at)
 
 
 # ------------------------------------------------------------------------------------------------- on PostgreSQL
@@ -136,10 +137,10 @@ def _claim_postgres(
     for row in postgres.execute(_STATEMENTS[part, told], params):
         own = len(Run._meta.concrete_fields)
         run = postgres.instance(Run, row[:own])
-        run.session = postgres.instance(Session, row[own:])
+        run.session = postgres.instance(Session, row[own:-1])
         if told and run.crashes:
             outbox.hint_on_commit()
-        return _with_relatives(run, owner)
+        return _with_relatives(run, owner, row[-1])
     return None
 
 
@@ -166,7 +167,8 @@ WITH {picked}taken AS (
   WHERE {which} AND {_KNOWN} AND (({_READY}) OR ({_TIMED}) OR ({_EXPIRED}))
   RETURNING *
 ){_TOLD % {"which": which} if told else ""}
-SELECT {postgres.columns(Run, "taken")}, {postgres.columns(Session, "session")}
+SELECT {postgres.columns(Run, "taken")}, {postgres.columns(Session, "session")},
+  (SELECT lease_expires_at FROM ravi_run before WHERE before.id = taken.id)
 FROM taken JOIN ravi_session session ON session.id = taken.session_id"""  # noqa: S608
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -35,6 +36,7 @@ class Lease:
     epoch: int
     owner: str
     asked_at: float = field(default_factory=time.monotonic, compare=False)  # before the claim was sent, in seconds
+    expired_at: datetime | None = None  # the end of the lost lease that this one follows
     reserved: set[str] = field(default_factory=set, compare=False)  # calls that may hold a part of a budget
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import threading
+from datetime import timedelta
 from io import StringIO
 
 import pytest
@@ -244,6 +245,24 @@ def test_an_answer_to_an_older_version_is_refused(clock, uncertain):
 
     with pytest.raises(ConflictError, match="has changed since"):
         human.resolve(asked(uncertain).id, "fail", version=0)
+
+
+@pytest.mark.sqlite
+def test_a_person_may_decide_when_the_lease_of_the_dead_worker_and_the_tools_time_are_over(clock, sent):
+    """However long ago the effect has begun: the dead worker may have renewed its lease since."""
+
+    @tool(effect="at_most_once", timeout=5)
+    def send() -> str:
+        """Send."""
+        return "sent"
+
+    code(calling("send"), tools=[send])
+    run = drive(make_run(), dies=2)
+    ends = clock.now + timedelta(seconds=100)
+    Run.objects.filter(id=run.id).update(lease_expires_at=ends)
+    clock.advance(200)
+
+    assert asked(drive(run)).not_before == ends + timedelta(seconds=5)
 
 
 @on_postgresql
