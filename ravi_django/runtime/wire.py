@@ -50,19 +50,17 @@ class Wire:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._socket = -1  # a broken connection does not know its own any more
         self._prepared: set[bytes] = set()
-        self._statement: Statement | None = None  # under way
+        self._call: tuple[Statement, Done, Callable[[], None]] | None = None  # under way
+        self._deadline: asyncio.TimerHandle | None = None  # of it
+        self._results: list[Any] = []
         self._preparing = b""
-        self._results: list[Any] = []  # of the statement under way
-        self._done: Done | None = None
-        self._failed: Callable[[], None] | None = None
-        self._deadline: asyncio.TimerHandle | None = None
         self._rests_until = 0.0
         self._opening = False
         self._closed = False
 
     @property
     def ready(self) -> bool:
-        return self._pg is not None and self._statement is None
+        return self._pg is not None and self._call is None
 
     @property
     def wanted(self) -> bool:
@@ -95,7 +93,7 @@ class Wire:
     def _opened(self, wrapper: Any, loop: asyncio.AbstractEventLoop) -> None:
         self._opening = False
         if wrapper is None:
-            self._rest()
+            self._rests_until = time.monotonic() + REST_S
             return
         pg = wrapper.connection.pgconn
         try:
@@ -113,8 +111,8 @@ class Wire:
         """Use this loop. Drop a pending answer of the previous loop."""
         if self._pg is None or loop is self._loop:
             return
-        if self._statement is not None:
-            self._done = self._failed = None
+        if self._call is not None:
+            self._taken()
             self._drop()
             return
         assert self._loop is not None
@@ -128,7 +126,7 @@ class Wire:
         """Exactly one of the two is called, later. `failed` says nothing of what has happened at the server: do it
         again in a way that can be repeated."""
         assert self._loop is not None
-        self._statement, self._done, self._failed = statement, done, failed
+        self._call = statement, done, failed
         if self._deadline is None:
             self._deadline = self._loop.call_later(conf.HEARTBEAT_S, self._overdue)
         name, sql = _named(statement.sql)
@@ -146,14 +144,11 @@ class Wire:
 
     def _flush(self) -> None:
         assert self._loop is not None
-        if self._pg.flush():  # more than the socket takes at once
-            self._loop.add_writer(self._socket, self._writable)
-        else:
-            self._loop.remove_writer(self._socket)
-
-    def _writable(self) -> None:
         try:
-            self._flush()
+            if self._pg.flush():  # more than the socket takes at once
+                self._loop.add_writer(self._socket, self._flush)
+            else:
+                self._loop.remove_writer(self._socket)
         except Exception as error:
             self._break(error)
 
@@ -179,28 +174,23 @@ class Wire:
         elif self._preparing:
             self._prepared.add(self._preparing)
             self._preparing = b""
-            statement, done, failed = self._statement, self._done, self._failed
-            assert statement and done and failed
-            self.send(statement, done, failed)
+            assert self._call is not None
+            self.send(*self._call)
         else:
-            assert self._statement is not None
-            value = result.get_value(0, 0) if result.ntuples else None
-            answer: tuple[Any, BaseException | None]
+            statement, done, _ = self._taken()
             try:
-                answer = (self._statement.answer(value), None)
+                answer = statement.answer(result.get_value(0, 0) if result.ntuples else None)
             except Exception as error:
-                answer = (None, error)
-            self._finish(answer)
+                done(None, error)
+            else:
+                done(answer, None)
 
-    def _finish(self, answer: tuple[Any, BaseException | None] = (None, None), *, failed: bool = False) -> None:
-        done, other = self._done, self._failed
-        if self._deadline is not None:
-            self._deadline.cancel()
-        self._deadline = self._statement = self._done = self._failed = None
-        if failed and other is not None:
-            other()
-        elif done is not None:
-            done(*answer)
+    def _taken(self) -> tuple[Statement, Done, Callable[[], None]]:
+        """The call that was under way."""
+        assert self._call is not None and self._deadline is not None
+        self._deadline.cancel()
+        call, self._call, self._deadline = self._call, None, None
+        return call
 
     # ------------------------------------------------------------------------------------------------- the end
 
@@ -212,10 +202,10 @@ class Wire:
 
     def _break(self, error: Exception) -> None:
         """Whatever it was, the threads find out: they do the statement again."""
-        if self._statement is not None:
+        if self._call is not None:
             log.warning("an append failed and is repeated by a thread: %s", error, extra={"action": "append.repeated"})
+        self._rests_until = time.monotonic() + REST_S
         self._drop()
-        self._rest()
 
     def _drop(self) -> None:
         if self._pg is None:
@@ -228,11 +218,8 @@ class Wire:
         with suppress(Exception):
             _close(wrapper)
         self._preparing = b""
-        if self._statement is not None:
-            self._finish(failed=True)
-
-    def _rest(self) -> None:
-        self._rests_until = time.monotonic() + REST_S
+        if self._call is not None:
+            self._taken()[2]()
 
     def close(self) -> None:
         """On the loop's thread, or when the loop has ended. What is under way is left to the threads."""
