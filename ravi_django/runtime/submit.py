@@ -34,7 +34,7 @@ from ravi_django.kernel import (
 )
 from ravi_django.kernel.canonical import digest_of
 from ravi_django.kernel.content import blocks_adapter
-from ravi_django.models import Run, Session, uuid7
+from ravi_django.models import Run, Session, Status, uuid7
 from ravi_django.runtime import dispatch, specs, store
 
 _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")  # JSON's escape of it, not an escaped backslash before it
@@ -127,14 +127,20 @@ def submit_once(
     session_row = found or _new_session(run, message)
     run.session = session_row
     try:
-        store.create_run(run, _boot(run, message), None if found else session_row)
+        store.create_run(run, _boot(run, message), None if found else session_row, unlocked=True)
     except IntegrityError:
         if (first := _first_of(run) or Run.objects.filter(id=run.id).first()) is not None:
             return first, False
         raise
-    if run.status == "pending":
-        dispatch.on_commit(run.id, send)
+    dispatch.on_commit(run.id, send if run.status == "pending" else lambda _: _promote(run, send or dispatch.send))
     return run, True
+
+
+def _promote(run: Run, send: Any) -> None:
+    for promoted in store.promote_orphan(run):
+        if promoted == run.id:
+            run.status = Status.PENDING
+        send(promoted)
 
 
 # ----------------------------------------------------------------------------------------------- what was given

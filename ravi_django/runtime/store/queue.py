@@ -29,51 +29,65 @@ _HERE = "session_id = %(session)s::uuid AND agent = %(agent)s::text AND parent_i
 _ACTIVE = ", ".join(f"'{status.value}'" for status in ACTIVE)
 
 
-def create_run(run: Run, message: dict[str, Any], session: Session | None = None) -> Run:
+def create_run(run: Run, message: dict[str, Any], session: Session | None = None, *, unlocked: bool = False) -> Run:
     """Write a run and its first message in the caller's transaction, with its `session` when that is new. A root run
-    whose session has an active run of the same agent is queued behind it.
+    whose session has an active or queued run of the same agent is queued behind it.
+
+    The session is locked until the caller's transaction ends, which holds up each live run in it. With `unlocked` the
+    run is queued without the lock where there is one: the caller calls `promote_orphan` after the commit.
 
     Raises IntegrityError when its id or its idempotency key is taken.
     """
     if session is not None:
         run.session = session
     if postgres.in_use():
-        return _create_run_postgres(run, message, session)
+        return _create_run_postgres(run, message, session, unlocked)
     with transaction.atomic():
         if session is not None:
             create_session(session)
-        else:
-            _queue_behind(run)
+        elif _queue_behind(run, unlocked):
+            _note_agent(run)
         stamp(run).save(force_insert=True)
-        Session.objects.filter(id=run.session_id).update(agent=run.agent, updated_at=clock.now())
         InboxMessage.objects.create(run=run, message_id=message["id"], body=message)
         outbox.write(outbox.of_submit(run, message))
         run.refresh_from_db(fields=["created_at", "claim_at"])
     return run
 
 
-def _queue_behind(run: Run) -> None:
-    lock_session(run)
-    if run.parent_id is None and _has_active_root(run):
+def _queue_behind(run: Run, unlocked: bool) -> bool:
+    """Returns whether the session is locked."""
+    live = Run.objects.filter(session_id=run.session_id, parent=None, status__in=ACTIVE)
+    if unlocked and live.exists():
         run.status = Status.QUEUED
+        return False
+    lock_session(run)
+    if run.parent_id is None and _has_root_before(run):
+        run.status = Status.QUEUED
+    return True
 
 
-def _create_run_postgres(run: Run, message: dict[str, Any], session: Session | None) -> Run:
+def _note_agent(run: Run) -> None:
+    Session.objects.filter(id=run.session_id).update(agent=run.agent, updated_at=clock.now())
+
+
+def _create_run_postgres(run: Run, message: dict[str, Any], session: Session | None, unlocked: bool) -> Run:
     """One statement for a run with a session of its own. Nobody else can know of that session: there is no lock to
     take, and nothing to be queued behind; and what another submit has written already is no error of the statement,
     which would spoil the caller's transaction."""
     if session is not None:
         return _insert_run(run, message, session)
     with transaction.atomic():
-        _queue_behind(run)
-        return _insert_run(run, message, None)
+        return _insert_run(run, message, None, is_locked=_queue_behind(run, unlocked))
 
 
-def _insert_run(run: Run, message: dict[str, Any], session: Session | None) -> Run:
+def _insert_run(run: Run, message: dict[str, Any], session: Session | None, *, is_locked: bool = True) -> Run:
     row = stamp(run)
     columns, values, params = postgres.insertable(row)
     params |= ageing() | {"message_id": message["id"], "body": encode(message).decode()}
-    if session is None:
+    if session is None and not is_locked:
+        params["session"] = str(run.session_id)
+        beside = "SELECT created_at, updated_at FROM ravi_session WHERE id = %(session)s::uuid"
+    elif session is None:
         params |= {"session": str(run.session_id), "agent": run.agent}
         beside = f"""UPDATE ravi_session SET agent = %(agent)s::text, updated_at = {NOW} FROM run
   WHERE ravi_session.id = %(session)s::uuid RETURNING ravi_session.created_at, updated_at"""  # noqa: S608
@@ -153,11 +167,21 @@ def active_root(run: Run) -> QuerySet[Run]:
     return Run.objects.filter(session_id=run.session_id, agent=run.agent, parent=None, status__in=ACTIVE)
 
 
-def _has_active_root(run: Run) -> bool:
+def _has_root_before(run: Run) -> bool:
     if not postgres.in_use():
-        return active_root(run).exists()
+        return active_root(run).exists() or _queued(run).exists()
     params = {"session": str(run.session_id), "agent": run.agent}
-    return bool(postgres.execute(f"SELECT FROM ravi_run WHERE {_HERE} AND status IN ({_ACTIVE}) LIMIT 1", params))
+    return bool(postgres.execute(_ROOTS_BEFORE, params))
+
+
+_ROOTS_BEFORE = " UNION ALL ".join(  # each part has an index
+    f"(SELECT 1 FROM ravi_run WHERE {_HERE} AND status IN ({statuses}) LIMIT 1)"  # noqa: S608
+    for statuses in (_ACTIVE, "'queued'")
+)
+
+
+def _queued(run: Run) -> QuerySet[Run]:
+    return Run.objects.filter(session_id=run.session_id, agent=run.agent, parent=None, status=Status.QUEUED)
 
 
 def promote(run: Run) -> list[UUID]:
@@ -168,8 +192,7 @@ def promote(run: Run) -> list[UUID]:
     lock_session(run)
     if postgres.in_use():
         return _promote_postgres(run)
-    queued = Run.objects.filter(session_id=run.session_id, agent=run.agent, parent=None, status=Status.QUEUED)
-    next_id: UUID | None = queued.order_by("id").values_list("id", flat=True).first()
+    next_id: UUID | None = _queued(run).order_by("id").values_list("id", flat=True).first()
     if next_id is None or active_root(run).exists():
         return []
     Run.objects.filter(id=next_id, status=Status.QUEUED).update(**ready())
@@ -198,10 +221,13 @@ def orphaned() -> QuerySet[Run]:
 
 
 def orphans(limit: int) -> list[Run]:
-    """A guard behind the promotion in `finish`: finds nothing unless a promotion was lost."""
+    """A guard behind the promotions: finds nothing unless one was lost."""
     return list(orphaned()[:limit])
 
 
 def promote_orphan(run: Run) -> list[UUID]:
+    """For a run that was queued without the session's lock, after its commit: the run before it may have ended."""
     with transaction.atomic():
-        return promote(run)
+        promoted = promote(run)
+        _note_agent(run)
+        return promoted

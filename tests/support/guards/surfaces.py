@@ -112,16 +112,23 @@ SUBMIT = [
     Mutant(
         "queue: the lock of the session",
         STORE + "queue.py",
-        "    lock_session(run)\n    if run.parent_id is None and _has_active_root(run):",
-        "    if run.parent_id is None and _has_active_root(run):",
+        "    lock_session(run)\n    if run.parent_id is None and _has_root_before(run):",
+        "    if run.parent_id is None and _has_root_before(run):",
         (UNIT + "test_store_queue.py",),
     ),
     Mutant(
         "queue: one active root",
         STORE + "queue.py",
-        "if run.parent_id is None and _has_active_root(run):",
+        "if run.parent_id is None and _has_root_before(run):",
         "if False:",
         (UNIT + "test_store_queue.py",),
+    ),
+    Mutant(
+        "queue: behind one that nobody has promoted yet",
+        STORE + "queue.py",
+        """(_ACTIVE, "'queued'")""",
+        "(_ACTIVE,)",
+        (UNIT + "test_session_locks.py",),
     ),
     Mutant(
         "queue: the end of a run promotes the next",

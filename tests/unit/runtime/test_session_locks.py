@@ -7,11 +7,24 @@ import threading
 import pytest
 from django.db import transaction
 
-from ravi_django import submit
-from ravi_django.models import Session, StickyDecision
+from ravi_django import register, submit
+from ravi_django.kernel import ChatMessage
+from ravi_django.models import Run, Session, Status, StickyDecision, Turn
 from ravi_django.runtime import human, store
+from ravi_django.runtime.entries import Entry, NewTurn
 from tests.support.approvals import call, open_requests, payer, paying, run_of, user
-from tests.support.runs import BOUND_S, drive, in_background, on_postgresql, somebody_waits_for_a_lock, until
+from tests.support.runs import (
+    BOUND_S,
+    CodeAgent,
+    drive,
+    in_background,
+    leased,
+    make_run,
+    on_postgresql,
+    somebody_waits_for_a_lock,
+    uncommitted,
+    until,
+)
 
 pytestmark = [pytest.mark.django_db(transaction=True), on_postgresql]
 
@@ -41,3 +54,33 @@ def test_an_answer_for_the_session_and_one_in_a_submits_transaction_close_no_cir
     assert StickyDecision.objects.filter(session=session, revoked_at=None).count() == 1
     mine.refresh_from_db()
     assert mine.status == "answered"
+
+
+@pytest.mark.parametrize("agent", ["test/code", "test/other"])
+def test_an_open_transaction_that_has_submitted_holds_up_no_live_run_of_the_conversation(agent):
+    """The live run records its turns, and ends; the new run begins after the commit."""
+    register(CodeAgent(lambda ctx, inbox: None, key=agent.removeprefix("test/")))
+    live = make_run()
+    lease, session = leased(live), live.session
+    turn = NewTurn(session.id, live.agent, ChatMessage.of("assistant", "hi"))
+
+    with uncommitted(lambda: submit(agent, "more", session=session)):
+        in_background(store.append, lease, [Entry("tool.call", "1", "t")], [turn]).result(BOUND_S)
+        in_background(store.finish, lease, Status.COMPLETED, [], [turn]).result(BOUND_S)
+
+    assert Turn.objects.filter(run=live).count() == 2
+    assert Run.objects.exclude(id=live.id).get().status == Status.PENDING
+    session.refresh_from_db()
+    assert session.agent == agent
+
+
+def test_a_run_is_queued_behind_one_that_nobody_has_promoted_yet():
+    """As where the process that submitted it died right after its commit."""
+    register(CodeAgent(lambda ctx, inbox: None))
+    waiting = make_run()
+    Run.objects.filter(id=waiting.id).update(status=Status.QUEUED)
+
+    later = submit("test/code", "more", session=waiting.session)
+
+    waiting.refresh_from_db()
+    assert (waiting.status, later.status) == (Status.PENDING, Status.QUEUED)
