@@ -18,6 +18,7 @@ from ravi_django.runtime.store.leases import Lease, claimable, expired, ready, s
 from ravi_django.runtime.store.postgres import NOW
 
 SUSPECT = 2  # crashes in a row
+_CALM = Q(crashes__lt=SUSPECT - 1) | Q(crashes=SUSPECT - 1) & ~Q(status=Status.RUNNING)
 
 
 def claim(run_id: UUID | str, owner: str, agents: Iterable[str] | None = None, suspects: bool = True) -> Lease | None:
@@ -50,9 +51,6 @@ def waits_as_suspect(run_id: UUID | str) -> bool:
 
 
 # ---------------------------------------------------------------------------------------------- through the ORM
-
-
-_CALM = Q(crashes__lt=SUSPECT - 1) | Q(crashes=SUSPECT - 1) & ~Q(status=Status.RUNNING)
 
 
 def _claim_by_orm(run_id: UUID | str, owner: str, mine: Q) -> Lease | None:

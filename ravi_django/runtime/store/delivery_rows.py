@@ -18,7 +18,7 @@ from ravi_django.runtime.entries import encode
 from ravi_django.runtime.store import outbox, postgres
 from ravi_django.runtime.store.postgres import NOW, as_text, cast
 from ravi_django.runtime.store.queue import stamp
-from ravi_django.runtime.store.touching import WOKEN, ageing, claim_at_sql, touch_locked
+from ravi_django.runtime.store.touching import WOKEN, ageing, claim_at_sql, woken
 
 SIGNAL = "new_feed_item"
 PRIORITY = Priority.LOW  # what somebody waits for comes before ten thousand feeds
@@ -224,7 +224,7 @@ def _tell_by_orm(told: Sequence[Told]) -> list[UUID]:
         ignore_conflicts=True,
     )
     ids = {one.run_id for one in new}
-    touch_locked(ids, PRIORITY)
+    Run.objects.filter(id__in=ids).update(**woken(PRIORITY))
     return list(Run.objects.filter(id__in=ids, status=Status.PENDING).values_list("id", flat=True))
 
 

@@ -22,20 +22,17 @@ RELEASED: dict[str, Any] = {"lease_owner": "", "lease_expires_at": None, "for_re
 URGENT = max(Priority).value
 
 
-def ready(delay_s: float = 0.0) -> dict[str, Any]:
-    """The changes that make a run pending, and claimable after `delay_s`."""
-    due = clock.after(delay_s) if delay_s > 0 else None
-    return {"status": Status.PENDING, "wake_at": due, "claim_at": claim_at(delay_s)}
-
-
-def claim_at(delay_s: float = 0.0, most: int = URGENT) -> Any:
-    """The present, less the head start of the row's priority, or of `most` where that is lower."""
+def ready(delay_s: float = 0.0, most: int = URGENT) -> dict[str, Any]:
+    """The changes that make a run pending, and claimable after `delay_s`. `claim_at` is that time, less the head start
+    of the row's priority, or of `most` where that is lower."""
     starts = {one: clock.after(delay_s - min(one, most) * conf.PRIORITY_HEAD_START_S) for one in Priority}
-    return Case(*(When(priority=one.value, then=start) for one, start in starts.items()), default=clock.now())
+    claim_at = Case(*(When(priority=one.value, then=start) for one, start in starts.items()), default=clock.now())
+    due = clock.after(delay_s) if delay_s > 0 else None
+    return {"status": Value(Status.PENDING.value), "wake_at": due, "claim_at": claim_at}
 
 
 def claim_at_sql(priority: str) -> str:
-    """The same in SQL; `ageing` has its parameters."""
+    """`claim_at` of a run that becomes ready now, in SQL; `ageing` has the parameters."""
     return f"({NOW} - {priority} * make_interval(secs => %(head_start_s)s::float8))"
 
 
@@ -46,17 +43,13 @@ def ageing(most: int = URGENT) -> dict[str, str | None]:
 def touch(run_ids: Iterable[UUID]) -> None:
     """Wake runs, whatever they do: a suspended one becomes pending, any other will not suspend unseeing."""
     for run_id in sorted(set(run_ids)):
-        Run.objects.filter(id=run_id).update(**_woken())
+        Run.objects.filter(id=run_id).update(**woken())
 
 
-def touch_locked(run_ids: Iterable[UUID], most: int) -> None:
-    """The same in one statement, for runs that are locked already, whose head start is that of `most` at most."""
-    Run.objects.filter(id__in=list(run_ids)).update(**_woken(most))
-
-
-def _woken(most: int = URGENT) -> dict[str, Any]:
-    is_pending = {"status": Value(Status.PENDING.value), "wake_at": None, "claim_at": claim_at(most=most)}
-    changes = {name: Case(When(status=Status.SUSPENDED, then=to), default=F(name)) for name, to in is_pending.items()}
+def woken(most: int = URGENT) -> dict[str, Any]:
+    changes = {
+        name: Case(When(status=Status.SUSPENDED, then=to), default=F(name)) for name, to in ready(0, most).items()
+    }
     return {"wake_seq": F("wake_seq") + 1, "hints": 0, "hint_after": None, **changes}
 
 
