@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, ParamSpec, TypeVar
 
-from django.db import DEFAULT_DB_ALIAS, InterfaceError, InternalError, OperationalError, connections
+from django.db import InterfaceError, InternalError, OperationalError, connections
 
 from ravi_django.conf import conf
+from ravi_django.db import alias
 from ravi_django.runtime.wire import SHAPES, Wire
 
 log = logging.getLogger("ravi.database")
@@ -241,7 +242,7 @@ def _is_lock_timeout(error: Exception) -> bool:
 def limit_waits() -> None:
     """Mark the thread: its PostgreSQL connections wait no longer than a heartbeat for a lock or an answer."""
     _local.limited = True
-    mine = connections[DEFAULT_DB_ALIAS]
+    mine = connections[alias()]
     if mine.vendor == "postgresql":
         options = {**_TCP, "connect_timeout": int(conf.HEARTBEAT_S / 2) or 1, **mine.settings_dict["OPTIONS"]}
         mine.settings_dict = {**mine.settings_dict, "OPTIONS": options}
