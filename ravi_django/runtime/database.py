@@ -274,8 +274,6 @@ def limit_new_connection(sender: Any, connection: Any, **kwargs: Any) -> None:
 def _in_time(raw: Any, steps: Generator[Any, Any, Any], seconds: float) -> Generator[Any, Any, Any]:
     """The steps of one exchange with the server. The network may have lost the connection without a word: where no
     answer comes in time, close it. psycopg steps at least every 0.1 s."""
-    from psycopg import OperationalError
-
     until = time.monotonic() + seconds
     ready = None
     while True:
@@ -285,7 +283,9 @@ def _in_time(raw: Any, steps: Generator[Any, Any, Any], seconds: float) -> Gener
             return end.value
         ready = yield wanted
         if not ready and time.monotonic() > until:
+            from psycopg import OperationalError as NoAnswer
+
             raw.close()
-            error = OperationalError(f"no answer within {seconds} s: the connection is closed")
+            error = NoAnswer(f"no answer within {seconds} s: the connection is closed")
             log.warning("%s", error, extra={"action": "db.deadline"})
             raise error
