@@ -42,7 +42,9 @@ def test_an_append_over_a_silent_connection_of_the_loop_is_repeated_by_a_thread(
     async def append(threads, lease, path):
         entry = Entry("log", path)
         async with asyncio.timeout(BOUND_S):
-            return (await threads.see_through(append_repeatable, lease, [entry], []))[0]
+            seq, error, _ = await threads.see_through(append_repeatable, lease, [entry], [])
+            assert error is None
+            return seq
 
     async def story():
         threads = DatabaseThreads(2)
