@@ -116,10 +116,15 @@ def test_a_beat_that_fails_is_logged_and_repeated_at_once(caplog, monkeypatch, s
 
     monkeypatch.setattr(store, "worker_seen", worker_seen)
 
-    async def check(engine, active):
-        await auntil(beats.is_set)
+    async def main():
+        engine = Engine()
+        try:
+            await auntil(beats.is_set)
+        finally:
+            await engine.close(drain_s=0)
 
-    assert driven(check).status == "completed"
+    asyncio.run(main())
+
     assert "heartbeat failed" in caplog.text
 
 
