@@ -17,6 +17,24 @@ def alias() -> str:
     return str(conf.DATABASE)
 
 
+def is_shared(wrapper: Any) -> bool:
+    """Whether other clients use the server's side of this open connection too: it goes through a transaction pooler,
+    which makes the protocol's backend pid up, or it is borrowed from Django's `pool`."""
+    raw = wrapper.connection
+    found = getattr(raw, "ravi_shared", None)
+    if found is None:
+        own = raw.info.backend_pid
+        found = bool(wrapper.settings_dict["OPTIONS"].get("pool")) or own != _backend_pid(raw)
+        raw.ravi_shared = found
+    return bool(found)
+
+
+def _backend_pid(raw: Any) -> int:
+    with raw.cursor() as cursor:
+        pid: int = cursor.execute("SELECT pg_backend_pid()", prepare=False).fetchone()[0]
+    return pid
+
+
 class _Connection:
     """This thread's connection to it, as `django.db.connection` is to the default one."""
 

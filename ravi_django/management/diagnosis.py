@@ -11,7 +11,7 @@ from django.core import checks
 from django.db.migrations.executor import MigrationExecutor
 
 from ravi_django.conf import conf
-from ravi_django.db import connection
+from ravi_django.db import connection, is_shared
 from ravi_django.kernel.visible import visible
 from ravi_django.models import OutboxEvent, Run, Schedule, Source
 from ravi_django.models.schedules import SESSION_GONE
@@ -61,6 +61,8 @@ def database() -> Iterator[Finding]:
     if connection.vendor == "postgresql":
         version = connection.pg_version
         text = f"database: PostgreSQL {version // 10_000}.{version % 10_000}"
+        if is_shared(connection):
+            text += ", behind a pooler: no prepared statements, and no connection of the event loop's own"
         yield (
             Finding("ok", text) if version >= OLDEST_POSTGRES else Finding("error", text, "use PostgreSQL 14 or newer")
         )

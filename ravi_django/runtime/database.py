@@ -19,7 +19,7 @@ from typing import Any, ParamSpec, TypeVar
 from django.db import InterfaceError, InternalError, OperationalError, connections
 
 from ravi_django.conf import conf
-from ravi_django.db import alias
+from ravi_django.db import alias, is_shared
 from ravi_django.runtime.wire import SHAPES, Wire
 
 log = logging.getLogger("ravi.database")
@@ -256,6 +256,8 @@ def limit_new_connection(sender: Any, connection: Any, **kwargs: Any) -> None:
     """On `connection_created`: a database thread must not hang longer than its leases live, and the store is written
     for READ COMMITTED, whatever the default of the database or of the site is."""
     if connection.vendor == "postgresql" and getattr(_local, "limited", False):
+        if is_shared(connection):  # what is set here would hold for the site's other clients too
+            return
         raw, seconds = connection.connection, conf.HEARTBEAT_S
         raw.isolation_level = None  # that of the session
         raw.prepared_max = SHAPES

@@ -20,7 +20,7 @@ from typing import Any
 from django.db import connections
 
 from ravi_django.conf import conf
-from ravi_django.db import alias
+from ravi_django.db import alias, is_shared
 
 log = logging.getLogger("ravi.wire")
 
@@ -75,7 +75,8 @@ class Wire:
         wrapper = None
         try:
             mine = connections[alias()]
-            if mine.vendor == "postgresql" and not mine.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS"):
+            mine.ensure_connection()
+            if mine.vendor == "postgresql" and not is_shared(mine):
                 wrapper = mine.copy()
                 wrapper.inc_thread_sharing()
                 wrapper.connect()

@@ -17,7 +17,7 @@ from django.db.models import Field, JSONField, Model
 from django.db.models.expressions import BaseExpression
 from pydantic_core import to_json
 
-from ravi_django.db import alias, connection
+from ravi_django.db import alias, connection, is_shared
 from ravi_django.models import Blob
 from ravi_django.runtime import clock
 
@@ -36,13 +36,13 @@ def in_use() -> bool:
 def execute(sql: str, params: Params) -> list[tuple[Any, ...]]:
     """Run one statement on this thread's connection; returns its rows.
 
-    Prepared statements are left off where Django is told that a transaction pooler sits in between.
+    A shared connection has no prepared statements: the next one may go to another server process.
     """
     from psycopg import Cursor
 
     mine = connections[alias()]  # the proxy would look it up at each use
     mine.ensure_connection()
-    pooled = mine.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS")
+    pooled = is_shared(mine)
     if not pooled and mine.connection.prepare_threshold is None:
         mine.connection.prepare_threshold = 2  # Django's own cursors bind on the client and never prepare
     cursor = getattr(_thread, "cursor", None)

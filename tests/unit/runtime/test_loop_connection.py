@@ -11,11 +11,11 @@ from django.db import DatabaseError, DataError, connection, transaction
 from ravi_django.conf import conf
 from ravi_django.kernel import ChatMessage, LeaseLostError
 from ravi_django.models import JournalEntry, Run, Turn
-from ravi_django.runtime import store, wire
+from ravi_django.runtime import wire
 from ravi_django.runtime.database import DatabaseThreads
 from ravi_django.runtime.effects import append_repeatable
 from ravi_django.runtime.entries import Entry, NewTurn
-from tests.support.runs import auntil, in_background, leased, make_run, on_postgresql
+from tests.support.runs import auntil, in_background, leased, on_postgresql
 
 pytestmark = [pytest.mark.django_db(transaction=True), on_postgresql]
 
@@ -252,22 +252,3 @@ def test_closing_leaves_no_connection_and_finishes_what_is_under_way():
     run_story(story)
 
     assert rows() == [(1, "first"), (2, "a"), (3, "b")]
-
-
-def test_behind_a_pooler_there_is_none(settings, monkeypatch):
-    monkeypatch.setitem(connection.settings_dict, "DISABLE_SERVER_SIDE_CURSORS", True)
-    run = make_run()
-
-    async def main():
-        threads = Threads(2)
-        try:
-            lease = await threads.call(store.claim, run.id, "w")
-            for path in "abc":
-                await threads.append(lease, effect(path))
-            assert not threads._wire.ready
-            assert threads.given >= 4
-        finally:
-            threads.leave_loop()
-            await asyncio.to_thread(threads.close)
-
-    asyncio.run(main())
