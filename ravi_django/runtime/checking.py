@@ -7,13 +7,14 @@ import logging
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from ravi_django.kernel import Happened, NotHappened, Tool
+from ravi_django.kernel import CancellationError, Happened, LeaseLostError, NotHappened, Tool
 from ravi_django.kernel.content import blocks_json
 from ravi_django.runtime import paths, uncertain
 from ravi_django.runtime.entries import Entry
 from ravi_django.runtime.gate import Wait
 from ravi_django.runtime.tool_results import result_of, words
 from ravi_django.runtime.tool_running import awaited, on_a_thread, scope_below, timeout_of
+from ravi_django.runtime.tool_threads import NoThreadLeft
 
 if TYPE_CHECKING:
     from ravi_django.runtime.context import DurableContext
@@ -52,6 +53,8 @@ async def _answer(ctx: DurableContext, tool: Tool, entry: Entry) -> dict[str, An
             found = await awaited(tool, check(arguments, key), timeout)
         else:
             found = await on_a_thread(ctx, lambda: check(arguments, key), timeout)
+    except (CancellationError, LeaseLostError, NoThreadLeft):
+        raise
     except Exception as error:
         log.warning("the check of %s failed: %s", tool.name, words(error), extra={"action": "tool.check_failed"})
         return {"outcome": "unknown", "error": words(error)}

@@ -234,6 +234,14 @@ def _is_disconnect(error: Exception) -> bool:
     return state is None or state.startswith(("08", "25006", "25P03", "53", "57P"))
 
 
+def may_pass(error: Exception) -> bool:
+    """Whether the same write may succeed later: the database is away, full, locked, or has no time."""
+    if not isinstance(error, OperationalError | InterfaceError | InternalError):
+        return False
+    state = getattr(error.__cause__, "sqlstate", None)
+    return state is None or state.startswith(("08", "25006", "25P03", "40", "53", "55P03", "57"))
+
+
 def _is_lock_timeout(error: Exception) -> bool:
     text = str(error)
     return "lock timeout" in text or "database is locked" in text or "deadlock detected" in text

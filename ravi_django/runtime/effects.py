@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime
 from typing import Any, cast
 from uuid import UUID
 
-from django.db import DataError, InterfaceError, InternalError, OperationalError
+from django.db import DataError
 
 from ravi_django.conf import conf
 from ravi_django.kernel import (
@@ -24,10 +25,10 @@ from ravi_django.kernel import (
 from ravi_django.models import Turn
 from ravi_django.runtime import frames, store, tool_caps
 from ravi_django.runtime.appending import Write, append_repeatable
-from ravi_django.runtime.database import DatabaseThreads
+from ravi_django.runtime.database import DatabaseThreads, may_pass
 from ravi_django.runtime.entries import Entry, NewTurn, Recorded
 from ravi_django.runtime.frames import Frame, Source
-from ravi_django.runtime.gate import UNWIND_S, Gate, Stop, Wait
+from ravi_django.runtime.gate import UNWIND_S, Gate, NotRecorded, Stop, Wait
 from ravi_django.runtime.publish import Publisher
 from ravi_django.runtime.replay import Journal, check_identity, drift
 from ravi_django.runtime.store import Facts, Inbox, Lease
@@ -36,7 +37,6 @@ from ravi_django.runtime.turnstile import Turnstile
 
 log = logging.getLogger("ravi.effects")
 
-AWAY = (OperationalError, InterfaceError, InternalError)  # the database, not the statement
 REPEAT_S = 0.5  # between two tries of an append, each of which tries for `database.RETRY_S`
 
 
@@ -164,7 +164,8 @@ class Effects(Gate):
         except Exception as error:
             # Not recorded: going on would build on nothing. The lease runs out and the run is taken over.
             log.exception("run %s: could not record", self.lease.run_id, extra={"action": "append.failed"})
-            raise LeaseLostError(self.lease.run_id, self.lease.epoch) from error
+            lost = LeaseLostError if may_pass(error) else NotRecorded
+            raise lost(self.lease.run_id, self.lease.epoch) from error
         self.attempts = 0
         self.published(entries, first)
         if self.lease.run.crashes and any(entry.is_effect for entry in entries):
@@ -177,15 +178,15 @@ class Effects(Gate):
         first, error, cancelled = await self.database.see_through(append_repeatable, *args)
         if error is not None:
             with self.repeating():
-                while isinstance(error, AWAY) and not self.gives_up:
+                while error is not None and may_pass(error) and not self.gives_up:
                     warning = "run %s: an append failed and is repeated: %s"
                     log.warning(warning, self.lease.run_id, error, extra={"action": "append.repeated"})
-                    try:
-                        await asyncio.sleep(REPEAT_S)
-                    except asyncio.CancelledError:
-                        cancelled = True
+                    cancelled |= await _paused(REPEAT_S)
                     first, error, again = await self.database.see_through(append_repeatable, *args)
                     cancelled |= again
+                until = time.monotonic() + conf.LEASE_S / 4
+                while error is None and not self.is_awake and time.monotonic() < until:  # the heartbeat follows
+                    cancelled |= await _paused(0.1)
         if error is not None:
             raise error
         return cast(int, first), cancelled
@@ -306,6 +307,15 @@ class Effects(Gate):
     def last_attempt(self) -> bool:
         """Whether one more transient error uses up the retries: then it is recorded, and the agent sees it."""
         return self.attempts + 1 >= int(conf.MAX_ATTEMPTS)
+
+
+async def _paused(seconds: float) -> bool:
+    """Whether the caller was cancelled meanwhile."""
+    try:
+        await asyncio.sleep(seconds)
+    except asyncio.CancelledError:
+        return True
+    return False
 
 
 def _summaries(lease: Lease) -> set[int]:

@@ -12,6 +12,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Coroutine, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import takewhile
@@ -39,7 +40,7 @@ from ravi_django.runtime import bodies, dispatch, frames, paths, receiving, sett
 from ravi_django.runtime.database import CLOSE_S, DatabaseThreads
 from ravi_django.runtime.effects import Effects
 from ravi_django.runtime.entries import Entry
-from ravi_django.runtime.gate import Stop
+from ravi_django.runtime.gate import NotRecorded, Stop
 from ravi_django.runtime.heartbeat import Heartbeat
 from ravi_django.runtime.hops import noted
 from ravi_django.runtime.publish import Publisher
@@ -171,15 +172,23 @@ class Engine:
             await self._settle(active, outcome)
         except LeaseLostError as error:
             log.warning("run %s: %s", lease.run_id, error, extra={"action": "lease.lost"})
+            if isinstance(error, NotRecorded):
+                await self._abandon(lease)
         except settle.NotDrivable as error:
             await self._set_aside(lease, error)
         except Exception:
             log.exception("run %s: could not be driven", lease.run_id, extra={"action": "lease.failed"})
+            await self._abandon(lease)
         finally:
             self._forget(lease)
             self._past(lease.run_id)
             ended, self.settled = self.settled, asyncio.Event()
             ended.set()
+
+    async def _abandon(self, lease: Lease) -> None:
+        """The lease runs out, and it counts as a crash though this worker lives: the run itself may be the cause."""
+        with suppress(Exception):
+            await self.database.call(store.abandon, lease)
 
     def _past(self, run_id: UUID) -> None:
         """The run has come past the place where its workers died, or its lease is over: the next suspect may begin."""
@@ -272,7 +281,7 @@ class Engine:
         if started in effects.notes:  # it will be the next row: whoever watches need not wait for the commit
             self.publisher.emit(*frames.durable(effects.source, started, lease.run.next_seq))
         if lease.epoch > 1:
-            effects.note(Entry("run.resumed", f"@resumed.{lease.epoch}", result={"worker": self.name}))
+            effects.note(settle.resumed(lease))
 
     async def _run(self, agent: Agent, active: Active, rounds: Rounds) -> Outcome:
         """Run the agent's code from the top to its end, or to what stops it."""
@@ -376,6 +385,7 @@ class Engine:
                 self.promote(run_id)
             else:
                 elsewhere.append(run_id)
+        self._more = self._more or bool(elsewhere)
         if elsewhere and conf.ENGINE == "celery":
             self._background(asyncio.to_thread(dispatch.send_many, elsewhere))
 
@@ -392,8 +402,8 @@ class Engine:
             log.error("a lease failed: %s", task.exception(), exc_info=task.exception())
 
     def look(self) -> None:
-        """Look for the next claimable run; one look at a time. Once a look has found nothing, the end of a lease begins
-        none, until a hint finds no room."""
+        """Look for the next claimable run; one look at a time. After a look that found nothing, the end of a lease
+        starts no new look until a hint has found no room."""
         has_room = self.has_room
         self._more = self._looking or not has_room
         if not self._looking and self._has_slot(conf.MAX_RUNS):

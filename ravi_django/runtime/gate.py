@@ -38,6 +38,10 @@ class NotRenewed(LeaseLostError):
     """The lease may be over: what was about to begin has not begun."""
 
 
+class NotRecorded(LeaseLostError):
+    """The database has refused the rows of an effect, for a reason that no repetition changes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Stop:
     """Why the lease ends before the agent does: retry, block, fail, suspend, continue, handoff, drain or lost."""
@@ -141,6 +145,10 @@ class Gate:
             self._open.discard(work)
             self._moved()
 
+    @property
+    def is_repeating(self) -> bool:
+        return self._repeating > 0
+
     @contextmanager
     def repeating(self) -> Iterator[None]:
         """Around the wait between two tries of an append: the run begins no new effect, and is not idle."""
@@ -172,10 +180,15 @@ class Gate:
         """What an open tool call needs to finish may begin while the worker drains, and nothing else."""
         return self.stop is not None and not (self.stop.kind == "drain" and nested)
 
+    @property
+    def is_awake(self) -> bool:
+        """Whether the last renewal of the lease is young enough to act on it."""
+        return bool(time.monotonic() - self.renewed_at <= conf.LEASE_S * 0.8)
+
     def check_awake(self) -> None:
         """Right before an external call: a worker that was asleep must not act on a lease that may be over. Raises
         NotRenewed."""
-        if time.monotonic() - self.renewed_at > conf.LEASE_S * 0.8:
+        if not self.is_awake:
             raise NotRenewed(self.lease.run_id, self.lease.epoch)
 
     # --------------------------------------------------------------------------------------------- wait

@@ -80,7 +80,10 @@ class Heartbeat(threading.Thread):
                 args = (active.lease.run_id, active.lease.epoch, verdict)
                 self._engine.loop.call_soon_threadsafe(self._engine.verdict, *args)
         with_retry(store.worker_seen, self._engine.name, len(leases))
-        store.refresh_daily()
+        try:
+            store.refresh_daily()
+        except Exception:  # it is not about leases
+            log.exception("could not refresh the daily budgets", extra={"action": "heartbeat.budgets"})
 
     def _stalled(self) -> bool:
         age = time.monotonic() - self._ticked

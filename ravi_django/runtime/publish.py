@@ -107,7 +107,7 @@ class Publisher:
                     continue
                 if len(tree.waiting) > tree.tried and tree.waiting[-1].absorb(frame):
                     continue
-                if len(tree.flying) + len(tree.waiting) < MAX_WAITING:
+                if len(tree.flying) + len(tree.waiting) < MAX_WAITING or frame.type == "stream.done":
                     tree.waiting.append(frame)
                 else:
                     tree.cut = tree.cut or bool(frame.key)

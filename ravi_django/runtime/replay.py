@@ -7,6 +7,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Collection, Sequence
+from datetime import datetime
 from typing import Any
 
 from ravi_django.agents.compaction.summarization import SCOPE
@@ -112,6 +113,11 @@ class Journal:
     def system(self, path: str) -> Recorded | None:
         """A row of the runtime itself, by its path with the @."""
         return self._system.get(path)
+
+    def lost_leases(self, seq: int) -> list[datetime]:
+        """The ends of the leases that were lost behind this row."""
+        rows = [row.result for row in self._system.values() if row.kind == "run.resumed" and row.seq > seq]
+        return [datetime.fromisoformat(result["after"]) for result in rows if "after" in result]
 
     def has_kind(self, *kinds: str) -> bool:
         return not self._kinds.isdisjoint(kinds)

@@ -216,9 +216,16 @@ def _send_back(lease: Lease, outcome: Outcome) -> Settled:
     return Settled(store.block(lease, [entry], error=error), Status.BLOCKED)
 
 
+def resumed(lease: Lease) -> Entry:
+    """The first row of a lease that is not the run's first. It keeps the end of the lost lease before this one."""
+    after = {} if lease.expired_at is None else {"after": lease.expired_at.isoformat()}
+    return Entry("run.resumed", f"@resumed.{lease.epoch}", result={"worker": lease.owner, **after})
+
+
 def give_back(lease: Lease) -> int:
     """A paused run whose worker died is nobody's until it is resumed, and what that worker held is free."""
-    return store.settled(lease, [], partial(store.requeue, lease), ends=True)
+    entries = [] if lease.expired_at is None else [resumed(lease)]
+    return store.settled(lease, entries, partial(store.requeue, lease, entries), ends=True)
 
 
 def set_aside(lease: Lease, error: NotDrivable) -> tuple[Settled, list[Entry]]:
@@ -231,8 +238,9 @@ def _set_aside(lease: Lease, error: NotDrivable) -> tuple[Settled, list[Entry]]:
     if lease.run.cancel_requested_at is not None:  # it need not be driven for that, and may never be again
         return _end_undriven(lease)
     if not error.block:
-        first = store.requeue(lease, delay_s=conf.SWEEP_S, error=error_of(error.cause))
-        return Settled(first, Status.PENDING), []
+        entries = [] if lease.expired_at is None else [resumed(lease)]
+        first = store.requeue(lease, entries, delay_s=conf.SWEEP_S, error=error_of(error.cause))
+        return Settled(first, Status.PENDING), entries
     outcome = Outcome.of_block(error.cause, lease)
     if outcome.for_release and store.has_worker(outcome.for_release):
         first = store.requeue(lease, delay_s=2 * conf.LEASE_S, for_release=outcome.for_release)

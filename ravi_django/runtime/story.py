@@ -89,6 +89,8 @@ class Story:
         left = [task for task in self._children if not task.done()]
         for task in left:
             task.cancel()
+        while left and self.effects.is_repeating and not self.effects.gives_up:
+            await asyncio.wait(left, timeout=1)  # what has happened is recorded first
         if left:
             await asyncio.wait(left, timeout=5)
 

@@ -101,7 +101,7 @@ async def _at_most_once(ctx: DurableContext, tool: Tool, ready: dict[str, Any], 
             return await execute(ctx, tool, ready, entry.path)
         except ToolRefused as error:
             return _error(str(error))
-        except NotRenewed:  # on record only if no other worker has the run, whose person may have decided
+        except NotRenewed:  # the fence refuses this row if another worker has the run
             return _error(f"{tool.name} was not run: this worker could not renew its lease in time")
         except TimeoutError:
             await _not_ours(ctx)

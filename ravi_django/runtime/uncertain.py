@@ -86,10 +86,13 @@ def may_decide_at(effects: Effects, begun: Entry | Recorded | None, tool: Tool |
     if begun is None:
         return effects.present() + timedelta(seconds=conf.LEASE_S)
     seconds = timeout_of(tool) if tool else conf.TOOL_TIMEOUT_S
-    if effects.lease.expired_at is not None and isinstance(begun, Recorded):
-        return effects.lease.expired_at + timedelta(seconds=seconds)
-    begun_at = begun.finished_at if isinstance(begun, Recorded) else effects.present()
-    return begun_at + timedelta(seconds=seconds + conf.LEASE_S)
+    if not isinstance(begun, Recorded):
+        return effects.present() + timedelta(seconds=seconds + conf.LEASE_S)
+    ends = effects.journal.lost_leases(begun.seq)
+    if effects.lease.expired_at is not None:
+        ends.append(effects.lease.expired_at)
+    end = max(ends, default=begun.finished_at + timedelta(seconds=conf.LEASE_S))
+    return end + timedelta(seconds=seconds)
 
 
 def content_of(value: Any) -> list[Any]:

@@ -138,6 +138,12 @@ def _decoded(row: tuple[Any, ...]) -> list[Any]:
     return values
 
 
+def abandon(lease: Lease) -> None:
+    """Leave the lease to run out as one of a dead worker."""
+    held = Run.objects.filter(id=lease.run_id, lease_epoch=lease.epoch, lease_owner=lease.owner, status=Status.RUNNING)
+    held.update(lease_owner=f"{lease.owner[:190]} failed")
+
+
 def heartbeat(
     owner: str, leases: Sequence[tuple[UUID, int]], seen: Mapping[UUID, int] | None = None
 ) -> dict[UUID, str]:

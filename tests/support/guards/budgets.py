@@ -216,8 +216,8 @@ BUDGETS = [
     Mutant(
         "budget: daily ones are read with each heartbeat",
         RUNTIME + "heartbeat.py",
-        "        store.refresh_daily()\n",
-        "",
+        "            store.refresh_daily()\n",
+        "            pass\n",
         (DAILY,),
     ),
     Mutant(

@@ -43,7 +43,7 @@ EFFECTS = [
     Mutant(
         "effects: an append is repeated while the database is away",
         RUNTIME + "effects.py",
-        "while isinstance(error, AWAY) and not self.gives_up:",
+        "while error is not None and may_pass(error) and not self.gives_up:",
         "while False:",
         (UNIT + "test_effects_kept.py",),
     ),
@@ -87,6 +87,13 @@ EFFECTS = [
         RUNTIME + "checking.py",
         "if not_before is not None:",
         "if False:",
+        (UNIT + "test_checks.py",),
+    ),
+    Mutant(
+        "at most once: the end of the lost lease is on record",
+        RUNTIME + "settle.py",
+        '{} if lease.expired_at is None else {"after": lease.expired_at.isoformat()}',
+        "{}",
         (UNIT + "test_checks.py",),
     ),
     Mutant(

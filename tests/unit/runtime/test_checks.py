@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import sys
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
 
-from ravi_django import tool
+from ravi_django import signal, tool
 from ravi_django.conf import conf
 from ravi_django.kernel import RunContext
-from ravi_django.models import HumanRequest, JournalEntry, Status
+from ravi_django.models import HumanRequest, JournalEntry, Run, Status
 from ravi_django.runtime import human
 from ravi_django.tools import Happened, NotHappened
 from tests.support.runs import asked, code, drive, make_run, take_over
@@ -39,7 +40,7 @@ def provider():
 def uncertain(clock, provider):
     """Makes a run whose worker died after it had paid, and whose tool has this check. The next worker has the run."""
 
-    def make(check, *, is_async=False):
+    def make(check, *, is_async=False, renewed_for=0):
         def find(arguments, key):
             provider.asked.append((arguments, key))
             return check(key)
@@ -54,7 +55,11 @@ def uncertain(clock, provider):
             return provider.booked[ctx.idempotency_key]
 
         code(calling("pay", to="ACME"), tools=[pay])
-        return take_over(clock, drive(make_run(), dies=2))
+        run = drive(make_run(), dies=2)
+        if renewed_for:
+            Run.objects.filter(id=run.id).update(lease_expires_at=clock.now + timedelta(seconds=renewed_for))
+            clock.advance(renewed_for - conf.LEASE_S)
+        return take_over(clock, run)
 
     return make
 
@@ -86,6 +91,19 @@ def test_what_has_not_happened_is_done_as_the_next_attempt(clock, provider, unce
     assert run.output == "ok: payment 1"
     calls = JournalEntry.objects.filter(kind="tool.call").order_by("seq")
     assert list(calls.values_list("phase", "attempt")) == [("started", 1), ("started", 2), ("result", 2)]
+
+
+def test_a_run_that_is_woken_early_still_waits_for_the_end_of_the_dead_workers_lease(clock, provider, uncertain):
+    """That worker may have renewed its lease long after the effect began."""
+    run = uncertain(lambda key: NotHappened, renewed_for=300)
+    assert run.status == Status.SUSPENDED
+
+    clock.advance(1)
+    signal(run.id, "news", 1)
+    Run.objects.filter(id=run.id).update(wake_at=clock.now)
+    run = drive(run)
+
+    assert (run.status, provider.asked) == (Status.SUSPENDED, [])
 
 
 def broken(key):
