@@ -12,8 +12,8 @@ BUDGETS = [
     Mutant(
         "budget: a paused run whose worker died holds nothing",
         RUNTIME + "settle.py",
-        "    return store.settled(lease, [], partial(store.requeue, lease), ends=True)\n",
-        "    return store.requeue(lease)\n",
+        "    return store.settled(lease, entries, partial(store.requeue, lease, entries), ends=True)\n",
+        "    return store.requeue(lease, entries)\n",
         (WAITS,),
     ),
     Mutant(
