@@ -28,12 +28,11 @@ from ravi_django.runtime.appending import Write, append_repeatable
 from ravi_django.runtime.database import DatabaseThreads, may_pass
 from ravi_django.runtime.entries import Entry, NewTurn, Recorded
 from ravi_django.runtime.frames import Frame, Source
-from ravi_django.runtime.gate import UNWIND_S, Gate, NotRecorded, Stop, Wait
+from ravi_django.runtime.gate import Gate, NotRecorded, Stop, Wait
 from ravi_django.runtime.publish import Publisher
 from ravi_django.runtime.replay import Journal, check_identity, drift
 from ravi_django.runtime.store import Facts, Inbox, Lease
 from ravi_django.runtime.tool_caps import Spent
-from ravi_django.runtime.turnstile import Turnstile
 
 log = logging.getLogger("ravi.effects")
 
@@ -81,7 +80,6 @@ class Effects(Gate):
         self.paused: dict[str, dict[str, Any]] = {}  # tool calls that go on behind a pause: the last one of each
         self.summaries: set[int] = set()  # turns of this run that a strategy has stored which is no longer there
         self.journal.on_passed = self._passed_over
-        self.turnstile = Turnstile(lease.run.next_seq, lambda: journal.alone())
         self._given: set[int] = set()  # signals that a wait has taken
         self._refreshing = self._is_stale = False
 
@@ -107,9 +105,10 @@ class Effects(Gate):
         try:
             check_identity(row, kind, name, arguments)
             changed = drift(row, digests) if digests is not None else []
-            await self.journal.take(row)
+            await self.turnstile.take(row)
         except DeterminismError as error:
             await self.end(Stop("block", error))
+        self._moved()
         if changed:
             self.note_drift(path, changed)
         return row
@@ -120,9 +119,7 @@ class Effects(Gate):
             check_identity(row, kind, name, arguments)
         except DeterminismError as error:
             self._stop_with(Stop("block", error))
-            if not self.unwinding:
-                asyncio.get_running_loop().call_later(UNWIND_S, self.on_stuck)
-            self.unwinding = True
+            self._begin_unwinding()
             raise SuspendInterrupt from error
 
     # -------------------------------------------------------------------------------------------- record

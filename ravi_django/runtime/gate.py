@@ -8,10 +8,11 @@ SuspendInterrupt unwinds every parked task.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from contextvars import ContextVar
+from contextvars import Context
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -19,19 +20,23 @@ from typing import Any
 from ravi_django.conf import conf
 from ravi_django.kernel import (
     CancellationToken,
-    DeterminismError,
     LeaseLostError,
     SuspendInterrupt,
     TransientError,
     UncertainEffectError,
 )
 from ravi_django.runtime import clock
-from ravi_django.runtime.replay import SETTLE_TURNS, Journal
+from ravi_django.runtime.branches import Branches, Parked
+from ravi_django.runtime.branches import inside as _inside
+from ravi_django.runtime.replay import Journal
 from ravi_django.runtime.store import Facts, Handoff, Lease
+from ravi_django.runtime.turnstile import Turnstile
+
+log = logging.getLogger("ravi.gate")
 
 UNWIND_S = 1.0  # after an unwinding has begun, the agent's main task gets this long to see it
-
-_inside: ContextVar[tuple[object, ...]] = ContextVar("ravi_inside", default=())  # the open effects around this code
+LOOK_S = 1.0  # between two looks at code that waits for something outside of the run
+FOREIGN_S = 10.0  # after so long in one line, a warning
 
 
 class NotRenewed(LeaseLostError):
@@ -73,11 +78,7 @@ def _z(moment: datetime) -> str:
 
 
 @dataclass(slots=True, eq=False)
-class _Parked:
-    """A call that goes no further now: it waits, or the lease ends."""
-
-    future: asyncio.Future[None]
-    inside: tuple[object, ...]  # the open effects around it: they wait for it
+class _Parked(Parked):
     wait: Wait | None = None
 
 
@@ -97,10 +98,14 @@ class Gate:
         self._parked: list[_Parked] = []  # in the order in which they came
         self._cut: list[_Parked] = []  # waits whose tool call's time ran out: the tool waits on, in the next lease
         self.suspended_on: list[Wait] = []
-        self._moves = 0  # rises with everything that happens here: a gate that is quiet for a while is idle
         self._alarm: asyncio.TimerHandle | None = None
-        journal.on_replayed = self.poke
-        journal.on_settled = self._moved
+        self._look_again: asyncio.TimerHandle | None = None
+        self._same: tuple[object, float] = (None, 0.0)  # what keeps the run here, and since when
+        self._named: set[str] = set()  # lines that wait for something outside of the run
+        self.branches = Branches(self._at_rest)
+        self.turnstile = Turnstile(lease.run.next_seq, journal, self.branches)
+        journal.alone = lambda: self.branches.alone
+        journal.on_advance = self.poke
         expires = lease.run.lease_expires_at
         self.claimed_at = expires - timedelta(seconds=conf.LEASE_S) if expires else datetime.now(UTC)
 
@@ -116,7 +121,6 @@ class Gate:
         await self._may_begin()
         effect = object()
         self._open.add(effect)
-        self._moves += 1
         inside = _inside.set((*_inside.get(), effect))
         try:
             yield
@@ -138,7 +142,6 @@ class Gate:
         """Around work of the runtime itself: the run is not idle meanwhile."""
         work = object()
         self._open.add(work)
-        self._moves += 1
         try:
             yield
         finally:
@@ -208,7 +211,7 @@ class Gate:
     def poke(self) -> None:
         """Something may have come of the waits: look."""
         self._moved()
-        for parked in list(self._parked):
+        for parked in [] if self.journal.replaying else list(self._parked):
             if parked.wait is not None and not parked.future.done():
                 parked.future.set_result(None)
 
@@ -228,7 +231,8 @@ class Gate:
         due = self.due()
         if due is not None and self.stop is None:
             delay = max(0.0, (due - self.present()).total_seconds())
-            self._alarm = asyncio.get_running_loop().call_later(min(delay, 3600.0) + 0.001, self.poke)
+            loop = asyncio.get_running_loop()
+            self._alarm = loop.call_later(min(delay, 3600.0) + 0.001, self.poke, context=Context())
 
     # --------------------------------------------------------------------------------------------- stop
 
@@ -237,11 +241,15 @@ class Gate:
         elsewhere in the run it goes on: the unwinding would tear that one down."""
         if self.stop is None or self._open:
             return
+        self._begin_unwinding()
+        raise SuspendInterrupt
+
+    def _begin_unwinding(self) -> None:
         if not self.unwinding:
             asyncio.get_running_loop().call_later(UNWIND_S, self.on_stuck)
-            self.suspended_on = self._suspended_on()
+            cut = [parked.wait for parked in self._cut if parked.wait is not None and self._open & {*parked.inside}]
+            self.suspended_on = [*self.waits_for, *cut]
             self.unwinding = True
-        raise SuspendInterrupt
 
     def drain(self) -> None:
         """Start no new effect; what is open may finish and be recorded."""
@@ -277,56 +285,62 @@ class Gate:
             self._parked.remove(parked)
             self._moved()
 
-    @property
-    def _idle(self) -> bool:
-        """Whether every open effect waits for a parked call of its own."""
-        held = {effect for parked in self._parked for effect in parked.inside}
-        return not self._repeating and self._open <= held
+    def _all_wait(self, waiting: Sequence[Parked]) -> bool:
+        """Whether every open effect waits for a call of its own that is one of these."""
+        return not self._repeating and self._open <= {effect for one in waiting for effect in one.inside}
 
     def _moved(self) -> None:
-        self._moves += 1
-        if not self._parked or not self._idle:
-            return
-        if self.stop is not None:
+        if self.stop is not None and self._parked and self._all_wait(self._parked):
             asyncio.get_running_loop().call_soon(self._unwind)
-        elif not self.journal.busy:
-            # A branch that has just gone on may be about to begin its next effect.
-            asyncio.get_running_loop().call_soon(self._settle, self._moves, SETTLE_TURNS)
+        if self._parked or self.turnstile.waiting:
+            self.branches.ask()
 
-    def _settle(self, moves: int, turns: int) -> None:
-        if moves != self._moves or self.stop is not None or self.journal.busy:
+    def _at_rest(self, at_rest: bool) -> None:
+        """Hand out the next result. When nothing but waits is left, suspend."""
+        if self.branches.main is not None and self.branches.main.done():
+            return  # the code is over, and about to be closed
+        waiting = [*self._parked, *self.turnstile.waiting]
+        if self.turnstile.hand_out() or not at_rest:
+            self.branches.ask()
+        elif not waiting or not self._all_wait(waiting):
             return
-        loop = asyncio.get_running_loop()
-        if turns:
-            loop.call_soon(self._settle, moves, turns - 1)
-        elif self.journal.replaying:
-            loop.call_later(self.journal.stall_s, self._stalled, moves)
-        else:
+        elif self.stop is not None:
+            self._give_up_turns()
+        elif (line := self.branches.outside(waiting, self._open)) is not None:
+            if self._lasts(line, FOREIGN_S) and line not in self._named:
+                self._named.add(line)
+                words = "run %s is kept in memory by a wait that is no call of ctx: %s"
+                log.warning(words, self.lease.run_id, line, extra={"action": "run.foreign_wait"})
+        elif self.journal.replaying:  # nobody asks for the next result
+            if self._lasts(self.journal.next_seq, self.journal.stall_s) and not self.journal.pass_next():
+                self._stop_with(Stop("block", self.journal.stalled()))
+                self._give_up_turns()
+        elif not self.turnstile.waiting:
             self._stop_with(Stop("suspend"))
 
-    def _stalled(self, moves: int) -> None:
-        """Everything waits, and recorded results are left that nobody asks for."""
-        if moves != self._moves or self.stop is not None:
-            return
-        try:
-            self.journal.check_all_asked()
-        except DeterminismError as error:
-            self._stop_with(Stop("block", error))
+    def _give_up_turns(self) -> None:
+        """Whatever waits for its turn is unwound with the parked calls: its turn does not come."""
+        if given_up := self.turnstile.give_up():
+            self._parked += [_Parked(parked.future, parked.inside) for parked in given_up]
+            self._moved()
+
+    def _lasts(self, what: object, seconds: float) -> bool:
+        """Whether this has kept the run here for so long; looks again."""
+        loop = asyncio.get_running_loop()
+        if self._same[0] != what:
+            self._same = (what, loop.time())
+        if self._look_again is not None:
+            self._look_again.cancel()
+        self._look_again = loop.call_later(min(seconds, LOOK_S), self.branches.ask)
+        return loop.time() - self._same[1] >= seconds
 
     def _unwind(self) -> None:
-        if self.stop is None or not self._idle:
+        if self.stop is None or not self._all_wait(self._parked):
             return
-        if not self.unwinding:
-            asyncio.get_running_loop().call_later(UNWIND_S, self.on_stuck)
-            self.suspended_on = self._suspended_on()
-        self.unwinding = True
+        self._begin_unwinding()
         for parked in self._parked:
             if not parked.future.done():
                 parked.future.set_exception(SuspendInterrupt())
-
-    def _suspended_on(self) -> list[Wait]:
-        cut = [parked.wait for parked in self._cut if parked.wait is not None and self._open & {*parked.inside}]
-        return [*self.waits_for, *cut]
 
     @property
     def waits(self) -> bool:
@@ -336,6 +350,8 @@ class Gate:
 
     def close(self) -> None:
         """The agent's code is over: whatever it left behind begins nothing more."""
-        if self._alarm is not None:
-            self._alarm.cancel()
+        self.branches.main = None
+        for timer in (self._alarm, self._look_again):
+            if timer is not None:
+                timer.cancel()
         self.stop = self.stop or Stop("lost", LeaseLostError(self.lease.run_id, self.lease.epoch))

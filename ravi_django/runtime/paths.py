@@ -10,22 +10,25 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ravi_django.kernel import CancellationError
+
+if TYPE_CHECKING:
+    from ravi_django.runtime.branches import Branches
 
 
 class Scope:
     """One numbering. `prefix` is empty at the top, else ends with a dot."""
 
-    __slots__ = ("call_id", "calls", "children", "is_given_up", "named", "on_task", "opener", "prefix", "whole")
+    __slots__ = ("branches", "call_id", "calls", "children", "is_given_up", "named", "opener", "prefix", "whole")
 
     def __init__(
         self,
         prefix: str = "",
         *,
         call_id: str = "",
-        on_task: Callable[[asyncio.Task[Any]], None] | None = None,
+        branches: Branches | None = None,
         opener: Scope | None = None,
         whole: Scope | None = None,
     ) -> None:
@@ -35,7 +38,7 @@ class Scope:
         self.calls = 0
         self.children = 0
         self.named: dict[str, int] = {}
-        self.on_task = on_task  # told of every task opened below
+        self.branches = branches  # of the run: every task opened below is one
         self.whole = whole or self  # the run's own scope, or that of the tool call which this one is in
         self.is_given_up = False  # of a whole: nobody waits for the tool's code any more, its calls are refused
 
@@ -48,7 +51,7 @@ class Scope:
     def for_task(self) -> Scope:
         self.children += 1
         prefix = f"{self.prefix}t{self.children}."
-        return Scope(prefix, call_id=self.call_id, on_task=self.on_task, opener=self, whole=self.whole)
+        return Scope(prefix, call_id=self.call_id, branches=self.branches, opener=self, whole=self.whole)
 
     def for_name(self, name: str, call_id: str) -> Scope:
         """A named scope; the same name a second time gets a suffix.
@@ -59,7 +62,7 @@ class Scope:
             return self.opener.for_name(name, call_id)
         prefix = self.peek(name)
         self.named[name] = self.named.get(name, 0) + 1
-        return Scope(prefix, call_id=call_id, on_task=self.on_task, whole=self.whole)
+        return Scope(prefix, call_id=call_id, branches=self.branches, whole=self.whole)
 
     def peek(self, name: str) -> str:
         """The prefix that the next scope of this name will have."""
@@ -100,8 +103,8 @@ def install(loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
             context.run(_scope.set, parent.for_task())
             kwargs["context"] = context
         task = before(loop, coro, **kwargs) if before else asyncio.Task(coro, loop=loop, **kwargs)
-        if parent is not None and parent.on_task is not None:
-            parent.on_task(task)
+        if parent is not None and parent.branches is not None:
+            parent.branches.keep(task)  # type: ignore[arg-type]
         return task
 
     loop.set_task_factory(factory)  # type: ignore[arg-type]

@@ -126,7 +126,7 @@ async def _outcome(ctx: DurableContext, path: str, opened: dict[str, Any], signa
                     await effects.record(entry, relay)
                     return told
                 except store.NotDue:  # somebody has answered, and was told that it counts
-                    pass
+                    effects._given.discard(found[0])  # another question of this name may take the signal
             elif found is not True:
                 closed = {"status": found["status"]} if "status" in found else {}
                 entry.result = {"id": opened["id"], **_told(found), **closed}

@@ -1,8 +1,7 @@
-"""A run's journal as replay reads it: recorded results by path, handed out in the order they were recorded."""
+"""A run's journal as replay reads it: recorded results by path, and the order they were recorded in."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import re
@@ -20,11 +19,10 @@ log = logging.getLogger("ravi.replay")
 STALL_S = 30.0  # a recorded result that nobody asks for, while others wait behind it, is a change of the code
 _SUMMARY = re.compile(rf"(?:^|[./])({SCOPE})(?:~\d+)?\.\d+$")  # a strategy's call: it may be another one by now
 _WITH_ARGUMENTS = ("tool.call", "approval")  # kinds of calls that their arguments are part of
-SETTLE_TURNS = 20  # of the event loop, between two results: enough for a branch's end to reach who waits for it
 
 
 class Journal:
-    """Look-ups of one lease. `take` gives each recorded result once."""
+    """Look-ups of one lease. `Turnstile.take` gives each recorded result once."""
 
     def __init__(self, rows: Sequence[Recorded]) -> None:
         """Raises DeterminismError for rows of a form that this release does not know."""
@@ -39,8 +37,7 @@ class Journal:
         self._paused: dict[str, Recorded] = {}  # the last attempt of a tool call that a pause has closed
         self._system: dict[str, Recorded] = {}  # rows of the runtime itself, which no code asks for
         self._kinds = {row.kind for row in rows}
-        self.on_replayed: Callable[[], None] = lambda: None  # called when the last recorded result is handed out
-        self.on_settled: Callable[[], None] = lambda: None  # called when one has reached who waited for it
+        self.on_advance: Callable[[], None] = lambda: None  # called when recorded results were handed out
         self.stall_s = STALL_S
         self.alone: Callable[[], bool] = lambda: False  # whether the run has one task, which nothing can race with
         self._set_aside: dict[str, int] = {}  # the last attempt at a path that a retry has superseded
@@ -70,17 +67,15 @@ class Journal:
         uncertain = tuple(f"{path}/" for path in self.open_started)
         asked = [row for row in self._results.values() if not self._inside_recorded(row.path)]
         # What a person decides on does not run, or runs again: then it is given what it had recorded.
-        self._spare = {row.seq for row in asked if row.path.startswith(uncertain)}
-        asked = [row for row in asked if row.seq not in self._spare]
+        asked = [row for row in asked if not row.path.startswith(uncertain)]
         self._order = [row.seq for row in sorted(asked, key=lambda row: row.seq)]
         self._taken: set[int] = set()
         self._next = 0
-        self._waiting: dict[int, asyncio.Future[None]] = {}
+        self.waiting: Collection[int] = ()  # seqs of results that wait for their turn
         made = [] if conf.REPLAY == "strict" else [(row.path, _SUMMARY.search(row.path)) for row in asked]
         self._summaries = {path: path[: found.start(1)] for path, found in made if found}  # by path: the scope around
         self.passed: list[Recorded] = []  # summaries that nobody has asked for
         self.on_passed: Callable[[Recorded], None] = lambda row: None  # told of a summary that nobody asks for
-        self._settling = False
 
     def _inside_recorded(self, path: str) -> bool:
         """Below a tool call whose result is recorded, or by an attempt of it that has paused: that code does not run
@@ -99,9 +94,9 @@ class Journal:
         return self._next < len(self._order)
 
     @property
-    def busy(self) -> bool:
-        """Whether a recorded result is on its way to who waits for it."""
-        return self._settling or any(not waiter.done() for waiter in self._waiting.values())
+    def next_seq(self) -> int:
+        """Of the next recorded result, while some are left."""
+        return self._order[self._next]
 
     def find(self, path: str) -> Recorded | None:
         return self._results.get(path)
@@ -159,8 +154,7 @@ class Journal:
         """The run that the present place of the replay was copied from; None where it is this run's own."""
         if not self._origins or not self.replaying:
             return None
-        seq = self._order[self._next]
-        return next((run_id for upto, run_id in self._origins if seq <= upto), None)
+        return next((run_id for upto, run_id in self._origins if self.next_seq <= upto), None)
 
     def is_shared(self, row: Recorded) -> bool:
         """Whether another run has recorded it, which this one was forked from."""
@@ -198,49 +192,27 @@ class Journal:
             self.on_passed(row)
             self._advance()
 
-    def _pass_next(self) -> bool:
+    def pass_next(self) -> bool:
         """Nobody goes on: a summary that is next is not asked for any more."""
-        row = self._by_seq(self._order[self._next]) if self._summaries and self.replaying else None
-        if row is None or row.path not in self._summaries or row.seq in self._waiting:
+        row = self._by_seq(self.next_seq) if self._summaries and self.replaying else None
+        if row is None or row.path not in self._summaries or row.seq in self.waiting:
             return False
         self._pass(row.path)
         return True
 
-    async def take(self, row: Recorded) -> None:
-        """Wait until every result recorded before this one was handed out.
-
-        What raced in the first execution is settled the same way in the replay. Raises DeterminismError when an
-        earlier result is not asked for.
-        """
-        if row.seq in self._spare:
-            return
-        if self._settling or (self.replaying and self._order[self._next] < row.seq):
-            await self._turn_of(row)
-        if not self.alone():
-            self.settle()
-        self.take_now(row)
-
-    async def _turn_of(self, row: Recorded) -> None:
-        waiter = self._waiting[row.seq] = asyncio.get_running_loop().create_future()
-        try:
-            while not waiter.done():
-                reached = self._next
-                await asyncio.wait([waiter], timeout=self.stall_s)
-                if not waiter.done() and self._next == reached and not self._pass_next():  # out all that time
-                    raise self._missing(self._order[self._next], f"{row.path!r} (entry {row.seq})")
-        except asyncio.CancelledError:
-            self.take_now(row)  # the loser of a race, recorded all the same: those behind it must not wait for it
-            raise
-        finally:
-            self._waiting.pop(row.seq, None)
-
     def check_all_asked(self) -> None:
         """At the end of the agent's code: raise DeterminismError when a recorded result was not asked for."""
-        while self._pass_next():
+        while self.pass_next():
             pass
-        left = [seq for seq in self._order[self._next :] if seq not in self._taken and seq not in self._waiting]
+        left = [seq for seq in self._order[self._next :] if seq not in self._taken and seq not in self.waiting]
         if left:
             raise self._missing(left[0], "its end")
+
+    def stalled(self) -> DeterminismError:
+        """Nobody goes on, and nobody asks for the next result."""
+        asked = [row for row in self._results.values() if row.seq in self.waiting]
+        first = min(asked, key=lambda row: row.seq, default=None)
+        return self._missing(self.next_seq, "its end" if first is None else f"{first.path!r} (entry {first.seq})")
 
     def _missing(self, seq: int, before: str) -> DeterminismError:
         row = self._by_seq(seq)
@@ -250,30 +222,12 @@ class Journal:
             diff={"path": row.path, "recorded": describe(row), "asked": None},
         )
 
-    def settle(self) -> None:
-        """What follows from a result handed out, or what a new task begins with, goes before the next result."""
-        if not self._settling:
-            self._settling = True
-            asyncio.get_running_loop().call_soon(self._settle, SETTLE_TURNS)
-
-    def _settle(self, turns: int) -> None:
-        if turns:
-            asyncio.get_running_loop().call_soon(self._settle, turns - 1)
-        else:
-            self._settling = False
-            self._advance()
-            self.on_settled()
-
     def _advance(self) -> None:
-        was = self.replaying
-        while self.replaying and self._order[self._next] in self._taken:
+        was = self._next
+        while self.replaying and self.next_seq in self._taken:
             self._next += 1
-        if was and not self.replaying:
-            self.on_replayed()
-        if self.replaying and not self._settling:
-            waiter = self._waiting.get(self._order[self._next])
-            if waiter is not None and not waiter.done():
-                waiter.set_result(None)
+        if self._next > was:
+            self.on_advance()
 
     def _by_seq(self, seq: int) -> Recorded:
         return next(row for row in self._results.values() if row.seq == seq)

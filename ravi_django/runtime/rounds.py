@@ -35,7 +35,7 @@ class Rounds:
                 ctx.hops = max(ctx.hops, self.hops if row is None else hops_in(row.result))
                 batch = [*self._carried, *batch]
             prefix = "" if self._number == 1 else f"r{self._number}."
-            paths._scope.set(paths.Scope(prefix, on_task=scope.on_task))
+            paths._scope.set(paths.Scope(prefix, branches=scope.branches))
             returned = await interceptors.run_agent(agent, ctx, batch)
             if not self._more():
                 return returned

@@ -28,14 +28,12 @@ class Story:
         self._ctx = contexts.DurableContext(agent, effects, self.meta)
         begun = effects.lease.run.generation > 0 or effects.journal.system("@started") is not None
         self._first = not begun
-        self._children: set[asyncio.Task[Any]] = set()  # tasks that the agent's code has made
         self.task: asyncio.Task[Any] | None = None
 
     def begin(self) -> asyncio.Task[Any]:
         effects = self.effects
-        self.task = asyncio.create_task(self._tell(), name=f"ravi-run-{effects.lease.run_id}")
+        self.task = effects.branches.main = asyncio.create_task(self._tell(), name=f"ravi-run-{effects.lease.run_id}")
         effects.on_stuck = self.cancel
-        effects.journal.alone = lambda: not self._children
         effects.deadline = self.meta.deadline
         return self.task
 
@@ -47,13 +45,7 @@ class Story:
         _task_ctx.set(self._ctx)
         if self._first:
             await self._ctx.hook(HookEvent.RUN_START)
-        return await self._rounds.drive(self._agent, self._ctx, paths.Scope(on_task=self._keep))
-
-    def _keep(self, task: asyncio.Task[Any]) -> None:
-        if self.effects.journal.replaying:  # in the first execution it began while other calls were made
-            self.effects.journal.settle()
-        self._children.add(task)
-        task.add_done_callback(self._children.discard)
+        return await self._rounds.drive(self._agent, self._ctx, paths.Scope(branches=self.effects.branches))
 
     async def end(self) -> Outcome:
         """How the lease ends. Raises LeaseLostError."""
@@ -86,7 +78,7 @@ class Story:
 
     async def _end_children(self) -> None:
         """Tasks that the agent's code left behind end with it, before the lease does."""
-        left = [task for task in self._children if not task.done()]
+        left = [task for task in self.effects.branches.others if not task.done()]
         for task in left:
             task.cancel()
         while left and self.effects.is_repeating and not self.effects.gives_up:

@@ -242,7 +242,7 @@ def scope_below(path: str, pause: dict[str, Any] | None) -> paths.Scope:
     """Where the calls that a tool makes are numbered; tasks that it makes belong to the run as the agent's do."""
     above = paths.current()
     place = f"{path}/" if pause is None else place_after(path, pause)
-    return paths.Scope(place, on_task=above.on_task if above else None)
+    return paths.Scope(place, branches=above.branches if above else None)
 
 
 def place_after(path: str, pause: dict[str, Any]) -> str:

@@ -1,19 +1,20 @@
-"""What a lease commits comes back to the agent's code one result after the other, in the order of the rows.
+"""Results come back to the agent's code one after the other, in the order of their rows: recorded ones on replay, then
+those that this lease commits.
 
-A replay hands recorded results out in that order. Calls that race are answered in any: their commits come back from
-several database threads, or in one turn of the loop. What the code made of it has to be made of it again.
+Calls that race are answered in any order: their commits come back from several database threads, or in one turn of the
+loop. Each result waits until what follows from the one before it has happened, so a replay sees the same order.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from heapq import heappop, heappush
 
 from ravi_django.runtime import tool_caps
-
-TURNS = 10  # of the event loop, between two results: enough for one to come to who waits for it, over some tasks
+from ravi_django.runtime.branches import Branches, Parked, inside
+from ravi_django.runtime.entries import Recorded
+from ravi_django.runtime.replay import Journal
 
 
 class Commit:
@@ -30,14 +31,15 @@ class Commit:
 
 
 class Turnstile:
-    """Used on the loop's thread alone. `first` is the seq of the lease's next row, `alone` says that nothing races."""
+    """Used on the loop's thread alone. `first` is the seq of the lease's next row."""
 
-    def __init__(self, first: int, alone: Callable[[], bool]) -> None:
+    def __init__(self, first: int, journal: Journal, branches: Branches) -> None:
         self._next = first
-        self._alone = alone
+        self._journal = journal
+        self._branches = branches
         self._under_way: set[Commit] = set()
-        self._waiting: list[tuple[int, set[Commit], asyncio.Future[None]]] = []  # a heap
-        self._rests = False
+        self._turns: dict[int, tuple[set[Commit], Parked]] = {}  # results that wait for their turn, by seq
+        journal.waiting = self._turns.keys()
 
     @contextmanager
     def committing(self, commit: Commit | None = None) -> Iterator[None]:
@@ -48,39 +50,61 @@ class Turnstile:
             yield
         finally:
             self._under_way.discard(commit)
-            if self._waiting:
-                asyncio.get_running_loop().call_soon(self._look)  # whose it was comes here first
+            if self._turns:
+                self._branches.ask()  # the commit's own call comes here first
+
+    async def take(self, row: Recorded) -> None:
+        """Return when every result recorded before this one was handed out."""
+        try:
+            await self._turn(row.seq, set())
+        except asyncio.CancelledError:
+            self._journal.take_now(row)  # the loser of a race, recorded all the same: those behind it must not wait
+            raise
+        self._journal.take_now(row)
 
     async def through(self, first: int, count: int) -> None:
         """Return when it is the turn of the `count` rows from `first`: those before them, which other calls of this
         lease have committed or are about to, have come to who waited for them."""
         before = {commit for commit in self._under_way if commit.begun} if first > self._next else set()
         try:
-            if (before or self._waiting or self._rests) and not self._alone():
-                turn = asyncio.get_running_loop().create_future()
-                heappush(self._waiting, (first, before, turn))
-                self._look()
-                with tool_caps.waiting():
-                    await turn
-            elif not self._alone():
-                self._rest()
+            if not self._branches.alone:
+                await self._turn(first, before)
         finally:
             self._next = max(self._next, first + count)
 
-    def _rest(self, turns: int = TURNS) -> None:
-        self._rests = turns > 0
-        if turns:
-            asyncio.get_running_loop().call_soon(self._rest, turns - 1)
-        else:
-            self._look()
+    async def _turn(self, seq: int, before: set[Commit]) -> None:
+        if not self._turns and self._may_pass(seq, before) and (self._branches.alone or self._branches.at_rest):
+            return
+        parked = Parked(asyncio.get_running_loop().create_future(), inside.get())
+        self._turns[seq] = before, parked
+        self._branches.ask()
+        try:
+            with tool_caps.waiting():
+                await parked.future
+        finally:
+            self._turns.pop(seq, None)
 
-    def _look(self) -> None:
-        """Whether it is the first one's turn."""
-        while self._waiting and self._waiting[0][2].done():  # cancelled
-            heappop(self._waiting)
-        if self._waiting and not self._rests:
-            first, before, turn = self._waiting[0]
-            if first <= self._next or not before & self._under_way:
-                heappop(self._waiting)
-                turn.set_result(None)
-                self._rest()
+    def _may_pass(self, seq: int, before: set[Commit]) -> bool:
+        if self._journal.replaying:
+            return seq <= self._journal.next_seq
+        return seq <= self._next or not before & self._under_way
+
+    @property
+    def waiting(self) -> list[Parked]:
+        return [parked for _, parked in self._turns.values()]
+
+    def hand_out(self) -> bool:
+        """The code is at rest: let the first result through if it is its turn."""
+        seq = min(self._turns, default=None)
+        if seq is None or not self._may_pass(seq, self._turns[seq][0]):
+            return False
+        _, parked = self._turns.pop(seq)
+        if not parked.future.done():
+            parked.future.set_result(None)
+        return True
+
+    def give_up(self) -> list[Parked]:
+        """What waits for its turn, which will not come."""
+        given_up = self.waiting
+        self._turns.clear()
+        return given_up

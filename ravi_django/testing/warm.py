@@ -54,7 +54,7 @@ def run(main: Coroutine[Any, Any, T]) -> T:
     if not _loop_lock.acquire(blocking=False):
         return asyncio.run(main)
     try:
-        _runner = _runner or asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        _runner = _runner or asyncio.Runner(loop_factory=asyncio.SelectorEventLoop)
         try:
             return _runner.run(main, context=copy_context())
         finally:

@@ -53,9 +53,9 @@ class Command(BaseCommand):
         asked = {"session": session and session.id, "user": user or (session and session.owner)}
         try:
             require_runnable(agent)
-            asyncio.run(
-                self._inline(agent, text, asked) if conf.ENGINE == "inline" else self._watched(agent, text, asked)
-            )
+            with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
+                inline = conf.ENGINE == "inline"
+                runner.run(self._inline(agent, text, asked) if inline else self._watched(agent, text, asked))
         except (NotFoundError, InvalidInputError) as error:
             raise CommandError(str(error), returncode=BAD_USAGE) from error
         except KernelError as error:

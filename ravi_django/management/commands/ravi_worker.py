@@ -36,7 +36,8 @@ class Command(BaseCommand):
                 "there is no agent: call ravi_django.register(agent) in an app's agents.py, or make one in the admin"
             )
         connection.close()  # the engine has its own
-        asyncio.run(self._serve(agents, warms))
+        with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
+            runner.run(self._serve(agents, warms))
 
     async def _serve(self, agents: list[str], warms: bool) -> None:
         loop = asyncio.get_running_loop()

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ravi_django.runtime import paths
+from ravi_django.runtime.branches import Branches
 
 
 def paths_of(code, *, seed=0):
@@ -248,7 +249,7 @@ def test_tasks_outside_of_the_numbering_change_none():
 
 
 def test_tasks_of_a_scope_are_reported_and_others_are_not():
-    told = []
+    branches = Branches(lambda at_rest: None)
 
     async def nothing():
         pass
@@ -256,13 +257,14 @@ def test_tasks_of_a_scope_are_reported_and_others_are_not():
     async def main():
         undo = paths.install(asyncio.get_running_loop())
         await asyncio.create_task(nothing())
-        with paths.entered(paths.Scope(on_task=told.append)):
+        with paths.entered(paths.Scope(branches=branches)):
             task = asyncio.create_task(nothing())
+            assert [*branches.others] == [task]
             await task
         undo()
-        return [task]
+        return branches.alone
 
-    assert asyncio.run(main()) == told
+    assert asyncio.run(main())
 
 
 def test_the_factory_that_was_there_before_is_used_and_put_back():

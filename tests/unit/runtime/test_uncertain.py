@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import threading
 from datetime import timedelta
 from io import StringIO
@@ -18,8 +17,6 @@ from ravi_django.kernel import ConflictError, InvalidInputError, RunContext
 from ravi_django.models import HumanRequest, Run, Status
 from ravi_django.runtime import human, store, sweeper
 from ravi_django.runtime.cancel import cancel
-from ravi_django.runtime.entries import Recorded
-from ravi_django.runtime.replay import Journal
 from ravi_django.testing import journal_of
 from tests.support.gates import steal
 from tests.support.patience import BOUND_S
@@ -133,33 +130,6 @@ def test_what_it_had_recorded_inside_is_not_missed_while_a_person_decides(clock,
     assert (run.status, run.output) == (Status.COMPLETED, "ok: sent"), run.error
     assert looked == ["ACME"]
     assert sent == ["fine"] * (2 if outcome == "run_again" else 1)
-
-
-def test_what_is_recorded_inside_waits_for_no_turn(clock):
-    """Nobody waits for it either: it is given to an attempt that a person has asked for, if there is one."""
-
-    def row(seq, path, phase="result"):
-        none = dict.fromkeys(field.name for field in dataclasses.fields(Recorded))
-        told = {
-            "seq": seq,
-            "path": path,
-            "attempt": 1,
-            "phase": phase,
-            "kind": "tool.call",
-            "name": "send",
-            "schema": 1,
-        }
-        return Recorded(**{**none, **told})
-
-    async def story():
-        journal = Journal([row(1, "t1.1", "started"), row(2, "t1.1/1"), row(3, "t2.1")])
-        await journal.take(journal.find("t2.1"))
-        assert not journal.replaying
-
-        async with asyncio.timeout(30):
-            await journal.take(journal.find("t1.1/1"))  # while what follows from the other's result goes first
-
-    asyncio.run(story())
 
 
 def test_nobody_decides_on_what_is_recorded_though_the_call_was_cancelled_over_it(sent):
