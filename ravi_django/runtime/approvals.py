@@ -99,7 +99,7 @@ async def _check_risk(ctx: DurableContext, row: Recorded, asked: Asked) -> None:
             f"and is of {asked.risk.value} risk now"
         )
         diff = {"path": row.path, "seq": row.seq, "recorded": {"risk": known}, "asked": {"risk": asked.risk.value}}
-        await ctx.effects.end(Stop("block", DeterminismError(words, diff=diff)))
+        await ctx.effects.end(Stop(Stop.Kind.BLOCK, DeterminismError(words, diff=diff)))
 
 
 # --------------------------------------------------------------------------------------------------- asking

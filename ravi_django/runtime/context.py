@@ -208,7 +208,7 @@ class DurableContext:
         if self.effects.left_open():  # what may have happened is decided before it is forgotten
             await tool_calls.decide_left(self)
         trail = trail_of(self.hops, given)
-        await self.effects.end(Stop("continue", messages=messages, carries=carries, trail=trail))
+        await self.effects.end(Stop(Stop.Kind.CONTINUE, messages=messages, carries=carries, trail=trail))
 
     def say(self, text: str) -> None:
         """Show a piece of text to whoever watches; its row is written with the next commit. A replay says nothing

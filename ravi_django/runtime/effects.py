@@ -107,7 +107,7 @@ class Effects(Gate):
             changed = drift(row, digests) if digests is not None else []
             await self.turnstile.take(row)
         except DeterminismError as error:
-            await self.end(Stop("block", error))
+            await self.end(Stop(Stop.Kind.BLOCK, error))
         self._moved()
         if changed:
             self.note_drift(path, changed)
@@ -118,7 +118,7 @@ class Effects(Gate):
         try:
             check_identity(row, kind, name, arguments)
         except DeterminismError as error:
-            self._stop_with(Stop("block", error))
+            self._stop_with(Stop(Stop.Kind.BLOCK, error))
             self._begin_unwinding()
             raise SuspendInterrupt from error
 
@@ -156,7 +156,7 @@ class Effects(Gate):
                 self.token.cancel(error.reason)
             raise
         except (DataError, ValueError, TypeError) as error:  # no other worker could write it either
-            self._stop_with(Stop("fail", error))
+            self._stop_with(Stop(Stop.Kind.FAIL, error))
             raise LeaseLostError(self.lease.run_id, self.lease.epoch) from error
         except Exception as error:
             # Not recorded: going on would build on nothing. The lease runs out and the run is taken over.

@@ -485,7 +485,7 @@ class Engine:
         if self._leases:
             await asyncio.wait(self._leases, timeout=conf.DRAIN_S if drain_s is None else drain_s)
         for active in list(self.active.values()):
-            active.effects.stop = active.effects.stop or Stop("drain")
+            active.effects.stop = active.effects.stop or Stop(Stop.Kind.DRAIN)
             active.effects.gives_up = True
             active.cancel_task()
         if self._leases:

@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager, contextmanager
 from contextvars import Context
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from enum import IntEnum, auto
 from typing import Any
 
 from ravi_django.conf import conf
@@ -49,14 +50,26 @@ class NotRecorded(LeaseLostError):
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Why the lease ends before the agent does: retry, block, fail, suspend, continue, handoff, drain or lost."""
+    """Why the lease ends before the agent does."""
 
-    kind: str
+    class Kind(IntEnum):
+        """The first reason stays, but a drain and a suspension give way to those below."""
+
+        DRAIN = auto()  # the worker ends: what an open tool call needs to finish may still begin
+        SUSPEND = auto()
+        RETRY = auto()
+        CONTINUE = auto()
+        HANDOFF = auto()
+        BLOCK = auto()
+        FAIL = auto()
+        LOST = auto()
+
+    kind: Kind
     error: Exception | None = None
-    messages: tuple[dict[str, Any], ...] = ()  # of "continue": what the next generation begins with
+    messages: tuple[dict[str, Any], ...] = ()  # of CONTINUE: what the next generation begins with
     carries: dict[str, Any] | None = None  # and is given before all others
     trail: dict[str, int] | None = None  # the publications behind it, see `hops`
-    handoff: Handoff | None = None  # of "handoff"
+    handoff: Handoff | None = None  # of HANDOFF
 
 
 @dataclass(slots=True, eq=False)
@@ -125,16 +138,16 @@ class Gate:
         try:
             yield
         except TransientError as error:
-            self._stop_with(Stop("retry", error))
+            self._stop_with(Stop(Stop.Kind.RETRY, error))
         except LeaseLostError as error:
-            self._stop_with(Stop("lost", error))
+            self._stop_with(Stop(Stop.Kind.LOST, error))
         except UncertainEffectError as error:
-            self._stop_with(Stop("block", error))
+            self._stop_with(Stop(Stop.Kind.BLOCK, error))
         finally:
             _inside.reset(inside)
             self._open.discard(effect)
             self._moved()
-        if self.stop is not None and self.stop.kind != "drain":
+        if self.stop is not None and self.stop.kind > Stop.Kind.DRAIN:
             await self.park()
 
     @contextmanager
@@ -170,7 +183,7 @@ class Gate:
             try:
                 self.check_awake()
             except LeaseLostError as error:
-                self._stop_with(Stop("lost", error))
+                self._stop_with(Stop(Stop.Kind.LOST, error))
         if self.must_park(nested=self.nested):
             await self.park()
 
@@ -181,7 +194,7 @@ class Gate:
 
     def must_park(self, *, nested: bool) -> bool:
         """What an open tool call needs to finish may begin while the worker drains, and nothing else."""
-        return self.stop is not None and not (self.stop.kind == "drain" and nested)
+        return self.stop is not None and not (nested and self.stop.kind == Stop.Kind.DRAIN)
 
     @property
     def is_awake(self) -> bool:
@@ -253,7 +266,7 @@ class Gate:
 
     def drain(self) -> None:
         """Start no new effect; what is open may finish and be recorded."""
-        self._stop_with(Stop("drain"))
+        self._stop_with(Stop(Stop.Kind.DRAIN))
 
     async def end(self, stop: Stop) -> None:
         """Never returns: the lease ends as `stop` says, once no effect is open."""
@@ -261,8 +274,8 @@ class Gate:
         await self.park()
 
     def _stop_with(self, stop: Stop) -> None:
-        if self.stop is None or (self.stop.kind in ("drain", "suspend") and stop.kind not in ("drain", "suspend")):
-            self.stop = stop  # the first reason stays, but a drain or a suspension gives way to any other
+        if self.stop is None or self.stop.kind <= Stop.Kind.SUSPEND < stop.kind:
+            self.stop = stop
         self._moved()
 
     async def park(self) -> None:
@@ -313,10 +326,10 @@ class Gate:
                 log.warning(words, self.lease.run_id, line, extra={"action": "run.foreign_wait"})
         elif self.journal.replaying:  # nobody asks for the next result
             if self._lasts(self.journal.next_seq, self.journal.stall_s) and not self.journal.pass_next():
-                self._stop_with(Stop("block", self.journal.stalled()))
+                self._stop_with(Stop(Stop.Kind.BLOCK, self.journal.stalled()))
                 self._give_up_turns()
         elif not self.turnstile.waiting:
-            self._stop_with(Stop("suspend"))
+            self._stop_with(Stop(Stop.Kind.SUSPEND))
 
     def _give_up_turns(self) -> None:
         """Whatever waits for its turn is unwound with the parked calls: its turn does not come."""
@@ -354,4 +367,4 @@ class Gate:
         for timer in (self._alarm, self._look_again):
             if timer is not None:
                 timer.cancel()
-        self.stop = self.stop or Stop("lost", LeaseLostError(self.lease.run_id, self.lease.epoch))
+        self.stop = self.stop or Stop(Stop.Kind.LOST, LeaseLostError(self.lease.run_id, self.lease.epoch))

@@ -76,7 +76,7 @@ async def hand_over(
     given = [body, *(storable(m.model_dump(mode="json")) for m in left)]
     trail = trail_of(ctx.hops, len(given))
     handed = Handoff(path, str(agent_id), found.version, tuple(given), metadata, trail)
-    await effects.end(Stop("handoff", handoff=handed))
+    await effects.end(Stop(Stop.Kind.HANDOFF, handoff=handed))
 
 
 def _check(task: Any) -> None:

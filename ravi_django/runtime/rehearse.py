@@ -98,7 +98,7 @@ class _Rehearsal(Effects):
         return await super().wait(wait)
 
     def _stop_with(self, stop: Stop) -> None:
-        if stop.kind not in ("suspend", "drain"):
+        if stop.kind > Stop.Kind.SUSPEND:
             self.reached_the_end = False  # it has ended before, in another way
         super()._stop_with(stop)
 

@@ -67,23 +67,24 @@ class Outcome:
     def of_stop(cls, stop: Stop, effects: Effects) -> Outcome:
         """What the gate decided, or that the worker drains."""
         match stop.kind:
-            case "lost" if stop.error is not None:
-                raise stop.error
-            case "fail":
-                return cls(Status.FAILED, error=error_of(stop.error))
-            case "block":
-                return cls.of_block(stop.error, effects.lease)
-            case "suspend":
+            case Stop.Kind.DRAIN:
+                return cls(Status.PENDING)
+            case Stop.Kind.SUSPEND:
                 return cls.of_waits(effects)
-            case "continue":
-                return cls(Status.PENDING, messages=stop.messages, carries=stop.carries, trail=stop.trail)
-            case "handoff":
-                return cls(Status.PENDING, handoff=stop.handoff)
-            case "retry":
+            case Stop.Kind.RETRY:
                 delay = backoff.delay_s(stop.error, effects.attempts)
                 return cls(Status.PENDING, error=error_of(stop.error), retry_in=delay, attempts=effects.attempts + 1)
-            case _:
-                return cls(Status.PENDING)
+            case Stop.Kind.CONTINUE:
+                return cls(Status.PENDING, messages=stop.messages, carries=stop.carries, trail=stop.trail)
+            case Stop.Kind.HANDOFF:
+                return cls(Status.PENDING, handoff=stop.handoff)
+            case Stop.Kind.BLOCK:
+                return cls.of_block(stop.error, effects.lease)
+            case Stop.Kind.FAIL:
+                return cls(Status.FAILED, error=error_of(stop.error))
+            case Stop.Kind.LOST:
+                assert stop.error is not None
+                raise stop.error
 
     @classmethod
     def of_waits(cls, effects: Effects) -> Outcome:

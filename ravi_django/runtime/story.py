@@ -12,6 +12,7 @@ from ravi_django.kernel.supervision import ExecutionBudget, HistoryRetention, Pr
 from ravi_django.runtime import context as contexts
 from ravi_django.runtime import paths, store, tool_calls
 from ravi_django.runtime.effects import Effects
+from ravi_django.runtime.gate import Stop
 from ravi_django.runtime.rounds import Rounds
 from ravi_django.runtime.settle import Outcome
 from ravi_django.runtime.store import Lease
@@ -53,7 +54,8 @@ class Story:
         assert self.task is not None
         try:
             returned = await self.task
-            if effects.stop is not None and (effects.stop.kind != "drain" or effects.unwinding or effects.has_unread):
+            left = effects.unwinding or effects.has_unread
+            if effects.stop is not None and (effects.stop.kind > Stop.Kind.DRAIN or left):
                 return Outcome.of_stop(effects.stop, effects)  # swallowed by the code, or messages are left for it
             effects.close()
             await self._end_children()

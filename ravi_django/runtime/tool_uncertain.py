@@ -46,7 +46,7 @@ async def decide(
     effects.uncertain[entry.path] = entry
     answer = await checked(ctx, entry, not_before) or await uncertain.decide(ctx, entry, why, not_before=not_before)
     if answer["outcome"] == "fail":
-        await effects.end(Stop("fail", _uncertain(entry, f"{why}; a person has decided to fail the run")))
+        await effects.end(Stop(Stop.Kind.FAIL, _uncertain(entry, f"{why}; a person has decided to fail the run")))
     effects.uncertain.pop(entry.path, None)
     if answer["outcome"] == "run_again":
         entry.attempt += 1
@@ -67,7 +67,7 @@ async def decide_left(ctx: DurableContext) -> None:
     """At the end of the agent's code: at-most-once effects that it began and did not wait for are decided too."""
     effects = ctx.effects
     left = effects.left_open()
-    if left and effects.stop is not None and effects.stop.kind == "lost":
+    if left and effects.stop is not None and effects.stop.kind == Stop.Kind.LOST:
         effects.stop = None  # the gate was closed behind the code: this is the engine's own wait
     for path, begun in left.items():
         entry = Entry(KIND, path, begun.name, attempt=begun.attempt, request=begun.request)

@@ -71,8 +71,8 @@ EFFECTS = [
     Mutant(
         "drain: not over unread messages",
         RUNTIME + "story.py",
-        " or effects.unwinding or effects.has_unread)",
-        " or effects.unwinding)",
+        "effects.unwinding or effects.has_unread",
+        "effects.unwinding",
         (UNIT + "test_drain.py",),
     ),
     Mutant(
