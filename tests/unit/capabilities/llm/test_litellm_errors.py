@@ -99,12 +99,11 @@ class TestThroughLitellm:
 
         assert caught.value.type == "StreamCut"
 
-    @pytest.mark.filterwarnings("ignore:Item 'summary' on TypedDict class")  # of litellm's own types
     async def test_a_stream_that_just_ends_under_litellms_wrapper(self, model_at, events_of, site_callback):
         with OpenAIServer(Reply(text="half an answer", cut_after=2)) as server, pytest.raises(TransientError) as caught:
             await events_of(model_at(server))
 
-        assert caught.value.type == "StreamCut"
+        assert caught.value.type in ("StreamCut", "APIConnectionError")  # the latter litellm's own, since 1.110
 
     @pytest.mark.parametrize("server_settings", [{"delay": 60}, {"token_delay": 60}])
     async def test_timeout(self, model_at, events_of, server_settings):

@@ -43,10 +43,8 @@ CALCULATOR = ToolSpec(
 
 
 def litellm_observed(test):
-    """litellm's callbacks raise warnings over its own pydantic types."""
-    for message in ("Item 'summary' on TypedDict class", "Accessing the 'model_(computed_)?fields' attribute"):
-        test = pytest.mark.filterwarnings(f"ignore:{message}")(test)
-    return test
+    """litellm's callbacks raise a warning over its own pydantic types."""
+    return pytest.mark.filterwarnings("ignore:Accessing the 'model_(computed_)?fields' attribute")(test)
 
 
 async def until(condition, seconds: float = 10.0) -> None:

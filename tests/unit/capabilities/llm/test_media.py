@@ -24,7 +24,6 @@ pytestmark = [
     pytest.mark.asyncio,
     pytest.mark.usefixtures("clients"),
     # litellm's own stream, which Anthropic's protocol needs, warns of its own pydantic types
-    pytest.mark.filterwarnings("ignore:Item 'summary' on TypedDict class"),
     pytest.mark.filterwarnings("ignore:Accessing the 'model_(computed_)?fields' attribute"),
 ]
 

@@ -70,7 +70,6 @@ class TestCostBy:
 
 @pytest.mark.asyncio
 @pytest.mark.usefixtures("clients")
-@pytest.mark.filterwarnings("ignore:Item 'summary' on TypedDict class")
 @pytest.mark.filterwarnings("ignore:Accessing the 'model_(computed_)?fields' attribute")
 class TestThroughLitellm:
     async def cost_of(self, model_at, events_of, server, name, **settings):

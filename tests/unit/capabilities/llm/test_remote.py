@@ -110,7 +110,6 @@ def image_of(server: OpenAIServer) -> list[ChatMessage]:
 
 @pytest.mark.asyncio
 @pytest.mark.usefixtures("clients")
-@pytest.mark.filterwarnings("ignore:Item 'summary' on TypedDict class")
 @pytest.mark.filterwarnings("ignore:Accessing the 'model_(computed_)?fields' attribute")
 class TestThroughLitellm:
     async def test_an_image_on_this_machine_is_not_fetched(self, monkeypatch, model_at, events_of):
