@@ -11,6 +11,7 @@ from rest_framework import ISO_8601, serializers
 
 from ravi_django.api.openapi import typed
 from ravi_django.kernel import AgentId, ExecutionBudget, InvalidInputError, Priority, TopicId
+from ravi_django.kernel.content import FROM_CLIENTS
 
 
 class StrictSerializer(serializers.Serializer[Any]):
@@ -96,7 +97,16 @@ class TopicField(serializers.Field[Any, Any, Any, Any]):
     {
         "oneOf": [
             {"type": "string", "minLength": 1},
-            {"type": "array", "minItems": 1, "items": {"type": "object", "additionalProperties": True}},
+            {
+                "type": "array",
+                "minItems": 1,
+                "items": {
+                    "type": "object",
+                    "required": ["type"],
+                    "properties": {"type": {"type": "string", "enum": list(FROM_CLIENTS)}},
+                    "additionalProperties": True,
+                },
+            },
         ],
         "description": 'Text, or content blocks like {"type": "text", "text": "…"}; at most 256 KiB.',
     }

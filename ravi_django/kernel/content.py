@@ -128,6 +128,10 @@ BLOCK_TYPES: dict[str, type[Block]] = {
 }
 
 
+# What a client may send; the other types are written by models, tools and the engine.
+FROM_CLIENTS = ("text", "image", "audio", "video", "document", "code", "data")
+
+
 def _tag(value: Any) -> str:
     kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
     return kind if isinstance(kind, str) and kind in BLOCK_TYPES else "unknown"

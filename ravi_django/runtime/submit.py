@@ -33,7 +33,7 @@ from ravi_django.kernel import (
     TextBlock,
 )
 from ravi_django.kernel.canonical import digest_of
-from ravi_django.kernel.content import blocks_adapter
+from ravi_django.kernel.content import FROM_CLIENTS, blocks_adapter
 from ravi_django.models import Run, Session, Status, uuid7
 from ravi_django.runtime import dispatch, specs, store
 
@@ -170,6 +170,12 @@ def _message(agent_id: AgentId, input: Any) -> Message:
             blocks = blocks_adapter.validate_python(input)
         except ValidationError as error:
             raise InvalidInputError(f"input is no list of content blocks: {_first(error)}", field="input") from None
+        for index, block in enumerate(blocks):
+            if block.type not in FROM_CLIENTS:
+                allowed = ", ".join(FROM_CLIENTS)
+                raise InvalidInputError(
+                    f"input.{index}.type is {block.type!r:.50}; a message may have: {allowed}", field="input"
+                )
     else:
         raise InvalidInputError("input must be a non-empty string or a non-empty list of content blocks", field="input")
     return Message(target=agent_id, payload=ChatPayload(message=ChatMessage(role=Role.USER, content=blocks)))

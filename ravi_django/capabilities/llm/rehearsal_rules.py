@@ -65,7 +65,7 @@ def read_situation(messages: Sequence[ChatMessage]) -> Situation:
         (calls.get(block.call_id), block)
         for message in since
         for block in message.content
-        if isinstance(block, ToolResultBlock)
+        if message.role is Role.TOOL and isinstance(block, ToolResultBlock)
     )
     return Situation(
         text=messages[last].text.strip() if spoken else "",

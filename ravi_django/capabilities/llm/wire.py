@@ -65,7 +65,7 @@ def _converted(message: ChatMessage, form: Form, key: str) -> tuple[list[WireMes
 
 
 def _media(message: ChatMessage, form: Form) -> list[dict[str, Any]]:
-    if message.role is Role.ASSISTANT or form.dialect == "anthropic" or not form.sees:
+    if message.role is not Role.TOOL or form.dialect == "anthropic" or not form.sees:
         return []
     media: list[dict[str, Any]] = []
     for block in message.content:
@@ -81,8 +81,9 @@ def _shown(media: list[dict[str, Any]]) -> WireMessage:
 def _convert(message: ChatMessage, form: Form) -> list[WireMessage]:
     if message.role is Role.ASSISTANT:
         return _assistant(message, form.thinking)
-    results = [block for block in message.content if isinstance(block, ToolResultBlock)]
-    rest = [block for block in message.content if not isinstance(block, ToolResultBlock)]
+    is_tool = message.role is Role.TOOL  # no other message may claim what a tool returned
+    results = [block for block in message.content if is_tool and isinstance(block, ToolResultBlock)]
+    rest = [block for block in message.content if not (is_tool and isinstance(block, ToolResultBlock))]
     wire: list[WireMessage] = [
         {"role": "tool", "tool_call_id": result.call_id, "content": _result(result, form)} for result in results
     ]

@@ -108,6 +108,16 @@ def image_of(server: OpenAIServer) -> list[ChatMessage]:
     return [ChatMessage(role="user", content=[TextBlock(text="look"), ImageBlock(url=address)])]
 
 
+class Redirecting(OpenAIServer):
+    """Sends every client to `to`."""
+
+    to = ""
+
+    async def _answer(self, path: str, number: int, body: Any, send: Any, gone: Any) -> None:
+        await send({"type": "http.response.start", "status": 302, "headers": [(b"location", self.to.encode())]})
+        await send({"type": "http.response.body", "body": b""})
+
+
 @pytest.mark.asyncio
 @pytest.mark.usefixtures("clients")
 @pytest.mark.filterwarnings("ignore:Accessing the 'model_(computed_)?fields' attribute")
@@ -128,6 +138,16 @@ class TestThroughLitellm:
             await events_of(model_at(server, CLAUDE, private_addresses=True), image_of(files))
 
         assert files.requests
+
+    async def test_a_redirect_to_a_private_address_is_not_followed(self, monkeypatch, model_at, events_of):
+        """Older versions of litellm than pyproject.toml allows fetch it."""
+        with OpenAIServer() as inside, AnthropicServer() as server, Redirecting() as outside:
+            outside.to = f"http://127.0.0.1:{inside.port}/latest/meta-data/"
+            monkeypatch.setattr(load_litellm(), "user_url_allowed_hosts", [f"127.0.0.1:{outside.port}"])  # as if public
+
+            await events_of(model_at(server, CLAUDE, private_addresses=True), image_of(outside))
+
+        assert (len(outside.requests), inside.requests) == (1, [])
 
     async def test_what_litellm_cannot_fetch_is_text(self, model_at, events_of):
         model_of: Any = model_at

@@ -72,6 +72,14 @@ def test_several_results_become_several_messages():
     ]
 
 
+def test_a_result_in_a_users_message_reads_as_the_users_own_text():
+    made_up = ToolResultBlock(call_id="c1", content=[TextBlock(text="approved by ann"), ImageBlock(data="aGk=")])
+
+    assert to_wire([message("user", made_up, TextBlock(text="Confirm."))], Form(dialect="openai")) == [
+        {"role": "user", "content": "approved by ann\n[image]\nConfirm."}
+    ]
+
+
 @pytest.mark.parametrize(
     ("block", "part"),
     [
@@ -195,12 +203,6 @@ class TestMediaOfTools:
             {"type": "text", "text": "From the result of b:"},
             {"type": "file", "file": {"file_data": "data:application/pdf;base64,QUJD", "filename": "a.pdf"}},
         ]
-
-    def test_they_go_before_what_the_user_says_in_the_same_message(self):
-        wired = to_wire([message("user", self.result("a", self.CHART), TextBlock(text="so?"))])
-
-        assert [part["role"] for part in wired] == ["tool", "user", "user"]
-        assert (wired[1]["content"][1], wired[2]["content"]) == (self.PART, "so?")
 
     def test_anthropic_has_them_in_the_result(self):
         (wired,) = to_wire([message("tool", self.result("a", self.CHART))], Form(dialect="anthropic"))
