@@ -20,6 +20,7 @@ from django.utils.functional import Promise
 
 MAX_WORK = 2_000_000  # what one rendering may touch: characters, list items, and STEP for each node and expression
 STEP = 20
+MAX_UNCLOSED = 200  # marks: Django's lexer looks for the end of each to the end of its line
 MAX_WIDTH = 1_000  # of `ljust`, `rjust`, `center`; the digits of `floatformat`
 
 TAGS = ["comment", "cycle", "firstof", "for", "if", "spaceless", "templatetag", "verbatim", "with"]
@@ -73,6 +74,7 @@ class SealedTemplate:
     """A parsed text. Raises TemplateSyntaxError; where it has a `token`, that has the line."""
 
     def __init__(self, text: str) -> None:
+        _check_marks(text)
         self.engine = _ENGINE  # what Django asks the template of a context for
         parser = _SealedParser(Lexer(text).tokenize(), {}, [_LIBRARY], Origin("instructions"))
         self.nodelist = parser.parse()
@@ -88,6 +90,18 @@ class SealedTemplate:
             raise context.unknown
         context.spend(0)
         return text
+
+
+def _check_marks(text: str) -> None:
+    """Before the lexer runs: it takes quadratic time in marks that nothing closes, and lets no other thread run."""
+    unclosed = 0
+    for line in text.split("\n"):
+        for opening, closing in (("{{", "}}"), ("{%", "%}"), ("{#", "#}")):
+            unclosed += line.count(opening, line.rfind(closing) + 1)
+    if unclosed > MAX_UNCLOSED:
+        raise TemplateSyntaxError(
+            f"{unclosed} marks {{{{, {{% or {{# are not closed on their line; at most {MAX_UNCLOSED} may be open"
+        )
 
 
 class _SealedParser(Parser):

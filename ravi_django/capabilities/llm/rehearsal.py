@@ -48,7 +48,7 @@ class RehearsalModel:
         words: list[str] = []
         if not content:
             instructions = "\n\n".join(message.text for message in messages if message.role is Role.SYSTEM)
-            text = about_item(instructions, situation.text, LABEL) or LABEL + answer(situation)
+            text = about_item(instructions, situation.whole, LABEL) or LABEL + answer(situation)
             content = [TextBlock(text=text)]
             words = re.findall(r"\S+\s*", text)
         for word in words:

@@ -9,6 +9,7 @@ from typing import Any
 
 from ravi_django.agents.curation import match
 from ravi_django.agents.items import OUTSIDE, Item
+from ravi_django.capabilities.llm.rehearsal_rules import MOST_READ
 
 _WISHES, _AFTER = "The reader's preferences:\n", "\n\nAnswer with one JSON object"
 _VERDICT = '{"keep": true or false'
@@ -25,7 +26,7 @@ def about_item(instructions: str, text: str, label: str) -> str | None:
     if _VERDICT not in instructions:
         return label + first_sentence(item.text or item.title)
     wishes = instructions.partition(_WISHES)[2].rpartition(_AFTER)[0]
-    found = match(item, wishes)
+    found = match(item, wishes[:MOST_READ])
     headline = item.title or first_sentence(item.text.removeprefix(label))[:_HEADLINE]
     return json.dumps({**found.model_dump(), "reason": label + found.reason, "headline": headline})
 

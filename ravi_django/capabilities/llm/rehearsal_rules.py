@@ -45,15 +45,17 @@ _COMMON = frozenset(
     {"the", "and", "for", "it", "its", "that", "this", "what", "with", "you", "your", "are", "agent", "task"}
 )
 _MAX_QUOTE = 300  # characters
+MOST_READ = 2000  # characters of a message: some of the patterns above take quadratic time
 
 
 @dataclass(frozen=True, slots=True)
 class Situation:
     """Where the conversation stands."""
 
-    text: str  # the last thing the user said
+    text: str  # the beginning of the last thing the user said
     earlier: str | None  # what the user said before that
     results: tuple[tuple[ToolUseBlock | None, ToolResultBlock], ...]  # since the user last spoke, with their calls
+    whole: str = ""  # all that the user said last
 
 
 def read_situation(messages: Sequence[ChatMessage]) -> Situation:
@@ -68,8 +70,9 @@ def read_situation(messages: Sequence[ChatMessage]) -> Situation:
         if message.role is Role.TOOL and isinstance(block, ToolResultBlock)
     )
     return Situation(
-        text=messages[last].text.strip() if spoken else "",
-        earlier=messages[spoken[-2]].text.strip() if len(spoken) > 1 else None,
+        text=messages[last].text[:MOST_READ].strip() if spoken else "",
+        earlier=messages[spoken[-2]].text[:MOST_READ].strip() if len(spoken) > 1 else None,
+        whole=messages[last].text if spoken else "",
         results=results,
     )
 

@@ -49,6 +49,7 @@ from tests.support.guards.social_graph import SOCIAL_GRAPH
 from tests.support.guards.source_limits import SOURCE_LIMITS
 from tests.support.guards.source_polls import SOURCE_POLLS
 from tests.support.guards.sources import SOURCES
+from tests.support.guards.strangers import STRANGERS
 from tests.support.guards.streams import STREAMS
 from tests.support.guards.surfaces import OWNERS, SUBMIT
 from tests.support.guards.trees import TREES
@@ -75,6 +76,7 @@ MUTANTS = [
     *OWNERS,
     *DELETIONS,
     *SUBMIT,
+    *STRANGERS,
     *STREAMS,
     *HANDOFF,
     *MIDDLEWARE,

@@ -1,0 +1,40 @@
+"""Guards of what is written by strangers and by tools: its time, its size, and who it says it is from."""
+
+from __future__ import annotations
+
+from tests.support.guards.mutant import RUNTIME, Mutant
+
+_LLM = "ravi_django/capabilities/llm/"
+_LINEAR = "tests/unit/project/test_linear_time.py"
+_RUNS = "tests/acceptance/api/test_api_runs.py"
+
+STRANGERS = [
+    Mutant(
+        "a template's marks are counted before the lexer runs",
+        RUNTIME + "prompt_engine.py",
+        "        _check_marks(text)\n",
+        "",
+        (_LINEAR,),
+    ),
+    Mutant(
+        "the rehearsal model reads the beginning of a message",
+        _LLM + "rehearsal_rules.py",
+        "text=messages[last].text[:MOST_READ].strip()",
+        "text=messages[last].text.strip()",
+        (_LINEAR,),
+    ),
+    Mutant(
+        "a client's message has no block that only models and tools write",
+        RUNTIME + "submit.py",
+        "if block.type not in FROM_CLIENTS:",
+        "if False:",
+        (_RUNS,),
+    ),
+    Mutant(
+        "a tool result in a user's message is the user's text",
+        _LLM + "wire.py",
+        "is_tool = message.role is Role.TOOL",
+        "is_tool = True",
+        ("tests/unit/capabilities/llm/test_wire.py",),
+    ),
+]

@@ -1,0 +1,138 @@
+"""Every reader of text that a stranger or a member of staff writes takes linear time, whatever the text is."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from io import BytesIO
+from typing import Any
+
+import pytest
+
+from ravi_django.agents.curation import match
+from ravi_django.agents.guards.patterns import chosen, spans_in
+from ravi_django.agents.items import OUTSIDE, TEXT, Item
+from ravi_django.agents.personal_feed import _PREFER, LONGEST
+from ravi_django.api.parsers import StrictJSONParser
+from ravi_django.capabilities.feeds import signatures
+from ravi_django.capabilities.feeds.parse import parse
+from ravi_django.capabilities.llm.collector import parse_arguments
+from ravi_django.capabilities.llm.errors import translate_error
+from ravi_django.capabilities.llm.rehearsal import RehearsalModel
+from ravi_django.capabilities.llm.remote import is_public
+from ravi_django.capabilities.tools.arithmetic import calculate
+from ravi_django.capabilities.tools.html_text import readable
+from ravi_django.kernel import AgentId, ChatMessage, GenerationOptions, RunMeta, ToolSpec, TopicId
+from ravi_django.kernel.content import TextBlock, ToolResultBlock, ToolUseBlock
+from ravi_django.kernel.visible import visible
+from ravi_django.management.transcript import printable
+from ravi_django.pages import show
+from ravi_django.runtime import submit as submit_rules
+from ravi_django.runtime import tool_results, webhooks
+from ravi_django.runtime.prompts import PromptTemplate
+from ravi_django.runtime.ticks import check_cron
+
+SIZES = 10_000, 100_000  # bytes of each text
+LINEAR = 3 * SIZES[1] / SIZES[0]  # how many times as long the longer text may take; a quadratic reader takes 100 times
+NOISE_S = 0.003  # below it a time says nothing
+
+# 32 texts: a beginning, what is repeated, an end.
+SHAPES = [
+    ("", "{", ""), ("", "{%", ""), ("", "{{ x|", ""), ("", "{#", "\n"), ("{% if ", "x and ", "%}"),
+    ("{{ x", "|a", "}}"), ("{% if ",'"', " %}"), ("", "{% verbatim %}", ""), ("", "{{ a }}\n", ""), ("x", " ", "!"),
+    ("", "\t\n ", "."),
+    ("", "send ", ""), ("invoice to ", "a ", "for"), ("what did i ", "what did i ", ""), ("", "1 + ", ""),
+    ("", "1,234", "%"), ("", "(", ")"), ("", "[", "]"), ('{"a":', '{"a":', "1"), ('{"text": "', '\\"', '"}'),
+    ("", "<a ", ""), ("<rss><channel>", "<item>", ""), ("<rss><channel><item><title>", "<!--", ""),
+    ("", "<![CDATA[", ""), ("<rss>", "&#38;", "</rss>"), ("<x ", "a='", ">"), ("", "a@a.", ""), ("+", "1-", "x"),
+    ("https://", "a:a@", ""),
+    ("?", "key=sk-", ""), ("not ", "not, ", "\u202e"), ("", "0.0.0.", "é"),
+]  # fmt: skip
+
+TOOLS = [
+    ToolSpec(name=name, description="d", parameters={"required": ["task"], "properties": {"task": {"type": "string"}}})
+    for name in ("calculator", "send_invoice", "current_time", "handoff_writer")
+]
+
+
+def rehearse(text: str, *, tools: Any = (), system: str = "Help.") -> None:
+    call = ChatMessage(role="assistant", content=[ToolUseBlock(tool_name="t", arguments={}, call_id="c")])
+    result = ChatMessage(role="tool", content=[ToolResultBlock(call_id="c", content=[TextBlock(text=text)])])
+    said = [ChatMessage.of("system", system), ChatMessage.of("user", text)]
+    for messages in (said, [*said, call, result]):
+        asyncio.run(answered(messages, GenerationOptions(tools=tools)))
+
+
+async def answered(messages: list[ChatMessage], options: GenerationOptions) -> None:
+    async for _ in RehearsalModel(delay=0).stream(messages, options, RunMeta(run_id="r")):
+        pass
+
+
+def rehearse_news(text: str) -> None:
+    wishes = f'The reader\'s preferences:\n{text}\n\nAnswer with one JSON object: {{"keep": true or false'
+    rehearse(Item(text=text).to_prompt(), system=f"{wishes}\n\n{OUTSIDE}")
+
+
+READERS: dict[str, Callable[[str], Any]] = {
+    "a template": PromptTemplate,
+    "a template's values": lambda text: VALUES.render({"x": text}),
+    "personal data": lambda text: spans_in(text, tuple(chosen(None))),
+    "preferences": lambda text: (_PREFER.match(text), match(Item(text=text[:TEXT]), text[:LONGEST])),
+    "the rehearsal model": rehearse,
+    "the rehearsal model with tools": lambda text: (rehearse(text, tools=TOOLS[:3]), rehearse(text, tools=TOOLS)),
+    "the rehearsal model on news": rehearse_news,
+    "HTML": lambda text: readable(text, "https://example.com/"),
+    "a feed": lambda text: parse(text.encode()),
+    "a feed that is XML": lambda text: parse(text.encode(), "application/rss+xml"),
+    "a feed that is JSON": lambda text: parse(json.dumps({"version": "1", "items": [{"content_html": text}]}).encode()),
+    "a JSON body": lambda text: StrictJSONParser().parse(BytesIO(text.encode())),
+    "a webhook": lambda text: webhooks._parsed(text.encode()),
+    "a signature": lambda text: signatures.is_signed("ravi", {"X-Ravi-Signature": text}, b"", ["s" * 16], 0),
+    "a tool call's arguments": parse_arguments,
+    "a calculation": calculate,
+    "a schedule": check_cron,
+    "an address": lambda text: (AgentId.parse(text), TopicId.parse(text)),
+    "an image's address": is_public,
+    "an error of a provider": lambda text: translate_error(ValueError(text)),
+    "an error of a tool": lambda text: tool_results.words(ValueError(text)),
+    "a result of a tool": lambda text: tool_results.result_of([text, text.encode()]),
+    "an input": lambda text: submit_rules._message(AgentId.parse("react/x"), text),
+    "a page": lambda text: (show.snippet(text), show.pretty(text), show.blocks([{"type": "text", "text": text}])),
+    "a terminal": printable,
+    "hidden characters": visible,
+}
+VALUES = PromptTemplate(
+    '{{ x|slugify }}{{ x|title }}{{ x|wordwrap:20 }}{{ x|truncatewords:9 }}{{ x|pprint }}{{ x|cut:" " }}'
+    "{% spaceless %}{{ x }}{% endspaceless %}",
+    {"x": {}},
+)
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_time_is_linear(reader: str) -> None:
+    assert len(SHAPES) == 32
+    slow = {}
+    for shape in SHAPES:
+        read = READERS[reader]
+        short, long = (seconds(read, text_of(shape, size)) for size in SIZES)
+        if long > LINEAR * max(short, NOISE_S):  # once more: what else the machine did may have cost it
+            short, long = (min(seconds(read, text_of(shape, size)) for _ in range(3)) for size in SIZES)
+            if long > LINEAR * max(short, NOISE_S):
+                slow["".join(shape)] = f"{short:.4f} s, {long:.4f} s"
+    assert slow == {}
+
+
+def text_of(shape: tuple[str, str, str], size: int) -> str:
+    head, unit, tail = shape
+    return head + unit * ((size - len(head + tail)) // len(unit)) + tail
+
+
+def seconds(read: Callable[[str], Any], text: str) -> float:
+    """Of this thread on a processor. To refuse a text is to have read it."""
+    begun = time.thread_time()
+    with suppress(Exception):
+        read(text)
+    return time.thread_time() - begun
