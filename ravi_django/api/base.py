@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
+from rest_framework.exceptions import APIException
 from rest_framework.negotiation import DefaultContentNegotiation
 from rest_framework.permissions import IsAuthenticated
 from rest_framework.renderers import JSONRenderer
@@ -14,6 +16,17 @@ from ravi_django.api import auth, errors, openapi
 from ravi_django.api.parsers import StrictJSONParser
 
 
+class LengthRequired(APIException):
+    """DRF takes a body without Content-Length for an empty one."""
+
+    status_code = 411
+    default_detail = "a body needs the header Content-Length; chunks are not read"
+
+
+class _Negotiation(DefaultContentNegotiation):
+    settings = SimpleNamespace(URL_FORMAT_OVERRIDE=None)  # the Accept header decides, and no `?format=`
+
+
 class ApiView(APIView):
     """JSON in and out, nothing anonymous, every error in our shape."""
 
@@ -21,7 +34,8 @@ class ApiView(APIView):
     permission_classes = [IsAuthenticated]
     renderer_classes = [JSONRenderer]
     parser_classes = [StrictJSONParser]
-    content_negotiation_class = DefaultContentNegotiation
+    content_negotiation_class = _Negotiation
+    reads_chunks = False
     versioning_class = None
     schema = openapi.view_schema()
 
@@ -30,6 +44,11 @@ class ApiView(APIView):
 
     def get_authenticate_header(self, request: Any) -> str:
         return auth.challenge(request, self.get_authenticators())
+
+    def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
+        super().initial(request, *args, **kwargs)
+        if "Transfer-Encoding" in request.headers and not self.reads_chunks:
+            raise LengthRequired
 
     def get_exception_handler(self) -> Any:
         return errors.respond

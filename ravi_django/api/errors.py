@@ -32,12 +32,15 @@ CODES = {
     405: "method_not_allowed",
     406: "not_acceptable",
     409: "conflict",
+    411: "length_required",
     413: "too_large",
     415: "unsupported_media_type",
     429: "throttled",
     500: "internal",
     503: "unavailable",
 }
+
+LONGEST = 1000  # characters of a message: it may repeat what the client sent
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -52,9 +55,9 @@ class Problem:
 
     def body(self) -> dict[str, Any]:
         code = self.code or CODES.get(self.status, "error")
-        found: dict[str, Any] = {"code": code, "message": self.message}
+        found: dict[str, Any] = {"code": code, "message": self.message[:LONGEST]}
         if self.field:
-            found["field"] = self.field
+            found["field"] = self.field[:LONGEST]
         return {"error": found}
 
 

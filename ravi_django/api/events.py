@@ -64,7 +64,7 @@ class EventsView(ApiView):
 
 def _stream(request: Any, tree: UUID, after: int) -> HttpResponse | StreamingHttpResponse:
     """Under ASGI the event loop serves it, whatever the number of clients."""
-    headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     if request.method == "HEAD":
         return HttpResponse(content_type=sse.CONTENT_TYPE, headers=headers)
     if isinstance(request._request, ASGIRequest):

@@ -51,6 +51,7 @@ class HookAnswerSerializer(serializers.Serializer[Any]):
 
 class HookView(ApiView):
     permission_classes = [AllowAny]
+    reads_chunks = True
 
     def get_authenticators(self) -> list[Any]:
         return []  # a cookie or a token changes nothing here
@@ -62,7 +63,7 @@ class HookView(ApiView):
         "sources_hook",
         request=HookBodySerializer,
         ok={202: HookAnswerSerializer},
-        errors=[400, 401, 413, 503],
+        errors=[400, 401, 404, 413, 503],
         parameters=HEADERS,
         anonymous=True,
     )

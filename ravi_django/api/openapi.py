@@ -19,6 +19,7 @@ _MEANING = {
     405: "Not with this method.",
     406: "Not in any of the accepted media types.",
     409: "The present state forbids it.",
+    411: "A body without Content-Length.",
     413: "Too large. Nothing was written.",
     415: "The body is not application/json.",
     500: "Our fault; it has been logged.",
@@ -57,7 +58,7 @@ def documented(
     everywhere = (406, 500) if anonymous else (401, 406, 500, 503)
     refusals = {
         (status, media_type) if media_type else status: OpenApiResponse(ErrorSerializer, description=_MEANING[status])
-        for status in sorted({*everywhere, *errors})
+        for status in sorted({*everywhere, *errors, *([411] if request is not None and not anonymous else [])})
     }
 
     def decorate(method: Any) -> Any:
@@ -127,4 +128,19 @@ def description(mount: str, script_name: str) -> dict[str, Any]:
     with patched_settings(settings):
         generator = SchemaGenerator(patterns=[path(mount, include(urls.urlpatterns))])
         found: dict[str, Any] = generator.get_schema(request=None, public=True)
+    for address, operations in list(found["paths"].items()):
+        if "{type}/" in address:
+            found["paths"][address.replace("{type}/", "{namespace}/{type}/")] = _in_namespace(operations)
     return found
+
+
+def _in_namespace(operations: dict[str, Any]) -> dict[str, Any]:
+    place = {"in": "path", "name": "namespace", "schema": {"type": "string"}, "required": True}
+    return {
+        method: {
+            **operation,
+            "operationId": f"{operation['operationId']}_in_namespace",
+            "parameters": [place, *operation["parameters"]],
+        }
+        for method, operation in operations.items()
+    }

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from django.core.exceptions import ValidationError as DjangoValidationError
+from django.db import DataError
 from rest_framework.exceptions import NotFound
 from rest_framework.pagination import CursorPagination
 from rest_framework.response import Response
@@ -39,7 +40,7 @@ class Pages(CursorPagination):
     def paginate_queryset(self, queryset: Any, request: Any, view: Any = None) -> Any:
         try:
             return super().paginate_queryset(queryset, request, view)
-        except (NotFound, DjangoValidationError, ValueError) as error:
+        except (NotFound, DjangoValidationError, DataError, ValueError) as error:
             if isinstance(error, InvalidInputError):
                 raise
             raise InvalidInputError("cursor is none that this list gave", field="cursor") from None

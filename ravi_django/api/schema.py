@@ -12,8 +12,7 @@ from ravi_django.api.base import ApiView
 
 
 class SchemaView(ApiView):
-    schema = None  # describes the others
-
+    @openapi.documented("schema", ok={(200, "application/json"): dict}, errors=[404])
     def get(self, request: Any) -> Response:
         """The OpenAPI 3 document of this API. Needs drf-spectacular (`pip install ravi-django[openapi]`)."""
         if not openapi.INSTALLED:

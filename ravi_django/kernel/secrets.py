@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 from ravi_django.kernel.errors import SecretRefusedError
@@ -17,7 +17,7 @@ _PUBLIC = frozenset({"aws_access_key_id"})
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
-@cache
+@lru_cache(maxsize=4096)
 def is_secret(name: str) -> bool:
     """`api_key`, `X-Api-Key`, `aws_secret_access_key`, `authorization`, `apiKey`: yes. `max_tokens`: no."""
     plain = _HUMP.sub("_", name).lower().replace("-", "_")

@@ -11,6 +11,7 @@ from uuid import UUID
 from pydantic_core import to_json
 
 from ravi_django.agents.result import ResultText
+from ravi_django.capabilities.llm.redaction import redact
 from ravi_django.conf import conf
 from ravi_django.kernel import ConflictError, DeterminismError, HandlerError, KernelError, UncertainEffectError
 from ravi_django.models import Status
@@ -264,7 +265,7 @@ def error_of(error: BaseException | None) -> dict[str, Any]:
     if isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         return error_of(error.exceptions[0])
     kind = getattr(error, "type", None) if isinstance(error, KernelError) else None
-    found: dict[str, Any] = {"type": kind or type(error).__name__, "message": str(error)}
+    found: dict[str, Any] = {"type": kind or type(error).__name__, "message": redact(str(error))}
     if isinstance(error, DeterminismError) and error.diff:
         found["diff"] = error.diff
     return dict(storable(found))

@@ -14,6 +14,7 @@ from typing import Any
 from pydantic_core import to_json
 
 from ravi_django.agents.handing_over import asks_for
+from ravi_django.capabilities.llm.redaction import redact
 from ravi_django.kernel import (
     Block,
     CodeBlock,
@@ -44,13 +45,14 @@ _reader.maxstring = _reader.maxother = _reader.maxlong = 2000
 
 
 def error(text: str) -> ToolExecutionResult:
-    return ToolExecutionResult(content=[TextBlock(text=storable(text))], is_error=True)
+    """What is read by the model and the run's owner: without keys and passwords."""
+    return ToolExecutionResult(content=[TextBlock(text=storable(redact(text)))], is_error=True)
 
 
 def words(raised: BaseException) -> str:
-    """An exception for the model; one that cannot even say what it is, too."""
+    """An exception for the model, without keys and passwords; one that cannot even say what it is, too."""
     try:
-        return f"{type(raised).__name__}: {raised}"
+        return redact(f"{type(raised).__name__}: {raised}")
     except Exception:
         return type(raised).__name__
 

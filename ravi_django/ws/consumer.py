@@ -180,6 +180,8 @@ class UnknownPath(AsyncWebsocketConsumer):
 
     async def connect(self) -> None:
         await self.accept()
+        with suppress(Exception):
+            await access.user_of(self.scope)  # a ticket is used up: this address is in the site's log
         await self.close(NOT_FOUND, "there is no such socket")
 
 

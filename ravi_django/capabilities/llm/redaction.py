@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from ravi_django.kernel.secrets import is_secret
 
 _KEY_LIKE = re.compile(r"\b(?:sk|pk|gsk|xai|key)-[\w-]{12,}|\bAIza[\w-]{30,}|(?<=Bearer )[\w.~+/-]{8,}")
+_USER = re.compile(r"(?<=://)[^\s/@]*:[^\s/]*@")  # and its password
+_NAMED = re.compile(r"(?<![\w.-])([\w.-]{1,60})=['\"]?([^\s&'\"#<>]+)")  # of a query, or of a database's address
 _SHORTEST = 4  # characters: a shorter one is a placeholder, and would shred the words
 _CLIENTS = (
     "LiteLLM",
@@ -46,15 +48,20 @@ _known: weakref.WeakSet[Keys] = weakref.WeakSet()
 
 
 def redact(text: str, secrets: Iterable[str] = ()) -> str:
-    """`text` without the given secrets, the keys of living clients, the values of variables such as `*_API_KEY`, and
-    what looks like a key."""
+    """`text` without the given secrets, the keys of living clients, the values of variables such as `*_API_KEY`, the
+    `user:password@` of addresses, the values of parameters such as `api_key=`, and what looks like a key."""
     found = {value for name, value in os.environ.items() if is_secret(name) and len(value) >= _least(name)}
     found.update(secret for secret in secrets if len(secret) >= _SHORTEST)
     for keys in list(_known):
         found |= keys._values
     for secret in sorted(found, key=len, reverse=True):  # one may be the beginning of another
         text = text.replace(secret, "[key]")
+    text = _NAMED.sub(_without_value, _USER.sub("[key]@", text))
     return _KEY_LIKE.sub("[key]", text)
+
+
+def _without_value(found: re.Match[str]) -> str:
+    return f"{found[1]}=[key]" if is_secret(found[1]) else found[0]
 
 
 _format = logging.Formatter()

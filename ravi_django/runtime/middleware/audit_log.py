@@ -36,6 +36,7 @@ from ravi_django.models import AuditRecord
 from ravi_django.runtime import backoff, paths
 from ravi_django.runtime.entries import storable
 from ravi_django.runtime.store.audit import write_audit
+from ravi_django.runtime.tool_results import words
 from ravi_django.runtime.tool_running import ToolPaused
 
 if TYPE_CHECKING:
@@ -267,7 +268,7 @@ async def _written(ctx: Any) -> None:
 
 def _failed(error: Exception) -> dict[str, Any]:
     outcome = "refused" if isinstance(error, _REFUSALS) else "error"
-    return {"outcome": outcome, "error": f"{type(error).__name__}: {error}"[:MAX_WORDS]}
+    return {"outcome": outcome, "error": words(error)[:MAX_WORDS]}
 
 
 def _lasted(begun: float) -> dict[str, Any]:

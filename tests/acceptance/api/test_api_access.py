@@ -291,3 +291,27 @@ def test_a_database_that_refuses_writes_asks_for_another_try(client: APIClient) 
 
 def test_nothing_is_kept_in_caches(client: APIClient) -> None:
     assert client.get("/ravi/runs/")["Cache-Control"] == "no-store"
+
+
+def test_a_body_in_chunks_is_refused_and_not_lost(client: APIClient, written: Any) -> None:
+    before = written()
+
+    response = client.post("/ravi/sessions/", headers={"Transfer-Encoding": "chunked"})
+
+    assert (response.status_code, error_of(response)["code"]) == (411, "length_required")
+    assert written() == before
+
+
+@pytest.mark.parametrize("name", ["runs", "sessions", "requests", "follows", "usage"])
+def test_a_made_up_cursor_and_a_format_are_no_fault_of_ours(client: APIClient, name: str) -> None:
+    response = client.get(f"/ravi/{name}/?cursor=cD0lMDA=")  # p=%00
+
+    assert (response.status_code, error_of(response)["field"]) == (400, "cursor")
+    assert client.get(f"/ravi/{name}/?format=xml").status_code == 200
+
+
+def test_an_error_repeats_little_of_what_was_sent(client: APIClient) -> None:
+    response = client.post("/ravi/runs/", {"agent": "x" * 300_000, "input": "hi"}, format="json")
+
+    assert response.status_code == 400
+    assert len(error_of(response)["message"]) == 1000

@@ -133,7 +133,7 @@ def test_the_stream_is_the_default_and_has_its_headers(client: APIClient, done: 
 
     assert response.status_code == 200
     assert response["Content-Type"] == "text/event-stream; charset=utf-8"
-    assert (response["Cache-Control"], response["X-Accel-Buffering"]) == ("no-cache", "no")
+    assert (response["Cache-Control"], response["X-Accel-Buffering"]) == ("no-store", "no")
     frames = parsed(response.getvalue().decode())
     assert frames == client.get(address(done), headers=JSON).json()["results"]
 

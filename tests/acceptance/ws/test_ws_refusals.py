@@ -110,6 +110,14 @@ async def test_a_ticket_needs_no_origin_and_works_once(run, demo, ticket) -> Non
 
 
 @pytest.mark.asyncio
+async def test_a_ticket_is_used_up_at_an_address_that_is_not_there(run, demo, ticket) -> None:
+    query = f"?ticket={await sync_to_async(ticket)(demo)}"
+
+    assert (await code_of(f"/ws/ravi/nothing/{query}"))[0] == 4404
+    assert (await code_of(f"/ws/ravi/runs/{run.id}/{query}"))[0] == 4401
+
+
+@pytest.mark.asyncio
 async def test_of_two_that_come_with_one_ticket_at_once_one_gets_in(run, demo, ticket) -> None:
     address = f"/ws/ravi/runs/{run.id}/?ticket={await sync_to_async(ticket)(demo)}"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.guards.mutant import RUNTIME, Mutant
+from tests.support.guards.mutant import RUNTIME, UNIT, Mutant
 
 _LLM = "ravi_django/capabilities/llm/"
 _LINEAR = "tests/unit/project/test_linear_time.py"
@@ -36,5 +36,19 @@ STRANGERS = [
         "is_tool = message.role is Role.TOOL",
         "is_tool = True",
         ("tests/unit/capabilities/llm/test_wire.py",),
+    ),
+    Mutant(
+        "what a tool raises is read without its keys",
+        RUNTIME + "tool_results.py",
+        "text=storable(redact(text))",
+        "text=storable(text)",
+        (UNIT + "test_tool_garbage.py",),
+    ),
+    Mutant(
+        "a ticket is used up at an unknown address",
+        "ravi_django/ws/consumer.py",
+        "await access.user_of(self.scope)  # a ticket",
+        "pass  # a ticket",
+        ("tests/acceptance/ws/test_ws_refusals.py",),
     ),
 ]

@@ -34,12 +34,13 @@ from ravi_django.kernel import (
     ToolExecutionResult,
     ToolResultBlock,
     ToolUseBlock,
+    TransientError,
     UIResourceBlock,
     UnknownBlock,
     VideoBlock,
 )
 from ravi_django.kernel.content import blocks_adapter, blocks_json
-from ravi_django.models import Blob, JournalEntry, Status
+from ravi_django.models import Blob, HumanRequest, JournalEntry, Run, Status, StreamFrame, Turn
 from ravi_django.runtime import tool_results
 from ravi_django.runtime.entries import encode
 from ravi_django.runtime.tool_results import is_small, result_of
@@ -295,6 +296,26 @@ def test_whatever_a_sync_tool_raises_is_told(raised, effect, clock):
 
     assert (run.status, run.output[:6]) == (Status.COMPLETED, "error:")
     assert type(raised).__name__ in run.output
+
+
+@pytest.mark.parametrize("raised", [ValueError, TransientError])
+@pytest.mark.parametrize("effect", PROMISES)
+@pytest.mark.django_db(transaction=True)
+def test_keys_and_passwords_in_an_exception_reach_nobody(effect, raised, clock):
+    @tool(effect=effect)
+    def fail():
+        """Fail."""
+        raise raised("401 for https://x.example/?a=1&api_key=hush-1; postgres://me:hush-2@db/x password=hush-3")
+
+    code(calling("fail"), tools=[fail])
+
+    run = drive(make_run())
+    while run.status == Status.PENDING:
+        run = take_over(clock, run)
+
+    kept = [list(model.objects.values()) for model in (Run, JournalEntry, Turn, HumanRequest, StreamFrame)]
+    assert "401 for https://x.example/?a=1&api_key=[key]" in str(kept)
+    assert "hush" not in str(kept)
 
 
 @pytest.mark.parametrize(
