@@ -15,7 +15,7 @@ PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]  # a real o
 RAVI = {
     **RAVI,
     "ENGINE": os.environ.get("RAVI_ENGINE", RAVI["ENGINE"]),
-    "DRAIN_S": 1.0,
+    "DRAIN_S": float(os.environ.get("COMMAND_SITE_DRAIN_S", 1)),
     "HEARTBEAT_S": 0.5,
     "SWEEP_S": 0.5,
     "RETRY_BASE_S": 0.1,

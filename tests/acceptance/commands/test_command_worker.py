@@ -47,7 +47,7 @@ def test_an_asked_worker_gives_open_runs_back(inline_site, sent) -> None:
 
 
 def test_a_second_signal_ends_it_at_once(sqlite_site) -> None:
-    site = sqlite_site
+    site = sqlite_site.with_(COMMAND_SITE_DRAIN_S="100")
     site.empty()
     run_id = site.submit("react/slow")
     with site.managed("ravi_worker") as worker:

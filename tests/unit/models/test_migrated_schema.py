@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from django.core.management import call_command
-from django.db import IntegrityError, connection, migrations
+from django.db import IntegrityError, connection, migrations, router
 from django.db.migrations.loader import MigrationLoader
 
 from ravi_django.migrations import _live
@@ -104,8 +104,8 @@ class Elsewhere:
         return app_label != "ravi"
 
 
-def test_nothing_is_done_in_a_database_that_has_not_its_tables(settings: Any) -> None:
-    settings.DATABASE_ROUTERS = [Elsewhere()]
+def test_nothing_is_done_in_a_database_that_has_not_its_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(router, "routers", [Elsewhere()])
     loader = MigrationLoader(connection)
     migration = loader.get_migration("ravi", "0009_lean_indexes")
     before = loader.project_state(("ravi", "0008_social"))
