@@ -36,7 +36,9 @@ class Source(Owned):
         help_text="A feed's address, a model (app.Model), a directory, or an adapter's name",
     )
     options = models.JSONField(default=dict, blank=True, help_text="What the kind or the adapter knows")
-    secret = models.CharField(max_length=200, blank=True, default="", help_text="Of a webhook's signatures")
+    secret = models.CharField(
+        max_length=1000, blank=True, default="", help_text="Of a webhook's signatures, encrypted; at most two"
+    )
     agent = models.CharField(max_length=302, help_text="Whom it tells, type/key")
     signal = models.CharField(max_length=200, default="new_source_item")
     home = models.ForeignKey(

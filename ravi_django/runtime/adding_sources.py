@@ -10,7 +10,7 @@ from django.core.exceptions import ValidationError
 
 from ravi_django.kernel import InvalidInputError
 from ravi_django.models import Session, Source
-from ravi_django.runtime import store
+from ravi_django.runtime import sealed, store
 
 
 def add_source(
@@ -56,6 +56,7 @@ def add_source(
     except ValidationError as error:
         field, faults = next(iter(error.message_dict.items()))
         raise InvalidInputError(f"{field}: {' '.join(faults)}", field=field) from None
+    source.secret = sealed.seal(secret) if secret else ""
     return store.add_source(source)
 
 

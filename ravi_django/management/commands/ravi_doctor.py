@@ -7,13 +7,20 @@ from typing import Any
 from django.core.management.base import BaseCommand
 
 from ravi_django.management import diagnosis
+from ravi_django.runtime.store.hook_secrets import CLOSED, rekey
 
 
 class Command(BaseCommand):
     help = "Say what is wrong with this installation, and how to mend it. Exit status 1 when something is broken."
     requires_system_checks: list[str] = []  # they are among what is reported
 
+    def add_arguments(self, parser: Any) -> None:
+        parser.add_argument("--rekey", action="store_true", help="only encrypt all secrets with the present SECRET_KEY")
+
     def handle(self, *args: Any, **options: Any) -> None:
+        if options["rekey"]:
+            self._rekey()
+            return
         found = diagnosis.examine()
         styles = {"ok": self.style.SUCCESS, "warning": self.style.WARNING, "error": self.style.ERROR}
         for finding in found:
@@ -23,4 +30,12 @@ class Command(BaseCommand):
         counts = {level: sum(finding.level == level for finding in found) for level in styles}
         self.stdout.write(f"ravi_doctor: ok={counts['ok']} warnings={counts['warning']} errors={counts['error']}")
         if counts["error"]:
+            raise SystemExit(1)
+
+    def _rekey(self) -> None:
+        written, closed = rekey()
+        for source_id in closed:
+            self.stdout.write(f"{self.style.ERROR('error   ')} source {source_id}: {CLOSED}")
+        self.stdout.write(f"ravi_doctor: rekeyed={written} errors={len(closed)}")
+        if closed:
             raise SystemExit(1)

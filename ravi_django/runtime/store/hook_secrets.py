@@ -1,20 +1,44 @@
-"""The secrets of webhooks: the newest first, at most two, so that a sender can be given another without a gap."""
+"""The secrets of webhooks, encrypted: the newest first, at most two, so that a sender can be given another without a
+gap."""
 
 from __future__ import annotations
 
+import base64
 from uuid import UUID
 
 from ravi_django.db import transaction
 from ravi_django.models import Source
+from ravi_django.runtime.sealed import opened, seal, sealed_anew
 
 VALID = 2
+CLOSED = "No key opens the secret: put the old SECRET_KEY into SECRET_KEY_FALLBACKS, or make another secret."
+_NOBODYS = base64.urlsafe_b64encode(b"\x80" + bytes(88)).decode()  # a stranger's check takes as long as anybody's
 
 
 def secrets_of(source: Source | None) -> list[str]:
-    """Of an enabled webhook; nobody else has any."""
-    if source is None or source.kind != Source.Kind.WEBHOOK or not source.enabled:
+    """Of an enabled webhook; nobody else has any. A secret that no key opens is an error of its source."""
+    if source is None or source.kind != Source.Kind.WEBHOOK or not source.enabled or not source.secret:
+        opened(_NOBODYS)
         return []
-    return [secret for secret in source.secret.split(",") if secret]
+    found = [secret for sealed in source.secret.split(",") if (secret := opened(sealed)) is not None]
+    if not found:
+        Source.objects.filter(id=source.id).exclude(error=CLOSED).update(error=CLOSED)
+    return found
+
+
+def rekey() -> tuple[int, list[UUID]]:
+    """Encrypt every secret with the key of SECRET_KEY: how many rows, and those that no key opens, left as they are."""
+    written, closed = 0, []
+    for source_id in list(Source.objects.exclude(secret="").order_by("id").values_list("id", flat=True)):
+        with transaction.atomic():
+            row = _locked(source_id)
+            sealed = [sealed_anew(part) for part in row.secret.split(",")] if row else []
+            if None in sealed:
+                closed.append(source_id)
+            elif sealed:
+                Source.objects.filter(id=source_id).update(secret=",".join(map(str, sealed)))
+                written += 1
+    return written, closed
 
 
 def find_hook(source_id: UUID) -> Source | None:
@@ -28,7 +52,7 @@ def add_secret(source_id: UUID, secret: str) -> bool:
         row = _locked(source_id)
         if row is None:
             return False
-        kept = [secret, *row.secret.split(",")][:VALID]
+        kept = [seal(secret), *row.secret.split(",")][:VALID]
         Source.objects.filter(id=row.id).update(secret=",".join(filter(None, kept)))
     return True
 

@@ -72,8 +72,8 @@ INTAKE = [
     Mutant(
         "hook: two secrets are valid and no third",
         STORE + "hook_secrets.py",
-        '[secret, *row.secret.split(",")][:VALID]',
-        '[secret, *row.secret.split(",")]',
+        '[seal(secret), *row.secret.split(",")][:VALID]',
+        '[seal(secret), *row.secret.split(",")]',
         (_HOOKS,),
     ),
     Mutant(
