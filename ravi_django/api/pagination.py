@@ -7,6 +7,7 @@ from typing import Any
 
 from django.core.exceptions import ValidationError as DjangoValidationError
 from django.db import DataError
+from pydantic_core import to_json
 from rest_framework.exceptions import NotFound
 from rest_framework.pagination import CursorPagination
 from rest_framework.response import Response
@@ -15,6 +16,7 @@ from rest_framework.utils.urls import remove_query_param, replace_query_param
 from ravi_django.kernel import InvalidInputError
 
 LIMIT, MAX_LIMIT = 50, 200
+MAX_BYTES = 4 * 1024 * 1024  # of a page's rows; a single row may have more
 
 
 def limit_of(request: Any, default: int = LIMIT, most: int = MAX_LIMIT) -> int:
@@ -44,6 +46,25 @@ class Pages(CursorPagination):
             if isinstance(error, InvalidInputError):
                 raise
             raise InvalidInputError("cursor is none that this list gave", field="cursor") from None
+
+    def fit(self, rows: list[Any]) -> list[Any]:
+        """As many rows of the page as MAX_BYTES holds, at least one; the page's links lead to the others."""
+        back = self.cursor is not None and self.cursor.reverse
+        kept, size = 0, 0
+        for row in reversed(rows) if back else rows:
+            size += len(to_json({name: value for name, value in vars(row).items() if name[0] != "_"}, fallback=str))
+            if kept and size > MAX_BYTES:
+                break
+            kept += 1
+        if kept == len(rows):
+            return rows
+        if back:
+            self.has_previous, self.page = True, rows[-kept:]
+            self.previous_position = self._get_position_from_instance(rows[-kept - 1], self.ordering)
+        else:
+            self.has_next, self.page = True, rows[:kept]
+            self.next_position = self._get_position_from_instance(rows[kept], self.ordering)
+        return list(self.page)
 
     def get_ordering(self, request: Any, queryset: Any, view: Any) -> tuple[str, ...]:
         return (view.ordering,)
@@ -79,8 +100,10 @@ class AddressPages:
 def paged(view: Any, request: Any, rows: Any, serializer: Any, prepare: Any = None) -> Response:
     """Answer one page of `rows`; `prepare` may complete the page's rows first, or give others to show."""
     pages = view.pagination_class()
-    found = pages.paginate_queryset(rows, request, view)
+    found = pages.fit(pages.paginate_queryset(rows, request, view))
     if prepare is not None:
-        found = prepare(found) or found
+        page, found = found, prepare(found) or found
+        if len(found) == len(page):
+            found = pages.fit(found)  # bodies of journal entries are in the rows by now
     response: Response = pages.get_paginated_response(serializer(found, many=True).data)
     return response

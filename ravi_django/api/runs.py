@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
+from django.db.models.functions import Left
 from rest_framework import status
 from rest_framework.response import Response
 
@@ -37,9 +38,10 @@ class RunsView(ApiView):
 
     @documented("runs_list", ok={200: serializers.RunSerializer(many=True)}, errors=[400], parameters=FILTERS)
     def get(self, request: Any) -> Response:
-        """One's runs, newest first."""
+        """One's runs, newest first. Of an output its first 1,000 characters; `runs/{id}/` has all of it."""
         rows = Run.objects.for_user(request.user).filter(**_filters(request.query_params))
-        return paged(self, request, rows, serializers.RunSerializer)
+        short = rows.defer("output").annotate(beginning=Left("output", serializers.RunRowSerializer.BEGINNING))
+        return paged(self, request, short, serializers.RunRowSerializer)
 
     @documented(
         "runs_create",

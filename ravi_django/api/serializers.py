@@ -60,7 +60,10 @@ class RunSerializer(Shown[Any]):
     )
     session = IdField(source="session_id")
     status = serializers.ChoiceField(choices=Status.choices)
-    output = serializers.CharField(allow_null=True, help_text="Null until completed; JSON for a typed result")
+    output = serializers.CharField(
+        allow_null=True,
+        help_text="Null until completed; JSON for a typed result. In lists the first 1,000 characters",
+    )
     error = RunErrorSerializer(allow_null=True)
     usage = UsageSerializer()
     parent = IdField(source="parent_id", allow_null=True)
@@ -83,7 +86,7 @@ class RunSerializer(Shown[Any]):
             "agent_version": run.agent_version,
             "session": str(run.session_id),
             "status": str(run.status),
-            "output": run.output,
+            "output": self._output(run),
             "error": _error(run.error),
             "usage": {
                 "input_tokens": run.input_tokens,
@@ -103,8 +106,20 @@ class RunSerializer(Shown[Any]):
             "paused_at": self._time(run.paused_at),
         }
 
+    def _output(self, run: Run) -> str | None:
+        return run.output
+
     def _time(self, value: Any) -> Any:
         return None if value is None else self.fields["created_at"].to_representation(value)
+
+
+class RunRowSerializer(RunSerializer):
+    """In a list: of the output the first BEGINNING characters, which the query calls `beginning`."""
+
+    BEGINNING = 1000
+
+    def _output(self, run: Any) -> str | None:
+        return run.beginning  # type: ignore[no-any-return]
 
 
 class RunDetailSerializer(RunSerializer):

@@ -303,3 +303,33 @@ def test_two_users_never_share_messages(client: APIClient, user: Any, stranger: 
 
     assert len(client.get(f"/ravi/sessions/{mine.id}/messages/").json()["results"]) == 1
     assert client_of(user).get(f"/ravi/sessions/{theirs.id}/messages/").status_code == 404
+
+
+def test_a_page_has_so_many_bytes_and_its_links_lead_to_the_rest(
+    client: APIClient, user: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ravi_django.api.pagination.MAX_BYTES", 5_000)
+    session = store.create_session(Session(owner=user))
+    for place in range(7):
+        content = [{"type": "text", "text": f"{place}" * 2_000}]
+        Turn.objects.create(session=session, agent="react/x", role="user", content=content, position=place)
+    address = f"/ravi/sessions/{session.id}/messages/?limit=200"
+
+    pages = []
+    while address:
+        page = client.get(address).json()
+        pages.append([row["content"][0]["text"][0] for row in page["results"]])
+        address = page["next"]
+    assert pages == [["0", "1"], ["2", "3"], ["4", "5"], ["6"]]
+    back = client.get(page["previous"]).json()
+    assert [row["content"][0]["text"][0] for row in back["results"]] == ["4", "5"]
+    first = client.get(client.get(back["previous"]).json()["previous"]).json()
+    assert ([row["content"][0]["text"][0] for row in first["results"]], first["previous"]) == (["0", "1"], None)
+
+
+def test_a_list_has_the_beginning_of_an_output(client: APIClient, agent: str) -> None:
+    run = client.post("/ravi/runs/", {"agent": agent, "input": "hi"}, format="json").json()
+    Run.objects.update(output="x" * 5_000)
+
+    assert len(client.get("/ravi/runs/").json()["results"][0]["output"]) == 1_000
+    assert len(client.get(f"/ravi/runs/{run['id']}/").json()["output"]) == 5_000

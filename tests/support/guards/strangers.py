@@ -58,4 +58,11 @@ STRANGERS = [
         "return text",
         ("tests/acceptance/api/test_api_hooks.py",),
     ),
+    Mutant(
+        "a page of a list is bounded in bytes",
+        "ravi_django/api/pagination.py",
+        "if kept and size > MAX_BYTES:",
+        "if False:",
+        ("tests/acceptance/api/test_api_conversations.py",),
+    ),
 ]
