@@ -245,6 +245,9 @@ def check_database(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]
             Error(f"RAVI['DATABASE'] is {conf.DATABASE!r}, and the users are in {users!r}.", hint=hint, id="ravi.E023")
         ]
     database = connections[conf.DATABASE].settings_dict
+    if conf.DATABASE_DIRECT is not None and (fault := _fault_of_direct(database)):
+        hint = 'DATABASE_DIRECT = "direct": an alias in DATABASES that reaches the same PostgreSQL past its pooler.'
+        return [Error(f"RAVI['DATABASE_DIRECT'] is {conf.DATABASE_DIRECT!r}{fault}.", hint=hint, id="ravi.E024")]
     if "sqlite3" not in database["ENGINE"]:
         return []
     if database.get("OPTIONS", {}).get("transaction_mode") in ("IMMEDIATE", "EXCLUSIVE"):
@@ -257,3 +260,15 @@ def check_database(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]
             id="ravi.W004",
         )
     ]
+
+
+def _fault_of_direct(database: dict[str, Any]) -> str:
+    """A pooler may have another address, another name and another user for the same database: the doctor asks it."""
+    if conf.DATABASE_DIRECT not in settings.DATABASES:
+        return ", which is no alias"
+    direct = connections[conf.DATABASE_DIRECT].settings_dict
+    if connections[conf.DATABASE_DIRECT].vendor != "postgresql" or connections[conf.DATABASE].vendor != "postgresql":
+        return ", and both have to be PostgreSQL"
+    if direct["NAME"] != database["NAME"] and all(direct[name] == database[name] for name in ("HOST", "PORT")):
+        return f", which is another database of the same server: {direct['NAME']!r}"
+    return ""

@@ -12,6 +12,8 @@ DEFAULTS: dict[str, Any] = {
     "ENGINE": "celery",
     # The alias in DATABASES that holds the app's rows and the user model.
     "DATABASE": "default",
+    # An alias that reaches the same database past the pooler: the workers' own connections use it. None: DATABASE.
+    "DATABASE_DIRECT": None,
     # Names this deployment's code: kept on the runs it wrote and on its worker processes.
     "RELEASE": "",
     # --- leases, seconds

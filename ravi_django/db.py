@@ -35,6 +35,18 @@ def _backend_pid(raw: Any) -> int:
     return pid
 
 
+MODE = "ISOLATION LEVEL READ COMMITTED READ WRITE"
+
+
+def limit_transaction(wrapper: Any) -> None:
+    """At the begin of an `atomic` block on a database thread's shared connection: limit its waits."""
+    raw = wrapper.connection
+    limits = getattr(raw, "ravi_limits", None)
+    if limits is not None and wrapper.in_atomic_block and not raw.info.transaction_status:  # it begins with this
+        with raw.cursor() as cursor:
+            cursor.execute(limits)
+
+
 class _Connection:
     """This thread's connection to it, as `django.db.connection` is to the default one."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from django.core import checks
 from django.db.migrations.executor import MigrationExecutor
@@ -16,6 +16,7 @@ from ravi_django.kernel.visible import visible
 from ravi_django.models import OutboxEvent, Run, Schedule, Source
 from ravi_django.models.schedules import SESSION_GONE
 from ravi_django.runtime import clock
+from ravi_django.runtime.database import own_settings
 from ravi_django.runtime.registry import known_addresses
 
 SHOWN = 5  # of sources that fail; the admin lists them all
@@ -61,15 +62,47 @@ def database() -> Iterator[Finding]:
     if connection.vendor == "postgresql":
         version = connection.pg_version
         text = f"database: PostgreSQL {version // 10_000}.{version % 10_000}"
-        if is_shared(connection):
-            text += ", behind a pooler: no prepared statements, and no connection of the event loop's own"
         yield (
             Finding("ok", text) if version >= OLDEST_POSTGRES else Finding("error", text, "use PostgreSQL 14 or newer")
         )
+        yield from _connections()
     elif connection.vendor == "sqlite":
         yield from _sqlite()
     else:
         yield Finding("warning", f"database: {connection.vendor}", "tested with PostgreSQL and SQLite alone")
+
+
+def _connections() -> Iterator[Finding]:
+    """Which kind each connection is: what reaches the database through a pooler has no prepared statements."""
+    own = connection.copy()
+    own.settings_dict = own_settings()
+    try:
+        own.ensure_connection()
+        ways = [_way(connection), _way(own) + (", by RAVI['DATABASE_DIRECT']" if conf.DATABASE_DIRECT else "")]
+        loop = "none, the threads append" if is_shared(own) else ways[1]
+        same = _identity(connection) == _identity(own)
+    finally:
+        own.close()
+    for kind, way in (("web", ways[0]), ("threads", ways[1]), ("heartbeat", ways[1]), ("loop", loop)):
+        yield Finding("ok", f"connection: {kind}: {way}")
+    if not same:
+        what = f"RAVI['DATABASE_DIRECT'] is {conf.DATABASE_DIRECT!r}, which reaches another database"
+        yield Finding("error", f"connection: {what}", "name an alias that reaches the database of RAVI['DATABASE']")
+
+
+def _way(wrapper: Any) -> str:
+    if not is_shared(wrapper):
+        return "direct"
+    return "from Django's pool" if wrapper.settings_dict["OPTIONS"].get("pool") else "behind a pooler"
+
+
+def _identity(wrapper: Any) -> Any:
+    """Of a database: no two have the same name and oid on a server that was started at the same moment."""
+    with wrapper.cursor() as cursor:
+        cursor.execute(
+            "SELECT datname, oid, pg_postmaster_start_time() FROM pg_database WHERE datname=current_database()"
+        )
+        return cursor.fetchone()
 
 
 def _sqlite() -> Iterator[Finding]:

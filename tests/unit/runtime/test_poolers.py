@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import contextmanager
 
 import psycopg
 import pytest
-from django.db import connections
+from django.core import checks
+from django.db import OperationalError, connections
 
 from ravi_django import tool
-from ravi_django.models import Status
+from ravi_django.db import connection, transaction
+from ravi_django.management.diagnosis import database
+from ravi_django.models import Run, Status
+from ravi_django.runtime.database import DatabaseThreads
 from ravi_django.runtime.engine import Engine
+from ravi_django.runtime.store import postgres
 from tests.support.pgbouncer import pgbouncer
-from tests.support.runs import code, make_run, on_postgresql
+from tests.support.runs import code, in_background, make_run, on_postgresql, uncommitted
 
 pytestmark = [pytest.mark.django_db(transaction=True), on_postgresql]
 
 LIMITS = ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout")
+OURS = ("9s", "9s", "9s", "read committed", "off")
+SHOWN = f"""SELECT {", ".join(f"current_setting('{name}')" for name in LIMITS)},
+    current_setting('transaction_isolation'), current_setting('transaction_read_only')"""
 
 
 @tool
@@ -46,23 +55,125 @@ def driven(runs):
     return ready
 
 
-def test_behind_pgbouncer(monkeypatch):
-    code(story, tools=[step])
-    runs = [make_run() for _ in range(6)]
+@contextmanager
+def behind_pgbouncer(monkeypatch):
+    """Whoever connects from here on; yields the settings of a client that is no part of the site."""
     site = connections.settings["default"]
-
     with pgbouncer({**site, "NAME": connections["default"].settings_dict["NAME"]}) as port:
         for name, value in (("HOST", "127.0.0.1"), ("PORT", str(port))):
             monkeypatch.setitem(site, name, value)
-        assert not driven(runs)  # and the loop has no connection of its own
-        clients = [
-            psycopg.connect(host="127.0.0.1", port=port, user=site["USER"], dbname=site["NAME"], autocommit=False)
-            for _ in range(3)
+        yield {"host": "127.0.0.1", "port": port, "user": site["USER"], "dbname": site["NAME"]}
+
+
+@pytest.fixture
+def direct(monkeypatch, settings):
+    """The alias of the tests' PostgreSQL itself."""
+    monkeypatch.setitem(connections.settings, "direct", {**connections["default"].settings_dict})
+    settings.RAVI = {**settings.RAVI, "DATABASE_DIRECT": "direct"}
+
+
+def on_a_thread(function):
+    async def main():
+        threads = DatabaseThreads(1)
+        try:
+            return await threads.call(function)
+        finally:
+            await asyncio.to_thread(threads.close)
+
+    return asyncio.run(main())
+
+
+def found():
+    return in_background(lambda: [(finding.level, finding.what) for finding in database()][1:]).result(60)
+
+
+def test_behind_pgbouncer(monkeypatch):
+    code(story, tools=[step])
+    runs = [make_run() for _ in range(6)]
+
+    with behind_pgbouncer(monkeypatch) as client:
+        driven(runs)
+        clients = [psycopg.connect(**client, autocommit=False) for _ in range(3)]
+        for one in clients:  # each has a server process of the pool
+            assert [one.execute(f"SHOW {name}").fetchone()[0] for name in LIMITS] == ["0", "0", "0"]
+        for one in clients:
+            one.close()
+        assert found() == [
+            *(("ok", f"connection: {kind}: behind a pooler") for kind in ("web", "threads", "heartbeat")),
+            ("ok", "connection: loop: none, the threads append"),
         ]
-        for client in clients:  # each has a server process of the pool
-            assert [client.execute(f"SHOW {name}").fetchone()[0] for name in LIMITS] == ["0", "0", "0"]
-        for client in clients:
-            client.close()
+
+
+def test_behind_pgbouncer_a_database_thread_has_its_limits_in_each_transaction(monkeypatch):
+    def shown():
+        with connection.cursor() as cursor:
+            cursor.execute(SHOWN)
+            return cursor.fetchone()
+
+    def three_ways():
+        with transaction.atomic():
+            inside = shown()
+        return [inside, shown(), postgres.execute(SHOWN, [])[0]]
+
+    with behind_pgbouncer(monkeypatch):
+        monkeypatch.setitem(connections.settings["default"], "OPTIONS", {"isolation_level": 4})
+        assert on_a_thread(three_ways) == [OURS] * 3
+
+
+def test_behind_pgbouncer_what_a_statement_is_refused_leaves_its_connection_usable(monkeypatch, settings):
+    settings.RAVI = {**settings.RAVI, "HEARTBEAT_S": 0.3}
+    run = make_run()
+
+    def write():
+        with pytest.raises(OperationalError, match="timeout"):
+            postgres.execute("UPDATE ravi_run SET crashes = 7 WHERE id = %s::uuid RETURNING 1", [str(run.id)])
+        return postgres.execute("SELECT 1", [])
+
+    with behind_pgbouncer(monkeypatch), uncommitted(lambda: Run.objects.select_for_update().get(id=run.id)):
+        assert on_a_thread(write) == [(1,)]
+
+
+def test_workers_go_past_the_pooler_by_database_direct(monkeypatch, direct):
+    code(story, tools=[step])
+    runs = [make_run() for _ in range(2)]
+
+    with behind_pgbouncer(monkeypatch):
+        assert driven(runs)  # the loop has a connection too
+        assert on_a_thread(lambda: postgres.execute("SHOW lock_timeout", [])) == [("9s",)]
+        assert found() == [
+            ("ok", "connection: web: behind a pooler"),
+            *(
+                ("ok", f"connection: {kind}: direct, by RAVI['DATABASE_DIRECT']")
+                for kind in ("threads", "heartbeat", "loop")
+            ),
+        ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        (None, "which is no alias"),
+        ({"ENGINE": "django.db.backends.sqlite3"}, "both have to be PostgreSQL"),
+        ({"NAME": "postgres"}, "another database of the same server"),
+    ],
+)
+def test_a_direct_alias_that_cannot_be_right_is_an_error(changes, problem, direct, monkeypatch):
+    if changes is None:
+        monkeypatch.delitem(connections.settings, "direct")
+    else:
+        monkeypatch.setitem(connections.settings, "direct", {**connections.settings["direct"], **changes})
+
+    (error,) = [
+        one for one in in_background(lambda: checks.run_checks(tags=["ravi"])).result(60) if one.id == "ravi.E024"
+    ]
+
+    assert problem in error.msg
+
+
+def test_the_doctor_finds_another_database_behind_the_direct_alias(direct, monkeypatch):
+    monkeypatch.setitem(connections.settings["direct"], "NAME", "postgres")
+
+    assert found()[-1] == ("error", "connection: RAVI['DATABASE_DIRECT'] is 'direct', which reaches another database")
 
 
 def test_with_djangos_pool(monkeypatch):
@@ -71,14 +182,19 @@ def test_with_djangos_pool(monkeypatch):
     site = connections.settings["default"]
     monkeypatch.setitem(site, "OPTIONS", {**site["OPTIONS"], "pool": {"min_size": 1, "max_size": 6}})
 
-    assert not driven(runs)
+    assert driven(runs)  # past the pool, with a connection of the loop
 
     other = connections["default"].copy()
     pool = other.pool
+    pool.open()
     try:
         held = [pool.getconn() for _ in range(pool.max_size)]  # none is lost
         for raw in held:
             assert [raw.execute(f"SHOW {name}").fetchone()[0] for name in LIMITS] == ["0", "0", "0"]
             pool.putconn(raw)
+        assert found()[:2] == [
+            ("ok", "connection: web: from Django's pool"),
+            ("ok", "connection: threads: direct"),
+        ]
     finally:
         other.close_pool()
