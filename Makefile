@@ -6,7 +6,8 @@
 #   make test ARGS="-m crash"                           races and volumes at full size; RAVI_TEST_SLOW=3 triples all bounds
 #   make coverage [ARGS=…]                              the same with branch coverage, child processes included
 #   make test-llm                                       what that real model streams through the whole stack
-#   make chaos [N=40] [SEED=7]                          N runs while everything around them dies
+#   make chaos [N=40] [FAULTS=600] [SEED=7]             N runs while everything around them dies
+#   make chaos BACKENDS=2500 [SEED=7]                   one worker that loses so many connections to PostgreSQL
 #   make chaos TREE=500 [SEED=7]                        the same with one tree of so many runs, five deep
 #   make mutants [ARGS="fence"]                         remove each guard that has a known test, and check that it fails
 #   make mutants ARGS=--all                             … each guard of the table
@@ -43,7 +44,8 @@ test-llm:
 
 chaos:
 	@$(PY) .ci/install dev
-	@exec $(VENV)/python -m tests.acceptance.crash.chaos --runs $(or $(N),40) $(if $(TREE),--tree $(TREE)) $(if $(SEED),--seed $(SEED))
+	@exec $(VENV)/python -m tests.acceptance.crash.chaos --runs $(or $(N),40) $(if $(TREE),--tree $(TREE)) \
+		$(if $(FAULTS),--faults $(FAULTS)) $(if $(BACKENDS),--backends $(BACKENDS)) $(if $(SEED),--seed $(SEED))
 
 mutants:
 	@$(PY) .ci/install dev

@@ -1,7 +1,8 @@
-"""The randomized campaign: `make chaos N=<runs> [SEED=]`, and `make chaos TREE=<runs> [SEED=]`.
+"""The randomized campaign: `make chaos N=<runs> [FAULTS=] [SEED=]`, `… TREE=<runs>`, and `… BACKENDS=<terminations>`.
 
 Runs with effects of all kinds, children, timers and signals, and small planned trees of runs, while everything around
-them dies; or one planned tree, as large as one likes. When it is quiet again, every invariant of `checks` has to hold.
+them dies; or one planned tree, as large as one likes; or one worker that loses its connections to PostgreSQL, and no
+other fault. When it is quiet again, every invariant of `checks` has to hold.
 The last line says what happened; the exit status is 1 when something is wrong.
 """
 
@@ -17,6 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random, SystemRandom
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from tests.acceptance.crash.checks import TERMINAL, Evidence, Violation, story_of
 from tests.acceptance.crash.lab import Lab
@@ -33,6 +35,13 @@ WORKERS, MAX_RUNS = 3, 6
 AT_ONCE = 14  # runs
 SLOWEST_S = 0.04  # of a model call, and of each half of an effect
 TROUBLE_EVERY_S = 0.4  # on average
+DENSE_S = 0.25  # the same, in a campaign of so many faults
+FAULT_S = 3.0  # so much time at most for a fault
+CLOCKS = (0.0, 400.0, -400.0)  # how far the database's clock is ahead
+BACKENDS_EVERY_S = 0.03
+BACKENDS_MAX_RUNS = 12
+SLOW_S = 0.003  # a commit, where backends are terminated in the middle of commits
+WIRE_REST_S = 0.05  # there; the loop's own connection is to be in use again soon
 ARMED = 0.3  # of the runs die at a named point as well
 LOOK_S = 0.3
 STILL_S = 20.0  # of trouble after the last run has begun
@@ -56,25 +65,38 @@ class Figures:
     runs: int
     kills: int
     takeovers: int
+    faults: int  # of all kinds together
     violations: list[Violation]
     trouble: dict[str, int]
     journals: list[str]  # of the runs with violations, a line a row
 
     def __str__(self) -> str:
         return (
-            f"chaos: runs={self.runs} kills={self.kills} takeovers={self.takeovers} violations={len(self.violations)}"
+            f"chaos: runs={self.runs} kills={self.kills} takeovers={self.takeovers} faults={self.faults} "
+            f"violations={len(self.violations)}"
         )
 
 
 class Campaign:
     def __init__(
-        self, lab: Lab, seed: int, runs: int, say: Callable[[str], None], *, trouble_every_s: float = TROUBLE_EVERY_S
+        self,
+        lab: Lab,
+        seed: int,
+        runs: int,
+        say: Callable[[str], None],
+        *,
+        faults: int = 0,
+        backends: int = 0,
+        trouble_every_s: float = TROUBLE_EVERY_S,
     ) -> None:
+        """At least so many runs and faults; with `backends`, so many terminations and no other fault."""
         self.lab, self.runs, self.say = lab, runs, say
+        self.faults, self.armed = (backends, 0.0) if backends else (faults, ARMED)
         self.random = Random(seed)
         self.author = Author(self.random, TOOLS)
-        self.trouble = Trouble(lab, self.random, every_s=trouble_every_s)
-        lab.meanwhile = self.trouble.thaw
+        only: dict[str, Any] = {"weights": {"terminate_backend": 1}, "limit": backends} if backends else {}
+        self.trouble = Trouble(lab, self.random, every_s=trouble_every_s, **only)
+        lab.meanwhile = self.trouble.end
         self.submitted: list[str] = []
         self.live: set[str] = set()  # runs that have not ended, children too
         self._signalled: dict[str, set[int]] = {}  # by run, the numbers of the waits that were told to go on
@@ -94,7 +116,7 @@ class Campaign:
         begun = said = time.monotonic()
         last = begun + give_up_s
         while time.monotonic() < last and not self._over():
-            if len(self.submitted) < self.runs:
+            if self._wanted():
                 self._submit()
                 last = min(begun + give_up_s, time.monotonic() + STILL_S)
             self._trouble(LOOK_S)
@@ -113,13 +135,17 @@ class Campaign:
             self.lab.tend()
             time.sleep(0.02)
 
+    def _wanted(self) -> bool:
+        """More runs."""
+        return len(self.submitted) < self.runs or self.trouble.total < self.faults
+
     def _over(self) -> bool:
-        return len(self.submitted) == self.runs and not self.live
+        return not self._wanted() and not self.live
 
     def _submit(self) -> None:
-        while len(self.submitted) < self.runs and len(self.live) < AT_ONCE:
+        while self._wanted() and len(self.live) < AT_ONCE:
             dies = []
-            if self.random.random() < ARMED:
+            if self.random.random() < self.armed:
                 point = self.random.choice(POINTS)
                 dies = [f"{point}.{self.random.choice(['before', 'after'])}:{self.random.randint(1, 4)}"]
             if self.random.random() < PLANTED:
@@ -191,7 +217,16 @@ class Campaign:
         found += [Violation(root, wrong) for root in self.submitted for wrong in self._of_stream(root)]
         journals = [line for run_id in sorted({each.run for each in found}) for line in evidence.account(run_id)]
         made = {**self.trouble.made, **self._refused(), **self._said()}
-        return Figures(len(self.submitted), self.lab.kills, self.lab.takeovers, found, made, journals)
+        self.say(self._lateness())
+        kills, takeovers = self.lab.kills, self.lab.takeovers
+        return Figures(len(self.submitted), kills, takeovers, self.trouble.total, found, made, journals)
+
+    def _lateness(self) -> str:
+        rows = self.lab.query(
+            "SELECT coalesce(percentile_cont(0.5) WITHIN GROUP (ORDER BY late_s), 0) AS half, "
+            "coalesce(max(late_s), 0) AS most FROM lab_takeover"
+        )
+        return "taken over {half:.1f} s after the lease's end (median), {most:.1f} s (maximum)".format(**rows[0])
 
     def _refused(self) -> dict[str, int]:
         """How often a tree was full, and how often one of its runs gave way to another."""
@@ -215,16 +250,30 @@ class Campaign:
     def _progress(self, seconds: float) -> str:
         ended = len(self.submitted) - len(self.live & set(self.submitted))
         made = ", ".join(f"{kind} {count}" for kind, count in sorted(self.trouble.made.items()))
+        runs = max(self.runs, len(self.submitted))
         live = f"{len(self.live)} live"
-        return f"{seconds:4.0f} s: {ended} of {self.runs} runs ended, {live}, {self.lab.kills} killed; {made}"
+        return f"{seconds:4.0f} s: {ended} of {runs} runs ended, {live}, {self.lab.kills} killed; {made}"
 
 
-def campaign(runs: int, seed: int, say: Callable[[str], None] = print, *, give_up_s: float | None = None) -> Figures:
-    """One campaign in a laboratory of its own. The trouble ends with the runs, or after `give_up_s`."""
-    give_up_s = 60 + 4.0 * runs if give_up_s is None else give_up_s
-    with _lab(MAX_RUNS) as lab:
+def campaign(
+    runs: int, seed: int, say: Callable[[str], None] = print, *, faults: int = 0, give_up_s: float | None = None
+) -> Figures:
+    """One campaign in a laboratory of its own. The trouble ends with the runs and when there were so many faults, or
+    after `give_up_s`."""
+    give_up_s = 60 + 4.0 * runs + FAULT_S * faults if give_up_s is None else give_up_s
+    every_s = DENSE_S if faults else TROUBLE_EVERY_S
+    with _lab(MAX_RUNS, clock_s=Random(seed).choice(CLOCKS)) as lab:
         lab.persons_wanted = PERSONS
-        return Campaign(lab, seed, runs, say).go(give_up_s)
+        return Campaign(lab, seed, runs, say, faults=faults, trouble_every_s=every_s).go(give_up_s)
+
+
+def backends(count: int, seed: int, say: Callable[[str], None] = print, *, rest_s: float = WIRE_REST_S) -> Figures:
+    """So many terminations of PostgreSQL backends of one worker under load, and no other fault."""
+    with _lab(BACKENDS_MAX_RUNS, workers=1, CRASH_WIRE_REST_S=str(rest_s)) as lab:
+        lab.persons_wanted = PERSONS
+        made = Campaign(lab, seed, 1, say, backends=count, trouble_every_s=BACKENDS_EVERY_S)
+        made.trouble.fault("slow", float("inf"), SLOW_S)
+        return made.go(60 + count)
 
 
 def tree(
@@ -240,10 +289,10 @@ def tree(
 
 
 @contextmanager
-def _lab(max_runs: int) -> Iterator[Lab]:
+def _lab(max_runs: int, *, workers: int = WORKERS, clock_s: float = 0.0, **env: str) -> Iterator[Lab]:
     with (
         TemporaryDirectory(prefix="ravi-lab-") as folder,
-        Lab(Path(folder), workers=WORKERS, max_runs=max_runs, slowest_s=SLOWEST_S) as lab,
+        Lab(Path(folder), workers=workers, max_runs=max_runs, slowest_s=SLOWEST_S, clock_s=clock_s, **env) as lab,
     ):
         yield lab
 
@@ -252,13 +301,23 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="chaos", description="Runs that must survive everything.")
     parser.add_argument("--runs", type=int, default=40)
     parser.add_argument("--tree", type=int, metavar="RUNS", help="instead: one tree of so many runs")
+    parser.add_argument("--faults", type=int, default=0, help="at least so many, of all kinds together")
+    parser.add_argument("--backends", type=int, help="instead: so many terminations of one worker's backends")
     parser.add_argument("--seed", type=int, help="of the stories and the trouble; the machine's timing stays its own")
     given = parser.parse_args(argv)
     seed = SystemRandom().randrange(1_000_000) if given.seed is None else given.seed
-    print(f"seed {seed}, {given.tree or given.runs} runs", flush=True)
     begun = time.monotonic()
-    make, runs = (campaign, given.runs) if given.tree is None else (tree, given.tree)
-    figures = make(runs, seed, lambda line: print(line, flush=True))
+
+    def say(line: str) -> None:
+        print(line, flush=True)
+
+    say(f"seed {seed}")
+    if given.backends is not None:
+        figures = backends(given.backends, seed, say)
+    elif given.tree is not None:
+        figures = tree(given.tree, seed, say)
+    else:
+        figures = campaign(given.runs, seed, say, faults=given.faults)
     print(f"{time.monotonic() - begun:.0f} s; trouble: {figures.trouble}", flush=True)
     for violation in figures.violations:
         print(f"violation: {violation}", flush=True)

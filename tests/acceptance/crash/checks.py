@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.acceptance.crash.lab import Lab
+from tests.acceptance.crash.lab_app.ledger import ACKNOWLEDGED
 from tests.acceptance.crash.people_checks import is_proxy, of_people
 from tests.acceptance.crash.person import VOTES
 from tests.acceptance.crash.story import INPUT, OUTPUT, Step, Story
@@ -59,6 +60,9 @@ class Evidence:
         self.ledger: dict[str, list[Row]] = {}
         for line in lab.ledger():
             self.ledger.setdefault(line["run"], []).append(line)
+        self.acknowledged: dict[str, set[str]] = {}
+        for line in lab.ledger(ACKNOWLEDGED):
+            self.acknowledged.setdefault(line["run"], set()).update(line["rows"])
         self.submitted = set(lab.stories) if tree is None else {tree}
         self.stories = dict(lab.stories)
 
@@ -105,6 +109,9 @@ class Evidence:
         run_id = str(run["id"])
         parent = runs.get(str(run["parent_id"]))
         yield from _numbering(run, self.journal.get(run_id, []))
+        known = {str(row["id"]) for row in self.journal.get(run_id, [])}
+        if lost := self.acknowledged.get(run_id, set()) - known:
+            yield f"rows that its worker took for recorded are missing: {sorted(lost)}"
         if run["status"] != "cancelled" or parent is None or parent["status"] not in TERMINAL:
             yield from _ending(run, self.story(run_id))  # but what a parent leaves behind is cancelled with its end
         yield from _effects(self.story(run_id), self.ledger.get(run_id, []), self.rows.get(run_id, []), run)

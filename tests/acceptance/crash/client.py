@@ -1,6 +1,7 @@
 """A process of the laboratory's site without an engine: what a web process does to runs, asked for over stdin.
 
-One JSON object a line comes in, `{"do": name, …arguments}`; one goes out, `{"result": …}` or `{"error": words}`.
+An object a line comes in, `{"do": name, …arguments}`; one goes out, `{"result": …}` or
+`{"error": words, "again": …}`. "again" is true for an error of the database: the caller repeats the request.
 Everything is safe to repeat: the process can be killed at any point, and then the next one is asked the same.
 """
 
@@ -12,7 +13,7 @@ from contextlib import nullcontext
 from typing import Any
 from uuid import UUID
 
-from django.db import connections
+from django.db import Error, connections
 
 NUMBERING = ("seq", "type", "run", "parent", "depth", "from_seq", "from", "to")
 
@@ -92,7 +93,7 @@ def main() -> None:
         try:
             answer = {"result": DO[asked.pop("do")](**asked)}
         except Exception as error:
-            answer = {"error": f"{type(error).__name__}: {error}"}
+            answer = {"error": f"{type(error).__name__}: {error}", "again": isinstance(error, Error)}
         finally:
             connections.close_all()  # as after a request: a restarted database is met with a new connection
         print(json.dumps(answer), flush=True)

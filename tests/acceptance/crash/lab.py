@@ -21,28 +21,22 @@ import psycopg
 from psycopg.rows import dict_row
 
 from project.services import Postgres, Valkey
+from tests.acceptance.crash import rig
 from tests.acceptance.crash.lab_app import ledger
 from tests.acceptance.crash.plan import Plan
 from tests.acceptance.crash.sleepers import Sleepers
 from tests.acceptance.crash.story import Story
 from tests.acceptance.crash.wishes import AMOUNT, GATED, done
 from tests.support import forks, template
+from tests.support.network import Proxy
 from tests.support.patience import BOUND_S
 
 HOST = "tests.acceptance.crash.host"
 SETTINGS = "tests.acceptance.crash.lab_app.settings"
 AGENT = "react/lab"
 POLL_S = 0.03
+PROXIES = 2  # between the workers and PostgreSQL
 BY_SIGNAL = (0, -signal.SIGKILL, -signal.SIGTERM)  # how processes end here; those that end otherwise are broken
-# Every claim of a run whose lease had expired; nothing in the app's own tables keeps their number.
-COUNT_TAKEOVERS = """
-CREATE TABLE lab_takeover (run uuid NOT NULL, epoch bigint NOT NULL, at timestamptz NOT NULL DEFAULT now());
-CREATE FUNCTION lab_took_over() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN INSERT INTO lab_takeover (run, epoch) VALUES (NEW.id, NEW.lease_epoch); RETURN NULL; END $$;
-CREATE TRIGGER lab_took_over AFTER UPDATE ON ravi_run FOR EACH ROW
-WHEN (OLD.status = 'running' AND NEW.status = 'running' AND NEW.lease_epoch > OLD.lease_epoch)
-EXECUTE FUNCTION lab_took_over();
-"""
 
 
 class SteadyPostgres(Postgres):
@@ -82,7 +76,10 @@ class Process:
 class Lab:
     """`tend` replaces what has ended; everything here that waits calls it."""
 
-    def __init__(self, folder: Path, *, workers: int, max_runs: int, slowest_s: float = 0.0) -> None:
+    def __init__(
+        self, folder: Path, *, workers: int, max_runs: int, slowest_s: float = 0.0, clock_s: float = 0.0, **env: str
+    ) -> None:
+        """`clock_s`: how far the database's clock is ahead of the site's. `env`: of the site's processes."""
         self.meanwhile: Callable[[], None] = lambda: None  # done while the client is at something
         self.folder = folder
         self.wanted = 0  # workers; none before there are tables
@@ -101,7 +98,9 @@ class Lab:
         self._stack = ExitStack()
         self.sleepers = Sleepers(self)
         self._enough = workers
-        self._settings = {"CRASH_MAX_RUNS": str(max_runs), "CRASH_SLOWEST_S": str(slowest_s)}
+        self._settings = {"CRASH_MAX_RUNS": str(max_runs), "CRASH_SLOWEST_S": str(slowest_s), **env}
+        self._clock_s = clock_s
+        self.proxies: list[Proxy] = []
         self._database: psycopg.Connection[dict[str, Any]] | None = None
 
     # ------------------------------------------------------------------------------------------- begin and end
@@ -120,10 +119,15 @@ class Lab:
         cluster = template.cluster(self.folder / "postgresql")
         self.postgres = self._stack.enter_context(SteadyPostgres(cluster, fast=True))
         self.valkey = self._stack.enter_context(Valkey(self.folder / "valkey", fast=True))
+        self.proxies = [self._stack.enter_context(Proxy("127.0.0.1", self.postgres.port)) for _ in range(PROXIES)]
+        rig.make_site(self._connect(), self.postgres.password)
         self._start_host()
         migrate = self._start("migrate", "migrate")
         assert self.until(lambda: not migrate.running, BOUND_S) and migrate.status == 0, tail(migrate.log)
-        self._connect().execute(COUNT_TAKEOVERS)
+        self._disconnect()
+        rig.copy(self.postgres.url)
+        rig.rig(self._connect(), self._clock_s)
+        self._disconnect()  # the clock is that of new connections
         self._stack.callback(self._disconnect)
         self.wanted = self._enough
         self.tend()
@@ -137,7 +141,8 @@ class Lab:
         self._env = {
             **os.environ,
             "DJANGO_SETTINGS_MODULE": SETTINGS,
-            "DATABASE_URL": self.postgres.url,
+            "DATABASE_URL": self.postgres.url.replace("//postgres:", f"//{rig.SITE}:"),
+            "CRASH_PROXIES": ",".join(str(proxy.port) for proxy in self.proxies),
             "REDIS_URL": self.valkey.url,
             "RAVI_MODEL": "",
             "CRASH_FOLDER": str(self.folder),
@@ -234,13 +239,14 @@ class Lab:
 
     def ask(self, do: str, **arguments: Any) -> Any:
         """What a web process would do. When that process is killed at it, another does it again."""
-        for _ in range(20):
+        for _ in range(200):
             answer = self._ask_once({"do": do, **arguments})
             if answer is not None and "error" not in answer:
                 return answer["result"]
-            if answer is not None and "OperationalError" not in answer["error"]:
+            if answer is not None and not answer["again"]:
                 raise LabError(answer["error"])
             self.tend()
+            self.meanwhile()
             time.sleep(POLL_S * 3)
         raise LabError(f"nobody could {do}: {answer}")
 
@@ -318,7 +324,8 @@ class Lab:
         """The database may be away: tried again for a while."""
         for _ in range(300):
             try:
-                return self._connect().execute(sql, params).fetchall()
+                done = self._connect().execute(sql, params)
+                return done.fetchall() if done.description else []
             except psycopg.OperationalError:
                 self._disconnect()
                 self._replace()
@@ -327,7 +334,8 @@ class Lab:
 
     def _connect(self) -> psycopg.Connection[dict[str, Any]]:
         if self._database is None:
-            self._database = psycopg.connect(self.postgres.url, autocommit=True, row_factory=dict_row)
+            writes = "-c default_transaction_read_only=off"
+            self._database = psycopg.connect(self.postgres.url, autocommit=True, row_factory=dict_row, options=writes)
         return self._database
 
     def _disconnect(self) -> None:

@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from tests.acceptance.crash.lab_app import ledger
+
 STORE = "ravi_django.runtime.store"
 # point: the function around which it lies. Its first argument says whose it is: a lease or what has one, the id of a
 # run or of a request, or several ids.
@@ -148,6 +150,7 @@ def _around_append(function: Callable[..., Any]) -> Callable[..., Any]:
         if "result" in points and connection.in_atomic_block:  # a transactional tool's
             hit("commit.before", tree_id)
             transaction.on_commit(partial(hit, "commit.after", tree_id))
+        transaction.on_commit(partial(_acknowledge, lease, entries))
         for point in points:
             transaction.on_commit(partial(hit, f"{point}.after", tree_id))
         return answer
@@ -167,6 +170,7 @@ def _around_statement(function: Callable[..., Any]) -> Callable[..., Any]:
 
         def answered(value: Any) -> Any:
             answer = statement.answer(value)
+            _acknowledge(lease, entries)
             for point in points:
                 hit(f"{point}.after", tree_id)
             return answer
@@ -174,6 +178,11 @@ def _around_statement(function: Callable[..., Any]) -> Callable[..., Any]:
         return replace(statement, answer=answered)
 
     return wrapper
+
+
+def _acknowledge(lease: Any, entries: Any) -> None:
+    rows = [str(entry.id) for entry in entries]
+    ledger.note("rows", ledger.ACKNOWLEDGED, run=str(lease.run_id), rows=rows)
 
 
 def _names(entries: Any) -> list[str]:

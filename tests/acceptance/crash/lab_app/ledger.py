@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 LEDGER = "ledger"
+ACKNOWLEDGED = "acknowledged"  # rows of journals that a worker was told were recorded
 
 
 def note(kind: str, file: str = LEDGER, /, **said: Any) -> None:

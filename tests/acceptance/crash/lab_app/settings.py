@@ -3,18 +3,26 @@
 import os
 
 from project.settings import *  # noqa: F403
+from project.settings import DATABASES as SITE_DATABASES
 from project.settings import INSTALLED_APPS as SITE_APPS
 from project.settings import RAVI as SITE_RAVI
+from tests.acceptance.crash.rig import REPLICA
 
 INSTALLED_APPS = [*(app for app in SITE_APPS if app != "project"), "tests.acceptance.crash.lab_app.apps.LabConfig"]
 
 ROOT_URLCONF = "tests.acceptance.crash.lab_app.urls"
 
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]  # a real one takes half a second
+
+# A replica that has received nothing since the migration.
+DATABASES = {**SITE_DATABASES, "replica": {**SITE_DATABASES["default"], "NAME": REPLICA}}
+DATABASE_ROUTERS = ["tests.acceptance.crash.lab_app.router.PrimaryReplicaRouter"]
+
+LEASE_S = float(os.environ.get("CRASH_LEASE_S", "2"))
 RAVI = {
     **SITE_RAVI,
-    "LEASE_S": 2.0,
-    "HEARTBEAT_S": 0.5,
+    "LEASE_S": LEASE_S,
+    "HEARTBEAT_S": LEASE_S / 4,
     "SWEEP_S": 0.5,
     "DRAIN_S": 2.0,
     "RETRY_BASE_S": 0.1,
