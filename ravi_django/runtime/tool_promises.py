@@ -27,6 +27,7 @@ from ravi_django.kernel import (
 )
 from ravi_django.runtime import paths, tool_pauses, uncertain
 from ravi_django.runtime.appending import append_repeatable
+from ravi_django.runtime.database import may_pass
 from ravi_django.runtime.effects import Effects
 from ravi_django.runtime.entries import Entry
 from ravi_django.runtime.gate import NotRenewed
@@ -51,8 +52,6 @@ if TYPE_CHECKING:
     from ravi_django.runtime.context import DurableContext
 
 log = logging.getLogger("ravi.tools")
-
-_DATABASE_AWAY = (OperationalError, InterfaceError)
 
 Keep = Callable[[Entry, ToolExecutionResult], ToolExecutionResult]  # fills the entry in; gives what it holds
 
@@ -212,7 +211,8 @@ def _called(ctx: DurableContext, tool: Tool, ready: dict[str, Any], entry: Entry
 def _check_undone(ctx: DurableContext, error: BaseException, last: _LastWord) -> None:
     """Raises where the transaction may have been committed, or will be."""
     lease, rolled_back = ctx.effects.lease, last.give_up()
-    if isinstance(error, _DATABASE_AWAY if rolled_back else (*_DATABASE_AWAY, TimeoutError)):
+    away = isinstance(error, OperationalError | InterfaceError) or (isinstance(error, Exception) and may_pass(error))
+    if away or (not rolled_back and isinstance(error, TimeoutError)):
         raise LeaseLostError(lease.run_id, lease.epoch) from error  # only another lease can tell
     if not isinstance(error, Exception) and not rolled_back:
         raise error  # what it commits must not be written a second time

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 from django.contrib.auth.models import Group
+from django.db import InternalError
 
 from ravi_django import tool
 from ravi_django.kernel import RunContext, ToolRefused
@@ -264,6 +265,23 @@ def test_a_transactional_tool_that_fails_has_written_nothing_and_the_model_is_to
 
     assert output_of(add_two) == "error: ValueError: no second one"
     assert (Group.objects.count(), phases()) == (0, ["result"])
+
+
+def test_a_transactional_tool_whose_server_refuses_writes_is_left_to_the_next_lease(clock, ran):
+    @tool(effect="transactional")
+    def write() -> str:
+        """Write."""
+        ran.append(1)
+        if len(ran) == 1:
+            refused = Exception("cannot execute INSERT in a read-only transaction")
+            refused.sqlstate = "25006"
+            raise InternalError(str(refused)) from refused
+        return "written"
+
+    code(calling("write"), tools=[write])
+    run = drive(make_run())
+
+    assert take_over(clock, run).output == "ok: written"
 
 
 def test_a_transactional_tool_that_breaks_a_constraint_is_told_to_the_model():
