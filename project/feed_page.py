@@ -15,6 +15,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.utils.decorators import method_decorator
 from django.views import View
+from django.views.decorators.cache import never_cache
 from django.views.decorators.csrf import ensure_csrf_cookie
 from django.views.generic import TemplateView
 
@@ -29,6 +30,7 @@ MAX_PREFERENCES = 2000  # characters
 LATE = timedelta(minutes=2)  # a row's id is made before its commit: what was committed late is asked for again
 
 
+@method_decorator(never_cache, name="dispatch")
 @method_decorator(ensure_csrf_cookie, name="dispatch")  # the page's script sends the cookie's token with each POST
 class FeedView(LoginRequiredMixin, TemplateView):
     """The page. Items arrive over `FeedItemsView`, when a frame of the reader's session says that there may be some."""
@@ -52,6 +54,7 @@ class FeedView(LoginRequiredMixin, TemplateView):
         )
 
 
+@method_decorator(never_cache, name="dispatch")
 class OwnView(View):
     """Answers in JSON, and only those who are logged in."""
 

@@ -2,6 +2,7 @@ from typing import Any
 
 from django.contrib.auth.mixins import LoginRequiredMixin
 from django.utils.decorators import method_decorator
+from django.views.decorators.cache import never_cache
 from django.views.decorators.csrf import ensure_csrf_cookie
 from django.views.generic import TemplateView
 
@@ -10,6 +11,7 @@ from ravi_django.runtime.registry import get_agent
 AGENTS = ["react/assistant", "orchestrator/team"]
 
 
+@method_decorator(never_cache, name="dispatch")
 @method_decorator(ensure_csrf_cookie, name="dispatch")  # the page's script sends the cookie's token with each POST
 class ChatView(LoginRequiredMixin, TemplateView):
     """The chat page. Everything that moves on it comes over REST and the websocket, as any other client gets it."""

@@ -235,3 +235,11 @@ def test_one_item_is_another_thing_to_each_of_the_demos_users(users: dict[str, A
     }
     reasons = {name: items[-1]["reason"] for name, items in found.items()}
     assert reasons == {"demo": "[rehearsal] it has telescope", "ada": "[rehearsal] it has whales"}
+
+
+@pytest.mark.parametrize("path", ["/", "/feed/", "/feed/items/"])
+def test_no_page_of_the_demo_is_kept_in_caches(users: dict[str, Any], path: str) -> None:
+    client = Client()
+    client.force_login(users["ada"])
+
+    assert "no-store" in client.get(path).headers["Cache-Control"]
