@@ -52,7 +52,8 @@ class Pages(CursorPagination):
         back = self.cursor is not None and self.cursor.reverse
         kept, size = 0, 0
         for row in reversed(rows) if back else rows:
-            size += len(to_json({name: value for name, value in vars(row).items() if name[0] != "_"}, fallback=str))
+            values = row if isinstance(row, dict) else vars(row)
+            size += len(to_json({name: value for name, value in values.items() if name[0] != "_"}, fallback=str))
             if kept and size > MAX_BYTES:
                 break
             kept += 1
