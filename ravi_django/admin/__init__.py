@@ -1,9 +1,10 @@
 """Looking into runs with Django's stock admin: everything is read-only but for what an operator may do to a run or
 an agent, and what people decide in the inbox.
 
-Staff see what Django's model permissions let them see, of all owners and tenants: who has `ravi.view_run` is an
-operator of the site. `ravi.change_run` lets one cancel, `ravi.change_agent` switch an agent off and on and edit one
-that was made here, `ravi.add_agent` make one. The inbox goes by who may answer what, see `inbox`.
+Staff see what Django's model permissions let them see, of all owners; where RAVI["TENANT_OF"] is set, of their own
+tenants. A user with `ravi.view_run` is an operator of the site. `ravi.change_run` lets one cancel, `ravi.change_agent`
+switch an agent off and on and edit one that was made here, `ravi.add_agent` make one. Users see the requests in the
+inbox that they may answer, see `inbox`.
 """
 
 from ravi_django.admin.agents import AgentAdmin

@@ -28,6 +28,7 @@ CODE_FIELDS += ["instructions", "tool_list", "whole_spec"]
 class AgentAdmin(VersionPages, LiveAdmin):
     """An agent made here is a row with a spec: it runs without code, and each save that changes it is a version."""
 
+    tenant = None
     change_form_template = "ravi/admin/agent.html"
     list_display = ["address", "shown_name", "model_name", "tools", "source", "enabled", "loaded"]
     list_filter = ["source", "enabled"]

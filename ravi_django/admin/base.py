@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from functools import cache, wraps
-from pathlib import Path
+from collections.abc import Collection
 from typing import Any
-from urllib.parse import urlsplit
 
 from django import forms
 from django.contrib import admin
 from django.contrib.admin.utils import unquote
+from django.contrib.auth import get_user_model
 from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
+from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import redirect
-from django.template.loader import get_template
-from django.templatetags.static import static
 from django.urls import reverse
 from django.utils.functional import cached_property
 
+from ravi_django.conf import conf
 from ravi_django.kernel import ForbiddenError
 from ravi_django.models import HumanRequest
 from ravi_django.runtime import site_rules
@@ -35,39 +34,22 @@ class CappedPaginator(Paginator):
         return rows.order_by()[:CAP].count() if hasattr(rows, "order_by") else super().count
 
 
-@cache
-def content_policy() -> str:
-    """The Content-Security-Policy of our pages. Scripts come from this site's files alone where the pages around ours
-    are Django's own; a theme may have inline scripts."""
-    policy = "object-src 'none'; base-uri 'self'; form-action 'self'"
-    own = Path(admin.__file__).parent
-    around = (get_template(f"admin/{name}.html").template.origin.name for name in ("base", "base_site"))
-    if all(own in Path(name).parents for name in around):
-        files = urlsplit(static("ravi/requests.js"))
-        elsewhere = f" {files.scheme or 'https'}://{files.netloc}" if files.netloc else ""
-        policy += f"; script-src 'self'{elsewhere}"
-    return policy
-
-
-def _with_policy(view: Any) -> Any:
-    @wraps(view)
-    def guarded(*args: Any, **kwargs: Any) -> HttpResponse:
-        response: HttpResponse = view(*args, **kwargs)
-        response.headers.setdefault("Content-Security-Policy", content_policy())
-        return response
-
-    return guarded
-
-
 class LiveAdmin(admin.ModelAdmin):
-    """Its pages tell how many requests wait for whoever looks, where there is JavaScript and a socket to hear it."""
+    """Lists, pages, searches and actions have the rows of the user's tenants. The pages show how many requests wait
+    for the user, where there is JavaScript and a socket."""
 
-    @property
-    def urls(self) -> list[Any]:
-        patterns = self.get_urls()
-        for pattern in patterns:
-            pattern.callback = _with_policy(pattern.callback)
-        return patterns
+    tenant: str | None = "tenant"  # the lookup of a row's tenant; None: rows of this model belong to the whole site
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        rows = super().get_queryset(request)
+        theirs = tenants_seen(request)
+        if theirs is None or self.tenant is None:
+            return rows
+        return rows.filter(self.of_tenants(rows, theirs))
+
+    def of_tenants(self, rows: QuerySet[Any], tenants: Collection[str]) -> Q:
+        """The condition that a row belongs to one of these tenants."""
+        return Q(**{f"{self.tenant}__in": tenants})
 
     @property
     def media(self) -> forms.Media:
@@ -126,6 +108,25 @@ class InspectAdmin(LiveAdmin):
         if obj is not None and self.has_view_permission(request, obj):
             context |= self.inspect(request, obj)
         return super().change_view(request, object_id, form_url, {**context, **(extra_context or {})})
+
+
+def tenants_seen(request: HttpRequest) -> Collection[str] | None:
+    """The tenants whose rows the user sees; None: all. RAVI["TENANT_OF"] is asked once a page."""
+    if not hasattr(request, "_ravi_tenants"):
+        theirs = None if conf.TENANT_OF is None else site_rules.tenants_of(request.user)
+        request._ravi_tenants = theirs  # type: ignore[attr-defined]
+    return request._ravi_tenants  # type: ignore[attr-defined,no-any-return]
+
+
+def users_of(rows: QuerySet[Any], field: str, tenants: Collection[str]) -> list[Any]:
+    """The keys of the users that `field` names in these rows and that belong to one of the tenants. RAVI["TENANT_OF"]
+    is asked about each: for small tables."""
+    found = []
+    for user in get_user_model()._default_manager.filter(pk__in=rows.order_by().values(field)):
+        theirs = site_rules.tenants_of(user)
+        if theirs is None or not set(theirs).isdisjoint(tenants):
+            found.append(user.pk)
+    return found
 
 
 def tenant_for(user: Any) -> str:

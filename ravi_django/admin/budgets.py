@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from functools import reduce
+from operator import or_
 from typing import Any
 
 from django import forms
 from django.contrib import admin
+from django.db.models import Q, QuerySet
 
-from ravi_django.admin.base import InspectAdmin, LiveAdmin
+from ravi_django.admin.base import InspectAdmin, LiveAdmin, users_of
 from ravi_django.models import BudgetAccount, DailyBudget
 
 LIMITS = ("max_tokens", "max_cost_usd", "max_turns")
@@ -41,6 +45,9 @@ class DailyBudgetAdmin(LiveAdmin):
     list_per_page = 50
     actions = None
 
+    def of_tenants(self, rows: QuerySet[Any], tenants: Collection[str]) -> Q:
+        return Q(owner=None, tenant__in=tenants) | Q(owner__in=users_of(rows, "owner", tenants))
+
 
 @admin.register(BudgetAccount)
 class BudgetAccountAdmin(InspectAdmin):
@@ -48,6 +55,10 @@ class BudgetAccountAdmin(InspectAdmin):
     list_display_links = ["key"]
     search_fields = ["key__startswith"]
     ordering = ["key"]
+
+    def of_tenants(self, rows: QuerySet[Any], tenants: Collection[str]) -> Q:
+        """The days of tenants. A user's day and a tree name no tenant: superusers see those."""
+        return reduce(or_, (Q(key__startswith=f"tenant:{tenant}:") for tenant in tenants), Q(pk__in=[]))
 
     def get_fields(self, request: Any, obj: Any = None) -> list[str]:
         return [field.name for field in BudgetAccount._meta.concrete_fields]

@@ -6,6 +6,7 @@ Every member of staff may let another answer in their own place, and end that. I
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from django import forms
@@ -16,7 +17,7 @@ from django.http import HttpRequest
 from django.utils import timezone
 
 from ravi_django.admin import show
-from ravi_django.admin.base import InspectAdmin, LiveAdmin
+from ravi_django.admin.base import InspectAdmin, LiveAdmin, users_of
 from ravi_django.models import Delegation, HumanRequest, StickyDecision
 from ravi_django.runtime import standing
 
@@ -111,6 +112,9 @@ class DelegationAdmin(LiveAdmin):
             return rows
         return rows.filter(Q(user=request.user.pk) | Q(delegate=request.user.pk))
 
+    def of_tenants(self, rows: QuerySet[Any], tenants: Collection[str]) -> Q:
+        return Q(user__in=users_of(rows, "user", tenants))
+
     # ------------------------------------------------------------------------------------------------ the form
 
     def get_fields(self, request: HttpRequest, obj: Delegation | None = None) -> list[str]:
@@ -152,6 +156,7 @@ class StickyDecisionAdmin(InspectAdmin):
     sortable_by: list[str] = []
     search_fields = ["tool", "agent", "decided_by_name"]
     actions = ["revoke"]
+    tenant = "session__tenant"
 
     def has_module_permission(self, request: HttpRequest) -> bool:
         return self._all(request) or self._sees_inbox(request) or self._own(request).exists()
@@ -176,7 +181,7 @@ class StickyDecisionAdmin(InspectAdmin):
         return super().has_view_permission(request) or _changes(request)
 
     def _own(self, request: HttpRequest) -> QuerySet[StickyDecision]:
-        rows: QuerySet[StickyDecision] = StickyDecision.objects.filter(decided_by=request.user.pk)
+        rows: QuerySet[StickyDecision] = super().get_queryset(request).filter(decided_by=request.user.pk)
         return rows if _is_staff(request) else rows.none()
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:

@@ -16,6 +16,7 @@ from ravi_django.runtime.entries import blob_value, internalize
 
 @admin.register(JournalEntry)
 class JournalEntryAdmin(InspectAdmin):
+    tenant = "run__tenant"
     change_form_template = "ravi/admin/entry.html"
     list_select_related = ["run"]
 

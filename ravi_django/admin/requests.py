@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from django.db.models import Q
 from django.http import HttpRequest
@@ -27,22 +26,15 @@ class Asked:
     choices: str
     answer: str  # what a person did, with their words
     run: Run | None  # who asked, where it is a run below
-    has_page: bool  # that the user may see
 
 
 def of_run(run: Run, page: HttpRequest) -> list[Asked]:
-    """The newest first; a root has those of its whole tree."""
-    rows = HumanRequest.objects.filter(Q(run=run) | Q(run__root=run)).select_related("answered_by", "run")
-    asked = list(rows.order_by("-id")[:REQUESTS])
-    seen = _seen_on(page, asked) if asked else set()
-    return [_asked(request, run, request.pk in seen) for request in asked]
+    """Those that the user may read, the newest first; a root has those of its whole tree."""
+    rows = readers.readable(page).filter(Q(run=run) | Q(run__root=run)).select_related("answered_by", "run")
+    return [_asked(request, run) for request in rows.order_by("-id")[:REQUESTS]]
 
 
-def _seen_on(page: HttpRequest, asked: list[HumanRequest]) -> set[Any]:
-    return set(readers.readable(page).filter(pk__in=[request.pk for request in asked]).values_list("pk", flat=True))
-
-
-def _asked(request: HumanRequest, shown_on: Run, has_page: bool) -> Asked:
+def _asked(request: HumanRequest, shown_on: Run) -> Asked:
     question = request.kind == HumanRequest.Kind.QUESTION  # no tool's call, also where a tool has asked it
     return Asked(
         request=request,
@@ -52,5 +44,4 @@ def _asked(request: HumanRequest, shown_on: Run, has_page: bool) -> Asked:
         choices=show.visible(" | ".join(map(str, request.choices or ()))),
         answer=answer_words(request.answer),
         run=None if request.run_id == shown_on.id else request.run,
-        has_page=has_page,
     )

@@ -242,6 +242,7 @@ class SourceAdmin(LiveAdmin):
 
 @admin.register(SourceItem)
 class SourceItemAdmin(InspectAdmin):
+    tenant = "source__tenant"
     list_display = ["shown_title", "source", "address", "revision", "seen_at", "changed_at"]
     list_display_links = ["shown_title"]
     list_select_related = ["source"]

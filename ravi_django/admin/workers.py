@@ -19,6 +19,7 @@ from ravi_django.runtime import clock
 
 @admin.register(WorkerProcess)
 class WorkerProcessAdmin(InspectAdmin):
+    tenant = None
     list_display = ["name", "state", "runs", "release", "started_at", "seen"]
     list_display_links = None
     ordering = ["name"]

@@ -209,7 +209,7 @@ def with_retry(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T
         except (OperationalError, InterfaceError, InternalError) as error:
             broken = _drop_broken_connections(every=_is_disconnect(error))
             give_up = give_up or time.monotonic() + RETRY_S  # the first try may have taken longer
-            if time.monotonic() + pause > give_up or not (broken or _is_held(error)):
+            if time.monotonic() + pause > give_up or not (broken or _is_lock_timeout(error)):
                 raise
             log.warning("database call failed, trying again: %s", error, extra={"action": "db.retry"})
         time.sleep(pause)
@@ -227,22 +227,11 @@ def _drop_broken_connections(*, every: bool) -> bool:
     return broken
 
 
-_GONE = ("08", "25006", "25P03", "53", "57P")  # no connection, a read-only standby, no room, a server that ends
-_HELD = ("40", "55P03")  # a deadlock or a conflict, a lock that was not had in time
-
-
 def _is_disconnect(error: Exception) -> bool:
     """The server is gone or going, is full, or has become a read-only standby. The connection alone does not show it:
     that of a standby works, and leaving `atomic` opens a new one."""
     state = getattr(error.__cause__, "sqlstate", "")  # None: never got as far as the server
-    return state is None or state.startswith(_GONE)
-
-
-def _is_held(error: Exception) -> bool:
-    """Another writer holds the row, or SQLite's file."""
-    cause = error.__cause__
-    sqlite = getattr(cause, "sqlite_errorcode", 0) & 0xFF  # 5: SQLITE_BUSY, 6: SQLITE_LOCKED
-    return sqlite in (5, 6) or (getattr(cause, "sqlstate", None) or "").startswith(_HELD)
+    return state is None or state.startswith(("08", "25006", "25P03", "53", "57P"))
 
 
 def may_pass(error: Exception) -> bool:
@@ -250,7 +239,12 @@ def may_pass(error: Exception) -> bool:
     if not isinstance(error, OperationalError | InterfaceError | InternalError):
         return False
     state = getattr(error.__cause__, "sqlstate", None)
-    return state is None or state.startswith((*_GONE, *_HELD, "57"))
+    return state is None or state.startswith(("08", "25006", "25P03", "40", "53", "55P03", "57"))
+
+
+def _is_lock_timeout(error: Exception) -> bool:
+    text = str(error)
+    return "lock timeout" in text or "database is locked" in text or "deadlock detected" in text
 
 
 def limit_waits() -> None:

@@ -1,0 +1,79 @@
+"""Who gets which page of the admin: every page, action and method of the app's models has a row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.contrib import admin
+from django.contrib.admin import ModelAdmin
+from django.db import transaction
+from django.test import Client, RequestFactory
+
+from tests.acceptance.access.world import PEOPLE, World, make, misfits
+
+pytestmark = pytest.mark.django_db
+
+TABLE = Path(__file__).with_name("admin_matrix.txt")
+
+
+def pages(world: World) -> Iterator[tuple[str, str, str, dict[str, Any]]]:
+    """Row of the table, method, address, body."""
+    for model, found in admin.site._registry.items():
+        if model._meta.app_label != "ravi":
+            continue
+        noun = model._meta.model_name
+        pk = world.rows[noun].pk
+        for pattern in found.get_urls():
+            name = str(pattern.name).removeprefix("ravi_").removeprefix(f"{noun}_")
+            if pattern.name is None or name == "None":  # the old address of a change page: a redirect
+                continue
+            parts = {"path:object_id": pk, "int:object_id": pk, "uuid:id": pk, "int:number": 1}
+            route = str(pattern.pattern)
+            for part, value in parts.items():
+                route = route.replace(f"<{part}>", str(value))
+            assert "<" not in route, f"{route}: the test has no value for it"
+            for method in ("GET", "POST"):
+                yield f"{method} {noun} {name}", method, f"/admin/ravi/{noun}/{route}", {}
+        yield f"GET {noun} search", "GET", f"/admin/ravi/{noun}/?q={world.marker[:-2]}", {}
+        for action in actions(found, world):
+            body = {"action": action, "_selected_action": [str(pk)]}
+            yield f"POST {noun} action {action}", "POST", f"/admin/ravi/{noun}/", body
+
+
+def actions(found: ModelAdmin, world: World) -> list[str]:
+    request = RequestFactory().get("/")
+    request.user = world.people["root"]
+    return list(found.get_actions(request))
+
+
+def outcome(response: Any) -> str:
+    """A status; `login` or `gone` for Django's redirects of those who are no staff, and of an unknown id."""
+    if response.status_code == 302:
+        target = response.url.partition("?")[0]
+        return {"/admin/login/": "login", "/admin/": "gone"}.get(target, "302")
+    return str(response.status_code)
+
+
+def test_each_page_answers_each_person_as_the_table_says(settings: Any) -> None:
+    settings.RAVI = {**settings.RAVI, "TENANT_OF": "tests.acceptance.access.world.tenant_of"}
+    world = make()
+    seen: dict[str, list[str]] = {}
+    leaks = []
+    for person in PEOPLE:
+        client = Client(raise_request_exception=False)
+        if world.people[person] is not None:
+            client.force_login(world.people[person])
+        for row, method, address, body in pages(world):
+            with transaction.atomic():
+                response = client.get(address) if method == "GET" else client.post(address, body)
+                seen.setdefault(row, []).append(outcome(response))
+                if person == "foreign" and world.marker.encode() in response.content:
+                    leaks.append(row)
+                transaction.set_rollback(True)
+
+    assert leaks == []
+    wrong = misfits(TABLE, seen)
+    assert not wrong, wrong
