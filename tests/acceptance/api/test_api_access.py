@@ -23,7 +23,6 @@ from tests.support.asked import asked_by
 from tests.support.runs import on_postgresql
 
 pytestmark = pytest.mark.django_db
-METHODS = ["get", "head", "post", "put", "patch", "delete", "options"]
 
 
 def addresses(run: Any = None, session: Any = None, request: Any = None, follow: Any = None) -> dict[str, str]:
@@ -42,23 +41,6 @@ def addresses(run: Any = None, session: Any = None, request: Any = None, follow:
         assert "<" not in route, f"{route}: the test knows no value for it"
         found[str(pattern.name)] = f"/ravi/{route}"
     return found
-
-
-@pytest.mark.parametrize("name", list(addresses()))
-@pytest.mark.parametrize("method", METHODS)
-def test_nobody_anonymous_comes_in_but_to_health(anonymous: APIClient, name: str, method: str) -> None:
-    response = getattr(anonymous, method)(addresses()[name])
-
-    if name == "health":
-        assert response.status_code in (200, 405, 503)
-        return
-    if name == "source-hook" and method != "post":  # it needs no login but a signature: test_api_hooks.py
-        assert response.status_code == 405
-        return
-    assert response.status_code == 401
-    assert response["WWW-Authenticate"]
-    if method != "head":
-        assert error_of(response)["code"] == "unauthenticated"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,70 @@
+"""Who gets which status from each REST call: every URL pattern and method has a row, and all misfits are listed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.db import transaction
+from rest_framework.test import APIClient
+
+from ravi_django import urls
+from tests.acceptance.access.world import AGENT, PEOPLE, World, make, misfits
+from tests.acceptance.api.api_support import error_of
+
+pytestmark = pytest.mark.django_db
+
+TABLE = Path(__file__).with_name("rest_matrix.txt")
+BODIES: dict[str, Any] = {
+    "POST runs": {"agent": AGENT, "input": "hi"},
+    "POST session-messages": {"agent": AGENT, "text": "hi"},
+    "POST run-fork": {"after_seq": 1},
+    "POST run-signals": {"name": "parcel", "payload": {}},
+    "POST request-answer": {"action": "approve"},
+    "POST request-reassign": {"to": "staff"},
+    "POST follows": {"agent": AGENT, "topic": "news/other"},
+    "POST topic-emit": {"text": "hi"},
+    "POST topic-emit-in-namespace": {"text": "hi"},
+}
+
+
+def calls() -> Iterator[tuple[str, str, Any]]:
+    """Name of the row, method, pattern: of everything that the URL patterns let in."""
+    for pattern in urls.urlpatterns:
+        view = pattern.callback.view_class
+        for method in view.http_method_names:
+            if hasattr(view, method) and method not in ("head", "options"):
+                yield f"{method.upper()} {pattern.name}", method, pattern
+
+
+def address(pattern: Any, world: World) -> str:
+    noun = str(pattern.name).split("-")[0]
+    row = world.rows.get({"request": "humanrequest"}.get(noun, noun), world.run)
+    parts = {"type": "react", "key": "matrix", "namespace": "ns", "source": "sport", "token": "x", "id": row.pk}
+    route = "no/such/path" if pattern.name == "nothing" else str(pattern.pattern)
+    for name, value in parts.items():
+        route = route.replace(f"<str:{name}>", str(value)).replace(f"<uuid:{name}>", str(value))
+    assert "<" not in route, f"{route}: the test has no value for it"
+    return f"/ravi/{route}"
+
+
+def test_each_call_answers_each_person_as_the_table_says(settings: Any) -> None:
+    settings.RAVI = {**settings.RAVI, "TENANT_OF": "tests.acceptance.access.world.tenant_of"}
+    world = make()
+    seen: dict[str, list[str]] = {}
+    for row, method, pattern in calls():
+        for person in PEOPLE:
+            client = APIClient(raise_request_exception=False)
+            if world.people[person] is not None:
+                client.force_authenticate(world.people[person])
+            with transaction.atomic():
+                response = getattr(client, method)(address(pattern, world), BODIES.get(row, {}), format="json")
+                if response.status_code == 401:
+                    assert response["WWW-Authenticate"] and error_of(response)["code"] == "unauthenticated", row
+                seen.setdefault(row, []).append(str(response.status_code))
+                transaction.set_rollback(True)
+
+    wrong = misfits(TABLE, seen)
+    assert not wrong, wrong
