@@ -104,9 +104,8 @@ class FunctionMiddleware(ABC):
     """Wraps a tool's execution, inside its journaled effect: behind the approval, around the started row.
 
     Once the tool has run, nothing that a middleware raises undoes it: the call is recorded as having happened, with
-    an error for the model. Only a transactional tool is rolled back. GuardrailError is no error for the model: the
-    call is recorded with it, and then it is raised to the agent, by a replay too. A transactional tool's transaction
-    is open until the chain behind `call_next` is through, which therefore shares the tool's timeout.
+    an error for the model. A transactional tool has committed when `call_next` returns. GuardrailError is no error for
+    the model: the call is recorded with it, and then it is raised to the agent, by a replay too.
 
     Nobody is asked for an approval here: the call is journaled already, and nothing in it can wait for days. Approvals
     are the agent's (`approval_handler=` of ReActAgent), before the call is begun.

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, cast
 
 from ravi_django.kernel import (
@@ -118,7 +116,6 @@ def _answer(stop: MiddlewareTermination) -> ModelResponse:
 
 # --------------------------------------------------------------------------------------------- function level
 
-Through = Callable[[ToolExecutionResult], ToolExecutionResult]
 Perform = Callable[..., Awaitable[ToolExecutionResult]]
 
 
@@ -132,46 +129,54 @@ async def around_tool(
     perform: Perform,
     to_result: Callable[[Any], ToolExecutionResult],
 ) -> ToolExecutionResult:
-    """One tool call through the function-level middlewares. `perform(ctx, tool, ready, entry, through=)` makes it.
+    """One tool call through the function-level middlewares. `perform(ctx, tool, ready, entry)` makes it.
 
-    Once it was made, an exception of a middleware is an error result beside a recorded effect, never an uncertain
-    one. A transactional tool commits behind the chain, which shares its timeout, and is rolled back by an exception of
-    it.
+    Once the tool has run, an exception of a middleware is an error result: it undoes nothing and leaves nothing
+    uncertain. A transactional tool has committed before the middlewares see its result.
     """
-    call = _Call(ctx, tool, ready, entry, prepare, perform)
     given = entry.request["arguments"]
     call_id = entry.request.get("call_id", "")
     context = FunctionContext(
         cast(RunContext, ctx), entry.path, tool, copy.deepcopy(given), call_id, attempt=entry.attempt
     )
     scope = paths.current()
+    ended: Exception | ToolPaused | None = None  # raised by the call: no middleware may swallow it
     failure: Exception | None = None
+
+    async def final() -> None:
+        nonlocal ended, ready
+        if context.arguments != given:
+            try:
+                ready = prepare(context.arguments)
+            except ToolArgumentsError as error:
+                text = f"a middleware's arguments do not fit: {error}"
+                context.result = ToolExecutionResult(content=[TextBlock(text=text)], is_error=True)
+                return
+            entry.request = {**entry.request, "ran_with": context.arguments}
+        context.made = True
+        try:
+            with paths.entered(scope):
+                context.result = await perform(ctx, tool, ready, entry)
+        except (Exception, ToolPaused) as error:
+            ended = error
+            raise
+
     try:
         with paths.entered(None):
-            await call.through_chain(context, lambda: call.make(context, given, scope))
+            await ctx.middleware.run_function(context, final)
         result = context.result
     except MiddlewareTermination as stop:
         result = None if stop.result is None else to_result(stop.result)
         failure = None if result is not None else stop
-    except Exception as error:
-        result, failure = None, error
-    except BaseException as error:
-        call.abandon(error)
-        if call.overdue and not _cancelled():
-            return await call.close(_words(tool, True, None), None)
-        raise
-    ending = call.ended
-    if ending is None and not call.made and isinstance(failure, (*_RUNTIME_ERRORS, TransientError)):
-        ending = failure
-    if ending is not None:
-        call.abandon(ending)
-        raise ending
-    if result is None:
-        result = _words(tool, call.made, failure)
-    result = await call.close(result, failure)
+    except (Exception, ToolPaused) as error:
+        result, failure = None, error if isinstance(error, Exception) else None
+    if ended is None and not context.made and isinstance(failure, (*_RUNTIME_ERRORS, TransientError)):
+        ended = failure
+    if ended is not None:
+        raise ended
     if isinstance(failure, GuardrailError):  # recorded with the call, so that a replay ends where this one does
-        entry.error = _refusal(failure, happened=call.made and tool.promised_effect is Effect.AT_MOST_ONCE)
-    return result
+        entry.error = _refusal(failure, happened=context.made and tool.promised_effect is not Effect.IDEMPOTENT)
+    return _words(tool, context.made, failure) if result is None else result
 
 
 def _refusal(error: GuardrailError, *, happened: bool) -> dict[str, Any]:
@@ -193,115 +198,3 @@ def _words(tool: Tool, made: bool, failure: Exception | None) -> ToolExecutionRe
     else:
         text = f"{tool.name} was not run: {type(failure).__name__}: {failure}"
     return ToolExecutionResult(content=[TextBlock(text=text)], is_error=True)
-
-
-class _Call:
-    """The end of the chain: the tool, run at most once."""
-
-    def __init__(
-        self,
-        ctx: DurableContext,
-        tool: Tool,
-        ready: dict[str, Any],
-        entry: Entry,
-        prepare: Callable[[dict[str, Any]], dict[str, Any]],
-        perform: Perform,
-    ) -> None:
-        self.made = False
-        # What the runtime has to be told, whatever the middlewares make of it.
-        self.ended: Exception | ToolPaused | None = None
-        self._ctx, self._tool, self._ready, self._entry = ctx, tool, ready, entry
-        self._prepare, self._perform = prepare, perform
-        self._commit: Future[ToolExecutionResult] | None = None  # what a transactional tool's thread waits for
-        self._task: asyncio.Task[ToolExecutionResult] | None = None
-        self._chain: asyncio.Task[None] | None = None  # of a transactional tool: ended with its timeout
-        self.overdue = False  # the tool's time was over before the chain was
-
-    async def through_chain(self, context: FunctionContext, make: Callable[[], Awaitable[None]]) -> None:
-        """Raises what the chain raises."""
-        chain = self._ctx.middleware.run_function(context, make)
-        if self._tool.promised_effect is not Effect.TRANSACTIONAL:
-            await chain
-            return
-        self._chain = asyncio.ensure_future(chain)  # its transaction is open meanwhile, and must not stay so
-        await self._chain
-
-    async def make(self, context: FunctionContext, given: dict[str, Any], scope: paths.Scope | None) -> None:
-        if context.arguments != given:
-            try:
-                self._ready = self._prepare(context.arguments)
-            except ToolArgumentsError as error:
-                text = f"a middleware's arguments do not fit: {error}"
-                context.result = ToolExecutionResult(content=[TextBlock(text=text)], is_error=True)
-                return
-            self._entry.request = {**self._entry.request, "ran_with": context.arguments}
-        self.made = context.made = True
-        try:
-            with paths.entered(scope):
-                context.result = await self._make()
-        except (Exception, ToolPaused) as error:
-            self.ended = error
-            raise
-
-    async def _make(self) -> ToolExecutionResult:
-        if self._tool.promised_effect is not Effect.TRANSACTIONAL:
-            return await self._perform(self._ctx, self._tool, self._ready, self._entry)
-        loop = asyncio.get_running_loop()
-        raw: asyncio.Future[ToolExecutionResult] = loop.create_future()
-        commit = self._commit = Future()
-
-        def through(result: ToolExecutionResult) -> ToolExecutionResult:
-            loop.call_soon_threadsafe(_set, raw, result)
-            return commit.result()
-
-        with paths.entered(None):  # the engine's own task
-            self._task = asyncio.ensure_future(
-                self._perform(self._ctx, self._tool, self._ready, self._entry, through=through)
-            )
-        await asyncio.wait([raw, self._task], return_when=asyncio.FIRST_COMPLETED)
-        if not raw.done():
-            return self._task.result()
-        self._task.add_done_callback(self._end_chain)
-        return raw.result()
-
-    def _end_chain(self, task: asyncio.Task[Any]) -> None:
-        """The call is over. When the chain is not, the tool's time was up, and its thread is still to roll back."""
-        if self._commit is None or self._chain is None or self._commit.done():
-            return
-        self.overdue = True
-        self._commit.set_exception(TimeoutError())
-        self._chain.cancel()
-
-    def abandon(self, error: BaseException) -> None:
-        """Nothing is committed any more."""
-        if self._commit is None or self._task is None or self._commit.done():
-            return
-        self._task.add_done_callback(_look_at)
-        self._commit.set_exception(error if isinstance(error, Exception) else RuntimeError("the call was abandoned"))
-
-    async def close(self, result: ToolExecutionResult, failure: Exception | None) -> ToolExecutionResult:
-        """The chain is through: let what waits for it be committed."""
-        if self._commit is None or self._task is None:
-            return result
-        if not self._commit.done():
-            if failure is None:
-                self._commit.set_result(result)
-            else:
-                self._commit.set_exception(failure)
-        return await self._task
-
-
-def _set(future: asyncio.Future[Any], value: Any) -> None:
-    if not future.done():
-        future.set_result(value)
-
-
-def _cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
-
-
-def _look_at(task: asyncio.Task[Any]) -> None:
-    """Nobody waits for it any more: what it raises is not asked for."""
-    if not task.cancelled():
-        task.exception()

@@ -142,7 +142,8 @@ class Journal:
         """Of a tool's call, that neither a result nor a pause has closed."""
         paused = self._paused.get(started.path)
         is_closed = paused is not None and paused.attempt >= started.attempt
-        return started.kind == "tool.call" and started.path not in self._results and not is_closed
+        happened = started.path in self._results or started.result is not None  # see `tool_promises`
+        return started.kind == "tool.call" and not happened and not is_closed
 
     def number(self, entries: Sequence[Entry]) -> None:
         """Above the attempts that a retry has superseded at their paths."""

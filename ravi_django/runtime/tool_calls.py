@@ -83,6 +83,11 @@ async def _tell_end(ctx: DurableContext, entry: Entry, result: ToolExecutionResu
 
 async def _through_pauses(ctx: DurableContext, entry: Entry, watch: Stopwatch) -> ToolExecutionResult:
     """One attempt after the other: a pause closes one, and what comes of it leads to the next."""
+    begun = ctx.effects.journal.started(entry.path)
+    if begun is not None and begun.result is not None:  # a transactional tool has committed; its middlewares run again
+        entry.attempt = begun.attempt
+        ctx.pass_turns(f"{entry.path}/", begun.result.get("turns", 0))
+        return await _made(ctx, entry, watch, _decode(begun, ""))
     pause = tool_pauses.resumed(ctx, entry)
     while True:
         told = None if pause is None else await tool_pauses.outcome(ctx, entry, pause)
@@ -98,8 +103,8 @@ async def _through_pauses(ctx: DurableContext, entry: Entry, watch: Stopwatch) -
 async def _made(
     ctx: DurableContext, entry: Entry, watch: Stopwatch, told: HumanInput | ToolExecutionResult | None
 ) -> ToolExecutionResult:
-    """`told` is what came of the pause before: a person's input for the tool, or a child's outcome, which stands for
-    what the tool would return."""
+    """`told` is a person's input for the tool, after a pause; or a result that stands for what the tool would return: a
+    child's outcome, or what a transactional tool has committed."""
     arguments = entry.request["arguments"]
     if told is None and not ctx.effects.journal.has_below(f"{entry.path}/"):  # else it goes on, behind a wait
         await ctx.hook(HookEvent.TOOL_START, tool=entry.name, path=entry.path, arguments=arguments)
@@ -209,8 +214,7 @@ def _keep_checked(
     ctx: DurableContext, watch: Stopwatch, entry: Entry, result: ToolExecutionResult
 ) -> ToolExecutionResult:
     """On a transactional tool's thread."""
-    given = result_of(result) if ctx.middleware.function else result  # they may have put anything in
-    return _keep(ctx, watch, entry, tool_finish.checked(given))
+    return _keep(ctx, watch, entry, tool_finish.checked(result))
 
 
 def _keep(ctx: DurableContext, watch: Stopwatch, entry: Entry, result: ToolExecutionResult) -> ToolExecutionResult:
@@ -232,7 +236,8 @@ def _keep(ctx: DurableContext, watch: Stopwatch, entry: Entry, result: ToolExecu
         entry.result["board"] = result.board
     if result.finish is not None:
         entry.result[tool_finish.FINISH] = tool_finish.described(result.finish)
-    if given := ctx.turns_of(entry.path):
+    given = ctx.turns_of(entry.path) if entry.phase == "result" else ctx.turns_in(entry.path)
+    if given:
         entry.result["turns"] = given
     return result
 

@@ -25,6 +25,7 @@ from ravi_django.kernel import (
     ToolRefused,
     TransientError,
 )
+from ravi_django.models import uuid7
 from ravi_django.runtime import paths, tool_pauses, uncertain
 from ravi_django.runtime.appending import append_repeatable
 from ravi_django.runtime.database import may_pass
@@ -53,17 +54,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ravi.tools")
 
-Keep = Callable[[Entry, ToolExecutionResult], ToolExecutionResult]  # fills the entry in; gives what it holds
+Keep = Callable[[Entry, ToolExecutionResult], ToolExecutionResult]  # fills the row in; returns what it holds
 
 
 async def perform(
-    ctx: DurableContext, tool: Tool, ready: dict[str, Any], entry: Entry, *, through: Any = None, keep: Keep
+    ctx: DurableContext, tool: Tool, ready: dict[str, Any], entry: Entry, *, keep: Keep
 ) -> ToolExecutionResult:
-    """Run it, with its promise. `through` is called with a transactional tool's result, on its thread, before the
-    commit: what it returns is committed, what it raises rolls back. So does `keep`."""
+    """Run it, with its promise. `keep` is called with a transactional tool's result, on its thread, before the commit:
+    what it raises rolls back."""
     match tool.promised_effect:
         case Effect.TRANSACTIONAL:
-            return await _transactional(ctx, tool, ready, entry, through, keep)
+            return await _transactional(ctx, tool, ready, entry, keep)
         case Effect.AT_MOST_ONCE:
             return await _at_most_once(ctx, tool, ready, entry)
         case _:
@@ -130,14 +131,18 @@ async def _not_ours(ctx: DurableContext) -> None:
 
 
 async def _transactional(
-    ctx: DurableContext, tool: Tool, ready: dict[str, Any], entry: Entry, through: Any, keep: Keep
+    ctx: DurableContext, tool: Tool, ready: dict[str, Any], entry: Entry, keep: Keep
 ) -> ToolExecutionResult:
-    """The tool's own writes and its journal row commit together, on a thread of the tools: exactly once."""
+    """The tool's own writes and its journal row commit together, on a thread of the tools: exactly once.
+
+    Inside of middlewares that row is a started row with the result: they see the result after the commit, and what they
+    make of it has a row of its own. After a crash in between, they run again, and the tool does not."""
     if inspect.iscoroutinefunction(tool.execute):
         return _error(f"{tool.name} is transactional and must be a sync tool")
     effects = ctx.effects
     begun = time.monotonic()
-    entries, turns = effects.take_pending(entry)
+    row = replace(entry, id=uuid7(), phase="started") if ctx.middleware.function else entry
+    entries, turns = effects.take_pending(row)
     written = list(entries)
     under_way = Commit(begun=False)
     loop = asyncio.get_running_loop()
@@ -152,13 +157,11 @@ async def _transactional(
                 last.check()
                 if isinstance(result, ToolPaused):
                     return closed(result)
-                if through is not None:
-                    result = through(result)
-                kept = replace(entry, blobs=[], stored={})  # who gives the call up goes on with the entry itself
+                kept = replace(row, blobs=[], stored={})  # a call that is given up goes on with the row itself
                 result = keep(kept, result)
             last.take()
-            entry.result, entry.digests, entry.blobs = kept.result, kept.digests, kept.blobs
-            entry.elapsed_s = time.monotonic() - begun
+            row.result, row.digests, row.blobs = kept.result, kept.digests, kept.blobs
+            row.elapsed_s = time.monotonic() - begun
             first = append_repeatable(effects.lease, entries, turns)
         return result
 
@@ -178,8 +181,8 @@ async def _transactional(
         raise
     except BaseException as error:
         _check_undone(ctx, error, last)
-        entry.result = entry.error = entry.digests = None  # nothing happened
-        entry.blobs = []
+        row.result = row.digests = None  # nothing happened
+        row.blobs = []
         effects.notes[:0] = entries[:-1]
         effects.turns[:0] = turns
         if not isinstance(error, Exception):

@@ -14,7 +14,7 @@ class ToolGuardrail(FunctionMiddleware):
 
     check_arguments: `check(arguments, context)`, before the call; a trip and the tool is not run.
     check_result: `check(text, context)`, after it; a trip and the model does not see the result. The tool has run: what
-    it did stays. Only with "fail" is a transactional tool rolled back.
+    it did stays, and a transactional tool has committed.
     Both sync or async, `context` a FunctionContext: `context.tool.name`, `context.ctx`. None or False is fine; a text,
     or True, is a trip with its reason; a check that raises trips. They run inside the recorded call, not in a replay,
     and effects through `ctx` are refused there.

@@ -9,7 +9,6 @@ import logging
 import re
 import time
 from collections.abc import Iterable
-from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from ravi_django.kernel import (
@@ -33,7 +32,7 @@ from ravi_django.kernel.canonical import canonical_json
 from ravi_django.kernel.middleware import CallNext
 from ravi_django.kernel.secrets import is_secret
 from ravi_django.models import AuditRecord
-from ravi_django.runtime import backoff, paths
+from ravi_django.runtime import backoff
 from ravi_django.runtime.entries import storable
 from ravi_django.runtime.store.audit import write_audit
 from ravi_django.runtime.tool_results import words
@@ -73,9 +72,8 @@ class AuditLog:
     at-most-once tool leaves "attempted" alone, as a call does whose outcome a person has said. A call that is tried
     again after a transient error has one outcome, the last. A run that is retried by a person has records of that try
     beside those of the first. One that is cancelled, or whose deadline passes, while it waits for something is driven
-    by no worker then, and has "started" alone: its own row says how it ended. A transactional tool's "ok" says that its
-    code has returned: its commit follows. What a middleware further out makes of the result is not seen: put the
-    AuditLog first.
+    by no worker then, and has "started" alone: its own row says how it ended. What a
+    middleware further out makes of the result is not seen: put the AuditLog first.
     """
 
     def __init__(self, *, arguments: bool = False, redact: Iterable[str] = (), required: bool = False) -> None:
@@ -175,7 +173,6 @@ class _RunAudit(AgentMiddleware):
         await self._ended(ctx, name, place, begun, {"outcome": "ok"})
 
     async def _ended(self, ctx: Any, name: str, place: str, begun: float, detail: dict[str, Any]) -> None:
-        await _written(ctx)
         await self._audit.happened(ctx, "run", name, place, {"step": "ended", **detail, **_lasted(begun)})
 
 
@@ -243,27 +240,7 @@ class _ToolAudit(FunctionMiddleware):
         finally:
             if "outcome" in detail:
                 detail |= _lasted(begun)
-                record = partial(audit.happened, ctx, "tool", name, place, detail)
-                if effect is Effect.TRANSACTIONAL and context.made:
-                    _behind(ctx, record)
-                else:
-                    await record()
-
-
-_writing: set[asyncio.Task[None]] = set()  # named by their runs
-
-
-def _behind(ctx: Any, record: Any) -> None:
-    """Its transaction is open still, and ends with this chain: SQLite has one writer at a time."""
-    with paths.entered(None):
-        task = asyncio.create_task(record(), name=ctx.run_id)
-    _writing.add(task)
-    task.add_done_callback(_writing.discard)
-
-
-async def _written(ctx: Any) -> None:
-    if mine := [task for task in _writing if task.get_name() == ctx.run_id]:
-        await asyncio.wait(mine)
+                await audit.happened(ctx, "tool", name, place, detail)
 
 
 def _failed(error: Exception) -> dict[str, Any]:

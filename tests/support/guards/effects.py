@@ -34,6 +34,13 @@ EFFECTS = [
         (UNIT + "test_tool_effects.py",),
     ),
     Mutant(
+        "transactional: a committed result is nothing that a person decides",
+        RUNTIME + "replay.py",
+        "self._results or started.result is not None  #",
+        "self._results  #",
+        (UNIT + "test_middleware.py",),
+    ),
+    Mutant(
         "effects: a write is seen through",
         RUNTIME + "effects.py",
         "first, error, cancelled = await self.database.see_through(append_repeatable, *args)",

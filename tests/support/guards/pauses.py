@@ -173,8 +173,8 @@ PAUSES = [
     Mutant(
         "finish: a transactional tool's is looked at too",
         RUNTIME + "tool_calls.py",
-        "    return _keep(ctx, watch, entry, tool_finish.checked(given))\n",
-        "    return _keep(ctx, watch, entry, given)\n",
+        "    return _keep(ctx, watch, entry, tool_finish.checked(result))\n",
+        "    return _keep(ctx, watch, entry, result)\n",
         (_FINISH,),
     ),
     Mutant(
