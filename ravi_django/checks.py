@@ -27,6 +27,7 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]
     if not isinstance(given, dict):
         return [Error("RAVI must be a dict.", hint='RAVI = {"LEASE_S": 30}', id="ravi.E001")]
     from ravi_django.kernel import InvalidInputError
+    from ravi_django.runtime import limits
     from ravi_django.runtime.budgets import faults as faults_of_daily
     from ravi_django.runtime.prices import faults
     from ravi_django.runtime.prune import retention  # needs the models, which are not loaded when this module is
@@ -63,6 +64,10 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]
         for name in _ABOVE_0
         if isinstance(value := getattr(conf, name), bool) or not isinstance(value, int | float) or not value > 0
     ]
+    hint = 'LIMITS = {"submit": 600, "sockets": None}: what is named changes; None switches one off.'
+    found += [Error(f"RAVI['LIMITS']{fault}.", hint=hint, id="ravi.E030") for fault in limits.faults(conf.LIMITS)]
+    hint = 'SOCKET_ORIGINS = ["https://app.example.com"]: scheme, host and port, if it is not the scheme\'s own.'
+    found += [Error(f"RAVI['SOCKET_ORIGINS']{fault}.", hint=hint, id="ravi.E031") for fault in _origins()]
     found += _people()
     if conf.HEARTBEAT_S * 2 > conf.LEASE_S:
         found.append(
@@ -72,6 +77,21 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]
                 id="ravi.E005",
             )
         )
+    return found
+
+
+def _origins() -> list[str]:
+    from ravi_django.ws.access import parts_of
+
+    given = conf.SOCKET_ORIGINS
+    if not isinstance(given, list | tuple):
+        return [f" is {given!r}, not a list"]
+    found = []
+    for origin in given:
+        try:
+            parts_of(origin)
+        except ValueError as error:
+            found.append(f": {error}")
     return found
 
 
@@ -117,6 +137,17 @@ def check_processes(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage
     if conf.ENGINE != "celery":
         return []
     found: list[CheckMessage] = []
+    from ravi_django.runtime import limits
+
+    if conf.LIMITS is not None and conf.CACHE_ALIAS in settings.CACHES and not limits.is_shared():
+        backend = settings.CACHES[conf.CACHE_ALIAS]["BACKEND"]
+        found.append(
+            Warning(
+                f"RAVI['LIMITS'] are not counted across processes by {backend}.",
+                hint='CACHES = {"default": {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": …}}',
+                id="ravi.W030",
+            )
+        )
     layer = getattr(settings, "CHANNEL_LAYERS", {}).get("default", {}).get("BACKEND", "")
     if not layer or layer.endswith("InMemoryChannelLayer"):
         found.append(

@@ -41,6 +41,18 @@ DEFAULTS: dict[str, Any] = {
     "MAX_TOOL_S": 300.0,
     "MAX_TOOL_BYTES": 16 * 1024 * 1024,
     "MAX_BLOB_BYTES": 64 * 1024 * 1024,
+    # What a user may do over REST and sockets. Each of these can be given alone; None switches it off, or all of them.
+    "LIMITS": {
+        "submit": 60,  # runs and messages a minute
+        "signals": 120,  # a minute
+        "fork": 20,  # a minute
+        "emit": 30,  # a minute
+        "tickets": 120,  # a minute
+        "emit_deliveries": 1000,  # followers that a user's emits reach a minute; the rest wait
+        "sockets": 20,  # open
+        "streams": 20,  # open event streams
+        "queued_runs": 100,
+    },
     "TOOL_TIMEOUT_S": 60.0,
     "MODEL_TIMEOUT_S": 120.0,
     "MODEL_TOTAL_S": 600.0,
@@ -50,7 +62,7 @@ DEFAULTS: dict[str, Any] = {
     "DAILY_BUDGETS": {},
     # --- output tokens that a budget sets aside for a model call which names no limit of its own
     "RESERVE_TOKENS": 4096,
-    # --- the cache in CACHES that a ResponseCache takes when it names none
+    # --- the cache in CACHES that counts for LIMITS, and that a ResponseCache takes when it names none
     "CACHE_ALIAS": "default",
     # --- dotted names of middlewares, or of what makes them, around every agent's own, the first outermost
     "MIDDLEWARE": [],
@@ -64,6 +76,8 @@ DEFAULTS: dict[str, Any] = {
     # --- REST: dotted paths of DRF authentication classes; None is token (when installed) and session
     "API_AUTHENTICATION": None,
     "TICKET_S": 60,
+    # Origins whose pages may open sockets by their cookie, beside the site's own and CSRF_TRUSTED_ORIGINS.
+    "SOCKET_ORIGINS": [],
     # --- people: whom a request is addressed to, by its kind; see docs/people.md
     "ADDRESSEES": {},
     # The owner of a run decides on none of its approvals, uncertain effects and budgets.

@@ -53,6 +53,7 @@ def pytest_addoption(pluginmanager: pytest.PytestPluginManager) -> None:
             _use_valkey(folder)
     with _timed("django"):
         django.setup()
+    settings.RAVI["LIMITS"] = None  # the tests of limits set their own
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]  # a real one takes half a second
 
 

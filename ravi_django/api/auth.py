@@ -7,8 +7,10 @@ from typing import Any
 
 from django.apps import apps
 from django.utils.module_loading import import_string
+from rest_framework.authentication import SessionAuthentication
 
 from ravi_django.conf import conf
+from ravi_django.runtime.openings import Credential
 
 TOKEN = "rest_framework.authentication.TokenAuthentication"  # noqa: S105 - a class
 SESSION = "rest_framework.authentication.SessionAuthentication"
@@ -27,6 +29,13 @@ def challenge(request: Any, used: list[Any]) -> str:
     without a header missing credentials would be a 403."""
     found = (authenticator.authenticate_header(request) for authenticator in used)
     return next(filter(None, found), 'Session realm="api"')
+
+
+def credential_of(request: Any) -> Credential:
+    """What a request came with: the session, or the token's row."""
+    if isinstance(request.successful_authenticator, SessionAuthentication):
+        return Credential.of_session(getattr(request._request, "session", None), request.user)
+    return Credential.of_token(request.auth)
 
 
 @cache

@@ -14,6 +14,7 @@ from rest_framework.views import APIView
 
 from ravi_django.api import auth, errors, openapi
 from ravi_django.api.parsers import StrictJSONParser
+from ravi_django.runtime import limits
 
 
 class LengthRequired(APIException):
@@ -38,6 +39,7 @@ class ApiView(APIView):
     reads_chunks = False
     versioning_class = None
     schema = openapi.view_schema()
+    limit = ""  # the name in RAVI["LIMITS"] that each POST counts against
 
     def get_authenticators(self) -> list[Any]:
         return auth.authenticators()
@@ -49,6 +51,8 @@ class ApiView(APIView):
         super().initial(request, *args, **kwargs)
         if "Transfer-Encoding" in request.headers and not self.reads_chunks:
             raise LengthRequired
+        if self.limit and request.method == "POST":
+            limits.count(request.user, self.limit)
 
     def get_exception_handler(self) -> Any:
         return errors.respond

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import redis
@@ -22,6 +23,7 @@ from ravi_django.kernel import (
     InvalidInputError,
     KernelError,
     NotFoundError,
+    RateLimitedError,
 )
 
 CODES = {
@@ -108,6 +110,8 @@ def _of_kernel(exc: KernelError) -> Problem:
             return Problem(404, str(exc), field=exc.field)
         case ForbiddenError():
             return Problem(403, str(exc))
+        case RateLimitedError():
+            return Problem(429, str(exc), headers={"Retry-After": str(math.ceil(exc.retry_after or 1))})
         case ConflictError():
             return Problem(409, str(exc), exc.code)
         case _:

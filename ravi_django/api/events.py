@@ -14,13 +14,16 @@ from django.utils.decorators import method_decorator
 from rest_framework.renderers import BaseRenderer, JSONRenderer
 from rest_framework.response import Response
 
-from ravi_django.api import serializers, sse
+from ravi_django.api import auth, serializers, sse
 from ravi_django.api.base import ApiView
 from ravi_django.api.lookup import find_run
 from ravi_django.api.openapi import documented, parameter
 from ravi_django.api.pagination import limit_of
 from ravi_django.kernel import InvalidInputError
+from ravi_django.models import Run
+from ravi_django.runtime import limits
 from ravi_django.runtime.events import PAGE, page
+from ravi_django.runtime.openings import Opening
 
 SEQ = re.compile(r"[0-9]{1,18}\Z", re.ASCII)
 
@@ -55,23 +58,26 @@ class EventsView(ApiView):
         """
         after = _after(request)
         limit = limit_of(request, default=PAGE, most=PAGE)
-        tree = find_run(request, id).tree_id
+        run = find_run(request, id)
+        tree = run.tree_id
         if isinstance(request.accepted_renderer, JSONRenderer):
             frames, done = page(tree, after, limit)
             return Response({"results": frames, "next_after": frames[-1]["seq"] if frames else after, "done": done})
-        return _stream(request, tree, after)
+        return _stream(request, run, after)
 
 
-def _stream(request: Any, tree: UUID, after: int) -> HttpResponse | StreamingHttpResponse:
+def _stream(request: Any, run: Run, after: int) -> HttpResponse | StreamingHttpResponse:
     """Under ASGI the event loop serves it, whatever the number of clients."""
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     if request.method == "HEAD":
         return HttpResponse(content_type=sse.CONTENT_TYPE, headers=headers)
+    place = limits.open_one(request.user, "streams")
+    opening = Opening(request.user.pk, auth.credential_of(request), place, run)
     if isinstance(request._request, ASGIRequest):
         _let_go_of_connections()
-        body: Any = sse.stream(tree, after)
+        body: Any = sse.stream(run.tree_id, after, opening)
     else:
-        body = sse.stream_for_a_while(tree, after)
+        body = sse.stream_for_a_while(run.tree_id, after, opening)
     return StreamingHttpResponse(body, content_type=sse.CONTENT_TYPE, headers=headers)
 
 

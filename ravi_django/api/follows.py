@@ -126,6 +126,8 @@ class FollowView(ApiView):
 
 
 class EmitView(ApiView):
+    limit = "emit"
+
     @documented(
         "topics_emit", request=EmitSerializer, ok={202: EmittedSerializer}, errors=[400, 403, 404, 409, 413, 415]
     )

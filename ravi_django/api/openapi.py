@@ -22,6 +22,7 @@ _MEANING = {
     411: "A body without Content-Length.",
     413: "Too large. Nothing was written.",
     415: "The body is not application/json.",
+    429: "Too many calls of this user; `Retry-After` says in how many seconds the next one may come.",
     500: "Our fault; it has been logged.",
     503: "A service behind this one cannot be reached.",
 }
@@ -55,7 +56,7 @@ def documented(
 
     from ravi_django.api.serializers import ErrorSerializer
 
-    everywhere = (406, 500) if anonymous else (401, 406, 500, 503)
+    everywhere = (406, 429, 500) if anonymous else (401, 406, 429, 500, 503)
     refusals = {
         (status, media_type) if media_type else status: OpenApiResponse(ErrorSerializer, description=_MEANING[status])
         for status in sorted({*everywhere, *errors, *([411] if request is not None and not anonymous else [])})
@@ -71,12 +72,18 @@ def documented(
             description=" ".join(rest.split()) or summary,
             request=request,
             responses={**ok, **refusals},
-            parameters=list(parameters),
+            parameters=[*parameters, _retry_after()],
             tags=[operation.split("_")[0]],
             auth=[{}] if anonymous else None,
         )(method)
 
     return decorate
+
+
+def _retry_after() -> Any:
+    from drf_spectacular.utils import OpenApiParameter
+
+    return OpenApiParameter("Retry-After", int, "header", description="Seconds", response=[429])
 
 
 def parameter(name: str, description: str, *, kind: Any = str, enum: Any = None, where: str = "query") -> Any:

@@ -17,7 +17,7 @@ from ravi_django.api.openapi import documented, parameter
 from ravi_django.api.pagination import Pages, paged
 from ravi_django.kernel import AgentId, InvalidInputError
 from ravi_django.models import Run, Status
-from ravi_django.runtime import site_rules
+from ravi_django.runtime import limits, site_rules
 from ravi_django.runtime.cancel import cancel
 from ravi_django.runtime.entries import internalize
 from ravi_django.runtime.fork import fork
@@ -33,6 +33,7 @@ FILTERS = [
 
 
 class RunsView(ApiView):
+    limit = "submit"
     pagination_class = Pages
     ordering = "-id"
 
@@ -64,6 +65,8 @@ def start(user: Any, *, agent: AgentId, **options: Any) -> Response:
     """Submit, and answer with the run."""
     if not options.get("idempotency_key"):  # a repeat gets its first run, whatever has become of the agent
         require_runnable(agent)
+    if options.get("session"):
+        limits.check_queued(user)
     tenant = "" if options.get("session") else site_rules.tenant_for(user)  # else the session's
     run, created = submit_once(agent, options.pop("input"), user=user, tenant=tenant, **options)
     shown = serializers.RunSerializer(run).data
@@ -127,6 +130,8 @@ class RetryView(ApiView):
 
 
 class ForkView(ApiView):
+    limit = "fork"
+
     @documented(
         "runs_fork",
         request=serializers.ForkSerializer,
@@ -147,6 +152,8 @@ class ForkView(ApiView):
 
 
 class SignalsView(ApiView):
+    limit = "signals"
+
     @documented(
         "runs_signal",
         request=serializers.SignalSerializer,

@@ -59,6 +59,7 @@ class SessionView(ApiView):
 
 
 class MessagesView(ApiView):
+    limit = "submit"
     pagination_class = Pages
     ordering = "position"
 

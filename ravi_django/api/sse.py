@@ -12,7 +12,9 @@ from uuid import UUID
 
 from pydantic_core import to_json
 
+from ravi_django.runtime import limits
 from ravi_django.runtime.events import follow, page
+from ravi_django.runtime.openings import Opening, watched
 
 log = logging.getLogger("ravi.sse")
 
@@ -29,15 +31,18 @@ def event(frame: dict[str, Any]) -> bytes:
     return b"id: %d\nevent: %s\ndata: %s\n\n" % (frame["seq"], frame["type"].encode(), to_json(frame))
 
 
-async def stream(tree: UUID, after: int) -> AsyncIterator[bytes]:
-    """Every event above `after` as it comes, until stream.done. Waits on the event loop, holding no thread.
+async def stream(tree: UUID, after: int, opening: Opening) -> AsyncIterator[bytes]:
+    """Every event above `after` as it comes, until stream.done or until the right to them is gone. Waits on the event
+    loop, holding no thread.
 
     A fault behind it ends the stream without stream.done: the client reconnects and misses nothing.
     """
-    yield OPENING
     try:
-        async with aclosing(follow(tree, after)) as frames, aclosing(_with_pauses(frames)) as found:
+        async with watched(opening), aclosing(follow(tree, after)) as frames, aclosing(_with_pauses(frames)) as found:
+            yield OPENING
             async for frame in found:
+                if opening.revoked:
+                    return
                 yield KEEP_ALIVE if frame is None else event(frame)
     except Exception:
         log.exception("run %s: its event stream broke off", tree, extra={"action": "sse.failed"})
@@ -67,8 +72,16 @@ async def _with_pauses(frames: AsyncIterator[dict[str, Any]]) -> AsyncIterator[d
                 await coming
 
 
-def stream_for_a_while(tree: UUID, after: int) -> Iterator[bytes]:
-    """The same for a WSGI server, on whose thread it waits: it looks from time to time, and ends before long."""
+def stream_for_a_while(tree: UUID, after: int, opening: Opening) -> Iterator[bytes]:
+    """The same for a WSGI server, on whose thread it waits: it looks from time to time, and ends before the right to it
+    would be looked at."""
+    try:
+        yield from _for_a_while(tree, after)
+    finally:
+        limits.close_one(opening.place)
+
+
+def _for_a_while(tree: UUID, after: int) -> Iterator[bytes]:
     yield OPENING
     give_up = time.monotonic() + WSGI_S
     spoke = time.monotonic()

@@ -7,13 +7,15 @@ from typing import Any
 from rest_framework import status
 from rest_framework.response import Response
 
-from ravi_django.api import serializers
+from ravi_django.api import auth, serializers
 from ravi_django.api.base import ApiView
 from ravi_django.api.openapi import documented
 from ravi_django.runtime import tickets
 
 
 class TicketsView(ApiView):
+    limit = "tickets"
+
     @documented(
         "tickets_create",
         request=serializers.EmptySerializer,
@@ -23,6 +25,6 @@ class TicketsView(ApiView):
     def post(self, request: Any) -> Response:
         """A ticket that opens one websocket, soon."""
         serializers.EmptySerializer(data=request.data).is_valid(raise_exception=True)
-        ticket, expires_at = tickets.issue(request.user)
+        ticket, expires_at = tickets.issue(request.user, auth.credential_of(request))
         shown = serializers.TicketSerializer({"ticket": ticket, "expires_at": expires_at}).data
         return Response(shown, status=status.HTTP_201_CREATED)

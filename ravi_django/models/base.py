@@ -31,3 +31,7 @@ class Owned(models.Model):
 
     class Meta:
         abstract = True
+
+    def is_for(self, user: Any) -> bool:
+        """The rule of `for_user`, for a row that was read without it."""
+        return bool(user.is_superuser or self.owner_id == user.pk)

@@ -146,6 +146,7 @@ class Run(Owned):
                 name="ravi_run_unpublished",
             ),
             models.Index(fields=["session", "agent"], condition=Q(status="queued"), name="ravi_run_queued"),
+            models.Index(fields=["owner"], condition=Q(status="queued"), name="ravi_run_queued_owner"),
             models.Index(fields=["root"], condition=Q(paused_at__isnull=False), name="ravi_run_paused"),
             models.Index(  # which run of somebody's waits for a feed's items, among any number that have ended
                 fields=["agent", "owner", "-id"],

@@ -36,6 +36,7 @@ class Ticket(models.Model):
 
     id = models.CharField(primary_key=True, max_length=64, help_text="SHA-256 of the ticket")
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
+    credential = models.JSONField(null=True, help_text="What it was asked for with: a socket belongs to that")
     expires_at = models.DateTimeField(db_index=True)
 
     def __str__(self) -> str:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from io import BytesIO
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 from uuid import UUID
 
-from channels.security.websocket import OriginValidator
 from django.conf import settings
 from django.contrib.auth import get_user_model
+from django.core.exceptions import DisallowedHost
+from django.core.handlers.asgi import ASGIRequest
+from django.utils.http import is_same_domain
 
+from ravi_django.conf import conf
 from ravi_django.runtime import tickets
 from ravi_django.runtime.database import readers
+from ravi_django.runtime.openings import Credential
 
-BAD_REQUEST, UNKNOWN_USER, BAD_ORIGIN, NOT_FOUND = 4400, 4401, 4403, 4404
+BAD_REQUEST, UNKNOWN_USER, BAD_ORIGIN, NOT_FOUND, TOO_MANY = 4400, 4401, 4403, 4404, 4429
 
 MAX_SEQ = 2**63 - 1
 
@@ -27,19 +32,19 @@ class Refused(Exception):
         super().__init__(f"{code} {reason}")
 
 
-async def user_of(scope: Mapping[str, Any]) -> Any:
-    """The user behind a ticket, or else behind the session cookie. Raises Refused."""
+async def user_of(scope: Mapping[str, Any]) -> tuple[Any, Credential]:
+    """The user behind a ticket, or else behind the session cookie; and what the socket belongs to. Raises Refused."""
     if (ticket := query(scope, "ticket")) is not None:
-        user = await readers().call(tickets.take, ticket)
-        if user is None:
+        found = await readers().call(tickets.take, ticket)
+        if found is None:
             raise Refused(UNKNOWN_USER, "the ticket was used, is too old or never was")
-        return user
+        return found
     user = scope.get("user")  # a site without AuthMiddleware has none: tickets alone work there
     if user is None or not user.is_authenticated or not user.is_active:
         raise Refused(UNKNOWN_USER, "log in, or bring a ticket")
     if not origin_allowed(scope):
-        raise Refused(BAD_ORIGIN, "this origin is not in ALLOWED_HOSTS; programs come with a ticket")
-    return user
+        raise Refused(BAD_ORIGIN, "this origin may not: see RAVI['SOCKET_ORIGINS']; programs come with a ticket")
+    return user, Credential.of_session(scope.get("session"), user)
 
 
 def active(pk: Any) -> Any | None:
@@ -48,21 +53,39 @@ def active(pk: Any) -> Any | None:
 
 
 def origin_allowed(scope: Mapping[str, Any]) -> bool:
-    """Browsers send cookies along with the sockets of any page: only those of this site's pages count.
-
-    The rules of channels' AllowedHostsOriginValidator, but a missing Origin is never allowed.
-    """
-    allowed = settings.ALLOWED_HOSTS
-    if settings.DEBUG and not allowed:
-        allowed = ["localhost", "127.0.0.1", "[::1]"]
+    """Browsers send cookies along with the sockets of any page: only pages of this site's origin, of
+    CSRF_TRUSTED_ORIGINS and of RAVI["SOCKET_ORIGINS"] count, by scheme, host and port. A missing Origin does not."""
     origins = [value for name, value in scope.get("headers", []) if name == b"origin"]
     if len(origins) != 1:
         return False
+    # As a request, so that the site's settings for proxies and hosts count.
+    scheme = "https" if scope.get("scheme") == "wss" else "http"
+    request = ASGIRequest({**scope, "type": "http", "method": "GET", "scheme": scheme}, BytesIO())
     try:
-        origin = urlsplit(origins[0].decode("latin-1"))
-        return bool(origin.hostname) and OriginValidator(None, allowed).valid_origin(origin)
-    except ValueError:
+        origin = parts_of(origins[0].decode("latin-1"))
+        if origin == parts_of(f"{request.scheme}://{request.get_host()}"):
+            return True
+    except (ValueError, DisallowedHost):
         return False
+    return any(_covers(allowed, origin) for allowed in [*settings.CSRF_TRUSTED_ORIGINS, *conf.SOCKET_ORIGINS])
+
+
+def parts_of(origin: str) -> tuple[str, str, int]:
+    """Scheme, host and port. Raises ValueError for what is no origin."""
+    parts = urlsplit(origin)
+    port = parts.port or _PORTS.get(parts.scheme)
+    if not parts.hostname or port is None or origin != f"{parts.scheme}://{parts.netloc}" or "@" in parts.netloc:
+        raise ValueError(f"{origin!r} is no origin; one is like https://app.example.com")
+    return parts.scheme, parts.hostname, port
+
+
+_PORTS = {"http": 80, "https": 443}
+
+
+def _covers(allowed: str, origin: tuple[str, str, int]) -> bool:
+    """Whether `allowed`, which may be like `https://*.example.com`, has this origin."""
+    scheme, host, port = parts_of(allowed)
+    return (scheme, port) == (origin[0], origin[2]) and is_same_domain(origin[1], host.removeprefix("*"))
 
 
 def after_of(scope: Mapping[str, Any]) -> int:

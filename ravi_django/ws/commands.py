@@ -79,5 +79,8 @@ def _complaint(error: ValidationError) -> InvalidInputError:
 
 
 def error_frame(error: Exception) -> dict[str, Any]:
-    """What the client is told, in REST's words; it has no `seq`, for it is no part of the stream."""
-    return {"type": "error", **problem_of(error).body()["error"]}
+    """What the client is told, in REST's words; it has no `seq`, for it is no part of the stream. `retry_after` is in
+    seconds."""
+    problem = problem_of(error)
+    wait = {"retry_after": int(problem.headers["Retry-After"])} if "Retry-After" in problem.headers else {}
+    return {"type": "error", **problem.body()["error"], **wait}

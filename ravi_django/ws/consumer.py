@@ -12,14 +12,16 @@ from channels.generic.websocket import AsyncWebsocketConsumer
 from pydantic_core import to_json
 
 from ravi_django.api.agents import require_runnable
-from ravi_django.kernel import KernelError
+from ravi_django.kernel import KernelError, RateLimitedError
 from ravi_django.models import Run
-from ravi_django.runtime import events
+from ravi_django.models.base import Owned
+from ravi_django.runtime import events, limits
 from ravi_django.runtime.cancel import cancel
 from ravi_django.runtime.database import readers
+from ravi_django.runtime.openings import Opening, watched
 from ravi_django.runtime.submit import submit_once
 from ravi_django.ws import access, commands
-from ravi_django.ws.access import BAD_REQUEST, NOT_FOUND, UNKNOWN_USER, Refused
+from ravi_django.ws.access import BAD_REQUEST, NOT_FOUND, TOO_MANY, UNKNOWN_USER, Refused
 from ravi_django.ws.answering import Answering
 
 log = logging.getLogger("ravi.ws")
@@ -44,7 +46,9 @@ class StreamConsumer(AsyncWebsocketConsumer):
 
     user: Any
     after: int
+    reads: Owned | None = None  # the row that the socket shows; `find` sets it
     _streaming: asyncio.Task[None] | None = None
+    _ending: asyncio.Task[None] | None = None
     _closed = False
 
     # ------------------------------------------------------------------------------------------- subclasses
@@ -73,15 +77,20 @@ class StreamConsumer(AsyncWebsocketConsumer):
     async def connect(self) -> None:
         await self.accept()  # refusals too: a browser learns the code of an accepted socket alone
         try:
-            self.user = await access.user_of(self.scope)
+            self.user, credential = await access.user_of(self.scope)
             self.after = access.after_of(self.scope)
             await self.find()
+            place = await readers().call(limits.open_one, self.user, "sockets")
         except Refused as refusal:
             await self._refuse(refusal)
+        except RateLimitedError as error:
+            await self._try_send(commands.error_frame(error))
+            await self._close(TOO_MANY, "too many open sockets")
         except Exception as error:
             await self._give_up(error)
         else:
-            self._streaming = asyncio.create_task(self._serve())
+            opening = Opening(self.user.pk, credential, place, self.reads, on_revoked=self._revoked)
+            self._streaming = asyncio.create_task(self._serve(opening))
 
     async def disconnect(self, code: int) -> None:
         self._closed = True
@@ -90,9 +99,10 @@ class StreamConsumer(AsyncWebsocketConsumer):
             with suppress(asyncio.CancelledError):
                 await self._streaming
 
-    async def _serve(self) -> None:
+    async def _serve(self, opening: Opening) -> None:
         try:
-            await self.stream()
+            async with watched(opening):
+                await self.stream()
             await self._close(DONE)
         except ClientGone:
             pass
@@ -100,6 +110,9 @@ class StreamConsumer(AsyncWebsocketConsumer):
             await self._refuse(refusal)
         except Exception as error:
             await self._give_up(error)
+
+    def _revoked(self, code: int, reason: str) -> None:
+        self._ending = asyncio.create_task(self._refuse(Refused(code, reason)))
 
     async def follow(self, tree: UUID, after: int) -> None:
         """Send the frames of one run tree above `after`, to its end."""
@@ -186,6 +199,8 @@ class UnknownPath(AsyncWebsocketConsumer):
 
 
 def _submit(agent: str, text: str, session: UUID, user: Any, key: str) -> Run:
+    limits.count(user, "submit")
+    limits.check_queued(user)
     if not key:
         require_runnable(agent)
     run, _ = submit_once(agent, text, session=session, user=user, idempotency_key=key)

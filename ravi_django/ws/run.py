@@ -16,7 +16,7 @@ class RunConsumer(StreamConsumer):
 
     async def find(self) -> None:
         run_id = uuid_of(self.scope["url_route"]["kwargs"]["id"])
-        self.run = await readers().call(self._lookup, run_id)
+        self.run = self.reads = await readers().call(self._lookup, run_id)
 
     def _lookup(self, run_id: UUID) -> Run:
         run = Run.objects.for_user(self.user).select_related("root").filter(id=run_id).first()

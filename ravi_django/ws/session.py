@@ -30,7 +30,7 @@ class SessionConsumer(StreamConsumer):
     async def find(self) -> None:
         session_id = uuid_of(self.scope["url_route"]["kwargs"]["id"])
         named = query(self.scope, "run")
-        self.session = await readers().call(self._lookup, session_id)
+        self.session = self.reads = await readers().call(self._lookup, session_id)
         self._told = asyncio.Event()
         self._seen: set[UUID] = set()
         self._tree: UUID | None = await readers().call(self._first, uuid_of(named) if named else None)

@@ -13,6 +13,7 @@ from rest_framework.test import APIClient
 
 from ravi_django.models import Ticket
 from ravi_django.runtime import tickets
+from ravi_django.runtime.openings import Credential
 from tests.acceptance.api.api_support import error_of
 from tests.support.patience import BOUND_S
 from tests.support.runs import in_background, on_postgresql, until, waiting_for_locks
@@ -53,7 +54,7 @@ def test_its_life_is_a_setting(client: APIClient, settings: Any) -> None:
 def test_a_ticket_is_good_once(user: Any) -> None:
     ticket, _ = tickets.issue(user)
 
-    assert tickets.take(ticket) == user
+    assert tickets.take(ticket) == (user, Credential())
     assert tickets.take(ticket) is None
     assert not Ticket.objects.exists()
 

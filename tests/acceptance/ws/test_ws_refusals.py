@@ -22,7 +22,8 @@ from tests.support.patience import BOUND_S
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-OUR_ORIGIN = [(b"origin", b"http://localhost:8000")]
+HOST = (b"host", b"localhost:8000")
+OUR_ORIGIN = [HOST, (b"origin", b"http://localhost:8000")]
 
 NOBODYS = "7f3c1d52-4e0a-4b61-9a4e-1f6f2f0f5a11"  # an id that no row has
 
@@ -79,26 +80,50 @@ async def test_a_logged_in_user_on_a_page_of_ours(run, demo) -> None:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize(
-    "headers",
+    "origins",
     [
         [],
-        [(b"origin", b"https://evil.example")],
-        [(b"origin", b"null")],
-        [(b"origin", b"http://[bad")],
-        [(b"origin", b"")],
-        [*OUR_ORIGIN, (b"origin", b"https://evil.example")],
+        ["https://evil.example"],
+        ["null"],
+        ["http://[bad"],
+        [""],
+        ["http://localhost:8000", "https://evil.example"],
+        ["https://localhost:8000"],  # another scheme
+        ["http://localhost"],  # another port
+        ["ftp://localhost:8000"],
+        ["http://localhost:8000.evil.example"],
+        ["http://localhost:8000@evil.example"],
+        ["http://app.example.com"],  # the allowed one has https
+        ["https://app.example.com:8443"],
+        ["https://example.com.evil.example"],
     ],
 )
-async def test_a_cookie_from_elsewhere(run, demo, headers) -> None:
+async def test_a_cookie_from_elsewhere_though_any_host_is_allowed(run, demo, settings, origins) -> None:
+    settings.ALLOWED_HOSTS = ["*"]
+    settings.CSRF_TRUSTED_ORIGINS = ["https://app.example.com", "https://*.pages.example"]
+    headers = [HOST, *((b"origin", origin.encode()) for origin in origins)]
+
     assert await code_of(f"/ws/ravi/runs/{run.id}/", user=demo, headers=headers) == (4403, [])
 
 
 @pytest.mark.asyncio
-async def test_a_missing_origin_is_refused_where_any_host_is_allowed(run, demo, settings) -> None:
-    settings.ALLOWED_HOSTS = ["*"]
+@pytest.mark.parametrize(
+    "origin", ["https://app.example.com", "https://eu.pages.example", "http://localhost:5173", "http://localhost:8000"]
+)
+async def test_origins_that_the_site_names_open_sockets(run, demo, settings, origin) -> None:
+    settings.CSRF_TRUSTED_ORIGINS = ["https://app.example.com:443", "https://*.pages.example"]
+    settings.RAVI = {**settings.RAVI, "SOCKET_ORIGINS": ["http://localhost:5173"]}
+    headers = [HOST, (b"origin", origin.encode())]
 
-    assert (await code_of(f"/ws/ravi/runs/{run.id}/", user=demo, headers=[]))[0] == 4403
-    assert (await code_of(f"/ws/ravi/runs/{run.id}/", user=demo))[0] == 1000
+    assert (await code_of(f"/ws/ravi/runs/{run.id}/", user=demo, headers=headers))[0] == 1000
+
+
+@pytest.mark.asyncio
+async def test_behind_a_proxy_the_scheme_is_the_clients(run, demo, settings) -> None:
+    settings.SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
+    headers = [HOST, (b"origin", b"https://localhost:8000"), (b"x-forwarded-proto", b"https")]
+
+    assert (await code_of(f"/ws/ravi/runs/{run.id}/", user=demo, headers=headers))[0] == 1000
 
 
 @pytest.mark.asyncio
@@ -214,7 +239,7 @@ def test_over_a_real_server_a_cookie_opens_and_a_foreign_page_does_not(server, r
     headers = {"Cookie": cookie(demo)}
     publish.republish(str(run.id))
 
-    with server.connect(f"/ws/ravi/runs/{run.id}/", additional_headers=headers, origin="http://localhost") as ours:
+    with server.connect(f"/ws/ravi/runs/{run.id}/", additional_headers=headers, origin=server.url) as ours:
         assert '"stream.done"' in list(ours)[-1]
         assert ours.close_code == 1000
     with server.connect(f"/ws/ravi/runs/{run.id}/", additional_headers=headers, origin="http://evil.example") as evil:

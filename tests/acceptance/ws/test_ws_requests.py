@@ -25,8 +25,6 @@ from tests.support.patience import BOUND_S
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-OUR_ORIGIN = "http://localhost:8000"
-
 
 @pytest.fixture
 def opened(server, demo, ticket) -> Any:
@@ -405,7 +403,7 @@ def test_who_gets_in(server, demo, cookie) -> None:
 
 def test_a_page_of_the_site_is_let_in_by_its_cookie(server, demo, cookie, run) -> None:
     request = ask(run)
-    with server.connect("/ws/ravi/requests/", additional_headers={"Cookie": cookie(demo)}, origin=OUR_ORIGIN) as client:
+    with server.connect("/ws/ravi/requests/", additional_headers={"Cookie": cookie(demo)}, origin=server.url) as client:
         assert frame(client)["id"] == str(request.id)
 
 

@@ -58,6 +58,41 @@ OWNERS = [
         (WS + "test_ws_refusals.py",),
     ),
     Mutant(
+        "owner: an origin's scheme and port count",
+        "ravi_django/ws/access.py",
+        "(scheme, port) == (origin[0], origin[2]) and is_same_domain",
+        "is_same_domain",
+        (WS + "test_ws_refusals.py",),
+    ),
+    Mutant(
+        "owner: a socket ends with its credential",
+        RUNTIME + "openings.py",
+        "elif opening.credential in gone or not _is_proof(opening.credential, user):",
+        "elif False:",
+        (WS + "test_ws_revocation.py",),
+    ),
+    Mutant(
+        "owner: a socket ends with the right to its run",
+        RUNTIME + "openings.py",
+        "if row is None or not row.is_for(user):",
+        "if row is None:",
+        (WS + "test_ws_revocation.py",),
+    ),
+    Mutant(
+        "limit: a call over it is refused",
+        RUNTIME + "limits.py",
+        "_added(name, user.pk, 1) <= most or",
+        "_added(name, user.pk, 1) <= most + 1 or",
+        (API + "test_api_limits.py",),
+    ),
+    Mutant(
+        "limit: a place expires with its process",
+        RUNTIME + "limits.py",
+        "cache.add(key, 1, timeout=OPEN_S)",
+        "cache.add(key, 1, timeout=None)",
+        (API + "test_api_limits.py",),
+    ),
+    Mutant(
         "owner: the session that is submitted to",
         RUNTIME + "submit.py",
         "Session.objects.for_user(owner)",
@@ -74,8 +109,8 @@ OWNERS = [
     Mutant(
         "ticket: used once",
         RUNTIME + "tickets.py",
-        "return row.user if deleted and row.user.is_active else None",
-        "return row.user if row.user.is_active else None",
+        "if deleted and row.user.is_active and not is_gone",
+        "if row.user.is_active and not is_gone",
         (API + "test_api_tickets.py",),
     ),
     Mutant(

@@ -21,6 +21,7 @@ DATABASE_ROUTERS = ["tests.acceptance.crash.lab_app.router.PrimaryReplicaRouter"
 LEASE_S = float(os.environ.get("CRASH_LEASE_S", "2"))
 RAVI = {
     **SITE_RAVI,
+    "LIMITS": None,
     "LEASE_S": LEASE_S,
     "HEARTBEAT_S": LEASE_S / 4,
     "SWEEP_S": 0.5,

@@ -1,0 +1,186 @@
+"""RAVI["LIMITS"] over REST, and the counters that sockets share."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Permission
+from django.contrib.contenttypes.models import ContentType
+from django.core.cache import caches
+from django.core.management import call_command
+from rest_framework.test import APIClient
+
+from ravi_django.conf import DEFAULTS
+from ravi_django.kernel import RateLimitedError
+from ravi_django.models import Run, Status
+from ravi_django.runtime import limits
+from ravi_django.runtime.submit import submit
+from tests.acceptance.api.api_support import client_of, error_of
+
+pytestmark = pytest.mark.django_db
+
+NOW = 1_800_000_015.0  # 15 s into a minute
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch, settings: Any) -> Any:
+    """Sets the time; the counters are empty."""
+    settings.CACHES = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache", "LOCATION": "limits"}}
+    caches["default"].clear()
+    monkeypatch.setattr("time.time", lambda: NOW)
+    return lambda later: monkeypatch.setattr("time.time", lambda: NOW + later)
+
+
+@pytest.fixture
+def limited(settings: Any, now: Any) -> Any:
+    def limit(**given: Any) -> None:
+        settings.RAVI = {**settings.RAVI, "LIMITS": {**dict.fromkeys(DEFAULTS["LIMITS"]), **given}}
+
+    return limit
+
+
+def unlimited(user: Any) -> Any:
+    """The user, who has the permission."""
+    kind = ContentType.objects.get_for_model(Run)
+    new = {"content_type": kind, "name": "Unlimited"}
+    may, _ = Permission.objects.get_or_create(codename="unlimited", defaults=new)
+    user.user_permissions.add(may)
+    return type(user).objects.get(pk=user.pk)
+
+
+def test_they_are_on_by_default(settings: Any) -> None:
+    settings.RAVI = {name: value for name, value in settings.RAVI.items() if name != "LIMITS"}
+
+    assert {name: limits.limit(name) for name in DEFAULTS["LIMITS"]} == {
+        **{"submit": 60, "signals": 120, "fork": 20, "emit": 30, "tickets": 120, "emit_deliveries": 1000},
+        **{"sockets": 20, "streams": 20, "queued_runs": 100},
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "calls"),
+    [
+        ("submit", ["runs/", "sessions/{run.session_id}/messages/", "runs/"]),
+        ("signals", ["runs/{run.id}/signals/"] * 3),
+        ("fork", ["runs/{run.id}/fork/"] * 3),
+        ("emit", ["topics/news/sport/emit/"] * 3),
+        ("tickets", ["tickets/"] * 3),
+    ],
+)
+def test_a_call_too_many_is_a_429_until_the_minute_is_over(
+    client: APIClient, strange_client: APIClient, user: Any, agent: str, limited: Any, now: Any, name: str, calls: Any
+) -> None:
+    run = submit(agent, "hi", user=user)
+    limited(**{name: 2})
+    calls = [f"/ravi/{call.format(run=run)}" for call in calls]  # bad bodies: a call counts whatever it says
+
+    answers = [client.post(call, {"nonsense": 1}, format="json") for call in calls]
+
+    assert 429 not in [answer.status_code for answer in answers[:2]]
+    assert (answers[2].status_code, answers[2]["Retry-After"], error_of(answers[2])["code"]) == (429, "45", "throttled")
+    assert strange_client.post(calls[2], {"nonsense": 1}, format="json").status_code != 429
+    now(45)
+    assert client.post(calls[2], {"nonsense": 1}, format="json").status_code != 429
+
+
+def test_holders_of_the_permission_are_not_limited(user: Any, agent: str, limited: Any) -> None:
+    limited(tickets=1)
+
+    codes = [client_of(unlimited(user)).post("/ravi/tickets/").status_code for _ in range(3)]
+
+    assert codes == [201] * 3
+
+
+def test_a_queue_has_an_end(client: APIClient, user: Any, agent: str, limited: Any) -> None:
+    session = submit(agent, "hi", user=user).session_id
+    limited(queued_runs=1)
+    say = f"/ravi/sessions/{session}/messages/"
+
+    answers = [client.post(say, {"text": "more", "agent": agent}, format="json") for _ in range(2)]
+
+    assert [answer.status_code for answer in answers] == [201, 429]
+    assert Run.objects.filter(status=Status.QUEUED).count() == 1
+
+
+def test_many_processes_have_one_count(user: Any, limited: Any, settings: Any, valkey_url: str) -> None:
+    settings.CACHES = {"default": {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": valkey_url}}
+    limited(signals=10, sockets=5)
+
+    def passes(_: int) -> tuple[bool, bool]:
+        found = []
+        for ask in (limits.count, limits.open_one):
+            try:
+                ask(user, "signals" if ask is limits.count else "sockets")
+                found.append(True)
+            except RateLimitedError:
+                found.append(False)
+        return found[0], found[1]
+
+    user.has_perm = lambda name: False
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(passes, range(40)))
+
+    assert [sum(column) for column in zip(*found, strict=True)] == [10, 5]
+
+
+def test_a_killed_process_gives_its_places_back_and_a_living_one_keeps_them(user: Any, limited: Any, now: Any) -> None:
+    limited(sockets=2)
+    kept, killed = limits.open_one(user, "sockets"), limits.open_one(user, "sockets")
+    with pytest.raises(RateLimitedError):
+        limits.open_one(user, "sockets")
+
+    now(limits.OPEN_S - 1)
+    limits.keep_open([kept])
+    now(limits.OPEN_S + 1)
+
+    assert limits.open_one(user, "sockets") == killed
+    with pytest.raises(RateLimitedError):
+        limits.open_one(user, "sockets")
+    limits.close_one(kept)
+    assert limits.open_one(user, "sockets") == kept
+
+
+@pytest.mark.django_db(transaction=True)
+def test_event_streams_have_places(client: APIClient, user: Any, agent: str, limited: Any) -> None:
+    events = f"/ravi/runs/{submit(agent, 'hi', user=user).id}/events/"
+    limited(streams=1)
+    first = client.get(events)
+
+    assert (client.get(events).status_code, client.get(events, headers={"Accept": "application/json"}).status_code) == (
+        429,
+        200,
+    )
+    next(iter(first))
+    first.close()
+    assert client.get(events).status_code == 200
+
+
+def test_a_cache_that_fails_stops_nobody(client: APIClient, limited: Any, settings: Any) -> None:
+    limited(tickets=1)
+    nowhere = {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": "redis://127.0.0.1:1/0"}
+    settings.CACHES = {"default": nowhere}
+
+    assert [client.post("/ravi/tickets/").status_code for _ in range(2)] == [201, 201]
+
+
+@pytest.mark.parametrize(
+    ("changed", "id"),
+    [
+        ({"LIMITS": {"submits": 5}}, "ravi.E030"),
+        ({"LIMITS": {"submit": 0}}, "ravi.E030"),
+        ({"SOCKET_ORIGINS": ["app.example.com"]}, "ravi.E031"),
+        ({"LIMITS": {}, "ENGINE": "celery"}, "ravi.W030"),
+    ],
+)
+def test_a_wrong_setting_is_found(settings: Any, capsys: Any, changed: Any, id: str) -> None:
+    settings.CACHES = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
+    settings.RAVI = {**settings.RAVI, **changed}
+
+    try:
+        call_command("check")
+    except Exception as error:
+        assert id in str(error)
+    else:
+        assert id in capsys.readouterr().err

@@ -1,0 +1,148 @@
+"""A socket or stream belongs to the credential that opened it, and to the right to what it shows."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import httpx
+import pytest
+from django.core.cache import caches
+from django.test import Client
+from rest_framework.authtoken.models import Token
+from websockets.exceptions import ConnectionClosed
+
+from project.process import wait_until
+from ravi_django.api import sse
+from ravi_django.conf import DEFAULTS
+from ravi_django.models import Run, Session
+from ravi_django.runtime import openings, tickets
+from tests.support.patience import BOUND_S
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def run(submitted) -> Any:
+    return submitted(send=lambda run_id: None)
+
+
+def looked(server: Any) -> None:
+    """The look of the server's process, which else comes every 30 s."""
+    assert wait_until(lambda: openings._open.get(server.loop), BOUND_S)
+    found = list(openings._open[server.loop])
+    asyncio.run_coroutine_threadsafe(openings.look(found), server.loop).result(BOUND_S)
+
+
+def code_of(client: Any) -> int:
+    with pytest.raises(ConnectionClosed):
+        while True:
+            client.recv(timeout=BOUND_S)
+    return int(client.close_code)
+
+
+@pytest.fixture
+def browser(demo) -> Client:
+    found = Client()
+    found.force_login(demo)
+    return found
+
+
+def jar(browser: Client) -> dict[str, str]:
+    return {"Cookie": f"sessionid={browser.cookies['sessionid'].value}"}
+
+
+def by_session(server: Any, browser: Any, demo: Any) -> dict[str, Any]:
+    return {"additional_headers": jar(browser), "origin": server.url}
+
+
+def by_ticket(client: Any, **headers: str) -> str:
+    return f"?ticket={client.post('/ravi/tickets/', content_type='application/json', headers=headers).json()['ticket']}"
+
+
+def log_out(browser: Any, demo: Any) -> None:
+    assert browser.post("/accounts/logout/").status_code == 302
+
+
+def change_password(browser: Any, demo: Any) -> None:
+    demo.set_password("another")
+    demo.save()
+
+
+def lock_out(browser: Any, demo: Any) -> None:
+    demo.is_active = False
+    demo.save()
+
+
+def give_away(browser: Any, demo: Any) -> None:
+    other = type(demo).objects.create_user("other")
+    Run.objects.update(owner=other)
+    Session.objects.update(owner=other)
+
+
+@pytest.mark.parametrize("kind", ["runs", "sessions"])
+@pytest.mark.parametrize(
+    ("end", "code"), [(log_out, 4401), (change_password, 4401), (lock_out, 4401), (give_away, 4403)]
+)
+def test_a_socket_of_a_session_ends_with_it(server, run, demo, browser, kind, end, code) -> None:
+    path = f"/ws/ravi/{kind}/{run.id if kind == 'runs' else run.session_id}/"
+    with server.connect(path, additional_headers=jar(browser), origin=server.url) as client:
+        looked(server)
+        client.ping().wait(BOUND_S)  # a look closes nobody whose rights are there
+        end(browser, demo)
+
+        looked(server)
+
+        assert code_of(client) == code
+
+
+def test_a_tickets_socket_ends_with_the_token_that_asked_for_it(server, run, demo) -> None:
+    token = Token.objects.create(user=demo)
+    asked = Client()
+    with server.connect(f"/ws/ravi/runs/{run.id}/{by_ticket(asked, Authorization=f'Token {token}')}") as client:
+        looked(server)  # once it is open
+        late = by_ticket(asked, Authorization=f"Token {token}")
+        token.delete()
+
+        looked(server)
+
+        assert code_of(client) == 4401
+    with server.connect(f"/ws/ravi/runs/{run.id}/{late}") as client:
+        assert code_of(client) == 4401
+
+
+def test_an_event_stream_ends_with_the_session(server, run, demo, browser, monkeypatch) -> None:
+    monkeypatch.setattr(sse, "KEEP_ALIVE_S", 0.05)
+    address = f"{server.url}/ravi/runs/{run.id}/events/"
+    with (
+        httpx.Client(timeout=BOUND_S, trust_env=False) as http,
+        http.stream("GET", address, headers={**jar(browser), "Accept": "text/event-stream"}) as stream,
+    ):
+        lines = stream.iter_lines()
+        assert next(lines) == ": open"
+        log_out(browser, demo)
+        looked(server)
+
+        assert not any("stream.done" in line for line in lines)  # ends
+
+
+def test_a_socket_too_many_says_so_and_a_closed_one_makes_room(server, run, demo, settings) -> None:
+    caches["default"].clear()
+    settings.RAVI = {**settings.RAVI, "LIMITS": {**dict.fromkeys(DEFAULTS["LIMITS"]), "sockets": 1, "submit": 1}}
+    address = f"/ws/ravi/sessions/{run.session_id}/?ticket="
+    with server.connect(address + tickets.issue(demo)[0]) as first:
+        with server.connect(address + tickets.issue(demo)[0]) as second:
+            assert json.loads(second.recv(timeout=BOUND_S))["code"] == "throttled"
+            assert code_of(second) == 4429
+
+        for _ in range(2):  # messages count as POST runs/ does
+            first.send('{"type": "message", "text": "hi"}')
+        said = [json.loads(first.recv(timeout=BOUND_S))]
+        while said[-1]["type"] != "error":
+            said.append(json.loads(first.recv(timeout=BOUND_S)))
+        assert [frame["type"] for frame in said].count("accepted") == 1
+        assert (said[-1]["code"], 0 < said[-1]["retry_after"] <= 60) == ("throttled", True)
+    with server.connect(address + tickets.issue(demo)[0]) as third:
+        third.ping().wait(BOUND_S)
+        assert third.close_code is None
