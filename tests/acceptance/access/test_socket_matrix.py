@@ -26,7 +26,12 @@ TABLE = {
 
 async def outcome(path: str, user: Any) -> str:
     """The code that the socket closes with; `open` where it answers a frame that it does not know."""
-    scope = {"type": "websocket", "path": path, "query_string": b"", "headers": [(b"host", b"localhost"), (b"origin", b"http://localhost")]}
+    scope = {
+        "type": "websocket",
+        "path": path,
+        "query_string": b"",
+        "headers": [(b"host", b"localhost"), (b"origin", b"http://localhost")],
+    }
     socket = ApplicationCommunicator(URLRouter(websocket_urlpatterns), scope | ({"user": user} if user else {}))
     await socket.send_input({"type": "websocket.connect"})
     await socket.send_input({"type": "websocket.receive", "text": '{"type": "unknown"}'})
