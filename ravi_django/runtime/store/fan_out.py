@@ -20,7 +20,7 @@ from django.db.models.functions import RowNumber
 from ravi_django.conf import conf
 from ravi_django.db import connection, transaction
 from ravi_django.models import Follow, Publication
-from ravi_django.runtime import clock
+from ravi_django.runtime import clock, limits
 from ravi_django.runtime.entries import encode
 from ravi_django.runtime.store import postgres
 from ravi_django.runtime.store.backlog import BEHIND, drop_oldest, oldest_due, set_aside
@@ -49,41 +49,63 @@ class Batch:
 
 def deliver_batch(publication_id: UUID | str, limit: int, may_receive: MayReceive | None = None) -> Batch | None:
     """Deliver to the next followers, at most `limit`, of the oldest publication of that one's topic; None when all are
-    delivered, or somebody else is at it."""
+    delivered, another process delivers it now, or its user has no deliveries left in this minute."""
     with transaction.atomic():
         publication = _oldest_of(publication_id)
         if publication is None:
             return None
-        letter = letter_of(publication)
         size = max(1, min(limit, BATCH_BYTES // max(1, len(encode(publication.body)))))
-        known = _told_at_home(publication, letter, size, may_receive) if postgres.in_use() else None
-        window = _next(publication, size) if known is None else known.left
-        upto = (window[-1] if window else None) if known is None else known.upto
-        looked = lock_followers(window, may_receive)
-        for error in looked.undecided.values():
-            raise error
-        found = [one for one in looked.found if not _is_its_own(publication, one)]
-        later = {one.follower.id: due for one in found if (due := one.due_at(publication.present)) is not None}
-        given = deliver([Due(one.follower, letter) for one in found if one.follower.id not in later])
-        later |= dict.fromkeys(oldest_due(list(looked.unknown)), BEHIND)
-        unknown = {follow_id: UnknownAgent(agent) for follow_id, agent in looked.unknown.items()}
-        given.failed |= {follow_id: error for follow_id, error in unknown.items() if follow_id not in later}
-        locked = looked.ids
-        given.busy += being_changed(follow_id for follow_id in window if follow_id not in locked)
-        _set_all_aside(publication, later, given)
-        drop_oldest(list(later), publication.present)
-        delivered = len(given.given) + (known.delivered if known else 0)
-        waiting = len(later) + len(given.busy) + len(given.full) + len(given.resting) + len(given.failed)
-        done = upto is None or upto == publication.last
-        Publication.objects.filter(id=publication.id).update(
-            upto=upto or publication.upto,
-            delivered=F("delivered") + delivered + waiting,
-            done_at=clock.now() if done else None,
-        )
-        overdue = (one.items_at is not None and one.items_at <= publication.present for one in found)
-        at_once = bool(given.busy) or any(overdue)
-        woken = [*(known.woken if known else ()), *given.woken]
-        return Batch(publication.id, delivered, waiting, at_once, done, woken)
+        user = _limited(publication)
+        if user is not None:
+            size = min(size, max(1, publication.followers - publication.delivered))
+        size, used = limits.take(user, "emit_deliveries", size), 0
+        if size == 0:
+            return None
+        try:
+            batch = _deliver(publication, size, may_receive)
+            used = batch.delivered + batch.waiting
+        finally:
+            limits.give_back(user, "emit_deliveries", size - used)
+        return batch
+
+
+def _limited(publication: Publication) -> Any:
+    """The user whose `emit_deliveries` the batch counts against; None for what agents and the site itself emit."""
+    if limits.limit("emit_deliveries") is None or sender_of(publication) is not None:
+        return None
+    return publication.owner
+
+
+def _deliver(publication: Any, size: int, may_receive: MayReceive | None) -> Batch:
+    letter = letter_of(publication)
+    known = _told_at_home(publication, letter, size, may_receive) if postgres.in_use() else None
+    window = _next(publication, size) if known is None else known.left
+    upto = (window[-1] if window else None) if known is None else known.upto
+    looked = lock_followers(window, may_receive)
+    for error in looked.undecided.values():
+        raise error
+    found = [one for one in looked.found if not _is_its_own(publication, one)]
+    later = {one.follower.id: due for one in found if (due := one.due_at(publication.present)) is not None}
+    given = deliver([Due(one.follower, letter) for one in found if one.follower.id not in later])
+    later |= dict.fromkeys(oldest_due(list(looked.unknown)), BEHIND)
+    unknown = {follow_id: UnknownAgent(agent) for follow_id, agent in looked.unknown.items()}
+    given.failed |= {follow_id: error for follow_id, error in unknown.items() if follow_id not in later}
+    locked = looked.ids
+    given.busy += being_changed(follow_id for follow_id in window if follow_id not in locked)
+    _set_all_aside(publication, later, given)
+    drop_oldest(list(later), publication.present)
+    delivered = len(given.given) + (known.delivered if known else 0)
+    waiting = len(later) + len(given.busy) + len(given.full) + len(given.resting) + len(given.failed)
+    done = upto is None or upto == publication.last
+    Publication.objects.filter(id=publication.id).update(
+        upto=upto or publication.upto,
+        delivered=F("delivered") + delivered + waiting,
+        done_at=clock.now() if done else None,
+    )
+    overdue = (one.items_at is not None and one.items_at <= publication.present for one in found)
+    at_once = bool(given.busy) or any(overdue)
+    woken = [*(known.woken if known else ()), *given.woken]
+    return Batch(publication.id, delivered, waiting, at_once, done, woken)
 
 
 def _told_at_home(publication: Any, letter: Letter, limit: int, may_receive: MayReceive | None) -> Swept | None:

@@ -12,10 +12,11 @@ from django.core.cache import caches
 from django.core.management import call_command
 from rest_framework.test import APIClient
 
+import ravi_django
 from ravi_django.conf import DEFAULTS
 from ravi_django.kernel import RateLimitedError
-from ravi_django.models import Run, Status
-from ravi_django.runtime import limits
+from ravi_django.models import Publication, Run, Session, Status
+from ravi_django.runtime import fan_out, limits, store
 from ravi_django.runtime.submit import submit
 from tests.acceptance.api.api_support import client_of, error_of
 
@@ -102,6 +103,31 @@ def test_a_queue_has_an_end(client: APIClient, user: Any, agent: str, limited: A
 
     assert [answer.status_code for answer in answers] == [201, 429]
     assert Run.objects.filter(status=Status.QUEUED).count() == 1
+
+
+def test_a_larger_fan_out_goes_on_in_later_minutes(
+    client: APIClient, user: Any, stranger: Any, agent: str, limited: Any, now: Any, settings: Any
+) -> None:
+    limited(emit_deliveries=2)
+    settings.RAVI = {**settings.RAVI, "SWEEP_S": 0}
+    for _ in range(5):
+        session = store.create_session(Session(owner=stranger))
+        ravi_django.follow(agent, "news/sport", user=stranger, session=session)
+
+    client.post("/ravi/topics/news/sport/emit/", {"text": "goal"}, format="json")
+    row = Publication.objects.get()
+    seen = []
+    for later in (0, 1, 45, 105):
+        now(later)
+        fan_out.run(row.id)
+        fan_out.sweep()
+        row.refresh_from_db()
+        seen.append((row.delivered, row.done_at is not None))
+    fan_out.run(ravi_django.emit("news/sport", "the site's own").id)
+
+    assert seen == [(2, False), (2, False), (4, False), (5, True)]
+    assert Publication.objects.latest("id").delivered == 5
+    assert limits.take(user, "emit_deliveries", 2) == 1
 
 
 def test_many_processes_have_one_count(user: Any, limited: Any, settings: Any, valkey_url: str) -> None:

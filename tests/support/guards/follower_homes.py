@@ -75,7 +75,7 @@ FOLLOWER_HOMES = [
     Mutant(
         "backlog: so many wait",
         STORE + "fan_out.py",
-        "        drop_oldest(list(later), publication.present)\n",
+        "    drop_oldest(list(later), publication.present)\n",
         "",
         _BACKLOGS,
     ),

@@ -86,6 +86,13 @@ OWNERS = [
         (API + "test_api_limits.py",),
     ),
     Mutant(
+        "limit: a user's deliveries count",
+        STORE + "fan_out.py",
+        'limits.take(user, "emit_deliveries", size), 0',
+        "size, 0",
+        (API + "test_api_limits.py",),
+    ),
+    Mutant(
         "limit: a place expires with its process",
         RUNTIME + "limits.py",
         "cache.add(key, 1, timeout=OPEN_S)",
