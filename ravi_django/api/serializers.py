@@ -260,6 +260,7 @@ class BoardTaskSerializer(Shown[Any]):
 class MessageRequestSerializer(StrictSerializer):
     agent = AgentField(required=False, allow_null=True, help_text="The session's last, when absent")
     text = TextField()
+    idempotency_key = TextField(required=False, allow_null=True, max_length=200)
 
 
 # -------------------------------------------------------------------------------------- agents, tickets, health

@@ -73,21 +73,26 @@ class MessagesView(ApiView):
     @documented(
         "sessions_say",
         request=serializers.MessageRequestSerializer,
-        ok={201: serializers.RunSerializer},
-        errors=[400, 403, 404, 413, 415],
+        ok={201: serializers.RunSerializer, 200: serializers.RunSerializer},
+        errors=[400, 403, 404, 409, 413, 415],
     )
     def post(self, request: Any, id: UUID) -> Response:
-        """Say something: starts a run of the agent, by default the one last spoken to."""
+        """Say something: starts a run of the agent, by default the one last spoken to.
+
+        200 with the first run when the idempotency key was used in this session before with the same body, 409 when it
+        was used with another one.
+        """
         given = serializers.MessageRequestSerializer(data=request.data)
         given.is_valid(raise_exception=True)
         session = find_session(request, id)
-        agent = given.validated_data.get("agent")
+        agent, text = given.validated_data.get("agent"), given.validated_data["text"]
+        key, said = given.validated_data.get("idempotency_key"), {"agent": str(agent or ""), "text": text}
         if agent is None:
             if not session.agent:
                 raise InvalidInputError("nobody was spoken to in this session yet: name the agent", field="agent")
             agent = AgentId.parse(session.agent)
         try:
-            return start(request.user, agent=agent, input=given.validated_data["text"], session=session)
+            return start(request.user, agent=agent, input=text, session=session, idempotency_key=key, said=said)
         except InvalidInputError as error:
             error.field = "text" if error.field == "input" else error.field
             raise

@@ -97,9 +97,11 @@ def submit_once(
     send: Any = None,
     run_id: UUID | None = None,
     found_agent: specs.Found | None = None,
+    said: Mapping[str, Any] | None = None,
 ) -> tuple[Run, bool]:
     """`submit`, also saying whether the run is new. `send` replaces the dispatch on commit; `run_id` makes the call
-    safe to repeat; `found_agent` saves looking it up."""
+    safe to repeat; `found_agent` saves looking it up. `said` is the body of a message to `session`: the idempotency key
+    is then scoped to (user, session), and a repeat has the same body."""
     agent_id = _address_of(agent)
     if found_agent is None and idempotency_key is None:  # a repeat gets its first run even so
         found_agent = specs.find(agent_id)
@@ -117,8 +119,9 @@ def submit_once(
         metadata=_metadata(metadata),
     )
     if idempotency_key is not None:
-        run.idempotency_scope = _scope(owner, agent_id, idempotency_key)
-        run.request_digest = _request_digest(run, message, session)
+        place = agent_id if said is None or found is None else f"session:{found.id}"
+        run.idempotency_scope = _scope(owner, place, idempotency_key)
+        run.request_digest = _request_digest(run, message, session) if said is None else digest_of(dict(said))
         if (first := _first_of(run)) is not None:
             return first, False
     found_agent = found_agent or specs.find(agent_id)
@@ -287,10 +290,10 @@ def _first(error: ValidationError) -> str:
 # ------------------------------------------------------------------------------------------------ idempotency
 
 
-def _scope(owner: Any, agent_id: AgentId, key: str) -> str:
+def _scope(owner: Any, place: AgentId | str, key: str) -> str:
     if not isinstance(key, str) or not 0 < len(key) <= 200:
         raise InvalidInputError("idempotency_key must be a string of 1 to 200 characters", field="idempotency_key")
-    return hashlib.sha256(f"{getattr(owner, 'pk', None)}\0{agent_id}\0{key}".encode()).hexdigest()
+    return hashlib.sha256(f"{getattr(owner, 'pk', None)}\0{place}\0{key}".encode()).hexdigest()
 
 
 def _request_digest(run: Run, message: Message, session: Any) -> str:

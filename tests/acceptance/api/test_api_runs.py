@@ -263,15 +263,37 @@ def test_a_key_belongs_to_its_user(client: APIClient, strange_client: APIClient,
     assert answers[0].json()["id"] != answers[1].json()["id"]
 
 
+def test_a_message_s_key_is_its_session_s(client: APIClient, user: Any, agent: str) -> None:
+    said, other = (store.create_session(Session(owner=user, agent=agent)) for _ in range(2))
+    body = {"text": "hi", "idempotency_key": "k1"}
+
+    def say(session: Session, **changed: Any) -> tuple[int, str]:
+        answer = client.post(f"/ravi/sessions/{session.id}/messages/", {**body, **changed}, format="json")
+        return answer.status_code, answer.json().get("id") or error_of(answer)["code"]
+
+    first = say(said)
+    Session.objects.filter(id=said.id).update(agent="react/spoken-to-since")
+    again = say(said)
+
+    assert (first[0], again) == (201, (200, first[1]))
+    assert [say(said, text="other"), say(said, agent=agent)] == [(409, "idempotency_mismatch")] * 2
+    assert say(other)[0] == 201
+    assert Run.objects.count() == 2
+
+
+@pytest.mark.parametrize("said", [False, True], ids=["run", "message"])
 @pytest.mark.django_db(transaction=True)
-def test_of_racing_first_posts_one_makes_the_run(user: Any, agent: str) -> None:
+def test_of_racing_first_posts_one_makes_the_run(user: Any, agent: str, said: bool) -> None:
     gate = threading.Barrier(8)
+    address, body = "/ravi/runs/", {"agent": agent, "input": "hi", "idempotency_key": "race"}
+    if said:
+        address = f"/ravi/sessions/{store.create_session(Session(owner=user, agent=agent)).id}/messages/"
+        body = {"text": "hi", "idempotency_key": "race"}
     answers: list[tuple[int, str]] = []
 
     def post() -> None:
         gate.wait()
-        body = {"agent": agent, "input": "hi", "idempotency_key": "race"}
-        answer = client_of(user).post("/ravi/runs/", body, format="json")
+        answer = client_of(user).post(address, body, format="json")
         answers.append((answer.status_code, answer.json()["id"]))
         connection.close()
 

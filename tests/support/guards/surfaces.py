@@ -133,8 +133,8 @@ SUBMIT = [
     Mutant(
         "idempotency: the key belongs to its user",
         RUNTIME + "submit.py",
-        "f\"{getattr(owner, 'pk', None)}\\0{agent_id}\\0{key}\"",
-        'f"{agent_id}\\0{key}"',
+        "f\"{getattr(owner, 'pk', None)}\\0{place}\\0{key}\"",
+        'f"{place}\\0{key}"',
         (UNIT + "test_submit.py",),
     ),
     Mutant(
