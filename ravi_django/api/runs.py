@@ -20,7 +20,7 @@ from ravi_django.models import Run, Status
 from ravi_django.runtime import limits, site_rules
 from ravi_django.runtime.cancel import cancel
 from ravi_django.runtime.entries import internalize
-from ravi_django.runtime.fork import fork
+from ravi_django.runtime.fork import fork_once
 from ravi_django.runtime.replies import send as send_signal
 from ravi_django.runtime.retry import retry
 from ravi_django.runtime.submit import submit_once
@@ -135,20 +135,22 @@ class ForkView(ApiView):
     @documented(
         "runs_fork",
         request=serializers.ForkSerializer,
-        ok={201: serializers.RunSerializer},
+        ok={201: serializers.RunSerializer, 200: serializers.RunSerializer},
         errors=[400, 403, 404, 409, 413, 415],
     )
     def post(self, request: Any, id: UUID) -> Response:
         """Start a new run, in a new session, that shares this one's past and goes its own way from there.
 
-        409 when the journal was pruned or the run's owner deleted.
+        409 when the journal was pruned or the run's owner deleted. 200 with the first fork when the idempotency key was
+        used for this run before with the same body, 409 when it was used with another one.
         """
         source = find_run(request, id)
         given = serializers.ForkSerializer(data=request.data)
         given.is_valid(raise_exception=True)
         require_runnable(source.agent)
-        run = fork(source.id, given.validated_data["after_seq"])
-        return Response(serializers.RunSerializer(run).data, status=status.HTTP_201_CREATED)
+        run, created = fork_once(source.id, user=request.user, **given.validated_data)
+        shown = serializers.RunSerializer(run).data
+        return Response(shown, status=status.HTTP_201_CREATED if created else status.HTTP_200_OK)
 
 
 class SignalsView(ApiView):

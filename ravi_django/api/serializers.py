@@ -151,6 +151,7 @@ class ForkSerializer(StrictSerializer):
     after_seq = NumberField(
         min_value=1, help_text="An entry of the journal; the shared past ends there, or before it where nothing is open"
     )
+    idempotency_key = TextField(required=False, allow_null=True, max_length=200)
 
 
 class SignalSerializer(StrictSerializer):

@@ -120,9 +120,9 @@ def submit_once(
     )
     if idempotency_key is not None:
         place = agent_id if said is None or found is None else f"session:{found.id}"
-        run.idempotency_scope = _scope(owner, place, idempotency_key)
+        run.idempotency_scope = scope_of(owner, place, idempotency_key)
         run.request_digest = _request_digest(run, message, session) if said is None else digest_of(dict(said))
-        if (first := _first_of(run)) is not None:
+        if (first := first_of(run)) is not None:
             return first, False
     found_agent = found_agent or specs.find(agent_id)
     found_agent.check_variables(run.metadata)
@@ -132,7 +132,7 @@ def submit_once(
     try:
         store.create_run(run, _boot(run, message), None if found else session_row, unlocked=True)
     except IntegrityError:
-        if (first := _first_of(run) or Run.objects.filter(id=run.id).first()) is not None:
+        if (first := first_of(run) or Run.objects.filter(id=run.id).first()) is not None:
             return first, False
         raise
     dispatch.on_commit(run.id, send if run.status == "pending" else lambda _: _promote(run, send or dispatch.send))
@@ -290,7 +290,7 @@ def _first(error: ValidationError) -> str:
 # ------------------------------------------------------------------------------------------------ idempotency
 
 
-def _scope(owner: Any, place: AgentId | str, key: str) -> str:
+def scope_of(owner: Any, place: AgentId | str, key: str) -> str:
     if not isinstance(key, str) or not 0 < len(key) <= 200:
         raise InvalidInputError("idempotency_key must be a string of 1 to 200 characters", field="idempotency_key")
     return hashlib.sha256(f"{getattr(owner, 'pk', None)}\0{place}\0{key}".encode()).hexdigest()
@@ -308,7 +308,7 @@ def _request_digest(run: Run, message: Message, session: Any) -> str:
     return digest_of(body)
 
 
-def _first_of(run: Run) -> Run | None:
+def first_of(run: Run) -> Run | None:
     """The run that the key belongs to already. Raises IdempotencyMismatchError when it was asked something else."""
     if run.idempotency_scope is None:
         return None

@@ -27,7 +27,7 @@ ENDED = ("run.completed", "run.failed", "run.cancelled", "run.blocked")
 BATCH = 500  # rows copied in one statement
 
 
-def fork(run_id: UUID | str, after_seq: int) -> Run:
+def fork(run_id: UUID | str, after_seq: int, scope: str | None = None, digest: str = "") -> Run:
     """Copy the run's past up to the nearest point at or before `after_seq` with no open effect, into a new root run in
     a new session. Returns it, pending; the source stays as it is.
 
@@ -59,6 +59,8 @@ def fork(run_id: UUID | str, after_seq: int) -> Run:
             generation=source.generation,
             forked_from=source.id,
             fork_seq=point,
+            idempotency_scope=scope,
+            request_digest=digest,
             next_seq=point + 2,
             event_mark=0,  # no number of its stream was ever used
         )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
 import pytest
 import redis
 from django.contrib.auth import get_user_model
+from django.db import connection
 from django.utils import timezone
 from rest_framework.test import APIClient
 
@@ -175,6 +178,29 @@ def test_a_bad_place_names_its_field(client: APIClient, user: Any, agent: str, b
 
     assert (response.status_code, error_of(response)["field"]) == (400, "after_seq")
     assert Run.objects.count() == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_repeated_key_gives_the_first_fork(client: APIClient, user: Any, admin_user: Any, agent: str) -> None:
+    run = submit(agent, "hi", user=user)
+    drive(str(run.id))
+    gate, body = threading.Barrier(4), {"after_seq": 2, "idempotency_key": "k1"}
+
+    def post(_: int) -> tuple[int, str]:
+        gate.wait()
+        answer = client_of(user).post(f"/ravi/runs/{run.id}/fork/", body, format="json")
+        connection.close()
+        return answer.status_code, answer.json()["id"]
+
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(post, range(4)))
+    other = client.post(f"/ravi/runs/{run.id}/fork/", {**body, "after_seq": 3}, format="json")
+    theirs = client_of(admin_user).post(f"/ravi/runs/{run.id}/fork/", body, format="json")
+
+    assert sorted(status for status, _ in answers) == [200] * 3 + [201]
+    assert len({found for _, found in answers}) == 1
+    assert (other.status_code, error_of(other)["code"]) == (409, "idempotency_mismatch")
+    assert (theirs.status_code, Run.objects.count()) == (201, 3)
 
 
 @pytest.mark.django_db(transaction=True)
