@@ -40,7 +40,8 @@ register(
             "You are the assistant of a small company. Answer briefly. Use the calculator for arithmetic, and "
             "send_invoice only when the person asks for an invoice to be sent."
         ),
-    )
+    ),
+    access="authenticated",
 )
 
 register(
@@ -73,5 +74,6 @@ register(
             "You lead a researcher and an editor. Give each the part that is theirs, with all that it needs to know, "
             "both at once where neither needs the other's answer. Then answer briefly, from what they say."
         ),
-    )
+    ),
+    access="authenticated",
 )

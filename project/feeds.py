@@ -35,8 +35,8 @@ TASTES = {
 }
 
 for topic in NEWS:
-    register(InformationAgent(topic, model=model_from_env(), output_topic=f"news/{topic}"))
-register(PersonalFeedAgent("reader", model=model_from_env()))
+    register(InformationAgent(topic, model=model_from_env(), output_topic=f"news/{topic}"), access="authenticated")
+register(PersonalFeedAgent("reader", model=model_from_env()), access="authenticated")
 
 
 def follows_of(user: Any) -> Any:

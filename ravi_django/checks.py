@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from django.conf import settings
 from django.contrib.auth import get_user_model
-from django.core.checks import CheckMessage, Error, Warning, register
+from django.core.checks import CheckMessage, Error, Info, Warning, register
 from django.db import connections, router
 from django.urls import NoReverseMatch, reverse
 from django.utils.module_loading import import_string
@@ -118,16 +118,22 @@ def _people() -> list[CheckMessage]:
 
 
 @register("ravi")
-def check_follow_policy(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
-    """Who may follow and emit: a fault here would be found when somebody does."""
-    from ravi_django.runtime.policies import policy
+def check_access_policy(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
+    """A policy that cannot be loaded refuses everything."""
+    from ravi_django import access
+    from ravi_django.runtime import registry
 
     try:
-        policy()
+        is_default = type(access.policy()) is access.AccessPolicy
     except Exception as error:
-        words = f"RAVI['FOLLOW_POLICY'] is {conf.FOLLOW_POLICY!r}: {error}."
-        hint = 'FOLLOW_POLICY = "mysite.policies.Policy": a subclass of ravi_django.runtime.FollowPolicy; or None.'
+        words = f"RAVI['ACCESS_POLICY'] is {conf.ACCESS_POLICY!r}: {error}."
+        hint = 'ACCESS_POLICY = "mysite.access.Policy": a subclass of ravi_django.access.AccessPolicy.'
         return [Error(words, hint=hint, id="ravi.E016")]
+    known = registry.known_addresses()
+    if is_default and known and all(registry.access_of(address) == "private" for address in known):
+        words = "all agents are private: register(agent, access=…)"
+        hint = 'Over REST they are for holders of ravi.run_agent. access="authenticated" opens one to every user.'
+        return [Info(words, hint=hint, id="ravi.I001")]
     return []
 
 

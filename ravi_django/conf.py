@@ -89,8 +89,11 @@ DEFAULTS: dict[str, Any] = {
     # E-mail to those who may answer: None sends none, else the site's address ("https://example.com").
     "REQUEST_EMAIL": None,
     "REQUEST_LINK_S": 7 * 24 * 3600,
-    # --- the social graph: dotted path of a FollowPolicy; who may follow, emit and receive
-    "FOLLOW_POLICY": None,
+    # --- access: dotted path of an AccessPolicy; see docs/access.md
+    "ACCESS_POLICY": "ravi_django.access.AccessPolicy",
+    # Owners read the journals of their runs.
+    "JOURNAL_FOR_OWNERS": True,
+    # --- the social graph
     "FAN_OUT_BATCH": 5000,
     # Deliveries that a follower may have unread; what comes beyond them waits, and comes in one message.
     "FEED_UNREAD": 100,

@@ -160,13 +160,23 @@ def _own_agents() -> Iterator[None]:
     """Agents and tools that a test registers are its own."""
     from ravi_django.runtime import registry
 
-    agents, tools = dict(registry._agents), dict(registry._tools)
+    agents, tools, access = dict(registry._agents), dict(registry._tools), dict(registry._access)
     yield
     registry._agents.clear()
     registry._agents.update(agents)
+    registry._access.clear()
+    registry._access.update(access)
     registry._tools.clear()
     registry._tools.update(tools)
     registry._known = None
+
+
+@pytest.fixture(autouse=True)
+def open_agents(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every user may run what a test registers, unless it says otherwise; tests of access override this."""
+    from ravi_django.runtime import registry
+
+    monkeypatch.setattr(registry, "DEFAULT_ACCESS", "authenticated")
 
 
 @pytest.fixture

@@ -27,16 +27,21 @@ from ravi_django.agents.spec_kinds import INFORMATION, PERSONAL_FEED, REACT
 from ravi_django.kernel import AgentId, InvalidInputError
 from ravi_django.models import Agent
 from ravi_django.runtime.prompts import PromptTemplate
-from ravi_django.runtime.registry import known_addresses, known_tools
+from ravi_django.runtime.registry import check_access, known_addresses, known_tools
 from ravi_django.runtime.specs import check_spec
 
 FIELDSETS: list[Any] = [
-    (None, {"fields": ["address", "kind", "name", "description", "enabled", "version"]}),
+    (None, {"fields": ["address", "kind", "name", "description", "access", "enabled", "version"]}),
     ("Model", {"fields": ["model", "fallbacks"]}),
     ("Instructions", {"fields": ["system_instructions", "variables"]}),
     (
         "Tools and sub-agents",
-        {"fields": ["tool_names", "approval_required_risk", "approvers", "sub_agents", "initial_tool_choice"]},
+        {
+            "fields": [
+                *("tool_names", "approval_required_risk", "approvers", "sub_agents", "initial_tool_choice"),
+                "public_signals",
+            ]
+        },
     ),
     (
         "News",
@@ -159,6 +164,9 @@ class AgentForm(forms.ModelForm):
         required=False, label="first move", widget=_line(),
         help_text="For the first model call of a message: auto, none, required, or a tool's name. Empty: auto.",
     )  # fmt: skip
+    public_signals = LinesField(
+        required=False, rows=2, help_text="Names, one a line: the owner of a run may send these signals over REST."
+    )
     output_topic = forms.CharField(
         required=False, widget=_line(), help_text="type/source, as news/tech: where answers go that nobody asked for."
     )
@@ -223,10 +231,14 @@ class AgentForm(forms.ModelForm):
 
     class Meta:
         model = Agent
-        fields = ["address", "name", "description", "enabled"]
+        fields = ["address", "name", "description", "access", "enabled"]
         labels = {"address": "address"}
         help_texts = {
             "address": "type/key, as support/orders: how programs and people name the agent. It cannot be changed.",
+            "access": (
+                "The users who may run it: private (holders of ravi.run_agent), staff, authenticated, or "
+                "perm:app.codename."
+            ),
             "enabled": "A disabled agent takes no new runs.",
         }
         widgets = {"description": _text(2)}
@@ -267,6 +279,12 @@ class AgentForm(forms.ModelForm):
         if address in known_addresses() and not Agent.objects.filter(address=address).exists():
             raise forms.ValidationError(f"{address} is an agent made known by code; choose another address.")
         return address
+
+    def clean_access(self) -> str:
+        try:
+            return check_access(self.cleaned_data["access"].strip())
+        except InvalidInputError as error:
+            raise forms.ValidationError(str(error)) from error
 
     def clean(self) -> dict[str, Any]:
         data = super().clean() or self.cleaned_data

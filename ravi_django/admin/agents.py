@@ -63,7 +63,13 @@ class AgentAdmin(VersionPages, LiveAdmin):
         if _is_code(obj):
             super().save_model(request, obj, form, change)
             return
-        saved = save_spec(obj.address, form.spec, by=request.user, enabled=form.cleaned_data["enabled"])
+        saved = save_spec(
+            obj.address,
+            form.spec,
+            by=request.user,
+            enabled=form.cleaned_data["enabled"],
+            access=form.cleaned_data["access"],
+        )
         obj.pk = saved.pk
         obj._state.adding = False
         obj.refresh_from_db()

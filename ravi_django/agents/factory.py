@@ -114,6 +114,7 @@ def rebuild_agent(
         "name": checked.name or None,
         "output_topic": None if checked.output_topic is None else TopicId.parse(checked.output_topic),
         "id": address,
+        "public_signals": checked.public_signals,
     }
     return ReActAgent(key or "assistant", **{**found, **options})
 
@@ -126,6 +127,7 @@ def _of_a_feed(
     found: dict[str, Any] = {
         "model": model,
         "items_per_generation": spec.items_per_generation,
+        "public_signals": spec.public_signals,
         "base_options": spec.options.generation,
         "name": spec.name,
         "description": spec.description,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,6 +23,7 @@ from ravi_django.agents.newsrooms import (
     wants_answer,
     whole,
 )
+from ravi_django.agents.public_signals import names_of
 from ravi_django.agents.reading import Reading
 from ravi_django.kernel import (
     AgentId,
@@ -65,9 +66,12 @@ class PersonalFeedAgent:
     items_per_generation: after how many items the run begins anew.
     base_options: GenerationOptions of the model's calls.
     middleware, hooks: see AgentMiddleware, ChatMiddleware and Hooks.
+    public_signals: names of signals that the owner of a run may send over REST, beside those of the class.
 
     Raises InvalidInputError that names the parameter.
     """
+
+    public_signals: frozenset[str] = frozenset({NEW_ITEM})
 
     def __init__(
         self,
@@ -85,6 +89,7 @@ class PersonalFeedAgent:
         description: str = "",
         middleware: Any = None,
         hooks: Any = None,
+        public_signals: Iterable[str] | None = None,
     ) -> None:
         if model is not None and not callable(getattr(model, "stream", None)):
             raise InvalidInputError(f"model must be a ChatModel, not {model!r}", field="model")
@@ -106,6 +111,7 @@ class PersonalFeedAgent:
         self.description = description or "Judges whether an item is one for its user."
         self.middleware = MiddlewarePipeline.of(middleware)
         self.hooks = Hooks.of(hooks)
+        self.public_signals = names_of(self, public_signals)
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> None:
         reading = Reading(ctx, inbox, self.items_per_generation)

@@ -27,6 +27,7 @@ from ravi_django.agents.instructions import Instructions, pinned
 from ravi_django.agents.middleware import MiddlewarePipeline
 from ravi_django.agents.offer import Offer, Offers
 from ravi_django.agents.parallel import Numbered, Slot, call_all
+from ravi_django.agents.public_signals import names_of
 from ravi_django.agents.react_spec import spec_of_react
 from ravi_django.agents.result import ResultType, deliver_result
 from ravi_django.agents.thread import Thread
@@ -94,7 +95,10 @@ class ReActAgent:
     result_model: what the final answer has to be (see ResultType); the run's output is then its JSON. An answer that
     is not goes back to the model with the error, `result_retries` times; then ResultInvalidError ends the run.
     middleware, hooks: see AgentMiddleware, ChatMiddleware, FunctionMiddleware and Hooks.
+    public_signals: names of signals that the owner of a run may send over REST, beside those of the class.
     """
+
+    public_signals: frozenset[str] = frozenset()
 
     def __init__(
         self,
@@ -119,6 +123,7 @@ class ReActAgent:
         result_retries: int = 3,
         middleware: Iterable[Any] | None = None,
         hooks: Any = None,
+        public_signals: Iterable[str] | None = None,
     ) -> None:
         if not callable(getattr(model, "stream", None)):
             raise TypeError(f"model must be a ChatModel, not {model!r}; build one, e.g. LLMFactory(name).build()")
@@ -136,6 +141,7 @@ class ReActAgent:
         self.output_topic = output_topic
         self.middleware = MiddlewarePipeline.of(middleware)
         self.hooks = Hooks.of(hooks)
+        self.public_signals = names_of(self, public_signals)
         self.result = ResultType.of(result_model)
         self.result_retries = _whole("result_retries", result_retries, 0)
         self._offers = Offers.of(self.id, base_options, self.tools, initial_tool_choice, self.result)

@@ -11,6 +11,7 @@ from ravi_django.agents.approvers import Approvers
 from ravi_django.agents.delegate import handoff_name
 from ravi_django.agents.newsrooms import PER_GENERATION
 from ravi_django.agents.personal_feed import LONGEST
+from ravi_django.agents.public_signals import checked_names
 from ravi_django.agents.result import ResultType
 from ravi_django.agents.spec_kinds import check_kind
 from ravi_django.agents.spec_safety import check_extras, check_models, refuse_unstorable
@@ -124,6 +125,7 @@ class AgentSpec(BaseModel):
     preferences: str = Field(default="", max_length=LONGEST)  # of its user, where the run says none
     every_s: int = Field(default=0, ge=0, le=MAX_EVERY_S)  # deliveries at most once in so many seconds; 0: each at once
     items_per_generation: int = Field(default=PER_GENERATION, ge=1)  # of both: then the run begins anew
+    public_signals: list[str] = Field(default_factory=list)  # that the owner of a run may send over REST
 
     @field_validator("approvers", mode="before")
     @classmethod
@@ -164,6 +166,7 @@ def validate_spec(
     _check_approvers(checked)
     _check_result(checked)
     _check_secrets(checked)
+    checked_names(checked.public_signals)
     check_extras(checked.options.extra, "options.extra")
     check_models([checked.model, *checked.fallbacks])
     return checked

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 REACT, INFORMATION, PERSONAL_FEED = "react", "information", "personal_feed"
 CLASSES = {REACT: "ReActAgent", INFORMATION: "InformationAgent", PERSONAL_FEED: "PersonalFeedAgent"}
 _ALL = {"kind", "model", "fallbacks", "system_instructions", "variables", "options", "name", "description"}
-_ALL |= {"welcome", "starter_prompts"}
+_ALL |= {"welcome", "starter_prompts", "public_signals"}
 _OF_A_FEED = {"follow_topics", "preferences", "every_s", "items_per_generation"}
 _OF_NEWS = {"output_topic", "source_signal", "items_per_generation"}
 _OWN = {INFORMATION: _ALL | _OF_NEWS, PERSONAL_FEED: _ALL | _OF_A_FEED}

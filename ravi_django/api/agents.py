@@ -6,12 +6,13 @@ from typing import Any
 
 from rest_framework.response import Response
 
+from ravi_django import access
 from ravi_django.agents.spec_kinds import CLASSES, REACT
 from ravi_django.api import serializers
 from ravi_django.api.base import ApiView
 from ravi_django.api.openapi import documented, parameter
 from ravi_django.api.pagination import AddressPages
-from ravi_django.kernel import AgentId
+from ravi_django.kernel import AgentId, AgentNotFoundError
 from ravi_django.models import Agent
 from ravi_django.runtime import specs
 from ravi_django.runtime.registry import get_agent, known_addresses, spec_of
@@ -28,7 +29,12 @@ class AgentsView(ApiView):
         """What the user may run, by address."""
         rows = {row.address: row for row in Agent.objects.all()}
         code = set(known_addresses())
-        shown = [name for name in sorted(code | rows.keys()) if _is_open(name in code, rows.get(name))]
+        there = [name for name in sorted(code | rows.keys()) if _is_enabled(name in code, rows.get(name))]
+        shown = [
+            name
+            for name in there
+            if access.allows("may_see_agent", request.user, rows.get(name) or Agent(address=name))
+        ]
         pages = AddressPages(request, [(name, name) for name in shown])
         return pages.response(lambda name: _shown(name, rows.get(name)))
 
@@ -38,16 +44,18 @@ class AgentView(ApiView):
     def get(self, request: Any, type: str, key: str, namespace: str = "") -> Response:
         """One agent."""
         address = f"{namespace}/{type}/{key}" if namespace else f"{type}/{key}"
-        require_runnable(address)
-        return Response(_shown(address, Agent.objects.filter(address=address).first()))
+        specs.find(address)  # it is there, and enabled
+        row = Agent.objects.filter(address=address).first()
+        if not _may_see(request.user, row or Agent(address=address)):
+            raise AgentNotFoundError(address)
+        return Response(_shown(address, row))
 
 
-def require_runnable(address: AgentId | str) -> None:
-    """Raises AgentNotFoundError for an agent that nobody has made, or that was switched off in the admin."""
-    specs.find(address)
+def _may_see(user: Any, row: Agent) -> bool:
+    return access.allows("may_see_agent", user, row)
 
 
-def _is_open(is_code: bool, row: Agent | None) -> bool:
+def _is_enabled(is_code: bool, row: Agent | None) -> bool:
     if row is None:
         return is_code
     return row.enabled and (is_code or row.source == Agent.Source.ADMIN)

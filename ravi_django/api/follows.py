@@ -9,6 +9,7 @@ from rest_framework import serializers, status
 from rest_framework.exceptions import NotFound
 from rest_framework.response import Response
 
+from ravi_django import access
 from ravi_django.api.base import ApiView
 from ravi_django.api.fields import AgentField, IdField, NumberField, StrictSerializer, TextField, TimeField, TopicField
 from ravi_django.api.openapi import documented, parameter
@@ -134,6 +135,9 @@ class EmitView(ApiView):
     def post(self, request: Any, type: str, source: str, namespace: str = "") -> Response:
         """Publish to those of one's tenant who follow the topic now.
 
+        403 without the permission `ravi.emit_topic`, unless the topic is one's own: its source is one's id, or it is
+        the output topic of an agent row that one owns.
+
         202 with the message's id, and how many followers it goes to. With an `id` of one's own a repeat gives the same
         answer and publishes nothing; 409 when that id has another message on this topic.
         """
@@ -145,6 +149,7 @@ class EmitView(ApiView):
         if name == "text" and not given["text"].strip():
             raise InvalidInputError("text must not be empty", field="text")
         tenant = _place(request.user, given.get("session"))["tenant"]
+        access.check_emit(request.user, topic)
         try:
             row = follow.emit(topic, given[name], user=request.user, tenant=tenant, id=given.get("id"))
         except InvalidInputError as error:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from rest_framework import serializers
+from rest_framework.negotiation import DefaultContentNegotiation
 from rest_framework.renderers import BaseRenderer, JSONRenderer
 from rest_framework.response import Response
 
@@ -65,14 +67,21 @@ class MetricsSerializer(serializers.Serializer[Any]):
     requests = RequestFiguresSerializer(many=True)
 
 
+class ByFormat(DefaultContentNegotiation):
+    """`?format=prometheus` too, for scrapers that send no Accept header."""
+
+    settings = SimpleNamespace(URL_FORMAT_OVERRIDE="format")
+
+
 class MetricsView(ApiView):
+    content_negotiation_class = ByFormat
     renderer_classes = [JSONRenderer, PrometheusRenderer]
 
     @documented(
         "metrics_read",
         ok={(200, "application/json"): MetricsSerializer, (200, "text/plain"): str},
         media_type="application/json",
-        errors=[400, 403],
+        errors=[400, 403, 404],
         parameters=[
             parameter("since", "Requests opened from then on: ISO 8601, a day or a moment; 30 days ago unless given."),
             parameter("format", "`prometheus` is the same as `Accept: text/plain`.", enum=["json", "prometheus"]),

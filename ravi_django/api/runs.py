@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -9,14 +10,14 @@ from django.db.models.functions import Left
 from rest_framework import status
 from rest_framework.response import Response
 
+from ravi_django import access
 from ravi_django.api import serializers
-from ravi_django.api.agents import require_runnable
 from ravi_django.api.base import ApiView
 from ravi_django.api.lookup import find_run
 from ravi_django.api.openapi import documented, parameter
 from ravi_django.api.pagination import Pages, paged
-from ravi_django.kernel import AgentId, InvalidInputError
-from ravi_django.models import Run, Status
+from ravi_django.kernel import AgentId, InvalidInputError, Priority
+from ravi_django.models import Run, Session, Status
 from ravi_django.runtime import limits, site_rules
 from ravi_django.runtime.cancel import cancel
 from ravi_django.runtime.entries import internalize
@@ -63,12 +64,14 @@ class RunsView(ApiView):
 
 def start(user: Any, *, agent: AgentId, **options: Any) -> Response:
     """Submit, and answer with the run."""
-    if not options.get("idempotency_key"):  # a repeat gets its first run, whatever has become of the agent
-        require_runnable(agent)
     if options.get("session"):
         limits.check_queued(user)
+    if "priority" in options:
+        access.check_priority(user, Priority[options["priority"].upper()])
     tenant = "" if options.get("session") else site_rules.tenant_for(user)  # else the session's
-    run, created = submit_once(agent, options.pop("input"), user=user, tenant=tenant, **options)
+    session = options.get("session")
+    find = partial(access.find, user, session_id=session.id if isinstance(session, Session) else session)
+    run, created = submit_once(agent, options.pop("input"), user=user, tenant=tenant, find=find, **options)
     shown = serializers.RunSerializer(run).data
     return Response(shown, status=status.HTTP_201_CREATED if created else status.HTTP_200_OK)
 
@@ -125,7 +128,9 @@ class RetryView(ApiView):
         the run's deadline, and when its journal was pruned or its owner deleted.
         """
         serializers.EmptySerializer(data=request.data).is_valid(raise_exception=True)
-        run = retry(find_run(request, id).id)
+        found = find_run(request, id)
+        access.continue_run(request.user, found)
+        run = retry(found.id)
         return Response(serializers.RunSerializer(run).data, status=status.HTTP_202_ACCEPTED)
 
 
@@ -147,7 +152,7 @@ class ForkView(ApiView):
         source = find_run(request, id)
         given = serializers.ForkSerializer(data=request.data)
         given.is_valid(raise_exception=True)
-        require_runnable(source.agent)
+        access.find(request.user, source.agent, None if source.parent_id else source.session_id)
         run, created = fork_once(source.id, user=request.user, **given.validated_data)
         shown = serializers.RunSerializer(run).data
         return Response(shown, status=status.HTTP_201_CREATED if created else status.HTTP_200_OK)
@@ -165,8 +170,10 @@ class SignalsView(ApiView):
     def post(self, request: Any, id: UUID) -> Response:
         """Send the run a signal: what its agent waits for by name, now or later.
 
-        By the name of a question that it has asked (`human_reply:…`) the payload is an answer to it, a text or
-        `{"action", "text"}`: 403 for who may not answer, 409 when it was answered before. 409 when the run has ended.
+        403 for a name that is none of the agent's `public_signals`, but for users who have `ravi.signal_run`. By the
+        name of a question that the run has asked (`human_reply:…`) the payload is an answer to it, a text or
+        `{"action", "text"}`: 403 for users who may not answer, 409 when it was answered before. 409 when the run has
+        ended.
         """
         found = find_run(request, id)
         given = serializers.SignalSerializer(data=request.data)

@@ -8,9 +8,9 @@ from uuid import UUID
 from rest_framework import status
 from rest_framework.response import Response
 
+from ravi_django import access
 from ravi_django.agents.transcript import OURS
 from ravi_django.api import serializers
-from ravi_django.api.agents import require_runnable
 from ravi_django.api.base import ApiView
 from ravi_django.api.lookup import find_session
 from ravi_django.api.openapi import documented
@@ -44,7 +44,7 @@ class SessionsView(ApiView):
         given.is_valid(raise_exception=True)
         agent = given.validated_data.get("agent")
         if agent is not None:
-            require_runnable(agent)
+            access.find(request.user, agent)
         title, tenant = given.validated_data.get("title", ""), site_rules.tenant_for(request.user)
         row = Session(owner=request.user, tenant=tenant, title=title, agent=str(agent or ""))
         store.create_session(row).refresh_from_db()

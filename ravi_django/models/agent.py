@@ -21,11 +21,20 @@ class Agent(models.Model):
         default=1, db_default=1, help_text="Of a spec edited in the admin: rises with every change"
     )
     enabled = models.BooleanField(default=True)
+    access = models.CharField(
+        max_length=200, default="private", db_default="private",
+        help_text="Of a spec edited in the admin: private, staff, authenticated or perm:app.codename",
+    )  # fmt: skip
+    owner = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+",
+        help_text="Of a spec edited in the admin: the user who made it, and may emit to its output topic",
+    )  # fmt: skip
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)
 
     class Meta:
         ordering = ["address"]
+        permissions = [("run_agent", "Can run every agent")]
 
     def __str__(self) -> str:
         return self.address

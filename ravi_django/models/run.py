@@ -115,6 +115,11 @@ class Run(Owned):
 
     class Meta:
         ordering = ["-id"]
+        permissions = [
+            ("signal_run", "Can send signals of any name to one's runs"),
+            ("choose_priority", "Can choose priorities above normal"),
+            ("unlimited", "Is not rate limited"),
+        ]
         constraints = [
             models.CheckConstraint(condition=Q(status__in=Status.values), name="ravi_run_status"),
             models.UniqueConstraint(

@@ -82,6 +82,7 @@ class Publication(Owned):
 
     class Meta:
         ordering = ["-id"]
+        permissions = [("emit_topic", "Can emit to every topic")]
         indexes = [
             models.Index(fields=["id"], condition=Q(done_at__isnull=True), name="ravi_publication_open"),
             models.Index(fields=["topic", "tenant", "-id"], name="ravi_publication_topic"),

@@ -4,7 +4,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 _EXPORTS = {
-    "FollowPolicy": "ravi_django.runtime.policies",
     "Runtime": "ravi_django.runtime.inprocess",
     "asubmit": "ravi_django.runtime.submit",
     "get_agent": "ravi_django.runtime.registry",
@@ -12,11 +11,10 @@ _EXPORTS = {
     "submit": "ravi_django.runtime.submit",
 }
 
-__all__ = ["FollowPolicy", "Runtime", "asubmit", "get_agent", "register", "submit"]
+__all__ = ["Runtime", "asubmit", "get_agent", "register", "submit"]
 
 if TYPE_CHECKING:
     from ravi_django.runtime.inprocess import Runtime
-    from ravi_django.runtime.policies import FollowPolicy
     from ravi_django.runtime.registry import get_agent, register
     from ravi_django.runtime.submit import asubmit, submit
 

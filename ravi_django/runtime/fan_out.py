@@ -4,14 +4,12 @@ hints have lost the sweep finds."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
-from typing import Any
+from collections.abc import Sequence
 from uuid import UUID
 
+from ravi_django import access
 from ravi_django.conf import conf
-from ravi_django.kernel import TopicId
-from ravi_django.runtime import background, dispatch, policies, store
-from ravi_django.runtime.policies import FollowPolicy
+from ravi_django.runtime import background, dispatch, store
 
 log = logging.getLogger("ravi.fan_out")
 
@@ -32,7 +30,7 @@ def run(publication_id: UUID | str) -> None:
     time: what is left is hinted anew."""
     at_once = False
     for _ in range(BATCHES):
-        batch = store.deliver_batch(publication_id, int(conf.FAN_OUT_BATCH), _may_receive())
+        batch = store.deliver_batch(publication_id, int(conf.FAN_OUT_BATCH), access.delivery_rights())
         if batch is None:
             break
         wake(batch.woken)
@@ -46,7 +44,7 @@ def run(publication_id: UUID | str) -> None:
 def deliver_due() -> None:
     """Give followers what has become due, for a bounded time."""
     for _ in range(BATCHES):
-        batch = store.deliver_due(int(conf.FAN_OUT_BATCH), _may_receive())
+        batch = store.deliver_due(int(conf.FAN_OUT_BATCH), access.delivery_rights())
         if batch is None:
             return
         wake(batch.woken)
@@ -60,7 +58,7 @@ def sweep() -> None:
     left = store.unfinished(BATCHES, older_than_s=conf.SWEEP_S)
     for publication_id in left:
         try:
-            batch = store.deliver_batch(publication_id, int(conf.FAN_OUT_BATCH), _may_receive())
+            batch = store.deliver_batch(publication_id, int(conf.FAN_OUT_BATCH), access.delivery_rights())
         except Exception:  # of the site's policy: the other topics are not to wait for it
             log.exception("publication %s: not delivered", publication_id, extra={"action": "fan_out.failed"})
             continue
@@ -82,15 +80,3 @@ def wake(run_ids: Sequence[UUID]) -> None:
 
     for _ in range(min(len(run_ids), max(LOOKS, 2 * store.count_workers()))):
         background.hint(look)
-
-
-def _may_receive() -> Any:
-    """Asked only where the site has a rule of its own."""
-    policy = policies.policy()
-    if type(policy).may_receive is FollowPolicy.may_receive:
-        return None
-
-    def may_receive(users: Sequence[Any], topic: str) -> Collection[Any] | None:
-        return policy.may_receive(users, TopicId.parse(topic))
-
-    return may_receive

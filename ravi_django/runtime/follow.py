@@ -12,12 +12,14 @@ from uuid import UUID, uuid4
 
 from pydantic_core import from_json, to_json
 
+from ravi_django import access
 from ravi_django.conf import conf
 from ravi_django.db import transaction
 from ravi_django.kernel import (
     Agent,
     AgentId,
     ControlPayload,
+    ForbiddenError,
     InputTooLargeError,
     InvalidInputError,
     Message,
@@ -26,7 +28,7 @@ from ravi_django.kernel import (
 from ravi_django.kernel.canonical import digest_of
 from ravi_django.kernel.messages import PayloadBase
 from ravi_django.models import Follow, Publication, Session, uuid7
-from ravi_django.runtime import fan_out, policies, specs, store
+from ravi_django.runtime import fan_out, specs, store
 from ravi_django.runtime.addressing import payload_of
 from ravi_django.runtime.entries import is_storable
 from ravi_django.runtime.hops import noted
@@ -81,7 +83,7 @@ def add(
     row.every_s, row.metadata = checked_every(every_s or 0), _metadata(metadata)
     found = specs.find(row.agent)
     found.check_variables(row.metadata)
-    policies.check_follow(user, found.address, topic_of(topic))
+    access.check_follow(owner_of(user), found, topic_of(topic))
     return store.add_follow(row, metadata=metadata is not None, every_s=every_s is not None)
 
 
@@ -151,8 +153,8 @@ def emit(topic: TopicId | str, data: Any, *, user: Any = None, tenant: str = "",
     `data`: a text, or JSON; a Message gives its payload. At most RAVI["MAX_INPUT_BYTES"] bytes as JSON. `id`, of the
     user's own on this topic, makes it safe to repeat: the same message is published once.
 
-    Raises InvalidInputError (with `field`), InputTooLargeError, IdempotencyMismatchError when the id has another
-    message and, where the site's policy refuses, ForbiddenError; nothing is written then.
+    Raises InvalidInputError (with `field`), InputTooLargeError, and IdempotencyMismatchError when the id has another
+    message; nothing is written then.
     """
     place, owner = topic_of(topic), owner_of(user)
     message_id = uuid4().hex if id is None else checked_id(id)
@@ -163,7 +165,6 @@ def emit(topic: TopicId | str, data: Any, *, user: Any = None, tenant: str = "",
     if not is_storable(value):
         raise InvalidInputError("data holds a NUL character, or a number that no database can store", field="data")
     payload = payload_for(data, value)
-    policies.check_emit(user, place)
     made = publication_of(place, payload, message_id, _tenant(tenant), publisher_of(owner))
     made.owner = owner
     with transaction.atomic():
@@ -253,4 +254,7 @@ def checked_every(every_s: Any) -> int:
 
 
 def owner_of(user: Any) -> Any:
-    return user if user is not None and user.is_authenticated else None
+    """None is the site itself. Raises ForbiddenError for a user who is not logged in."""
+    if user is not None and not user.is_authenticated:
+        raise ForbiddenError("an anonymous user may neither follow nor emit")
+    return user

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
 from ravi_django.agents.delegate import DelegateTool
 from ravi_django.agents.hooks import Hooks
 from ravi_django.agents.middleware import MiddlewarePipeline
+from ravi_django.agents.public_signals import checked_names
 from ravi_django.agents.subagents import sub_agents_of
 from ravi_django.agents.toolbox import Toolbox
 from ravi_django.kernel import Agent, AgentId, AgentNotFoundError, InvalidInputError, Tool
 from ravi_django.kernel.canonical import digest_of
 
+# Which users may run an agent: one of LEVELS, "perm:app.codename", or a function `(user, agent row) -> bool`.
+Access = str | Callable[[Any, Any], bool]
+LEVELS = ("private", "staff", "authenticated")
+DEFAULT_ACCESS: Access = "private"
+
 _agents: dict[str, Agent] = {}
+_access: dict[str, Access] = {}  # of registered agents, by address
 _by_team: set[str] = set()  # addresses that were registered with another agent alone
 _tools: dict[str, Tool] = {}
 _known: Toolbox | None = None  # all tools; None: to be collected anew
@@ -23,16 +30,23 @@ _specs: dict[tuple[str, int | None], tuple[Agent, str, dict[str, Any]]] = {}
 _lock = threading.RLock()
 
 
-def register(agent: Agent) -> Agent:
+def register(agent: Agent, *, access: Access | None = None) -> Agent:
     """Make an agent known under its address; a later one replaces an earlier. Returns the agent.
 
-    The sub-agents, and the agents among its tools, that were given as objects become known with it, unless their
-    address was registered by itself.
+    `access` names the users who may run it over REST, sockets, admin, schedules and follows: "private" (the default:
+    holders of `ravi.run_agent`), "staff", "authenticated", "perm:app.codename", or a function `(user, agent) -> bool`.
+    Python code may run every agent. See docs/access.md.
 
-    Raises InvalidInputError when it has no `id: AgentId` or no async `run`, or when its `middleware` or `hooks` cannot
-    be read.
+    The sub-agents, and the agents among its tools, that were given as objects become known with it, unless their
+    address was registered by itself. They are private.
+
+    Raises InvalidInputError when it has no `id: AgentId` or no async `run`, when its `middleware`, `hooks` or
+    `public_signals` cannot be read, and for an unknown `access`.
     """
     _check(agent)
+    given = DEFAULT_ACCESS if access is None else access
+    if not callable(given):
+        check_access(given)
     members = list(_team_of(agent, {id(agent)}))
     for member in members:  # first: one that cannot be registered leaves the team unregistered
         _check(member)
@@ -42,11 +56,28 @@ def register(agent: Agent) -> Agent:
             place = str(member.id)
             if place not in _agents or place in _by_team:
                 _agents[place] = member
+                _access[place] = DEFAULT_ACCESS
                 _by_team.add(place)
         _agents[str(agent.id)] = agent
+        _access[str(agent.id)] = given
         _by_team.discard(str(agent.id))
         _known = None
     return agent
+
+
+def check_access(value: Any) -> str:
+    """An `access` that a row can keep. Raises InvalidInputError."""
+    permission = value.removeprefix("perm:") if isinstance(value, str) and value.startswith("perm:") else None
+    if value in LEVELS or (permission is not None and all(permission.partition("."))):
+        return str(value)
+    raise InvalidInputError(
+        f"access is {value!r}; use {', '.join(LEVELS)} or perm:app.codename, as perm:shop.refund", field="access"
+    )
+
+
+def access_of(address: AgentId | str) -> Access:
+    """The `access` that an agent was registered with."""
+    return _access.get(str(address), "private")
 
 
 def _check(agent: Agent) -> None:
@@ -55,6 +86,7 @@ def _check(agent: Agent) -> None:
     if not callable(getattr(agent, "run", None)):
         raise InvalidInputError(f"agent {agent.id} needs a method: async def run(self, ctx, inbox)", field="run")
     _check_chains(agent)
+    checked_names(getattr(agent, "public_signals", ()))
 
 
 def _team_of(agent: Agent, seen: set[int]) -> Iterator[Agent]:
@@ -80,6 +112,7 @@ def unregister(address: AgentId | str) -> None:
     global _known
     with _lock:
         _agents.pop(str(address), None)
+        _access.pop(str(address), None)
         _by_team.discard(str(address))
         _known = None
 

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from pydantic_core import to_json
 
+from ravi_django import access
 from ravi_django.kernel import InvalidInputError
 from ravi_django.models import HumanRequest, Run
 from ravi_django.runtime import dispatch, human, store
@@ -24,10 +25,13 @@ def send(run: Run, name: str, payload: Any = None, *, by: Any) -> None:
     """Send the run a signal in the name of `by`, who may see it. With the name of a question of it, `human_reply:…`, or
     `hitl:` and a request's id: answer that, with a text or `{"action", "text"}`; any other JSON is its own text.
 
-    Raises ForbiddenError and ConflictError as `human.answer` does, and what `signal` raises.
+    Raises ForbiddenError for a name that is not the user's to send, ForbiddenError and ConflictError as `human.answer`
+    does, AgentNotFoundError where the user may no longer run the agent, and what `signal` raises.
     """
     check_name(name)
     if not name.startswith(PEOPLES):
+        access.continue_run(by, run)
+        access.check_signal(by, run, name)
         signal(run, name, payload)
         return
     check_payload(payload)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -11,6 +12,7 @@ from django.db import IntegrityError
 from django.utils import timezone as zones
 from django.utils.dateparse import parse_datetime
 
+from ravi_django import access
 from ravi_django.db import transaction
 from ravi_django.kernel import Agent, AgentId, ForbiddenError, InvalidInputError, NotFoundError, Priority
 from ravi_django.models import Run, Schedule, Session
@@ -206,18 +208,11 @@ def submit_for(
 ) -> tuple[Run, bool]:
     """The run of a tick, and whether it is new; without a tick one more. `send` replaces the dispatch on commit;
     `agents` are those that were found this moment, and takes what is found."""
-    if row.owner is not None and not getattr(row.owner, "is_active", True):
-        raise ForbiddenError(f"its owner, {row.owner.get_username()}, is not active")
     metadata: dict[str, Any] = {**(row.metadata or {}), "schedule": str(row.id)}
     if tick is not None:
         metadata["tick"] = tick.isoformat()
     if missed:
         metadata["missed"] = missed
-    found = None if agents is None else agents.get(row.agent)
-    if found is None:
-        found = specs.find(row.agent)
-        if agents is not None:
-            agents[row.agent] = found
     return submit_once(
         row.agent,
         row.input,
@@ -229,8 +224,21 @@ def submit_for(
         budget=row.budget,
         metadata=metadata,
         send=send,
-        found_agent=found,
+        find=partial(_find_for, row.owner, {} if agents is None else agents),
     )
+
+
+def _find_for(owner: Any, agents: dict[str, specs.Found], address: AgentId) -> specs.Found:
+    """An agent that the schedule's owner may run. Raises AgentNotFoundError and ForbiddenError."""
+    if (found := agents.get(str(address))) is None:
+        found = agents[str(address)] = specs.find(address)
+    if owner is None:
+        return found
+    if not getattr(owner, "is_active", True):
+        raise ForbiddenError(f"its owner, {owner.get_username()}, is not active")
+    if not access.may_run(owner, found):
+        raise ForbiddenError(f"its owner, {owner.get_username()}, may not run {address}")
+    return found
 
 
 def _seconds(every: Any) -> Any:

@@ -40,6 +40,7 @@ class Found:
     address: AgentId
     version: int | None = None  # of its spec; None: it is code
     spec: dict[str, Any] = field(default_factory=dict)  # of a row
+    access: registry.Access = "private"  # the users who may run it
 
     def check_variables(self, metadata: Mapping[str, Any]) -> None:
         """Raises InvalidInputError where a run's `metadata["variables"]` are not what the spec declares."""
@@ -60,8 +61,8 @@ def find(address: AgentId | str) -> Found:
     if str(place) in registry._agents:
         if store.is_disabled(str(place)):
             raise AgentNotFoundError(place)
-        return Found(place)
-    row = _rows().filter(address=str(place)).values_list("version", "spec").first()
+        return Found(place, access=registry.access_of(place))
+    row = _rows().filter(address=str(place)).values_list("version", "spec", "access").first()
     if row is None:
         raise AgentNotFoundError(place)
     return Found(place, *row)
@@ -185,13 +186,15 @@ def save_spec(
     name: str | None = None,
     description: str | None = None,
     enabled: bool | None = None,
+    access: str | None = None,
 ) -> Agent:
     """Keep a spec as the agent of this address: the next version of it, unless nothing has changed. Its new runs use
     it at once, in every process; those that there are keep theirs.
 
-    `name` and `description` are said over the spec's own. `by` is the user who made the version. One transaction;
-    two who save at once get a version each. Raises InvalidInputError whose `field` is the place in the spec, or
-    "address".
+    `name` and `description` are said over the spec's own. `by` is the user who made the version, and who owns a new
+    row. `access` names the users who may run it, as `register` does, but for a function; a new row is private. One
+    transaction; two who save at once get a version each. Raises InvalidInputError whose `field` is the place in the
+    spec, "address" or "access".
     """
     place = AgentId.parse(str(address))
     if str(place) in registry._agents:
@@ -206,15 +209,17 @@ def save_spec(
             "name": checked.name,
             "description": checked.description,
         }
+        if access is not None:
+            columns["access"] = registry.check_access(access)
+        maker = by if by is not None and by.is_authenticated else None
         row, new = Agent.objects.select_for_update().get_or_create(
-            address=str(place), defaults={**columns, "spec": checked.to_json()}
+            address=str(place), defaults={**columns, "spec": checked.to_json(), "owner": maker}
         )
         changed = new or row.source != Agent.Source.ADMIN or row.spec != checked.to_json()
         if enabled is not None:
             columns["enabled"] = enabled
         if changed:
             columns |= {"spec": checked.to_json(), "version": _next_number(row)}
-            maker = by if by is not None and by.is_authenticated else None
             AgentVersion.objects.create(agent=row, number=columns["version"], spec=checked.to_json(), created_by=maker)
         Agent.objects.filter(id=row.id).update(**columns, updated_at=timezone.now())
         row.refresh_from_db()

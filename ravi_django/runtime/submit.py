@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -96,15 +96,15 @@ def submit_once(
     metadata: Mapping[str, Any] | None = None,
     send: Any = None,
     run_id: UUID | None = None,
-    found_agent: specs.Found | None = None,
     said: Mapping[str, Any] | None = None,
+    find: Callable[[AgentId], specs.Found] = specs.find,
 ) -> tuple[Run, bool]:
     """`submit`, also saying whether the run is new. `send` replaces the dispatch on commit; `run_id` makes the call
-    safe to repeat; `found_agent` saves looking it up. `said` is the body of a message to `session`: the idempotency key
-    is then scoped to (user, session), and a repeat has the same body."""
+    safe to repeat; `find` gives the agent, or raises: a surface asks there whether the user may run it. `said` is the
+    body of a message to `session`: the idempotency key is then scoped to (user, session), and a repeat has the same
+    body."""
     agent_id = _address_of(agent)
-    if found_agent is None and idempotency_key is None:  # a repeat gets its first run even so
-        found_agent = specs.find(agent_id)
+    found_agent = find(agent_id) if idempotency_key is None else None  # a repeat gets its first run even so
     message = _message(agent_id, input)
     owner = user if user is not None and user.is_authenticated else None
     found = _session(session, owner)
@@ -124,7 +124,7 @@ def submit_once(
         run.request_digest = _request_digest(run, message, session) if said is None else digest_of(dict(said))
         if (first := first_of(run)) is not None:
             return first, False
-    found_agent = found_agent or specs.find(agent_id)
+    found_agent = found_agent or find(agent_id)
     found_agent.check_variables(run.metadata)
     run.agent_version = found_agent.version
     session_row = found or _new_session(run, message)

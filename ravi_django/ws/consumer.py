@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import aclosing, suppress
+from functools import partial
 from typing import Any
 from uuid import UUID, uuid4
 
 from channels.generic.websocket import AsyncWebsocketConsumer
 from pydantic_core import to_json
 
-from ravi_django.api.agents import require_runnable
+from ravi_django import access as rights
 from ravi_django.kernel import KernelError, RateLimitedError
 from ravi_django.models import Run
 from ravi_django.models.base import Owned
@@ -201,9 +202,8 @@ class UnknownPath(AsyncWebsocketConsumer):
 def _submit(agent: str, text: str, session: UUID, user: Any, key: str) -> Run:
     limits.count(user, "submit")
     limits.check_queued(user)
-    if not key:
-        require_runnable(agent)
-    run, _ = submit_once(agent, text, session=session, user=user, idempotency_key=key)
+    find = partial(rights.find, user, session_id=session)
+    run, _ = submit_once(agent, text, session=session, user=user, idempotency_key=key, find=find)
     return run
 
 

@@ -5,19 +5,16 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 from rest_framework.test import APIClient
 
-from ravi_django.checks import check_follow_policy
-from ravi_django.kernel import AgentId, ForbiddenError, TopicId
+from ravi_django.kernel import TopicId
 from ravi_django.models import Follow, JournalEntry, Publication, Run
-from ravi_django.runtime import policies
 from ravi_django.runtime.follow import followers
+from tests.acceptance.api.api_support import permit
 from tests.support.runs import drive, make_run
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -83,6 +80,7 @@ def test_the_pages_calls_are_answered(ann: Any) -> None:
     block("shop/agents.py")
     client = APIClient()
     assert client.login(username="demo", password="demo")
+    permit(ann, "emit_topic")
     answers = []
     for line in text_of("follow.sh", "console").splitlines():
         words = shlex.split(line)
@@ -95,23 +93,3 @@ def test_the_pages_calls_are_answered(ann: Any) -> None:
     assert [answer.status_code for answer in answers] == [201, 202, 200, 204]
     assert answers[1].json() == {"message": "goal-1", "followers": 1}
     assert len(answers[2].json()["results"]) == 1
-
-
-def test_the_pages_policy_holds(ann: Any, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = ModuleType("shop.policies")
-    vars(module).update(block("shop/policies.py"))
-    monkeypatch.setitem(sys.modules, "shop", ModuleType("shop"))
-    monkeypatch.setitem(sys.modules, "shop.policies", module)
-    settings.RAVI = {**settings.RAVI, **block("settings.py")["RAVI"]}
-    policies._load.cache_clear()
-
-    assert check_follow_policy() == []
-    secret, reader = TopicId("internal", "sales"), AgentId("desk", "reader")
-    policies.check_follow(ann, reader, SPORT)
-    policies.check_follow(None, reader, secret)
-    for refused in (lambda: policies.check_follow(ann, reader, secret), lambda: policies.check_emit(ann, SPORT)):
-        with pytest.raises(ForbiddenError):
-            refused()
-    assert policies.policy().may_receive([ann], SPORT) is None
-    assert policies.policy().may_receive([ann], secret) == set()
-    policies._load.cache_clear()

@@ -2,6 +2,7 @@ import os
 from typing import Any
 
 from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Permission
 from django.core.management.base import BaseCommand
 from django.db import transaction
 
@@ -17,6 +18,9 @@ class Command(BaseCommand):
     @transaction.atomic
     def handle(self, *args: Any, **options: Any) -> None:
         users = {name: self._user(name, {}) for name in ("demo", "ada")}
+        emit = Permission.objects.get(content_type__app_label="ravi", codename="emit_topic")
+        for user in users.values():  # the demo's page of news publishes notes
+            user.user_permissions.add(emit)
         self._user("admin", {"is_staff": True, "is_superuser": True})
         feeds.seed(users, os.environ.get("FEED_SERVER_URL", ""))
         self.stdout.write("users: demo/demo, ada/ada, admin/admin")

@@ -14,14 +14,13 @@ from uuid import UUID
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.urls import NoReverseMatch, reverse
 
-from ravi_django.api.agents import require_runnable
 from ravi_django.api.serializers import RunSerializer
 from ravi_django.conf import conf
 from ravi_django.kernel import InvalidInputError, KernelError, NotFoundError
 from ravi_django.management.people import user_named
 from ravi_django.management.transcript import Transcript
 from ravi_django.models import Run, Session, Status
-from ravi_django.runtime import Runtime, events
+from ravi_django.runtime import Runtime, events, specs
 from ravi_django.runtime.database import readers
 from ravi_django.runtime.submit import submit_once
 
@@ -52,7 +51,7 @@ class Command(BaseCommand):
         session, user = _session(options["session"]), user_named(options["user"], BAD_USAGE)
         asked = {"session": session and session.id, "user": user or (session and session.owner)}
         try:
-            require_runnable(agent)
+            specs.find(agent)
             with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
                 inline = conf.ENGINE == "inline"
                 runner.run(self._inline(agent, text, asked) if inline else self._watched(agent, text, asked))

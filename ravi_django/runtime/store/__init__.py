@@ -51,6 +51,7 @@ from ravi_django.runtime.store.escalations import due_to_escalate, escalate, rea
 from ravi_django.runtime.store.fan_out import deliver_batch, has_next, unfinished
 from ravi_django.runtime.store.fence import append_statement
 from ravi_django.runtime.store.follow_metadata import update_follows
+from ravi_django.runtime.store.followers import Rights, Wanted
 from ravi_django.runtime.store.follows import (
     add_follow,
     delete_follows,
@@ -185,9 +186,11 @@ __all__ = [
     "NotStanding",
     "Occupied",
     "Paused",
+    "Rights",
     "Told",
     "TooManyRequests",
     "Unseen",
+    "Wanted",
     "abandon",
     "accounts_of",
     "add_follow",

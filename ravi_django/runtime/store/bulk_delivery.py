@@ -18,6 +18,7 @@ from ravi_django.models import ACTIVE, Follow, Publication
 from ravi_django.runtime import registry
 from ravi_django.runtime.store import postgres
 from ravi_django.runtime.store.delivery_rows import PRIORITY, SIGNAL, Letter, _text
+from ravi_django.runtime.store.followers import OPEN
 from ravi_django.runtime.store.postgres import NOW, as_text, cast
 from ravi_django.runtime.store.touching import WOKEN, ageing
 
@@ -34,9 +35,10 @@ class Swept:
     left: list[UUID]  # those that need a closer look
 
 
-def tell_at_home(publication: Publication, letter: Letter, limit: int, active: bool) -> Swept:
+def tell_at_home(publication: Publication, letter: Letter, limit: int, active: bool, by_access: bool) -> Swept:
     """Deliver to those of the next followers whose run is live in their home, and who may be given it at once.
-    `active`: owners have a column that says whether they are."""
+    `active`: owners have a column that says whether they are. `by_access`: of follows with an owner, only those of
+    agents that every user may run."""
     params = ageing(PRIORITY) | {
         "topic": publication.topic,
         "tenant": publication.tenant,
@@ -44,6 +46,7 @@ def tell_at_home(publication: Publication, letter: Letter, limit: int, active: b
         "last": _key(publication.last),
         "limit": str(limit),
         "code": postgres.texts(list(registry._agents)),
+        "open": postgres.texts([place for place in list(registry._agents) if registry.access_of(place) == OPEN]),
         "most": str(int(conf.FEED_UNREAD)),
         "by": _key(letter.by),
         "sender": sender_of(publication),
@@ -52,7 +55,7 @@ def tell_at_home(publication: Publication, letter: Letter, limit: int, active: b
         "body": _text(letter.body),
         "payload": _text(letter.payload),
     }
-    ((upto, delivered, woken, left),) = postgres.execute(_statement(active), params)
+    ((upto, delivered, woken, left),) = postgres.execute(_statement(active, by_access), params)
     return Swept(delivered, _keys(woken), upto, _keys(left))
 
 
@@ -70,12 +73,15 @@ def _keys(keys: Iterable[UUID] | None) -> list[UUID]:
     return list(keys or ())
 
 
-def _statement(active: bool) -> str:
+def _statement(active: bool, by_access: bool) -> str:
     from django.contrib.auth import get_user_model
 
     meta = get_user_model()._meta
     users = f'LEFT JOIN "{meta.db_table}" u ON u."{meta.pk.column}" = f.owner_id' if active else ""
     is_active = "AND (f.owner_id IS NULL OR u.is_active)" if active else ""
+    code, is_open = (f"f.agent IN (SELECT jsonb_array_elements_text(%({name})s::jsonb))" for name in ("code", "open"))
+    by_row = f"a.source = 'admin' AND a.access = '{OPEN}' AND NOT {code}"
+    is_allowed = f"AND (f.owner_id IS NULL OR {is_open} OR ({by_row}))" if by_access else ""
     statuses = ", ".join(f"'{status.value}'" for status in ACTIVE)
     return f"""
 WITH next AS MATERIALIZED (
@@ -87,7 +93,7 @@ WITH next AS MATERIALIZED (
   SELECT f.id, f.agent, f.owner_id, f.tenant, f.every_s, coalesce(f.session_id, f.home_id) AS home
   FROM ravi_follow f {users} LEFT JOIN ravi_agent a ON a.address = f.agent
   WHERE f.id IN (SELECT id FROM next)
-    AND coalesce(a.enabled, f.agent IN (SELECT jsonb_array_elements_text(%(code)s::jsonb)))
+    AND coalesce(a.enabled, {code}) {is_allowed}
     AND (f.every_s = 0 OR f.last_at IS NULL OR f.last_at + make_interval(secs => f.every_s) <= {NOW})
     AND NOT EXISTS (SELECT FROM ravi_feeditem i WHERE i.follow_id = f.id) {is_active}
     AND (f.agent IS DISTINCT FROM %(sender)s::text OR f.owner_id IS DISTINCT FROM %(owner)s::{cast(_OWNER)})

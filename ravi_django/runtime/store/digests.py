@@ -24,7 +24,7 @@ from ravi_django.runtime.hops import hops_in, noted
 from ravi_django.runtime.store.backlog import forget, move_up, put_off
 from ravi_django.runtime.store.deliveries import Delivered, Due, UnknownAgent, deliver
 from ravi_django.runtime.store.delivery_rows import Letter
-from ravi_django.runtime.store.followers import Locked, MayReceive, lock_followers
+from ravi_django.runtime.store.followers import Locked, Rights, lock_followers
 
 log = logging.getLogger("ravi.fan_out")
 
@@ -56,14 +56,14 @@ def has_due() -> bool:
     return FeedItem.objects.filter(due_at__lte=clock.now()).exists()
 
 
-def deliver_due(limit: int, may_receive: MayReceive | None = None) -> DueBatch | None:
+def deliver_due(limit: int, rights: Rights | None = None) -> DueBatch | None:
     """Give followers what is due, at most `limit` of them; None when nothing is."""
     with transaction.atomic():
         due = _due(limit)
         if not due:
             return None
         present = due[0][1]
-        looked = lock_followers([follow_id for follow_id, _ in due], may_receive)
+        looked = lock_followers([follow_id for follow_id, _ in due], rights)
         forget(FeedItem.objects.filter(follow_id__in=looked.refused), "nobody may be given them any more")
         chosen, letters = _letters({one.follower.id: one for one in looked.found})
         dues = [Due(one.follower, letters[one.follower.id]) for one in looked.found if one.follower.id in letters]

@@ -28,7 +28,7 @@ from ravi_django.runtime.store.bulk_delivery import Swept, sender_of, tell_at_ho
 from ravi_django.runtime.store.deliveries import Delivered, Due, UnknownAgent, deliver
 from ravi_django.runtime.store.delivery_rows import Letter
 from ravi_django.runtime.store.digests import letter_of
-from ravi_django.runtime.store.followers import Locked, MayReceive, being_changed, lock_followers, owner_is_active
+from ravi_django.runtime.store.followers import Locked, Rights, being_changed, lock_followers, owner_is_active
 
 log = logging.getLogger("ravi.fan_out")
 
@@ -47,7 +47,7 @@ class Batch:
     woken: list[UUID] = field(default_factory=list)  # runs that can be claimed
 
 
-def deliver_batch(publication_id: UUID | str, limit: int, may_receive: MayReceive | None = None) -> Batch | None:
+def deliver_batch(publication_id: UUID | str, limit: int, rights: Rights | None = None) -> Batch | None:
     """Deliver to the next followers, at most `limit`, of the oldest publication of that one's topic; None when all are
     delivered, another process delivers it now, or its user has no deliveries left in this minute."""
     with transaction.atomic():
@@ -62,7 +62,7 @@ def deliver_batch(publication_id: UUID | str, limit: int, may_receive: MayReceiv
         if size == 0:
             return None
         try:
-            batch = _deliver(publication, size, may_receive)
+            batch = _deliver(publication, size, rights)
             used = batch.delivered + batch.waiting
         finally:
             limits.give_back(user, "emit_deliveries", size - used)
@@ -76,12 +76,12 @@ def _limited(publication: Publication) -> Any:
     return publication.owner
 
 
-def _deliver(publication: Any, size: int, may_receive: MayReceive | None) -> Batch:
+def _deliver(publication: Any, size: int, rights: Rights | None) -> Batch:
     letter = letter_of(publication)
-    known = _told_at_home(publication, letter, size, may_receive) if postgres.in_use() else None
+    known = _told_at_home(publication, letter, size, rights) if postgres.in_use() else None
     window = _next(publication, size) if known is None else known.left
     upto = (window[-1] if window else None) if known is None else known.upto
-    looked = lock_followers(window, may_receive)
+    looked = lock_followers(window, rights)
     for error in looked.undecided.values():
         raise error
     found = [one for one in looked.found if not _is_its_own(publication, one)]
@@ -108,13 +108,13 @@ def _deliver(publication: Any, size: int, may_receive: MayReceive | None) -> Bat
     return Batch(publication.id, delivered, waiting, at_once, done, woken)
 
 
-def _told_at_home(publication: Any, letter: Letter, limit: int, may_receive: MayReceive | None) -> Swept | None:
+def _told_at_home(publication: Any, letter: Letter, limit: int, rights: Rights | None) -> Swept | None:
     """None where every follower needs a closer look: the site has a policy of its own, or one's rows make an error."""
-    if may_receive is not None or publication.last is None:
+    if (rights is not None and not rights.by_access) or publication.last is None:
         return None
     try:
         with transaction.atomic():
-            swept = tell_at_home(publication, letter, limit, owner_is_active() is not None)
+            swept = tell_at_home(publication, letter, limit, owner_is_active() is not None, rights is not None)
             connection.check_constraints()
             return swept
     except OperationalError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -13,7 +13,6 @@ from uuid import UUID
 from django.contrib.auth import get_user_model
 from django.core.exceptions import FieldDoesNotExist
 
-from ravi_django.db import transaction
 from ravi_django.models import Agent, Follow
 from ravi_django.runtime import registry
 from ravi_django.runtime.store import postgres
@@ -22,8 +21,18 @@ from ravi_django.runtime.store.deliveries import Follower
 
 log = logging.getLogger("ravi.fan_out")
 
-# Of the site's policy, see `FollowPolicy.may_receive`: the owners (users) and the topic; None is all.
-MayReceive = Callable[[Sequence[Any], str], Collection[Any] | None]
+OPEN = "authenticated"  # the `access` of an agent that every user may run
+
+Wanted = tuple[str, Any, str]  # a delivery to an agent, for its owner's id, of a topic
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """What the site's access policy says of deliveries to follows that have an owner."""
+
+    # Of these deliveries, to these agents (rows, by address): the refused ones, and the topics that it raises for.
+    refused: Callable[[Collection[Wanted], Mapping[str, Agent]], tuple[set[Wanted], dict[str, Exception]]]
+    by_access: bool  # none is refused where the agent is open to every user
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +70,7 @@ class Looked:
         return {one.follower.id for one in self.found}.union(self.refused, self.unknown, self.undecided)
 
 
-def lock_followers(ids: Sequence[UUID], may_receive: MayReceive | None = None) -> Looked:
+def lock_followers(ids: Sequence[UUID], rights: Rights | None = None) -> Looked:
     """Lock those of these follows that nobody else has, and look at what they may be given."""
     active = owner_is_active()
     # A placeholder is wanted for the column where users have none; the topic is there anyway.
@@ -70,16 +79,17 @@ def lock_followers(ids: Sequence[UUID], may_receive: MayReceive | None = None) -
     rows = rows.select_for_update(skip_locked=True, no_key=True, of=("self",))
     found = list(rows.values_list(*names, active or "topic"))
     waiting = oldest_due([row[0] for row in found])  # behind the lock: nobody takes it from under us
-    versions, disabled = _versions({row[1] for row in found})
-    owners = {row[2] for row in found if row[2] is not None}
-    refused, failed = _refused(owners, {row[8] for row in found}, may_receive)
+    agents = _agents({row[1] for row in found})
+    versions, disabled = _versions(agents)
+    wanted = {(row[1], row[2], row[8]) for row in found if row[2] is not None and row[1] in versions}
+    refused, failed = _refused(wanted, agents, rights)
     looked, off = Looked(), Counter[str]()
     for follow_id, agent, owner_id, tenant, session_id, home_id, every_s, last_at, topic, dropped, is_active in found:
         if owner_id is not None and active and not is_active:
             looked.refused.append(follow_id)
         elif owner_id is not None and topic in failed:
             looked.undecided[follow_id] = failed[topic]
-        elif agent in disabled or (topic, owner_id) in refused:
+        elif agent in disabled or (agent, owner_id, topic) in refused:
             looked.refused.append(follow_id)
             off.update([agent] if agent in disabled else ())
         elif agent not in versions:
@@ -115,41 +125,35 @@ def owner_is_active() -> str | None:
     return "owner__is_active"
 
 
-def _versions(agents: set[str]) -> tuple[dict[str, int | None], set[str]]:
-    """The agents that may be run, with the version of the spec of those that are rows; and those that are switched off.
-    In neither is one that has no row, and that the code of this process does not know: another process may."""
-    rows = {row[0]: row[1:] for row in Agent.objects.filter(address__in=agents).values_list(*_AGENT)}
+def _agents(addresses: set[str]) -> dict[str, Agent]:
+    """Their rows. That of code may not be saved yet. Absent is one that has no row, and that the code of this process
+    does not know: another process may."""
+    rows = {row.address: row for row in Agent.objects.filter(address__in=addresses).defer("spec")}
+    return {place: Agent(address=place) for place in addresses if place in registry._agents} | rows
+
+
+def _versions(agents: Mapping[str, Agent]) -> tuple[dict[str, int | None], set[str]]:
+    """The agents that may be run, with the version of the spec of those that are rows; and those that are disabled."""
     found: dict[str, int | None] = {}
-    disabled = set()
-    for agent in agents:
-        is_code = agent in registry._agents
-        source, version, enabled = rows.get(agent, (Agent.Source.CODE, None, is_code))
-        if enabled:
-            found[agent] = version if source == Agent.Source.ADMIN and not is_code else None
-        elif agent in rows:
-            disabled.add(agent)
-    return found, disabled
+    for place, row in agents.items():
+        if row.enabled:
+            is_row = row.source == Agent.Source.ADMIN and place not in registry._agents
+            found[place] = row.version if is_row else None
+    return found, set(agents).difference(found)
 
 
-_AGENT = ("address", "source", "version", "enabled")
+def _is_open(agent: Agent) -> bool:
+    """Whether every user may run it, by its `access`."""
+    is_code = agent.source == Agent.Source.CODE or agent.address in registry._agents
+    return (registry.access_of(agent.address) if is_code else agent.access) == OPEN
 
 
 def _refused(
-    owners: set[Any], topics: set[str], may_receive: MayReceive | None
-) -> tuple[set[tuple[str, Any]], dict[str, Exception]]:
-    """Whom the site's policy gives nothing of a topic to, and the topics that it raises for."""
-    refused: set[tuple[str, Any]] = set()
-    failed: dict[str, Exception] = {}
-    if may_receive is None or not owners:
-        return refused, failed
-    users = list(get_user_model()._default_manager.filter(pk__in=owners))
-    for topic in topics:
-        try:
-            with transaction.atomic():  # a query of its own that fails ends with it
-                allowed = may_receive(users, topic)
-                taken = owners if allowed is None else set(allowed)
-        except Exception as error:
-            failed[topic] = error
-        else:
-            refused |= {(topic, owner) for owner in owners - taken}
-    return refused, failed
+    wanted: set[Wanted], agents: Mapping[str, Agent], rights: Rights | None
+) -> tuple[set[Wanted], dict[str, Exception]]:
+    if rights is not None and rights.by_access:
+        closed = {place for place, agent in agents.items() if not _is_open(agent)}
+        wanted = {one for one in wanted if one[0] in closed}
+    if rights is None or not wanted:
+        return set(), {}
+    return rights.refused(wanted, agents)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from django.contrib.auth.models import Permission
 from rest_framework.test import APIClient
 
 from ravi_django.agents import ReActAgent
@@ -47,6 +48,11 @@ def client_of(user: Any = None) -> APIClient:
     if user is not None:
         client.force_authenticate(user)
     return client
+
+
+def permit(user: Any, *codenames: str) -> None:
+    """Give the user these permissions of the app."""
+    user.user_permissions.set(Permission.objects.filter(content_type__app_label="ravi", codename__in=codenames))
 
 
 def drive(run_id: str) -> None:

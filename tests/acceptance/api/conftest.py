@@ -10,7 +10,7 @@ from rest_framework.test import APIClient
 
 from ravi_django.kernel import AgentId
 from ravi_django.runtime import database, registry
-from tests.acceptance.api.api_support import AGENT, WRITTEN, client_of, make_agent
+from tests.acceptance.api.api_support import AGENT, WRITTEN, client_of, make_agent, permit
 
 
 @pytest.fixture(autouse=True)
@@ -29,6 +29,12 @@ def _no_readers_left() -> Iterator[None]:
 @pytest.fixture
 def user(db: None, django_user_model: Any) -> Any:
     return django_user_model.objects.create_user("ann")
+
+
+@pytest.fixture
+def permitted(user: Any) -> None:
+    """`user` may send signals of any name, emit to every topic, and choose a priority."""
+    permit(user, "signal_run", "emit_topic", "choose_priority")
 
 
 @pytest.fixture

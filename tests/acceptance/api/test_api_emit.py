@@ -15,9 +15,9 @@ import ravi_django
 from ravi_django.kernel import TopicId
 from ravi_django.models import Follow, Publication, Session
 from ravi_django.runtime import store
-from tests.acceptance.api.api_support import AGENT, client_of, error_of
+from tests.acceptance.api.api_support import AGENT, client_of, error_of, permit
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("permitted")]
 
 TOPIC = "news/sport"
 NAMED = {"agent": AGENT, "topic": TOPIC}
@@ -81,12 +81,13 @@ def test_a_namespace_comes_first(client: APIClient) -> None:
     assert post(client, "/ravi/topics/uk/news/sport/emit/", text="x").json()["followers"] == 1
 
 
-def test_an_id_makes_it_safe_to_repeat(client: APIClient, strange_client: APIClient) -> None:
+def test_an_id_makes_it_safe_to_repeat(client: APIClient, strange_client: APIClient, stranger: Any) -> None:
     ravi_django.follow(AGENT, TOPIC)
     first = post(client, EMIT, text="goal", id="g 1")
     ravi_django.follow(AGENT, TOPIC, user=None, tenant="")
     again = post(client, EMIT, text="goal", id="g 1")
     other = post(client, EMIT, text="own goal", id="g 1")
+    permit(stranger, "emit_topic")
     theirs = post(strange_client, EMIT, text="theirs", id="g 1")
 
     assert first.json() == again.json() == {"message": "g 1", "followers": 1}

@@ -9,12 +9,13 @@ import pytest
 from rest_framework.test import APIClient
 
 import ravi_django
+from ravi_django import access
 from ravi_django.kernel import TopicId
 from ravi_django.models import Agent, Follow, Publication, Session
-from ravi_django.runtime import FollowPolicy, policies, store
+from ravi_django.runtime import store
 from tests.acceptance.api.api_support import AGENT, client_of, error_of
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("permitted")]
 
 TOPIC = "news/sport"
 NAMED = {"agent": AGENT, "topic": TOPIC}
@@ -205,7 +206,7 @@ def test_the_sites_policy_refuses_with_403(
 ) -> None:
     asked = []
 
-    class Policy(FollowPolicy):
+    class Policy(access.AccessPolicy):
         def may_follow(self, user: Any, agent: Any, topic: Any) -> bool:
             asked.append((user, str(agent), topic))
             return topic.source != "sport"
@@ -214,7 +215,7 @@ def test_the_sites_policy_refuses_with_403(
             asked.append((user, topic))
             return topic.source != "sport"
 
-    monkeypatch.setattr(policies, "policy", Policy)
+    monkeypatch.setattr(access, "policy", Policy)
     before = written()
 
     refused = [post(client, **NAMED), post(client, EMIT, text="x")]

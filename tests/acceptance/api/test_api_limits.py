@@ -106,7 +106,7 @@ def test_a_queue_has_an_end(client: APIClient, user: Any, agent: str, limited: A
 
 
 def test_a_larger_fan_out_goes_on_in_later_minutes(
-    client: APIClient, user: Any, stranger: Any, agent: str, limited: Any, now: Any, settings: Any
+    permitted: None, client: APIClient, user: Any, stranger: Any, agent: str, limited: Any, now: Any, settings: Any
 ) -> None:
     limited(emit_deliveries=2)
     settings.RAVI = {**settings.RAVI, "SWEEP_S": 0}

@@ -33,7 +33,7 @@ ASKED = {"agent": ROW, "input": "6 * 7?", "metadata": {"variables": {"customer":
 
 @pytest.fixture
 def row(user: Any, agent: str) -> Agent:
-    return specs.save_spec(ROW, SPEC)
+    return specs.save_spec(ROW, SPEC, access="authenticated")
 
 
 def addresses(client: APIClient) -> list[str]:

@@ -16,7 +16,7 @@ from ravi_django.runtime import store
 from ravi_django.runtime.submit import submit
 from tests.acceptance.api.api_support import client_of, error_of
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("permitted")]
 RUN_FIELDS = {
     *("id", "agent", "session", "status", "output", "error", "usage", "parent", "root", "depth", "waiting_on"),
     *("created_at", "started_at", "finished_at", "attempts", "metadata", "priority", "agent_version"),

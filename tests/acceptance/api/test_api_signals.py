@@ -25,6 +25,7 @@ def waiter() -> str:
 
 
 @pytest.mark.django_db(transaction=True)
+@pytest.mark.usefixtures("permitted")
 def test_a_signal_wakes_the_run_that_waits_for_it(client: APIClient, user: Any, waiter: str) -> None:
     run = submit(waiter, "hi", user=user)
     run_until_idle()
@@ -42,6 +43,7 @@ def test_a_signal_wakes_the_run_that_waits_for_it(client: APIClient, user: Any, 
 
 
 @pytest.mark.django_db
+@pytest.mark.usefixtures("permitted")
 def test_a_payload_may_be_left_out_and_the_signal_is_kept(client: APIClient, user: Any, agent: str) -> None:
     run = submit(agent, "hi", user=user)
 
@@ -51,6 +53,7 @@ def test_a_payload_may_be_left_out_and_the_signal_is_kept(client: APIClient, use
 
 
 @pytest.mark.django_db
+@pytest.mark.usefixtures("permitted")
 @pytest.mark.parametrize("status", [Status.COMPLETED, Status.FAILED, Status.CANCELLED])
 def test_a_run_that_has_ended_takes_none(client: APIClient, user: Any, agent: str, status: Status) -> None:
     run = submit(agent, "hi", user=user)
@@ -83,6 +86,7 @@ def test_a_bad_body_names_its_field(client: APIClient, user: Any, agent: str, bo
     assert not Signal.objects.exists()
 
 
+@pytest.mark.usefixtures("permitted")
 @pytest.mark.django_db
 def test_a_payload_over_the_limit_is_413(client: APIClient, user: Any, agent: str) -> None:
     run = submit(agent, "hi", user=user)

@@ -69,7 +69,7 @@ def tenants() -> list[set[str]]:
     ids=["one", "a list of one", "several", "none of them", "all"],
 )
 def test_every_surface_is_in_the_same_tenant(
-    client: Any, staff: Client, tenant_of: Any, given: Any, tenant: str
+    permitted: None, client: Any, staff: Client, tenant_of: Any, given: Any, tenant: str
 ) -> None:
     tenant_of(given)
 
@@ -77,7 +77,7 @@ def test_every_surface_is_in_the_same_tenant(
     assert tenants() == [{tenant}] * 6
 
 
-def test_without_a_hook_there_is_no_tenant(client: Any, staff: Client) -> None:
+def test_without_a_hook_there_is_no_tenant(permitted: None, client: Any, staff: Client) -> None:
     everything(client, staff)
 
     assert tenants() == [{""}] * 6

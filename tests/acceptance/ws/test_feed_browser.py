@@ -11,6 +11,7 @@ from django.contrib.sessions.models import Session as DjangoSession
 from project import feeds
 from ravi_django import emit, follow, submit
 from ravi_django.models import Follow, Run
+from tests.acceptance.api.api_support import permit
 from tests.support.browser import elsewhere
 from tests.support.curated import curated
 from tests.support.runs import until
@@ -156,6 +157,7 @@ def test_new_preferences_hold_for_the_next_item_and_are_there_after_a_reload(dem
 
 
 def test_a_note_goes_to_those_who_follow_until_they_leave(demo, stranger, feed_of) -> None:
+    permit(demo, "emit_topic")
     mine, theirs = feed_of(demo), feed_of(stranger)
     follows(theirs)
     mine.fill("#note", "Come and see. Tonight.")

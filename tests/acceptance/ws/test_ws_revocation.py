@@ -132,6 +132,9 @@ def test_a_socket_too_many_says_so_and_a_closed_one_makes_room(server, run, demo
     settings.RAVI = {**settings.RAVI, "LIMITS": {**dict.fromkeys(DEFAULTS["LIMITS"]), "sockets": 1, "submit": 1}}
     address = f"/ws/ravi/sessions/{run.session_id}/?ticket="
     with server.connect(address + tickets.issue(demo)[0]) as first:
+        first.send('{"type": "unknown"}')
+        while json.loads(first.recv(timeout=BOUND_S))["type"] != "error":
+            pass  # it has its place once it answers
         with server.connect(address + tickets.issue(demo)[0]) as second:
             assert json.loads(second.recv(timeout=BOUND_S))["code"] == "throttled"
             assert code_of(second) == 4429

@@ -54,14 +54,14 @@ FAN_OUT = [
     Mutant(
         "fan-out: whom the policy refuses gets nothing",
         STORE + "followers.py",
-        "        elif agent in disabled or (topic, owner_id) in refused:\n",
+        "        elif agent in disabled or (agent, owner_id, topic) in refused:\n",
         "        elif agent in disabled:\n",
         _ONCE,
     ),
     Mutant(
         "fan-out: an agent that is switched off gets nothing",
         STORE + "followers.py",
-        "        if enabled:\n",
+        "        if row.enabled:\n",
         "        if True:\n",
         _ONCE,
     ),

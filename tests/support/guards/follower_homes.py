@@ -109,7 +109,7 @@ FOLLOWER_HOMES = [
     ),
     Mutant(
         "digest: a policy that raises puts off its topic alone",
-        STORE + "followers.py",
+        "ravi_django/access.py",
         "            failed[topic] = error\n",
         "            raise error\n",
         _BACKLOGS,

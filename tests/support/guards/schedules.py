@@ -55,8 +55,8 @@ SCHEDULES = [
     Mutant(
         "schedules: nobody inactive has runs made",
         _API,
-        'if row.owner is not None and not getattr(row.owner, "is_active", True):',
-        "if False:",
+        '    if not getattr(owner, "is_active", True):\n',
+        "    if False:\n",
         (_SCHEDULES,),
     ),
     Mutant(
@@ -342,8 +342,8 @@ SCHEDULES = [
     Mutant(
         "schedules: an agent is looked up once",
         _API,
-        "            agents[row.agent] = found\n",
-        "            pass\n",
+        "found = agents[str(address)] = specs.find(address)",
+        "found = specs.find(address)",
         (_SCHEDULES,),
     ),
     Mutant(

@@ -154,6 +154,13 @@ SOCIAL_GRAPH = [
         (REPLAY,),
     ),
     Mutant(
+        "policy: only True allows",
+        "ravi_django/access.py",
+        "(*given) is True",
+        "(*given)",
+        ("tests/acceptance/access/test_agent_access.py",),
+    ),
+    Mutant(
         "policy: a refusal to follow is recorded",
         RUNTIME + "graph.py",
         "topic_of(topic), wanted)) is not None:\n            await refuse(ctx, entry, refusal)\n",
@@ -161,10 +168,10 @@ SOCIAL_GRAPH = [
         (REPLAY,),
     ),
     Mutant(
-        "policy: a refusal to emit is recorded",
+        "policy: a run whose owner is deleted emits nothing, and that is recorded",
         RUNTIME + "graph.py",
-        "_may_emit, run, place)) is not None:\n            await refuse(ctx, entry, refusal)\n",
-        "_may_emit, run, place)) is not None:\n            raise refusal\n",
+        "_may_emit, run.owner_id)) is not None:\n            await refuse(ctx, entry, refusal)\n",
+        "_may_emit, run.owner_id)) is not None:\n            raise refusal\n",
         (REPLAY,),
     ),
     Mutant(
@@ -173,27 +180,6 @@ SOCIAL_GRAPH = [
         "    if found is None:\n        raise ForbiddenError(",
         "    if False:\n        raise ForbiddenError(",
         (REPLAY,),
-    ),
-    Mutant(
-        "policy: only True lets one follow",
-        RUNTIME + "policies.py",
-        "if policy().may_follow(user, agent, topic) is not True:",
-        "if not policy().may_follow(user, agent, topic):",
-        (UNIT + "test_follow_policy.py",),
-    ),
-    Mutant(
-        "policy: only True lets one emit",
-        RUNTIME + "policies.py",
-        "if policy().may_emit(user, topic) is not True:",
-        "if not policy().may_emit(user, topic):",
-        (UNIT + "test_follow_policy.py",),
-    ),
-    Mutant(
-        "policy: site code asks it too",
-        RUNTIME + "follow.py",
-        "    policies.check_emit(user, place)\n",
-        "",
-        (SITE, API + "test_api_follows.py"),
     ),
     Mutant(
         "follows over REST: one's own are listed",

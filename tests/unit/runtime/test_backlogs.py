@@ -10,8 +10,9 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from ravi_django import register
+from ravi_django.access import AccessPolicy
 from ravi_django.models import FeedItem, Follow, InboxMessage, Publication, Signal
-from ravi_django.runtime import fan_out, policies, store
+from ravi_django.runtime import fan_out, store
 from ravi_django.runtime.store import backlog, digests
 from tests.support.feeds import followers, inboxes, publish, read, waiting_runs
 from tests.support.runs import CodeAgent
@@ -114,7 +115,7 @@ def test_a_backlog_of_a_thousand_is_as_many_statements(clock):
 # ------------------------------------------------------------------------------------- a policy that raises
 
 
-class Fails(policies.FollowPolicy):
+class Fails(AccessPolicy):
     topics: set[str] = set()
 
     def may_receive(self, users, topic):
@@ -125,7 +126,7 @@ class Fails(policies.FollowPolicy):
 
 
 def test_a_policy_that_raises_for_one_topic_puts_that_one_off_and_the_others_come(clock, settings, caplog):
-    settings.RAVI = {**settings.RAVI, "FOLLOW_POLICY": f"{__name__}.Fails", "FEED_UNREAD": 10}
+    settings.RAVI = {**settings.RAVI, "ACCESS_POLICY": f"{__name__}.Fails", "FEED_UNREAD": 10}
     user = get_user_model().objects.create_user("ann")
     runs = {}
     for topic in ("news/tech", "news/art"):

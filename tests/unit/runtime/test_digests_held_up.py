@@ -8,7 +8,7 @@ import pytest
 from django.contrib.auth import get_user_model
 from django.db import IntegrityError
 
-from ravi_django import register
+from ravi_django import access, register
 from ravi_django.models import FeedItem, Publication, Run, Signal
 from ravi_django.runtime import clock as clocks
 from ravi_django.runtime import fan_out, store
@@ -92,11 +92,13 @@ def test_those_of_an_agent_that_no_process_knows(clock):
     assert inboxes() == {run.id: ["hello"]}
 
 
-def test_those_for_whom_the_sites_policy_raises(clock, monkeypatch):
-    def may_receive(users, topic):
+class Raises(access.AccessPolicy):
+    def may_receive(self, users, topic):
         raise ZeroDivisionError
 
-    monkeypatch.setattr(fan_out, "_may_receive", lambda: may_receive)
+
+def test_those_for_whom_the_sites_policy_raises(clock, settings):
+    settings.RAVI = {**settings.RAVI, "ACCESS_POLICY": f"{__name__}.Raises"}
     _, run = have_waited(followers(SLOW, owner=get_user_model().objects.create_user("ann")), clock)
 
     fan_out.sweep()

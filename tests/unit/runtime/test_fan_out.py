@@ -8,8 +8,9 @@ import pytest
 from django.contrib.auth import get_user_model
 
 from ravi_django import register
+from ravi_django.access import AccessPolicy
 from ravi_django.models import Agent, FeedItem, Follow, InboxMessage, Publication, Run, Session, Signal, uuid7
-from ravi_django.runtime import fan_out, policies, store, sweeper
+from ravi_django.runtime import fan_out, store, sweeper
 from ravi_django.runtime.store.followers import being_changed
 from tests.support.feeds import FEED, TOPIC, WAITS, follow, followers, inboxes, publish, told, waiting_runs
 from tests.support.runs import CodeAgent, make_run
@@ -223,7 +224,7 @@ def test_an_agent_that_is_switched_off_gets_nothing(agent):
     assert told(run) == 0
 
 
-class Choosy(policies.FollowPolicy):
+class Choosy(AccessPolicy):
     asked: list[tuple[list[str], str]] = []
 
     def may_receive(self, users, topic):
@@ -238,7 +239,7 @@ def test_the_policy_is_asked_once_a_batch_and_only_where_a_site_has_one(user, se
     followers(2, owner=bob)
     followers(1)
     publication = publish("hello")
-    settings.RAVI = {**settings.RAVI, "FOLLOW_POLICY": f"{__name__}.Choosy"}
+    settings.RAVI = {**settings.RAVI, "ACCESS_POLICY": f"{__name__}.Choosy"}
 
     fan_out.run(publication.id)
 

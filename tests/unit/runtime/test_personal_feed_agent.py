@@ -6,12 +6,13 @@ import json
 from typing import Any
 
 import pytest
+from django.contrib.auth import get_user_model
 
-from ravi_django import register, signal
+from ravi_django import access, register, signal
 from ravi_django.agents import PersonalFeedAgent
 from ravi_django.kernel import AgentId, ChatMessage, ChatPayload, DataPayload, ForbiddenError, Message, ModelError
 from ravi_django.models import Follow, InboxMessage, JournalEntry, Run, Signal, Status
-from ravi_django.runtime import frames, policies
+from ravi_django.runtime import frames
 from ravi_django.testing import FakeClock, ScriptedModel, run_until_idle
 from tests.support.arriving import NEW_ITEM, TOPIC, arrive, logged, publish
 from tests.support.runs import code, drive, make_run, take_over
@@ -197,10 +198,10 @@ def test_a_topic_that_it_may_not_follow_ends_nothing(monkeypatch: pytest.MonkeyP
         if topic == TOPIC:
             raise ForbiddenError("not this one")
 
-    monkeypatch.setattr(policies, "check_follow", refuse)
+    monkeypatch.setattr(access, "check_follow", refuse)
     reader(follow_topics=[TOPIC, "news/other"])
 
-    run = begun()
+    run = begun(owner=get_user_model().objects.create_user("ada"))
 
     assert run.status == Status.SUSPENDED
     assert logged(run, "feed.refused") == [{"topic": str(TOPIC), "error": "not this one"}]
