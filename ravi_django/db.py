@@ -23,8 +23,9 @@ def is_shared(wrapper: Any) -> bool:
     raw = wrapper.connection
     found = getattr(raw, "ravi_shared", None)
     if found is None:
-        own = raw.info.backend_pid
-        found = bool(wrapper.settings_dict["OPTIONS"].get("pool")) or own != _backend_pid(raw)
+        with wrapper.wrap_database_errors:
+            own = raw.info.backend_pid
+            found = bool(wrapper.settings_dict["OPTIONS"].get("pool")) or own != _backend_pid(raw)
         raw.ravi_shared = found
     return bool(found)
 
@@ -43,7 +44,7 @@ def limit_transaction(wrapper: Any) -> None:
     raw = wrapper.connection
     limits = getattr(raw, "ravi_limits", None)
     if limits is not None and wrapper.in_atomic_block and not raw.info.transaction_status:  # it begins with this
-        with raw.cursor() as cursor:
+        with wrapper.wrap_database_errors, raw.cursor() as cursor:
             cursor.execute(limits)
 
 

@@ -11,7 +11,7 @@ from django.core import checks
 from django.db import OperationalError, connections
 
 from ravi_django import tool
-from ravi_django.db import connection, transaction
+from ravi_django.db import connection, is_shared, transaction
 from ravi_django.management.diagnosis import database
 from ravi_django.models import Run, Status
 from ravi_django.runtime.database import DatabaseThreads
@@ -198,3 +198,15 @@ def test_with_djangos_pool(monkeypatch):
         ]
     finally:
         other.close_pool()
+
+
+def test_a_backend_that_is_gone_when_a_pooler_is_looked_for_is_an_error_of_django():
+    mine = connections[connection.alias].copy()
+    mine.connect()
+    vars(mine.connection).pop("ravi_shared", None)
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_terminate_backend(%s, 5000)", [mine.connection.info.backend_pid])
+
+    with pytest.raises(OperationalError):
+        is_shared(mine)
+    mine.close()
