@@ -14,6 +14,7 @@ from typing import Any
 from tests.acceptance.crash.wishes import GATED, PEOPLES, RUNS, said, wish_for
 
 EFFECTS = ("idempotent", "at_most_once", "transactional")
+CHECKED = "checked"  # at most once, with a check; its argument `known` is whether the check finds out
 ROUNDS = "turns"  # the key of a story in the run's input
 PLACE = "place"  # instead: of a run in a planned tree
 INPUT, OUTPUT = 90, 10  # tokens of every model call
@@ -42,6 +43,8 @@ class Step:
         """What it promises, when it does something to the world; a call that is refused does nothing."""
         if self.tool in GATED:
             return GATED[self.tool] if self.wish in RUNS else None
+        if self.tool == CHECKED:
+            return "at_most_once"
         return self.tool if self.tool in EFFECTS else None
 
     @property

@@ -11,7 +11,7 @@ import pytest
 from tests.acceptance.crash.lab import Lab
 from tests.acceptance.crash.lab_app.crash_points import POINTS
 from tests.acceptance.crash.matrix import UNCERTAIN, WORKERS, Matrix, cases_at
-from tests.acceptance.crash.story import Step, Story
+from tests.acceptance.crash.story import CHECKED, Step, Story
 
 PEOPLES = ("request", "answer", "record", "wake")  # come only after another death: see test_death_while_deciding
 CASES = cases_at(f"{name}.{side}" for name in POINTS if name not in PEOPLES for side in ("before", "after"))
@@ -41,6 +41,31 @@ def test_death_at(matrix: Matrix, point: str, kind: str) -> None:
     if kind == "at_most_once" and point in UNCERTAIN:
         assert matrix.happened(run_id) == UNCERTAIN[point]
         matrix.decide(run_id)
+    matrix.assert_right(run_id)
+
+
+@pytest.mark.parametrize(
+    ("point", "known", "outcome"),
+    [
+        ("effect.after", True, "happened"),
+        ("started.after", True, "run_again"),
+        ("effect.after", False, "unknown"),
+    ],
+)
+def test_the_check_of_an_effect_that_its_worker_died_over(lab: Lab, point: str, known: bool, outcome: str) -> None:
+    matrix = Matrix(lab, [])
+    run_id = lab.submit(Story.of([Step(CHECKED, 1, {"known": known})]), point)
+
+    matrix.wait_settled(run_id)
+    if outcome == "unknown":
+        matrix.decide(run_id)
+
+    assert lab.struck(run_id), f"no process came to {point}"
+    rows = "SELECT result->>'outcome' AS outcome FROM ravi_journalentry WHERE run_id = %s AND kind = 'effect.checked'"
+    assert [row["outcome"] for row in lab.query(rows, run_id)] == [outcome]
+    people = lab.query("SELECT 1 FROM ravi_humanrequest WHERE run_id = %s", run_id)
+    assert bool(people) == (outcome == "unknown")
+    assert sum(line["run"] == run_id and line["kind"] == CHECKED for line in lab.ledger()) == 1
     matrix.assert_right(run_id)
 
 

@@ -12,6 +12,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from django.db import InterfaceError, OperationalError, connections
@@ -26,8 +27,10 @@ from ravi_django.kernel import (
     ChatMessage,
     ChatPayload,
     GenerationOptions,
+    Happened,
     Message,
     ModelResponse,
+    NotHappened,
     Priority,
     Role,
     RunContext,
@@ -114,6 +117,22 @@ async def at_most_once(number: int, ctx: RunContext) -> str:
     """Do something that must not be done twice."""
     await _effect("at_most_once", number, ctx)
     return f"at_most_once {number}"
+
+
+def find(arguments: dict[str, Any], key: str) -> Happened | type[NotHappened] | None:
+    """Ask the ledger; of a call that is not `known`, nobody can say anything."""
+    if not arguments.get("known", True):
+        return None
+    folder = Path(os.environ["CRASH_FOLDER"])
+    there = any(line.get("key") == key for line in ledger.read(folder))
+    return Happened(f"checked {arguments['number']}") if there else NotHappened
+
+
+@tool(risk="safe", effect="at_most_once", timeout=3, check=find)
+async def checked(number: int, ctx: RunContext, known: bool = True) -> str:
+    """Do something that must not be done twice, and that can be looked up."""
+    await _effect("checked", number, ctx)
+    return f"checked {number}"
 
 
 @tool(risk="safe", effect="transactional", timeout=120)
@@ -322,7 +341,7 @@ register(
         "lab",
         model=LabModel(),
         tools=[
-            *(idempotent, at_most_once, transactional, nap, wait, poke, delegate, hire),
+            *(idempotent, at_most_once, checked, transactional, nap, wait, poke, delegate, hire),
             *(ask_person, ask_proxy, gated_idempotent, gated_once, gated_transactional, expiring, escalating),
         ],
         approvers={name: f"group:{CLERKS}" for name in ("gated_idempotent", "gated_once", "gated_transactional")},
