@@ -52,7 +52,8 @@ def run(main: Coroutine[Any, Any, T]) -> T:
     """Like `asyncio.run`, on a kept loop; on a new loop while another thread uses the kept one."""
     global _runner
     if not _loop_lock.acquire(blocking=False):
-        return asyncio.run(main)
+        with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
+            return runner.run(main)
     try:
         _runner = _runner or asyncio.Runner(loop_factory=asyncio.SelectorEventLoop)
         try:

@@ -129,6 +129,7 @@ def test_a_teller_that_dies_leaves_its_notes(monkeypatch):
     assert len(told()) == 1
 
 
+@pytest.mark.sqlite
 def test_a_lost_hint_is_found_by_the_sweep():
     with FakeClock() as clock:
         source = declare()

@@ -187,6 +187,7 @@ def test_each_crash_is_told_once(hints: list[int], how: str) -> None:
         assert len({event.id for event in told(run)}) == 3
 
 
+@pytest.mark.sqlite
 def test_a_crash_is_no_crash_again_when_the_run_is_claimed_later(hints: list[int]) -> None:
     with FakeClock() as clock:
         run = leased().run

@@ -61,6 +61,7 @@ def test_what_has_become_of_them(run):
     assert found.answer_s_max == 30
 
 
+@pytest.mark.sqlite
 @pytest.mark.parametrize("count", [1, 2, 3, 10, 101])
 def test_the_times_to_an_answer_are_quantiles(run, count):
     spans = [random.Random(count).uniform(0, 3000) for _ in range(count)]
@@ -86,6 +87,7 @@ def test_only_answers_have_a_time_to_answer(run):
     assert (found.answer_s_p95, found.answer_s_max, the_one(sla.totals()).answer_s_total) == (10, 10, 10)
 
 
+@pytest.mark.sqlite
 def test_they_are_told_apart_by_tool_and_address(run):
     put(run, 1), put(run, 2, to="group:directors"), put(run, 3, tool="refund"), put(run, 4, tool="", kind="question")
 
