@@ -254,6 +254,7 @@ class AgentForm(forms.ModelForm):
         self.valid = False  # whether it could be saved, were it not a preview
         for field in self.fields.values():
             field.label = field.label and capfirst(field.label)
+        self.fields["access"].required = False  # empty: private
         self.fields["model"].help_text = model_help()
         self.fields["variables"].help_text = variables_help()
         self.tools = {tool.name: tool for tool in known_tools()}
@@ -282,7 +283,7 @@ class AgentForm(forms.ModelForm):
 
     def clean_access(self) -> str:
         try:
-            return check_access(self.cleaned_data["access"].strip())
+            return check_access(self.cleaned_data["access"].strip() or "private")
         except InvalidInputError as error:
             raise forms.ValidationError(str(error)) from error
 

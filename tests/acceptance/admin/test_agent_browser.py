@@ -38,6 +38,7 @@ def make_agent(page: Any) -> None:
     page.click("text=Add agent")
     page.fill("[name=address]", "support/sums")
     page.fill("[name=name]", "Sums")
+    page.fill("[name=access]", "authenticated")
     page.fill("[name=model]", "rehearsal")
     page.fill("[name=system_instructions]", "You do sums for {{ user.username }}. Be {{ tone }}.")
     page.fill("[name=variables-0-name]", "tone")

@@ -44,6 +44,7 @@ EVERYTHING: dict[str, Any] = {
     },
     "fallbacks": ["openai/gpt-4o-mini", "ollama/llama3.2"],
     "tool_names": ["calculator", "current_time"],
+    "public_signals": ["parcel_posted"],
     "sub_agents": [{"agent": "react/assistant", "description": "for the rest", "timeout": 30.0}],
     "max_iterations": 4,
     "budget": {"max_tokens": 1000, "max_cost_usd": 0.5, "max_turns": 7, "deadline_s": 60.0, "max_agents": 3},
