@@ -27,6 +27,13 @@ HOSTILE = "<img src=x onerror=\"document.title='owned'\"><script>document.title=
 
 
 @pytest.fixture
+def publisher(demo: Any) -> Any:
+    """Made before the browser starts: its loop refuses queries."""
+    permit(demo, "emit_topic")
+    return demo
+
+
+@pytest.fixture
 def feed_of(server: Any, worker: Any, new_page: Callable[..., Any]) -> Callable[..., Any]:
     """`feed_of(user, **context)`: the feed page, with that user logged in. `page.sockets` are its websockets."""
 
@@ -156,9 +163,8 @@ def test_new_preferences_hold_for_the_next_item_and_are_there_after_a_reload(dem
     assert page.locator("#items > li").count() == 2
 
 
-def test_a_note_goes_to_those_who_follow_until_they_leave(demo, stranger, feed_of) -> None:
-    permit(demo, "emit_topic")
-    mine, theirs = feed_of(demo), feed_of(stranger)
+def test_a_note_goes_to_those_who_follow_until_they_leave(publisher, stranger, feed_of) -> None:
+    mine, theirs = feed_of(publisher), feed_of(stranger)
     follows(theirs)
     mine.fill("#note", "Come and see. Tonight.")
     mine.click("#note-form button")
