@@ -103,8 +103,7 @@ def allows(question: str, *given: Any) -> bool:
 
 def access_of(agent: Agent) -> registry.Access:
     """The `access` of an agent: as code registered it, or of its row."""
-    is_row = agent.source == Agent.Source.ADMIN and agent.address not in registry._agents
-    return agent.access if is_row else registry.access_of(agent.address)
+    return registry.access_of(agent.address) if agent.address in registry._agents else agent.access
 
 
 def admits(access: registry.Access, user: Any, agent: Agent) -> bool:

@@ -12,7 +12,7 @@ from django.db import DEFAULT_DB_ALIAS, router
 from pydantic_core import to_json
 
 from ravi_django.models import Agent
-from ravi_django.runtime.registry import get_agent, known_addresses, spec_of
+from ravi_django.runtime.registry import access_of, get_agent, known_addresses, spec_of
 
 log = logging.getLogger("ravi.catalog")
 
@@ -28,6 +28,9 @@ def sync_agents(using: str = DEFAULT_DB_ALIAS, model: type[Agent] = Agent) -> li
     changed = []
     for address in known_addresses():
         fields = _fields(address)
+        if hasattr(model, "access"):  # a process without this code reads it in the row
+            access = access_of(address)
+            fields["access"] = access if isinstance(access, str) else "private"
         row = known.get(address)
         if row is None:
             rows.update_or_create(address=address, defaults=fields)

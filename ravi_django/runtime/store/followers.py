@@ -144,8 +144,8 @@ def _versions(agents: Mapping[str, Agent]) -> tuple[dict[str, int | None], set[s
 
 def _is_open(agent: Agent) -> bool:
     """Whether every user may run it, by its `access`."""
-    is_code = agent.source == Agent.Source.CODE or agent.address in registry._agents
-    return (registry.access_of(agent.address) if is_code else agent.access) == OPEN
+    is_here = agent.address in registry._agents
+    return (registry.access_of(agent.address) if is_here else agent.access) == OPEN
 
 
 def _refused(

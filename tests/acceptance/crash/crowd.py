@@ -23,7 +23,7 @@ def main() -> None:
 
     count = int(sys.argv[1])
     users = get_user_model()
-    Agent.objects.create(address=AGENT, source=Agent.Source.CODE)
+    Agent.objects.create(address=AGENT, source=Agent.Source.CODE, access="authenticated")
     owners = users.objects.bulk_create(users(username=f"crowd-{number}") for number in range(count))
     homes = Session.objects.bulk_create(Session(agent=AGENT, owner=owner) for owner in owners[: count // 2])
     rows = [

@@ -110,7 +110,7 @@ def kill_worker(site: Site) -> None:
 
 
 def emit(address: str, text: str, id: str) -> dict[str, Any]:
-    credentials = b64encode(b"reader0:reader").decode()
+    credentials = b64encode(b"demo:demo").decode()
     request = urllib.request.Request(
         f"{address}/ravi/topics/{TOPIC}/emit/",
         data=json.dumps({"text": text, "id": id}).encode(),
