@@ -69,14 +69,18 @@ class Matrix:
         return self.lab.submit(story_for(point, kind), ":".join(filter(None, (point, str(times), self._how))))
 
     def wait_settled(self, run_id: str) -> None:
-        """Until it has ended or waits for a person."""
+        """Until it and the runs below it have ended, or it waits for a person."""
         moves = -1
         while not self.lab.until(lambda: self._settled(run_id), STILL_S):
             before, moves = moves, self.lab.query("SELECT sum(next_seq) AS moves FROM ravi_run")[0]["moves"]
             assert moves > before, self.lab.run(run_id)
 
     def _settled(self, run_id: str) -> bool:
-        return self.lab.run(run_id)["status"] in (*TERMINAL, "blocked") or bool(self.request(run_id))
+        if self.lab.run(run_id)["status"] not in (*TERMINAL, "blocked"):
+            return bool(self.request(run_id))
+        # A child that replied and died ends later than its parent, which has the reply.
+        below = "SELECT 1 FROM ravi_run WHERE root_id = %s AND status IN ('queued', 'pending', 'running', 'suspended')"
+        return not self.lab.query(below, run_id)
 
     def request(self, run_id: str) -> dict[str, Any] | None:
         sql = "SELECT * FROM ravi_humanrequest WHERE run_id = %s AND status = 'pending'"
