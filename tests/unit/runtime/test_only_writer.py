@@ -50,6 +50,8 @@ ALLOWED = {
     # The catalogue of agents, by whatever model a migration hands over.
     ("ravi_django/runtime/catalog.py", "rows.update_or_create"),
     ("ravi_django/runtime/catalog.py", "row.save"),
+    # A place among the open sockets, in the cache.
+    ("ravi_django/runtime/limits.py", "caches[conf.CACHE_ALIAS].delete"),
     # What the demo's readers prefer, beside their follows: no state of a run.
     ("project/feeds.py", "follows_of.update"),
     ("project/feeds.py", "Follow.objects.update"),
