@@ -11,7 +11,7 @@ from pydantic_core import from_json, to_json
 
 from ravi_django.models import Blob, JournalEntry, Run
 from ravi_django.runtime import registry, store
-from ravi_django.runtime.database import DatabaseThreads
+from ravi_django.runtime.database import CodeThreads, DatabaseThreads
 from ravi_django.runtime.entries import blob_value
 
 _kept: OrderedDict[str, float] = OrderedDict()  # digests that this process has stored, and when
@@ -21,7 +21,7 @@ _MOST_SCHEMAS = 1000
 _TRUSTED_S = 6 * 3600.0  # then they are stored again: the prune takes those that were not for a day
 
 
-async def keep(database: DatabaseThreads, bodies: dict[str, Callable[[], Any]]) -> None:
+async def keep(database: DatabaseThreads | CodeThreads, bodies: dict[str, Callable[[], Any]]) -> None:
     """Store what is new; `bodies` maps a digest to a function that gives the JSON value."""
     now = time.monotonic()
     new = [digest for digest in bodies if now - _kept.get(digest, -_TRUSTED_S) >= _TRUSTED_S]

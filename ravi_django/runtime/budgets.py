@@ -109,7 +109,7 @@ def give_up(effects: Effects, path: str) -> None:
 
 async def _free(effects: Effects, path: str) -> None:
     try:
-        await effects.database.call(store.free, effects.lease, path)
+        await effects.threads.call(store.free, effects.lease, path)
     except Exception as error:  # the lease's end does it, or the takeover's
         log.warning("run %s: could not free: %s", effects.lease.run_id, error, extra={"action": "reserve.failed"})
 

@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import suppress
 from dataclasses import dataclass
 from queue import SimpleQueue
@@ -129,6 +129,23 @@ class DatabaseThreads:
         if hanging := sum(thread.is_alive() for thread in self._threads):
             log.warning("%s threads of %s hang, and are left", hanging, self._name, extra={"action": "db.threads_left"})
         self._wire.close()
+
+
+class CodeThreads:
+    """The same threads, for the calls of one run's code. An error that may pass is no error of the code: `hand_back` is
+    told it, and the call does not return."""
+
+    def __init__(self, threads: DatabaseThreads, hand_back: Callable[[Exception], Awaitable[None]]) -> None:
+        self._threads = threads
+        self._hand_back = hand_back
+
+    async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return await self._threads.call(function, *args, **kwargs)
+        except Exception as error:
+            if may_pass(error):
+                await self._hand_back(error)
+            raise
 
 
 @dataclass(slots=True)

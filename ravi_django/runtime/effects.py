@@ -21,11 +21,12 @@ from ravi_django.kernel import (
     Message,
     SpawnDeniedError,
     SuspendInterrupt,
+    TransientError,
 )
 from ravi_django.models import Turn
 from ravi_django.runtime import frames, store, tool_caps
 from ravi_django.runtime.appending import Write, append_repeatable
-from ravi_django.runtime.database import DatabaseThreads, may_pass
+from ravi_django.runtime.database import CodeThreads, DatabaseThreads, may_pass
 from ravi_django.runtime.entries import Entry, NewTurn, Recorded
 from ravi_django.runtime.frames import Frame, Source
 from ravi_django.runtime.gate import Gate, NotRecorded, Stop, Wait
@@ -53,7 +54,8 @@ class Effects(Gate):
         noted: set[str],
     ) -> None:
         super().__init__(lease, journal, facts)
-        self.database = database
+        self.threads = database
+        self.database = CodeThreads(database, self._handed_back)
         self.publisher = publisher
         self.run_sync = run_sync  # runs a sync tool on its own threads
         self.wake = wake  # hints runs that an effect has made claimable
@@ -172,14 +174,14 @@ class Effects(Gate):
     async def _append(self, *args: Any) -> tuple[int, bool]:
         """Repeat the append while the database does not answer: an effect that has happened must be on record. The
         fence ends this, or the process. The run begins nothing new meanwhile."""
-        first, error, cancelled = await self.database.see_through(append_repeatable, *args)
+        first, error, cancelled = await self.threads.see_through(append_repeatable, *args)
         if error is not None:
             with self.repeating():
                 while error is not None and may_pass(error) and not self.gives_up:
                     warning = "run %s: an append failed and is repeated: %s"
                     log.warning(warning, self.lease.run_id, error, extra={"action": "append.repeated"})
                     cancelled |= await _paused(REPEAT_S)
-                    first, error, again = await self.database.see_through(append_repeatable, *args)
+                    first, error, again = await self.threads.see_through(append_repeatable, *args)
                     cancelled |= again
                 until = time.monotonic() + conf.LEASE_S / 4
                 while error is None and not self.is_awake and time.monotonic() < until:  # the heartbeat follows
@@ -234,7 +236,12 @@ class Effects(Gate):
         try:
             while self._is_stale:
                 self._is_stale = False
-                new = await self.database.call(store.facts, self.lease)
+                new = await self.threads.call(store.facts, self.lease)
+        except Exception as error:
+            if not may_pass(error):
+                raise
+            self._hand_back(error)
+            return
         finally:
             self._refreshing = False
         if self.stop is not None:  # no wait is met any more: what is suspended must not count this as seen
@@ -290,6 +297,18 @@ class Effects(Gate):
         return self._spent
 
     # --------------------------------------------------------------------------------------------- the end
+
+    def _hand_back(self, error: Exception) -> None:
+        """End the lease: the database is away, full, locked, or has no time. The run's attempts do not count it."""
+        log.warning("run %s is handed back: %s", self.lease.run_id, error, extra={"action": "run.handed_back"})
+        self.attempts = self.lease.run.attempts - 1
+        again = TransientError(str(error), type="DatabaseUnavailable", retry_after=float(conf.SWEEP_S))
+        self._stop_with(Stop(Stop.Kind.RETRY, again))
+
+    async def _handed_back(self, error: Exception) -> None:
+        """Never returns."""
+        self._hand_back(error)
+        await self.park()
 
     @property
     def retains(self) -> bool:

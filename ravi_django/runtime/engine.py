@@ -19,7 +19,7 @@ from itertools import takewhile
 from typing import Any
 from uuid import UUID
 
-from django.db import DataError
+from django.db import DataError, Error
 
 from ravi_django.capabilities.llm import close_clients
 from ravi_django.conf import conf
@@ -37,7 +37,7 @@ from ravi_django.kernel import (
 )
 from ravi_django.models import TERMINAL, Status
 from ravi_django.runtime import bodies, dispatch, frames, paths, receiving, settle, specs, store, trailing
-from ravi_django.runtime.database import CLOSE_S, DatabaseThreads
+from ravi_django.runtime.database import CLOSE_S, DatabaseThreads, may_pass
 from ravi_django.runtime.effects import Effects
 from ravi_django.runtime.entries import Entry
 from ravi_django.runtime.gate import NotRecorded, Stop
@@ -176,9 +176,10 @@ class Engine:
                 await self._abandon(lease)
         except settle.NotDrivable as error:
             await self._set_aside(lease, error)
-        except Exception:
+        except Exception as error:
             log.exception("run %s: could not be driven", lease.run_id, extra={"action": "lease.failed"})
-            await self._abandon(lease)
+            if not may_pass(error):
+                await self._abandon(lease)
         finally:
             self._forget(lease)
             self._past(lease.run_id)
@@ -499,7 +500,7 @@ class Engine:
             if self.publisher.has_ended:
                 async with asyncio.timeout(CLOSE_S):
                     await self.database.call(self.publisher.archive)
-        except TimeoutError:
+        except (TimeoutError, Error):
             log.warning("ended streams are left to the sweep", extra={"action": "publish.archive"})
         finally:
             if self._owns_database:

@@ -132,21 +132,15 @@ class Gate:
     async def performing(self) -> AsyncIterator[None]:
         """Around an effect that is made now. What ends the lease does not come out of here as an exception."""
         await self._may_begin()
-        effect = object()
-        self._open.add(effect)
-        inside = _inside.set((*_inside.get(), effect))
         try:
-            yield
+            with self.busy():
+                yield
         except TransientError as error:
             self._stop_with(Stop(Stop.Kind.RETRY, error))
         except LeaseLostError as error:
             self._stop_with(Stop(Stop.Kind.LOST, error))
         except UncertainEffectError as error:
             self._stop_with(Stop(Stop.Kind.BLOCK, error))
-        finally:
-            _inside.reset(inside)
-            self._open.discard(effect)
-            self._moved()
         if self.stop is not None and self.stop.kind > Stop.Kind.DRAIN:
             await self.park()
 
@@ -155,9 +149,11 @@ class Gate:
         """Around work of the runtime itself: the run is not idle meanwhile."""
         work = object()
         self._open.add(work)
+        inside = _inside.set((*_inside.get(), work))
         try:
             yield
         finally:
+            _inside.reset(inside)
             self._open.discard(work)
             self._moved()
 

@@ -11,6 +11,7 @@ from ravi_django.kernel import Agent, AgentId, HookEvent, LeaseLostError, RunMet
 from ravi_django.kernel.supervision import ExecutionBudget, HistoryRetention, Priority, SpawnBudget
 from ravi_django.runtime import context as contexts
 from ravi_django.runtime import paths, store, tool_calls
+from ravi_django.runtime.database import may_pass
 from ravi_django.runtime.effects import Effects
 from ravi_django.runtime.gate import Stop
 from ravi_django.runtime.rounds import Rounds
@@ -76,6 +77,8 @@ class Story:
             return Outcome.of_stop(effects.stop, effects)
         if effects.token.cancelled:  # whatever the agent's code made of it
             return Outcome.of_cancel(effects.token.reason or "cancelled")
+        if isinstance(error, Exception) and may_pass(error) and not effects.last_attempt:  # of the code's own queries
+            return Outcome.of_stop(Stop(Stop.Kind.RETRY, error), effects)
         return Outcome.of_error(error, effects.lease)
 
     async def _end_children(self) -> None:

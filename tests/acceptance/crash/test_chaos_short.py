@@ -4,21 +4,10 @@ from random import SystemRandom
 
 import pytest
 
-from tests.acceptance.crash import trouble
 from tests.acceptance.crash.chaos import campaign, tree
 
-OLD = ("kill", "kill_person", "freeze", "lose_hints", "double_hints", "empty_valkey", "restart_valkey", "crash_valkey")
-OLD += ("restart_postgres", "crash_postgres", "terminate_backend")
 FULL = pytest.mark.crash  # with a new seed each time
 pytestmark = pytest.mark.timeout(300)
-
-
-@pytest.fixture(autouse=True)
-def _few_kinds(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kinds that CI knows to be survived; `make chaos` has them all."""
-    if request.node.get_closest_marker("crash") is None:
-        for kind in set(trouble.WEIGHTS).difference(OLD):
-            monkeypatch.delitem(trouble.WEIGHTS, kind)
 
 
 @pytest.mark.parametrize(("runs", "seed"), [(20, 7), pytest.param(60, None, marks=FULL)])

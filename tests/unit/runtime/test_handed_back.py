@@ -1,0 +1,173 @@
+"""The database is away, full, locked, or has no time: the run goes back for the next lease; its code sees nothing."""
+
+from __future__ import annotations
+
+import asyncio
+
+import psycopg
+import pytest
+from django.db import OperationalError, ProgrammingError
+
+from ravi_django import tool
+from ravi_django.kernel import AgentId, ChatMessage
+from ravi_django.models import Status
+from ravi_django.runtime import store
+from ravi_django.runtime.history import DjangoHistoryProvider
+from tests.support.runs import code, drive, make_run, take_over
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+CODE = AgentId("test", "code")
+
+
+def timed_out() -> OperationalError:
+    error = OperationalError("canceling statement due to statement timeout")
+    error.__cause__ = psycopg.errors.QueryCanceled(str(error))
+    return error
+
+
+class Faults:
+    """Counts the calls of the database threads behind the claim, and fails the one with the number, or of the function,
+    `at`."""
+
+    def __init__(self, at: int | str | None = None, error: Exception | None = None) -> None:
+        self.at, self.calls, self.failed = at, 0, ""
+        self.error = error or timed_out()
+
+    def __call__(self, engine):
+        self.worker, call = engine.name, engine.database.call
+
+        async def calling(function, *args, **kwargs):
+            if function is not store.claim:
+                self.calls += 1
+                name = getattr(function, "__qualname__", "?")
+                if self.at in (self.calls, name):
+                    self.failed = name
+                    raise self.error
+            return await call(function, *args, **kwargs)
+
+        engine.database.call = calling
+
+
+@pytest.fixture
+def swallowed():
+    return []
+
+
+@pytest.fixture
+def story(ran, swallowed):
+    """Code that asks the database in many ways, and would swallow every error."""
+
+    @tool(effect="at_most_once")
+    async def pay() -> str:
+        """Pay."""
+        ran.append("paid")
+        return "paid"
+
+    async def story(ctx, inbox):
+        async def told(awaitable):
+            try:
+                return await awaitable
+            except Exception as error:
+                swallowed.append(error)
+
+        history = DjangoHistoryProvider()
+        await told(history.seed(CODE, ctx.session_id, [ChatMessage.of("user", "before")]))
+        found = [len(await told(history.get(CODE, ctx.session_id)))]
+        child = await told(ctx.spawn(CODE, "below"))
+        await told(ctx.send(child, "more"))
+        found.append((await told(ctx.tool("pay"))).text)
+        found.append(len(await told(ctx.receive())))
+        return str(found)
+
+    code(story, tools=[pay])
+
+
+def ended(clock, run, faults):
+    drive(run, setup=faults)
+    while run.status not in (Status.COMPLETED, Status.FAILED):
+        take_over(clock, run)
+    return run
+
+
+def test_no_call_that_times_out_is_the_runs_end_or_comes_to_its_code(clock, story, ran, swallowed):
+    """At each call of the database in turn."""
+    whole = Faults()
+    expected = ended(clock, make_run(), whole).output
+    failed = set()
+    for at in range(1, whole.calls + 1):
+        ran.clear()
+        faults = Faults(at)
+
+        run = ended(clock, make_run(), faults)
+
+        assert (run.status, run.output, run.error, ran, swallowed) == ("completed", expected, None, ["paid"], [])
+        failed.add(faults.failed)
+    assert failed >= {"load_with_facts", "seed", "find", "is_reachable", "write"}, failed
+
+
+def test_an_open_effect_is_recorded_before_the_run_goes_back(clock, ran):
+    @tool(effect="at_most_once")
+    async def pay() -> str:
+        """Pay."""
+        while "asked" not in ran:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.01)
+        ran.append("paid")
+        return "paid"
+
+    async def story(ctx, inbox):
+        async def read():
+            ran.append("asked")
+            return len(await DjangoHistoryProvider().get(CODE, ctx.session_id))
+
+        await DjangoHistoryProvider().seed(CODE, ctx.session_id, [ChatMessage.of("user", "before")])
+        paid, read = await asyncio.gather(ctx.tool("pay"), read())
+        return f"{paid.text} {read}"
+
+    code(story, tools=[pay])
+
+    run = ended(clock, make_run(), Faults("read"))
+
+    assert (run.output, ran.count("paid"), ran.count("asked")) == ("paid 1", 1, 2)
+
+
+def test_a_permanent_error_fails_the_run():
+    async def story(ctx, inbox):
+        await ctx.spawn(CODE, "below")
+
+    code(story)
+
+    run = drive(make_run(), setup=Faults("find", ProgrammingError("there is no such column")))
+
+    assert (run.status, run.error["type"]) == (Status.FAILED, "ProgrammingError")
+
+
+def test_a_lease_whose_end_could_not_be_written_is_no_crash_of_its_run(clock):
+    async def story(ctx, inbox):
+        return "done"
+
+    code(story)
+    faults = Faults("write")
+    run = drive(make_run(), setup=faults)
+    clock.now = run.lease_expires_at
+    clock.advance(1)
+    store.worker_seen(faults.worker, 1)
+
+    lease = store.claim(run.id, "next")
+
+    assert (run.status, lease.run.crashes) == (Status.RUNNING, 0)
+
+
+@pytest.mark.parametrize(("failures", "status"), [(1, Status.COMPLETED), (3, Status.FAILED)])
+def test_a_query_of_the_codes_own_that_times_out_is_retried(clock, settings, ran, failures, status):
+    settings.RAVI = {**settings.RAVI, "MAX_ATTEMPTS": 3}
+
+    async def story(ctx, inbox):
+        ran.append(1)
+        if len(ran) <= failures:
+            raise timed_out()
+
+    code(story)
+
+    assert (ended(clock, make_run(), lambda engine: None).status, len(ran)) == (status, failures + (failures < 3))
