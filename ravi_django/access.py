@@ -167,6 +167,12 @@ def check_emit(user: Any, topic: TopicId) -> None:
         raise ForbiddenError(f"you may not emit to {topic}; that takes ravi.emit_topic, or a topic of your own")
 
 
+def check_journal(user: Any, run: Run) -> None:
+    """Raises ForbiddenError."""
+    if not allows("may_read_journal", user, run):
+        raise ForbiddenError("you may not read the journals of runs; that takes ravi.view_journalentry")
+
+
 def check_follow(user: Any, found: specs.Found, topic: TopicId) -> None:
     """Raises AgentNotFoundError and ForbiddenError. None is nobody, who may follow all."""
     if user is None or allows("may_follow", user, _row(found), topic):

@@ -138,6 +138,25 @@ def check_access_policy(app_configs: Any = None, **kwargs: Any) -> list[CheckMes
 
 
 @register("ravi")
+def check_hidden_tools(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
+    """A site whose settings ask owners to confirm what they may not read: the staff are asked in their place."""
+    from ravi_django.agents.approvers import approvers_of, refuse_owner
+    from ravi_django.kernel import InvalidInputError, Risk
+    from ravi_django.runtime import registry, site_rules
+
+    found: list[CheckMessage] = []
+    for tool in registry.known_tools():
+        try:
+            for kind in ("approval", "uncertain") if approvers_of(tool) is None else ("uncertain",):
+                for risk in Risk:
+                    refuse_owner(tool, site_rules.addressees(kind, tool.name, risk.value))
+        except InvalidInputError as error:
+            hint = 'RAVI["ADDRESSEES"] names the owner for it: name "staff", or others.'
+            found.append(Error(f"{error}.", hint=hint, id="ravi.E017"))
+    return found
+
+
+@register("ravi")
 def check_processes(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
     """Things that work in one process and silently fail between several."""
     if conf.ENGINE != "celery":

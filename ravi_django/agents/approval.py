@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from pydantic_core import to_json
 
-from ravi_django.agents.approvers import Approvers
+from ravi_django.agents.approvers import Approvers, refuse_owner
 from ravi_django.kernel import (
     ApprovalDecision,
     CancellationError,
@@ -82,10 +82,21 @@ class ApprovalGate:
             return tool.approval != "never"
         return tool.risk_for(arguments).rank >= self.required.rank
 
+    def check(self, tools: Iterable[Tool]) -> None:
+        """Raises InvalidInputError for approvers that cannot be asked about these tools."""
+        found = list(tools)
+        self.approvers.check(found)
+        for tool in found if self.handler is None else ():
+            for risk in Risk if tool.compute_risk is not None else [Risk(tool.risk)]:
+                if tool.approval == "always" or (tool.approval == "by_risk" and risk.rank >= self.required.rank):
+                    refuse_owner(tool, self.approvers.for_call(tool, risk))
+
     async def settle(self, ctx: RunContext, tool: Tool, call: ToolUseBlock) -> Settled:
         """What becomes of a call that needs a decision. The decision is in the journal."""
         risk = tool.risk_for(call.arguments)
-        told = {"tool": tool.name, "call_id": call.call_id, "risk": risk.value}
+        told: dict[str, Any] = {"tool": tool.name, "call_id": call.call_id, "risk": risk.value}
+        if tool.visible == "staff":
+            told["hidden"] = True  # its entry may have arguments
         if (misfit := misfit_of(tool, call.arguments)) is not None:  # it would not run: nobody is asked
             await ctx.log("approval", {**told, "decision": "invalid"})
             return Settled(call, misfit)

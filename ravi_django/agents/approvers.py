@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ravi_django.kernel import Addressees, InvalidInputError, Risk, Tool
+from ravi_django.kernel.people import OWNER
 
 REST = "*"
 RISKS = frozenset(risk.value for risk in Risk)
@@ -82,3 +83,23 @@ def checked_policy(value: Any, name: str = "") -> str:
         whose = f"approval of the tool {name}" if name else "a tool's approval"
         raise InvalidInputError(f"{whose} is one of {', '.join(POLICIES)}, not {value!r}", field="approval")
     return str(value)
+
+
+VISIBLE = ("owner", "staff")
+
+
+def checked_visible(value: Any) -> str:
+    """Raises InvalidInputError unless it is one of VISIBLE."""
+    if value not in VISIBLE:
+        raise InvalidInputError(f"a tool's visible is one of 'owner', 'staff', not {value!r}", field="visible")
+    return str(value)
+
+
+def refuse_owner(tool: Tool, to: Addressees | None) -> None:
+    """Raises InvalidInputError where the owner of a run is asked to approve what is hidden from them."""
+    if tool.visible == "staff" and to is not None and any(step.to == OWNER for step in to.steps):
+        raise InvalidInputError(
+            f'{tool.name}: visible="staff" hides the arguments from the owner of the run, who is named to approve its '
+            'calls; name other approvers for it, e.g. "staff"',
+            field="approvers",
+        )

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from typing import Any, overload
 
-from ravi_django.agents.approvers import checked_policy
+from ravi_django.agents.approvers import checked_policy, checked_visible, refuse_owner
 from ravi_django.agents.docstring import read_docstring
 from ravi_django.agents.signature import read_signature
 from ravi_django.kernel import Addressees, Effect, Risk, Tool
@@ -41,6 +41,7 @@ class FunctionTool(Tool):
         approval: str = "by_risk",
         approvers: Any = None,
         check: Callable[[dict[str, Any], str], Any] | None = None,
+        visible: str = "owner",
     ) -> None:
         _refuse_function(function)
         docstring = read_docstring(function)
@@ -62,6 +63,8 @@ class FunctionTool(Tool):
         self.max_result_bytes = _checked_count("max_result_bytes", max_result_bytes)
         self.approval = checked_policy(approval)
         self.approvers = None if approvers is None else Addressees.of(approvers, "a tool's approvers")
+        self.visible = checked_visible(visible)
+        refuse_owner(self, self.approvers)
         self._signature = signature
         functools.update_wrapper(self, function, updated=())
         # The function itself, so that who runs the tool can ask whether it is a coroutine function.
@@ -96,6 +99,7 @@ def tool(
     approval: str = "by_risk",
     approvers: Any = None,
     check: Callable[[dict[str, Any], str], Any] | None = None,
+    visible: str = "owner",
 ) -> Callable[[Callable[..., Any]], FunctionTool]: ...
 
 
@@ -110,7 +114,8 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     a Django permission ("app.codename") that the run's owner needs. max_calls: of this tool in one run.
     max_result_bytes: how much of a result the model is shown at once; an agent that has a ReadResultTool can read on.
     approval: "by_risk", "always" or "never", whatever the agent's approval_required_risk. approvers: who is asked for
-    it (see Addressees) where the agent names nobody for it.
+    it (see Addressees) where the agent names nobody for it. visible: "staff" hides arguments and results from the
+    owner of the run, on every surface.
     """
     if function is not None:
         return FunctionTool(function, **options)
@@ -129,6 +134,7 @@ def _refuse_options(options: dict[str, Any]) -> None:
     if options.get("effect") is not None:
         _choice(Effect, "effect", options["effect"])
     checked_policy(options.get("approval", "by_risk"))
+    checked_visible(options.get("visible", "owner"))
     if options.get("approvers") is not None:
         Addressees.of(options["approvers"], "a tool's approvers")
 

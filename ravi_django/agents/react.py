@@ -135,7 +135,7 @@ class ReActAgent:
         self.max_iterations = _whole("max_iterations", max_iterations, 1)
         self.max_parallel_tools = _whole("max_parallel_tools", max_parallel_tools, 1)
         self.approval = ApprovalGate(approval_handler, approval_required_risk, approvers)
-        self.approval.approvers.check(self.tools)
+        self.approval.check(self.tools)
         self.budget = ExecutionTracker(budget) if isinstance(budget, ExecutionBudget) else budget
         self.initial_tool_choice = initial_tool_choice
         self.output_topic = output_topic
@@ -264,7 +264,8 @@ class ReActAgent:
 
     async def _call_tools(self, run: _Run, calls: list[Numbered], scope: str) -> list[ToolResultBlock]:
         async def call_one(index: int, call: ToolUseBlock, slot: Slot) -> ToolResultBlock:
-            return await self._call_tool(run, index, call, f"{scope}.call{index}", slot)
+            block = await self._call_tool(run, index, call, f"{scope}.call{index}", slot)
+            return block.model_copy(update={"hidden": True}) if call.hidden else block
 
         return await call_all(calls, call_one, at_once=self.max_parallel_tools)
 
@@ -291,7 +292,12 @@ class ReActAgent:
                 result = await self._perform(ctx, call)
         if result.finish is not None:
             run.finishes[index] = result.finish
-        return ToolResultBlock(call_id=call.call_id, content=[*note, *result.content], is_error=result.status != "ok")
+        return ToolResultBlock(
+            call_id=call.call_id,
+            content=[*note, *result.content],
+            is_error=result.status != "ok",
+            hidden=True if result.hidden else None,
+        )
 
     async def _perform(self, ctx: RunContext, call: ToolUseBlock) -> ToolExecutionResult:
         return await ctx.tool(call.tool_name, **call.arguments)

@@ -21,7 +21,7 @@ from ravi_django.api.openapi import documented, parameter
 from ravi_django.api.pagination import limit_of
 from ravi_django.kernel import InvalidInputError
 from ravi_django.models import Run
-from ravi_django.runtime import limits
+from ravi_django.runtime import hidden, limits
 from ravi_django.runtime.events import PAGE, page
 from ravi_django.runtime.openings import Opening
 
@@ -61,7 +61,7 @@ class EventsView(ApiView):
         run = find_run(request, id)
         tree = run.tree_id
         if isinstance(request.accepted_renderer, JSONRenderer):
-            frames, done = page(tree, after, limit)
+            frames, done = page(tree, after, limit, whole=hidden.sees(request.user))
             return Response({"results": frames, "next_after": frames[-1]["seq"] if frames else after, "done": done})
         return _stream(request, run, after)
 
@@ -72,7 +72,7 @@ def _stream(request: Any, run: Run, after: int) -> HttpResponse | StreamingHttpR
     if request.method == "HEAD":
         return HttpResponse(content_type=sse.CONTENT_TYPE, headers=headers)
     place = limits.open_one(request.user, "streams")
-    opening = Opening(request.user.pk, auth.credential_of(request), place, run)
+    opening = Opening(request.user.pk, auth.credential_of(request), place, run, whole=hidden.sees(request.user))
     if isinstance(request._request, ASGIRequest):
         _let_go_of_connections()
         body: Any = sse.stream(run.tree_id, after, opening)

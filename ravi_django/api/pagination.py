@@ -106,5 +106,5 @@ def paged(view: Any, request: Any, rows: Any, serializer: Any, prepare: Any = No
         page, found = found, prepare(found) or found
         if len(found) == len(page):
             found = pages.fit(found)  # bodies of journal entries are in the rows by now
-    response: Response = pages.get_paginated_response(serializer(found, many=True).data)
+    response: Response = pages.get_paginated_response(serializer(found, many=True, context={"user": request.user}).data)
     return response

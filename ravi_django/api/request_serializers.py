@@ -9,7 +9,7 @@ from rest_framework import serializers
 
 from ravi_django.api.fields import FlagField, IdField, NumberField, StrictSerializer, TextField, TimeField
 from ravi_django.models import HumanRequest
-from ravi_django.runtime import answers, people, store
+from ravi_django.runtime import answers, hidden, people, store
 from ravi_django.runtime.shown import in_utc, request_shown
 
 KEPT = ("action", "text", "values", "arguments", "outcome", "result", "sticky", "reason", "by", "instead_of")
@@ -62,11 +62,12 @@ class RequestSerializer(serializers.Serializer[Any]):
     answered_by = serializers.CharField(allow_null=True, help_text="The user's name; null: nobody, or the operator")
     answered_at = TimeField(allow_null=True)
     version = serializers.IntegerField(help_text="Rises with every change")
+    hidden = serializers.BooleanField(required=False, help_text="True: its tool is visible to staff alone")
 
     def to_representation(self, row: Any) -> dict[str, Any]:
         """Written out: a list has up to 200 of these."""
         answer = row.answer if isinstance(row.answer, dict) else None
-        return {
+        shown = {
             **request_shown(row),
             "run": str(row.run_id),
             "root": str(row.run.tree_id),
@@ -77,6 +78,7 @@ class RequestSerializer(serializers.Serializer[Any]):
             "escalates_at": in_utc(row.escalates_at),
             "answer": answer and {name: answer[name] for name in KEPT if name in answer},
         }
+        return hidden.request_shown(shown) if row.hides else shown
 
 
 class RequestDetailSerializer(RequestSerializer):
@@ -103,8 +105,13 @@ def marked(rows: Sequence[Any], user: Any) -> Sequence[Any]:
     if theirs:
         theirs = set(HumanRequest.objects.filter(store.in_time(), id__in=theirs).values_list("id", flat=True))
     for row in rows:
-        row.may_answer = row.id in theirs
+        mark(row, user, row.id in theirs)
     return rows
+
+
+def mark(row: Any, user: Any, may_answer: bool) -> None:
+    """Set what goes by the reader."""
+    row.may_answer, row.hides = may_answer, hidden.hides(row, user, may_answer)
 
 
 class AnswerSerializer(StrictSerializer):

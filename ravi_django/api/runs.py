@@ -87,10 +87,13 @@ class JournalView(ApiView):
     pagination_class = Pages
     ordering = "seq"
 
-    @documented("runs_journal", ok={200: serializers.EntrySerializer(many=True)}, errors=[400, 404])
+    @documented("runs_journal", ok={200: serializers.EntrySerializer(many=True)}, errors=[400, 403, 404])
     def get(self, request: Any, id: UUID) -> Response:
-        """What the run did, in the order it was recorded."""
-        rows = find_run(request, id).journal.all()
+        """What the run did, in the order it was recorded. Of a tool that is visible to staff alone its owner reads
+        neither arguments nor results."""
+        run = find_run(request, id)
+        access.check_journal(request.user, run)
+        rows = run.journal.all()
         return paged(self, request, rows, serializers.EntrySerializer, prepare=internalize)
 
 

@@ -19,7 +19,7 @@ from ravi_django.api.fields import (
     TimeField,
 )
 from ravi_django.models import BoardTask, Phase, Run, Status, Turn
-from ravi_django.runtime import board, bodies
+from ravi_django.runtime import board, bodies, hidden
 
 Shown = serializers.Serializer  # never takes input
 
@@ -175,6 +175,7 @@ class EntrySerializer(Shown[Any]):
     request = serializers.JSONField(allow_null=True)
     result = serializers.JSONField(allow_null=True)
     error = RunErrorSerializer(allow_null=True)
+    hidden = serializers.BooleanField(required=False, help_text="True: its tool is visible to staff alone")
     usage = EntryUsageSerializer(allow_null=True, help_text="Of a model call")
     started_at = TimeField()
     finished_at = TimeField()
@@ -182,13 +183,14 @@ class EntrySerializer(Shown[Any]):
     def to_representation(self, row: Any) -> dict[str, Any]:
         time = self.fields["started_at"].to_representation
         same = ("seq", "generation", "path", "attempt", "phase", "kind", "name", "request", "result", "error")
-        return {
+        shown = {
             **{name: getattr(row, name) for name in same},
             **({"result": None} if _is_inside(row) else {}),
             "usage": _entry_usage(row),
             "started_at": time(row.started_at),
             "finished_at": time(row.finished_at),
         }
+        return hidden.entry(shown, whole=hidden.sees(self.context.get("user")))
 
 
 def _is_inside(row: Any) -> bool:
@@ -234,7 +236,7 @@ class TurnSerializer(Shown[Any]):
             # Its place in the session is what it is known by.
             "id": str(uuid5(turn.session_id, str(getattr(turn, "place", turn.position)))),
             "role": turn.role,
-            "content": turn.content,
+            "content": turn.content if hidden.sees(self.context.get("user")) else hidden.blocks(turn.content),
             "run": _text(turn.run_id),
             "created_at": self.fields["created_at"].to_representation(turn.created_at),
         }

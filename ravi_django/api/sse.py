@@ -38,7 +38,8 @@ async def stream(tree: UUID, after: int, opening: Opening) -> AsyncIterator[byte
     A fault behind it ends the stream without stream.done: the client reconnects and misses nothing.
     """
     try:
-        async with watched(opening), aclosing(follow(tree, after)) as frames, aclosing(_with_pauses(frames)) as found:
+        frames = follow(tree, after, whole=opening.whole)
+        async with watched(opening), aclosing(frames), aclosing(_with_pauses(frames)) as found:
             yield OPENING
             async for frame in found:
                 if opening.revoked:
@@ -76,17 +77,17 @@ def stream_for_a_while(tree: UUID, after: int, opening: Opening) -> Iterator[byt
     """The same for a WSGI server, on whose thread it waits: it looks from time to time, and ends before the right to it
     would be looked at."""
     try:
-        yield from _for_a_while(tree, after)
+        yield from _for_a_while(tree, after, opening.whole)
     finally:
         limits.close_one(opening.place)
 
 
-def _for_a_while(tree: UUID, after: int) -> Iterator[bytes]:
+def _for_a_while(tree: UUID, after: int, whole: bool) -> Iterator[bytes]:
     yield OPENING
     give_up = time.monotonic() + WSGI_S
     spoke = time.monotonic()
     while True:
-        frames, done = page(tree, after)
+        frames, done = page(tree, after, whole=whole)
         for frame in frames:
             yield event(frame)
             after, spoke = frame["seq"], time.monotonic()

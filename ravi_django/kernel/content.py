@@ -71,6 +71,7 @@ class ToolUseBlock(Block):
     tool_name: str
     arguments: dict[str, Any] = Field(default_factory=dict)
     call_id: str
+    hidden: Literal[True] | None = None  # its tool is visible to staff alone; the engine sets it
 
 
 class ThinkingBlock(Block):
@@ -106,6 +107,7 @@ class ToolResultBlock(Block):
     call_id: str
     content: list[ContentBlock] = Field(default_factory=list)
     is_error: bool = False
+    hidden: Literal[True] | None = None  # as of the call
 
     @property
     def text(self) -> str:

@@ -59,6 +59,7 @@ class ToolExecutionResult(PayloadBase):
     content: list[ContentBlock] = Field(default_factory=list)
     is_error: bool = False
     board: dict[str, Any] | None = None  # the task of the board that the call has changed: people see it, no model
+    hidden: bool = Field(default=False, exclude=True)  # from the owner of the run: staff alone may read it
     finish: Any = Field(default=None, exclude=True, repr=False)  # FinishAgentResult: whom the tool hands over to
 
     @property

@@ -82,6 +82,7 @@ class Tool:
     permission: str | None = None  # a Django permission that the run's owner needs
     approval: str = "by_risk"  # when the agent asks: "by_risk" (its approval_required_risk), "always" or "never"
     approvers: Any = None  # who is asked, as Addressees.of takes it, unless the agent names somebody for it
+    visible: str = "owner"  # who reads arguments and results: "owner" and staff, or "staff" alone
     max_calls: int | None = None  # of this tool in a run; None: RAVI["MAX_TOOL_CALLS"] of all tools alone bounds it
     max_result_bytes: int | None = None  # that the model is shown of a result; at most RAVI["MAX_RESULT_BYTES"]
     context_parameter: str | None = None  # the parameter that gets the RunContext, hidden from the model

@@ -15,6 +15,7 @@ from ravi_django.kernel.tools import MAX_ARGUMENTS_DEPTH, is_too_deep
 from ravi_django.models import HumanRequest
 from ravi_django.runtime import requests, tool_calls
 from ravi_django.runtime.entries import storable
+from ravi_django.runtime.hidden import MARK
 
 if TYPE_CHECKING:
     from ravi_django.runtime.context import DurableContext
@@ -39,11 +40,12 @@ class Asked:
     schema: dict[str, Any] | None
     description: str
     expires_at: datetime | None
+    hidden: bool  # from the owner of the run
 
     @property
     def request(self) -> dict[str, Any]:
         """For the rows: a replay has to ask for the same."""
-        return {"arguments": self.arguments, "risk": self.risk.value}
+        return {"arguments": self.arguments, "risk": self.risk.value, **({MARK: True} if self.hidden else {})}
 
 
 def checked(
@@ -56,6 +58,7 @@ def checked(
     schema: Any,
     description: Any,
     expires_at: datetime | None,
+    hidden: bool = False,
 ) -> Asked:
     """Raises InvalidInputError that names the parameter."""
     if not isinstance(tool, str) or not tool.strip():
@@ -84,6 +87,7 @@ def checked(
         schema=_checked_schema(schema),
         description=description or "",
         expires_at=expires_at,
+        hidden=hidden,
     )
 
 
@@ -116,6 +120,7 @@ def request_for(ctx: DurableContext, path: str, asked: Asked, to: Addressees) ->
         risk=asked.risk.value,
         details=storable(details),
         expires_at=asked.expires_at,
+        hidden=asked.hidden,
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ravi_django.kernel import CancellationError, Happened, LeaseLostError, NotHappened, Tool
 from ravi_django.kernel.content import blocks_json
-from ravi_django.runtime import paths, uncertain
+from ravi_django.runtime import hidden, paths, uncertain
 from ravi_django.runtime.entries import Entry
 from ravi_django.runtime.gate import Wait
 from ravi_django.runtime.tool_results import result_of, words
@@ -38,7 +38,7 @@ async def checked(ctx: DurableContext, entry: Entry, not_before: datetime | None
             return None
         if not_before is not None:
             await effects.wait(Wait("timer", "check", lambda: effects.present() >= not_before or None, not_before))
-        answer = {"by": f"check of {tool.name}", **await _answer(ctx, tool, entry)}
+        answer = {"by": f"check of {tool.name}", **await _answer(ctx, tool, entry), **hidden.of_call(entry.request)}
         effects.note_once(Entry("effect.checked", path, entry.name, result=answer))
     return None if answer["outcome"] == "unknown" else dict(answer)
 

@@ -47,6 +47,7 @@ from ravi_django.runtime import (
     follow_metadata,
     graph,
     handoff,
+    hidden,
     history,
     llm_calls,
     paths,
@@ -197,6 +198,7 @@ class DurableContext:
         timeout: float | timedelta | None = None,
     ) -> ApprovalDecision:
         more: dict[str, Any] = {"call_id": call_id, "schema": schema, "description": description}
+        more["hidden"] = bool(hidden.of_tool(self.toolbox.get(tool)))
         until = questions.expiry(self, timeout)
         asked = asked_calls.checked(tool, arguments, risk=risk, to=to, expires_at=until, **more)
         return await approvals.ask(self, asked)

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from ravi_django.kernel import AgentId, InvalidInputError, NotFoundError, TopicId
 from ravi_django.models import Run
+from ravi_django.runtime import hidden
 from ravi_django.runtime.buffer import get_buffer
 from ravi_django.runtime.database import readers
 from ravi_django.runtime.entries import blob_value
@@ -15,8 +16,16 @@ from ravi_django.runtime.entries import blob_value
 PAGE = 500
 
 
-def page(tree: UUID | str, after: int = 0, limit: int = PAGE) -> tuple[list[dict[str, Any]], bool]:
-    """Frames above `after`, in order, and whether they end the stream. Reads the buffer, then the archive."""
+def page(
+    tree: UUID | str, after: int = 0, limit: int = PAGE, *, whole: bool = False
+) -> tuple[list[dict[str, Any]], bool]:
+    """Frames above `after`, in order, and whether they end the stream. Reads the buffer, then the archive. `whole`:
+    with what is hidden from owners, see `hidden.sees`."""
+    found, done = _page(tree, after, limit)
+    return found if whole else [hidden.frame(frame) for frame in found], done
+
+
+def _page(tree: UUID | str, after: int, limit: int) -> tuple[list[dict[str, Any]], bool]:
     found = _read(tree, after, limit)
     done = _is_end(tree, found, limit)
     if done and not found:  # the last frames may have come between the look at them and the look at the root
@@ -58,11 +67,11 @@ def archived(tree: UUID | str, after: int = 0, limit: int | None = None) -> list
     return [frame for frame in blob_value(root.archive) if frame["seq"] > after][:limit]
 
 
-async def follow(tree: UUID | str, after: int = 0) -> AsyncIterator[dict[str, Any]]:
-    """Every frame above `after`, as they come; ends after `stream.done`."""
+async def follow(tree: UUID | str, after: int = 0, *, whole: bool = False) -> AsyncIterator[dict[str, Any]]:
+    """Every frame above `after`, as they come; ends after `stream.done`. `whole` as of `page`."""
     async with get_buffer().watch(str(tree)) as hints:
         while True:
-            found, done = await readers().call(page, tree, after)
+            found, done = await readers().call(page, tree, after, whole=whole)
             for frame in found:
                 yield frame
                 after = frame["seq"]
@@ -94,7 +103,7 @@ async def follow_topic(
         )
     wanted = topic.source if topic.type == PROGRESS else run
     tree = await readers().call(_visible_tree, wanted, user)
-    async for frame in follow(tree, after):
+    async for frame in follow(tree, after, whole=hidden.sees(user)):
         if frame["type"] == "stream.done" or is_of_topic(frame, topic):
             yield frame
 

@@ -15,6 +15,7 @@ from ravi_django.agents.compaction.summarization import SCOPE as SUMMARY_SCOPE
 from ravi_django.agents.curation import CURATED
 from ravi_django.kernel import AgentStep
 from ravi_django.models import Run
+from ravi_django.runtime import hidden
 from ravi_django.runtime.entries import encode
 from ravi_django.runtime.shown import of_an_earlier_release
 
@@ -104,9 +105,12 @@ def durable(source: Source, entry: Any, seq: int) -> list[Frame]:
     """The frames that follow from a journal row (an Entry just appended, or a row read back)."""
     found = [*_closed_by(entry), *_of_entry(entry)]
     place = entry.path if entry.kind in OUTSIDE else seq  # the first frame of a lease goes out before its row has a seq
+    is_hidden = hidden.is_marked(entry.kind, entry.request, entry.result, entry.name)
     for type, data in found:
         if type == "request":
             data["root"] = source.tree
+        elif is_hidden and type not in ("request.closed", "board"):
+            data[hidden.MARK] = True
     return [Frame(source, type, data, key=f"{source.run}:{place}:{index}") for index, (type, data) in enumerate(found)]
 
 

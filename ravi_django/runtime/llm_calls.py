@@ -22,7 +22,7 @@ from ravi_django.kernel import (
     Role,
     TransientError,
 )
-from ravi_django.runtime import backoff, budgets, frames, interceptors, model_stream, paths
+from ravi_django.runtime import backoff, budgets, frames, hidden, interceptors, model_stream, paths
 from ravi_django.runtime import bodies as bodies_
 from ravi_django.runtime.entries import Entry, Recorded, is_storable, storable
 from ravi_django.runtime.prices import priced
@@ -69,7 +69,7 @@ async def _call(
         try:
             with paths.entered(None):  # a client's own tasks are no part of the run's numbering: a replay has none
                 response = await _answered(ctx, model, messages, options, path, moved, paid)
-            response = _storable(priced(_with_usage(response, paid), model.name))
+            response = hidden.mark_calls(_storable(priced(_with_usage(response, paid), model.name)), ctx.toolbox)
             _fill(entry, response)
         except (TransientError, ModelError) as error:
             if (later := backoff.again(error, backoff.policy_of(model), effects.attempts)) is not None:

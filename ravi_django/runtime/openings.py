@@ -28,7 +28,7 @@ from django.utils.crypto import constant_time_compare
 
 from ravi_django.db import alias
 from ravi_django.models.base import Owned
-from ravi_django.runtime import limits
+from ravi_django.runtime import hidden, limits
 from ravi_django.runtime.database import readers
 
 log = logging.getLogger("ravi.openings")
@@ -67,6 +67,7 @@ class Opening:
     credential: Credential
     place: str  # its key of `limits.open_one`
     reads: Owned | None = None  # the row whose reader must be allowed; None: the surface itself looks
+    whole: bool = False  # shows what is hidden from owners
     revoked: bool = False
     on_revoked: Callable[[int, str], None] | None = None  # called on the event loop, with close code and reason
 
@@ -128,7 +129,7 @@ def lost(found: Collection[Opening]) -> dict[Opening, tuple[int, str]]:
             ended[opening] = LOGGED_OUT, "you have logged out, or the token was deleted"
         elif opening.reads is not None:
             row = rows.get((type(opening.reads), opening.reads.pk))
-            if row is None or not row.is_for(user):
+            if row is None or not row.is_for(user) or (opening.whole and not hidden.sees(user)):
                 ended[opening] = NOT_ALLOWED, "you may no longer read this"
     return ended
 

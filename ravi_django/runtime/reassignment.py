@@ -7,7 +7,7 @@ from typing import Any
 
 from ravi_django.kernel import Addressees, ForbiddenError, InvalidInputError, NotFoundError
 from ravi_django.models import HumanRequest
-from ravi_django.runtime import people, requests
+from ravi_django.runtime import hidden, people, requests
 from ravi_django.runtime.people import Authority
 
 
@@ -36,6 +36,8 @@ def address_for(request: HumanRequest, to: Any, user: Any, right: Authority | No
     address = requests.address_of(step.steps[0].to, request.owner_id)
     if len(step.steps) > 1:
         raise InvalidInputError("to is one address: the steps behind the present one stay", field="to")
+    if address == "owner" and request.kind not in people.CONVERSATION and hidden.is_about(request):
+        raise InvalidInputError(f"to: what {request.tool} is called with is hidden from the owner", field="to")
     if address == request.to:
         raise InvalidInputError(f"to: {address} is asked already", field="to")
     placed = copy(request)

@@ -15,6 +15,7 @@ from ravi_django.conf import conf
 from ravi_django.kernel import Addressees
 from ravi_django.models import HumanRequest, Run, uuid7
 from ravi_django.runtime import people, site_rules
+from ravi_django.runtime.hidden import MARK, without_owner
 
 if TYPE_CHECKING:
     from ravi_django.runtime.effects import Effects
@@ -34,12 +35,17 @@ def new(
     expires_at: datetime | None = None,
     attempt: int = 1,
     expires: bool = True,
+    hidden: bool = False,
     **asked: Any,
 ) -> HumanRequest:
     """A request of `run`, made at `path` of its code, not saved yet. `to`: else whom the site's settings name for the
     kind, by its tool and risk. `expires_at`: at the latest; the steps' own time may end before it. `expires`: False
-    where nothing but a person's decision lets the run go on: the last step then waits for ever."""
+    where nothing but a person's decision lets the run go on: the last step then waits for ever. `hidden`: what it is
+    about is visible to staff alone."""
     found = to or site_rules.addressees(kind, asked.get("tool", ""), asked.get("risk", "")) or Addressees.of("staff")
+    if hidden:
+        asked["details"] = {**(asked.get("details") or {}), MARK: True}
+        found = found if kind in _OWNERS_OWN else without_owner(found)
     steps = [{"to": address_of(step.to, run.owner_id), "within": step.within} for step in found.steps]
     request = HumanRequest(
         id=uuid7(),

@@ -30,6 +30,7 @@ def request_shown(request: HumanRequest) -> dict[str, Any]:
         "answered_by": name_of(request),
         "answered_at": in_utc(request.answered_at) if is_answered else None,
         "version": request.version,
+        **({"hidden": True} if about.get("hidden") is True else {}),
     }
 
 

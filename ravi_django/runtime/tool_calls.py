@@ -22,7 +22,7 @@ from ravi_django.kernel import (
 )
 from ravi_django.kernel.content import blocks_adapter, blocks_json
 from ravi_django.kernel.tools import INVALID_ARGUMENTS_KEY, MAX_ARGUMENTS_DEPTH, is_too_deep
-from ravi_django.runtime import frames, interceptors, tool_caps, tool_finish, tool_pauses, tool_wholes
+from ravi_django.runtime import frames, hidden, interceptors, tool_caps, tool_finish, tool_pauses, tool_wholes
 from ravi_django.runtime.entries import Entry, Recorded, encode, storable
 from ravi_django.runtime.frames import CLIP
 from ravi_django.runtime.tool_caps import KIND, Stopwatch, weight
@@ -52,7 +52,7 @@ async def call(ctx: DurableContext, name: str, arguments: dict[str, Any]) -> Too
         interceptors.raise_refused(row.error)
         return _decode(row, call_id or path)
     arguments = as_recorded(name, arguments)
-    entry = Entry(KIND, path, name, request={"arguments": arguments})
+    entry = Entry(KIND, path, name, request={"arguments": arguments, **hidden.of_tool(ctx.toolbox.get(name))})
     if call_id:
         entry.request["call_id"] = call_id
     async with effects.performing():
@@ -74,7 +74,8 @@ async def call(ctx: DurableContext, name: str, arguments: dict[str, Any]) -> Too
                     await _tell_end(ctx, entry, result)
         effects.spent.end(watch.elapsed - watch.waited, weight(entry.result["content"]))
     interceptors.raise_refused(entry.error)
-    return result.model_copy(update={"call_id": call_id or path})
+    is_hidden = hidden.is_marked(KIND, entry.request, entry.result)
+    return result.model_copy(update={"call_id": call_id or path, "hidden": is_hidden})
 
 
 async def _tell_end(ctx: DurableContext, entry: Entry, result: ToolExecutionResult) -> None:
@@ -194,7 +195,9 @@ def _announce(ctx: DurableContext, entry: Entry) -> None:
         "call_id": entry.request.get("call_id", ""),
         "path": entry.path,
     }
-    ctx.effects.emit(frames.progress(ctx.effects.source, AgentStep.TOOL_CALL, content))
+    frame = frames.progress(ctx.effects.source, AgentStep.TOOL_CALL, content)
+    frame.data |= hidden.of_call(entry.request)
+    ctx.effects.emit(frame)
 
 
 # --------------------------------------------------------------------------------------------------- behind it
@@ -228,6 +231,8 @@ def _keep(ctx: DurableContext, watch: Stopwatch, entry: Entry, result: ToolExecu
     entry.result = {"content": blocks_json(result.content)}
     if result.is_error:
         entry.result["is_error"] = True
+    if result.hidden:
+        entry.result[hidden.MARK] = True
     if (whole := tool_wholes.described(entry)) is not None:
         entry.result[tool_wholes.WHOLE] = whole
     if watch.waited >= 0.001:
@@ -249,5 +254,6 @@ def _decode(row: Recorded, call_id: str) -> ToolExecutionResult:
         call_id=call_id,
         content=content,
         is_error=row.result.get("is_error", False),
+        hidden=hidden.is_marked(KIND, row.request, row.result),
         finish=None if finish is None else tool_finish.restored(finish),
     )

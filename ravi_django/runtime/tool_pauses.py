@@ -30,7 +30,7 @@ from ravi_django.kernel import (
     ToolExecutionResult,
 )
 from ravi_django.models import HumanRequest
-from ravi_django.runtime import asks, questions, requests, store, tool_caps
+from ravi_django.runtime import asks, hidden, questions, requests, store, tool_caps
 from ravi_django.runtime.appending import Write
 from ravi_django.runtime.entries import Entry
 from ravi_django.runtime.gate import Wait
@@ -135,7 +135,8 @@ async def _answer(ctx: DurableContext, entry: Entry, pause: Pause) -> dict[str, 
         met = partial(_met, ctx, (entry.path, pause["attempt"]), pause["id"], until)
         found = await effects.wait(Wait("request", pause["id"], met, until), entry.path)
         told = EXPIRED if found is True else found
-        closed = Entry("request.closed", place, "input", result={"id": pause["id"], "answer": told})
+        said = {"id": pause["id"], "answer": told, **hidden.of_call(entry.request)}
+        closed = Entry("request.closed", place, "input", result=said)
         if found is not True:
             effects.note_once(closed)  # before all that follows from it
             return dict(told)
@@ -274,6 +275,7 @@ def _request(ctx: DurableContext, row: Entry, pause: PauseForInputResult) -> Hum
         arguments=row.request.get("ran_with", row.request["arguments"]),
         details=details,
         expires_at=questions.expiry(ctx, pause.timeout),
+        hidden=bool(hidden.of_call(row.request)),
     )
 
 

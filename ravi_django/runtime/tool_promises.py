@@ -26,7 +26,7 @@ from ravi_django.kernel import (
     TransientError,
 )
 from ravi_django.models import uuid7
-from ravi_django.runtime import paths, tool_pauses, uncertain
+from ravi_django.runtime import hidden, paths, tool_pauses, uncertain
 from ravi_django.runtime.appending import append_repeatable
 from ravi_django.runtime.database import may_pass
 from ravi_django.runtime.effects import Effects
@@ -81,6 +81,7 @@ async def _idempotent(ctx: DurableContext, tool: Tool, ready: dict[str, Any], en
     except (TransientError, CancellationError, LeaseLostError) as error:
         if isinstance(error, TransientError) and ctx.effects.last_attempt:
             return _error(f"{error.type}: {error}")
+        hidden.drop_words(error, tool)
         raise
     except TimeoutError:
         await _not_ours(ctx)

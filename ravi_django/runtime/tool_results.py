@@ -91,7 +91,12 @@ def _result_of(value: Any) -> ToolExecutionResult:
     if isinstance(value, ToolExecutionResult):
         found = _content(list(value.content))
         finish = value.finish if isinstance(value.finish, FinishAgentResult) else None
-        told = {"is_error": value.is_error or found.is_error, "board": value.board, "finish": finish}
+        told = {
+            "is_error": value.is_error or found.is_error,
+            "board": value.board,
+            "finish": finish,
+            "hidden": value.hidden,
+        }
         return found.model_copy(update=told)
     if isinstance(value, FinishAgentResult):
         words = TextBlock(text=storable(asks_for(value.target)))
@@ -121,7 +126,7 @@ def _blocks(item: Any) -> list[ContentBlock]:
         case ToolResultBlock():
             return [block for inner in item.content for block in _blocks(inner)]
         case ToolUseBlock():
-            return [_checked(DataBlock(data=item.model_dump(warnings=False)))]
+            return [_checked(DataBlock(data=item.model_dump(warnings=False, exclude={"hidden"})))]
         case Block():
             return [_checked(item)]
     return [TextBlock(text=_text(item))]

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from ravi_django.kernel import DeterminismError, PermanentError, ToolExecutionResult, UncertainEffectError
-from ravi_django.runtime import uncertain
+from ravi_django.runtime import hidden, uncertain
 from ravi_django.runtime.checking import checked
 from ravi_django.runtime.entries import Entry, Recorded
 from ravi_django.runtime.gate import Stop
@@ -46,7 +46,8 @@ async def decide(
     effects.uncertain[entry.path] = entry
     answer = await checked(ctx, entry, not_before) or await uncertain.decide(ctx, entry, why, not_before=not_before)
     if answer["outcome"] == "fail":
-        await effects.end(Stop(Stop.Kind.FAIL, _uncertain(entry, f"{why}; a person has decided to fail the run")))
+        said = "" if hidden.of_call(entry.request) else f"{why}; "  # it is the run's error, which the owner reads
+        await effects.end(Stop(Stop.Kind.FAIL, _uncertain(entry, f"{said}a person has decided to fail the run")))
     effects.uncertain.pop(entry.path, None)
     if answer["outcome"] == "run_again":
         entry.attempt += 1

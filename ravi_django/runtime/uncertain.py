@@ -13,7 +13,7 @@ from ravi_django.conf import conf
 from ravi_django.kernel import Tool
 from ravi_django.kernel.content import blocks_adapter
 from ravi_django.models import HumanRequest
-from ravi_django.runtime import requests, store
+from ravi_django.runtime import hidden, requests, store
 from ravi_django.runtime.entries import Entry, Recorded
 from ravi_django.runtime.gate import Wait
 from ravi_django.runtime.shown import request_shown
@@ -34,9 +34,8 @@ async def decide(ctx: DurableContext, entry: Entry, why: str, *, not_before: dat
         return request.answer if request is not None and request.answer else None
 
     answer: dict[str, Any] = await effects.wait(Wait("request", request_id, met), "")
-    effects.note_once(
-        Entry("request.closed", f"@closed{_path(entry)}", "uncertain", result={"id": request_id, "answer": answer})
-    )
+    closed = {"id": request_id, "answer": answer, **hidden.of_call(entry.request)}
+    effects.note_once(Entry("request.closed", f"@closed{_path(entry)}", "uncertain", result=closed))
     return answer
 
 
@@ -60,6 +59,7 @@ async def _open(effects: Effects, entry: Entry, why: str, not_before: datetime |
         arguments=arguments_of(entry),
         not_before=not_before,
         expires=False,
+        hidden=bool(hidden.of_call(entry.request)),
     )
     await requests.address(effects, request)
     announced = Entry("request.opened", _path(entry), "uncertain", result=request_shown(request))

@@ -16,7 +16,7 @@ from ravi_django import access as rights
 from ravi_django.kernel import KernelError, RateLimitedError
 from ravi_django.models import Run
 from ravi_django.models.base import Owned
-from ravi_django.runtime import events, limits
+from ravi_django.runtime import events, hidden, limits
 from ravi_django.runtime.cancel import cancel
 from ravi_django.runtime.database import readers
 from ravi_django.runtime.openings import Opening, watched
@@ -47,6 +47,7 @@ class StreamConsumer(AsyncWebsocketConsumer):
 
     user: Any
     after: int
+    whole: bool  # with what is hidden from owners
     reads: Owned | None = None  # the row that the socket shows; `find` sets it
     _streaming: asyncio.Task[None] | None = None
     _ending: asyncio.Task[None] | None = None
@@ -90,7 +91,8 @@ class StreamConsumer(AsyncWebsocketConsumer):
         except Exception as error:
             await self._give_up(error)
         else:
-            opening = Opening(self.user.pk, credential, place, self.reads, on_revoked=self._revoked)
+            self.whole = hidden.sees(self.user)
+            opening = Opening(self.user.pk, credential, place, self.reads, whole=self.whole, on_revoked=self._revoked)
             self._streaming = asyncio.create_task(self._serve(opening))
 
     async def disconnect(self, code: int) -> None:
@@ -117,7 +119,7 @@ class StreamConsumer(AsyncWebsocketConsumer):
 
     async def follow(self, tree: UUID, after: int) -> None:
         """Send the frames of one run tree above `after`, to its end."""
-        async with aclosing(events.follow(tree, after)) as frames:
+        async with aclosing(events.follow(tree, after, whole=self.whole)) as frames:
             async for frame in frames:
                 await self._send(frame)
 

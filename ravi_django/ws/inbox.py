@@ -13,7 +13,7 @@ from uuid import UUID
 
 from django.db.models import QuerySet
 
-from ravi_django.api.request_serializers import RequestSerializer, marked
+from ravi_django.api.request_serializers import RequestSerializer, mark, marked
 from ravi_django.conf import conf
 from ravi_django.models import HumanRequest, Run
 from ravi_django.runtime import people, store
@@ -92,7 +92,7 @@ def _marked(mine: Rights, rows: list[Any]) -> list[Any]:
     pending = [row.id for row in rows if row.status == PENDING]
     theirs = set(mine.answerable.filter(id__in=pending).values_list("id", flat=True)) if pending else set()
     for row in rows:
-        row.may_answer = row.id in theirs
+        mark(row, mine.user, row.id in theirs)
     return rows
 
 

@@ -87,7 +87,7 @@ class Command(BaseCommand):
             waiting.cancel()
 
     async def _follow(self, run: Run) -> None:
-        async with aclosing(events.follow(run.id)) as frames:
+        async with aclosing(events.follow(run.id, whole=True)) as frames:
             async for frame in frames:
                 if self._json:
                     self._out(json.dumps(frame) + "\n")

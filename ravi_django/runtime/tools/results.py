@@ -12,8 +12,10 @@ from django.db.models import Q
 from pydantic import Field
 
 from ravi_django.agents.function_tool import FunctionTool
-from ravi_django.kernel import RunContext, ToolRefused
+from ravi_django.kernel import RunContext, TextBlock, ToolExecutionResult, ToolRefused
 from ravi_django.models import Blob, JournalEntry, Run
+from ravi_django.runtime.entries import internalize
+from ravi_django.runtime.hidden import is_marked
 from ravi_django.runtime.tool_wholes import READER, WHOLE
 
 PAGE = 16_000  # bytes
@@ -42,7 +44,7 @@ def read_result(
     offset: Annotated[int, Field(ge=0)] = 0,
     limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = PAGE,
     find: Annotated[str, Field(max_length=200)] = "",
-) -> str:
+) -> ToolExecutionResult:
     """Read on in a tool's result that was cut, or find a text in it.
 
     Args:
@@ -51,7 +53,11 @@ def read_result(
         limit: How many bytes to read.
         find: A text to look for from the offset on, instead of reading: where it is, and what is around it.
     """
-    blob = _blob(ctx, id)
+    blob, is_hidden = _blob(ctx, id)
+    return ToolExecutionResult(content=[TextBlock(text=_read(blob, offset, limit, find))], hidden=is_hidden)
+
+
+def _read(blob: Blob, offset: int, limit: int, find: str) -> str:
     if offset >= blob.size:
         raise ToolRefused(f"the result has {blob.size} bytes; there is nothing at offset {offset}")
     if find:
@@ -62,19 +68,21 @@ def read_result(
     return f"{text}\n[bytes {offset} to {end} of {blob.size}; {rest}]"
 
 
-def _blob(ctx: RunContext, entry_id: str) -> Blob:
-    """Raises ToolRefused in the same words for what there is not and what is somebody else's."""
+def _blob(ctx: RunContext, entry_id: str) -> tuple[Blob, bool]:
+    """The whole result, and whether it is hidden from owners. Raises ToolRefused in the same words for what there is
+    not and what is somebody else's."""
     unknown = ToolRefused(f"there is no result {entry_id!r} here; give the id that the mark at the cut names")
     try:
         rows = JournalEntry.objects.filter(id=UUID(entry_id), kind="tool.call")
     except ValueError:
         raise unknown from None
-    entry = rows.filter(_readable(ctx)).only("digests").first()
+    entry = rows.filter(_readable(ctx)).only("digests", "request", "result").first()
     named = (entry.digests or {}).get(WHOLE) if entry is not None else None
     blob = Blob.objects.filter(id=named).first() if named else None
-    if blob is None:
+    if entry is None or blob is None:
         raise unknown
-    return blob
+    internalize([entry])
+    return blob, is_marked("tool.call", entry.request, entry.result)
 
 
 def _readable(ctx: RunContext) -> Q:

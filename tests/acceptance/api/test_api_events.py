@@ -292,7 +292,7 @@ def test_a_client_that_goes_away_leaves_nothing_running(
 ) -> None:
     waiting, ended = threading.Event(), threading.Event()
 
-    async def endless(*args: Any) -> Any:
+    async def endless(*args: Any, **more: Any) -> Any:
         try:
             waiting.set()
             await asyncio.Event().wait()
@@ -314,7 +314,7 @@ def test_a_client_that_goes_away_leaves_nothing_running(
 def test_a_fault_behind_it_ends_the_stream_and_is_logged(
     web: httpx.Client, run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def broken(*args: Any) -> Any:
+    async def broken(*args: Any, **more: Any) -> Any:
         raise ConnectionError("no buffer")
         yield
 

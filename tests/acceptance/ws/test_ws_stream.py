@@ -124,7 +124,8 @@ def test_a_client_that_does_not_read_holds_the_reading_up(server, submitted, dem
         frames = [Frame(source, "text.delta", {"text": "x" * 20_000}) for _ in range(100)]
         get_buffer().append([Batch(str(run.id), frames, mark=10**6, fresh=True)])
     pages = []
-    monkeypatch.setattr(events, "page", lambda *args, page=events.page: (pages.append(args), page(*args))[1])
+    real = events.page
+    monkeypatch.setattr(events, "page", lambda *args, **more: (pages.append(args), real(*args, **more))[1])
     narrow = socket.socket()
     narrow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 * 1024)
     narrow.connect(("127.0.0.1", server.port))
