@@ -176,12 +176,13 @@ class SignalsView(ApiView):
         403 for a name that is none of the agent's `public_signals`, but for users who have `ravi.signal_run`. By the
         name of a question that the run has asked (`human_reply:…`) the payload is an answer to it, a text or
         `{"action", "text"}`: 403 for users who may not answer, 409 when it was answered before. 409 when the run has
-        ended.
+        ended. A repeat of an idempotency key is no second signal; 409 when the key was used for this run before with
+        another body.
         """
         found = find_run(request, id)
         given = serializers.SignalSerializer(data=request.data)
         given.is_valid(raise_exception=True)
-        send_signal(found, given.validated_data["name"], given.validated_data["payload"], by=request.user)
+        send_signal(found, by=request.user, **given.validated_data)
         return Response(serializers.RunSerializer(find_run(request, id)).data, status=status.HTTP_202_ACCEPTED)
 
 

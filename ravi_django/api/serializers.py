@@ -157,6 +157,7 @@ class ForkSerializer(StrictSerializer):
 class SignalSerializer(StrictSerializer):
     name = TextField(max_length=200)
     payload = serializers.JSONField(required=False, allow_null=True, default=None)
+    idempotency_key = TextField(required=False, allow_null=True, max_length=200)
 
 
 class EntryUsageSerializer(UsageSerializer):

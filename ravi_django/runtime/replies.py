@@ -3,6 +3,7 @@ who may; the site's own code sends what it likes by `signals`."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
@@ -10,36 +11,55 @@ from uuid import UUID
 from pydantic_core import to_json
 
 from ravi_django import access
+from ravi_django.db import transaction
 from ravi_django.kernel import InvalidInputError
 from ravi_django.models import HumanRequest, Run
 from ravi_django.runtime import dispatch, human, store
-from ravi_django.runtime.entries import storable
+from ravi_django.runtime.entries import encode, storable
 from ravi_django.runtime.signals import check_payload, signal, wake
+from ravi_django.runtime.submit import scope_of
 from ravi_django.runtime.waits import PEOPLES, check_name
 
 _ANSWER = frozenset({"action", "text", "values", "arguments", "reason", "sticky"})
 _OF_REQUEST = "hitl:"  # and the request's id
 
 
-def send(run: Run, name: str, payload: Any = None, *, by: Any) -> None:
+def send(run: Run, name: str, payload: Any = None, *, by: Any, idempotency_key: str | None = None) -> None:
     """Send the run a signal in the name of `by`, who may see it. With the name of a question of it, `human_reply:…`, or
     `hitl:` and a request's id: answer that, with a text or `{"action", "text"}`; any other JSON is its own text.
 
+    With an `idempotency_key`, scoped to (user, run), a repeat is no second signal, and no second answer.
+
     Raises ForbiddenError for a name that is not the user's to send, ForbiddenError and ConflictError as `human.answer`
-    does, AgentNotFoundError where the user may no longer run the agent, and what `signal` raises.
+    does, AgentNotFoundError where the user may no longer run the agent, IdempotencyMismatchError where the key belongs
+    to another name or payload, and what `signal` raises.
     """
     check_name(name)
     if not name.startswith(PEOPLES):
         access.continue_run(by, run)
         access.check_signal(by, run, name)
-        signal(run, name, payload)
-        return
     check_payload(payload)
-    asked = _by_id(run, name) or store.send_unless_asked(run.id, name, storable(payload))
+    if idempotency_key is None:
+        _send(run, name, payload, by)
+        return
+    key = store.key_of_person(scope_of(by, f"signal:{run.id}", idempotency_key))
+    kept = json.loads(encode(payload))
+    with transaction.atomic():
+        if not store.is_repeated(run.id, name, kept, key) and _send(run, name, payload, by, key):
+            store.keep_key(run.id, name, kept, key)
+
+
+def _send(run: Run, name: str, payload: Any, by: Any, key: str = "") -> bool:
+    """Returns whether it was an answer, which no signal stands for."""
+    if not name.startswith(PEOPLES):
+        signal(run, name, payload, key=key)
+        return False
+    asked = _by_id(run, name) or store.send_unless_asked(run.id, name, storable(payload), key)
     if isinstance(asked, UUID):
         human.answer(asked, **_answer(payload), by=by)
-    else:
-        dispatch.on_commit(run.id, None if asked.woke else wake)
+        return True
+    dispatch.on_commit(run.id, None if asked.woke else wake)
+    return False
 
 
 def _by_id(run: Run, name: str) -> UUID | None:

@@ -116,7 +116,7 @@ from ravi_django.runtime.store.queue import (
     orphans,
     promote_orphan,
 )
-from ravi_django.runtime.store.replies import relay_signal, send_unless_asked
+from ravi_django.runtime.store.replies import is_repeated, keep_key, key_of_person, relay_signal, send_unless_asked
 from ravi_django.runtime.store.retry import retry
 from ravi_django.runtime.store.slots import (
     Paused,
@@ -255,6 +255,9 @@ __all__ = [
     "is_ancestor",
     "is_disabled",
     "is_link_expired",
+    "is_repeated",
+    "keep_key",
+    "key_of_person",
     "left_unread",
     "limit_of",
     "link_failed",

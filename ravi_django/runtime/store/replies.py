@@ -10,6 +10,7 @@ from django.db.models import F, QuerySet
 
 from ravi_django.conf import conf
 from ravi_django.db import transaction
+from ravi_django.kernel import IdempotencyMismatchError
 from ravi_django.models import HumanRequest, Run, Signal
 from ravi_django.runtime import clock
 from ravi_django.runtime.entries import Entry, NewTurn
@@ -68,7 +69,27 @@ def has_reply(request: HumanRequest) -> bool:
     return _unread(request).exists()
 
 
-def send_unless_asked(run_id: UUID, name: str, payload: Any) -> Sent | UUID:
+def key_of_person(digest: str) -> str:
+    """The key of a signal that a person has sent under an idempotency key."""
+    return f"{_PERSONS}{digest}"[:64]
+
+
+def is_repeated(run_id: UUID, name: str, payload: Any, key: str) -> bool:
+    """Whether a person has sent the same under this key before. Raises IdempotencyMismatchError where it was something
+    else. Inside a transaction: the run is locked, so that a repeat waits for the first."""
+    Run.objects.select_for_update(no_key=True).filter(id=run_id).values_list("id").first()
+    known = Signal.objects.filter(run_id=run_id, key=key).values_list("name", "payload").first()
+    if known not in (None, (name, payload)):
+        raise IdempotencyMismatchError(f"this idempotency key belongs to another signal to run {run_id}; use a new key")
+    return known is not None
+
+
+def keep_key(run_id: UUID, name: str, payload: Any, key: str) -> None:
+    """Of a signal that has answered a question: no wait takes it."""
+    Signal.objects.create(run_id=run_id, name=name, payload=payload, key=key, consumed_at=clock.now())
+
+
+def send_unless_asked(run_id: UUID, name: str, payload: Any, key: str = "") -> Sent | UUID:
     """Send a signal for a person, unless the run has asked a question by this name: that one's id then, an open one
     before those that are closed.
 
@@ -81,7 +102,7 @@ def send_unless_asked(run_id: UUID, name: str, payload: Any) -> Sent | UUID:
         found: UUID | None = (pending.first() or named.order_by("-id").first() or HumanRequest(id=None)).id
         if found is not None:
             return found
-        return send_signal(run_id, name, payload, f"{_PERSONS}{uuid4().hex}")
+        return send_signal(run_id, name, payload, key or key_of_person(uuid4().hex))
 
 
 def _unread(request: HumanRequest) -> QuerySet[Signal]:

@@ -221,3 +221,34 @@ def _try_send(run: Run, name: str, user: Any) -> str:
     except Exception as error:
         return type(error).__name__
     return "sent"
+
+
+def test_a_repeated_key_is_one_answer(client: APIClient, user: Any) -> None:
+    run, request = asking(user)
+    body = {"name": request.signal, "payload": "Yes.", "idempotency_key": "k"}
+    path = f"/ravi/runs/{run.id}/signals/"
+
+    first, again = (client.post(path, body, format="json") for _ in range(2))
+    other = client.post(path, body | {"payload": "No."}, format="json")
+    name = client.post(path, body | {"name": f"hitl:{request.id}"}, format="json")
+    fresh = client.post(path, body | {"idempotency_key": "k2"}, format="json")
+
+    assert (first.status_code, again.status_code) == (202, 202)
+    assert {(one.status_code, error_of(one)["code"]) for one in (other, name)} == {(409, "idempotency_mismatch")}
+    assert (fresh.status_code, error_of(fresh)["code"]) == (409, "conflict")
+    assert output(run) == "Yes."
+
+
+def test_a_repeated_key_is_one_early_answer(client: APIClient, user: Any) -> None:
+    run = boss(user)
+    name = f"human_reply:{run.session_id}"
+
+    sent = [
+        client.post(
+            f"/ravi/runs/{run.id}/signals/", {"name": name, "payload": text, "idempotency_key": "k"}, format="json"
+        ).status_code
+        for text in ("Yes.", "Yes.", "No.")
+    ]
+
+    assert (sent, Signal.objects.count()) == ([202, 202, 409], 1)
+    assert output(run) == "Yes."

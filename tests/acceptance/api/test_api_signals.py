@@ -12,7 +12,7 @@ from ravi_django.conf import conf
 from ravi_django.models import Run, Signal, Status
 from ravi_django.runtime.submit import submit
 from ravi_django.testing import run_until_idle
-from tests.acceptance.api.api_support import error_of
+from tests.acceptance.api.api_support import client_of, error_of
 from tests.support.runs import CodeAgent
 
 
@@ -106,3 +106,28 @@ def test_a_stranger_signals_nothing(strange_client: APIClient, user: Any, agent:
 
     assert response.status_code == 404
     assert not Signal.objects.exists()
+
+
+def send(client: APIClient, run: Run, key: Any, name: str = "paid", payload: Any = None) -> Any:
+    body = {"name": name, "payload": payload, "idempotency_key": key}
+    return client.post(f"/ravi/runs/{run.id}/signals/", body, format="json")
+
+
+@pytest.mark.django_db
+@pytest.mark.usefixtures("permitted")
+def test_a_repeated_key_is_one_signal_and_another_body_is_a_conflict(
+    client: APIClient, user: Any, root: Any, agent: str
+) -> None:
+    run, other = submit(agent, "hi", user=user), submit(agent, "hi", user=user)
+
+    sent = [send(client, run, "k1", payload={"a": 1, "b": 1.0}) for _ in range(2)]
+    refused = [send(client, run, "k1", payload={"a": 2}), send(client, run, "k1", name="unpaid")]
+    mine = [send(client, other, "k1"), send(client, run, "k2"), send(client_of(root), run, "k1")]
+
+    assert [one.status_code for one in sent + mine] == [202] * 5
+    assert [(one.status_code, error_of(one)["code"]) for one in refused] == [(409, "idempotency_mismatch")] * 2
+    assert Signal.objects.count() == 4
+    Run.objects.filter(id=run.id).update(status=Status.COMPLETED)
+    assert send(client, run, "k1", payload={"b": 1, "a": 1}).json()["status"] == "completed"
+    for wrong in ("", "k" * 201, 5):
+        assert error_of(send(client, run, wrong))["field"] == "idempotency_key"
