@@ -20,7 +20,7 @@ from ravi_django.models import Agent, Run
 from ravi_django.runtime.registry import known_addresses
 from ravi_django.runtime.specs import save_spec
 
-CODE_FIELDS = ["address", "shown_name", "description", "source", "enabled", "loaded"]
+CODE_FIELDS = ["address", "shown_name", "description", "source", "whose", "enabled", "loaded"]
 CODE_FIELDS += ["instructions", "tool_list", "whole_spec"]
 
 
@@ -30,7 +30,8 @@ class AgentAdmin(VersionPages, LiveAdmin):
 
     tenant = None
     change_form_template = "ravi/admin/agent.html"
-    list_display = ["address", "shown_name", "model_name", "tools", "source", "enabled", "loaded"]
+    list_display = ["address", "shown_name", "model_name", "tools", "source", "whose", "enabled", "loaded"]
+    list_select_related = ["owner"]
     list_filter = ["source", "enabled"]
     search_fields = ["address", "name"]
     show_full_result_count = False
@@ -45,12 +46,12 @@ class AgentAdmin(VersionPages, LiveAdmin):
             return [(None, {"fields": CODE_FIELDS})]
         if obj is not None and not self.has_change_permission(request, obj):  # looking: not a form of empty fields
             return [(None, {"fields": [*CODE_FIELDS, "version"]})]
-        return FIELDSETS
+        return FIELDSETS if obj is None else [(None, {"fields": [*FIELDSETS[0][1]["fields"], "whose"]}), *FIELDSETS[1:]]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Agent | None = None) -> list[str]:
         if _is_code(obj):
             return [field for field in CODE_FIELDS if field != "enabled"]
-        return [] if obj is None else ["address"]
+        return [] if obj is None else ["address", "whose"]
 
     def get_form(self, request: HttpRequest, obj: Agent | None = None, change: bool = False, **options: Any) -> Any:
         if _is_code(obj) or (obj is not None and not self.has_change_permission(request, obj)):
@@ -106,6 +107,10 @@ class AgentAdmin(VersionPages, LiveAdmin):
     @admin.display(description="name")
     def shown_name(self, agent: Agent) -> str:
         return agent.name or show.NONE
+
+    @admin.display(description="owner")
+    def whose(self, agent: Agent) -> str:
+        return show.visible(str(agent.owner)) if agent.owner else show.NONE
 
     @admin.display(description="model")
     def model_name(self, agent: Agent) -> str:

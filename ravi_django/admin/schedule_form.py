@@ -8,10 +8,11 @@ from typing import Any
 
 from django import forms
 
+from ravi_django import access
 from ravi_django.admin import show
 from ravi_django.admin.base import tenant_for
 from ravi_django.admin.delegations import UserNameField
-from ravi_django.kernel import InvalidInputError, NotFoundError, Priority
+from ravi_django.kernel import ForbiddenError, InvalidInputError, NotFoundError, Priority
 from ravi_django.models import Schedule, Session
 from ravi_django.runtime import schedule_rules, schedules, ticks
 
@@ -103,7 +104,21 @@ class ScheduleForm(forms.ModelForm):
             schedule_rules.check_name(row)
         except (InvalidInputError, NotFoundError) as error:
             self.add_error(error.field if error.field in self.fields else None, show.visible(str(error)))
+        else:
+            self._check_rights(row)
         return given
+
+    def _check_rights(self, row: Schedule) -> None:
+        """Its owner's to run the agent, which each tick asks again; and to choose the priority, of who chooses it."""
+        try:
+            schedules.check_owner(row)
+        except ForbiddenError as error:
+            self.add_error("agent", show.visible(str(error)))
+        if "priority" in self.changed_data:
+            try:
+                access.check_priority(self.by, Priority[row.priority.upper()])
+            except ForbiddenError as error:
+                self.add_error("priority", str(error))
 
     def is_valid(self) -> bool:
         return super().is_valid() and not self.previewing

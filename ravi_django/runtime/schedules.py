@@ -228,6 +228,11 @@ def submit_for(
     )
 
 
+def check_owner(row: Schedule) -> None:
+    """Raises ForbiddenError where its ticks would be refused."""
+    _find_for(row.owner, {}, AgentId.parse(row.agent))
+
+
 def _find_for(owner: Any, agents: dict[str, specs.Found], address: AgentId) -> specs.Found:
     """An agent that the schedule's owner may run. Raises AgentNotFoundError and ForbiddenError."""
     if (found := agents.get(str(address))) is None:

@@ -8,11 +8,13 @@ import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth import get_user_model
 
-from ravi_django import schedule
+from ravi_django import register, schedule
+from ravi_django.agents import ReActAgent
 from ravi_django.models import Run, Schedule, ScheduleTick, Session
 from ravi_django.runtime import dispatch, scheduler, schedules, store
-from ravi_django.testing import FakeClock
+from ravi_django.testing import FakeClock, ScriptedModel
 from tests.acceptance.admin.test_agent_browser import open_page  # noqa: F401 - a fixture
+from tests.acceptance.api.api_support import permit
 from tests.support.browser import elsewhere
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -69,6 +71,32 @@ def test_it_is_made_in_the_name_of_who_makes_it(operator):
     assert row.next_at == datetime(2030, 1, 1, 3, 15, tzinfo=UTC)
     assert b'name="owner"' not in client.get(page_of(row)).content
     assert LogEntry.objects.get().object_id == str(row.pk)
+
+
+def test_an_agent_that_its_owner_may_not_run_is_refused(operator, root):
+    register(ReActAgent("hushed", model=ScriptedModel(["ok"])), access="private")
+    ann = get_user_model().objects.create_user("ann")
+    given = form(agent="react/hushed")
+
+    for client, whose in ((operator(*ALL), {}), (root, {"owner": "ann"})):
+        (fault,) = client.post(ADD, given | whose).context["adminform"].form.errors["agent"]
+        assert "may not run react/hushed" in fault
+    assert not Schedule.objects.exists()
+
+    permit(ann, "run_agent")
+    assert root.post(ADD, given | {"owner": "ann"}).status_code == 302
+    assert root.post(ADD, given | {"owner": ""}).status_code == 302  # the system's runs are asked nothing
+
+
+def test_a_priority_above_normal_takes_its_permission(operator, root):
+    client = operator(*ALL)
+
+    (fault,) = client.post(ADD, form(priority="high")).context["adminform"].form.errors["priority"]
+    assert "ravi.choose_priority" in fault and not Schedule.objects.exists()
+
+    assert operator(*ALL, "choose_priority").post(ADD, form(priority="high")).status_code == 302
+    row = made(user=user_of(client), priority="high")  # as others have set it
+    assert client.post(page_of(row), form(priority="high", input="Else?")).status_code == 302
 
 
 @pytest.mark.parametrize(("name", "owner"), [("stranger", "stranger"), ("", None)])

@@ -204,6 +204,14 @@ def test_a_change_is_a_new_version_and_says_what_changed(root, agent) -> None:
     assert re.search(r"version 2 current .*? max iterations .*?version 1 .*? the first", text)
 
 
+def test_its_owner_is_shown(root, operator, agent) -> None:
+    Agent.objects.filter(pk=agent.pk).update(owner=get_user_model().objects.create_user("ann-the-maker"))
+
+    for client in (root, operator("view_agent")):
+        for page in ("/admin/ravi/agent/", f"{place(agent)}change/"):
+            assert "ann-the-maker" in client.get(page).content.decode(), page
+
+
 def test_switching_off_makes_no_version_and_stops_new_runs(root, agent) -> None:
     form = form_of(root, agent)
     del form["enabled"]
