@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from functools import reduce
+from operator import add
 from typing import Any
 
 from django.core.exceptions import ValidationError as DjangoValidationError
 from django.db import DataError
-from pydantic_core import to_json
+from django.db.models import TextField
+from django.db.models.functions import Cast, Coalesce, Length
 from rest_framework.exceptions import NotFound
 from rest_framework.pagination import CursorPagination
 from rest_framework.response import Response
@@ -41,22 +44,17 @@ class Pages(CursorPagination):
 
     def paginate_queryset(self, queryset: Any, request: Any, view: Any = None) -> Any:
         try:
-            return super().paginate_queryset(queryset, request, view)
+            weighs = getattr(view, "weighs", ())
+            return super().paginate_queryset(_Weighed(queryset, weighs, self) if weighs else queryset, request, view)
         except (NotFound, DjangoValidationError, DataError, ValueError) as error:
             if isinstance(error, InvalidInputError):
                 raise
             raise InvalidInputError("cursor is none that this list gave", field="cursor") from None
 
-    def fit(self, rows: list[Any]) -> list[Any]:
+    def fit(self, rows: list[Any], sizes: list[int]) -> list[Any]:
         """As many rows of the page as MAX_BYTES holds, at least one; the page's links lead to the others."""
         back = self.cursor is not None and self.cursor.reverse
-        kept, size = 0, 0
-        for row in reversed(rows) if back else rows:
-            values = row if isinstance(row, dict) else vars(row)
-            size += len(to_json({name: value for name, value in values.items() if name[0] != "_"}, fallback=str))
-            if kept and size > MAX_BYTES:
-                break
-            kept += 1
+        kept = _fitting(reversed(sizes) if back else sizes)
         if kept == len(rows):
             return rows
         if back:
@@ -69,6 +67,37 @@ class Pages(CursorPagination):
 
     def get_ordering(self, request: Any, queryset: Any, view: Any) -> tuple[str, ...]:
         return (view.ordering,)
+
+
+def _fitting(sizes: Iterable[int]) -> int:
+    """How many of them MAX_BYTES holds, at least one."""
+    kept, total = 0, 0
+    for size in sizes:
+        total += size
+        if kept and total > MAX_BYTES:
+            break
+        kept += 1
+    return kept
+
+
+class _Weighed:
+    """A queryset that reads no more than a page's MAX_BYTES: the database says first how long these columns are."""
+
+    def __init__(self, rows: Any, columns: Sequence[str], pages: Pages) -> None:
+        self._rows, self._columns, self._pages = rows, columns, pages
+
+    def order_by(self, *names: str) -> _Weighed:
+        return _Weighed(self._rows.order_by(*names), self._columns, self._pages)
+
+    def filter(self, *given: Any, **fields: Any) -> _Weighed:
+        return _Weighed(self._rows.filter(*given, **fields), self._columns, self._pages)
+
+    def __getitem__(self, part: slice) -> Any:
+        """The rows of a page and, where there is one, the next row."""
+        lengths = [Coalesce(Length(Cast(name, TextField())), 0) for name in self._columns]
+        kept = _fitting(self._rows.values_list(reduce(add, lengths), flat=True)[part])
+        self._pages.page_size = min(self._pages.page_size, kept)
+        return self._rows[part.start : part.start + self._pages.page_size + 1]
 
 
 class AddressPages:
@@ -98,13 +127,14 @@ class AddressPages:
         return str(replace_query_param(bare, name, key))
 
 
-def paged(view: Any, request: Any, rows: Any, serializer: Any, prepare: Any = None) -> Response:
-    """Answer one page of `rows`; `prepare` may complete the page's rows first, or give others to show."""
+def paged(view: Any, request: Any, rows: Any, serializer: Any, prepare: Any = None, sizes: Any = None) -> Response:
+    """Answer one page of `rows`; `prepare` may complete the page's rows first, or give others to show. `sizes` says how
+    many bytes that adds to each. `view.weighs` names the columns that may be long."""
     pages = view.pagination_class()
-    found = pages.fit(pages.paginate_queryset(rows, request, view))
+    found = pages.paginate_queryset(rows, request, view)
+    if sizes is not None:
+        found = pages.fit(found, sizes(found))
     if prepare is not None:
-        page, found = found, prepare(found) or found
-        if len(found) == len(page):
-            found = pages.fit(found)  # bodies of journal entries are in the rows by now
+        found = prepare(found) or found
     response: Response = pages.get_paginated_response(serializer(found, many=True, context={"user": request.user}).data)
     return response

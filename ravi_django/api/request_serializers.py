@@ -12,6 +12,7 @@ from ravi_django.models import HumanRequest
 from ravi_django.runtime import answers, hidden, people, store
 from ravi_django.runtime.shown import in_utc, request_shown
 
+NOT_SHOWN = ("metadata", "budget", "output", "error", "waiting_on")  # of the run that asks: they may be big
 KEPT = ("action", "text", "values", "arguments", "outcome", "result", "sticky", "reason", "by", "instead_of")
 
 

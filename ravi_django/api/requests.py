@@ -13,6 +13,7 @@ from ravi_django.api.base import ApiView
 from ravi_django.api.openapi import documented, parameter
 from ravi_django.api.pagination import Pages, paged
 from ravi_django.api.request_serializers import (
+    NOT_SHOWN,
     AnswerSerializer,
     ReassignSerializer,
     RequestDetailSerializer,
@@ -37,6 +38,7 @@ FILTERS = [
 class RequestsView(ApiView):
     pagination_class = Pages
     ordering = "-id"
+    weighs = ("text", "arguments", "details", "answer")
 
     @documented("requests_list", ok={200: RequestSerializer(many=True)}, errors=[400], parameters=FILTERS)
     def get(self, request: Any) -> Response:
@@ -102,7 +104,8 @@ def find_request(request: Any, id: UUID) -> HumanRequest:
 
 
 def _rows(request: Any) -> Any:
-    return people.visible(request.user).select_related("run", "answered_by")
+    rows = people.visible(request.user).select_related("run", "answered_by")
+    return rows.defer(*(f"run__{name}" for name in NOT_SHOWN))
 
 
 def _shown(row: HumanRequest, user: Any) -> Response:

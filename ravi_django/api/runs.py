@@ -20,7 +20,7 @@ from ravi_django.kernel import AgentId, InvalidInputError, Priority
 from ravi_django.models import Run, Session, Status
 from ravi_django.runtime import limits, site_rules
 from ravi_django.runtime.cancel import cancel
-from ravi_django.runtime.entries import internalize
+from ravi_django.runtime.entries import internalize, sizes_outside
 from ravi_django.runtime.fork import fork_once
 from ravi_django.runtime.replies import send as send_signal
 from ravi_django.runtime.retry import retry
@@ -86,6 +86,7 @@ class RunView(ApiView):
 class JournalView(ApiView):
     pagination_class = Pages
     ordering = "seq"
+    weighs = ("request", "result")
 
     @documented("runs_journal", ok={200: serializers.EntrySerializer(many=True)}, errors=[400, 403, 404])
     def get(self, request: Any, id: UUID) -> Response:
@@ -94,7 +95,7 @@ class JournalView(ApiView):
         run = find_run(request, id)
         access.check_journal(request.user, run)
         rows = run.journal.all()
-        return paged(self, request, rows, serializers.EntrySerializer, prepare=internalize)
+        return paged(self, request, rows, serializers.EntrySerializer, prepare=internalize, sizes=sizes_outside)
 
 
 class CancelView(ApiView):

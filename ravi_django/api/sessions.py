@@ -62,6 +62,7 @@ class MessagesView(ApiView):
     limit = "submit"
     pagination_class = Pages
     ordering = "position"
+    weighs = ("content",)
 
     @documented("sessions_messages", ok={200: serializers.TurnSerializer(many=True)}, errors=[400, 404])
     def get(self, request: Any, id: UUID) -> Response:

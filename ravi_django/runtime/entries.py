@@ -212,6 +212,15 @@ def stored_text(entry: Entry, name: str) -> str | None:
     return entry.stored.get(name) or dumps(getattr(entry, name))
 
 
+def sizes_outside(rows: list[Any]) -> list[int]:
+    """How many bytes `internalize` would add to each row."""
+    named = [[_blob_id(row.request), _blob_id(row.result)] for row in rows]
+    if not (ids := {id for pair in named for id in pair if id is not None}):
+        return [0] * len(rows)
+    sizes: dict[str | None, int] = dict(Blob.objects.filter(id__in=ids).values_list("id", "size"))
+    return [sum(sizes.get(id, 0) for id in pair) for pair in named]
+
+
 def internalize(rows: list[Any]) -> None:
     """Put the values of referenced blobs back, for all rows in one query. Rows have `request` and `result`."""
     places = [(row, name) for row in rows for name in ("request", "result") if _blob_id(getattr(row, name))]

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from django.db.models import QuerySet
 
-from ravi_django.api.request_serializers import RequestSerializer, mark, marked
+from ravi_django.api.request_serializers import NOT_SHOWN, RequestSerializer, mark, marked
 from ravi_django.conf import conf
 from ravi_django.models import HumanRequest, Run
 from ravi_django.runtime import people, store
@@ -22,7 +22,6 @@ from ravi_django.ws.access import active
 
 PENDING = HumanRequest.Status.PENDING
 KNOWN = 1000  # the newest pending requests, whose changes a socket finds without being told
-NOT_SHOWN = ("metadata", "budget", "output", "error", "waiting_on")  # of a run: they may be big
 
 
 @dataclass(slots=True)

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 import pytest
+from django.db.models.signals import post_init
+from pydantic_core import to_json
 from rest_framework.test import APIClient
 
 from ravi_django.kernel import AgentId
-from ravi_django.models import Agent, JournalEntry, Run, Session, Turn
+from ravi_django.models import Agent, Blob, HumanRequest, JournalEntry, Run, Session, Turn
 from ravi_django.runtime import registry, store
-from ravi_django.runtime.entries import make_blob
+from ravi_django.runtime.entries import BLOB_KEY, make_blob
 from ravi_django.runtime.submit import submit
 from tests.acceptance.api.api_support import client_of, drive, error_of, make_agent
+from tests.support.asked import approval_of
 
 # --------------------------------------------------------------------------------------------------- agents
 
@@ -214,7 +219,7 @@ def test_a_finished_run_is_read_in_all_its_parts(client: APIClient, agent: str, 
     times = [datetime.fromisoformat(done[name]) for name in ("created_at", "started_at", "finished_at")]
     assert times == sorted(times)
 
-    with django_assert_num_queries(2):
+    with django_assert_num_queries(3):  # the run, the lengths, the rows
         journal = client.get(f"/ravi/runs/{run['id']}/journal/").json()["results"]
     assert [entry["seq"] for entry in journal] == list(range(1, len(journal) + 1))
     assert {"llm.call", "tool.call", "run.completed"} <= {entry["kind"] for entry in journal}
@@ -230,7 +235,7 @@ def test_a_finished_run_is_read_in_all_its_parts(client: APIClient, agent: str, 
     }
     assert model["finished_at"].endswith("Z")
 
-    with django_assert_num_queries(2):
+    with django_assert_num_queries(3):
         messages = client.get(f"/ravi/sessions/{run['session']}/messages/").json()["results"]
     assert [row["role"] for row in messages] == ["user", "assistant", "tool", "assistant"]
     assert all(set(row) == {"id", "role", "content", "run", "created_at"} for row in messages)
@@ -274,7 +279,7 @@ def test_a_value_too_big_for_its_row_is_shown_whole(
             started_at=at, finished_at=at,
         )  # fmt: skip
 
-    with django_assert_num_queries(3):
+    with django_assert_num_queries(5):  # and the sizes of the bodies, and the bodies
         entries = client.get(f"/ravi/runs/{run.id}/journal/").json()["results"]
 
     assert [len(entry["result"]["text"]) for entry in entries] == [100_000] * 3
@@ -333,3 +338,68 @@ def test_a_list_has_the_beginning_of_an_output(client: APIClient, agent: str) ->
 
     assert len(client.get("/ravi/runs/").json()["results"][0]["output"]) == 1_000
     assert len(client.get(f"/ravi/runs/{run['id']}/").json()["output"]) == 5_000
+
+
+@contextmanager
+def loaded(*models: Any) -> Iterator[list[Any]]:
+    """The rows of these models that are made of what the database sends."""
+    found: list[Any] = []
+
+    def note(sender: Any, instance: Any, **more: Any) -> None:
+        found.append(instance)
+
+    for model in models:
+        post_init.connect(note, sender=model)
+    yield found
+    for model in models:
+        post_init.disconnect(note, sender=model)
+
+
+def test_no_more_rows_are_read_than_the_bytes_of_a_page(
+    client: APIClient, user: Any, agent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ravi_django.api.pagination.MAX_BYTES", 5_000)
+    run = submit(agent, "hi", user=user)
+    turn = {"session_id": run.session_id, "agent": "react/x", "role": "user"}
+    entry = {"run": run, "kind": "log", "started_at": run.created_at, "finished_at": run.created_at}
+    for place in range(9):
+        text = f"{place}" * 2_000
+        Turn.objects.create(**turn, content=[{"type": "text", "text": text}], position=place)
+        JournalEntry.objects.create(**entry, seq=place + 1, path=f"p{place}", result={"text": text})
+        approval_of(run, details={"context": text})
+
+    for path in (f"sessions/{run.session_id}/messages/", f"runs/{run.id}/journal/", "requests/"):
+        with loaded(Turn, JournalEntry, HumanRequest) as rows:
+            shown = client.get(f"/ravi/{path}?limit=200").json()["results"]
+        # One more says whether there is a next page; of requests, those shown are read again for the rights to them.
+        assert (len(shown), len(rows)) == (2, 5 if path == "requests/" else 3), path
+
+
+def test_no_more_bodies_are_read_than_a_page_of_the_journal_shows(
+    client: APIClient, user: Any, agent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ravi_django.api.pagination.MAX_BYTES", 5_000)
+    run = submit(agent, "hi", user=user)
+    entry = {"run": run, "kind": "log", "started_at": run.created_at, "finished_at": run.created_at}
+    for place in range(9):
+        blob = make_blob(to_json({"text": f"{place}" * 2_000}), compress=True)
+        blob.save()
+        ref = {BLOB_KEY: blob.id, "size": blob.size}
+        JournalEntry.objects.create(**entry, seq=place + 1, path=f"p{place}", result=ref)
+
+    with loaded(Blob) as bodies:
+        page = client.get(f"/ravi/runs/{run.id}/journal/?limit=200").json()
+    again = client.get(page["next"]).json()["results"]
+
+    assert ([row["result"]["text"][0] for row in page["results"]], len(bodies)) == (["0", "1"], 2)
+    assert [row["seq"] for row in again] == [3, 4]
+
+
+def test_a_list_of_requests_does_not_read_the_outputs_of_their_runs(client: APIClient, user: Any, agent: str) -> None:
+    run = submit(agent, "hi", user=user)
+    approval_of(run)
+
+    with loaded(Run) as runs:
+        client.get("/ravi/requests/")
+
+    assert [one.get_deferred_fields() >= {"output", "metadata"} for one in runs] == [True]

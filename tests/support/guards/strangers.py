@@ -61,7 +61,7 @@ STRANGERS = [
     Mutant(
         "a page of a list is bounded in bytes",
         "ravi_django/api/pagination.py",
-        "if kept and size > MAX_BYTES:",
+        "if kept and total > MAX_BYTES:",
         "if False:",
         ("tests/acceptance/api/test_api_conversations.py",),
     ),
