@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from threading import Event, Thread
 from typing import Any
 
+import psycopg
 import pytest
 from django.db import connection, connections, transaction
 
@@ -169,6 +170,13 @@ def uncommitted(write: Callable[[], Any]) -> Iterator[None]:
     finally:
         over.set()
         future.result(BOUND_S)
+
+
+def end_backend() -> None:
+    """End this thread's connection at the server."""
+    lost = connection.connection.info
+    with psycopg.connect(lost.dsn, password=lost.password, autocommit=True) as other:
+        assert other.execute("SELECT pg_terminate_backend(%s, 5000)", [lost.backend_pid]).fetchone() == (True,)
 
 
 # Other tests use other databases of the same server. A lock on a transaction has no database in pg_locks.

@@ -11,7 +11,7 @@ from tests.acceptance.crash.lab import Lab
 from tests.acceptance.crash.lab_app.ledger import ACKNOWLEDGED
 from tests.acceptance.crash.people_checks import is_proxy, of_people
 from tests.acceptance.crash.person import VOTES
-from tests.acceptance.crash.story import INPUT, OUTPUT, Step, Story
+from tests.acceptance.crash.story import INPUT, NOT_RUN, OUTPUT, Step, Story
 from tests.acceptance.crash.tree_checks import of_tree
 
 TERMINAL = ("completed", "failed", "cancelled")
@@ -44,6 +44,12 @@ class Evidence:
             return found
 
         self.journal = rows("ravi_journalentry", "seq")
+        self._not_run: dict[str, set[int]] = {}
+        for run in self.runs:
+            numbers = self._not_run.setdefault(str(run["root_id"] or run["id"]), set())
+            for row in self.journal.get(str(run["id"]), []):
+                if row["kind"] == "tool.call" and _said(row) == f"{row['name']} {NOT_RUN}":
+                    numbers.add(row["request"]["arguments"]["number"])
         self.turns = rows("ravi_turn", "position")
         self.rows = rows("lab_row", "id", "run")
         self.inbox = rows("ravi_inboxmessage", "id")
@@ -88,6 +94,10 @@ class Evidence:
             found += [Violation(root, wrong) for wrong in of_tree(self, root, plan)]
         return found
 
+    def not_run(self, run: Row) -> set[int]:
+        """The numbers of the calls in its tree that a worker did not make, because it could not renew the lease."""
+        return self._not_run.get(str(run["root_id"] or run["id"]), set())
+
     def asked_for(self, run_id: str) -> str | None:
         """A run's input; None while it has no message yet."""
         return _text(self.inbox.get(run_id, []))
@@ -113,10 +123,12 @@ class Evidence:
         if lost := self.acknowledged.get(run_id, set()) - known:
             yield f"rows that its worker took for recorded are missing: {sorted(lost)}"
         if run["status"] != "cancelled" or parent is None or parent["status"] not in TERMINAL:
-            yield from _ending(run, self.story(run_id))  # but what a parent leaves behind is cancelled with its end
-        yield from _effects(self.story(run_id), self.ledger.get(run_id, []), self.rows.get(run_id, []), run)
+            # What a parent leaves behind is cancelled with its end.
+            yield from _ending(run, self.story(run_id), self.not_run(run))
+        ledger, rows = self.ledger.get(run_id, []), self.rows.get(run_id, [])
+        yield from _effects(self.story(run_id), ledger, rows, run, self.not_run(run))
         yield from of_people(self, run, self.story(run_id))
-        yield from _paid_once(self.journal.get(run_id, []), self.ledger.get(run_id, []))
+        yield from _paid_once(self.journal.get(run_id, []), ledger)
         if run["status"] == "completed":
             yield from _answered(self.turns.get(run_id, []))
             for signal in self.signals.get(run_id, []):
@@ -138,6 +150,10 @@ def story_of(inbox: list[Row]) -> Story:
     return Story.of() if text is None or not text.startswith("{") else Story.read(text)
 
 
+def _said(call: Row) -> str:
+    return "".join(block.get("text", "") for block in (call["result"] or {}).get("content", []))
+
+
 def _text(inbox: list[Row]) -> str | None:
     if not inbox:
         return None
@@ -154,16 +170,16 @@ def _numbering(run: Row, journal: list[Row]) -> Iterator[str]:
         yield f"a lease wrote after a later one had begun to: {epochs}"
 
 
-def _ending(run: Row, story: Story) -> Iterator[str]:
+def _ending(run: Row, story: Story, not_run: set[int]) -> Iterator[str]:
     if is_proxy(run) and run["status"] == "completed":
         return
     if run["status"] != "completed":
         yield f"is {run['status']}, waits on {run['waiting_on']}: {run['error']}"
-    elif run["output"] != story.answer:
-        yield f"answered {run['output']!r}, not {story.answer!r}"
+    elif run["output"] != (answer := story.answer(not_run)):
+        yield f"answered {run['output']!r}, not {answer!r}"
 
 
-def _effects(story: Story, ledger: list[Row], rows: list[Row], run: Row) -> Iterator[str]:
+def _effects(story: Story, ledger: list[Row], rows: list[Row], run: Row, not_run: set[int]) -> Iterator[str]:
     """How often each effect happened, by the world's own account."""
     written = Counter(row["number"] for row in rows)
     keys: dict[int, set[str]] = {}
@@ -175,23 +191,26 @@ def _effects(story: Story, ledger: list[Row], rows: list[Row], run: Row) -> Iter
     completed = run["status"] == "completed"
     for step in story.steps():
         if step.effect is not None:
-            yield from _effect(step, times[step.number], written[step.number], keys, completed)
+            wanted = completed and step.number not in not_run
+            yield from _effect(step, times[step.number], written[step.number], keys, wanted)
+    if done := not_run & (set(times) | set(written)):
+        yield f"did what it said was not run: {sorted(done)}"
     if unknown := (set(times) | set(written)) - {step.number for step in story.steps()}:
         yield f"did what nobody asked for: {sorted(unknown)}"
     if len(set().union(*keys.values())) != sum(map(len, keys.values())):
         yield "two effects share an idempotency key"
 
 
-def _effect(step: Step, times: int, written: int, keys: dict[int, set[str]], completed: bool) -> Iterator[str]:
+def _effect(step: Step, times: int, written: int, keys: dict[int, set[str]], wanted: bool) -> Iterator[str]:
     match step.effect:
-        case "at_most_once" if times > 1 or (completed and times != 1):
-            yield f"{step.said} happened {times} times"
-        case "idempotent" if completed and not times:
-            yield f"{step.said} did not happen"
-        case "transactional" if written > 1 or (completed and written != 1):
-            yield f"{step.said} left {written} rows"
+        case "at_most_once" if times > 1 or (wanted and times != 1):
+            yield f"{step.said()} happened {times} times"
+        case "idempotent" if wanted and not times:
+            yield f"{step.said()} did not happen"
+        case "transactional" if written > 1 or (wanted and written != 1):
+            yield f"{step.said()} left {written} rows"
     if len(keys.get(step.number, ())) > 1:
-        yield f"{step.said} happened under several keys"
+        yield f"{step.said()} happened under several keys"
 
 
 def _paid_once(journal: list[Row], ledger: list[Row]) -> Iterator[str]:

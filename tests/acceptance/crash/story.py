@@ -6,7 +6,7 @@ The model reads its part from there, and whoever checks the run reads from there
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -17,6 +17,7 @@ EFFECTS = ("idempotent", "at_most_once", "transactional")
 CHECKED = "checked"  # at most once, with a check; its argument `known` is whether the check finds out
 ROUNDS = "turns"  # the key of a story in the run's input
 PLACE = "place"  # instead: of a run in a planned tree
+NOT_RUN = "was not run: this worker could not renew its lease in time"  # the result of an at-most-once call
 INPUT, OUTPUT = 90, 10  # tokens of every model call
 
 
@@ -47,11 +48,12 @@ class Step:
             return "at_most_once"
         return self.tool if self.tool in EFFECTS else None
 
-    @property
-    def said(self) -> str:
-        """What the tool returns."""
+    def said(self, not_run: Container[int] = ()) -> str:
+        """What the tool returns. `not_run`: the numbers of calls that a worker did not make any more."""
+        if self.number in not_run:
+            return f"{self.tool} {NOT_RUN}"
         if (child := self.story) is not None:
-            return f"{self.tool} {self.number}: {child.answer}"
+            return f"{self.tool} {self.number}: {child.answer(not_run)}"
         if self.tool in PEOPLES:
             return said(self.tool, self.number, self.wish)
         return f"{self.tool} {self.number}"
@@ -82,10 +84,9 @@ class Story:
         turns = [[[step.tool, step.number, step.arguments] for step in turn] for turn in self.turns]
         return json.dumps({ROUNDS: turns})
 
-    @property
-    def answer(self) -> str:
+    def answer(self, not_run: Container[int] = ()) -> str:
         """The run's output, when nothing is lost, doubled or mixed up."""
-        return "; ".join([step.said for step in self.steps()]) or "nothing to do"
+        return "; ".join([step.said(not_run) for step in self.steps()]) or "nothing to do"
 
     @property
     def calls(self) -> int:

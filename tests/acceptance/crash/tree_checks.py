@@ -19,7 +19,7 @@ def of_tree(evidence: Evidence, root: str, plan: Plan) -> Iterator[str]:
     places = {str(run["id"]): place_of(evidence.asked_for(str(run["id"])) or "{}") for run in runs}
     yield from _shape(plan, runs, places)
     for run in runs:
-        yield from _asks(plan, evidence.asks.get(str(run["id"]), []), places)
+        yield from _asks(plan, evidence.asks.get(str(run["id"]), []), places, evidence.not_run(run))
     yield from _budget(evidence, root, plan, runs)
 
 
@@ -50,14 +50,14 @@ def _depth(plan: Plan, number: int) -> int:
     return 0 if number == 0 else 1 + _depth(plan, parents(plan)[number])
 
 
-def _asks(plan: Plan, asks: list[Row], places: dict[str, int | None]) -> Iterator[str]:
+def _asks(plan: Plan, asks: list[Row], places: dict[str, int | None], not_run: set[int]) -> Iterator[str]:
     """Every run below another was asked once, by that one, and its own answer is the outcome."""
     for ask in asks:
         number, asker = places.get(str(ask["target_id"])), places.get(str(ask["asker_id"]))
         if number is None or asker != parents(plan)[number]:
             yield f"run {asker} asked run {number}"
             continue
-        wanted = story_at(plan.seed, plan.runs, plan.depth, number).answer
+        wanted = story_at(plan.seed, plan.runs, plan.depth, number).answer(not_run)
         said = ask["result"]["text"] if isinstance(ask["result"], dict) and "text" in ask["result"] else ask["result"]
         if ask["outcome"] != "replied" or said != wanted:
             yield f"the ask of run {number} came to {ask['outcome']}: {said!r}, not {wanted!r}"

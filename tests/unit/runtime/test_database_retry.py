@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import psycopg
 import pytest
 from django.db import connection, transaction
 
 from ravi_django.models import Session
 from ravi_django.runtime.database import with_retry
 from tests.support.patience import BOUND_S
-from tests.support.runs import in_background, on_postgresql
+from tests.support.runs import end_backend, in_background, on_postgresql
 
 pytestmark = [pytest.mark.django_db(transaction=True), on_postgresql]
 
@@ -25,13 +24,6 @@ def atomic() -> None:
         plain()
 
 
-def ended() -> None:
-    """By the server."""
-    lost = connection.connection.info
-    with psycopg.connect(lost.dsn, password=lost.password, autocommit=True) as other:
-        assert other.execute("SELECT pg_terminate_backend(%s, 5000)", [lost.backend_pid]).fetchone() == (True,)
-
-
 def demoted() -> None:
     """Its server is a standby now: it answers, and refuses every write."""
     with connection.cursor() as cursor:
@@ -39,7 +31,7 @@ def demoted() -> None:
 
 
 @pytest.mark.parametrize("write", [plain, atomic])
-@pytest.mark.parametrize("lose", [ended, demoted])
+@pytest.mark.parametrize("lose", [end_backend, demoted])
 def test_a_lost_connection_is_replaced(lose: Callable[[], None], write: Callable[[], None]) -> None:
     def lose_and_write() -> None:
         connection.ensure_connection()

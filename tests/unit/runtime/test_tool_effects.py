@@ -6,14 +6,25 @@ import asyncio
 
 import pytest
 from django.contrib.auth.models import Group
-from django.db import InternalError
+from django.db import DatabaseError, InternalError, connection
 
 from ravi_django import tool
 from ravi_django.kernel import RunContext, ToolRefused
 from ravi_django.models import JournalEntry, Run, Status
 from ravi_django.runtime import store
 from ravi_django.runtime.store import fence
-from tests.support.runs import Died, asked, code, drive, in_background, make_run, patch_append, take_over
+from tests.support.runs import (
+    Died,
+    asked,
+    code,
+    drive,
+    end_backend,
+    in_background,
+    make_run,
+    on_postgresql,
+    patch_append,
+    take_over,
+)
 from tests.support.tool_calls import calling, output_of, phases
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -282,6 +293,57 @@ def test_a_transactional_tool_whose_server_refuses_writes_is_left_to_the_next_le
     run = drive(make_run())
 
     assert take_over(clock, run).output == "ok: written"
+
+
+@on_postgresql
+@pytest.mark.parametrize("when", ["before the first statement", "between two", "behind the last", "at the commit"])
+def test_a_transactional_tool_whose_backend_is_terminated_is_left_to_the_next_lease(clock, monkeypatch, ran, when):
+    append = fence.append
+
+    @tool(effect="transactional")
+    def add_two() -> str:
+        """Add two groups."""
+        ran.append(1)
+        for place in ("before the first statement", "between two"):
+            if when == place and len(ran) == 1:
+                connection.ensure_connection()
+                end_backend()
+            Group.objects.create(name=place)
+        if when == "behind the last" and len(ran) == 1:
+            end_backend()
+        return "added two"
+
+    def appending(lease, entries, turns):
+        first = append(lease, entries, turns)
+        if when == "at the commit" and entries[-1].name == "add_two" and len(ran) == 1:
+            end_backend()
+        return first
+
+    patch_append(monkeypatch, appending)
+    code(calling("add_two"), tools=[add_two])
+    run = drive(make_run())
+    assert (run.status, Group.objects.count(), phases()) == (Status.RUNNING, 0, [])
+
+    run = take_over(clock, run)
+
+    assert (run.output, Group.objects.count(), phases()) == ("ok: added two", 2, ["result"])
+
+
+@on_postgresql
+def test_a_transactional_tools_own_words_for_a_lost_backend_are_told_to_the_model():
+    @tool(effect="transactional")
+    def add() -> str:
+        """Add a group."""
+        Group.objects.create(name="one")
+        end_backend()
+        try:
+            Group.objects.create(name="two")
+        except DatabaseError as error:
+            raise ValueError("no second one") from error
+        return "added"
+
+    assert output_of(add) == "error: ValueError: no second one"
+    assert (Group.objects.count(), phases()) == (0, ["result"])
 
 
 def test_a_transactional_tool_that_breaks_a_constraint_is_told_to_the_model():
