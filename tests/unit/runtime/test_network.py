@@ -16,10 +16,12 @@ from ravi_django.runtime.effects import append_repeatable
 from ravi_django.runtime.engine import Engine
 from ravi_django.runtime.entries import Entry
 from tests.support.network import Proxy
-from tests.support.patience import BOUND_S
+from tests.support.patience import BOUND_S, seconds
 from tests.support.runs import auntil, code, in_background, leased, make_run, on_postgresql
 
 pytestmark = [pytest.mark.django_db(transaction=True), on_postgresql]
+
+LATE_S = seconds(10)  # a deadline is one second: what takes so long has none
 
 
 @pytest.fixture
@@ -41,21 +43,24 @@ def actions(caplog):
 def test_an_append_over_a_silent_connection_of_the_loop_is_repeated_by_a_thread(proxy, caplog):
     async def append(threads, lease, path):
         entry = Entry("log", path)
-        async with asyncio.timeout(BOUND_S):
-            seq, error, _ = await threads.see_through(append_repeatable, lease, [entry], [])
-            assert error is None
-            return seq
+        appending = asyncio.ensure_future(threads.see_through(append_repeatable, lease, [entry], []))
+        await asyncio.wait([appending], timeout=LATE_S)  # a cancellation would wait for its end
+        assert appending.done(), "an append hangs"
+        seq, error, _ = appending.result()
+        assert error is None
+        return seq
 
     async def story():
         threads = DatabaseThreads(2)
         try:
             lease = await threads.call(leased)
             await append(threads, lease, "opens it")
-            await auntil(lambda: threads._wire.ready)
+            await auntil(lambda: threads._wire.ready, LATE_S)
             with socket.socket(fileno=os.dup(threads._wire._socket)) as its:
                 proxy.swallow(its.getsockname()[1])
             return [await append(threads, lease, "over it"), await append(threads, lease, "after it")]
         finally:
+            proxy.cut()  # so that nothing hangs at what is silent
             threads.leave_loop()
             await asyncio.to_thread(threads.close)
 
@@ -96,13 +101,15 @@ def test_a_run_goes_on_when_all_connections_fall_silent(proxy, clock, caplog):
             known = proxy.accepted
             proxy.swallow()
             clock.advance(20)
-            await auntil(lambda: proxy.accepted > known)  # it connects anew, and hears nothing there either
+            await auntil(lambda: proxy.accepted > known, LATE_S)  # it connects anew, and hears nothing there either
             proxy.heal()
-            await auntil_renewed(before)
+            await asyncio.wait_for(auntil_renewed(before), LATE_S)
             gate.set()
-            await asyncio.wait_for(driving, BOUND_S)
+            await asyncio.wait([driving], timeout=LATE_S)
+            assert driving.done(), "the run hangs"
         finally:
             proxy.heal()
+            proxy.cut()
             await engine.close(drain_s=0.5)
 
     async def auntil_renewed(before):
