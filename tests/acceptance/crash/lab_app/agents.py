@@ -15,7 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from django.db import InterfaceError, OperationalError, connections
+from django.db import InterfaceError, InternalError, OperationalError, connections
 
 import ravi_django
 from ravi_django import register, tool
@@ -241,7 +241,7 @@ async def poke(number: int, ctx: RunContext) -> str:
 def _send(run_id: str, name: str, key: str) -> None:
     try:
         ravi_django.signal(run_id, name, key=key)
-    except (OperationalError, InterfaceError) as error:  # the database restarts: the tool is called again
+    except (OperationalError, InterfaceError, InternalError) as error:  # the database restarts, or refuses writes
         raise TransientError(str(error)) from error
     finally:
         connections.close_all()
