@@ -43,8 +43,8 @@ EFFECTS = [
     Mutant(
         "effects: a write is seen through",
         RUNTIME + "effects.py",
-        "first, error, cancelled = await self.database.see_through(append_repeatable, *args)",
-        "first, error, cancelled = await self.database.call(append_repeatable, *args), None, False",
+        "first, error, cancelled = await self.threads.see_through(append_repeatable, *args)",
+        "first, error, cancelled = await self.threads.call(append_repeatable, *args), None, False",
         (UNIT + "test_lease_lost.py",),
     ),
     Mutant(
@@ -53,6 +53,27 @@ EFFECTS = [
         "while error is not None and may_pass(error) and not self.gives_up:",
         "while False:",
         (UNIT + "test_effects_kept.py",),
+    ),
+    Mutant(
+        "database: an error that may pass is no error of the code",
+        RUNTIME + "database.py",
+        "            if may_pass(error):\n                await",
+        "            if False:\n                await",
+        (UNIT + "test_handed_back.py",),
+    ),
+    Mutant(
+        "database: what is open is recorded before a run is handed back",
+        RUNTIME + "effects.py",
+        "        self._hand_back(error)\n        await self.park()",
+        "        self._hand_back(error)\n        raise SuspendInterrupt",
+        (UNIT + "test_handed_back.py",),
+    ),
+    Mutant(
+        "database: an end that could not be written is no crash",
+        RUNTIME + "engine.py",
+        "            if not may_pass(error):\n                await self._abandon",
+        "            if True:\n                await self._abandon",
+        (UNIT + "test_handed_back.py",),
     ),
     Mutant(
         "effects: nothing begins while an append is repeated",
