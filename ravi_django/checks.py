@@ -41,6 +41,9 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]
         found.append(Error(f"RAVI['ENGINE'] is {conf.ENGINE!r}.", hint='Use "celery" or "inline".', id="ravi.E003"))
     if conf.REPLAY not in ("lenient", "strict"):
         found.append(Error(f"RAVI['REPLAY'] is {conf.REPLAY!r}.", hint='Use "lenient" or "strict".', id="ravi.E004"))
+    if conf.ON_USER_DELETE not in ("erase", "anonymize", "keep"):
+        hint = 'Use "erase", "anonymize" or "keep".'
+        found.append(Error(f"RAVI['ON_USER_DELETE'] is {conf.ON_USER_DELETE!r}.", hint=hint, id="ravi.E032"))
     try:
         retention()
     except InvalidInputError as error:

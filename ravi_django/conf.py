@@ -113,6 +113,8 @@ DEFAULTS: dict[str, Any] = {
     # --- the event bus: None writes no events, "memory" is this process alone, "auto" the streams' Redis, or its URL
     "EVENT_BUS": None,
     "EVENT_MAXLEN": 100_000,
+    # --- personal data of a deleted user: "erase" it, "anonymize" it, or "keep" it without an owner
+    "ON_USER_DELETE": "erase",
     # --- what `ravi_prune` removes: None keeps everything; days, or {"journal": days, "streams": days, "ticks": days}
     "RETENTION": None,
 }

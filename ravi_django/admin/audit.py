@@ -55,12 +55,14 @@ class AuditRecordAdmin(InspectAdmin):
     list_display = ["when", "who", "event", "name", "agent", "run_link"]
     list_display_links = ["when"]
     list_filter = [SinceFilter, EventFilter, AgentFilter]
-    list_select_related = ["owner"]
     ordering = ["-id"]
     sortable_by: list[str] = []
     search_fields = ["id"]  # see get_search_results
     search_help_text = "The id of a run, or its first characters; or an owner's user name."
     readonly_fields = ["when", "who", "event", "name", "agent", "run_link", "session_link", "tenant", "shown_detail"]
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[AuditRecord]:
+        return super().get_queryset(request).select_related("owner")  # None when the user was just deleted
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
         return list(self.readonly_fields)

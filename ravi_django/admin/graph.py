@@ -139,9 +139,11 @@ class PublicationAdmin(GraphAdmin):
     list_display = ["topic", "tenant", "text", "followers", "delivered", "state", "published"]
     list_display_links = ["topic", "text"]
     list_filter = [State]
-    list_select_related = ["owner", "run"]
     search_help_text = "The beginning of a topic; a tenant; a message's id; an id's first characters."
     fields_shown = PUBLICATION
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        return super().get_queryset(request).select_related("owner", "run")  # no owner when the user was just deleted
 
     def meant(self, term: str) -> Q:
         return super().meant(term) | Q(message_id=term)

@@ -5,6 +5,7 @@ from ravi_django.models.audit import AuditRecord
 from ravi_django.models.board import BoardTask
 from ravi_django.models.budget import BudgetAccount, DailyBudget, Reservation
 from ravi_django.models.bus import OutboxEvent
+from ravi_django.models.erasure import Erasure
 from ravi_django.models.ids import first_id_of, uuid7
 from ravi_django.models.journal import Blob, InboxMessage, JournalEntry, Phase
 from ravi_django.models.people import Delegation, HumanRequest, RequestLink, StickyDecision
@@ -29,6 +30,7 @@ __all__ = [
     "BudgetAccount",
     "DailyBudget",
     "Delegation",
+    "Erasure",
     "FeedItem",
     "Follow",
     "HumanRequest",

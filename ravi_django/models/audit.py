@@ -11,6 +11,7 @@ class AuditRecord(Owned):
     """One thing that a run did. Written once, whatever crashes: `key` says which thing it was."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    owner = Owned.former_owner()
     key = models.CharField(max_length=64, unique=True, editable=False, help_text="SHA-256 of run, place and event")
     event = models.CharField(max_length=40, help_text="run, model or tool")
     name = models.CharField(max_length=200, blank=True, default="", help_text="Model or tool")

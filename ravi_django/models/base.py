@@ -32,6 +32,14 @@ class Owned(models.Model):
     class Meta:
         abstract = True
 
+    @staticmethod
+    def former_owner() -> models.ForeignKey[Any, Any]:
+        """An owner that a row keeps when the user is deleted, so that the erasure finds the row."""
+        return models.ForeignKey(
+            settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.DO_NOTHING, related_name="+",
+            db_index=False, db_constraint=False,
+        )  # fmt: skip
+
     def is_for(self, user: Any) -> bool:
         """The rule of `for_user`, for a row that was read without it."""
         return bool(user.is_superuser or self.owner_id == user.pk)

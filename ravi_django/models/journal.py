@@ -80,6 +80,14 @@ class Blob(models.Model):
     encoding = models.CharField(max_length=20, default="json", help_text="json or json+zlib")
     size = models.BigIntegerField(help_text="Bytes, before compression")
     created_at = models.DateTimeField(db_default=Now(), editable=False)
+    erase_at = models.DateTimeField(
+        null=True, editable=False, help_text="A row that named it was erased: from then on it goes, unless another does"
+    )
+
+    class Meta:
+        indexes = [
+            models.Index(fields=["erase_at"], condition=models.Q(erase_at__isnull=False), name="ravi_blob_to_erase")
+        ]
 
     def __str__(self) -> str:
         return self.id[:12]

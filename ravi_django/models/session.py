@@ -1,9 +1,18 @@
+from __future__ import annotations
+
+from typing import Any, Self
+
 from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
 
 from ravi_django.models.base import Owned, OwnedQuerySet
 from ravi_django.models.ids import uuid7
+
+
+class SessionQuerySet(OwnedQuerySet):
+    def for_user(self, user: Any) -> Self:
+        return super().for_user(user).filter(erasure=None)
 
 
 class Session(Owned):
@@ -20,11 +29,15 @@ class Session(Owned):
         db_index=False,
         help_text="Set for a child run's own session",
     )
+    erasure = models.ForeignKey(  # unchecked: the erasure's row goes when no session names it
+        "ravi.Erasure", null=True, blank=True, on_delete=models.DO_NOTHING, related_name="+", editable=False,
+        db_index=False, db_constraint=False, help_text="Set: the sweep deletes it",
+    )  # fmt: skip
     next_position = models.BigIntegerField(default=0, help_text="Where the next turn goes")
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     updated_at = models.DateTimeField(auto_now=True)
 
-    objects = OwnedQuerySet.as_manager()
+    objects = SessionQuerySet.as_manager()
 
     class Meta:
         ordering = ["-id"]
@@ -33,6 +46,7 @@ class Session(Owned):
             models.Index(
                 fields=["parent_session"], condition=Q(parent_session__isnull=False), name="ravi_session_children"
             ),
+            models.Index(fields=["erasure", "id"], condition=Q(erasure__isnull=False), name="ravi_session_to_erase"),
         ]
 
     def __str__(self) -> str:

@@ -61,6 +61,7 @@ class Publication(Owned):
     the order of their ids; `upto` is the last of them that has it."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    owner = Owned.former_owner()
     topic = models.CharField(max_length=302)
     message_id = models.CharField(max_length=200, help_text="The publisher's: a repeat is the same publication")
     scope = models.CharField(

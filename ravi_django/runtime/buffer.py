@@ -68,6 +68,10 @@ class EventBuffer(Protocol):
         """The trees have ended and are archived: let go of their frames before long."""
         ...
 
+    def forget(self, trees: Sequence[str]) -> None:
+        """The rows of these trees are deleted: let go of all their frames now."""
+        ...
+
     def ping(self) -> None:
         """Raise when the buffer cannot be reached."""
         ...

@@ -75,6 +75,9 @@ class DatabaseBuffer:
     def expire(self, trees: Sequence[str]) -> None:
         """Kept until the prune: the table is the archive."""
 
+    def forget(self, trees: Sequence[str]) -> None:
+        """They went with the trees' rows."""
+
     def ping(self) -> None:
         connection.ensure_connection()
 

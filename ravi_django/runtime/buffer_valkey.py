@@ -107,6 +107,10 @@ class ValkeyBuffer:
                 pipe.expire(key, conf.STREAM_DONE_TTL_S)
         pipe.execute()
 
+    def forget(self, trees: Sequence[str]) -> None:
+        if trees:
+            self._client.unlink(*(key for tree in trees for key in _keys(tree)))
+
     def ping(self) -> None:
         self._client.ping()
 

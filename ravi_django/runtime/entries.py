@@ -172,7 +172,8 @@ def make_text_blob(body: bytes) -> Blob:
 
 def blob_value(blob: Blob) -> Any:
     body = bytes(blob.body)
-    return json.loads(zlib.decompress(body) if blob.encoding.endswith("+zlib") else body)
+    body = zlib.decompress(body) if blob.encoding.endswith("+zlib") else body
+    return body.decode() if blob.encoding.startswith("text") else json.loads(body)
 
 
 def externalize(entry: Entry) -> list[Blob]:

@@ -1,4 +1,5 @@
-"""A user who is deleted takes along what runs for them: a run without an owner would go on as the system's."""
+"""A user who is deleted: what runs for them is cancelled, since without an owner it would go on as the system's, and
+their data is marked for the erasure."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from django.db.models.signals import pre_delete
 
 from ravi_django.kernel import IllegalTransitionError
 from ravi_django.models import TERMINAL, Run
-from ravi_django.runtime import store
+from ravi_django.runtime import erasing, store
 from ravi_django.runtime.cancel import cancel
 
 
@@ -32,6 +33,7 @@ def _deleting(sender: Any, instance: Any, **more: Any) -> None:
     # Behind the runs, as with everybody who writes both.
     list(get_user_model()._base_manager.filter(pk=instance.pk).select_for_update().values_list("pk"))
     _cancel(instance)
+    erasing.user_deleted(instance)
 
 
 def _cancel(user: Any) -> None:

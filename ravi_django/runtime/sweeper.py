@@ -11,7 +11,7 @@ from uuid import UUID
 
 from ravi_django.conf import conf
 from ravi_django.db import connection, transaction
-from ravi_django.runtime import dispatch, fan_out, mail, model_sources, publish, scheduler, sources, store
+from ravi_django.runtime import dispatch, erasing, fan_out, mail, model_sources, publish, scheduler, sources, store
 from ravi_django.runtime.bus import relay
 
 log = logging.getLogger("ravi.sweep")
@@ -60,6 +60,7 @@ def sweep(send: Callable[[list[UUID]], Sequence[UUID] | None] = dispatch.send_ma
     _each(lambda _: sources.sweep(), "the sources")
     _each(lambda _: sources.sweep_unread(), "the unread items")
     _each(lambda _: relay.sweep(), "the event bus")
+    _each(lambda _: erasing.sweep(), "the erasures")
     store.forget_dead_workers(older_than_s=10 * conf.HEARTBEAT_S + 60)
     store.swept()
     hinted = len(due) + len(promoted) + len(woken) + len(resumed) + len(ticked) - failed

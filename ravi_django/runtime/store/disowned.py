@@ -10,7 +10,7 @@ from uuid import UUID
 from django.db.models import Q, QuerySet
 
 from ravi_django.kernel import IllegalTransitionError
-from ravi_django.models import Run
+from ravi_django.models import Run, Session
 from ravi_django.runtime.store.control import to_cancel
 from ravi_django.runtime.store.endings import OWNER_DELETED
 
@@ -34,9 +34,11 @@ def _unmarked(owner: Any) -> QuerySet[Run]:
 
 
 def check_owned(run: Run) -> None:
-    """Raise IllegalTransitionError for a run whose owner was deleted."""
+    """Raise IllegalTransitionError for a run whose owner was deleted, or whose session is being erased."""
     if run.owner_id is None and run.cancel_reason == OWNER_DELETED:
         raise IllegalTransitionError(
             f"the owner of run {run.id} was deleted: it goes on for nobody, and not as the system's; submit its input "
             "again for somebody"
         )
+    if Session.objects.filter(id=run.session_id, erasure__isnull=False).exists():
+        raise IllegalTransitionError(f"the session of run {run.id} was deleted")

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from django.contrib.auth import get_user_model
 from django.db import DatabaseError, OperationalError
 from django.db.models import F, QuerySet, Window
 from django.db.models.functions import RowNumber
@@ -71,9 +72,10 @@ def deliver_batch(publication_id: UUID | str, limit: int, rights: Rights | None 
 
 def _limited(publication: Publication) -> Any:
     """The user whose `emit_deliveries` the batch counts against; None for what agents and the site itself emit."""
-    if limits.limit("emit_deliveries") is None or sender_of(publication) is not None:
+    owner = publication.owner_id
+    if owner is None or limits.limit("emit_deliveries") is None or sender_of(publication) is not None:
         return None
-    return publication.owner
+    return get_user_model()._default_manager.filter(pk=owner).first()  # None: deleted since
 
 
 def _deliver(publication: Any, size: int, rights: Rights | None) -> Batch:

@@ -40,14 +40,16 @@ def store_big_values(entries: Sequence[Entry]) -> None:
 
 
 def save_blobs(blobs: Sequence[Blob]) -> None:
-    """Store bodies; one that is there already is young again, so that no prune takes it before its row is there."""
+    """Store bodies; one that is there already is young again, so that nothing takes it before its row is there."""
     unique = {blob.id: stamp(blob) for blob in blobs}
     rows = [unique[key] for key in sorted(unique)]  # always in this order: two writers must not wait for each other
     if postgres.in_use() and any(len(blob.body) > BIG_BODY for blob in rows):
         for blob in rows:
             postgres.insert_blob(blob)
     else:
-        Blob.objects.bulk_create(rows, update_conflicts=True, unique_fields=["id"], update_fields=["created_at"])
+        Blob.objects.bulk_create(
+            rows, update_conflicts=True, unique_fields=["id"], update_fields=["created_at", "erase_at"]
+        )
 
 
 class Unseen(Exception):

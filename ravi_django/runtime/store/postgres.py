@@ -96,7 +96,7 @@ def insert_blob(blob: Blob) -> None:
 _INSERT_BLOB = (
     "INSERT INTO ravi_blob (id, body, encoding, size, created_at)"  # noqa: S608 - the only part is our own NOW
     f" VALUES (%(id)s::text, %(body)b, %(encoding)s::text, %(size)s::bigint, {NOW})"
-    " ON CONFLICT (id) DO UPDATE SET created_at = excluded.created_at"
+    " ON CONFLICT (id) DO UPDATE SET created_at = excluded.created_at, erase_at = NULL"
 )
 
 

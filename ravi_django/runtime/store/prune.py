@@ -59,7 +59,7 @@ def ended_trees(older_than_s: float) -> Iterator[list[UUID]]:
         if not ids:
             return
         last = ids[-1]
-        if wholly := _without_live(ids):
+        if wholly := without_live(ids):
             yield wholly
 
 
@@ -67,7 +67,7 @@ def _ended(older_than_s: float) -> Q:
     return Q(status__in=TERMINAL, finished_at__lt=clock.after(-older_than_s))
 
 
-def _without_live(roots: Sequence[UUID]) -> list[UUID]:
+def without_live(roots: Sequence[UUID]) -> list[UUID]:
     """Those below which nothing lives. By their ids: inside of the query before, it would read all runs each time."""
     live = Run.objects.filter(root_id__in=roots).exclude(status__in=TERMINAL).values_list("root_id", flat=True)
     lively = set(live.order_by())
@@ -137,7 +137,7 @@ def _hold(roots: Sequence[UUID], older_than_s: float) -> list[UUID]:
     has to lock it."""
     locked = Run.objects.select_for_update().filter(id__in=roots).order_by("id")
     ids = list(locked.values_list("id", flat=True))
-    return _without_live(list(Run.objects.filter(_ended(older_than_s), id__in=ids).values_list("id", flat=True)))
+    return without_live(list(Run.objects.filter(_ended(older_than_s), id__in=ids).values_list("id", flat=True)))
 
 
 # -------------------------------------------------------------------------------------- generations that are over
@@ -159,7 +159,7 @@ def not_ended(run_ids: Sequence[UUID], older_than_s: float) -> list[UUID]:
     """Those of them that are in none of the `ended_trees`."""
     trees = {run_id: root_id or run_id for run_id, root_id in Run.objects.filter(id__in=run_ids).values_list(*_TREE)}
     roots = Run.objects.filter(_ended(older_than_s), id__in=set(trees.values())).values_list("id", flat=True)
-    ended = set(_without_live(list(roots)))
+    ended = set(without_live(list(roots)))
     return [run_id for run_id, root_id in trees.items() if root_id not in ended]
 
 
@@ -217,7 +217,13 @@ def prune_past(run_ids: Sequence[UUID], rows: Past, older_than_s: float) -> int:
 
 def unreferenced_blobs() -> set[str]:
     """Bodies that no row names, older than a day. One pass over the journal."""
-    left = set(Blob.objects.filter(created_at__lt=clock.after(-BLOB_AGE_S)).values_list("id", flat=True).iterator())
+    return without_referenced(
+        set(Blob.objects.filter(created_at__lt=clock.after(-BLOB_AGE_S)).values_list("id", flat=True).iterator())
+    )
+
+
+def without_referenced(left: set[str]) -> set[str]:
+    """Those of these bodies that no row names."""
     if left:
         for named in _references():
             left.difference_update(named)

@@ -10,6 +10,7 @@ from django.db.models import Exists, OuterRef, QuerySet
 
 from ravi_django.conf import conf
 from ravi_django.db import alias, transaction
+from ravi_django.kernel import SessionNotFoundError
 from ravi_django.models import (
     ACTIVE,
     Agent,
@@ -60,7 +61,8 @@ def _queue_behind(run: Run, unlocked: bool) -> bool:
     if unlocked and live.exists():
         run.status = Status.QUEUED
         return False
-    lock_session(run)
+    if not lock_session(run):
+        raise SessionNotFoundError(run.session_id)
     if run.parent_id is None and _has_root_before(run):
         run.status = Status.QUEUED
     return True
@@ -155,12 +157,14 @@ def stamp(row: Any) -> Any:
     return row
 
 
-def lock_session(run: Run) -> None:
-    """Who only refers to the session, by a foreign key, does not wait: it may hold a run that is wanted here."""
-    if postgres.in_use():
-        postgres.execute("SELECT FROM ravi_session WHERE id = %s::uuid FOR NO KEY UPDATE", [str(run.session_id)])
-    else:
-        Session.objects.select_for_update(no_key=True).filter(id=run.session_id).values_list("id").get()
+def lock_session(run: Run) -> bool:
+    """Who only refers to the session, by a foreign key, does not wait: it may hold a run that is wanted here. Returns
+    whether the session may have new runs: it is there, and is not being erased."""
+    if not postgres.in_use():
+        locked = Session.objects.select_for_update(no_key=True).filter(id=run.session_id, erasure=None)
+        return locked.values_list("id").first() is not None
+    sql = "SELECT FROM ravi_session WHERE id = %s::uuid AND erasure_id IS NULL FOR NO KEY UPDATE"
+    return bool(postgres.execute(sql, [str(run.session_id)]))
 
 
 def active_root(run: Run) -> QuerySet[Run]:

@@ -1,4 +1,4 @@
-"""What is kept for ever of a request: the audit log's rows, Django's own log, and who is told. In the transaction of
+"""What outlives a request: the audit log's rows, Django's own log, and who is told. In the transaction of
 what they tell of."""
 
 from __future__ import annotations

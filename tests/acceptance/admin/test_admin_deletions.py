@@ -11,7 +11,7 @@ from django.utils import timezone
 
 import ravi_django
 from ravi_django.models import FeedItem, Follow, Publication, Run, Schedule, ScheduleTick, Source, SourceItem
-from ravi_django.runtime import submit
+from ravi_django.runtime import erasing, submit
 from tests.support.inbox import html_of, logged_in, person
 from tests.support.runs import code
 
@@ -91,7 +91,9 @@ def test_a_user_goes_with_all_that_is_theirs_alone(root: Any, ann: Any) -> None:
 
     assert not get_user_model().objects.filter(username="ann").exists()
     assert not any(model.objects.exists() for model in (Source, SourceItem, Schedule, ScheduleTick, Follow, FeedItem))
-    assert Run.objects.get().owner is None and Publication.objects.get().owner is None
+    assert root.get("/admin/ravi/publication/").status_code == root.get("/admin/ravi/auditrecord/").status_code == 200
+    erasing.sweep()
+    assert not Run.objects.exists() and Publication.objects.get().owner is None
 
 
 def test_a_user_whose_items_one_may_not_delete_stays(ann: Any) -> None:

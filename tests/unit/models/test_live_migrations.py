@@ -21,9 +21,12 @@ OF_BEFORE = "ravi_run_idempotency_scope_"  # what kept a key to one run; its nam
 @pytest.fixture(autouse=True)
 def _of_before() -> Iterator[None]:
     migrate("0008")
-    run_sql("ALTER TABLE ravi_run ADD claim_at timestamptz NOT NULL DEFAULT now()")  # a later column that workers write
+    # later columns that workers write
+    run_sql("ALTER TABLE ravi_run ADD claim_at timestamptz NOT NULL DEFAULT now()")
+    run_sql("ALTER TABLE ravi_session ADD erasure_id uuid")
     yield
     run_sql("ALTER TABLE ravi_run DROP claim_at")
+    run_sql("ALTER TABLE ravi_session DROP erasure_id")
     call_command("migrate", "ravi", verbosity=0)
 
 

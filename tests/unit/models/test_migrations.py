@@ -14,6 +14,7 @@ LOOSENED = {
     "0012_secrets": {"secret"},  # longer  # a constraint or an index less: what was right stays right
     "0004_archive_unchecked": {"archive"},
     "0009_lean_indexes": {"owner", "parent", "root", "parent_session", "idempotency_scope", "run", "agent"},
+    "0016_erasure_indexes": {"owner"},  # no longer checked
 }
 RESTATED = {"ravi_run_idempotency_once"}  # constraints in place of others that said the same
 FIRST = ("0001_initial", "0002_fillfactor")  # of the first release: there was none before

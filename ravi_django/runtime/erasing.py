@@ -1,0 +1,113 @@
+"""Personal data: what a deleted user or conversation leaves is erased, and what a user has is exported."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+from uuid import UUID
+
+from django.core.serializers.python import Serializer
+
+from ravi_django.conf import conf
+from ravi_django.db import transaction
+from ravi_django.kernel import IllegalTransitionError
+from ravi_django.models import Blob, Erasure, JournalEntry
+from ravi_django.models.schedules import SESSION_GONE
+from ravi_django.runtime import cancel
+from ravi_django.runtime.buffer import get_buffer
+from ravi_django.runtime.entries import blob_value
+from ravi_django.runtime.store import erasures, names
+from ravi_django.runtime.store.personal import TABLES, Scope, all_of, trees_of
+
+log = logging.getLogger("ravi.erasing")
+
+SESSIONS = 50  # in one batch
+BATCHES = 20  # of one sweep
+POLICIES = ("erase", "anonymize", "keep")
+
+
+def user_deleted(user: Any) -> None:
+    """In the transaction that deletes the user, behind the cancellation of their runs."""
+    if conf.ON_USER_DELETE == "keep":
+        erasures.let_go(str(user.pk))
+    else:
+        erasures.begin(user, keeps=conf.ON_USER_DELETE == "anonymize")
+
+
+def erase_user(user: Any) -> bool:
+    """Erase what is a user's, who stays. Returns whether all is done; the sweep does the rest, once the live runs have
+    ended."""
+    with transaction.atomic():
+        erasure = erasures.begin(user)
+    work()
+    return not Erasure.objects.filter(id=erasure.id).exists()
+
+
+def delete_session(session_id: UUID) -> None:
+    """Delete a conversation and what is below it. Raises ConflictError while one of its runs has not ended. What is not
+    done at once, the sweep does."""
+    erasure = erasures.begin_session(session_id)
+    try:
+        _work_off(erasure, BATCHES)
+    except Exception:
+        log.exception("session %s is deleted by the next sweep", session_id, extra={"action": "erase.failed"})
+
+
+def work(batches: int | None = None) -> None:
+    """Work the erasures off, all that can be done or so many batches."""
+    left = batches
+    for erasure in Erasure.objects.filter(position="").order_by("id"):
+        used = _work_off(erasure, left)
+        left = None if left is None else left - used
+        if left is not None and left <= 0:
+            return
+    while (left is None or left > 0) and names.forget_names():
+        left = None if left is None else left - 1
+
+
+def sweep() -> None:
+    work(BATCHES)
+    erasures.erase_bodies()
+
+
+def _work_off(erasure: Erasure, most: int | None) -> int:
+    """Erase the sessions, then the rest; returns how many batches it was."""
+    used, last = 0, None
+    while most is None or used < most:
+        ids = erasures.sessions_of(erasure, last, SESSIONS)
+        if not ids:
+            break
+        last = ids[-1]
+        used += 1
+        _erase(ids)
+    if not erasures.sessions_of(erasure, None, 1):
+        erasures.finish(erasure)
+    return used
+
+
+def _erase(sessions: list[UUID]) -> None:
+    roots = trees_of(sessions)
+    for run_id in erasures.live_in(roots):
+        with suppress(IllegalTransitionError):  # it has ended with the one above it
+            cancel.cancel(run_id, SESSION_GONE)
+    ended = erasures.ended_of(roots)
+    erasures.erase_trees(ended)
+    get_buffer().forget([str(root) for root in ended])
+    erasures.erase_sessions(sessions)
+
+
+# ---------------------------------------------------------------------------------------------------------- export
+
+
+def export(user: Any) -> Iterator[dict[str, Any]]:
+    """Each row that the erasure would delete or reduce: `model`, `pk` and `fields`; the bodies of big values too."""
+    scope = all_of(user)
+    scope = Scope(scope.user, scope.sessions, list(scope.runs.values_list("id", flat=True)))
+    serializer = Serializer()
+    for table in TABLES:
+        yield from serializer.serialize(table.rows(scope).order_by("pk").iterator(chunk_size=500))
+    whole, _ = erasures.bodies_of(JournalEntry.objects.filter(run__in=scope.runs))
+    for blob in Blob.objects.filter(id__in=whole).iterator():
+        yield {"model": "ravi.blob", "pk": blob.id, "fields": {"value": blob_value(blob)}}

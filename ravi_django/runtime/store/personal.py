@@ -1,0 +1,169 @@
+"""Which rows are a person's. The erasure and the export go by this one list; a test finds a model without an entry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+from django.db.models import Exists, F, Model, OuterRef, Q, QuerySet
+
+from ravi_django.models import (
+    Agent,
+    AgentVersion,
+    Ask,
+    AuditRecord,
+    Blob,
+    BoardTask,
+    BudgetAccount,
+    DailyBudget,
+    Delegation,
+    Erasure,
+    FeedItem,
+    Follow,
+    HumanRequest,
+    InboxMessage,
+    JournalEntry,
+    OutboxEvent,
+    Publication,
+    RequestLink,
+    Reservation,
+    Run,
+    Schedule,
+    ScheduleTick,
+    Session,
+    Signal,
+    Source,
+    SourceItem,
+    StickyDecision,
+    StreamFrame,
+    SweepState,
+    Ticket,
+    Turn,
+    WorkerProcess,
+)
+
+NONE = Q(pk__in=[])
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Rows of a user, of sessions, or of runs; a part that is empty finds nothing."""
+
+    user: str = ""  # primary key
+    sessions: Any = ()  # ids, or a query of them
+    runs: Any = ()  # ids, or a query of them
+
+
+Where = Callable[[Scope], Q]
+
+
+def _any(lookups: Collection[str], value: Any) -> Q:
+    found = NONE
+    for lookup in lookups:
+        found |= Q(**{lookup: value})
+    return found
+
+
+def _user(*lookups: str) -> Where:
+    return lambda scope: _any(lookups, scope.user) if scope.user else NONE
+
+
+def _session(*lookups: str) -> Where:
+    return lambda scope: _any([f"{lookup}__in" for lookup in lookups], scope.sessions)
+
+
+def _run(*lookups: str) -> Where:
+    return lambda scope: _any([f"{lookup}__in" for lookup in lookups], scope.runs)
+
+
+def _either(*parts: Where) -> Where:
+    def found(scope: Scope) -> Q:
+        one = NONE
+        for part in parts:
+            one |= part(scope)
+        return one
+
+    return found
+
+
+def _accounts(scope: Scope) -> Q:
+    """By text keys; those of trees go by their ids, which a batch names."""
+    trees = [f"tree:{run}" for run in scope.runs]
+    return Q(key__in=trees) | (Q(key__startswith=f"user:{scope.user}:") if scope.user else NONE)
+
+
+def _delivered(scope: Scope) -> Q:
+    """What is still to be delivered belongs to its followers too."""
+    waiting = Exists(FeedItem.objects.filter(publication=OuterRef("pk")))
+    return _user("owner")(scope) & Q(~waiting, done_at__isnull=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    model: type[Model]
+    where: Where
+    stays: bool = False  # reduced to what an audit needs, and not deleted
+
+    def rows(self, scope: Scope) -> QuerySet[Any]:
+        return self.model._default_manager.filter(self.where(scope))
+
+
+# In this order: what refers to others goes before them.
+TABLES = (
+    Table(RequestLink, _either(_run("request__run"), _user("user"))),
+    Table(StickyDecision, _session("session")),
+    Table(HumanRequest, _run("run")),
+    Table(Ask, _run("asker", "target")),
+    Table(Signal, _run("run")),
+    Table(InboxMessage, _run("run")),
+    Table(JournalEntry, _run("run")),
+    Table(Reservation, _run("run")),
+    Table(StreamFrame, _run("tree")),
+    Table(BudgetAccount, _accounts),
+    Table(OutboxEvent, _user("body__data__owner")),
+    Table(BoardTask, _session("session")),
+    Table(Turn, _session("session")),
+    Table(FeedItem, _either(_user("follow__owner"), _session("follow__session"))),
+    Table(Follow, _either(_user("owner"), _session("session"))),
+    Table(ScheduleTick, _user("schedule__owner")),
+    Table(Schedule, _user("owner")),
+    Table(SourceItem, _user("source__owner")),
+    Table(Source, _user("owner")),
+    Table(DailyBudget, _user("owner")),
+    Table(Ticket, _user("user")),
+    Table(Delegation, _user("user", "delegate")),
+    Table(Publication, _delivered),
+    Table(AuditRecord, _either(_user("owner"), _run("run_id")), stays=True),
+    Table(Run, _run("pk")),
+    Table(Session, _session("pk")),
+)
+# Models without an entry, and why.
+OTHERS: dict[type[Model], str] = {
+    Blob: "found by the journal's rows that name it",
+    Agent: "the site's; its owner is set to nobody",
+    AgentVersion: "the site's; its author is set to nobody",
+    WorkerProcess: "the installation's",
+    SweepState: "the installation's",
+    Erasure: "deleted when its work is done",
+}
+
+
+def all_of(user: Any) -> Scope:
+    """Everything that is a user's."""
+    sessions = Session.objects.filter(owner=user, erasure=None)
+    ids = sessions.order_by().values("id")
+    runs = Run.objects.filter(Q(session__in=ids) | Q(root__session__in=ids)).order_by()
+    return Scope(str(user.pk), ids, runs.values("id"))
+
+
+def trees_of(sessions: Collection[Any]) -> list[Any]:
+    """Roots of all trees with a run in these sessions."""
+    pairs = Run.objects.filter(session__in=sessions).order_by().values_list("root_id", "id")
+    return sorted({root or run for root, run in pairs})
+
+
+def runs_of(roots: Collection[Any]) -> list[Any]:
+    """The runs of these trees, the deepest first."""
+    rows = Run.objects.filter(Q(id__in=roots) | Q(root__in=roots)).order_by(F("depth").desc(), "id")
+    return list(rows.values_list("id", flat=True))

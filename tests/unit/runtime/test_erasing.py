@@ -1,0 +1,326 @@
+"""A deleted user's data: all of it goes, nobody else's does, whatever is interrupted."""
+
+from __future__ import annotations
+
+import io
+import json
+from random import Random
+from typing import Any
+
+import pytest
+import redis
+from django.apps import apps
+from django.contrib.auth import get_user_model
+from django.core.management import CommandError, call_command
+from django.db import transaction
+from django.utils import timezone
+
+from ravi_django.kernel import LeaseLostError
+from ravi_django.models import (
+    AuditRecord,
+    Blob,
+    Erasure,
+    FeedItem,
+    Follow,
+    HumanRequest,
+    JournalEntry,
+    OutboxEvent,
+    Publication,
+    Reservation,
+    Run,
+    ScheduleTick,
+    Session,
+    Signal,
+    Status,
+    StreamFrame,
+    Ticket,
+    Turn,
+)
+from ravi_django.models.people import Delegation, RequestLink
+from ravi_django.models.waiting import Ask
+from ravi_django.runtime import erasing, human, store
+from ravi_django.runtime.cancel import cancel
+from ravi_django.runtime.entries import Entry
+from ravi_django.runtime.store import erasures, names, personal
+from ravi_django.testing import FakeClock
+from tests.acceptance.access import world
+from tests.support.asked import approval_of
+from tests.support.runs import code, drive, leased, make_run, take_over
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+MODELS = list(apps.get_app_config("ravi").get_models())
+Rows = set[tuple[str, str]]
+
+
+@pytest.fixture
+def ada() -> Any:
+    return get_user_model().objects.create_user("ada")
+
+
+@pytest.fixture
+def bob() -> Any:
+    return get_user_model().objects.create_superuser("bob")
+
+
+def everything() -> Rows:
+    return {
+        (model._meta.label_lower, str(pk))
+        for model in MODELS
+        for pk in model._default_manager.values_list("pk", flat=True)
+    }
+
+
+def world_of_owner() -> world.World:
+    """A row of each table that may be a user's."""
+    found = world.make()
+    run, owner, now = found.run, found.people["owner"], timezone.now()
+    request = HumanRequest.objects.get()
+    child = make_run(
+        owner=owner,
+        parent=run,
+        root=run,
+        depth=1,
+        session=Session.objects.create(parent_session=run.session, owner=owner),
+    )
+    Session.objects.create(owner=owner)
+    Publication.objects.create(
+        topic="news/own", message_id="2", scope="t", digest="d", body={}, owner=owner, done_at=now
+    )
+    Publication.objects.filter(scope="s").update(done_at=now)
+    systems = Publication.objects.create(topic="news/x", message_id="3", scope="u", digest="d", body={})
+    FeedItem.objects.create(follow=Follow.objects.get(), publication=systems, due_at=now)
+    Signal.objects.create(run=run, name="go", payload="x")
+    Ask.objects.create(asker=run, target=child, path="a")
+    Reservation.objects.create(run=run, path="a")
+    StreamFrame.objects.create(tree=run, seq=1, body={})
+    Turn.objects.create(session=run.session, agent="a/b", position=0, role="user", content=[])
+    OutboxEvent.objects.create(topic="events", body={"data": {"owner": str(owner.pk)}})
+    ScheduleTick.objects.create(schedule=found.rows["schedule"], at=now)
+    RequestLink.objects.create(request=request, user=found.people["staff"], expires_at=now)
+    Delegation.objects.create(user=owner, delegate=found.people["clerk"])
+    Ticket.objects.create(id="t", user=owner, expires_at=now)
+    blob = Blob.objects.create(id="b", body=b'"big"', size=5)
+    JournalEntry.objects.create(
+        run=child,
+        seq=child.next_seq,
+        path="@y",
+        kind="log",
+        result={"$blob": blob.id, "size": 5},
+        started_at=now,
+        finished_at=now,
+    )
+    Run.objects.filter(id=child.id).update(next_seq=child.next_seq + 1)
+    return found
+
+
+def test_every_model_says_what_becomes_of_it() -> None:
+    known = [*(table.model for table in personal.TABLES), *personal.OTHERS]
+
+    assert sorted(map(str, known)) == sorted(map(str, MODELS))
+
+
+@pytest.mark.parametrize("by", ["deletion", "queryset", "command"])
+def test_what_is_exported_is_what_is_erased(clock: FakeClock, by: str) -> None:
+    owner = world_of_owner().people["owner"]
+    key, before, out = owner.pk, everything(), io.StringIO()
+    call_command("ravi_export", "owner", stdout=out)
+    exported = {(row["model"], str(row["pk"])) for row in json.loads(out.getvalue())}
+
+    match by:
+        case "deletion":
+            owner.delete()
+        case "queryset":
+            get_user_model().objects.filter(pk=key).delete()
+        case "command":
+            call_command("ravi_erase", "owner")
+    erasing.sweep()
+    clock.advance(erasures.BODIES_S + 1)
+    erasing.sweep()
+
+    after = everything()
+    audits = {("ravi.auditrecord", str(pk)) for pk in AuditRecord.objects.values_list("pk", flat=True)}
+    assert exported == (before - after) | (audits & before)
+    assert {label for label, _ in exported} == {t.model._meta.label_lower for t in personal.TABLES} | {"ravi.blob"}
+    assert after - before <= audits
+    assert get_user_model().objects.filter(pk=key).exists() == (by == "command")
+    assert not AuditRecord.objects.filter(owner=key).exists()
+
+
+@pytest.mark.parametrize("step", range(1, 40, 4))
+def test_the_sweep_goes_on_after_a_crash(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+    world_of_owner().people["owner"].delete()
+    some, calls = erasures._some, []
+
+    def dies(*args: Any) -> int:
+        calls.append(args)
+        if len(calls) == step:
+            raise KeyboardInterrupt
+        return some(*args)
+
+    monkeypatch.setattr(erasures, "_some", dies)
+    with pytest.raises(KeyboardInterrupt):
+        erasing.sweep()
+    monkeypatch.setattr(erasures, "_some", some)
+    erasing.sweep()
+
+    left = {
+        model._meta.label_lower
+        for model in (Session, Run, JournalEntry, HumanRequest, Erasure)
+        if model.objects.exists()
+    }
+    assert left == set()
+
+
+def test_what_the_deleter_undoes_is_undone(ada: Any) -> None:
+    key = ada.pk
+    make_run(owner=ada, session=Session.objects.create(owner=ada))
+    with pytest.raises(ZeroDivisionError), transaction.atomic():
+        ada.delete()
+        raise ZeroDivisionError
+    erasing.sweep()
+
+    assert (Run.objects.count(), Session.objects.get().owner_id, Erasure.objects.count()) == (1, key, 0)
+
+
+def test_a_run_at_work_is_cancelled_first_and_writes_nothing_afterwards(ada: Any, clock: FakeClock) -> None:
+    seen: list[Any] = []
+
+    async def story(ctx: Any, inbox: Any) -> None:
+        if not seen:
+            await ctx.effects.database.call(ada.delete)
+            await ctx.effects.database.call(erasing.sweep)
+        seen.append(await ctx.effects.database.call(Run.objects.count))
+        await ctx.sleep_until_signal("never")
+
+    code(story)
+    run = make_run(owner=ada, session=Session.objects.create(owner=ada))
+    zombie = leased(run)
+    clock.advance(31)
+    run = drive(run, dies=1)
+    assert (run.status, seen) == (Status.RUNNING, [1])
+    assert take_over(clock, run).status == Status.CANCELLED
+
+    erasing.sweep()
+
+    with pytest.raises(LeaseLostError):
+        store.append(zombie, [Entry("log", "late")])
+    assert not (Run.objects.exists() or JournalEntry.objects.exists() or Session.objects.exists())
+
+
+def test_others_rows_stay_and_only_the_name_goes(ada: Any, bob: Any) -> None:
+    ada.is_superuser = ada.is_staff = True
+    ada.save()
+    code(lambda ctx, inbox: None, tools=[])
+    run = make_run(owner=bob, session=Session.objects.create(owner=bob, title="by ada"))
+    request = approval_of(run, to=[("user:ada", 60), ("user:adam", 60)], arguments={"to": "ada", "amount": 5})
+    human.answer(request, "approve", reason="ada says so", sticky=True, by=ada)
+    cancel(run.id, "cancelled by ada in the admin")
+    OutboxEvent.objects.create(topic="events", body={"data": {"by": "ada", "text": "ada"}})
+    before = everything()
+
+    ada.delete()
+    erasing.sweep()
+
+    assert everything() == before
+    request, run, bobs = (
+        HumanRequest.objects.get(),
+        Run.objects.get(),
+        AuditRecord.objects.filter(name="answered").get(),
+    )
+    pseudonym = request.answer["by"]
+    assert pseudonym.startswith("deleted-")
+    assert (request.to, [step["to"] for step in request.steps]) == (
+        f"user:{pseudonym}",
+        [f"user:{pseudonym}", "user:adam"],
+    )
+    assert (request.arguments["to"], request.answer["reason"]) == ("ada", "ada says so")
+    assert (bobs.detail["by"], bobs.detail["to"], bobs.owner) == (pseudonym, f"user:{pseudonym}", bob)
+    assert run.cancel_reason == f"cancelled by {pseudonym} in the admin" == run.error["message"]
+    assert request.sticky.get().decided_by_name == pseudonym
+    assert OutboxEvent.objects.get().body == {"data": {"by": pseudonym, "text": "ada"}}
+    assert JournalEntry.objects.get(kind="run.cancelled").error["message"] == run.cancel_reason
+
+
+def test_a_later_user_of_the_name_keeps_it(ada: Any, bob: Any, clock: FakeClock) -> None:
+    ada.delete()
+    clock.advance(1)
+    request = approval_of(make_run(owner=bob), to="user:ada")
+    HumanRequest.objects.update(created_at=clock.now)
+    erasing.sweep()
+
+    request.refresh_from_db()
+    assert request.to == "user:ada"
+
+
+def test_the_name_is_looked_for_in_batches_that_deletions_share(ada: Any, bob: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(names, "ROWS", 2)
+    users = [ada, get_user_model().objects.create_user('b"öb')]
+    requests = [approval_of(make_run(owner=bob), to=f"user:{users[place % 2].get_username()}") for place in range(5)]
+    get_user_model().objects.filter(pk__in=[user.pk for user in users]).delete()
+    erasing.sweep()
+
+    assert {request.to.startswith("user:deleted-") for request in HumanRequest.objects.all()} == {True}
+    opened = AuditRecord.objects.values_list("detail", flat=True)
+    assert {detail["to"].startswith("user:deleted-") for detail in opened} == {True}
+    assert (len(requests), Erasure.objects.count()) == (5, 0)
+
+
+@pytest.mark.parametrize("policy", ["erase", "anonymize", "keep"])
+def test_the_setting_says_what_becomes_of_the_data(ada: Any, settings: Any, policy: str) -> None:
+    settings.RAVI = {**settings.RAVI, "ON_USER_DELETE": policy}
+    run = make_run(owner=ada, session=Session.objects.create(owner=ada, title="mine"))
+    request = approval_of(run, to="user:ada", text="Pay ACME?")
+    cancel(run.id, "cancelled by ada")
+    ada.delete()
+    erasing.sweep()
+
+    opened = AuditRecord.objects.filter(name="opened").get()
+    assert (opened.owner_id, opened.detail["arguments_hash"]) == (None, request.arguments_hash)
+    assert Session.objects.filter(title="mine").exists() == (policy != "erase")
+    assert ("text" in opened.detail, "arguments" in opened.detail) == ((policy != "erase",) * 2)
+    assert (opened.detail["to"] == "user:ada") == (policy == "keep")
+    if policy != "erase":
+        assert (Run.objects.get().cancel_reason == "its owner was deleted", Run.objects.get().owner) == (True, None)
+        assert (HumanRequest.objects.get().to == "user:ada") == (policy == "keep")
+
+
+def test_bodies_go_though_they_are_young_unless_others_have_them(ada: Any, bob: Any, clock: FakeClock) -> None:
+    def said(user: Any, *values: str) -> None:
+        lease = leased(make_run(owner=user, session=Session.objects.create(owner=user)))
+        store.append(lease, [Entry("log", value[:9], result={"text": value}) for value in values])
+
+    a, b, c = "a" * 100_000, "b" * 100_000, Random(1).randbytes(400_000).hex()
+    said(ada, a, b, c)
+    said(bob, b)
+    Run.objects.update(status=Status.COMPLETED)
+    ada.delete()
+    erasing.sweep()
+    said(bob, c)  # stored again
+    clock.advance(erasures.BODIES_S + 1)
+    erasing.sweep()
+
+    assert Blob.objects.count() == 2
+    assert not Blob.objects.filter(erase_at__isnull=False).exists()
+
+
+def test_what_valkey_has_of_the_runs_goes(ada: Any, settings: Any, valkey_url: str) -> None:
+    settings.RAVI = {**settings.RAVI, "STREAM_URL": valkey_url}
+    run = make_run(owner=ada, session=Session.objects.create(owner=ada))
+    with redis.Redis.from_url(valkey_url) as client:
+        for key in "msk":
+            client.set(f"ravi:{{{run.id}}}:{key}", "x")
+        client.set("other", "x")
+        ada.delete()
+        erasing.sweep()
+
+        assert client.keys() == [b"other"]
+
+
+def test_the_command_says_what_still_runs(ada: Any) -> None:
+    lease = leased(make_run(owner=ada, session=Session.objects.create(owner=ada)))
+
+    with pytest.raises(CommandError, match="have not ended yet"):
+        call_command("ravi_erase", "ada")
+
+    assert Run.objects.get(id=lease.run_id).cancel_requested_at is not None
