@@ -225,6 +225,10 @@ class SessionRequestSerializer(StrictSerializer):
     agent = AgentField(required=False, allow_null=True)
 
 
+class SessionRenameSerializer(StrictSerializer):
+    title = TextField(allow_blank=True, max_length=200)
+
+
 class TurnSerializer(Shown[Any]):
     id = IdField()
     role = serializers.ChoiceField(choices=["system", "user", "assistant", "tool"])

@@ -19,7 +19,7 @@ from ravi_django.api.runs import start
 from ravi_django.api.turns import with_every_result
 from ravi_django.kernel import AgentId, InvalidInputError
 from ravi_django.models import Session
-from ravi_django.runtime import site_rules, store
+from ravi_django.runtime import erasing, site_rules, store
 
 
 class SessionsView(ApiView):
@@ -56,6 +56,30 @@ class SessionView(ApiView):
     def get(self, request: Any, id: UUID) -> Response:
         """One conversation."""
         return Response(serializers.SessionSerializer(find_session(request, id)).data)
+
+    @documented(
+        "sessions_rename",
+        request=serializers.SessionRenameSerializer,
+        ok={200: serializers.SessionSerializer},
+        errors=[400, 403, 404, 413, 415],
+    )
+    def patch(self, request: Any, id: UUID) -> Response:
+        """Give a conversation another title."""
+        given = serializers.SessionRenameSerializer(data=request.data)
+        given.is_valid(raise_exception=True)
+        row = find_session(request, id)
+        row.title = given.validated_data["title"]
+        row.save(update_fields=["title", "updated_at"])
+        return Response(serializers.SessionSerializer(row).data)
+
+    @documented("sessions_delete", ok={204: None}, errors=[403, 404, 409])
+    def delete(self, request: Any, id: UUID) -> Response:
+        """Delete a conversation with its runs and all that they have written.
+
+        409 while a run of it, or of a child run, has not ended: cancel it first.
+        """
+        erasing.delete_session(find_session(request, id).id)
+        return Response(status=status.HTTP_204_NO_CONTENT)
 
 
 class MessagesView(ApiView):

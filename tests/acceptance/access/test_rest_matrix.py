@@ -20,6 +20,7 @@ TABLE = Path(__file__).with_name("rest_matrix.txt")
 BODIES: dict[str, Any] = {
     "POST runs": {"agent": AGENT, "input": "hi"},
     "POST session-messages": {"agent": AGENT, "text": "hi"},
+    "PATCH session": {"title": "hi"},
     "POST run-fork": {"after_seq": 1},
     "POST run-signals": {"name": "parcel", "payload": {}},
     "POST request-answer": {"action": "approve"},

@@ -51,7 +51,7 @@ def addresses(run: Any = None, session: Any = None, request: Any = None, follow:
         if "<uuid:id>" in str(next(p.pattern for p in urls.urlpatterns if p.name == name))
     ],
 )
-@pytest.mark.parametrize("method", ["get", "post", "delete"])
+@pytest.mark.parametrize("method", ["get", "post", "patch", "delete"])
 def test_somebody_elses_id_is_as_absent_as_one_that_never_was(
     user: Any, strange_client: APIClient, written: Any, name: str, method: str
 ) -> None:
@@ -59,13 +59,13 @@ def test_somebody_elses_id_is_as_absent_as_one_that_never_was(
     question = asked_by(run)
     follow, _ = ravi_django.follow(AGENT, "news/sport", user=user)
     own = addresses(run.id, run.session_id, question.id, follow.id)
-    bodies = {"session-messages": {"text": "hi"}}
+    bodies = {"session-messages": {"text": "hi"}, "session": {"title": "hi"}}
     before = written()
 
     def ask(address: str) -> Any:
-        if method != "post":
+        if method not in ("post", "patch"):
             return getattr(strange_client, method)(address)
-        return strange_client.post(address, bodies.get(name, {}), format="json")
+        return getattr(strange_client, method)(address, bodies.get(name, {}), format="json")
 
     theirs = ask(own[name])
     nobodys = ask(addresses()[name])

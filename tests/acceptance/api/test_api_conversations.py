@@ -13,13 +13,23 @@ from django.db.models.signals import post_init
 from pydantic_core import to_json
 from rest_framework.test import APIClient
 
-from ravi_django.kernel import AgentId
-from ravi_django.models import Agent, Blob, HumanRequest, JournalEntry, Run, Session, Turn
-from ravi_django.runtime import registry, store
+from ravi_django.kernel import AgentId, SessionNotFoundError
+from ravi_django.models import TERMINAL, Agent, Blob, HumanRequest, JournalEntry, Run, Session, Status, Turn
+from ravi_django.runtime import erasing, registry, store
 from ravi_django.runtime.entries import BLOB_KEY, make_blob
+from ravi_django.runtime.store import erasures
 from ravi_django.runtime.submit import submit
-from tests.acceptance.api.api_support import client_of, drive, error_of, make_agent
+from tests.acceptance.api.api_support import AGENT, client_of, drive, error_of, make_agent
 from tests.support.asked import approval_of
+from tests.support.runs import (
+    BOUND_S,
+    in_background,
+    make_run,
+    on_postgresql,
+    somebody_waits_for_a_lock,
+    uncommitted,
+    until,
+)
 
 # --------------------------------------------------------------------------------------------------- agents
 
@@ -146,6 +156,91 @@ def test_sessions_cost_one_query(client: APIClient, user: Any, django_assert_num
 
     with django_assert_num_queries(1):
         assert len(client.get("/ravi/sessions/").json()["results"]) == 3
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("body", "status", "field"),
+    [({"title": "x" * 201}, 400, "title"), ({}, 400, "title"), ({"title": "Sums", "agent": "a/b"}, 400, "agent")],
+)
+def test_a_session_is_renamed(client: APIClient, user: Any, body: Any, status: int, field: str) -> None:
+    session = store.create_session(Session(owner=user, title="First"))
+    address = f"/ravi/sessions/{session.id}/"
+
+    refused = client.patch(address, body, format="json")
+    assert (refused.status_code, error_of(refused)["field"]) == (status, field)
+    renamed = client.patch(address, {"title": "Sums"}, format="json")
+
+    assert (renamed.status_code, renamed.json()["title"]) == (200, "Sums")
+    assert client.get(address).json() == renamed.json()
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("whose", ["owner", "root"])
+def test_a_deleted_session_takes_all_that_it_had(client: APIClient, root: Any, agent: str, whose: str) -> None:
+    run = client.post("/ravi/runs/", {"agent": agent, "input": "6 * 7?"}, format="json").json()
+    drive(run["id"])
+    child = store.create_session(Session(owner=root, parent_session_id=run["session"]))
+    deleter, address = client if whose == "owner" else client_of(root), f"/ravi/sessions/{run['session']}/"
+
+    assert deleter.delete(address).status_code == 204
+
+    for one in (client, client_of(root)):
+        assert [one.get(f"/ravi/{path}").status_code for path in (address[6:], f"runs/{run['id']}/")] == [404, 404]
+        assert error_of(one.post(f"{address}messages/", {"text": "x", "agent": agent}, format="json"))
+    assert deleter.delete(address).status_code == 404
+    for model in (Session, Run, Turn, JournalEntry):
+        assert not model.objects.exists(), model
+    assert not Session.objects.filter(id=child.id).exists()
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("status", [one for one in Status if one not in TERMINAL])
+@pytest.mark.parametrize("below", [False, True])
+def test_a_session_with_a_run_that_has_not_ended_stays(
+    client: APIClient, user: Any, status: Status, below: bool
+) -> None:
+    session = store.create_session(Session(owner=user))
+    place = store.create_session(Session(owner=user, parent_session=session)) if below else session
+    run = make_run(session=place, owner=user)
+    Run.objects.filter(id=run.id).update(status=status)
+
+    response = client.delete(f"/ravi/sessions/{session.id}/")
+
+    assert (response.status_code, error_of(response)["code"]) == (409, "conflict")
+    assert (Session.objects.count(), Run.objects.count()) == (1 + below, 1)
+    Run.objects.update(status=Status.CANCELLED)
+    assert client.delete(f"/ravi/sessions/{session.id}/").status_code == 204
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_a_deletion_could_not_do_at_once_is_hidden_and_done_later(
+    client: APIClient, user: Any, root: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = store.create_session(Session(owner=user))
+    run = make_run(AGENT, session=session, owner=user, status=Status.FAILED)
+    with monkeypatch.context() as patch:
+        patch.setattr(erasing, "_erase", lambda ids: 1 / 0)
+        assert client.delete(f"/ravi/sessions/{session.id}/").status_code == 204
+
+    assert client_of(root).get(f"/ravi/sessions/{session.id}/").status_code == 404
+    retried = client.post(f"/ravi/runs/{run.id}/retry/")
+    assert (retried.status_code, "was deleted" in error_of(retried)["message"]) == (409, True)
+    erasing.sweep()
+    assert not (Session.objects.exists() or Run.objects.exists())
+
+
+@on_postgresql
+@pytest.mark.django_db(transaction=True)
+def test_no_run_comes_into_a_session_that_is_being_deleted(user: Any, agent: str) -> None:
+    session = store.create_session(Session(owner=user))
+
+    with uncommitted(lambda: erasures.begin_session(session.id)):
+        submitting = in_background(lambda: submit(agent, "hi", session=session, user=user))
+        until(somebody_waits_for_a_lock)
+
+    assert isinstance(submitting.exception(BOUND_S), SessionNotFoundError)
+    assert not Run.objects.exists()
 
 
 # ------------------------------------------------------------------------------------------------- messages
