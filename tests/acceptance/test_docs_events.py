@@ -6,7 +6,6 @@ import asyncio
 import re
 from collections.abc import Iterator
 from io import StringIO
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,26 +20,18 @@ from ravi_django.kernel.event_types import SCHEMA_VERSIONS
 from ravi_django.models import OutboxEvent, Signal
 from ravi_django.runtime.bus import courier, get_bus, relay
 from ravi_django.runtime.bus.site import forget_buses
+from tests.support.docs import Page
 from tests.support.patience import BOUND_S
 from tests.support.runs import auntil, code, drive, make_run
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs/events.md").read_text()
-
-
-def block(name: str) -> dict[str, Any]:
-    """The page's block that begins with the comment `# name`, run."""
-    found = re.search(rf"```python\n# {re.escape(name)}\n(.*?)```", PAGE, re.DOTALL)
-    assert found, f"the page has no block {name}"
-    names: dict[str, Any] = {"__name__": name}
-    exec(compile(found.group(1), name, "exec"), names)
-    return names
+PAGE = Page("events")
 
 
 @pytest.fixture(autouse=True)
 def _site(settings: Any, monkeypatch: pytest.MonkeyPatch, valkey_url: str) -> Iterator[None]:
-    settings.RAVI = {**settings.RAVI, **block("settings.py")["RAVI"], "STREAM_URL": valkey_url}
+    settings.RAVI = {**settings.RAVI, **PAGE.run("settings.py")["RAVI"], "STREAM_URL": valkey_url}
     monkeypatch.setattr(courier, "hint", lambda: None)
     yield
     forget_buses()
@@ -55,7 +46,7 @@ def test_the_pages_settings_pass_the_checks() -> None:
 
 
 def test_the_pages_programs_hear_of_a_run(capsys: Any) -> None:
-    watch, tail = block("shop/watch.py")["watch"], block("shop/tail.py")["tail"]
+    watch, tail = PAGE.run("shop/watch.py")["watch"], PAGE.run("shop/tail.py")["tail"]
     code(answers)
     other, run = drive(make_run()), drive(make_run())
 
@@ -89,7 +80,7 @@ def _relay() -> None:
 
 
 def test_the_pages_sale_is_told_in_its_transaction() -> None:
-    sell = block("shop/orders.py")["sell"]
+    sell = PAGE.run("shop/orders.py")["sell"]
     sell(SimpleNamespace(pk=7, amount=3, save=lambda: None))
     with pytest.raises(RuntimeError):
         sell(SimpleNamespace(pk=8, amount=3, save=_fails))
@@ -103,7 +94,7 @@ def _fails() -> None:
 
 
 def test_the_pages_agent_is_fed() -> None:
-    feed = block("shop/feeding.py")["feed"]
+    feed = PAGE.run("shop/feeding.py")["feed"]
 
     async def listens(ctx: Any, inbox: Any) -> str:
         return str(await ctx.sleep_until_signal("new_source_item"))
@@ -130,7 +121,7 @@ async def auntil_async(condition: Any) -> None:
 
 
 def test_the_pages_commands_are_there() -> None:
-    commands = re.findall(r"manage\.py (ravi_events|ravi_subscribe) (.*?)(?:  +#|\n)", PAGE)
+    commands = re.findall(r"manage\.py (ravi_events|ravi_subscribe) (.*?)(?:  +#|\n)", PAGE.text)
     assert len(commands) == 3
     for name, arguments in commands:
         parser = load_command_class(get_commands()[name], name).create_parser("manage.py", name)
@@ -141,6 +132,6 @@ def test_the_pages_commands_are_there() -> None:
 
 
 def test_the_page_lists_every_type() -> None:
-    listed = set(re.findall(r"`((?:workflow|run|agent|hitl|budget|event)\.[a-z]+)`", PAGE))
+    listed = set(re.findall(r"`((?:workflow|run|agent|hitl|budget|event)\.[a-z]+)`", PAGE.text))
     assert set(SCHEMA_VERSIONS) <= listed | {"event.undelivered"}
-    assert "`event.undelivered`" in PAGE
+    assert "`event.undelivered`" in PAGE.text

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,25 +13,13 @@ from ravi_django.kernel import TopicId
 from ravi_django.models import Follow, JournalEntry, Publication, Run
 from ravi_django.runtime.follow import followers
 from tests.acceptance.api.api_support import permit
+from tests.support.docs import Page
 from tests.support.runs import drive, make_run
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs/feeds.md").read_text()
+PAGE = Page("feeds")
 SPORT = TopicId("news", "sport")
-
-
-def text_of(name: str, language: str = "python") -> str:
-    found = re.search(rf"```{language}\n# {re.escape(name)}\n(.*?)```", PAGE, re.DOTALL)
-    assert found, f"the page has no block {name}"
-    return found.group(1)
-
-
-def block(name: str) -> dict[str, Any]:
-    """The page's block that begins with the comment `# name`, run."""
-    names: dict[str, Any] = {"__name__": name}
-    exec(compile(text_of(name), name, "exec"), names)
-    return names
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +35,7 @@ def ann(django_user_model: Any) -> Any:
 
 
 def test_the_pages_agents_follow_and_emit(ann: Any, hinted: list[Any]) -> None:
-    block("shop/agents.py")
+    PAGE.run("shop/agents.py")
 
     reader = drive(make_run("desk/reader", owner=ann))
     drive(make_run("desk/reader", owner=ann))
@@ -65,8 +51,8 @@ def test_the_pages_agents_follow_and_emit(ann: Any, hinted: list[Any]) -> None:
 
 
 def test_the_sites_own_code_follows_and_publishes(ann: Any, hinted: list[Any]) -> None:
-    block("shop/agents.py")
-    site = block("shop/signals.py")
+    PAGE.run("shop/agents.py")
+    site = PAGE.run("shop/signals.py")
 
     row = site["subscribe"](ann)
     first, again = (site["publish"]({"id": 7, "title": "Goal!"}) for _ in range(2))
@@ -77,12 +63,12 @@ def test_the_sites_own_code_follows_and_publishes(ann: Any, hinted: list[Any]) -
 
 
 def test_the_pages_calls_are_answered(ann: Any) -> None:
-    block("shop/agents.py")
+    PAGE.run("shop/agents.py")
     client = APIClient()
     assert client.login(username="demo", password="demo")
     permit(ann, "emit_topic")
     answers = []
-    for line in text_of("follow.sh", "console").splitlines():
+    for line in PAGE.code("follow.sh", "console").splitlines():
         words = shlex.split(line)
         address = next(word for word in words if word.startswith("$SITE")).removeprefix("$SITE")
         if "-d" in words:

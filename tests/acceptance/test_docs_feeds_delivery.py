@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +9,10 @@ import pytest
 from ravi_django import emit, register, submit
 from ravi_django.models import JournalEntry
 from ravi_django.runtime import fan_out
+from tests.support.docs import Page
 from tests.support.runs import drive
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs/feeds.md").read_text()
+PAGE = Page("feeds")
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -29,11 +28,7 @@ def clock():
 def test_a_desk_reads_single_messages_and_digests(clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fan_out, "hint", lambda publication_id: None)
     monkeypatch.setattr(fan_out, "wake", lambda run_ids: None)
-    found = re.search(r"```python\n# shop/desk.py\n(.*?)```", PAGE, re.DOTALL)
-    assert found
-    names: dict[str, Any] = {"__name__": "shop.desk"}
-    exec(compile(found.group(1), "shop/desk.py", "exec"), names)
-    register(names["Desk"]())
+    register(PAGE.run("shop/desk.py")["Desk"]())
     run = drive(submit("desk/desk", "Begin."))
 
     for title in ("one", "two", "three"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,33 +12,26 @@ from ravi_django.capabilities.llm.wire import to_wire
 from ravi_django.kernel import ChatMessage
 from ravi_django.models import Status
 from ravi_django.runtime import prices
+from tests.support.docs import Page
 from tests.support.runs import code, drive, make_run
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs/models.md").read_text()
-
-
-def shown(name: str) -> dict[str, Any]:
-    """What the page's block of this name defines."""
-    found = re.search(rf"```python\n# models: {name}\n(.*?)```", PAGE, re.DOTALL)
-    assert found, f"docs/models.md has no block {name}"
-    defined: dict[str, Any] = {}
-    exec(found.group(1), defined)
-    return defined
+PAGE = Page("models")
 
 
 def test_every_block_is_tested() -> None:
-    assert set(re.findall(r"```python\n(?:# models: (\w+))?", PAGE)) == {"one", "fallbacks", "media", "prices", "own"}
+    names = re.findall(r"```python\n(?:# models: (\w+))?", PAGE.text)
+    assert set(names) == {"one", "fallbacks", "media", "prices", "own"}
 
 
 def test_one() -> None:
-    model = shown("one")["model"]
+    model = PAGE.run("models: one")["model"]
 
     assert isinstance(model, LiteLLMModel)
     assert model.name == "openai/any-name"
 
 
 def test_fallbacks() -> None:
-    model = shown("fallbacks")["model"]
+    model = PAGE.run("models: fallbacks")["model"]
 
     assert isinstance(model, FallbackModel)
     assert [member.name for member in model.models] == ["gpt-4o", "anthropic/claude-sonnet-4-5", "openai/ours"]
@@ -47,13 +39,13 @@ def test_fallbacks() -> None:
 
 
 def test_media() -> None:
-    (wired,) = to_wire([shown("media")["message"]])
+    (wired,) = to_wire([PAGE.run("models: media")["message"]])
 
     assert [part["type"] for part in wired["content"]] == ["text", "image_url", "file"]
 
 
 def test_prices() -> None:
-    assert list(prices.faults(shown("prices")["RAVI"]["PRICES"])) == []
+    assert list(prices.faults(PAGE.run("models: prices")["RAVI"]["PRICES"])) == []
 
 
 @pytest.mark.django_db(transaction=True)
@@ -61,7 +53,7 @@ def test_own() -> None:
     async def ask(ctx: Any, inbox: Any) -> str:
         return str((await ctx.llm([ChatMessage.of("user", "hello")])).text)
 
-    code(ask, model=shown("own")["Parrot"]())
+    code(ask, model=PAGE.run("models: own")["Parrot"]())
 
     run = drive(make_run())
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,18 +11,11 @@ import pytest
 from ravi_django.models import Agent, Run, Status
 from ravi_django.runtime import dispatch, fan_out
 from ravi_django.testing import journal_of, run_until_idle
+from tests.support.docs import Page
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs/agents.md").read_text()
-
-
-def block(name: str) -> dict[str, Any]:
-    found = re.search(rf"```python\n# {re.escape(name)}\n(.*?)```", PAGE, re.DOTALL)
-    assert found, f"the page has no block {name}"
-    names: dict[str, Any] = {"__name__": name}
-    exec(compile(found.group(1), name, "exec"), names)
-    return names
+PAGE = Page("agents")
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +28,7 @@ def published(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def test_the_pages_newsroom_and_reader_work_together(published: list[Any], django_user_model: Any) -> None:
-    page = block("shop/news.py")
+    page = PAGE.run("shop/news.py")
     reading = page["begin_reading"](django_user_model.objects.create_superuser("ann"))
     run_until_idle()
     news = page["submit"](page["newsroom"], "Begin.")
@@ -49,13 +41,13 @@ def test_the_pages_newsroom_and_reader_work_together(published: list[Any], djang
 
     found = [entry.result for entry in journal_of(reading) if entry.name == "feed.curated"]
     assert [(item["title"], item["keep"]) for item in found] == [("", False), ("Python", True)]
-    keys = re.search(r"logs it as `feed.curated`: `\{(.*?)\}`", PAGE, re.DOTALL)
+    keys = re.search(r"logs it as `feed.curated`: `\{(.*?)\}`", PAGE.text, re.DOTALL)
     assert keys is not None and set(re.findall(r'"(\w+)"', keys[1])) == found[0].keys()
     assert Run.objects.filter(status=Status.SUSPENDED).count() == 2
 
 
 def test_the_pages_rows_are_made() -> None:
-    block("shop/newsrows.py")["make_rows"]()
+    PAGE.run("shop/newsrows.py")["make_rows"]()
 
     assert {row.address: row.spec["kind"] for row in Agent.objects.filter(source="admin")} == {
         "news/art": "information",

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 import sys
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -15,29 +13,21 @@ from ravi_django.checks import check_settings
 from ravi_django.kernel import Addressees, ForbiddenError
 from ravi_django.models import HumanRequest
 from ravi_django.runtime import human, people, site_rules
+from tests.support.docs import Page
 from tests.support.runs import code, drive, make_run
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs/people.md").read_text()
-
-
-def block(name: str) -> dict[str, Any]:
-    """The page's block that begins with the comment `# name`, run."""
-    found = re.search(rf"```python\n# {re.escape(name)}\n(.*?)```", PAGE, re.DOTALL)
-    assert found, f"the page has no block {name}"
-    names: dict[str, Any] = {"__name__": name}
-    exec(compile(found.group(1), name, "exec"), names)
-    return names
+PAGE = Page("people")
 
 
 @pytest.fixture
 def site(settings: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     module = ModuleType("shop.people")
-    vars(module).update(block("shop/people.py"))
+    vars(module).update(PAGE.run("shop/people.py"))
     monkeypatch.setitem(sys.modules, "shop", ModuleType("shop"))
     monkeypatch.setitem(sys.modules, "shop.people", module)
-    given: dict[str, Any] = block("settings.py")["RAVI"]
+    given: dict[str, Any] = PAGE.run("settings.py")["RAVI"]
     settings.RAVI = {**settings.RAVI, **given}
     return given
 
@@ -52,7 +42,7 @@ def test_the_pages_settings_pass_the_checks(site: dict[str, Any]) -> None:
 
 
 def test_the_pages_payment_is_asked_for_and_its_rules_hold(site: dict[str, Any], django_user_model: Any) -> None:
-    pay, receivers = block("shop/payments.py")["pay"], block("shop/receivers.py")
+    pay, receivers = PAGE.run("shop/payments.py")["pay"], PAGE.run("shop/receivers.py")
     fay, other = (django_user_model.objects.create_user(name) for name in ("fay", "other"))
     for user, tenant in ((fay, "tenant-acme"), (other, "tenant-none")):
         user.groups.add(Group.objects.get_or_create(name="finance")[0], Group.objects.get_or_create(name=tenant)[0])

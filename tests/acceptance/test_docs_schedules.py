@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,19 +12,11 @@ from ravi_django.models import Run, Schedule
 from ravi_django.runtime import dispatch, scheduler
 from ravi_django.runtime.ticks import check_cron
 from ravi_django.testing import FakeClock
+from tests.support.docs import Page
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs/schedules.md").read_text()
-
-
-def block(name: str) -> dict[str, Any]:
-    """The page's block that begins with the comment `# name`, run."""
-    found = re.search(rf"```python\n# {re.escape(name)}\n(.*?)```", PAGE, re.DOTALL)
-    assert found, f"the page has no block {name}"
-    names: dict[str, Any] = {"__name__": name}
-    exec(compile(found.group(1), name, "exec"), names)
-    return names
+PAGE = Page("schedules")
 
 
 @pytest.fixture
@@ -38,7 +28,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_the_pages_schedules_run_when_it_says(clock: FakeClock, django_user_model: Any) -> None:
     fay = django_user_model.objects.create_user("fay")
-    set_up = block("shop/schedules.py")["set_up"]
+    set_up = PAGE.run("shop/schedules.py")["set_up"]
     set_up(fay)
     set_up(fay)
 
@@ -51,7 +41,7 @@ def test_the_pages_schedules_run_when_it_says(clock: FakeClock, django_user_mode
     assert run.metadata == {"schedule": str(summary.id), "tick": "2030-01-01T06:30:00+00:00"}
     assert Run.objects.filter(owner=None).count() <= 1, "what the other one missed is skipped"
 
-    looked = block("shop/look.py")
+    looked = PAGE.run("shop/look.py")
 
     assert [b - a for a, b in zip(looked["soon"], looked["soon"][1:], strict=False)] == [timedelta(minutes=10)] * 2
     assert (looked["extra"].owner, looked["extra"].metadata) == (None, {"schedule": str(watch.id)})

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,21 +11,13 @@ from django.contrib.auth import get_user_model
 from ravi_django.models import Run, Source
 from ravi_django.runtime import sources
 from ravi_django.testing import run_until_idle
+from tests.support.docs import Page
 from tests.support.feed_server import FeedServer, serving
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs/sources.md").read_text()
+PAGE = Page("sources")
 ITEM = "<item><title>{0}</title><link>https://example.org/{0}</link></item>"
-
-
-def block(name: str) -> dict[str, Any]:
-    """The page's block that begins with the comment `# name`, run."""
-    found = re.search(rf"```python\n# {re.escape(name)}\n(.*?)```", PAGE, re.DOTALL)
-    assert found, f"the page has no block {name}"
-    names: dict[str, Any] = {"__name__": name}
-    exec(compile(found.group(1), name, "exec"), names)
-    return names
 
 
 @pytest.fixture
@@ -38,9 +28,9 @@ def server() -> Iterator[FeedServer]:
 
 def test_the_reader_is_told_until_the_end(server: FeedServer, settings: Any) -> None:
     settings.RAVI = {**settings.RAVI, "SOURCE_NETWORKS": ["127.0.0.0/8"]}
-    block("reader/agents.py")
+    PAGE.run("reader/agents.py")
     ann = get_user_model().objects.create_user("ann")
-    source = block("reader/feeds.py")["read_news"](ann)
+    source = PAGE.run("reader/feeds.py")["read_news"](ann)
     assert (source.location, source.every_s) == ("https://example.org/feed.xml", 900)
 
     Source.objects.update(location=server.url())

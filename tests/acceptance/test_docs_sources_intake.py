@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import threading
 import time
 from collections.abc import Iterator
@@ -23,10 +22,11 @@ from ravi_django.capabilities.feeds import adapter
 from ravi_django.kernel import AgentId
 from ravi_django.models import InboxMessage, Signal, Source
 from ravi_django.runtime import background, model_sources, registry, sources
+from tests.support.docs import Page
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs/sources.md").read_text()
+PAGE = Page("sources")
 
 
 class Reader:
@@ -38,7 +38,7 @@ class Reader:
 
 @pytest.fixture(autouse=True)
 def site(settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = block("settings.py")["RAVI"]
+    given = PAGE.run("settings.py")["RAVI"]
     settings.RAVI = {**settings.RAVI, **given, "DROP_ROOTS": [str(tmp_path)]}
     monkeypatch.setattr(background, "hint", lambda task, *args: None)
     monkeypatch.setattr(adapter, "_adapters", {})
@@ -50,24 +50,15 @@ def user(django_user_model: Any) -> Any:
     return django_user_model.objects.create_user("ann")
 
 
-def block(name: str) -> dict[str, Any]:
-    """The page's block that begins with the comment `# name`, run."""
-    found = re.search(rf"```python\n# {re.escape(name)}\n(.*?)```", PAGE, re.DOTALL)
-    assert found, f"the page has no block {name}"
-    names: dict[str, Any] = {"__name__": name}
-    exec(compile(found.group(1), name, "exec"), names)
-    return names
-
-
 def told() -> list[dict[str, Any]]:
     boots = [row.body["payload"]["data"] for row in InboxMessage.objects.order_by("id")]
     return boots + [signal.payload for signal in Signal.objects.order_by("id")]
 
 
 def test_the_senders_code_is_understood(user: Any) -> None:
-    place, secret = block("shop/hooks.py")["tell_of_alerts"](user)
+    place, secret = PAGE.run("shop/hooks.py")["tell_of_alerts"](user)
     body = json.dumps({"event": {"id": "e1", "what": "down", "host": "a"}, "other": 1}).encode()
-    headers = block("sender.py")["signed"](secret, body)
+    headers = PAGE.run("sender.py")["signed"](secret, body)
     kind = headers.pop("Content-Type")
 
     answers = [Client().post(place, body, content_type=kind, headers=headers) for _ in range(2)]
@@ -82,7 +73,7 @@ def test_the_senders_code_is_understood(user: Any) -> None:
 def test_the_pages_model_is_told_of(user: Any) -> None:
     assert checks.check_source_places() == []
     user.user_permissions.add(Permission.objects.get(codename="view_invoice"))
-    source = block("shop/invoices.py")["tell_of_invoices"](user)
+    source = PAGE.run("shop/invoices.py")["tell_of_invoices"](user)
     Invoice.objects.create(customer="ACME", amount=5, idempotency_key="k")
 
     assert model_sources.run(source.id) == 1
@@ -96,7 +87,7 @@ def test_the_pages_directory_is_looked_into(user: Any, tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "a.md").write_text("# Hello")
     os.utime(folder / "a.md", (time.time() - 60,) * 2)
-    source = block("shop/files.py")["tell_of_files"](user, folder)
+    source = PAGE.run("shop/files.py")["tell_of_files"](user, folder)
 
     sources.poll_due()
 
@@ -139,7 +130,7 @@ def x_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def test_the_pages_adapter_reads_its_server(x_server: str, user: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = block("shop/x_source.py")
+    names = PAGE.run("shop/x_source.py")
     assert adapter.source_adapters() == ["x"]
     adapter.register_source_adapter("x", names["XSearch"](x_server))
     source = sources.add_source("adapter", "x", "test/reader", user=user, options={"query": "django"})

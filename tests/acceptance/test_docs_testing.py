@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 
 import psycopg
 import pytest
 
 from tests.support import forks, template
+from tests.support.docs import ROOT, Page
 from tests.support.patience import BOUND_S
 
-ROOT = Path(__file__).resolve().parents[2]
-DOCUMENT = (ROOT / "docs/testing.md").read_text()
+PAGE = Page("testing")
 SERVER = os.environ.get("RAVI_TEST_POSTGRES", "")
 DATABASE = f"ravi_docs_testing_{os.getpid()}"
 SETTINGS = f"""
 DATABASES["default"]["TEST"] = {{"NAME": "{DATABASE}", "TEMPLATE": "{template.DATABASE}", "MIGRATE": False}}
 """
-
-
-def block(name: str) -> str:
-    found = re.search(rf"```python\n# {re.escape(name)}\n(.*?)```", DOCUMENT, re.DOTALL)
-    assert found, f"docs/testing.md has no block {name}"
-    return found.group(1)
 
 
 @pytest.mark.skipif(not SERVER, reason="needs the template: DATABASE_URL was given, or this is SQLite")
@@ -34,9 +27,9 @@ def block(name: str) -> str:
     ids=["manage.py test", "pytest-django"],
 )
 def test_the_documented_test_runs_and_its_database_can_be_dropped(command: tuple[str, ...], tmp_path: Path) -> None:
-    (tmp_path / "test_shop.py").write_text(block("shop/tests.py"))
+    (tmp_path / "test_shop.py").write_text(PAGE.code("shop/tests.py"))
     (tmp_path / "site_settings.py").write_text(
-        block("mysite/test_settings.py").replace("mysite.settings", "project.settings") + SETTINGS
+        PAGE.code("mysite/test_settings.py").replace("mysite.settings", "project.settings") + SETTINGS
     )
     environment = {
         **os.environ,
