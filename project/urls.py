@@ -3,15 +3,15 @@ from django.contrib.auth.views import LoginView, LogoutView
 from django.urls import include, path
 
 from project.feed_page import FeedItemsView, FeedView, PreferencesView
-from project.views import ChatView
+from project.views import ChatView, page
 
 urlpatterns = [
-    path("", ChatView.as_view(), name="chat"),
-    path("feed/", FeedView.as_view(), name="feed"),
-    path("feed/items/", FeedItemsView.as_view(), name="feed-items"),
-    path("feed/preferences/", PreferencesView.as_view(), name="feed-preferences"),
-    path("accounts/login/", LoginView.as_view(redirect_authenticated_user=True), name="login"),
-    path("accounts/logout/", LogoutView.as_view(), name="logout"),
+    path("", page(ChatView.as_view()), name="chat"),
+    path("feed/", page(FeedView.as_view()), name="feed"),
+    path("feed/items/", page(FeedItemsView.as_view()), name="feed-items"),
+    path("feed/preferences/", page(PreferencesView.as_view()), name="feed-preferences"),
+    path("accounts/login/", page(LoginView.as_view(redirect_authenticated_user=True)), name="login"),
+    path("accounts/logout/", page(LogoutView.as_view()), name="logout"),
     path("admin/", admin.site.urls),
     path("ravi/", include("ravi_django.urls")),
 ]

@@ -1,6 +1,10 @@
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 from django.contrib.auth.mixins import LoginRequiredMixin
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
 from django.utils.decorators import method_decorator
 from django.views.decorators.cache import never_cache
 from django.views.decorators.csrf import ensure_csrf_cookie
@@ -8,6 +12,8 @@ from django.views.generic import TemplateView
 
 from ravi_django.runtime.registry import get_agent
 
+POLICY = "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+View = Callable[..., HttpResponseBase]
 AGENTS = ["react/assistant", "orchestrator/team"]
 
 
@@ -21,3 +27,15 @@ class ChatView(LoginRequiredMixin, TemplateView):
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         model = getattr(get_agent(AGENTS[0]), "model", None)
         return super().get_context_data(agents=AGENTS, model=getattr(model, "name", ""), **kwargs)
+
+
+def page(view: View) -> View:
+    """One of the demo's own pages: its browser runs no inline script or style, and nothing from elsewhere."""
+
+    @wraps(view)
+    def respond(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        response = view(request, *args, **kwargs)
+        response["Content-Security-Policy"] = POLICY
+        return response
+
+    return respond

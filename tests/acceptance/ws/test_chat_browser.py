@@ -89,7 +89,7 @@ def test_a_question_is_answered_in_ones_own_words_or_not_at_all(demo, submitted,
 
     page.wait_for_selector("#status:text-is('Done')")
     assert output_of(run) == f"answer: {MARKUP}"
-    page.wait_for_function("words => document.querySelector('.request .state').innerText.includes(words)", arg=MARKUP)
+    page.locator(".request .state", has_text=MARKUP).wait_for()
 
 
 def test_a_question_to_somebody_else_is_there_to_read(demo, stranger, submitted, asking, chat_of) -> None:

@@ -121,3 +121,13 @@ def test_chat_page_names_the_model_and_gives_a_csrf_cookie(client: Client) -> No
 
     assert "rehearsal" in response.content.decode()
     assert "csrftoken" in response.cookies
+
+
+def test_the_demos_own_pages_run_no_inline_script(client: Client) -> None:
+    call_command("seed_demo", verbosity=0)
+    login = client.get(reverse("login"))
+    client.login(username="demo", password="demo")
+
+    for page in (login, client.get(reverse("chat")), client.get(reverse("feed")), client.get(reverse("feed-items"))):
+        policy = page["Content-Security-Policy"]
+        assert "default-src 'self'" in policy and "unsafe" not in policy
