@@ -10,6 +10,7 @@ from project.settings import RAVI as DEMO_RAVI
 INSTALLED_APPS = [*DEMO_APPS, "benchmarks"]
 
 RAVI: dict[str, Any] = {**DEMO_RAVI, "MAX_TOOL_CALLS": 10_000, "MAX_AGENTS": 10_000, "LIMITS": None}
+RAVI["FOUR_EYES"] = False  # one person asks and approves
 RAVI |= {
     name: float(os.environ[f"BENCH_{name}"])
     for name in ("LEASE_S", "HEARTBEAT_S", "SWEEP_S")

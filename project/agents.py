@@ -2,6 +2,8 @@
 
 from decimal import Decimal
 
+from django.core import mail
+
 import project.feeds  # noqa: F401 - registers the newsrooms and the reader
 from project.models import Invoice
 from ravi_django import register, tool
@@ -29,16 +31,28 @@ def send_invoice(customer: str, amount: float, ctx: RunContext) -> str:
     return f"Invoice {invoice.pk}: {invoice.amount} sent to {invoice.customer}."
 
 
+@tool(risk="high", effect="at_most_once", approvers="owner")
+def send_mail(to: str, text: str) -> str:
+    """Send an e-mail. The user confirms it.
+
+    Args:
+        to: the address
+        text: what it says
+    """
+    mail.send_mail("From your assistant", text, None, [to])
+    return f"Sent to {to}."
+
+
 register(
     ReActAgent(
         "assistant",
         model=model_from_env(),
-        tools=[CalculatorTool(), CurrentTimeTool(), send_invoice],
+        tools=[CalculatorTool(), CurrentTimeTool(), send_invoice, send_mail],
         context=ContextConfig(DjangoHistoryProvider()),
         approvers="staff",
         system_instructions=(
             "You are the assistant of a small company. Answer briefly. Use the calculator for arithmetic, and "
-            "send_invoice only when the person asks for an invoice to be sent."
+            "send_invoice and send_mail only when the person asks for an invoice or a mail to be sent."
         ),
     ),
     access="authenticated",

@@ -103,7 +103,9 @@ class Demo:
         self._wait_healthy()
         named = self.env.get("RAVI_MODEL") or os.environ.get("RAVI_MODEL")
         model = named or "rehearsal (built in, offline; set RAVI_MODEL, or MODEL=local, for a real one)"
-        say(f"Open {self.address}/ and log in as demo / demo. Staff: {self.address}/admin/ as admin / admin.")
+        say(f"Open {self.address}/ and log in as demo / demo.")
+        say(f"Approve the invoice that it asks for: {self.address}/admin/, in another browser, as staff / staff.")
+        say(f"See everything: {self.address}/admin/ as admin / admin.")
         say(f"News: {self.address}/feed/, and beside it in another browser as ada / ada.")
         say(f"Model: {model}. Logs: {self._shown(self.logs)}. Ctrl-C stops everything.")
         while True:

@@ -1,6 +1,7 @@
 """Real conversations with a running site, as a program would have them: HTTP, a ticket, a websocket. One with the
-assistant, one with the team, and one over an invoice that somebody else has to approve. Then an item is published at
-the feed server (FEED_SERVER_URL), and two users' readers have to make something of it, each what is theirs.
+assistant, one with the team, one over an invoice that staff approve, and one over a mail that the user
+confirms. Then an item is published at the feed server (FEED_SERVER_URL), and two users' readers have to make something
+of it, each what is theirs.
 
     python -m project.demo_check http://127.0.0.1:8000 [--any-answer]
 
@@ -28,11 +29,12 @@ from websockets.sync.client import connect
 
 from project.feed_server import publish
 
-USER, APPROVER = "demo", "admin"  # whose passwords are their names
+USER, APPROVER, ADMIN = "demo", "staff", "admin"  # whose passwords are their names
 ASSISTANT, TEAM = "react/assistant", "orchestrator/team"
 QUESTION, ANSWER = "What is 12 * (3 + 4)?", "84"
 TEAMWORK = "Calculate 12 * (3 + 4), and write a note about it."
 INVOICE = "Send an invoice of 100 to ACME"
+MAIL = "Send a mail to ada@example.com: See you at noon."
 SMALL_TALK = "What is the capital of France?"
 READERS = ("demo", "ada")
 TOPIC, HEADLINE, NEWS = "science", "A telescope on a hill", "It was carried up by mules. Rain was expected."
@@ -127,10 +129,10 @@ def work_as_a_team(address: str) -> str:
     return output
 
 
-def be_approved(address: str) -> str:
-    """Have an invoice sent, which the demo's user may see to ask for and not approve; the answer's text. Raises
+def be_approved(address: str, text: str, tool: str, by: str) -> str:
+    """Have something sent that has to be approved first, and by nobody but `by`; the answer's text. Raises
     CheckFailed."""
-    run = call(address, "POST", "runs/", {"agent": ASSISTANT, "input": INVOICE})
+    run = call(address, "POST", "runs/", {"agent": ASSISTANT, "input": text})
     ticket = call(address, "POST", "tickets/", {})["ticket"]
     asked: list[dict[str, Any]] = []
 
@@ -141,18 +143,19 @@ def be_approved(address: str) -> str:
         expect([row["id"] for row in listed] == [frame["id"]], f"the inbox does not have the request: {listed}")
         asked.extend(listed)
         answer = f"requests/{frame['id']}/answer/"
-        call(address, "POST", answer, {"action": "approve"}, refused=403)
-        call(address, "POST", answer, {"action": "approve"}, user=APPROVER)
-        call(address, "POST", answer, {"action": "deny"}, user=APPROVER, refused=409)
+        if by != USER:
+            call(address, "POST", answer, {"action": "approve"}, refused=403)
+        call(address, "POST", answer, {"action": "approve"}, user=by)
+        call(address, "POST", answer, {"action": "deny"}, user=by, refused=409)
 
     frames = follow(address, run["id"], ticket, on_frame=approve)
-    expect(bool(asked), "nobody was asked to approve the invoice")
+    expect(bool(asked), f"nobody was asked to approve {tool}")
     expect(any(frame["type"] == "request.closed" for frame in frames), "the request was not closed")
     journal = call(address, "GET", f"runs/{run['id']}/journal/?limit=200")["results"]
-    sent = [row for row in journal if row["kind"] == "tool.call" and row["name"] == "send_invoice" and row["result"]]
-    expect(len(sent) == 1, f"{len(sent)} invoices were sent, not one")
+    sent = [row for row in journal if row["kind"] == "tool.call" and row["name"] == tool and row["result"]]
+    expect(len(sent) == 1, f"{tool} was called {len(sent)} times, not once")
     output = answered(address, run["id"])
-    expect("is done" in output, f"the answer does not say that the invoice is sent: {output!r}")
+    expect("is done" in output, f"the answer does not say that it is sent: {output!r}")
     return output
 
 
@@ -161,7 +164,7 @@ def read_the_news(address: str, feed_server: str) -> list[str]:
     CheckFailed."""
     title = f"{HEADLINE} ({time.time_ns()})"
     browsers = {user: logged_in(address, user) for user in READERS}
-    staff = logged_in(address, APPROVER, SOURCES)
+    staff = logged_in(address, ADMIN, SOURCES)
     began = time.monotonic()
     publish(feed_server, TOPIC, title, NEWS)
     poll_now(address, staff)
@@ -240,8 +243,9 @@ def main() -> int:
         if question == QUESTION:
             print(f"{USER}: {TEAMWORK}")
             print(f"{TEAM}: {work_as_a_team(sys.argv[1])}")
-            print(f"{USER}: {INVOICE}")
-            print(f"{ASSISTANT}: {be_approved(sys.argv[1])}")
+            for text, tool, by in ((INVOICE, "send_invoice", APPROVER), (MAIL, "send_mail", USER)):
+                print(f"{USER}: {text}")
+                print(f"{ASSISTANT}: {be_approved(sys.argv[1], text, tool, by)} (approved by {by})")
             if feed_server := os.environ.get("FEED_SERVER_URL"):
                 print("\n".join(read_the_news(sys.argv[1], feed_server)))
     except (CheckFailed, OSError) as error:

@@ -139,6 +139,8 @@ RAVI: dict[str, Any] = {
     ],
 }
 
+EMAIL_BACKEND = "django.core.mail.backends.console.EmailBackend"  # into the worker's log
+
 LANGUAGE_CODE = "en"
 TIME_ZONE = "UTC"
 USE_TZ = True

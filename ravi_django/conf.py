@@ -81,7 +81,7 @@ DEFAULTS: dict[str, Any] = {
     # --- people: whom a request is addressed to, by its kind; see docs/people.md
     "ADDRESSEES": {},
     # The owner of a run decides on none of its approvals, uncertain effects and budgets.
-    "FOUR_EYES": False,
+    "FOUR_EYES": True,
     # Dotted path, or function (user, request) -> bool: what is not True refuses, whatever the address says.
     "MAY_ANSWER": None,
     # Dotted path, or function (user) -> the tenant, several, or None for all: whose requests a person may see.

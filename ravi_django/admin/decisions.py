@@ -87,8 +87,8 @@ class DecisionPages:
     # ---------------------------------------------------------------------------------------------------- decide
 
     def _decide(self, request: HttpRequest, asked: HumanRequest) -> HttpResponse:
-        if not people.is_open_to(request.user, asked):
-            raise PermissionDenied
+        if refusal := people.why_not(request.user, asked):
+            raise PermissionDenied(refusal)
         form = DecisionForm(asked, request.POST, PREFIX)
         if asked.status != HumanRequest.Status.PENDING:
             return self._lost(request, asked.pk, form=form)
@@ -142,7 +142,8 @@ class DecisionPages:
         status: int = 200,
     ) -> HttpResponse:
         is_pending = asked.status == HumanRequest.Status.PENDING
-        open_to_me = is_pending and people.is_open_to(request.user, asked)
+        why_not = people.why_not(request.user, asked)
+        open_to_me = is_pending and not why_not
         form = form or DecisionForm(asked, prefix=PREFIX)
         context = {
             **self.admin_site.each_context(request),
@@ -155,6 +156,8 @@ class DecisionPages:
             "media": self.media,
             "preserved_filters": self.get_preserved_filters(request),
             "may_answer": open_to_me,
+            "why_not": why_not,
+            "own_call": asked.four_eyes and asked.owner_id == request.user.pk,
             "may_reassign": open_to_me or (is_pending and _may_reassign(request.user, asked)),
             "may_see_run": request.user.has_perm("ravi.view_run") or request.user.has_perm("ravi.change_run"),
             "form": form,

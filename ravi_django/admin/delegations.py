@@ -38,7 +38,7 @@ class DelegationForm(forms.ModelForm):
     """`user` is there for those alone who may choose one."""
 
     user = UserNameField(help_text="In whose place")
-    delegate = UserNameField(help_text="Who answers meanwhile")
+    delegate = UserNameField(help_text="Who answers meanwhile; what staff are asked, only where they are staff too")
     by: Any  # who fills it in
 
     class Meta:

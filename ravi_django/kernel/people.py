@@ -44,8 +44,8 @@ class Addressees(BaseModel):
     one's, which denies an approval and skips a question.
 
     An address is `owner` (whom the run belongs to), `staff`, `user:NAME`, `group:NAME` or
-    `permission:app.codename`. `four_eyes`: whom the run belongs to may not answer, whatever else they may; None
-    leaves it to the site's RAVI["FOUR_EYES"].
+    `permission:app.codename`. `four_eyes`: the owner of the run answers at the address `owner` alone, which is a
+    confirmation; None leaves it to the site's RAVI["FOUR_EYES"].
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -154,8 +154,7 @@ def _look(ctx: DurableContext, tool: Tool | None, request: HumanRequest) -> str 
     if (stands := standing.on(ctx.effects.lease.run, request)) is not None:
         return stands
     if not requests.place_first(request, ctx.effects.present()):
-        whom = " and ".join(step["to"] for step in request.steps or [])
-        return f"it needs a person's approval, and {whom} is nobody at present"
+        return f"it needs a person's approval, and {requests.nobody_at(request)}"
     return None
 
 

@@ -2,8 +2,8 @@
 
 A request is addressed to `owner`, `staff`, `user:NAME`, `group:NAME` or `permission:app.codename`. A superuser may
 answer all; a delegate what the other may, while the delegation lasts, and what was delegated to that other is not
-theirs. Never: a user who is not active, somebody of another tenant, with four eyes the run's owner (nor anybody in the
-owner's place), or whom the site's hook refuses.
+theirs. Never: a user who is not active, somebody of another tenant, or whom the site's hook refuses. With four eyes a
+run's owner decides on nothing of that run, nor does anybody in their place; `owner` is a confirmation, and theirs.
 
 Users are read anew each time: a session or a socket may be older than their dismissal.
 """
@@ -26,6 +26,7 @@ from ravi_django.runtime import addresses, clock, site_rules
 from ravi_django.runtime.site_rules import tenants_of
 
 CONVERSATION = (HumanRequest.Kind.QUESTION, HumanRequest.Kind.INPUT)  # asked of whoever talks to the agent
+SWITCH = "A site with one member of staff sets RAVI['FOUR_EYES'] to False"
 MOST = 200  # people that one address is resolved to, and in whose place one other may answer
 
 
@@ -57,9 +58,17 @@ def check(user: Any, request: HumanRequest) -> Authority:
             raise ForbiddenError(f"request {request.pk} is not yours to answer: the site's own rule refuses it")
     if not seen:
         raise NotFoundError(f"there is no request {request.pk}")
-    if row.four_eyes and row.owner_id == present.pk:
-        raise ForbiddenError(f"request {request.pk} takes four eyes: another person than the run's owner decides")
+    if _is_own_call(present, row) and _would_decide(present, row):
+        told = f"comes from your own run; with four eyes another person decides: {address_now(row)}. {SWITCH}"
+        raise ForbiddenError(f"request {request.pk} {told}")
     raise ForbiddenError(f"request {request.pk} is addressed to {row.to or 'staff'}; you may read it")
+
+
+def _would_decide(user: Any, request: HumanRequest) -> bool:
+    """But for four eyes."""
+    alone = copy(request)
+    alone.four_eyes = False
+    return next(rights_to(user, alone), None) is not None
 
 
 def check_changed(right: Authority, request: HumanRequest) -> None:
@@ -113,13 +122,17 @@ def visible(user: Any) -> QuerySet[HumanRequest]:
     return HumanRequest.objects.filter(_all_rights(present) | Q(owner=present))
 
 
-def is_open_to(user: Any, request: HumanRequest) -> bool:
-    """Whether `user` may answer it, for a surface that shows a button or not."""
+def why_not(user: Any, request: HumanRequest) -> str:
+    """Why `user` may not answer it, for a surface that shows buttons or these words; "" where they may."""
     try:
         check(user, request)
-    except (NotFoundError, ForbiddenError):
-        return False
-    return True
+    except (NotFoundError, ForbiddenError) as error:
+        return str(error)
+    return ""
+
+
+def is_open_to(user: Any, request: HumanRequest) -> bool:
+    return not why_not(user, request)
 
 
 def open_among(user: Any, requests: Sequence[HumanRequest]) -> set[UUID]:
@@ -169,7 +182,7 @@ def rights_to(user: Any, request: HumanRequest) -> Iterator[Authority]:
     of `_right` for one request, which need not be saved."""
     if _is_right(user, addresses.of_users([user], request.to)[user.pk], request):
         yield Authority(user)
-    others = delegators(user) if _is_open_to_tenant(user, request) and not _is_kept(user, request) else []
+    others = delegators(user) if _may_stand_in(user, request) else []
     meant = addresses.of_users(others, request.to) if others else {}
     for other in others:
         if _is_right(other, meant[other.pk], request):
@@ -177,17 +190,41 @@ def rights_to(user: Any, request: HumanRequest) -> Iterator[Authority]:
 
 
 def _is_right(user: Any, meant: Collection[str], request: HumanRequest) -> bool:
-    if _is_kept(user, request):
+    if _is_own_call(user, request):
         return False
     if addresses.has(user, "is_superuser"):
         return True
-    to = request.to or _of_old(request)
-    owns = request.owner_id == user.pk or (request.owner_id is None and addresses.has(user, "is_staff"))
-    return (to in meant or (to == "owner" and owns)) and _is_open_to_tenant(user, request)
+    to = address_now(request)
+    return (to in meant or (to == "owner" and request.owner_id == user.pk)) and _is_open_to_tenant(user, request)
 
 
-def _is_kept(user: Any, request: HumanRequest) -> bool:
-    return request.four_eyes and request.owner_id == user.pk
+def _is_own_call(user: Any, request: HumanRequest) -> bool:
+    """Four eyes: the run's owner does not decide, but confirms what the agent's code or the site asks of `owner`."""
+    return request.four_eyes and request.owner_id == user.pk and request.to != "owner"
+
+
+def _own_calls(user: Any) -> Q:
+    """The same, of rows."""
+    return Q(four_eyes=True, owner=user) & ~Q(to="owner")
+
+
+def _may_stand_in(user: Any, request: HumanRequest) -> bool:
+    """What staff, or the holders of a permission, decide is answered in their place by staff alone. (A holder has the
+    right already.)"""
+    if _is_own_call(user, request) or not _is_open_to_tenant(user, request):
+        return False
+    return addresses.has(user, "is_staff") or not goes_to_staff(request)
+
+
+def goes_to_staff(request: HumanRequest) -> bool:
+    """To staff, or to the holders of a permission."""
+    to = address_now(request)
+    return to == "staff" or to.startswith("permission:")
+
+
+_STAFFS = (  # also of a run that belongs to nobody, and of a release that knew no addresses
+    Q(to="staff") | Q(to="owner", owner=None) | (Q(to="") & ~Q(kind__in=CONVERSATION, owner__isnull=False))
+)
 
 
 def _is_open_to_tenant(user: Any, request: HumanRequest) -> bool:
@@ -204,12 +241,13 @@ def _all_rights(user: Any) -> Q:
 
 
 def _places(user: Any, others: Sequence[Any], to: str | None = None) -> list[Q]:
-    """What `user` may answer in the place of each of the others: what that one may, but for what is kept from `user`
-    themselves."""
+    """What `user` may answer in the place of each of the others: the rule of `_may_stand_in` for rows."""
     if not others:
         return []
-    kept = in_tenant(user) & ~Q(four_eyes=True, owner=user)
-    return [theirs & kept for theirs in _rights(others, to)]
+    open_to_user = in_tenant(user) & ~_own_calls(user)
+    if not addresses.has(user, "is_staff"):
+        open_to_user &= ~(_STAFFS | Q(to__startswith="permission:"))
+    return [theirs & open_to_user for theirs in _rights(others, to)]
 
 
 def _rights(users: Sequence[Any], to: str | None = None) -> list[Q]:
@@ -220,11 +258,11 @@ def _rights(users: Sequence[Any], to: str | None = None) -> list[Q]:
 
 def _right(user: Any, meant: Collection[str]) -> Q:
     if addresses.has(user, "is_superuser"):
-        return ~Q(four_eyes=True, owner=user)
+        return ~_own_calls(user)
     found = Q(to__in=meant) | Q(to="owner", owner=user) | Q(to="", owner=user, kind__in=CONVERSATION)
-    if addresses.has(user, "is_staff"):  # of a run that belongs to nobody, or of a release that knew no addresses
-        found |= Q(to="owner", owner=None) | (Q(to="") & ~Q(kind__in=CONVERSATION, owner__isnull=False))
-    return found & in_tenant(user) & ~Q(four_eyes=True, owner=user)
+    if addresses.has(user, "is_staff"):
+        found |= _STAFFS
+    return found & in_tenant(user) & ~_own_calls(user)
 
 
 def _as_column(condition: Q) -> Any:
@@ -263,16 +301,17 @@ def means_somebody(to: str, request: HumanRequest) -> bool:
     return next(_meant(to, request), False) is not False
 
 
-def _of_old(request: HumanRequest) -> str:
-    """Where a request of a release that knew no addresses went."""
-    return "owner" if request.kind in CONVERSATION and request.owner_id is not None else "staff"
+def address_now(request: HumanRequest) -> str:
+    """Whom it is put to. One of a release that knew no addresses has none; what belongs to nobody is the staff's."""
+    to: str = request.to or ("owner" if request.kind in CONVERSATION else "staff")
+    return "staff" if to == "owner" and request.owner_id is None else to
 
 
 def _meant(to: str, request: HumanRequest) -> Iterator[Any]:
     """One after the other as they are read; at last None where there are more than are looked at."""
-    found = addresses.users_at(to or _of_old(request), request.owner_id)[: addresses.READ + 1]
+    found = addresses.users_at(to or address_now(request), request.owner_id)[: addresses.READ + 1]
     for place, user in enumerate(found.iterator(chunk_size=MOST)):
         if place == addresses.READ:
             yield None
-        elif _is_open_to_tenant(user, request) and not _is_kept(user, request) and site_rules.allows(user, request):
+        elif _is_open_to_tenant(user, request) and not _is_own_call(user, request) and site_rules.allows(user, request):
             yield user

@@ -7,7 +7,7 @@ from typing import Any
 
 from ravi_django.kernel import Addressees, ForbiddenError, InvalidInputError, NotFoundError
 from ravi_django.models import HumanRequest
-from ravi_django.runtime import hidden, people, requests
+from ravi_django.runtime import addresses, hidden, people, requests
 from ravi_django.runtime.people import Authority
 
 
@@ -29,8 +29,9 @@ def check(user: Any, request: HumanRequest) -> Authority | None:
 def address_for(request: HumanRequest, to: Any, user: Any, right: Authority | None) -> str:
     """The address that `user` puts it to, by what `check` has said of them.
 
-    Raises InvalidInputError where `to` is not one address, or means nobody who could answer; ForbiddenError where an
-    operator who may not answer would come to do so by it: themselves, or in the place of one whom they stand in for.
+    Raises InvalidInputError where `to` is not one address, means nobody who could answer, or takes from staff what they
+    decide; ForbiddenError where an operator who may not answer would come to do so by it: themselves, or in the place
+    of one whom they stand in for.
     """
     step = Addressees.of(to)
     address = requests.address_of(step.steps[0].to, request.owner_id)
@@ -44,6 +45,18 @@ def address_for(request: HumanRequest, to: Any, user: Any, right: Authority | No
     placed.to = address
     if right is None and next(people.rights_to(user, placed), None) is not None:  # whatever the site's hook would say
         raise ForbiddenError(f"{address} means you, who may not answer request {request.pk}: put it to somebody else")
-    if not people.means_somebody(address, placed):
+    confirms = address == "owner" and request.four_eyes  # that is for the agent's code and the site to ask
+    if confirms or not people.means_somebody(address, placed):
         raise InvalidInputError(f"to: {address} means nobody who may answer request {request.id}", field="to")
+    if user is not None and people.goes_to_staff(request):
+        _check_stays_with_staff(request, address, placed)
     return address
+
+
+def _check_stays_with_staff(request: HumanRequest, address: str, placed: HumanRequest) -> None:
+    asked, found = people.address_now(request), people.candidates(address, placed)
+    meant = addresses.of_users(found, asked)
+    if any(asked not in meant[user.pk] and not addresses.has(user, "is_staff") for user in found):
+        raise InvalidInputError(
+            f"to: {address} means users who are not staff; request {request.id} is for {asked}", field="to"
+        )

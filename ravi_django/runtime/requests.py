@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+from copy import copy
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -108,6 +109,16 @@ def place_first(request: HumanRequest, present: datetime) -> bool:
 def _first(request: HumanRequest) -> int | None:
     steps: list[dict[str, Any]] = request.steps or []
     return next((place for place, step in enumerate(steps) if people.means_somebody(step["to"], request)), None)
+
+
+def nobody_at(request: HumanRequest) -> str:
+    """Words on a request that none of its steps means anybody for."""
+    whom = " and ".join(step["to"] for step in request.steps or [])
+    alone = copy(request)
+    alone.four_eyes = False
+    if not request.four_eyes or _first(alone) is None:
+        return f"{whom} is nobody at present"
+    return f"{whom} is nobody but the run's owner, who does not decide alone. {people.SWITCH}"
 
 
 def _begins(request: HumanRequest, present: datetime) -> datetime:

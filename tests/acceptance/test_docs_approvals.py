@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import Group
 
-from ravi_django import submit
-from ravi_django.kernel import ApprovalDecision
+from ravi_django import register, submit
+from ravi_django.agents import ReActAgent
+from ravi_django.kernel import ApprovalDecision, ToolUseBlock
 from ravi_django.models import HumanRequest, JournalEntry, Status
 from ravi_django.runtime import dispatch, human
-from ravi_django.testing import run_until_idle
+from ravi_django.testing import ScriptedModel, run_until_idle
+from tests.support.docs import Page
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs/approvals.md").read_text()
-BLOCKS = dict(re.findall(r"```python\n# shop/(\w+)\.py\n(.*?)```", PAGE, re.DOTALL))
-
-
-def module(name: str) -> dict[str, Any]:
-    space: dict[str, Any] = {"__name__": f"shop.{name}"}
-    exec(compile(BLOCKS[name], f"shop/{name}.py", "exec"), space)
-    return space
+PAGE = Page("approvals")
 
 
 @pytest.fixture(autouse=True)
@@ -36,8 +29,8 @@ def test_the_payment_waits_and_is_made_as_a_person_says(django_user_model, capsy
     ann = django_user_model.objects.create_user("ann")
     ann.groups.add(Group.objects.create(name="finance"))
     owner = django_user_model.objects.create_user("owner")
-    module("payments")
-    shop = module("decide")
+    PAGE.run("shop/payments.py")
+    shop = PAGE.run("shop/decide.py")
     run = shop["order"](owner)
     run_until_idle()
     run.refresh_from_db()
@@ -50,7 +43,7 @@ def test_the_payment_waits_and_is_made_as_a_person_says(django_user_model, capsy
     run.refresh_from_db()
     assert (run.status, run.output) == (Status.COMPLETED, "It is paid.")
     printed = capsys.readouterr().out.strip()
-    assert printed in BLOCKS["decide"]
+    assert printed in PAGE.code("shop/decide.py")
     made = JournalEntry.objects.get(run=run, kind="tool.call", phase="result")
     assert made.request["arguments"] == {"amount": 450, "to": "ACME"}
 
@@ -67,7 +60,7 @@ def test_the_payment_waits_and_is_made_as_a_person_says(django_user_model, capsy
     ],
 )
 def test_the_handler_decides(call: Any, decided: Any) -> None:
-    assert module("handler")["decide_here"](*call, None) == decided
+    assert PAGE.run("shop/handler.py")["decide_here"](*call, None) == decided
 
 
 @pytest.mark.parametrize(
@@ -75,7 +68,7 @@ def test_the_handler_decides(call: Any, decided: Any) -> None:
 )
 def test_code_asks_by_itself(django_user_model, action: str, output: str) -> None:
     ann = django_user_model.objects.create_user("ann", is_staff=True)
-    module("deploying")
+    PAGE.run("shop/deploying.py")
     run = submit("shop/deployer", "go")
     run_until_idle()
 
@@ -85,3 +78,16 @@ def test_code_asks_by_itself(django_user_model, action: str, output: str) -> Non
 
     run.refresh_from_db()
     assert (run.status, run.output) == (Status.COMPLETED, output)
+
+
+def test_the_user_confirms_a_mail_of_their_own_run(django_user_model: Any, mailoutbox: Any) -> None:
+    owner = django_user_model.objects.create_user("owner")
+    call = ToolUseBlock(tool_name="send_mail", arguments={"to": "ada@example.com", "text": "Noon."}, call_id="c1")
+    register(ReActAgent("mails", model=ScriptedModel([call, "Sent."]), tools=[PAGE.run("shop/mails.py")["send_mail"]]))
+    run = submit("react/mails", "Write to Ada.", user=owner)
+    run_until_idle()
+
+    human.answer(HumanRequest.objects.get(run=run), "approve", by=owner)
+    run_until_idle()
+
+    assert [mail.to for mail in mailoutbox] == [["ada@example.com"]]

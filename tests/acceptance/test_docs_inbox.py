@@ -43,7 +43,7 @@ MAKE: dict[str, Callable[[Run], HumanRequest]] = {
 
 @pytest.fixture
 def ada(django_user_model: Any) -> Any:
-    director = django_user_model.objects.create_user("dora")
+    director = django_user_model.objects.create_user("dora", is_staff=True)
     director.groups.add(Group.objects.create(name="directors"))
     return django_user_model.objects.create_user("ada", is_staff=True)
 

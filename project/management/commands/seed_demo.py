@@ -11,8 +11,8 @@ from project import feeds
 
 class Command(BaseCommand):
     help = (
-        "Make the demo's users, demo/demo and ada/ada (ordinary) and admin/admin (superuser), the sources of its "
-        "newsrooms at FEED_SERVER_URL, and what the users follow at first. Safe to repeat."
+        "Make the demo's users, demo/demo and ada/ada (ordinary), staff/staff (approves) and admin/admin (superuser), "
+        "the sources of its newsrooms at FEED_SERVER_URL, and what the users follow at first. Safe to repeat."
     )
 
     @transaction.atomic
@@ -21,9 +21,10 @@ class Command(BaseCommand):
         emit = Permission.objects.get(content_type__app_label="ravi", codename="emit_topic")
         for user in users.values():  # the demo's page of news publishes notes
             user.user_permissions.add(emit)
+        self._user("staff", {"is_staff": True})
         self._user("admin", {"is_staff": True, "is_superuser": True})
         feeds.seed(users, os.environ.get("FEED_SERVER_URL", ""))
-        self.stdout.write("users: demo/demo, ada/ada, admin/admin")
+        self.stdout.write("users: demo/demo, ada/ada, staff/staff, admin/admin")
 
     def _user(self, name: str, flags: dict[str, bool]) -> Any:
         user, created = get_user_model().objects.get_or_create(username=name, defaults=flags)

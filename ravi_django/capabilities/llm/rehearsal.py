@@ -20,11 +20,11 @@ REHEARSAL = "rehearsal"
 class RehearsalModel:
     """A ChatModel that follows rules: the same conversation gets the same answer, nothing leaves the process.
 
-    It calls `calculator` for arithmetic, `send_invoice` for "Send an invoice of 100 to ACME", `current_time` when
-    asked for the time; with `handoff_*` tools it delegates, to up to two agents at once by their names and
-    descriptions; of an item of news it gives the first sentence, or says whether it has the words of the reader's
-    preferences; otherwise it repeats what it was told, and what before. It streams a word every `delay` seconds. Its
-    tokens are words; they cost nothing.
+    It calls `calculator` for arithmetic, `send_invoice` for "Send an invoice of 100 to ACME", `send_mail` for
+    "Send a mail to ada@example.com: See you at noon.", `current_time` when asked for the time; with
+    `handoff_*` tools it delegates, to up to two agents at once by their names and descriptions; of an item of news it
+    gives the first sentence, or says whether it has the words of the reader's preferences; otherwise it repeats what it
+    was told, and what before. It streams a word every `delay` seconds. Its tokens are words; they cost nothing.
     """
 
     name = REHEARSAL

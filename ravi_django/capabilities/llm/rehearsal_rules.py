@@ -28,6 +28,7 @@ _INVOICES = tuple(
         rf"\binvoice\s+(?P<customer>[^\n!?,;]+?)\s+(?:for|over)\s+{_AMOUNT}",
     )
 )
+_MAIL = re.compile(r"\bmail\s+to\s+(?P<to>[^\s@:,;]+@[^\s@:,;]+)[\s:,]+(?P<text>\S.*)", re.IGNORECASE | re.DOTALL)
 _TIME = re.compile(r"\bwhat(?:'s|\s+is)?\s+the\s+time\b|\btime\s+is\s+it\b|\bcurrent\s+time\b|\btoday's\s+date\b", re.I)
 _MEMORY = re.compile(
     r"\bwhat\s+(?:did|have)\s+(?:i|we)\b.*\b(?:say|said|ask|asked|tell|told|write|written|talk)"
@@ -124,6 +125,8 @@ def _wanted(text: str, tools: Schemas) -> list[ToolRequest]:
         return _delegations(text, tools, handoffs)
     if "send_invoice" in tools and (invoice := _invoice(text)):
         return [("send_invoice", invoice)]
+    if "send_mail" in tools and (mail := _MAIL.search(text)):
+        return [("send_mail", mail.groupdict())]
     if "calculator" in tools and (expressions := find_expressions(text)):
         return [("calculator", {"expression": expression}) for expression in expressions]
     if "current_time" in tools and _TIME.search(text):
@@ -180,6 +183,8 @@ def _report(call: ToolUseBlock | None, result: ToolResultBlock) -> str:
 def _attempt(name: str, call: ToolUseBlock | None) -> str:
     if name == "send_invoice" and call is not None:
         return f"The invoice of {call.arguments.get('amount')} to {call.arguments.get('customer')}"
+    if name == "send_mail" and call is not None:
+        return f"The mail to {call.arguments.get('to')}"
     return f"The call of {name}"
 
 

@@ -421,7 +421,7 @@ def test_the_run_is_linked_for_who_may_see_it(client: Any) -> None:
 @pytest.mark.parametrize("kind", ["question", "approval", "input", "uncertain"])
 def test_nothing_that_people_or_models_say_is_markup(kind: str) -> None:
     evil = person(EVIL, EVIL)
-    run = make_run(owner=evil)
+    run = make_run()
     said = [{"type": "text", "text": EVIL}, {"type": "tool_use", "tool_name": EVIL, "arguments": {EVIL: EVIL}}]
     Turn.objects.create(session=run.session, run=run, position=0, index=0, role="user", content=said)
     schema = {"properties": {EVIL: {"type": EVIL, "description": EVIL}}, "description": EVIL}

@@ -270,7 +270,7 @@ def test_migrating_makes_the_catalogue(root) -> None:
     agent = Agent.objects.get(address="react/assistant")
 
     assert "react/assistant" in html
-    assert "calculator, current_time, send_invoice" in html
+    assert "calculator, current_time, send_invoice, send_mail" in html
     assert '<td class="field-model_name">rehearsal</td>' in html
     assert "at_most_once" in page(root, f"/admin/ravi/agent/{agent.pk}/change/")
 

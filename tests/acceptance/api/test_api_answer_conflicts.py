@@ -122,7 +122,7 @@ def test_of_two_who_answer_at_once_one_wins_and_the_other_is_told(user: Any, dja
 
 @pytest.mark.django_db
 def test_who_may_answer_may_pass_it_on(client: APIClient, staff: Any, stranger: Any, run: Run) -> None:
-    request = approval_of(run)
+    request = approval_of(run, "user:carla")
 
     response = decide(client_of(staff), request, {"to": "user:bob", "reason": "His."}, "reassign")
 
@@ -197,7 +197,7 @@ def test_a_bad_address_is_named(staff: Any, stranger: Any, run: Run, body: Any, 
 
 @pytest.mark.django_db
 def test_what_is_decided_or_has_changed_is_not_passed_on(staff: Any, stranger: Any, run: Run) -> None:
-    request, decided = approval_of(run), approval_of(run)
+    request, decided = approval_of(run, "user:carla"), approval_of(run)
     human.answer(decided, "deny", by=staff)
 
     for row, body in ((request, {"to": "user:bob", "version": 7}), (decided, {"to": "user:bob"})):

@@ -153,7 +153,7 @@ def test_who_may_answer_what(
 @pytest.mark.django_db
 def test_a_delegate_is_recorded_with_whose_place_they_took(staff: Any, run: Run, stranger: Any) -> None:
     Delegation.objects.create(user=staff, delegate=stranger)
-    request = approval_of(run)
+    request = approval_of(run, "user:carla")
 
     shown = decide(client_of(stranger), request, {"action": "deny", "reason": "No."}).json()
 

@@ -124,16 +124,9 @@ def test_what_is_sent_before_the_question_answers_the_owners_own_alone(client: A
     assert run.output == ("Yes, I may." if isinstance(to, list) else None)
 
 
-@pytest.mark.parametrize("how", ["four eyes", "hook"])
-def test_nor_the_owners_own_where_the_site_has_the_last_word(
-    client: APIClient, user: Any, settings: Any, how: str
-) -> None:
-    to: Any = "owner"
-    if how == "four eyes":
-        to = {"steps": [{"to": "owner"}], "four_eyes": True}
-    else:
-        settings.RAVI = {**settings.RAVI, "MAY_ANSWER": lambda user, request: False}
-    run = boss(user, to=to)
+def test_nor_the_owners_own_where_the_site_has_the_last_word(client: APIClient, user: Any, settings: Any) -> None:
+    settings.RAVI = {**settings.RAVI, "MAY_ANSWER": lambda user, request: False}
+    run = boss(user, to="owner")
 
     assert send(client, run, f"human_reply:{run.session_id}", "Yes, I may.").status_code == 202
 

@@ -48,10 +48,10 @@ def shot(page: Any, name: str) -> None:
 
 
 def test_a_person_decides_without_javascript_and_by_the_keyboard(chromium: Any, live_server: Any, ann: Any) -> None:
-    run = make_run(owner=ann)
+    run = make_run()
     to = [("group:finance", 3600), "staff"]
     pay = approval_of(run, to, text="Pay the invoice 2026-118 of ACME?", details={"context": "<b>20 %</b> off."})
-    door = asked_by(run, text="Which colour should the door have?", choices=["red", "blue"])
+    door = asked_by(run, to="user:ann", text="Which colour should the door have?", choices=["red", "blue"])
     money, colour = (link_to(one, ann) for one in (pay, door))
 
     with chromium() as browser:

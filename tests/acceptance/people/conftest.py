@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -35,3 +36,11 @@ def finance(django_user_model: Any) -> list[Any]:
     users = [django_user_model.objects.create_user(name) for name in ("ann", "bob")]
     group.user_set.add(*users)
     return users
+
+
+@pytest.fixture
+def clock() -> Iterator[Any]:
+    from ravi_django.testing import FakeClock
+
+    with FakeClock() as clock:
+        yield clock

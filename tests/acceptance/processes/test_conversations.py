@@ -80,7 +80,7 @@ def test_tools_go_out_and_their_results_come_back(site: Site, worker: Worker) ->
 
     assert run["output"] == "It is 84."
     offered = {tool["function"]["name"]: tool["function"]["parameters"] for tool in about.requests[0]["tools"]}
-    assert set(offered) == {"calculator", "current_time", "send_invoice"}
+    assert set(offered) == {"calculator", "current_time", "send_invoice", "send_mail"}
     assert offered["calculator"]["required"] == ["expression"]
     call, result = about.requests[1]["messages"][-2:]
     assert call["tool_calls"][0]["id"] == result["tool_call_id"] == "call_of_the_model"

@@ -345,7 +345,10 @@ def test_rights_that_shrink_close_what_they_were_for(opened, run, finance, monke
     )
 
 
-def test_rights_that_grow_or_shrink_without_a_change_of_the_request_are_shown(opened, run, demo, monkeypatch) -> None:
+def test_rights_that_grow_or_shrink_without_a_change_of_the_request_are_shown(
+    opened, run, demo, monkeypatch, settings
+) -> None:
+    settings.RAVI = {**settings.RAVI, "FOUR_EYES": False}
     monkeypatch.setattr(requests, "COMPARE_S", 0.2)
     approval(run, to="group:finance")
     group = Group.objects.create(name="finance")

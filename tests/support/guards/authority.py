@@ -11,6 +11,7 @@ _OTHERS = (UNIT + "test_reassign.py",)
 _ADMIN = ("tests/acceptance/admin/test_admin_delegations.py",)
 _ANSWERS = (UNIT + "test_answers_by_the_rule.py",)
 _STANDING = UNIT + "test_standing_trust.py"
+_FOUR_EYES = "tests/acceptance/people/test_four_eyes.py"
 _PAGE = "ravi_django/admin/delegations.py"
 
 AUTHORITY = [
@@ -31,28 +32,28 @@ AUTHORITY = [
     Mutant(
         "rule: four eyes",
         RUNTIME + "people.py",
-        "    return found & in_tenant(user) & ~Q(four_eyes=True, owner=user)\n",
+        "    return found & in_tenant(user) & ~_own_calls(user)\n",
         "    return found & in_tenant(user)\n",
         _RULE,
     ),
     Mutant(
         "rule: four eyes of a superuser",
         RUNTIME + "people.py",
-        "        return ~Q(four_eyes=True, owner=user)\n",
+        "        return ~_own_calls(user)\n",
         "        return Q()\n",
         _RULE,
     ),
     Mutant(
         "rule: tenants",
         RUNTIME + "people.py",
-        "    return found & in_tenant(user) & ~Q(",
-        "    return found & ~Q(",
+        "    return found & in_tenant(user) & ~_own",
+        "    return found & ~_own",
         _RULE,
     ),
     Mutant(
         "rule: nothing in another's place that is kept from oneself",
         RUNTIME + "people.py",
-        "    return [theirs & kept for theirs in _rights(others, to)]\n",
+        "    return [theirs & open_to_user for theirs in _rights(others, to)]\n",
         "    return _rights(others, to)\n",
         (UNIT + "test_delegation_of_answers.py", *_RULE),
     ),
@@ -164,7 +165,7 @@ AUTHORITY = [
     Mutant(
         "reassignment: to somebody",
         RUNTIME + "reassignment.py",
-        "    if not people.means_somebody(address, placed):\n",
+        "    if confirms or not people.means_somebody(address, placed):\n",
         "    if False:\n",
         _OTHERS,
     ),
@@ -283,21 +284,49 @@ AUTHORITY = [
     Mutant(
         "rule: of one request, four eyes",
         RUNTIME + "people.py",
-        "    return request.four_eyes and request.owner_id == user.pk\n",
+        '    return request.four_eyes and request.owner_id == user.pk and request.to != "owner"\n',
         "    return False\n",
         _RULE,
     ),
     Mutant(
+        "rule: of one request, owner is a confirmation",
+        RUNTIME + "people.py",
+        ' and request.owner_id == user.pk and request.to != "owner"\n',
+        " and request.owner_id == user.pk\n",
+        _RULE,
+    ),
+    Mutant(
+        "rule: what staff decide is not a customer's by delegation",
+        RUNTIME + "people.py",
+        '    if not addresses.has(user, "is_staff"):\n',
+        "    if False:\n",
+        (_FOUR_EYES,),
+    ),
+    Mutant(
+        "rule: nor by being put to them",
+        RUNTIME + "reassignment.py",
+        "    if user is not None and people.goes_to_staff(request):\n",
+        "    if False:\n",
+        (_FOUR_EYES,),
+    ),
+    Mutant(
+        "rule: nobody makes a confirmation of a decision",
+        RUNTIME + "reassignment.py",
+        '    confirms = address == "owner" and request.four_eyes',
+        "    confirms = False",
+        (_FOUR_EYES,),
+    ),
+    Mutant(
         "rule: of one request, tenants",
         RUNTIME + "people.py",
-        " and _is_open_to_tenant(user, request)\n\n\ndef _is_kept",
-        "\n\n\ndef _is_kept",
+        " and _is_open_to_tenant(user, request)\n\n\ndef _is_own_call",
+        "\n\n\ndef _is_own_call",
         _RULE,
     ),
     Mutant(
         "rule: of one request, nothing in another's place that is kept from oneself",
         RUNTIME + "people.py",
-        "delegators(user) if _is_open_to_tenant(user, request) and not _is_kept(user, request) else []",
+        "delegators(user) if _may_stand_in(user, request) else []",
         "delegators(user)",
         _RULE,
     ),

@@ -57,8 +57,8 @@ ANSWERED = [
     Mutant(
         "answer: of those alone whose tenant it is",
         RUNTIME + "people.py",
-        "    return found & in_tenant(user) & ~Q(four_eyes=True, owner=user)\n",
-        "    return found & ~Q(four_eyes=True, owner=user)\n",
+        "    return found & in_tenant(user) & ~_own_calls(user)\n",
+        "    return found & ~_own_calls(user)\n",
         (PEOPLE + "test_people_refusals.py",),
     ),
 ]

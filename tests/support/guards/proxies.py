@@ -61,14 +61,14 @@ PROXIES = [
     Mutant(
         "reply: a person's, sent ahead, is no answer to what is asked of another",
         STORE + "replies.py",
-        '        if request.to == "owner" and not request.four_eyes and conf.MAY_ANSWER is None:\n',
+        '        if request.to == "owner" and conf.MAY_ANSWER is None:\n',
         "        if True:\n",
         (REST,),
     ),
     Mutant(
-        "reply: nor one that four eyes or the site's hook decide on",
+        "reply: nor one that the site's hook decides on",
         STORE + "replies.py",
-        " and not request.four_eyes and conf.MAY_ANSWER is None:",
+        " and conf.MAY_ANSWER is None:",
         ":",
         (REST,),
     ),

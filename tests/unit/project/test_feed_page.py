@@ -46,7 +46,7 @@ def test_everybody_sees_the_items_of_their_own_reader_alone(users: dict[str, Any
     curated(None, ["of the system"])
 
     assert {name: titles(browser(user)) for name, user in users.items()} == {
-        name: [f"for {name}"] for name in ("demo", "ada", "admin")
+        name: [f"for {name}"] for name in ("demo", "ada", "staff", "admin")
     }
 
 

@@ -47,14 +47,14 @@ SHAPES = [
     ("", "send ", ""), ("invoice to ", "a ", "for"), ("what did i ", "what did i ", ""), ("", "1 + ", ""),
     ("", "1,234", "%"), ("", "(", ")"), ("", "[", "]"), ('{"a":', '{"a":', "1"), ('{"text": "', '\\"', '"}'),
     ("", "<a ", ""), ("<rss><channel>", "<item>", ""), ("<rss><channel><item><title>", "<!--", ""),
-    ("", "<![CDATA[", ""), ("<rss>", "&#38;", "</rss>"), ("<x ", "a='", ">"), ("", "a@a.", ""), ("+", "1-", "x"),
-    ("https://", "a:a@", ""),
+    ("", "<![CDATA[", ""), ("<rss>", "&#38;", "</rss>"), ("<x ", "a='", ">"), ("mail to ", "a@a.", ""),
+    ("+", "1-", "x"), ("https://", "a:a@", ""),
     ("?", "key=sk-", ""), ("not ", "not, ", "\u202e"), ("", "0.0.0.", "é"),
 ]  # fmt: skip
 
 TOOLS = [
     ToolSpec(name=name, description="d", parameters={"required": ["task"], "properties": {"task": {"type": "string"}}})
-    for name in ("calculator", "send_invoice", "current_time", "handoff_writer")
+    for name in ("calculator", "send_invoice", "send_mail", "current_time", "handoff_writer")
 ]
 
 

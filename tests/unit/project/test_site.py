@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from decimal import Decimal
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from django.contrib.auth import authenticate
+from django.contrib.auth import authenticate, get_user_model
 from django.core.management import call_command
 from django.test import Client
 from django.urls import reverse
@@ -16,21 +17,23 @@ from project.models import Invoice
 from ravi_django import submit
 from ravi_django.kernel import Effect, Risk
 from ravi_django.kernel.errors import ToolRefused
-from ravi_django.models import Run
-from ravi_django.runtime import dispatch
+from ravi_django.models import HumanRequest, Run
+from ravi_django.runtime import dispatch, human
 from ravi_django.runtime.registry import get_agent
 from ravi_django.testing import run_until_idle
 
 pytestmark = pytest.mark.django_db
+MAIL = "Send a mail to ada@example.com: See you at noon."
 
 
 def test_seed_demo_makes_its_users_and_may_be_repeated() -> None:
     call_command("seed_demo", verbosity=0)
     call_command("seed_demo", verbosity=0)
 
-    demo, ada, admin = (authenticate(username=name, password=name) for name in ("demo", "ada", "admin"))
+    demo, ada, staff, admin = (authenticate(username=name, password=name) for name in ("demo", "ada", "staff", "admin"))
     assert demo is not None and not demo.is_staff
     assert ada is not None and not ada.is_staff
+    assert staff is not None and staff.is_staff and not staff.is_superuser
     assert admin is not None and admin.is_superuser
 
 
@@ -49,9 +52,30 @@ def test_seed_demo_leaves_a_changed_password_alone() -> None:
 def test_the_demo_agent_is_registered_with_its_tools() -> None:
     tools = {tool.name: tool for tool in get_agent("react/assistant").tools}  # type: ignore[attr-defined]
 
-    assert set(tools) == {"calculator", "current_time", "send_invoice"}
-    assert tools["send_invoice"].risk is Risk.HIGH
-    assert tools["send_invoice"].promised_effect is Effect.AT_MOST_ONCE
+    assert set(tools) == {"calculator", "current_time", "send_invoice", "send_mail"}
+    for name in ("send_invoice", "send_mail"):
+        assert (tools[name].risk, tools[name].promised_effect) == (Risk.HIGH, Effect.AT_MOST_ONCE)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(("text", "to"), [("Send an invoice of 100 to ACME", "staff"), (MAIL, "owner")])
+def test_staff_approve_an_invoice_and_its_owner_confirms_a_mail(
+    monkeypatch: pytest.MonkeyPatch, mailoutbox: Any, text: str, to: str
+) -> None:
+    monkeypatch.setattr(dispatch, "send", lambda run_id: None)
+    call_command("seed_demo", verbosity=0)
+    users = {user.get_username(): user for user in get_user_model().objects.all()}
+    run = submit("react/assistant", text, user=users["demo"])
+    run_until_idle()
+    request = HumanRequest.objects.get(run=run)
+
+    assert request.to == to
+    human.answer(request, "approve", by=users["demo" if to == "owner" else "staff"])
+
+    run_until_idle()
+    run.refresh_from_db()
+    assert "is done: " in (run.output or "")
+    assert [mail.body for mail in mailoutbox] == (["See you at noon."] if to == "owner" else [])
 
 
 def test_the_demos_team_is_registered_with_its_members() -> None:

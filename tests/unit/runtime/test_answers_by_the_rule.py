@@ -58,7 +58,7 @@ def test_the_sites_rule_is_asked_about_the_persons_own_arguments(ann, done, limi
 def test_and_about_the_one_in_whose_place_they_answer(ann, done, limited):
     boss = user("boss")
     Delegation.objects.create(user=ann, delegate=boss)
-    payer(paying(done))
+    payer(paying(done), approvers="user:ann")
     request = asked(drive(run_of()))
 
     with pytest.raises(ForbiddenError):

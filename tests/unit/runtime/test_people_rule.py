@@ -36,7 +36,7 @@ class Person:
 
     def may_alone(self, request, owner):
         own = owner == self.name
-        if not self.active or (request.four_eyes and own):
+        if not self.active or is_own_call(self, request, owner):
             return False
         if self.superuser:
             return True
@@ -50,6 +50,10 @@ class Person:
 
     def in_tenant(self, request, owner):
         return self.superuser or self.tenants is None or request.tenant in self.tenants or owner == self.name
+
+
+def is_own_call(person, request, owner):
+    return request.four_eyes and owner == person.name and request.to != "owner"
 
 
 PEOPLE = [
@@ -66,6 +70,7 @@ PEOPLE = [
     Person("eve", stands_in_for=("mia",)),  # in "" alone: mia's of acme are kept from her
     Person("bob", ["", "acme"], stands_in_for=("ann", "pia")),
     Person("zoe", None, stands_in_for=("root", "gone")),
+    Person("hal", staff=True, stands_in_for=("root", "pia")),
     Person("third", ["", "acme"], stands_in_for=("eve",)),  # what eve has from mia is not hers to pass on
     Person("late", ["", "acme"]),  # a delegation that is over, and one that is to come
 ]
@@ -75,12 +80,15 @@ TO = ["owner", "staff", "", "user:ann", "user:stranger", "group:finance", "group
 
 def may(person, request, owner, hook):
     """In their own right, or in the place of one who may."""
-    kept = not person.active or (request.four_eyes and owner == person.name) or not hook(person.name, request)
-    if kept:
+    if not person.active or is_own_call(person, request, owner) or not hook(person.name, request):
         return False
     if person.may_alone(request, owner):
         return True
-    others = [BY_NAME[name] for name in person.stands_in_for] if person.in_tenant(request, owner) else []
+    conversation = request.kind in ("question", "input") and owner is not None
+    is_staffs = request.to == "staff" or (request.to == "owner" and owner is None) or not (request.to or conversation)
+    if not person.in_tenant(request, owner) or ((is_staffs or request.to.startswith("perm")) and not person.staff):
+        return False
+    others = [BY_NAME[name] for name in person.stands_in_for]
     return any(other.may_alone(request, owner) and hook(other.name, request) for other in others)
 
 
@@ -387,9 +395,9 @@ class OwnBackend:
 def test_permissions_of_the_sites_own_backend_count(users, settings):
     settings.AUTHENTICATION_BACKENDS = [f"{__name__}.OwnBackend", "django.contrib.auth.backends.ModelBackend"]
     request = a_request(to="permission:shop.pay")
-    Delegation.objects.create(user=users["stranger"], delegate=users["ann"])
+    Delegation.objects.create(user=users["stranger"], delegate=users["sue"])
 
-    assert [_checked(users[name], request) for name in ("stranger", "ann", "mia")] == ["may", "may", "nothing"]
+    assert [_checked(users[name], request) for name in ("stranger", "sue", "mia")] == ["may", "may", "nothing"]
     assert people.means_somebody("permission:shop.pay", request), "nobody can say"
     assert people.candidates(f"permission:{PAY}", request) == [users["pia"], users["gus"]]
 

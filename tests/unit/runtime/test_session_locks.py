@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), on_postgresql]
 
 def test_an_answer_for_the_session_and_one_in_a_submits_transaction_close_no_circle():
     ann = user("ann", is_staff=True)
-    payer(paying([]), [call(5), call(6, "c2")])
+    payer(paying([]), [call(5), call(6, "c2")], approvers="owner")
     session = store.create_session(Session(agent="react/payer", owner=ann))
     run = drive(run_of(session=session, owner=ann))
     mine, theirs = open_requests(run)

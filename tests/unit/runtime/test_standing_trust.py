@@ -105,11 +105,11 @@ def test_not_for_arguments_that_the_sites_rule_refuses_them(ann, done, session, 
 def test_given_in_anothers_place_while_that_lasts(ann, done, session):
     dan = user("dan")
     absence = Delegation.objects.create(user=ann, delegate=dan)
-    decided(session, done, dan)
-    assert not next_run(session, done)
+    decided(session, done, dan, approvers="user:ann")
+    assert not next_run(session, done, approvers="user:ann")
     absence.delete()
 
-    assert next_run(session, done)
+    assert next_run(session, done, approvers="user:ann")
 
 
 def test_the_operators_own_stands(ann, done, session):

@@ -27,8 +27,9 @@ def spec(name: str, description: str = "", **properties: str) -> ToolSpec:
 
 CALCULATOR = spec("calculator", expression="string")
 INVOICE = spec("send_invoice", customer="string", amount="number")
+MAIL = spec("send_mail", to="string", text="string")
 TIME = spec("current_time")
-TOOLS = [CALCULATOR, TIME, INVOICE]
+TOOLS = [CALCULATOR, TIME, INVOICE, MAIL]
 
 
 @pytest.fixture
@@ -111,6 +112,10 @@ class TestAnswers:
     )
     async def test_sends_an_invoice(self, ask, text):
         assert calls_of(await ask(text)) == [("send_invoice", {"customer": "ACME", "amount": 100})]
+
+    @pytest.mark.parametrize("text", ["Send a mail to ada@example.com: Bye, Ada.", "mail to ada@example.com Bye, Ada."])
+    async def test_sends_a_mail(self, ask, text):
+        assert calls_of(await ask(text)) == [("send_mail", {"to": "ada@example.com", "text": "Bye, Ada."})]
 
     @pytest.mark.parametrize(
         ("result", "fields", "words"),
