@@ -140,7 +140,6 @@ class AgentForm(forms.ModelForm):
             ("", "tools of high risk and up (the default)"),
             ("safe", "every tool"),
             ("high", "tools of high risk and up"),
-            ("critical", "critical tools only"),
         ],
         help_text=(
             "Calls of these tools wait until a person has approved them. Where nobody is named below, nor in the "
@@ -150,7 +149,8 @@ class AgentForm(forms.ModelForm):
     approvers = ApproversField(
         label="approvers",
         help_text=(
-            "Who is asked: staff, owner, user:NAME, group:NAME or permission:app.codename. Or JSON: one after the "
+            "Who is asked about tools whose code names nobody: staff, user:NAME, group:NAME or "
+            "permission:app.codename; owner, for tools of safe risk alone. Or JSON: one after the "
             'other, with the seconds that each has, [["group:finance", 14400], "group:directors"]; or by tool, by risk '
             'and for the rest, {"send_invoice": "group:finance", "critical": "group:directors", "*": "staff"}.'
         ),

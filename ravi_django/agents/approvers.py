@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ravi_django.kernel import Addressees, InvalidInputError, Risk, Tool
@@ -19,6 +19,7 @@ class Approvers:
 
     named: dict[str, Addressees] = field(default_factory=dict)
     rest: Addressees | None = None
+    of_row: bool = False  # of an agent stored in the database, whose editor takes nothing from what code says
 
     @classmethod
     def of(cls, value: Any) -> Approvers:
@@ -36,10 +37,15 @@ class Approvers:
         return cls({key: to for key, to in found.items() if key != REST}, found.get(REST))
 
     def for_call(self, tool: Tool, risk: Risk) -> Addressees | None:
-        """The agent's word on this tool or risk goes before the tool's own, and that before the agent's on the rest.
-        None: nobody."""
-        said = self.named.get(tool.name) or self.named.get(risk.value)
-        return said or approvers_of(tool) or self.rest
+        """The agent's word on this tool or risk goes before the tool's own, and that before the agent's on the rest. Of
+        a row the tool's own goes first. None: nobody."""
+        said, own = self.named.get(tool.name) or self.named.get(risk.value), approvers_of(tool)
+        if self.of_row:
+            return own or _without_what_needs_code(said or self.rest, risk)
+        return said or own or self.rest
+
+    def as_of_row(self) -> Approvers:
+        return replace(self, of_row=True)
 
     def check(self, tools: Iterable[Tool]) -> None:
         """Raises InvalidInputError for a key that is no tool of these, and for a tool whose own policy is none."""
@@ -67,6 +73,14 @@ class Approvers:
             return rest
         named = {key: to.to_json() for key, to in self.named.items()}
         return named if rest is None else {**named, REST: rest}
+
+
+def _without_what_needs_code(found: Addressees | None, risk: Risk) -> Addressees | None:
+    """A row neither switches four eyes off, nor lets a run's owner confirm a risky call."""
+    if found is None:
+        return None
+    steps = tuple(step for step in found.steps if risk is Risk.SAFE or step.to != OWNER)
+    return Addressees(steps=steps, four_eyes=found.four_eyes or None) if steps else None
 
 
 def approvers_of(tool: Tool) -> Addressees | None:

@@ -12,10 +12,12 @@ from typing import Any, cast
 from django.db.models import Max
 from django.utils import timezone
 
+from ravi_django.agents.approvers import Approvers
 from ravi_django.agents.delegate import AgentTool
 from ravi_django.agents.factory import rebuild_agent
 from ravi_django.agents.history import HistoryProvider
 from ravi_django.agents.spec import AgentSpec, validate_spec
+from ravi_django.agents.spec_kinds import REACT
 from ravi_django.db import transaction
 from ravi_django.kernel import Agent as AgentObject
 from ravi_django.kernel import (
@@ -24,6 +26,7 @@ from ravi_django.kernel import (
     ChatModel,
     InvalidInputError,
     NotFoundError,
+    Risk,
     Tool,
 )
 from ravi_django.models import Agent, AgentVersion, Run
@@ -146,11 +149,20 @@ def build(address: str, spec: Mapping[str, Any] | AgentSpec) -> AgentObject:
             build_model=build_model,
             memory=cast(HistoryProvider, DjangoHistoryProvider()),
             system_instructions=instructions_of(address, checked),
+            **_approvals_of(checked),
         )
     except (TypeError, ValueError) as error:
         if isinstance(error, InvalidInputError):
             raise
         raise InvalidInputError(f"the spec makes no agent: {error}", field="spec") from error
+
+
+def _approvals_of(spec: AgentSpec) -> dict[str, Any]:
+    """A row only tightens what its tools and the site say: it asks about calls of high risk at least."""
+    if spec.kind != REACT:
+        return {}
+    required = Risk.SAFE if spec.approval_required_risk is Risk.SAFE else Risk.HIGH
+    return {"approval_required_risk": required, "approvers": Approvers.of(spec.approvers).as_of_row()}
 
 
 def tools_of(spec: Mapping[str, Any]) -> list[Tool]:

@@ -12,6 +12,7 @@ _ADMIN = ("tests/acceptance/admin/test_admin_delegations.py",)
 _ANSWERS = (UNIT + "test_answers_by_the_rule.py",)
 _STANDING = UNIT + "test_standing_trust.py"
 _FOUR_EYES = "tests/acceptance/people/test_four_eyes.py"
+_ROWS = ("tests/acceptance/people/test_row_approvals.py",)
 _PAGE = "ravi_django/admin/delegations.py"
 
 AUTHORITY = [
@@ -308,6 +309,34 @@ AUTHORITY = [
         "    if user is not None and people.goes_to_staff(request):\n",
         "    if False:\n",
         (_FOUR_EYES,),
+    ),
+    Mutant(
+        "row: asks about risky calls at least",
+        RUNTIME + "specs.py",
+        "Risk.SAFE if spec.approval_required_risk is Risk.SAFE else Risk.HIGH",
+        "spec.approval_required_risk",
+        _ROWS,
+    ),
+    Mutant(
+        "row: a tool's own approvers go first",
+        "ravi_django/agents/approvers.py",
+        "            return own or _without_what_needs_code(said or self.rest, risk)\n",
+        "            return _without_what_needs_code(said or own or self.rest, risk)\n",
+        _ROWS,
+    ),
+    Mutant(
+        "row: the owner confirms no risky call",
+        "ravi_django/agents/approvers.py",
+        " if risk is Risk.SAFE or step.to != OWNER)",
+        ")",
+        _ROWS,
+    ),
+    Mutant(
+        "row: four eyes stay on",
+        "ravi_django/agents/approvers.py",
+        "four_eyes=found.four_eyes or None)",
+        "four_eyes=found.four_eyes)",
+        _ROWS,
     ),
     Mutant(
         "rule: nobody makes a confirmation of a decision",
