@@ -59,7 +59,8 @@ export class RequestCard {
       const who = row.answer?.by ? ` by ${row.answer.by}` : "";
       this.state.textContent = CLOSED[row.status] ?? `${DONE[row.answer?.action] ?? "Decided"}${who}${said ? `: ${said}` : "."}`;
     } else if (!this.closed) {
-      this.state.textContent = `Waits for ${waits(row)}.`;
+      const own = INBOX && row.to === "staff" && !row.may_answer; // staff, but for four eyes
+      this.state.textContent = `Waits for ${waits(row)}.${own ? " Another person decides on a call of your own run." : ""}`;
       if (this.row?.version !== row.version || !row.may_answer) this.#drop();
       this.row = row;
       if (row.may_answer && !this.controls) this.root.append((this.controls = this.#form(row)));

@@ -129,6 +129,15 @@ def test_an_invoice_waits_for_staff_who_decide_in_the_same_page(demo, chat_of, h
     assert page.locator("nav a:text-is('Requests')").count() == 0
 
 
+def test_staff_read_that_another_decides_on_a_call_of_their_own(chat_of) -> None:
+    page = chat_of(elsewhere(lambda: get_user_model().objects.create_user("boss", is_staff=True)))
+    elsewhere(lambda: get_user_model().objects.create_user("other", is_staff=True))
+    page.click("text=Send an invoice of 100 to ACME")
+
+    page.wait_for_selector(".request .state:has-text('Another person decides on a call of your own run.')")
+    assert page.locator(".request button").count() == 0
+
+
 def test_enter_in_the_reason_decides_nothing(demo, chat_of) -> None:
     boss = elsewhere(lambda: get_user_model().objects.create_superuser("boss"))
     page = chat_of(demo)
