@@ -13,8 +13,8 @@ from ravi_django import access, register
 from ravi_django.agents import ReActAgent
 from ravi_django.checks import check_access_policy
 from ravi_django.kernel import AgentNotFoundError, TopicId
-from ravi_django.models import Run
-from ravi_django.runtime import registry, specs
+from ravi_django.models import InboxMessage, Run
+from ravi_django.runtime import fan_out, registry, specs
 from ravi_django.runtime.submit import submit
 from ravi_django.testing import ScriptedModel
 from ravi_django.ws.consumer import _submit
@@ -176,14 +176,27 @@ def test_a_list_of_many_agents_reads_permissions_once(user: Any, django_assert_m
         assert client_of(user).get("/ravi/agents/").status_code == 200
 
 
-def test_a_delivery_asks_on_behalf_of_the_follows_owner(user: Any, settings: Any) -> None:
-    from ravi_django.runtime import fan_out
+class Forwarding(access.AccessPolicy):
+    """A policy of a site's own is asked about each delivery."""
 
+    def may_run(self, user: Any, agent: Any) -> bool:
+        return super().may_run(user, agent)
+
+
+@pytest.mark.parametrize("policy", ["ravi_django.access.AccessPolicy", f"{__name__}.Forwarding"])
+@pytest.mark.parametrize("has_run", [False, True])
+def test_a_delivery_asks_on_behalf_of_the_follows_owner(user: Any, settings: Any, policy: str, has_run: bool) -> None:
+    """`has_run`: the message goes to a run that is there already, else to a new one."""
+    settings.RAVI = {**settings.RAVI, "ACCESS_POLICY": policy}
     guard(access="authenticated")
-    ravi_django.follow(ADDRESS, "news/sport", user=user)
+    register(ReActAgent("open", model=ScriptedModel("ok")), access="authenticated")
+    for agent in (ADDRESS, "react/open"):
+        session = submit(agent, "hi", user=user).session_id if has_run else None
+        ravi_django.follow(agent, "news/sport", user=user, session=session)
+    before = InboxMessage.objects.count()
     registry._access[ADDRESS] = "private"
 
-    published = ravi_django.emit("news/sport", "goal")
-    fan_out.sweep()
+    fan_out.run(ravi_django.emit("news/sport", "goal").id)
 
-    assert not Run.objects.exists(), published
+    told = InboxMessage.objects.order_by("id")[before:]
+    assert [message.run.agent for message in told] == ["react/open"]

@@ -14,6 +14,7 @@ Then `make mutants ARGS="a part of its name"` until it is killed each time.
 
 from __future__ import annotations
 
+from tests.support.guards.access import ACCESS, HIDDEN, KEYS, LIMITS
 from tests.support.guards.approvals import APPROVALS
 from tests.support.guards.authority import AUTHORITY
 from tests.support.guards.budgets import BUDGETS
@@ -77,6 +78,10 @@ MUTANTS = [
     *DELETIONS,
     *SUBMIT,
     *STRANGERS,
+    *ACCESS,
+    *LIMITS,
+    *HIDDEN,
+    *KEYS,
     *STREAMS,
     *HANDOFF,
     *MIDDLEWARE,

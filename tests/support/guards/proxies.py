@@ -89,8 +89,8 @@ PROXIES = [
     Mutant(
         "reply: by a question's name, an answer under the rule of who may",
         RUNTIME + "replies.py",
-        "    if not name.startswith(PEOPLES):\n",
-        "    if True:\n",
+        "    if not name.startswith(PEOPLES):\n        signal(",
+        "    if True:\n        signal(",
         (REST,),
     ),
     Mutant(

@@ -74,8 +74,8 @@ OWNERS = [
     Mutant(
         "owner: a socket ends with the right to its run",
         RUNTIME + "openings.py",
-        "if row is None or not row.is_for(user):",
-        "if row is None:",
+        "if row is None or not row.is_for(user) or",
+        "if row is None or",
         (WS + "test_ws_revocation.py",),
     ),
     Mutant(
