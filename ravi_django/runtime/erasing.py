@@ -45,10 +45,10 @@ def erase_user(user: Any) -> bool:
     return not Erasure.objects.filter(id=erasure.id).exists()
 
 
-def delete_session(session_id: UUID) -> None:
+def delete_session(session_id: UUID, *, keeps_audits: bool = False) -> None:
     """Delete a conversation and what is below it. Raises ConflictError while one of its runs has not ended. What is not
     done at once, the sweep does."""
-    erasure = erasures.begin_session(session_id)
+    erasure = erasures.begin_session(session_id, keeps=keeps_audits)
     try:
         _work_off(erasure, BATCHES)
     except Exception:
@@ -81,19 +81,19 @@ def _work_off(erasure: Erasure, most: int | None) -> int:
             break
         last = ids[-1]
         used += 1
-        _erase(ids)
+        _erase(ids, audits=not erasure.keeps)
     if not erasures.sessions_of(erasure, None, 1):
         erasures.finish(erasure)
     return used
 
 
-def _erase(sessions: list[UUID]) -> None:
+def _erase(sessions: list[UUID], *, audits: bool) -> None:
     roots = trees_of(sessions)
     for run_id in erasures.live_in(roots):
         with suppress(IllegalTransitionError):  # it has ended with the one above it
             cancel.cancel(run_id, SESSION_GONE)
     ended = erasures.ended_of(roots)
-    erasures.erase_trees(ended)
+    erasures.erase_trees(ended, audits=audits)
     get_buffer().forget([str(root) for root in ended])
     erasures.erase_sessions(sessions)
 

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import islice
+from contextlib import suppress
+from itertools import chain, islice
 from typing import Any
 
 from ravi_django.conf import conf
-from ravi_django.kernel import InvalidInputError
+from ravi_django.kernel import ConflictError, InvalidInputError
+from ravi_django.runtime import erasing
+from ravi_django.runtime.buffer import get_buffer
 from ravi_django.runtime.store import accounts, outbox, outbox_rows, publications, schedules, source_items
 from ravi_django.runtime.store import prune as store
+from ravi_django.runtime.store import retention as retention_rows
 
 DAY_S = 24 * 3600.0
 KINDS = ("journal", "streams", "ticks", "publications", "source_items", "outbox")
+NAMED = ("sessions", "runs", "requests", "audit")  # what people have said: goes only where it is named
 BLOBS = 500  # deleted in one statement
 JOURNAL: Mapping[str, store.Rows] = {  # in this order: what a journal needs goes behind it
     "journal": store.journal_rows,
@@ -28,14 +33,15 @@ PAST: Mapping[str, store.Past] = {
 
 
 def retention(setting: Any = None) -> dict[str, float]:
-    """Seconds to keep each kind, by RAVI["RETENTION"]: days, or days by kind; what is not named is kept for ever.
+    """Seconds to keep each kind, by RAVI["RETENTION"]: days, or days by kind; what is not named is kept. A number
+    is for KINDS alone.
 
     Raises InvalidInputError for anything else.
     """
     given = conf.RETENTION if setting is None else setting
     by_kind = given if isinstance(given, dict) else dict.fromkeys(KINDS, given)
-    if unknown := sorted(set(by_kind) - set(KINDS)):
-        raise InvalidInputError(f"RETENTION knows {', '.join(KINDS)}, not {unknown[0]!r}", field="RETENTION")
+    if unknown := sorted(set(by_kind) - {*KINDS, *NAMED}):
+        raise InvalidInputError(f"RETENTION knows {', '.join((*KINDS, *NAMED))}, not {unknown[0]!r}", field="RETENTION")
     for kind, days in by_kind.items():
         if days is not None and (isinstance(days, bool) or not isinstance(days, int | float) or days < 0):
             raise InvalidInputError(f"RETENTION is in days: {kind} cannot be {days!r}", field="RETENTION")
@@ -50,10 +56,15 @@ def prune(keep_s: dict[str, float], *, dry_run: bool = False) -> dict[str, int]:
     streams: the events of ended trees. ticks: what is known of the ticks of schedules.
     publications: what was emitted and is delivered. source_items: what sources know of items that are there no more.
     outbox: the events that wait for an event bus, where the site has none.
+    sessions: conversations in which nothing has happened since, with their runs. runs: ended trees, whole. requests:
+    closed ones of runs that completed or were cancelled. audit: audit records.
     In any case bodies that nothing names any more, tickets that have expired, and the budget accounts of deleted trees
     and of days a month past; a dry run cannot count the bodies that only the rows it leaves in place still name.
     """
     removed = {"journal": 0, "signals": 0, "asks": 0, "inbox": 0, "frames": 0, "archives": 0}
+    for kind in NAMED:  # what goes whole goes first
+        if kind in keep_s:
+            removed[kind] = _PEOPLES[kind](keep_s[kind], dry_run)
     if "journal" in keep_s:
         _prune_trees(removed, JOURNAL, keep_s["journal"], dry_run)
         _prune_generations(removed, keep_s["journal"], dry_run)
@@ -101,6 +112,40 @@ def _prune_generations(removed: dict[str, int], older_than_s: float, dry_run: bo
                 removed[name] += past(left, older_than_s).count()
             else:
                 removed[name] += _until_none(store.prune_past, ids, past, older_than_s)
+
+
+def _prune_sessions(older_than_s: float, dry_run: bool) -> int:
+    if dry_run:
+        return retention_rows.old_sessions(older_than_s).count()
+    removed = 0
+    for session_id in chain.from_iterable(retention_rows.batches_of_sessions(older_than_s)):
+        with suppress(ConflictError):  # somebody speaks again, or a child run has not ended
+            erasing.delete_session(session_id, keeps_audits=True)
+            removed += 1
+    return removed
+
+
+def _prune_runs(older_than_s: float, dry_run: bool) -> int:
+    removed = 0
+    for roots in store.ended_trees(older_than_s):
+        erased = roots if dry_run else retention_rows.erase_runs(roots, older_than_s)
+        removed += len(erased)
+        if not dry_run:
+            get_buffer().forget([str(root) for root in erased])
+    return removed
+
+
+def _prune_requests(older_than_s: float, dry_run: bool) -> int:
+    rows = retention_rows.old_requests(older_than_s)
+    return rows.count() if dry_run else _until_none(retention_rows.delete_some, rows)
+
+
+def _prune_audit(older_than_s: float, dry_run: bool) -> int:
+    rows = retention_rows.old_audits(older_than_s)
+    return rows.count() if dry_run else _until_none(retention_rows.delete_some, rows)
+
+
+_PEOPLES = {"sessions": _prune_sessions, "runs": _prune_runs, "requests": _prune_requests, "audit": _prune_audit}
 
 
 def _prune_outbox(older_than_s: float, dry_run: bool) -> int:

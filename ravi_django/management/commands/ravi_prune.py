@@ -26,8 +26,9 @@ class Command(BaseCommand):
     help = (
         "Remove journals, event streams, consumed signals, settled asks and messages of trees of runs that ended long "
         "ago and of generations that are over, bodies that nothing names any more, and expired tickets. Runs, what "
-        "they were asked, their outputs and conversations stay; nothing that a live run reads is touched. Safe while "
-        "workers run, and to interrupt. A pruned run can be neither retried nor forked."
+        "they were asked, their outputs and conversations stay unless RAVI['RETENTION'] names them. Nothing that a "
+        "live run reads is touched. Safe while workers run, and to interrupt. A pruned run can be neither retried nor "
+        "forked."
     )
 
     def add_arguments(self, parser: Any) -> None:

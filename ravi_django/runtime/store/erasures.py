@@ -46,8 +46,9 @@ def let_go(user: str) -> None:
         model._default_manager.filter(owner=user).update(owner=None)
 
 
-def begin_session(session_id: UUID) -> Erasure:
-    """Mark a conversation and those of its child runs. Raises ConflictError while one of their runs has not ended."""
+def begin_session(session_id: UUID, *, keeps: bool = False) -> Erasure:
+    """Mark a conversation and those of its child runs. With `keeps` their audit records stay as they are. Raises
+    ConflictError while one of their runs has not ended."""
     with transaction.atomic():
         ids = _family([session_id])
         # Whoever makes a run in one of them refers to it, and waits; afterwards it is not there for them.
@@ -56,7 +57,7 @@ def begin_session(session_id: UUID) -> Erasure:
         live = Run.objects.filter(session__in=ids).exclude(status__in=TERMINAL).values_list("id", "status").first()
         if live is not None:
             raise ConflictError(f"run {live[0]} of this session is {live[1]}: cancel it, or wait for its end")
-        erasure: Erasure = stamp(Erasure())
+        erasure: Erasure = stamp(Erasure(keeps=keeps))
         erasure.save(force_insert=True)
         Session.objects.filter(id__in=ids).update(erasure=erasure, owner=None)
         return erasure
@@ -89,13 +90,15 @@ def ended_of(roots: Collection[UUID]) -> list[UUID]:
     return prune.without_live(list(ended))
 
 
-def erase_trees(roots: Collection[UUID]) -> None:
-    """Delete ended trees that nobody can bring back: their sessions are marked, or their journals pruned."""
+def erase_trees(roots: Collection[UUID], *, audits: bool = True) -> None:
+    """Delete ended trees that nobody can bring back: their sessions are marked, or their journals pruned. Without
+    `audits` their audit records stay as they are."""
     runs = runs_of(roots)
     for start in range(0, len(runs), prune.TREES):
         some = Scope(runs=runs[start : start + prune.TREES])
         for table in TABLES:
-            _all(table, some)
+            if audits or not table.stays:
+                _all(table, some)
 
 
 def erase_sessions(ids: Collection[UUID]) -> None:
@@ -142,7 +145,7 @@ def _some(table: Table, rows: QuerySet[Any], pseudonym: str) -> int:
             these.delete()
         else:
             if table.model is JournalEntry:
-                _bodies(these)
+                mark_bodies(these)
             these._raw_delete(these.db)
         return len(ids)
 
@@ -171,7 +174,7 @@ def _reduce(rows: QuerySet[Any], pseudonym: str) -> None:
 # ---------------------------------------------------------------------------------------------------------- bodies
 
 
-def _bodies(entries: QuerySet[Any]) -> None:
+def mark_bodies(entries: QuerySet[Any]) -> None:
     """What these rows name is to go, unless others name it too."""
     whole, shared = bodies_of(entries)
     _to_erase(whole)

@@ -1,4 +1,4 @@
-"""Letting go of what is old. Runs, their outputs and their sessions' turns stay.
+"""Letting go of what is old. Runs, their outputs and their sessions' turns stay; `retention` has those.
 
 Trees that have ended lose their rows in bounded batches, each a transaction under the roots' locks: a retry or a fork
 comes before it or after it. A run's journal goes from its end: without its last row it is pruned, and is neither
@@ -114,14 +114,20 @@ def _tree(roots: Sequence[UUID]) -> list[UUID]:
     return [*roots, *Run.objects.filter(root_id__in=roots).values_list("id", flat=True)]
 
 
-def prune_trees(roots: Sequence[UUID], rows: Rows, older_than_s: float) -> int:
-    """Delete at most ROWS of these rows, of trees that are still ended; returns how many. Call it until that is 0."""
+def prune_trees(
+    roots: Sequence[UUID], rows: Rows, older_than_s: float, before: Callable[[QuerySet[Any]], None] = lambda _: None
+) -> int:
+    """Delete at most ROWS of these rows, of trees that are still ended; returns how many. Call it until that is 0.
+    `before` is called with the rows, in the same transaction."""
     if not rows(roots).exists():  # most trees were pruned before: they are not locked for nothing
         return 0
     with transaction.atomic():
         held = _hold(roots, older_than_s)
         found = list(rows(held).values_list("pk", flat=True)[:ROWS]) if held else []
-        return _delete(rows(held).model._default_manager.filter(pk__in=found)) if found else 0
+        if not found:
+            return 0
+        before(rows(held).model._default_manager.filter(pk__in=found))
+        return _delete(rows(held).model._default_manager.filter(pk__in=found))
 
 
 def forget_archives(roots: Sequence[UUID], older_than_s: float) -> int:
@@ -136,8 +142,11 @@ def _hold(roots: Sequence[UUID], older_than_s: float) -> list[UUID]:
     """Lock the roots, in the order of their ids, and leave out what has come to life since: whoever brings a run back
     has to lock it."""
     locked = Run.objects.select_for_update().filter(id__in=roots).order_by("id")
-    ids = list(locked.values_list("id", flat=True))
-    return without_live(list(Run.objects.filter(_ended(older_than_s), id__in=ids).values_list("id", flat=True)))
+    return still_ended(list(locked.values_list("id", flat=True)), older_than_s)
+
+
+def still_ended(roots: Sequence[UUID], older_than_s: float) -> list[UUID]:
+    return without_live(list(Run.objects.filter(_ended(older_than_s), id__in=roots).values_list("id", flat=True)))
 
 
 # -------------------------------------------------------------------------------------- generations that are over

@@ -220,7 +220,7 @@ def test_what_a_deletion_could_not_do_at_once_is_hidden_and_done_later(
     session = store.create_session(Session(owner=user))
     run = make_run(AGENT, session=session, owner=user, status=Status.FAILED)
     with monkeypatch.context() as patch:
-        patch.setattr(erasing, "_erase", lambda ids: 1 / 0)
+        patch.setattr(erasing, "_erase", lambda ids, **more: 1 / 0)
         assert client.delete(f"/ravi/sessions/{session.id}/").status_code == 204
 
     assert client_of(root).get(f"/ravi/sessions/{session.id}/").status_code == 404

@@ -187,8 +187,8 @@ APPROVALS = [
     Mutant(
         "session: its lock lets those by who refer to it",
         STORE + "queue.py",
-        "WHERE id = %s::uuid FOR NO KEY UPDATE",
-        "WHERE id = %s::uuid FOR UPDATE",
+        "erasure_id IS NULL FOR NO KEY UPDATE",
+        "erasure_id IS NULL FOR UPDATE",
         (UNIT + "test_session_locks.py",),
     ),
     Mutant(

@@ -154,7 +154,8 @@ SUBMIT = [
     Mutant(
         "queue: the lock of the session",
         STORE + "queue.py",
-        "    lock_session(run)\n    if run.parent_id is None and _has_root_before(run):",
+        "    if not lock_session(run):\n        raise SessionNotFoundError(run.session_id)\n"
+        "    if run.parent_id is None and _has_root_before(run):",
         "    if run.parent_id is None and _has_root_before(run):",
         (UNIT + "test_store_queue.py",),
     ),
