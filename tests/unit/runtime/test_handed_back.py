@@ -10,10 +10,11 @@ from django.db import OperationalError, ProgrammingError
 
 from ravi_django import tool
 from ravi_django.kernel import AgentId, ChatMessage
-from ravi_django.models import Status
-from ravi_django.runtime import store
+from ravi_django.models import HumanRequest, Run, Status
+from ravi_django.runtime import human, store
 from ravi_django.runtime.history import DjangoHistoryProvider
-from tests.support.runs import code, drive, make_run, take_over
+from tests.support.patience import BOUND_S
+from tests.support.runs import code, drive, in_background, make_run, take_over
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -171,3 +172,36 @@ def test_a_query_of_the_codes_own_that_times_out_is_retried(clock, settings, ran
     code(story)
 
     assert (ended(clock, make_run(), lambda engine: None).status, len(ran)) == (status, failures + (failures < 3))
+
+
+def test_an_answer_that_cannot_be_looked_up_again_is_left_to_the_next_lease(clock, swallowed):
+    """It came before the end of its time, and behind the load of a lease that would end the wait."""
+
+    async def story(ctx, inbox):
+        try:
+            told = await ctx.ask_human("May I?", timeout=60)
+        except Exception as error:
+            swallowed.append(error)
+        return told["text"]
+
+    def late(engine):
+        Faults("facts")(engine)
+        call = engine.database.call
+
+        async def answering(function, *args, **kwargs):
+            found = await call(function, *args, **kwargs)
+            if function is store.load_with_facts:
+                request = HumanRequest.objects.get
+                await asyncio.to_thread(in_background(lambda: human.answer(request().id, text="yes")).result, BOUND_S)
+                clock.advance(60)
+            return found
+
+        engine.database.call = answering
+
+    code(story)
+    run = drive(make_run())
+    Run.objects.filter(id=run.id).update(wake_at=clock.now)
+    drive(run, setup=late)
+    assert (run.status, run.error, swallowed) == (Status.PENDING, None, [])
+
+    assert take_over(clock, run).output == "yes"
