@@ -24,7 +24,7 @@ from ravi_django.runtime.store.personal import TABLES, Scope, all_of, trees_of
 log = logging.getLogger("ravi.erasing")
 
 SESSIONS = 50  # in one batch
-BATCHES = 20  # of one sweep
+BATCHES = 8  # of one sweep
 POLICIES = ("erase", "anonymize", "keep")
 
 

@@ -6,6 +6,9 @@ from tests.support.guards.mutant import RUNTIME, STORE, UNIT, Mutant
 
 _DELETED = (UNIT + "test_deleted_runs.py",)
 _DISOWNED = (UNIT + "test_disowned_runs.py",)
+_ERASED = (UNIT + "test_erasing.py",)
+_RETAINED = (UNIT + "test_retention.py",)
+_SESSIONS = ("tests/acceptance/api/test_api_conversations.py",)
 _LIVE = "ravi_django/migrations/_live.py"
 _MIGRATED = ("tests/unit/models/test_live_migrations.py",)
 _SCHEMA = ("tests/unit/models/test_migrated_schema.py",)
@@ -108,5 +111,68 @@ DELETIONS = [
         "schema_editor.execute(f\"SET LOCAL lock_timeout = '{LOCK_S}s'\")",
         "pass",
         _MIGRATED,
+    ),
+    Mutant(
+        "erasure: a deleted user's sessions are marked",
+        RUNTIME + "owners.py",
+        "    erasing.user_deleted(instance)\n",
+        "",
+        _ERASED,
+    ),
+    Mutant(
+        "erasure: a tree with a live root waits",
+        STORE + "erasures.py",
+        "Run.objects.filter(id__in=roots, status__in=TERMINAL)",
+        "Run.objects.filter(id__in=roots)",
+        _ERASED,
+    ),
+    Mutant(
+        "erasure: a body that another row names stays",
+        STORE + "erasures.py",
+        "    left = prune.without_referenced(set(ids))",
+        "    left = set(ids)",
+        _ERASED,
+    ),
+    Mutant(
+        "erasure: a body that was stored again stays",
+        STORE + "postgres.py",
+        ", erase_at = NULL",
+        "",
+        _ERASED,
+    ),
+    Mutant(
+        "erasure: a later user of the name keeps it",
+        STORE + "names.py",
+        "if getattr(row, table.written) > name.until:",
+        "if False:",
+        _ERASED,
+    ),
+    Mutant(
+        "erasure: a session with a live run stays",
+        STORE + "erasures.py",
+        "    if live is not None:",
+        "    if False:",
+        _SESSIONS,
+    ),
+    Mutant(
+        "erasure: no run comes into a marked session",
+        STORE + "queue.py",
+        " AND erasure_id IS NULL FOR NO KEY",
+        " FOR NO KEY",
+        _SESSIONS,
+    ),
+    Mutant(
+        "retention: a failed run keeps its requests",
+        STORE + "retention.py",
+        "run__status__in=(Status.COMPLETED, Status.CANCELLED)",
+        "run__status__in=TERMINAL",
+        _RETAINED,
+    ),
+    Mutant(
+        "retention: a number does not delete what people have said",
+        RUNTIME + "prune.py",
+        "dict.fromkeys(KINDS, given)",
+        "dict.fromkeys((*KINDS, *NAMED), given)",
+        _RETAINED,
     ),
 ]

@@ -47,7 +47,7 @@ from tests.acceptance.access import world
 from tests.support.asked import approval_of
 from tests.support.runs import code, drive, leased, make_run, take_over
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.sqlite]
 
 MODELS = list(apps.get_app_config("ravi").get_models())
 Rows = set[tuple[str, str]]
@@ -258,7 +258,7 @@ def test_the_name_is_looked_for_in_batches_that_deletions_share(ada: Any, bob: A
     users = [ada, get_user_model().objects.create_user('b"öb')]
     requests = [approval_of(make_run(owner=bob), to=f"user:{users[place % 2].get_username()}") for place in range(5)]
     get_user_model().objects.filter(pk__in=[user.pk for user in users]).delete()
-    erasing.sweep()
+    erasing.work()
 
     assert {request.to.startswith("user:deleted-") for request in HumanRequest.objects.all()} == {True}
     opened = AuditRecord.objects.values_list("detail", flat=True)

@@ -27,7 +27,7 @@ from ravi_django.testing import FakeClock
 from tests.support.asked import approval_of
 from tests.support.runs import code, leased, make_run
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.sqlite]
 
 DAY = prune.DAY_S
 COUNTED = {"sessions": Session, "runs": Run, "requests": HumanRequest, "audit": AuditRecord}
