@@ -95,7 +95,7 @@ def forget_names() -> bool:
     names = [Name(one.name, one.pseudonym, one.created_at) for one in group if one.name]
     with transaction.atomic():
         position = _pass_on(furthest.position, names) if names else ""
-        rows = Erasure.objects.filter(id__in=ids)
+        rows = Erasure.objects.filter(id__in=ids, position=furthest.position)  # unless another sweep has moved it on
         if position:
             rows.update(position=position)
         else:

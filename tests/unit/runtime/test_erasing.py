@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import redis
 from django.apps import apps
+from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.auth import get_user_model
 from django.core.management import CommandError, call_command
 from django.db import transaction
@@ -217,6 +218,8 @@ def test_others_rows_stay_and_only_the_name_goes(ada: Any, bob: Any) -> None:
     human.answer(request, "approve", reason="ada says so", sticky=True, by=ada)
     cancel(run.id, "cancelled by ada in the admin")
     OutboxEvent.objects.create(topic="events", body={"data": {"by": "ada", "text": "ada"}})
+    words = "Reassigned from user:ada to user:adam (in place of ada)"
+    entry = LogEntry.objects.create(user=bob, action_flag=CHANGE, object_repr="x", change_message=words)
     before = everything()
 
     ada.delete()
@@ -236,6 +239,8 @@ def test_others_rows_stay_and_only_the_name_goes(ada: Any, bob: Any) -> None:
     )
     assert (request.arguments["to"], request.answer["reason"]) == ("ada", "ada says so")
     assert (bobs.detail["by"], bobs.detail["to"], bobs.owner) == (pseudonym, f"user:{pseudonym}", bob)
+    entry.refresh_from_db()
+    assert entry.change_message == f"Reassigned from user:{pseudonym} to user:adam (in place of {pseudonym})"
     assert run.cancel_reason == f"cancelled by {pseudonym} in the admin" == run.error["message"]
     assert request.sticky.get().decided_by_name == pseudonym
     assert OutboxEvent.objects.get().body == {"data": {"by": pseudonym, "text": "ada"}}
