@@ -213,6 +213,12 @@ def stored_text(entry: Entry, name: str) -> str | None:
     return entry.stored.get(name) or dumps(getattr(entry, name))
 
 
+def names_of_bodies(row: Any) -> set[str]:
+    """Ids of the blobs that hold the row's values, and the whole of a result that was cut."""
+    named = (_blob_id(row.request), _blob_id(row.result), (row.digests or {}).get("whole"))
+    return {name for name in named if name is not None}
+
+
 def sizes_outside(rows: list[Any]) -> list[int]:
     """How many bytes `internalize` would add to each row."""
     named = [[_blob_id(row.request), _blob_id(row.result)] for row in rows]

@@ -15,9 +15,10 @@ from ravi_django.db import transaction
 from ravi_django.kernel import IllegalTransitionError
 from ravi_django.models import Blob, Erasure, JournalEntry
 from ravi_django.models.schedules import SESSION_GONE
-from ravi_django.runtime import cancel
+from ravi_django.runtime import cancel, hidden
 from ravi_django.runtime.buffer import get_buffer
 from ravi_django.runtime.entries import blob_value
+from ravi_django.runtime.exported import Hiding
 from ravi_django.runtime.store import erasures, names
 from ravi_django.runtime.store.personal import TABLES, Scope, all_of, trees_of
 
@@ -102,12 +103,14 @@ def _erase(sessions: list[UUID], *, audits: bool) -> None:
 
 
 def export(user: Any) -> Iterator[dict[str, Any]]:
-    """Each row that the erasure would delete or reduce: `model`, `pk` and `fields`; the bodies of big values too."""
+    """Each row that the erasure would delete or reduce: `model`, `pk` and `fields`; the bodies of big values too. What
+    is hidden from owners is null, but for staff."""
     scope = all_of(user)
     scope = Scope(scope.user, scope.sessions, list(scope.runs.values_list("id", flat=True)))
+    shown = Hiding(() if hidden.sees(user) else scope.runs).shown
     serializer = Serializer()
     for table in TABLES:
-        yield from serializer.serialize(table.rows(scope).order_by("pk").iterator(chunk_size=500))
+        yield from map(shown, serializer.serialize(table.rows(scope).order_by("pk").iterator(chunk_size=500)))
     whole, _ = erasures.bodies_of(JournalEntry.objects.filter(run__in=scope.runs))
     for blob in Blob.objects.filter(id__in=whole).iterator():
-        yield {"model": "ravi.blob", "pk": blob.id, "fields": {"value": blob_value(blob)}}
+        yield shown({"model": "ravi.blob", "pk": blob.id, "fields": {"value": blob_value(blob)}})

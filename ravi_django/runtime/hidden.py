@@ -20,6 +20,7 @@ MARK = "hidden"
 WORDS = "shown to staff alone"
 _PARTLY = {"llm.call": "content", "run.retried": "opened"}  # where of the result
 _OF_TOOLS = ("tool.call", "approval", "request.opened", "request.closed", "effect.checked")
+KINDS = (*_PARTLY, *_OF_TOOLS, "log")  # of journal rows that may have a mark
 _LOST = {"tool_use": "arguments", "tool_result": "content"}  # of a content block
 _DECISION = ("action", "by", "instead_of")  # of an answer; the rest may repeat what is hidden
 

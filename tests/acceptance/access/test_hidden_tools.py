@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ from asgiref.sync import async_to_sync
 from asgiref.testing import ApplicationCommunicator
 from channels.routing import URLRouter
 from django.contrib.auth import get_user_model
+from django.core.management import call_command
 from django.test import AsyncClient
 
 from project.process import wait_until
@@ -29,11 +31,13 @@ from ravi_django.kernel import (
     ToolUseBlock,
     TransientError,
 )
-from ravi_django.models import HumanRequest, Run
+from ravi_django.middleware import AuditLog
+from ravi_django.models import HumanRequest, OutboxEvent, Run, StreamFrame
 from ravi_django.routing import websocket_urlpatterns
 from ravi_django.runtime import events, human
 from ravi_django.runtime.database import forget_readers
 from ravi_django.runtime.openings import Credential, Opening, lost
+from ravi_django.runtime.store import outbox
 from ravi_django.runtime.submit import submit
 from ravi_django.signals import request_opened
 from ravi_django.testing import ScriptedModel, run_until_idle
@@ -338,6 +342,41 @@ def test_an_owner_is_not_made_to_confirm_what_is_hidden(owner: Any, boss: Any, s
     assert request.to == "staff"  # it runs nevertheless, and the owner is not asked
     refused = client_of(boss).post(f"/ravi/requests/{request.id}/reassign/", {"to": "owner"}, format="json")
     assert (refused.status_code, error_of(refused)["field"]) == (400, "to")
+
+
+def audited() -> AuditLog:
+    """RAVI["MIDDLEWARE"] of the test."""
+    return AuditLog(arguments=True)
+
+
+@pytest.mark.parametrize("inline", [64 * 1024, 40])
+def test_an_export_hides_it_from_the_owner(owner: Any, boss: Any, settings: Any, inline: int) -> None:
+    more = {"EVENT_BUS": "memory", "MIDDLEWARE": [f"{__name__}.audited"], "INLINE_BYTES": inline}
+    settings.RAVI = {**settings.RAVI, **more}
+    cut = tool(visible="staff", risk="high", approvers="staff", max_result_bytes=5)(crm.function)
+    run = ended(started(owner, cut), boss)
+    told = outbox.of_request(HumanRequest.objects.get(run=run), "opened", run)  # which the bus does not have yet
+    OutboxEvent.objects.bulk_create(OutboxEvent(topic=outbox.TOPIC, body=outbox.body(event)) for event in told)
+    frames = events.page(run.id, whole=True)[0]  # as a site without Redis keeps them
+    StreamFrame.objects.bulk_create(StreamFrame(tree=run, seq=frame["seq"], body=frame) for frame in frames)
+
+    def export() -> list[Any]:
+        out = StringIO()
+        call_command("ravi_export", owner.username, stdout=out)
+        return list(json.loads(out.getvalue()))
+
+    found = export()
+
+    assert leaks({f"{row['model']} {number}": row for number, row in enumerate(found)}) == []
+    rows = [(row["model"], {**(row["fields"].get("body") or {}), **row["fields"]}) for row in found]
+    assert {model for model, fields in rows if fields.get("hidden")} == {
+        *("ravi.journalentry", "ravi.turn", "ravi.humanrequest", "ravi.auditrecord", "ravi.outboxevent"),
+        *("ravi.streamframe", "ravi.blob"),
+    }
+    assert "All fine!" in json.dumps(found)
+    owner.is_staff = True
+    owner.save()
+    assert {secret for secret in SECRETS if secret in json.dumps(export())} == set(SECRETS)
 
 
 def test_the_policy_decides_on_the_journal(owner: Any, boss: Any, settings: Any) -> None:

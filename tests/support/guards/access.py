@@ -260,6 +260,13 @@ HIDDEN = [
         _HIDDEN,
     ),
     Mutant(
+        "hidden: rows of an export",
+        RUNTIME + "erasing.py",
+        "Hiding(() if hidden.sees(user) else scope.runs)",
+        "Hiding(())",
+        _HIDDEN,
+    ),
+    Mutant(
         "hidden: a stream ends with its reader's place among the staff",
         RUNTIME + "openings.py",
         " or (opening.whole and not hidden.sees(user)):",
