@@ -79,11 +79,10 @@ def _connections() -> Iterator[Finding]:
     try:
         own.ensure_connection()
         ways = [_way(connection), _way(own) + (", by RAVI['DATABASE_DIRECT']" if conf.DATABASE_DIRECT else "")]
-        loop = "none, the threads append" if is_shared(own) else ways[1]
         same = _identity(connection) == _identity(own)
     finally:
         own.close()
-    for kind, way in (("web", ways[0]), ("threads", ways[1]), ("heartbeat", ways[1]), ("loop", loop)):
+    for kind, way in (("web", ways[0]), ("threads", ways[1]), ("heartbeat", ways[1]), ("loop", ways[1])):
         yield Finding("ok", f"connection: {kind}: {way}")
     if not same:
         what = f"RAVI['DATABASE_DIRECT'] is {conf.DATABASE_DIRECT!r}, which reaches another database"

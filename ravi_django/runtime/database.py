@@ -20,7 +20,6 @@ from django.db import InterfaceError, InternalError, OperationalError, connectio
 
 from ravi_django.conf import conf
 from ravi_django.db import MODE, alias, is_shared, limit_transaction, transaction
-from ravi_django.runtime.wire import SHAPES, Wire
 
 log = logging.getLogger("ravi.database")
 
@@ -28,6 +27,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 CLOSE_S = 30.0  # that closing waits for calls under way; the database gives a statement 9, by default
+SHAPES = 30  # statements that stay prepared; each costs the server 0.4 MB
 RETRY_S = 5.0  # how long a write survives a restart of the database; then the lease's takeover is the remedy
 
 
@@ -46,7 +46,6 @@ class DatabaseThreads:
         self._waiting: deque[_Call] = deque()
         self._lock = threading.Lock()
         self._closed = False
-        self._wire = Wire()  # the loop's own connection, once somebody has use for it
 
     async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `function` on a database thread. Raises what it raises."""
@@ -74,25 +73,8 @@ class DatabaseThreads:
     def _start(self, function: Callable[..., Any], args: Any, kwargs: Any) -> _Call:
         loop = asyncio.get_running_loop()
         call = _Call(function, args, kwargs, loop, loop.create_future())
-        if not self._put_on_the_wire(call):
-            self._give(call)
+        self._give(call)
         return call
-
-    def _put_on_the_wire(self, call: _Call) -> bool:
-        """Calls that come down to one statement need no thread while the loop's own connection is free."""
-        as_statement = getattr(call.function, "as_statement", None)
-        if as_statement is None or self._closed:
-            return False
-        if not self._wire.ready:
-            if self._wire.wanted:
-                self._wire.opening()
-                self._give(_Call(self._wire.open, (call.loop,), {}, call.loop, call.loop.create_future()))
-            return False
-        statement = as_statement(*call.args, **call.kwargs)
-        if statement is None:
-            return False
-        self._wire.send(statement, call.settle, lambda: self._give(call))
-        return True
 
     def _give(self, call: _Call) -> None:
         with self._lock:
@@ -113,10 +95,6 @@ class DatabaseThreads:
             self._idle.append(thread)
             return None
 
-    def leave_loop(self) -> None:
-        """On the loop's thread, before it ends and `close`: let go of the loop's own connection."""
-        self._wire.close()
-
     def close(self) -> None:
         """Wait for calls under way, 30 seconds at the most, and have the threads close their connections."""
         with self._lock:
@@ -128,7 +106,6 @@ class DatabaseThreads:
             thread.join(max(0.0, give_up - time.monotonic()))
         if hanging := sum(thread.is_alive() for thread in self._threads):
             log.warning("%s threads of %s hang, and are left", hanging, self._name, extra={"action": "db.threads_left"})
-        self._wire.close()
 
 
 class CodeThreads:

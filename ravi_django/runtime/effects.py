@@ -25,8 +25,8 @@ from ravi_django.kernel import (
 )
 from ravi_django.models import Turn
 from ravi_django.runtime import frames, store, tool_caps
-from ravi_django.runtime.appending import Write, append_repeatable
-from ravi_django.runtime.database import CodeThreads, DatabaseThreads, may_pass
+from ravi_django.runtime.appending import Appender, Write
+from ravi_django.runtime.database import CodeThreads, may_pass
 from ravi_django.runtime.entries import Entry, NewTurn, Recorded
 from ravi_django.runtime.frames import Frame, Source
 from ravi_django.runtime.gate import Gate, NotRecorded, Stop, Wait
@@ -46,7 +46,7 @@ class Effects(Gate):
         lease: Lease,
         journal: Journal,
         *,
-        database: DatabaseThreads,
+        appender: Appender,
         publisher: Publisher,
         run_sync: Callable[..., Any],
         wake: Callable[[Iterable[UUID]], None],
@@ -54,8 +54,9 @@ class Effects(Gate):
         noted: set[str],
     ) -> None:
         super().__init__(lease, journal, facts)
-        self.threads = database
-        self.database = CodeThreads(database, self._handed_back)
+        self.appender = appender
+        self.threads = appender.database
+        self.database = CodeThreads(self.threads, self._handed_back)
         self.publisher = publisher
         self.run_sync = run_sync  # runs a sync tool on its own threads
         self.wake = wake  # hints runs that an effect has made claimable
@@ -134,7 +135,7 @@ class Effects(Gate):
         awaited behind the commit, and by no replay. Raises LeaseLostError."""
         entries, turns = self.take_pending(entry)
         with self.turnstile.committing():
-            first, cancelled = await self._commit(entries, turns, write or store.append)
+            first, cancelled = await self._commit(entries, turns, write)
             if entry.phase == "result":
                 self.close_call(entry.path)
             if cancelled:
@@ -145,7 +146,7 @@ class Effects(Gate):
         await self.turnstile.through(first, len(entries))
         return first + len(entries) - 1
 
-    async def _commit(self, entries: list[Entry], turns: list[NewTurn], write: Write) -> tuple[int, bool]:
+    async def _commit(self, entries: list[Entry], turns: list[NewTurn], write: Write | None) -> tuple[int, bool]:
         """The first seq, and whether the caller was cancelled meanwhile."""
         args = (self.lease, entries, turns, write)
         try:
@@ -174,14 +175,14 @@ class Effects(Gate):
     async def _append(self, *args: Any) -> tuple[int, bool]:
         """Repeat the append while the database does not answer: an effect that has happened must be on record. The
         fence ends this, or the process. The run begins nothing new meanwhile."""
-        first, error, cancelled = await self.threads.see_through(append_repeatable, *args)
+        first, error, cancelled = await self.appender.append(*args)
         if error is not None:
             with self.repeating():
                 while error is not None and may_pass(error) and not self.gives_up:
                     warning = "run %s: an append failed and is repeated: %s"
                     log.warning(warning, self.lease.run_id, error, extra={"action": "append.repeated"})
                     cancelled |= await _paused(REPEAT_S)
-                    first, error, again = await self.threads.see_through(append_repeatable, *args)
+                    first, error, again = await self.appender.append(*args)
                     cancelled |= again
                 until = time.monotonic() + conf.LEASE_S / 4
                 while error is None and not self.is_awake and time.monotonic() < until:  # the heartbeat follows

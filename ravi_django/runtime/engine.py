@@ -37,6 +37,7 @@ from ravi_django.kernel import (
 )
 from ravi_django.models import TERMINAL, Status
 from ravi_django.runtime import bodies, dispatch, frames, paths, receiving, settle, specs, store, trailing
+from ravi_django.runtime.appending import Appender
 from ravi_django.runtime.database import CLOSE_S, DatabaseThreads, may_pass
 from ravi_django.runtime.effects import Effects
 from ravi_django.runtime.entries import Entry
@@ -81,7 +82,7 @@ class Active:
 class Engine:
     """Make it inside the event loop that it shall use; `close` drains it.
 
-    `database`: threads that outlive the engine (`ravi_django.testing`). The engine leaves them open, and its first
+    `appender`: its connections outlive the engine (`ravi_django.testing`). The engine leaves them open, and its first
     heartbeat is due after HEARTBEAT_S: a short drive then opens no connection of its own.
     """
 
@@ -90,14 +91,15 @@ class Engine:
         *,
         name: str | None = None,
         on_promoted: Callable[[UUID], None] | None = None,
-        database: DatabaseThreads | None = None,
+        appender: Appender | None = None,
     ) -> None:
         self.name = name or f"{socket.gethostname()}:{os.getpid()}:{os.urandom(3).hex()}"
         self.loop = asyncio.get_running_loop()
         self.active: dict[UUID, Active] = {}
         self.draining = False
-        self.database = database or DatabaseThreads(int(conf.DB_THREADS))
-        self._owns_database = database is None
+        self.appender = appender or Appender(DatabaseThreads(int(conf.DB_THREADS)))
+        self.database = self.appender.database
+        self._owns_database = appender is None
         self.publisher = Publisher()
         self._tools = ToolThreads(int(conf.TOOL_THREADS))
         self._leases: set[asyncio.Task[Any]] = set()
@@ -223,7 +225,7 @@ class Engine:
         effects = Effects(
             lease,
             journal,
-            database=self.database,
+            appender=self.appender,
             publisher=self.publisher,
             run_sync=self._run_sync,
             wake=self.wake,
@@ -493,7 +495,7 @@ class Engine:
             await asyncio.wait(self._leases, timeout=5)
         self._restore_task_factory()
         if self._owns_database:
-            self.database.leave_loop()
+            self.appender.close()
         await close_clients()
         await asyncio.to_thread(self._close_threads)
         try:

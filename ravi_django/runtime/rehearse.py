@@ -11,6 +11,7 @@ from uuid import UUID
 from ravi_django.kernel import KernelError, Message
 from ravi_django.models import ACTIVE, Run, Status
 from ravi_django.runtime import paths, receiving, specs, store
+from ravi_django.runtime.appending import Appender
 from ravi_django.runtime.database import DatabaseThreads
 from ravi_django.runtime.effects import Effects
 from ravi_django.runtime.frames import Frame
@@ -56,7 +57,7 @@ async def rehearse(run: Run, database: DatabaseThreads) -> Verdict:
         carried = loaded.unread.carried and Message.model_validate(loaded.unread.carried[1])
     except (KernelError, ValueError) as error:
         return Verdict(run.id, run.agent, error_of(error))
-    effects = _Rehearsal(lease, Journal(loaded.journal), database)
+    effects = _Rehearsal(lease, Journal(loaded.journal), Appender(database))
     effects.begin_with(loaded.unread, limit)
     before = asyncio.get_running_loop().get_task_factory()
     restore = paths.install(asyncio.get_running_loop()) if before is None else (lambda: None)
@@ -75,11 +76,11 @@ async def rehearse(run: Run, database: DatabaseThreads) -> Verdict:
 class _Rehearsal(Effects):
     """Recalls what was recorded; where the record ends, so does the rehearsal."""
 
-    def __init__(self, lease: Lease, journal: Journal, database: DatabaseThreads) -> None:
+    def __init__(self, lease: Lease, journal: Journal, appender: Appender) -> None:
         super().__init__(
             lease,
             journal,
-            database=database,
+            appender=appender,
             publisher=cast(Publisher, _Silence()),
             run_sync=_nothing,
             wake=lambda run_ids: None,

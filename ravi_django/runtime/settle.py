@@ -172,7 +172,7 @@ def _write(effects: Effects, outcome: Outcome, entries: list[Entry], turns: list
             )
             return Settled(first, status, [] if status == Status.SUSPENDED else [lease.run_id])
         case Status.PENDING if outcome.for_release:
-            return _send_back(lease, outcome)
+            return _send_back(lease, outcome)[0]
         case Status.PENDING:
             delay_s = outcome.retry_in or 0.0
             first = store.requeue(lease, entries, turns, delay_s=delay_s, attempts=outcome.attempts)
@@ -208,14 +208,14 @@ def _hand_over(effects: Effects, handoff: Handoff, entries: list[Entry], turns: 
         return Settled(store.requeue(lease, entries), Status.PENDING, [lease.run_id])
 
 
-def _send_back(lease: Lease, outcome: Outcome) -> Settled:
+def _send_back(lease: Lease, outcome: Outcome) -> tuple[Settled, list[Entry]]:
     """For a worker of the release that wrote last, while there is one; else the run is blocked here and now."""
-    if store.has_worker(outcome.for_release):
+    if outcome.for_release and store.has_worker(outcome.for_release):
         first = store.requeue(lease, delay_s=2 * conf.LEASE_S, for_release=outcome.for_release)
-        return Settled(first, Status.PENDING)
+        return Settled(first, Status.PENDING), []
     error = outcome.error or {}
     entry = Entry("run.blocked", f"@blocked.{lease.epoch}", error=error)
-    return Settled(store.block(lease, [entry], error=error), Status.BLOCKED)
+    return Settled(store.block(lease, [entry], error=error), Status.BLOCKED), [entry]
 
 
 def resumed(lease: Lease) -> Entry:
@@ -243,12 +243,7 @@ def _set_aside(lease: Lease, error: NotDrivable) -> tuple[Settled, list[Entry]]:
         entries = [] if lease.expired_at is None else [resumed(lease)]
         first = store.requeue(lease, entries, delay_s=conf.SWEEP_S, error=error_of(error.cause))
         return Settled(first, Status.PENDING), entries
-    outcome = Outcome.of_block(error.cause, lease)
-    if outcome.for_release and store.has_worker(outcome.for_release):
-        first = store.requeue(lease, delay_s=2 * conf.LEASE_S, for_release=outcome.for_release)
-        return Settled(first, Status.PENDING), []
-    entry = Entry("run.blocked", f"@blocked.{lease.epoch}", error=error_of(error.cause))
-    return Settled(store.block(lease, [entry], error=error_of(error.cause)), Status.BLOCKED), [entry]
+    return _send_back(lease, Outcome.of_block(error.cause, lease))
 
 
 def _end_undriven(lease: Lease) -> tuple[Settled, list[Entry]]:

@@ -1,4 +1,4 @@
-"""The event loop, database threads and wire that the drives of a test process share.
+"""The event loop, database threads and appender that the drives of a test process share.
 
 An engine of its own costs a test about 40 ms of CPU more, nearly all of it for connections to the database. They are
 closed before Django destroys a test database, and at the end of the process.
@@ -13,7 +13,6 @@ import threading
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from contextvars import copy_context
-from copy import copy
 from functools import wraps
 from typing import Any, TypeVar
 
@@ -21,6 +20,7 @@ from django.db import connections
 from django.db.backends.base.creation import BaseDatabaseCreation
 
 from ravi_django.conf import conf
+from ravi_django.runtime.appending import Appender
 from ravi_django.runtime.database import DatabaseThreads
 from ravi_django.runtime.engine import Engine
 
@@ -31,11 +31,11 @@ OWN = ("ENGINE", "LEASE_S", "HEARTBEAT_S", "DB_THREADS")  # a test that override
 
 
 class _Pool:
-    """Database threads, the settings they were made with, and the loop that borrows them now."""
+    """Database connections, the settings they were made with, and the loop that borrows them now."""
 
     def __init__(self, settings: tuple[Any, ...]) -> None:
         self.settings = settings
-        self.database = DatabaseThreads(int(conf.DB_THREADS))
+        self.appender = Appender(DatabaseThreads(int(conf.DB_THREADS)))
         self.loop: asyncio.AbstractEventLoop | None = None
         self.engines = 0  # on that loop
 
@@ -87,7 +87,7 @@ async def engine() -> AsyncIterator[Engine]:
     loop = asyncio.get_running_loop()
     pool = _borrow(loop)
     try:
-        made = Engine(on_promoted=lambda run_id: None, database=pool and copy(pool.database))
+        made = Engine(on_promoted=lambda run_id: None, appender=pool and pool.appender.copy())
         try:
             yield made
         finally:
@@ -111,7 +111,6 @@ def _borrow(loop: asyncio.AbstractEventLoop) -> _Pool | None:
             _pool = _Pool(settings)
             _close_before_destroy()
         _pool.loop = loop
-        _pool.database._wire.move(loop)
         _pool.engines += 1
         return _pool
 
@@ -135,7 +134,8 @@ def close() -> None:
 def _close_pool() -> None:
     global _pool
     if _pool is not None:
-        _pool.database.close()
+        _pool.appender.close()
+        _pool.appender.database.close()
     _pool = None
 
 

@@ -20,9 +20,9 @@ from ravi_django.conf import conf
 from ravi_django.kernel import AgentId, ChatMessage, ChatPayload, Message
 from ravi_django.models import HumanRequest, Run, Session, uuid7
 from ravi_django.runtime import settle, store
+from ravi_django.runtime.appending import LoopConnection
 from ravi_django.runtime.engine import Engine
 from ravi_django.runtime.store import Lease, fence
-from ravi_django.runtime.wire import Wire
 from ravi_django.testing import FakeClock, warm
 from tests.support.patience import BOUND_S
 
@@ -96,16 +96,16 @@ async def adrive(
 
 def _let_die(engine: Engine, at: float, written: bool) -> None:
     database = engine.database
-    call, see_through = database.call, database.see_through
+    call, append = database.call, engine.appender.append
     appends = 0
 
-    async def appending(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    async def appending(*args: Any) -> Any:
         nonlocal appends
         appends += 1
         if appends < at:
-            return await see_through(function, *args, **kwargs)
+            return await append(*args)
         if written and appends == at:
-            await see_through(function, *args, **kwargs)
+            await append(*args)
         raise Died
 
     async def calling(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -113,13 +113,13 @@ def _let_die(engine: Engine, at: float, written: bool) -> None:
             raise Died
         return await call(function, *args, **kwargs)
 
-    database.call, database.see_through = calling, appending  # type: ignore[method-assign]
+    database.call, engine.appender.append = calling, appending  # type: ignore[method-assign]
 
 
 def patch_append(patch: pytest.MonkeyPatch, append: Callable[..., Any]) -> None:
     """Replace `fence.append`, and keep the loop's own connection from appending beside it."""
     patch.setattr(fence, "append", append)
-    patch.setattr(Wire, "ready", False)
+    patch.setattr(LoopConnection, "is_idle", False)
 
 
 def take_over(clock: FakeClock, run: Run, **how: Any) -> Run:

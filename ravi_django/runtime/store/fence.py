@@ -8,7 +8,8 @@ index to prefer over the primary key. Other databases do the same in one short t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,6 @@ from ravi_django.runtime.entries import SCHEMA, Entry, NewTurn, dumps, fits_in_r
 from ravi_django.runtime.store import outbox
 from ravi_django.runtime.store.postgres import as_text, cast
 from ravi_django.runtime.store.postgres import execute as _execute
-from ravi_django.runtime.wire import Statement
 
 if TYPE_CHECKING:
     from ravi_django.runtime.store.leases import Lease
@@ -52,6 +52,15 @@ MAX_ROWS = 50  # in one statement; more (thousands of notes between two effects)
 _TURN = (("agent", "text"), ("role", "text"), ("content", "jsonb"), ("name", "text"), ("keeps", "int"))
 
 
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """An append that is one statement of text parameters."""
+
+    sql: str
+    params: Sequence[str | None]
+    answer: Callable[[Sequence[Any]], int]  # takes its row, empty where it has none; raises LeaseLostError
+
+
 def append(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn]) -> int:
     """Write rows under the lease; returns the seq of the first. Raises LeaseLostError when the fence is gone."""
     if _in_one_statement(entries, turns):
@@ -61,17 +70,17 @@ def append(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn]) -> 
 
 
 def append_statement(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn]) -> Statement | None:
-    """The append as the one statement that it is, for a connection that waits for nothing; None where it is more."""
+    """The append as one statement, for a connection of the event loop; None where it is more."""
     if not _in_one_statement(entries, turns) or not all(map(fits_in_row, entries)):
         return None
     told = outbox.of_entries(lease.run, entries)
 
-    def answer(value: bytes | None) -> int:
-        if value is None:
+    def answer(row: Sequence[Any]) -> int:
+        if not row:
             raise LeaseLostError(lease.run_id, lease.epoch)
         if told:
             outbox.hint()
-        return int(value)
+        return int(row[0])
 
     return Statement(*_bound(lease, entries, turns, told=told), answer)
 

@@ -14,17 +14,16 @@ from typing import Any
 from uuid import UUID
 
 from django.db import IntegrityError
-from pydantic_core import from_json
 
 from ravi_django.db import connection, transaction
 from ravi_django.kernel import IllegalTransitionError, LeaseLostError, NotFoundError
 from ravi_django.models import TERMINAL, Ask, HumanRequest, Run, Signal, Status
 from ravi_django.runtime import clock
-from ravi_django.runtime.entries import Entry, NewTurn, encode
-from ravi_django.runtime.store import accounts, fence, leases, postgres
+from ravi_django.runtime.entries import Entry, NewTurn
+from ravi_django.runtime.store import accounts, fence, leases
 from ravi_django.runtime.store.journal import store_big_values
 from ravi_django.runtime.store.leases import Lease
-from ravi_django.runtime.store.touching import RELEASED, WOKEN, ageing, ready, status_held, touch
+from ravi_django.runtime.store.touching import RELEASED, ready, status_held, touch
 
 NOT_READ: Any = object()  # in place of a payload: `payload_of` gives it
 PAYLOADS = 50  # of a run's unread signals that are read with it; of thousands, the others by and by
@@ -71,14 +70,6 @@ def _facts(lease: Lease, seen: int, *, asks: bool, requests: bool) -> Facts:
 
 def _unread(run_id: UUID) -> list[tuple[int, str, Any]]:
     """All names: whether a wait is over must not depend on how many others came before."""
-    if postgres.in_use():
-        rows = postgres.execute(
-            "SELECT id, name, CASE WHEN row_number() OVER (ORDER BY id) <= %s::int THEN payload END"
-            " FROM ravi_signal WHERE run_id = %s::uuid AND consumed_at IS NULL ORDER BY id",
-            [str(PAYLOADS), str(run_id)],
-        )
-        read = ((number, name, None if payload is None else from_json(payload)) for number, name, payload in rows)
-        return [row if place < PAYLOADS else (*row[:2], NOT_READ) for place, row in enumerate(read)]
     unread = Signal.objects.filter(run_id=run_id, consumed_at=None).order_by("id")
     whole = list(unread.values_list("id", "name", "payload")[:PAYLOADS])
     if len(whole) < PAYLOADS:
@@ -89,9 +80,6 @@ def _unread(run_id: UUID) -> list[tuple[int, str, Any]]:
 
 def payload_of(signal_id: int) -> Any:
     """Of a signal that was found unread."""
-    if postgres.in_use():
-        ((payload,),) = postgres.execute("SELECT payload FROM ravi_signal WHERE id = %s::bigint", [str(signal_id)])
-        return None if payload is None else from_json(payload)
     return Signal.objects.values_list("payload", flat=True).get(id=signal_id)
 
 
@@ -137,8 +125,6 @@ def send_signal(run_id: UUID | str, name: str, payload: Any, key: str = "") -> S
     Raises NotFoundError, and IllegalTransitionError when the run has ended.
     """
     inside = connection.in_atomic_block
-    if postgres.in_use() and not inside and (new := _send_and_wake(run_id, name, payload, key)) is not None:
-        return Sent(new, woke=True)
     with transaction.atomic():
         status = status_held(run_id)
         if status is None:
@@ -158,29 +144,6 @@ def send_signal(run_id: UUID | str, name: str, payload: Any, key: str = "") -> S
         if not inside:
             touch([row.run_id])
     return Sent(new=True, woke=not inside)
-
-
-def _send_and_wake(run_id: UUID | str, name: str, payload: Any, key: str) -> bool | None:
-    """Both in one statement; None when there is no live run to tell."""
-    body = None if payload is None else encode(payload).decode()
-    params = ageing() | {"run": str(run_id), "name": name, "payload": body, "key": key}
-    ((live, new),) = postgres.execute(_SEND, params)
-    return bool(new) if live else None
-
-
-_SEND = f"""
-WITH live AS (
-  SELECT id FROM ravi_run
-  WHERE id = %(run)s::uuid AND status NOT IN ({", ".join(f"'{status.value}'" for status in TERMINAL)})
-  FOR KEY SHARE
-), sent AS (
-  INSERT INTO ravi_signal (run_id, name, payload, key, woke)
-  SELECT live.id, %(name)s::text, %(payload)s::jsonb, %(key)s::text, true FROM live
-  ON CONFLICT DO NOTHING RETURNING run_id
-), woken AS (
-  UPDATE ravi_run SET {WOKEN}
-  FROM sent WHERE ravi_run.id = sent.run_id
-) SELECT (SELECT count(*) FROM live), (SELECT count(*) FROM sent)"""  # noqa: S608 - of our own names
 
 
 def wake_silent(run_id: UUID | str) -> bool:
@@ -211,16 +174,6 @@ def consume_signal(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTu
     store_big_values(entries)
     with transaction.atomic():
         first = fence.append(lease, entries, turns)
-        if not _consumed(signal_id):
+        if not Signal.objects.filter(id=signal_id, consumed_at=None).update(consumed_at=clock.now()):
             raise LeaseLostError(lease.run_id, lease.epoch)
         return first
-
-
-def _consumed(signal_id: int) -> bool:
-    if postgres.in_use():
-        sql = (
-            "UPDATE ravi_signal SET consumed_at = coalesce(%s::timestamptz, statement_timestamp())"
-            " WHERE id = %s::bigint AND consumed_at IS NULL RETURNING id"
-        )
-        return bool(postgres.execute(sql, [postgres.present(), str(signal_id)]))
-    return bool(Signal.objects.filter(id=signal_id, consumed_at=None).update(consumed_at=clock.now()))

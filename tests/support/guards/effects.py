@@ -42,10 +42,24 @@ EFFECTS = [
     ),
     Mutant(
         "effects: a write is seen through",
-        RUNTIME + "effects.py",
-        "first, error, cancelled = await self.threads.see_through(append_repeatable, *args)",
-        "first, error, cancelled = await self.threads.call(append_repeatable, *args), None, False",
+        RUNTIME + "database.py",
+        "except asyncio.CancelledError:  # the future",
+        "except ZeroDivisionError:  # the future",
         (UNIT + "test_lease_lost.py",),
+    ),
+    Mutant(
+        "append: the loop's connection sees a write through",
+        RUNTIME + "appending.py",
+        "                self._cancelled = True\n                continue",
+        "                raise",
+        (UNIT + "test_loop_connection.py",),
+    ),
+    Mutant(
+        "append: a commit that fails is no success",
+        RUNTIME + "appending.py",
+        "for result in results:",
+        "for result in results[:1]:",
+        (UNIT + "test_loop_connection.py",),
     ),
     Mutant(
         "effects: an append is repeated while the database is away",

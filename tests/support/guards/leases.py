@@ -56,13 +56,6 @@ FENCE = [
         "        raise",
         (UNIT + "test_store_fence.py",),
     ),
-    Mutant(
-        "append: a commit that fails is no success",
-        RUNTIME + "wire.py",
-        "next((one for one in results if one.status not in _OK), results[0])",
-        "results[0]",
-        (UNIT + "test_loop_connection.py",),
-    ),
 ]
 
 _CLAIMED = (UNIT + "test_store_claim.py", UNIT + "test_store_claim_rows.py")

@@ -178,14 +178,14 @@ def test_a_run_that_was_woken_may_end_with_it() -> None:
     signal(run, "go")
 
     def woken(engine: Any) -> None:
-        see_through = engine.database.see_through
+        append = engine.appender.append
 
         async def and_once_more(*args: Any) -> Any:
-            found = await see_through(*args)
+            found = await append(*args)
             await engine.database.call(signal, run, "other")
             return found
 
-        engine.database.see_through = and_once_more
+        engine.appender.append = and_once_more
 
     drive(run, setup=woken)
 

@@ -12,7 +12,7 @@ from ravi_django.conf import conf
 from ravi_django.kernel import ChatMessage
 from ravi_django.models import JournalEntry, Status
 from ravi_django.runtime import store
-from ravi_django.runtime.effects import append_repeatable
+from ravi_django.runtime.appending import append_repeatable
 from ravi_django.runtime.engine import Active, Engine
 from tests.support.gates import Gate, steal
 from tests.support.runs import code, drive, in_background, leased, make_run, take_over

@@ -26,21 +26,21 @@ class Steps:
         self.committed, self.answered = [], []
 
     def __call__(self, engine):
-        see_through = engine.database.see_through
+        append = engine.appender.append
 
-        async def seeing(function, lease, entries, *args):
+        async def seeing(lease, entries, *args):
             if (name := _name(entries[-1])) is None:
-                return await see_through(function, lease, entries, *args)
+                return await append(lease, entries, *args)
             if self.before is not None:
                 await self.before(name)
-            found = await see_through(function, lease, entries, *args)
+            found = await append(lease, entries, *args)
             self.committed.append(name)
             if self.behind is not None:
                 await self.behind(name)
             self.answered.append(name)
             return found
 
-        engine.database.see_through = seeing
+        engine.appender.append = seeing
 
 
 def _name(entry):

@@ -11,11 +11,12 @@ from django.db import DatabaseError, DataError, connection, transaction
 from ravi_django.conf import conf
 from ravi_django.kernel import ChatMessage, LeaseLostError
 from ravi_django.models import JournalEntry, Run, Turn
-from ravi_django.runtime import wire
-from ravi_django.runtime.database import DatabaseThreads
-from ravi_django.runtime.effects import append_repeatable
+from ravi_django.runtime import appending
+from ravi_django.runtime.appending import Appender
+from ravi_django.runtime.database import SHAPES, DatabaseThreads
 from ravi_django.runtime.entries import Entry, NewTurn
-from tests.support.runs import auntil, in_background, leased, on_postgresql
+from ravi_django.runtime.store.fence import Statement
+from tests.support.runs import auntil, in_background, leased, on_postgresql, uncommitted
 
 pytestmark = [pytest.mark.django_db(transaction=True), on_postgresql]
 
@@ -29,25 +30,36 @@ class Threads(DatabaseThreads):
         self.given += 1
         super()._give(call)
 
+
+class Story:
+    def __init__(self):
+        self.threads = Threads(4)
+        self.appender = Appender(self.threads)
+        (self.its,) = self.appender.connections
+
     async def append(self, lease, *entries, turns=()):
-        first, error, _ = await self.see_through(append_repeatable, lease, list(entries), list(turns))
+        seq, error, _ = await self.appender.append(lease, list(entries), list(turns))
         if error is not None:
             raise error
-        return first
+        return seq
+
+    async def shown(self, sql):
+        ((shown,), _) = await self.its.execute(Statement(sql, [], lambda row: 0))
+        return shown
 
 
 @asynccontextmanager
 async def connected():
-    threads = Threads(4)
+    story = Story()
     try:
-        lease = await threads.call(leased)
-        await threads.append(lease, effect("first"))  # opens it
-        await auntil(lambda: threads._wire.ready)
-        threads.given = 0
-        yield threads, lease
+        lease = await story.threads.call(leased)
+        await story.append(lease, effect("first"))  # opens it
+        await auntil(lambda: story.its.is_idle)
+        story.threads.given = 0
+        yield story, lease
     finally:
-        threads.leave_loop()
-        await asyncio.to_thread(threads.close)
+        story.appender.close()
+        await asyncio.to_thread(story.threads.close)
 
 
 def effect(path, **fields):
@@ -60,18 +72,18 @@ def rows():
 
 def run_story(story):
     async def main():
-        async with connected() as (threads, lease):
-            await story(threads, lease)
+        async with connected() as (my, lease):
+            await story(my, lease)
 
     asyncio.run(main())
 
 
 def test_an_append_goes_over_it_and_writes_what_the_threads_would():
-    async def story(threads, lease):
+    async def story(my, lease):
         turn = NewTurn(lease.run.session_id, "test/code", ChatMessage.of("user", "hallo wörld"))
-        assert await threads.append(lease, effect("a"), effect("b", result={"text": "é" * 10_000}), turns=[turn]) == 2
-        assert await threads.append(lease, effect("c")) == 4
-        assert threads.given == 0
+        assert await my.append(lease, effect("a"), effect("b", result={"text": "é" * 10_000}), turns=[turn]) == 2
+        assert await my.append(lease, effect("c")) == 4
+        assert my.threads.given == 0
 
     run_story(story)
 
@@ -81,11 +93,11 @@ def test_an_append_goes_over_it_and_writes_what_the_threads_would():
 
 
 def test_a_lost_lease_is_lost_here_too():
-    async def story(threads, lease):
-        await threads.call(Run.objects.filter(id=lease.run_id).update, lease_epoch=9)
+    async def story(my, lease):
+        await my.threads.call(Run.objects.filter(id=lease.run_id).update, lease_epoch=9)
         with pytest.raises(LeaseLostError):
-            await threads.append(lease, effect("a"))
-        assert threads.given == 1  # the update
+            await my.append(lease, effect("a"))
+        assert my.threads.given == 1  # the update
 
     run_story(story)
 
@@ -93,19 +105,19 @@ def test_a_lost_lease_is_lost_here_too():
 
 
 def test_appends_at_once_share_it_with_the_threads():
-    async def story(threads, lease):
-        others = [await threads.call(leased) for _ in range(5)]
-        threads.given = 0
-        firsts = await asyncio.gather(*(threads.append(one, effect("a")) for one in others))
+    async def story(my, lease):
+        others = [await my.threads.call(leased) for _ in range(5)]
+        my.threads.given = 0
+        firsts = await asyncio.gather(*(my.append(one, effect("a")) for one in others))
         assert firsts == [1] * 5
-        assert threads.given == 4
+        assert my.threads.given == 4
 
     run_story(story)
 
 
 def test_one_that_waits_for_a_lock_holds_up_nobody_and_not_the_loop():
-    async def story(threads, lease):
-        other = await threads.call(leased)
+    async def story(my, lease):
+        other = await my.threads.call(leased)
         held = asyncio.Event()
         loop = asyncio.get_running_loop()
         done = asyncio.Event()
@@ -118,11 +130,11 @@ def test_one_that_waits_for_a_lock_holds_up_nobody_and_not_the_loop():
 
         holding = in_background(hold)
         await held.wait()
-        waiting = asyncio.create_task(threads.append(lease, effect("late")))
+        waiting = asyncio.create_task(my.append(lease, effect("late")))
         await asyncio.sleep(0)
-        assert not threads._wire.ready
+        assert not my.its.is_idle
 
-        assert await threads.append(other, effect("a")) == 1
+        assert await my.append(other, effect("a")) == 1
         assert not waiting.done()
         done.set()
         assert await waiting == 2
@@ -131,31 +143,46 @@ def test_one_that_waits_for_a_lock_holds_up_nobody_and_not_the_loop():
     run_story(story)
 
 
+def test_a_cancelled_caller_waits_for_the_end():
+    async def story(my, lease):
+        with uncommitted(lambda: Run.objects.select_for_update().get(id=lease.run_id)):
+            writing = asyncio.create_task(my.appender.append(lease, [effect("a")], []))
+            await asyncio.sleep(0)
+            writing.cancel()
+            await asyncio.sleep(0)
+            assert not writing.done()
+        assert await writing == (2, None, True)
+        assert my.its.is_idle and not my.threads.given
+
+    run_story(story)
+
+    assert rows() == [(1, "first"), (2, "a")]
+
+
 def test_its_connection_waits_for_locks_less_long_than_a_lease_lives():
-    async def story(threads, lease):
-        shown = threads._wire._wrapper.connection.execute("SHOW lock_timeout").fetchone()[0]
+    async def story(my, lease):
+        shown = await my.shown("SHOW lock_timeout")
         assert shown == f"{int(conf.HEARTBEAT_S * 900) // 1000}s"
 
     run_story(story)
 
 
 def test_appends_of_any_shape_leave_few_prepared_statements():
-    async def story(threads, lease):
-        for count in range(1, wire.SHAPES + 10):
-            await threads.append(lease, *(effect(f"{count}.{n}") for n in range(count)))
-        assert threads.given == 0
-        found = threads._wire._wrapper.connection.execute("SELECT count(*) FROM pg_prepared_statements").fetchone()
-        assert found == (wire.SHAPES,)
+    async def story(my, lease):
+        for count in range(1, SHAPES + 10):
+            await my.append(lease, *(effect(f"{count}.{n}") for n in range(count)))
+        assert my.threads.given == 0
+        assert await my.shown("SELECT count(*)::text FROM pg_prepared_statements") == str(SHAPES)
 
     run_story(story)
 
-    assert [seq for seq, _ in rows()] == list(range(1, 2 + sum(range(wire.SHAPES + 10))))
+    assert [seq for seq, _ in rows()] == list(range(1, 2 + sum(range(SHAPES + 10))))
 
 
 def test_a_value_too_big_for_a_row_is_left_to_the_threads():
-    async def story(threads, lease):
-        await threads.append(lease, effect("big", result={"text": "x" * (conf.INLINE_BYTES + 1)}))
-        assert threads.given == 1
+    async def story(my, lease):
+        await my.append(lease, effect("big", result={"text": "x" * (conf.INLINE_BYTES + 1)}))
+        assert my.threads.given == 1
 
     run_story(story)
 
@@ -163,28 +190,33 @@ def test_a_value_too_big_for_a_row_is_left_to_the_threads():
 
 
 def test_what_the_server_refuses_is_raised_as_by_the_threads():
-    async def story(threads, lease):
+    async def story(my, lease):
         with pytest.raises(DataError):
-            await threads.append(lease, effect("a", attempt=2**40))
-        assert threads.given == 1
-        assert await threads.append(lease, effect("b")) == 2
+            await my.append(lease, effect("a", attempt=2**40))
+        assert my.threads.given == 1
+        assert await my.append(lease, effect("b")) == 2
 
     run_story(story)
 
 
 @pytest.mark.parametrize("written", [False, True], ids=["before it was written", "after it was written"])
 def test_an_append_is_written_once_when_the_connection_breaks_under_it(written):
-    async def story(threads, lease):
-        its = threads._wire
-        pid = its._wrapper.connection.info.backend_pid
-        if written:  # the answer is lost on the way
-            its._answered = lambda result: its._break(ConnectionError("lost"))
+    async def story(my, lease):
+        its, directly = my.its, my.its._directly
+        pid = its._pg.backend_pid
+
+        async def lost(statement):
+            await directly(statement)
+            raise ConnectionError("the answer is lost on the way")
+
+        if written:
+            its._directly = lost
         else:
-            await threads.call(terminate, pid)
-            threads.given = 0
-        assert await threads.append(lease, effect("a")) == 2
-        assert threads.given >= 1
-        assert not its.ready
+            await my.threads.call(terminate, pid)
+            my.threads.given = 0
+        assert await my.append(lease, effect("a")) == 2
+        assert my.threads.given >= 1
+        assert not its.is_idle
 
     run_story(story)
 
@@ -192,11 +224,11 @@ def test_an_append_is_written_once_when_the_connection_breaks_under_it(written):
 
 
 def test_a_commit_that_fails_behind_its_statement_is_no_success():
-    async def story(threads, lease):
-        await threads.call(execute, REFUSING)
+    async def story(my, lease):
+        await my.threads.call(execute, REFUSING)
         with pytest.raises(DatabaseError, match="refused at the commit"):
-            await threads.append(lease, effect("refused"))
-        assert await threads.append(lease, effect("a")) == 2
+            await my.append(lease, effect("refused"))
+        assert await my.append(lease, effect("a")) == 2
 
     try:
         run_story(story)
@@ -223,31 +255,32 @@ def terminate(pid):
 
 
 def test_after_a_rest_it_is_there_again(monkeypatch):
-    monkeypatch.setattr(wire, "REST_S", 0.0)
+    monkeypatch.setattr(appending, "REST_S", 0.0)
 
-    async def story(threads, lease):
-        await threads.call(terminate, threads._wire._wrapper.connection.info.backend_pid)
-        await auntil(lambda: not threads._wire.ready)
-        await threads.append(lease, effect("a"))
-        await auntil(lambda: threads._wire.ready)
-        threads.given = 0
-        await threads.append(lease, effect("b"))
-        assert threads.given == 0
+    async def story(my, lease):
+        await my.threads.call(terminate, my.its._pg.backend_pid)
+        await my.append(lease, effect("by a thread"))
+        assert not my.its.is_idle
+        await my.append(lease, effect("opens it"))
+        await auntil(lambda: my.its.is_idle)
+        my.threads.given = 0
+        await my.append(lease, effect("b"))
+        assert my.threads.given == 0
 
     run_story(story)
 
-    assert rows() == [(1, "first"), (2, "a"), (3, "b")]
+    assert [path for _, path in rows()] == ["first", "by a thread", "opens it", "b"]
 
 
 def test_closing_leaves_no_connection_and_finishes_what_is_under_way():
-    async def story(threads, lease):
-        wrapper = threads._wire._wrapper
-        under_way = asyncio.create_task(threads.append(lease, effect("a")))
+    async def story(my, lease):
+        pg = my.its._pg
+        under_way = asyncio.create_task(my.append(lease, effect("a")))
         await asyncio.sleep(0)
-        threads.leave_loop()
-        assert wrapper.connection is None
+        my.appender.close()
         assert await under_way == 2
-        assert await threads.append(lease, effect("b")) == 3
+        assert pg.status == 1  # CONNECTION_BAD
+        assert await my.append(lease, effect("b")) == 3
 
     run_story(story)
 

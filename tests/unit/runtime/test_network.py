@@ -11,8 +11,8 @@ from django.db import connection
 
 from ravi_django import tool
 from ravi_django.models import JournalEntry, Run
+from ravi_django.runtime.appending import Appender
 from ravi_django.runtime.database import DatabaseThreads
-from ravi_django.runtime.effects import append_repeatable
 from ravi_django.runtime.engine import Engine
 from ravi_django.runtime.entries import Entry
 from tests.support.network import Proxy
@@ -41,9 +41,9 @@ def actions(caplog):
 
 
 def test_an_append_over_a_silent_connection_of_the_loop_is_repeated_by_a_thread(proxy, caplog):
-    async def append(threads, lease, path):
+    async def append(appender, lease, path):
         entry = Entry("log", path)
-        appending = asyncio.ensure_future(threads.see_through(append_repeatable, lease, [entry], []))
+        appending = asyncio.ensure_future(appender.append(lease, [entry], []))
         await asyncio.wait([appending], timeout=LATE_S)  # a cancellation would wait for its end
         assert appending.done(), "an append hangs"
         seq, error, _ = appending.result()
@@ -52,16 +52,18 @@ def test_an_append_over_a_silent_connection_of_the_loop_is_repeated_by_a_thread(
 
     async def story():
         threads = DatabaseThreads(2)
+        appender = Appender(threads)
+        (its,) = appender.connections
         try:
             lease = await threads.call(leased)
-            await append(threads, lease, "opens it")
-            await auntil(lambda: threads._wire.ready, LATE_S)
-            with socket.socket(fileno=os.dup(threads._wire._socket)) as its:
-                proxy.swallow(its.getsockname()[1])
-            return [await append(threads, lease, "over it"), await append(threads, lease, "after it")]
+            await append(appender, lease, "opens it")
+            await auntil(lambda: its.is_idle, LATE_S)
+            with socket.socket(fileno=os.dup(its._pg.socket)) as end:
+                proxy.swallow(end.getsockname()[1])
+            return [await append(appender, lease, "over it"), await append(appender, lease, "after it")]
         finally:
             proxy.cut()  # so that nothing hangs at what is silent
-            threads.leave_loop()
+            appender.close()
             await asyncio.to_thread(threads.close)
 
     assert asyncio.run(story()) == [2, 3]

@@ -13,9 +13,9 @@ from ravi_django import submit
 from ravi_django.kernel import Event, LeaseLostError, SecretRefusedError
 from ravi_django.models import HumanRequest, OutboxEvent, Run, Status
 from ravi_django.runtime import store
+from ravi_django.runtime.appending import append_repeatable
 from ravi_django.runtime.bus import courier, enqueue
 from ravi_django.runtime.bus.relay import _event
-from ravi_django.runtime.effects import append_repeatable
 from ravi_django.runtime.entries import Entry
 from ravi_django.runtime.store import fence
 from ravi_django.testing import FakeClock

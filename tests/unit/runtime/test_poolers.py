@@ -14,11 +14,14 @@ from ravi_django import tool
 from ravi_django.db import connection, is_shared, transaction
 from ravi_django.management.diagnosis import database
 from ravi_django.models import Run, Status
+from ravi_django.runtime.appending import Appender
 from ravi_django.runtime.database import DatabaseThreads
 from ravi_django.runtime.engine import Engine
+from ravi_django.runtime.entries import Entry
 from ravi_django.runtime.store import postgres
+from ravi_django.runtime.store.fence import Statement
 from tests.support.pgbouncer import pgbouncer
-from tests.support.runs import code, in_background, make_run, on_postgresql, uncommitted
+from tests.support.runs import auntil, code, in_background, leased, make_run, on_postgresql, uncommitted
 
 pytestmark = [pytest.mark.django_db(transaction=True), on_postgresql]
 
@@ -44,7 +47,7 @@ def driven(runs):
         engine = Engine()
         try:
             await asyncio.gather(*(engine.drive(run.id) for run in runs))
-            return engine.database._wire.ready
+            return engine.appender.connections[0].is_idle
         finally:
             await engine.close(drain_s=1)
 
@@ -99,8 +102,7 @@ def test_behind_pgbouncer(monkeypatch):
         for one in clients:
             one.close()
         assert found() == [
-            *(("ok", f"connection: {kind}: behind a pooler") for kind in ("web", "threads", "heartbeat")),
-            ("ok", "connection: loop: none, the threads append"),
+            ("ok", f"connection: {kind}: behind a pooler") for kind in ("web", "threads", "heartbeat", "loop")
         ]
 
 
@@ -118,6 +120,30 @@ def test_behind_pgbouncer_a_database_thread_has_its_limits_in_each_transaction(m
     with behind_pgbouncer(monkeypatch):
         monkeypatch.setitem(connections.settings["default"], "OPTIONS", {"isolation_level": 4})
         assert on_a_thread(three_ways) == [OURS] * 3
+
+
+def test_behind_pgbouncer_the_loop_appends_with_limits_in_each_transaction(monkeypatch):
+    async def main():
+        appender = Appender(DatabaseThreads(1))
+        (its,) = appender.connections
+        try:
+            lease = await appender.database.call(leased)
+
+            async def append(path):
+                return (await appender.append(lease, [Entry("log", path)], []))[0]
+
+            await append("opens it")
+            await auntil(lambda: its.is_idle)
+            with monkeypatch.context() as patch:
+                patch.setattr(appender.database, "see_through", None)  # the threads are not needed any more
+                seqs = [await append(str(number)) for number in range(2)]
+            return (await its.execute(Statement(SHOWN, [], lambda row: 0)))[0], seqs
+        finally:
+            appender.close()
+            await asyncio.to_thread(appender.database.close)
+
+    with behind_pgbouncer(monkeypatch):
+        assert asyncio.run(main()) == (OURS, [2, 3])
 
 
 def test_behind_pgbouncer_what_a_statement_is_refused_leaves_its_connection_usable(monkeypatch, settings):

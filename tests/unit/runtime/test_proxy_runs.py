@@ -131,13 +131,13 @@ def test_what_is_said_costs_no_commit_of_its_own():
     appends = []
 
     def setup(engine):
-        see_through = engine.database.see_through
+        append = engine.appender.append
 
-        async def counting(*args, **kwargs):
+        async def counting(*args):
             appends.append(args)
-            return await see_through(*args, **kwargs)
+            return await append(*args)
 
-        engine.database.see_through = counting
+        engine.appender.append = counting
 
     run = drive(the_run(), setup=setup)
 

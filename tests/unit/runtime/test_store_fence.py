@@ -9,7 +9,7 @@ from ravi_django.conf import conf
 from ravi_django.kernel import ChatMessage, LeaseLostError
 from ravi_django.models import Blob, JournalEntry, Run, Status, Turn
 from ravi_django.runtime import store
-from ravi_django.runtime.effects import append_repeatable
+from ravi_django.runtime.appending import append_repeatable
 from ravi_django.runtime.entries import Entry, NewTurn
 from tests.support.runs import in_background, leased, make_run, on_postgresql, somebody_waits_for_a_lock, until
 

@@ -199,14 +199,13 @@ def test_who_waits_for_room_is_cancelled_at_once(clock):
 
     async def forever(messages, options):
         await asyncio.wrap_future(in_background(cancel.cancel, run.id, "enough"))
+        engines[0].cancel_run(run.id)
         await asyncio.sleep(60)
 
+    engines = []
     code(story, model=ScriptedModel([forever], loop=True))
 
-    def hearing(engine):
-        engine.loop.call_later(0.2, engine.cancel_run, run.id)
-
-    run = drive(run, setup=hearing)
+    run = drive(run, setup=engines.append)
 
     assert run.status == Status.CANCELLED
     assert balances(run)

@@ -147,14 +147,14 @@ def test_nobody_decides_on_what_is_recorded_though_the_call_was_cancelled_over_i
         return f"{calls[0].cancelled()}"
 
     def setup(engine):
-        see_through = engine.database.see_through
+        append = engine.appender.append
 
-        async def seeing(function, lease, entries, *args):
+        async def seeing(lease, entries, *args):
             if entries[-1].kind == "tool.call" and entries[-1].phase == "result":
                 calls[0].cancel()
-            return await see_through(function, lease, entries, *args)
+            return await append(lease, entries, *args)
 
-        engine.database.see_through = seeing
+        engine.appender.append = seeing
 
     code(story, tools=[send])
     run = drive(make_run(), setup=setup)

@@ -244,16 +244,16 @@ def test_a_signal_while_the_run_is_being_suspended_is_not_lost():
     run = make_run(BOSS)
 
     def early(engine):
-        see_through = engine.database.see_through
+        append = engine.appender.append
 
-        async def signalled(function, *args, **kwargs):
-            found = await see_through(function, *args, **kwargs)
+        async def signalled(*args):
+            found = await append(*args)
             if not sent:
                 name = await asyncio.to_thread(in_background(_signal_of, run.id).result, 10)
                 sent.append(await asyncio.to_thread(in_background(signal, run.id, name, "Yes.").result, 10))
             return found
 
-        engine.database.see_through = signalled
+        engine.appender.append = signalled
 
     sent = []
 
@@ -329,14 +329,14 @@ def accepting(request):
     done = []
 
     def between(engine):
-        see_through = engine.database.see_through
+        append = engine.appender.append
 
-        async def answered(function, *args, **kwargs):
+        async def answered(*args):
             if not done:
                 done.append(await asyncio.to_thread(in_background(_accept, request.id).result, 10))
-            return await see_through(function, *args, **kwargs)
+            return await append(*args)
 
-        engine.database.see_through = answered
+        engine.appender.append = answered
 
     return between
 

@@ -100,13 +100,13 @@ def test_a_child_whose_spawn_was_cancelled_over_its_commit_does_not_outlive_the_
     committing = asyncio.Event()
 
     def setup(engine):
-        see_through = engine.database.see_through
+        append = engine.appender.append
 
-        async def watched(function, *args, **kwargs):
+        async def watched(*args):
             engine.loop.call_soon(committing.set)
-            return await see_through(function, *args, **kwargs)
+            return await append(*args)
 
-        engine.database.see_through = watched
+        engine.appender.append = watched
 
     child(stay)
     code(story)
