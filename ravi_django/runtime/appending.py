@@ -180,7 +180,7 @@ class LoopConnection:
         exchange = execute(self._pg)
         while True:
             try:
-                results = await wait_async(exchange, self._pg.socket, conf.HEARTBEAT_S)
+                results: list[Any] = await wait_async(exchange, self._pg.socket, conf.HEARTBEAT_S)
             except asyncio.CancelledError:
                 self._cancelled = True
                 continue
