@@ -132,9 +132,11 @@ class LoopConnection:
         mine.ensure_connection()
         if mine.vendor != "postgresql":
             raise NotSupportedError("only PostgreSQL has a connection of the loop")
-        self._wrapper = mine.copy()
-        self._wrapper.inc_thread_sharing()
-        self._wrapper.connect()
+        wrapper = mine.copy()
+        wrapper.inc_thread_sharing()
+        wrapper.connect()
+        self._drop()  # one of a loop that has ended while it was opened
+        self._wrapper = wrapper
         if self._closed:  # meanwhile
             self._drop()
 
