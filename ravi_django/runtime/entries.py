@@ -201,11 +201,24 @@ def fits_in_row(entry: Entry) -> bool:
     limit = int(conf.INLINE_BYTES)
     for name in ("request", "result"):
         if (value := getattr(entry, name)) is not None:
+            if _room(value, limit) < 0:
+                return False
             body = encode(value)
             if len(body) > limit:
                 return False
             entry.stored[name] = body.decode()
     return True
+
+
+def _room(value: Any, left: int) -> int:
+    """`left` less the letters of the texts inside, as far as they fit: a value too big need not be encoded to see it."""
+    if isinstance(value, str):
+        return left - len(value)
+    if isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            if (left := _room(inner, left)) < 0:
+                break
+    return left
 
 
 def stored_text(entry: Entry, name: str) -> str | None:

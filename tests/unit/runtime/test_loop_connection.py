@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from contextlib import asynccontextmanager
 
 import pytest
@@ -11,7 +12,7 @@ from django.db import DatabaseError, DataError, connection, transaction
 from ravi_django.conf import conf
 from ravi_django.kernel import ChatMessage, LeaseLostError
 from ravi_django.models import JournalEntry, Run, Turn
-from ravi_django.runtime import appending
+from ravi_django.runtime import appending, entries
 from ravi_django.runtime.appending import Appender
 from ravi_django.runtime.database import SHAPES, DatabaseThreads
 from ravi_django.runtime.entries import Entry, NewTurn
@@ -179,10 +180,20 @@ def test_appends_of_any_shape_leave_few_prepared_statements():
     assert [seq for seq, _ in rows()] == list(range(1, 2 + sum(range(SHAPES + 10))))
 
 
-def test_a_value_too_big_for_a_row_is_left_to_the_threads():
+def test_a_value_too_big_for_a_row_is_left_to_the_threads(monkeypatch):
+    encoding, encode = set(), entries.encode
+
+    def noted(value):
+        encoding.add(threading.current_thread())
+        return encode(value)
+
+    monkeypatch.setattr(entries, "encode", noted)
+
     async def story(my, lease):
+        encoding.clear()
         await my.append(lease, effect("big", result={"text": "x" * (conf.INLINE_BYTES + 1)}))
         assert my.threads.given == 1
+        assert threading.current_thread() not in encoding  # a megabyte would keep the loop for 12 ms
 
     run_story(story)
 
