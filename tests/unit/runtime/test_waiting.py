@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
+from django.db.models.functions import Now
 
 from ravi_django import signal
 from ravi_django.kernel import IllegalTransitionError
 from ravi_django.models import Run, Signal, Status
-from ravi_django.runtime import store
+from ravi_django.runtime import gate, store
 from ravi_django.testing import journal_of
 from tests.support.runs import code, drive, make_run, take_over
 
@@ -78,6 +79,25 @@ def test_a_timer_wakes_the_run_and_is_not_set_anew_by_a_replay(clock):
     run = drive(run)
 
     assert (run.status, run.output) == (Status.COMPLETED, "slept")
+
+
+def test_a_timer_goes_by_the_clock_of_the_database(monkeypatch):
+    class Ahead(datetime):
+        """The clock of the worker's machine."""
+
+        @classmethod
+        def now(cls, tz=None):
+            return datetime.now(tz) + timedelta(hours=2)
+
+    async def story(ctx, inbox):
+        await ctx.sleep_until(timedelta(hours=1))
+
+    monkeypatch.setattr(gate, "datetime", Ahead)
+    code(story)
+    run = drive(make_run())
+
+    assert run.status == Status.SUSPENDED
+    assert Run.objects.filter(id=run.id, wake_at__lte=Now() + timedelta(hours=1), wake_at__gt=Now()).exists()
 
 
 @pytest.mark.parametrize("comes", [True, False])
