@@ -12,6 +12,7 @@ from ravi_django import signal
 from ravi_django.kernel import InvalidInputError
 from ravi_django.models import InboxMessage, JournalEntry, Run, Status
 from ravi_django.runtime import receiving, store
+from ravi_django.runtime.appending import LoopConnection
 from ravi_django.runtime.database import DatabaseThreads
 from ravi_django.runtime.rehearse import rehearse
 from ravi_django.testing import FakeClock, ScriptedModel, run_until_idle
@@ -94,6 +95,7 @@ def arriving_at(monkeypatch: pytest.MonkeyPatch, come: Any) -> None:
         return original(lease, entries, turns)
 
     monkeypatch.setattr(store, "append", append)
+    monkeypatch.setattr(LoopConnection, "is_idle", False)  # it would append beside it
 
 
 @pytest.mark.parametrize("at", [1, 2, 3, "end"])

@@ -219,7 +219,7 @@ def test_a_look_that_is_asked_for_during_another_is_made_after_it():
     busy, free = asyncio.Event(), asyncio.Event()
 
     async def story(ctx, inbox):
-        call = ctx.effects.database.call
+        call = ctx.effects.threads.call
 
         async def late(function, *args, **kwargs):
             answer = await call(function, *args, **kwargs)
@@ -236,10 +236,10 @@ def test_a_look_that_is_asked_for_during_another_is_made_after_it():
             free.set()
             await first
 
-        ctx.effects.database.call = late
+        ctx.effects.threads.call = late
         with ctx.effects.busy():  # the run does not suspend meanwhile
             await signalled()
-        ctx.effects.database.call = call
+        ctx.effects.threads.call = call
         return str(ctx.effects.take_signal("go")[1])
 
     code(story)
