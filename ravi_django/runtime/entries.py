@@ -211,7 +211,7 @@ def fits_in_row(entry: Entry) -> bool:
 
 
 def _room(value: Any, left: int) -> int:
-    """`left` less the letters of the texts inside, as far as they fit: a value too big need not be encoded to see it."""
+    """`left` less the letters of the texts inside, as far as they fit. Costs far less than to encode a big value."""
     if isinstance(value, str):
         return left - len(value)
     if isinstance(value, dict | list):
