@@ -36,13 +36,6 @@ DELETIONS = [
         _DELETED,
     ),
     Mutant(
-        "deletion: a signal in one statement holds its run",
-        STORE + "waiting.py",
-        "  FOR KEY SHARE\n",
-        "",
-        _DELETED,
-    ),
-    Mutant(
         "deletion: the mark of a deleted owner's run stays, whoever cancels it once more",
         STORE + "endings.py",
         "OWNER_DELETED if run.cancel_reason == OWNER_DELETED else reason",

@@ -224,8 +224,8 @@ WAITING = [
     Mutant(
         "signal: consumed once",
         STORE + "waiting.py",
-        "AND consumed_at IS NULL RETURNING id",
-        "RETURNING id",
+        "filter(id=signal_id, consumed_at=None)",
+        "filter(id=signal_id)",
         (UNIT + "test_wake_up.py",),
     ),
     Mutant(
