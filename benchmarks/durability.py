@@ -229,5 +229,5 @@ def measure(stack: Stack, *, samples: int, many: int, claimers: tuple[int, ...],
     yield from claims(stack, max(50, many // 100), claimers)
     yield from recovery(stack, max(1, samples // 20))
     yield Figure("recovery_bound", None, LEASE_S + SWEEP_S, "s")
-    yield from recovery(stack, max(1, samples // 20), pending)
+    yield from recovery(stack, max(1, samples // 20), 10 * pending)
     connections.close_all()
