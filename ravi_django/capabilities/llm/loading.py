@@ -40,7 +40,7 @@ async def close_clients() -> None:
     if "litellm" not in sys.modules:
         return
     cache = load_litellm().in_memory_llm_clients_cache
-    suffix = f"-{id(asyncio.get_running_loop())}"  # litellm keeps a client per loop, under its id
+    suffix = cache.update_cache_key_with_event_loop("")  # litellm keeps a client per loop
     for key in [key for key in cache.cache_dict if key.endswith(suffix)]:
         client = cache.cache_dict.pop(key, None)
         close = getattr(client, "close", None) or getattr(client, "aclose", None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import threading
 import time
@@ -261,6 +262,17 @@ async def test_tool_calls_and_usage_under_litellms_wrapper(model_at, events_of, 
     ]
     assert (response.usage.input_tokens, response.usage.output_tokens) == (5, 2)
     assert response.cost is not None
+
+
+async def test_no_connection_stays_open(model_at, events_of):
+    def is_open(one) -> bool:
+        return not one.is_closing() and one.get_extra_info("peername") == (server.host, server.port)
+
+    with OpenAIServer() as server:
+        await events_of(model_at(server))
+        await close_clients()
+
+        assert not [one for one in gc.get_objects() if isinstance(one, asyncio.Transport) and is_open(one)]
 
 
 @pytest.mark.parametrize("threads", [1, 3])
