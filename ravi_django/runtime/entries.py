@@ -172,8 +172,7 @@ def make_text_blob(body: bytes) -> Blob:
 
 def blob_value(blob: Blob) -> Any:
     body = bytes(blob.body)
-    body = zlib.decompress(body) if blob.encoding.endswith("+zlib") else body
-    return body.decode() if blob.encoding.startswith("text") else json.loads(body)
+    return json.loads(zlib.decompress(body) if blob.encoding.endswith("+zlib") else body)
 
 
 def externalize(entry: Entry) -> list[Blob]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -113,4 +114,6 @@ def export(user: Any) -> Iterator[dict[str, Any]]:
         yield from map(shown, serializer.serialize(table.rows(scope).order_by("pk").iterator(chunk_size=500)))
     whole, _ = erasures.bodies_of(JournalEntry.objects.filter(run__in=scope.runs))
     for blob in Blob.objects.filter(id__in=whole).iterator():
-        yield shown({"model": "ravi.blob", "pk": blob.id, "fields": {"value": blob_value(blob)}})
+        is_text = blob.encoding.startswith("text")
+        value = zlib.decompress(blob.body).decode() if is_text else blob_value(blob)
+        yield shown({"model": "ravi.blob", "pk": blob.id, "fields": {"value": value}})

@@ -20,13 +20,13 @@ def worker(name: str) -> None:
     from django.db import connections
 
     from project.celery import app
-    from ravi_django.runtime import wire
+    from ravi_django.runtime import appending
 
     proxies = os.environ["CRASH_PROXIES"].split(",")
     database = connections.settings["default"]
     database["PORT"] = proxies[int(name[1:]) % len(proxies)]
     database["OPTIONS"]["application_name"] = name
-    wire.REST_S = float(os.environ.get("CRASH_WIRE_REST_S", wire.REST_S))
+    appending.REST_S = float(os.environ.get("CRASH_WIRE_REST_S", appending.REST_S))
     app.worker_main(["worker", "--hostname", f"{name}@lab", "--loglevel", "INFO", *WORKER])
 
 

@@ -243,7 +243,8 @@ def test_an_uncertain_effect_that_was_decided_to_fail_is_asked_as_a_new_request(
 # ----------------------------------------------------------------------------------------------- for ever
 
 
-def test_the_records_outlive_the_run_and_the_user(ann):
+def test_the_records_outlive_the_run_and_the_user(ann, settings):
+    settings.RAVI = {**settings.RAVI, "ON_USER_DELETE": "keep"}
     run = asking("Which?", owner=ann)
     human.answer(request_of(run), text="red", by=ann)
 
