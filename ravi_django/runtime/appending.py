@@ -192,7 +192,18 @@ class LoopConnection:
             return results
 
     async def _in_a_transaction(self, statement: Statement) -> tuple[Any, ...]:
-        """Behind a pooler, in one round trip. What is set for the session would hold for its other clients too."""
+        """Behind a pooler, in one round trip: the session is shared with its other clients. In a task of
+        its own: psycopg would cancel the statement with its caller."""
+        with paths.entered(None):
+            exchange = asyncio.create_task(self._pipelined(statement))
+        while not exchange.done():
+            try:
+                await asyncio.wait([exchange])
+            except asyncio.CancelledError:
+                self._cancelled = True
+        return exchange.result()
+
+    async def _pipelined(self, statement: Statement) -> tuple[Any, ...]:
         from psycopg import AsyncRawCursor
 
         raw, cursor = self._pooled, AsyncRawCursor(self._pooled)

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator
-from contextlib import suppress
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, ParamSpec, TypeVar
@@ -28,6 +29,8 @@ T = TypeVar("T")
 
 CLOSE_S = 30.0  # that closing waits for calls under way; the database gives a statement 9, by default
 SHAPES = 30  # statements that stay prepared; each costs the server 0.4 MB
+AWAY_S = 300.0  # how long a call of a run's code is repeated
+REPEAT_S = 0.5  # between two tries for a run, each of which tries for RETRY_S
 RETRY_S = 5.0  # how long a write survives a restart of the database; then the lease's takeover is the remedy
 
 
@@ -109,20 +112,25 @@ class DatabaseThreads:
 
 
 class CodeThreads:
-    """The same threads, for the calls of one run's code. An error that may pass is no error of the code: `hand_back` is
-    told it, and the call does not return."""
+    """The same threads, for the calls of one run's code: what fails for a reason that may pass is called again, and the
+    code sees no error. `busy` is entered meanwhile."""
 
-    def __init__(self, threads: DatabaseThreads, hand_back: Callable[[Exception], Awaitable[None]]) -> None:
+    def __init__(self, threads: DatabaseThreads, busy: Callable[[], AbstractContextManager[None]]) -> None:
         self._threads = threads
-        self._hand_back = hand_back
+        self._busy = busy
 
     async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            return await self._threads.call(function, *args, **kwargs)
-        except Exception as error:
-            if may_pass(error):
-                await self._hand_back(error)
-            raise
+        give_up = 0.0
+        while True:
+            try:
+                return await self._threads.call(function, *args, **kwargs)
+            except Exception as error:
+                give_up = give_up or time.monotonic() + AWAY_S
+                if not may_pass(error) or time.monotonic() > give_up:
+                    raise
+                log.warning("a call of the database is repeated: %s", error, extra={"action": "db.repeated"})
+            with self._busy():
+                await asyncio.sleep(REPEAT_S)
 
 
 @dataclass(slots=True)
@@ -232,6 +240,8 @@ def may_pass(error: Exception) -> bool:
     """Whether the same write may succeed later: the database is away, full, locked, or has no time."""
     if not isinstance(error, OperationalError | InterfaceError | InternalError):
         return False
+    if isinstance(error.__cause__, sqlite3.Error):
+        return "locked" in str(error)
     state = getattr(error.__cause__, "sqlstate", None)
     return state is None or state.startswith(("08", "25006", "25P03", "40", "53", "55P03", "57"))
 

@@ -21,12 +21,11 @@ from ravi_django.kernel import (
     Message,
     SpawnDeniedError,
     SuspendInterrupt,
-    TransientError,
 )
 from ravi_django.models import Turn
 from ravi_django.runtime import frames, store, tool_caps
 from ravi_django.runtime.appending import Appender, Write
-from ravi_django.runtime.database import CodeThreads, may_pass
+from ravi_django.runtime.database import REPEAT_S, CodeThreads, may_pass
 from ravi_django.runtime.entries import Entry, NewTurn, Recorded
 from ravi_django.runtime.frames import Frame, Source
 from ravi_django.runtime.gate import Gate, NotRecorded, Stop, Wait
@@ -36,8 +35,6 @@ from ravi_django.runtime.store import Facts, Inbox, Lease
 from ravi_django.runtime.tool_caps import Spent
 
 log = logging.getLogger("ravi.effects")
-
-REPEAT_S = 0.5  # between two tries of an append, each of which tries for `database.RETRY_S`
 
 
 class Effects(Gate):
@@ -56,7 +53,7 @@ class Effects(Gate):
         super().__init__(lease, journal, facts)
         self.appender = appender
         self.threads = appender.database
-        self.database = CodeThreads(self.threads, self._handed_back)
+        self.database = CodeThreads(self.threads, self.busy)
         self.publisher = publisher
         self.run_sync = run_sync  # runs a sync tool on its own threads
         self.wake = wake  # hints runs that an effect has made claimable
@@ -237,12 +234,7 @@ class Effects(Gate):
         try:
             while self._is_stale:
                 self._is_stale = False
-                new = await self.threads.call(store.facts, self.lease)
-        except Exception as error:
-            if not may_pass(error):
-                raise
-            self._hand_back(error)
-            return
+                new = await self.database.call(store.facts, self.lease)
         finally:
             self._refreshing = False
         if self.stop is not None:  # no wait is met any more: what is suspended must not count this as seen
@@ -298,18 +290,6 @@ class Effects(Gate):
         return self._spent
 
     # --------------------------------------------------------------------------------------------- the end
-
-    def _hand_back(self, error: Exception) -> None:
-        """End the lease: the database is away, full, locked, or has no time. The run's attempts do not count it."""
-        log.warning("run %s is handed back: %s", self.lease.run_id, error, extra={"action": "run.handed_back"})
-        self.attempts = self.lease.run.attempts - 1
-        again = TransientError(str(error), type="DatabaseUnavailable", retry_after=float(conf.SWEEP_S))
-        self._stop_with(Stop(Stop.Kind.RETRY, again))
-
-    async def _handed_back(self, error: Exception) -> None:
-        """Never returns."""
-        self._hand_back(error)
-        await self.park()
 
     @property
     def retains(self) -> bool:

@@ -77,8 +77,9 @@ class Story:
             return Outcome.of_stop(effects.stop, effects)
         if effects.token.cancelled:  # whatever the agent's code made of it
             return Outcome.of_cancel(effects.token.reason or "cancelled")
-        if isinstance(error, Exception) and may_pass(error) and not effects.last_attempt:  # of the code's own queries
-            return Outcome.of_stop(Stop(Stop.Kind.RETRY, error), effects)
+        sole = error.exceptions[0] if isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1 else error
+        if isinstance(sole, Exception) and may_pass(sole) and not effects.last_attempt:  # of the code's own queries
+            return Outcome.of_stop(Stop(Stop.Kind.RETRY, sole), effects)
         return Outcome.of_error(error, effects.lease)
 
     async def _end_children(self) -> None:

@@ -55,6 +55,13 @@ EFFECTS = [
         (UNIT + "test_loop_connection.py",),
     ),
     Mutant(
+        "append: behind a pooler a write is seen through too",
+        RUNTIME + "appending.py",
+        "                await asyncio.wait([exchange])\n            except asyncio.CancelledError:",
+        "                await exchange\n            except ZeroDivisionError:",
+        (UNIT + "test_poolers.py",),
+    ),
+    Mutant(
         "append: a commit that fails is no success",
         RUNTIME + "appending.py",
         "for result in results:",
@@ -71,23 +78,16 @@ EFFECTS = [
     Mutant(
         "database: an error that may pass is no error of the code",
         RUNTIME + "database.py",
-        "            if may_pass(error):\n                await",
-        "            if False:\n                await",
-        (UNIT + "test_handed_back.py",),
-    ),
-    Mutant(
-        "database: what is open is recorded before a run is handed back",
-        RUNTIME + "effects.py",
-        "        self._hand_back(error)\n        await self.park()",
-        "        self._hand_back(error)\n        raise SuspendInterrupt",
-        (UNIT + "test_handed_back.py",),
+        "if not may_pass(error) or time.monotonic() > give_up:",
+        "if True:",
+        (UNIT + "test_database_troubles.py",),
     ),
     Mutant(
         "database: an end that could not be written is no crash",
         RUNTIME + "engine.py",
         "            if not may_pass(error):\n                await self._abandon",
         "            if True:\n                await self._abandon",
-        (UNIT + "test_handed_back.py",),
+        (UNIT + "test_database_troubles.py",),
     ),
     Mutant(
         "effects: nothing begins while an append is repeated",

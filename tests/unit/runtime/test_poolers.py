@@ -137,13 +137,19 @@ def test_behind_pgbouncer_the_loop_appends_with_limits_in_each_transaction(monke
             with monkeypatch.context() as patch:
                 patch.setattr(appender.database, "see_through", None)  # the threads are not needed any more
                 seqs = [await append(str(number)) for number in range(2)]
+            with uncommitted(lambda: Run.objects.select_for_update().get(id=lease.run_id)):
+                writing = asyncio.create_task(appender.append(lease, [Entry("log", "cancelled")], []))
+                await asyncio.sleep(0.05)
+                writing.cancel()
+                await asyncio.sleep(0.05)
+            seqs.append(await writing)
             return (await its.execute(Statement(SHOWN, [], lambda row: 0)))[0], seqs
         finally:
             appender.close()
             await asyncio.to_thread(appender.database.close)
 
     with behind_pgbouncer(monkeypatch):
-        assert asyncio.run(main()) == (OURS, [2, 3])
+        assert asyncio.run(main()) == (OURS, [2, 3, (4, None, True)])
 
 
 def test_behind_pgbouncer_what_a_statement_is_refused_leaves_its_connection_usable(monkeypatch, settings):
