@@ -74,9 +74,9 @@ class SessionView(ApiView):
 
     @documented("sessions_delete", ok={204: None}, errors=[403, 404, 409])
     def delete(self, request: Any, id: UUID) -> Response:
-        """Delete a conversation with its runs and all that they have written.
+        """Delete a conversation with its runs and all that they have written, but for the audit records.
 
-        409 while a run of it, or of a child run, has not ended: cancel it first.
+        409 while a run of it, or of a child run, has not ended: cancel it first. 409 for the session of a child run.
         """
         erasing.delete_session(find_session(request, id).id)
         return Response(status=status.HTTP_204_NO_CONTENT)

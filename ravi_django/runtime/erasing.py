@@ -47,10 +47,10 @@ def erase_user(user: Any) -> bool:
     return not Erasure.objects.filter(id=erasure.id).exists()
 
 
-def delete_session(session_id: UUID, *, keeps_audits: bool = False) -> None:
-    """Delete a conversation and what is below it. Raises ConflictError while one of its runs has not ended. What is not
-    done at once, the sweep does."""
-    erasure = erasures.begin_session(session_id, keeps=keeps_audits)
+def delete_session(session_id: UUID) -> None:
+    """Delete a conversation and what is below it, but for the audit records. Raises ConflictError while one of its runs
+    has not ended. What is not done at once, the sweep does."""
+    erasure = erasures.begin_session(session_id)
     try:
         _work_off(erasure, BATCHES)
     except Exception:

@@ -120,7 +120,7 @@ def _prune_sessions(older_than_s: float, dry_run: bool) -> int:
     removed = 0
     for session_id in chain.from_iterable(retention_rows.batches_of_sessions(older_than_s)):
         with suppress(ConflictError):  # somebody speaks again, or a child run has not ended
-            erasing.delete_session(session_id, keeps_audits=True)
+            erasing.delete_session(session_id)
             removed += 1
     return removed
 

@@ -46,10 +46,13 @@ def let_go(user: str) -> None:
         model._default_manager.filter(owner=user).update(owner=None)
 
 
-def begin_session(session_id: UUID, *, keeps: bool = False) -> Erasure:
-    """Mark a conversation and those of its child runs. With `keeps` their audit records stay as they are. Raises
-    ConflictError while one of their runs has not ended."""
+def begin_session(session_id: UUID) -> Erasure:
+    """Mark a conversation and those of its child runs. Their audit records stay as they are. Raises ConflictError for
+    the session of a child run, and while one of the runs has not ended."""
     with transaction.atomic():
+        above = Session.objects.values_list("parent_session", flat=True).get(id=session_id)
+        if above is not None:
+            raise ConflictError(f"session {session_id} is of a child run: delete session {above}, which it belongs to")
         ids = _family([session_id])
         # Whoever makes a run in one of them refers to it, and waits; afterwards it is not there for them.
         list(Session.objects.select_for_update().filter(id__in=ids).order_by("id").values_list("id"))
@@ -57,7 +60,7 @@ def begin_session(session_id: UUID, *, keeps: bool = False) -> Erasure:
         live = Run.objects.filter(session__in=ids).exclude(status__in=TERMINAL).values_list("id", "status").first()
         if live is not None:
             raise ConflictError(f"run {live[0]} of this session is {live[1]}: cancel it, or wait for its end")
-        erasure: Erasure = stamp(Erasure(keeps=keeps))
+        erasure: Erasure = stamp(Erasure(keeps=True))
         erasure.save(force_insert=True)
         Session.objects.filter(id__in=ids).update(erasure=erasure, owner=None)
         return erasure

@@ -213,6 +213,18 @@ def test_a_session_with_a_run_that_has_not_ended_stays(
     assert client.delete(f"/ravi/sessions/{session.id}/").status_code == 204
 
 
+def test_the_session_of_a_child_run_goes_with_its_parents_alone(client: APIClient, user: Any) -> None:
+    session = store.create_session(Session(owner=user))
+    run = make_run(session=session, owner=user, status=Status.SUSPENDED)
+    place = store.create_session(Session(owner=user, parent_session=session))
+    make_run(session=place, owner=user, parent=run, root=run, status=Status.COMPLETED)
+
+    response = client.delete(f"/ravi/sessions/{place.id}/")
+
+    assert response.status_code == 409 and str(session.id) in error_of(response)["message"]
+    assert Run.objects.count() == 2
+
+
 @pytest.mark.django_db(transaction=True)
 def test_what_a_deletion_could_not_do_at_once_is_hidden_and_done_later(
     client: APIClient, user: Any, root: Any, monkeypatch: pytest.MonkeyPatch
