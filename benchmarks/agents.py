@@ -50,7 +50,9 @@ scripted = register(
 if not os.environ.get("BENCH_SCRIPTED_ALONE"):  # a worker imports the model library in the background otherwise
     model = LLMFactory("openai/bench", api_key="sk-of-the-bench-server", api_base=MODEL_URL, timeout=60).build()
     register(answering_agent("bench-litellm", model))
-instant = register(answering_agent("bench-instant", ScriptedModel(ANSWER, chunk="words", record=False)))
+instant = register(
+    answering_agent("bench-instant", ScriptedModel(ANSWER, chunk="words", record=False)), access="authenticated"
+)
 
 
 class Waiter:

@@ -121,13 +121,14 @@ class Wait:
 
 def waits(stack: Stack, samples: int) -> list[Figure]:
     """At idle, through broker, worker and web server, one run after the other."""
-    user = _approvers(1)[0]
+    owner, approver = _approvers(2)  # nobody decides on a run of their own
     with ready_worker(stack, ["react/bench-instant"], BENCH_SCRIPTED_ALONE="1"), web(stack) as address:
-        person = Person(address, user)
+        asking, person = Person(address, owner), Person(address, approver)
         if not wait_until(person.healthy, 30):
             raise ProcessError(f"the site on {address} did not answer")
         with Watch(person.socket("requests/")) as inbox:
-            found = [_once(person, inbox) for _ in range(samples + WARM_UP)][WARM_UP:]
+            found = [_once(asking, person, inbox) for _ in range(samples + WARM_UP)][WARM_UP:]
+        asking.close()
         person.close()
     return [
         *_figures("request_seen_by_rest", [one.seen_by_rest for one in found]),
@@ -139,14 +140,14 @@ def waits(stack: Stack, samples: int) -> list[Figure]:
     ]
 
 
-def _once(person: Person, inbox: Watch) -> Wait:
-    run = person.ask("POST", "runs/", {"agent": BY_MODEL, "input": "Pay them."})["id"]
+def _once(owner: Person, person: Person, inbox: Watch) -> Wait:
+    run = owner.ask("POST", "runs/", {"agent": BY_MODEL, "input": "Pay them."})["id"]
     request = _until(lambda: person.ask("GET", f"requests/?status=pending&run={run}")["results"])[0]
     seen = time.time()
     asked_at = request["arguments"]["asked_at"]
     noticed = inbox.first(request["id"])
-    _until(lambda: person.ask("GET", f"runs/{run}/")["status"] == "suspended")
-    with Watch(person.socket(f"runs/{run}/")) as frames:
+    _until(lambda: owner.ask("GET", f"runs/{run}/")["status"] == "suspended")
+    with Watch(owner.socket(f"runs/{run}/")) as frames:
         frames.first(request["id"])
         before = JournalEntry.objects.filter(run_id=run).latest("seq").seq
         begun = time.time()
@@ -155,7 +156,7 @@ def _once(person: Person, inbox: Watch) -> Wait:
         shown = frames.first("tool_result", "c1")
         frames.first("stream.done")
     row = JournalEntry.objects.filter(run_id=run, seq__gt=before).earliest("seq")
-    output = person.ask("GET", f"runs/{run}/")["output"]
+    output = owner.ask("GET", f"runs/{run}/")["output"]
     called = float(output if isinstance(output, str) else output["text"])
     ends = (answered, row.finished_at.timestamp(), called, shown)
     return Wait((seen - asked_at) * 1000, (noticed - asked_at) * 1000, *((end - begun) * 1000 for end in ends))

@@ -40,7 +40,7 @@ class Payer:
         return f"{decision.decision} {time.time()}"
 
 
-payer = register(Payer())
+payer = register(Payer(), access="authenticated")
 register(
     ReActAgent(
         "bench-payer",
@@ -48,5 +48,6 @@ register(
         tools=[pay],
         context=ContextConfig(DjangoHistoryProvider()),
         approvers=f"group:{APPROVERS}",
-    )
+    ),
+    access="authenticated",
 )

@@ -17,4 +17,4 @@ class Follower:
         return "read"
 
 
-follower = register(Follower())
+follower = register(Follower(), access="authenticated")
