@@ -37,9 +37,10 @@ def _deleting(sender: Any, instance: Any, **more: Any) -> None:
 
 
 def _cancel(user: Any) -> None:
-    """Those that have ended are marked: retried or forked, they would go on as well. Again, until none is left: one may
-    have been retried before it was locked."""
-    while (live := _live(user)) or store.has_unmarked(user):
+    """Those that have ended are marked: retried or forked, they would go on as well. Again, until the user owns none:
+    one may have been retried before it was locked."""
+    while store.owns_runs(user):
+        live = _live(user)
         store.disown(user, live)
         for run_id in live:
             with suppress(IllegalTransitionError):  # it has ended with the one above it, or by itself

@@ -45,7 +45,7 @@ from ravi_django.runtime.store.claims import SUSPECT, claim, claim_next, waits_a
 from ravi_django.runtime.store.control import cancel_reason, request_cancel
 from ravi_django.runtime.store.conversations import clear_turns
 from ravi_django.runtime.store.digests import deliver_due, has_due
-from ravi_django.runtime.store.disowned import disown, has_unmarked
+from ravi_django.runtime.store.disowned import disown, owns_runs
 from ravi_django.runtime.store.endings import OWNER_DELETED, RETENTION, TOP_UP
 from ravi_django.runtime.store.escalations import due_to_escalate, escalate, reassign_request
 from ravi_django.runtime.store.fan_out import deliver_batch, has_next, unfinished
@@ -246,7 +246,6 @@ __all__ = [
     "handoffs",
     "has_due",
     "has_next",
-    "has_unmarked",
     "has_worker",
     "heartbeat",
     "hint_failed",
@@ -276,6 +275,7 @@ __all__ = [
     "open_top_up",
     "orphaned",
     "orphans",
+    "owns_runs",
     "payload_of",
     "pending_top_up",
     "promote_orphan",

@@ -7,30 +7,28 @@ from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Q, QuerySet
+from django.db.models import Q
 
 from ravi_django.kernel import IllegalTransitionError
-from ravi_django.models import Run, Session
+from ravi_django.models import TERMINAL, Run, Session
 from ravi_django.runtime.store.control import to_cancel
 from ravi_django.runtime.store.endings import OWNER_DELETED
 
 
-def has_unmarked(owner: Any) -> bool:
-    return _unmarked(owner).exists()
+def owns_runs(user: Any) -> bool:
+    return Run.objects.filter(owner=user).exists()
 
 
 def disown(owner: Any, run_ids: Iterable[UUID]) -> None:
-    """In the transaction that deletes their owner: mark all runs of theirs. They are locked with all that the
-    cancellation of `run_ids` writes, in one order: one after the other they could close a circle of waits. A retry
-    that comes before is over by then, one that comes later finds the mark."""
+    """In the transaction that deletes their owner: take it from the runs that have ended or are being cancelled, in one
+    write with the mark, before Django sets it to NULL. All runs of theirs are locked with all that the cancellation of
+    `run_ids` writes, in one order: one after the other they could close a circle of waits. A retry that comes before is
+    over by then, one that comes later finds the mark."""
     concerned = set().union(*map(to_cancel, run_ids))
     rows = Run.objects.select_for_update(no_key=True).filter(Q(owner=owner) | Q(id__in=concerned)).order_by("id")
     list(rows.values_list("id"))
-    _unmarked(owner).update(cancel_reason=OWNER_DELETED)
-
-
-def _unmarked(owner: Any) -> QuerySet[Run]:
-    return Run.objects.filter(owner=owner).exclude(cancel_reason=OWNER_DELETED)
+    over = Q(status__in=TERMINAL) | Q(cancel_requested_at__isnull=False)
+    Run.objects.filter(over, owner=owner).update(owner=None, cancel_reason=OWNER_DELETED)
 
 
 def check_owned(run: Run) -> None:

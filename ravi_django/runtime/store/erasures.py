@@ -120,7 +120,7 @@ def finish(erasure: Erasure) -> None:
         return
     if not erasure.keeps:
         for table in TABLES:
-            _all(table, Scope(user=erasure.user), erasure.pseudonym)
+            _all(table, Scope(user=erasure.user, until=erasure.created_at), erasure.pseudonym)
     let_go(erasure.user)
     Erasure.objects.filter(id=erasure.id).update(position=BEGUN)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from django.db.models import Exists, F, Model, OuterRef, Q, QuerySet
@@ -53,6 +54,7 @@ class Scope:
     user: str = ""  # primary key
     sessions: Any = ()  # ids, or a query of them
     runs: Any = ()  # ids, or a query of them
+    until: datetime | None = None  # what the user has made later is kept
 
 
 Where = Callable[[Scope], Q]
@@ -104,14 +106,16 @@ class Table:
     model: type[Model]
     where: Where
     stays: bool = False  # reduced to what an audit needs, and not deleted
+    made: str = ""  # when the user made it; empty: a run that is being cancelled may still write some
 
     def rows(self, scope: Scope) -> QuerySet[Any]:
-        return self.model._default_manager.filter(self.where(scope))
+        rows = self.model._default_manager.filter(self.where(scope))
+        return rows.filter(**{f"{self.made}__lte": scope.until}) if self.made and scope.until else rows
 
 
 # In this order: what refers to others goes before them.
 TABLES = (
-    Table(RequestLink, _either(_run("request__run"), _user("user"))),
+    Table(RequestLink, _either(_run("request__run"), _user("user")), made="created_at"),
     Table(StickyDecision, _session("session")),
     Table(HumanRequest, _run("run")),
     Table(Ask, _run("asker", "target")),
@@ -124,15 +128,15 @@ TABLES = (
     Table(OutboxEvent, _user("body__data__owner")),
     Table(BoardTask, _session("session")),
     Table(Turn, _session("session")),
-    Table(FeedItem, _either(_user("follow__owner"), _session("follow__session"))),
-    Table(Follow, _either(_user("owner"), _session("session"))),
-    Table(ScheduleTick, _user("schedule__owner")),
-    Table(Schedule, _user("owner")),
-    Table(SourceItem, _user("source__owner")),
-    Table(Source, _user("owner")),
+    Table(FeedItem, _either(_user("follow__owner"), _session("follow__session")), made="follow__created_at"),
+    Table(Follow, _either(_user("owner"), _session("session")), made="created_at"),
+    Table(ScheduleTick, _user("schedule__owner"), made="schedule__created_at"),
+    Table(Schedule, _user("owner"), made="created_at"),
+    Table(SourceItem, _user("source__owner"), made="source__created_at"),
+    Table(Source, _user("owner"), made="created_at"),
     Table(DailyBudget, _user("owner")),
     Table(Ticket, _user("user")),
-    Table(Delegation, _user("user", "delegate")),
+    Table(Delegation, _user("user", "delegate"), made="created_at"),
     Table(Publication, _delivered),
     Table(AuditRecord, _either(_user("owner"), _run("run_id")), stays=True),
     Table(Run, _run("pk")),

@@ -141,6 +141,13 @@ DELETIONS = [
         _ERASED,
     ),
     Mutant(
+        "erasure: what a user makes behind it stays",
+        STORE + "personal.py",
+        " if self.made and scope.until else rows",
+        " if False else rows",
+        _ERASED,
+    ),
+    Mutant(
         "erasure: a session with a live run stays",
         STORE + "erasures.py",
         "    if live is not None:",

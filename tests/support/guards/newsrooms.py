@@ -185,8 +185,8 @@ NEWSROOMS = [
     Mutant(
         "a run that is retried while its user is deleted ends too",
         RUNTIME + "owners.py",
-        "    while (live := _live(user)) or store.has_unmarked(user):\n        store.disown(user, live)\n",
-        "    live = _live(user)\n    if live or store.has_unmarked(user):\n        store.disown(user, live)\n",
+        "    while store.owns_runs(user):\n        live = _live(user)\n",
+        "    live = _live(user)\n    if live or store.owns_runs(user):\n",
         (DISOWNED,),
     ),
     Mutant(

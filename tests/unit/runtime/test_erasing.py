@@ -29,9 +29,12 @@ from ravi_django.models import (
     Publication,
     Reservation,
     Run,
+    Schedule,
     ScheduleTick,
     Session,
     Signal,
+    Source,
+    SourceItem,
     Status,
     StreamFrame,
     Ticket,
@@ -320,6 +323,25 @@ def test_what_valkey_has_of_the_runs_goes(ada: Any, settings: Any, valkey_url: s
         erasing.sweep()
 
         assert client.keys() == [b"other"]
+
+
+def test_what_the_user_makes_behind_an_unfinished_erasure_stays() -> None:
+    owner = world_of_owner().people["owner"]
+    session = Session.objects.create(owner=owner)
+    lease = leased(make_run(owner=owner, session=session))
+    with pytest.raises(CommandError):
+        call_command("ravi_erase", "owner")
+    follow = Follow.objects.create(agent="a/b", topic="news/y", follower="f", owner=owner)
+    schedule = Schedule.objects.create(name="n", agent="a/b", input="hi", every_s=60, owner=owner)
+    ScheduleTick.objects.create(schedule=schedule, at=timezone.now())
+    source = Source.objects.create(name="n", location="https://example.com/feed", agent="a/b", owner=owner)
+    SourceItem.objects.create(source=source, identity="i", digest="d")
+    Run.objects.filter(id=lease.run_id).update(status=Status.CANCELLED)
+    erasing.sweep()
+
+    assert not Erasure.objects.exists()
+    assert (Follow.objects.get(), Schedule.objects.get(), Source.objects.get()) == (follow, schedule, source)
+    assert (ScheduleTick.objects.count(), SourceItem.objects.count()) == (1, 1)
 
 
 def test_the_command_says_what_still_runs(ada: Any) -> None:

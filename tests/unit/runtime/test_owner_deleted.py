@@ -10,7 +10,7 @@ from django.db import IntegrityError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from ravi_django.models import ACTIVE, TERMINAL, Run, Status
-from ravi_django.runtime import owners
+from ravi_django.runtime import store
 from ravi_django.testing import FakeClock
 from tests.support.runs import (
     code,
@@ -110,30 +110,30 @@ def test_what_the_deleter_undoes_is_undone(ada: Any) -> None:
     )
 
 
-def test_who_has_no_run_costs_four_looks(ada: Any) -> None:
+def test_who_has_no_run_costs_two_looks(ada: Any) -> None:
     with CaptureQueriesContext(connection) as queries:
         ada.delete()
 
     looks = ('SELECT "ravi_run"."id"', 'SELECT 1 AS "a" FROM "ravi_run"')
-    assert sum(one["sql"].startswith(looks) for one in queries) == 4
+    assert sum(one["sql"].startswith(looks) for one in queries) == 2
     assert not [one for one in queries if "FOR NO KEY UPDATE" in one["sql"]]
 
 
 @on_postgresql
 def test_a_run_that_is_made_behind_the_first_look_is_cancelled_too(ada: Any, monkeypatch: Any) -> None:
-    looks: list[Any] = []
-    original = owners._live
+    looks: list[bool] = []
+    original = store.owns_runs
 
-    def look(user: Any) -> Any:
-        found = original(user)
-        looks.append(found)
+    def look(user: Any) -> bool:
+        looks.append(original(user))
         if len(looks) == 1:
             in_background(lambda: make_run(owner=ada)).result(60)
-        return found
+        return looks[-1]
 
-    monkeypatch.setattr(owners, "_live", look)
+    monkeypatch.setattr(store, "owns_runs", look)
     ada.delete()
 
+    assert not looks[0]
     assert Run.objects.get().status == Status.CANCELLED
 
 
