@@ -11,6 +11,7 @@ from django.db import connections
 from django.db.transaction import non_atomic_requests
 from django.http import HttpResponse, StreamingHttpResponse
 from django.utils.decorators import method_decorator
+from rest_framework.exceptions import NotAcceptable
 from rest_framework.renderers import BaseRenderer, JSONRenderer
 from rest_framework.response import Response
 
@@ -26,6 +27,7 @@ from ravi_django.runtime.events import PAGE, page
 from ravi_django.runtime.openings import Opening
 
 SEQ = re.compile(r"[0-9]{1,18}\Z", re.ASCII)
+RUNSERVER = "WSGIServer/"  # Django's development server: the one WSGI server with a thread for each request
 
 
 class EventStreamRenderer(BaseRenderer):
@@ -55,6 +57,7 @@ class EventsView(ApiView):
 
         Server-sent events, each with its number as id, its type as event and the frame as one line of data, until
         stream.done; comments keep the connection open. With `Accept: application/json` one page of the same frames.
+        A WSGI server has the pages alone: there a stream is a 406.
         """
         after = _after(request)
         limit = limit_of(request, default=PAGE, most=PAGE)
@@ -67,13 +70,18 @@ class EventsView(ApiView):
 
 
 def _stream(request: Any, run: Run, after: int) -> HttpResponse | StreamingHttpResponse:
-    """Under ASGI the event loop serves it, whatever the number of clients."""
+    """Under ASGI the event loop serves it, whatever the number of clients. Two streams would stop a WSGI server that
+    has two workers."""
+    is_asgi = isinstance(request._request, ASGIRequest)
+    if not is_asgi and not request.META.get("SERVER_SOFTWARE", "").startswith(RUNSERVER):
+        where = f"Accept: application/json for {request.get_full_path()}"
+        raise NotAcceptable(f"this WSGI server does not stream: ask with {where}, or ask an ASGI server")
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     if request.method == "HEAD":
         return HttpResponse(content_type=sse.CONTENT_TYPE, headers=headers)
     place = limits.open_one(request.user, "streams")
     opening = Opening(request.user.pk, auth.credential_of(request), place, run, whole=hidden.sees(request.user))
-    if isinstance(request._request, ASGIRequest):
+    if is_asgi:
         _let_go_of_connections()
         body: Any = sse.stream(run.tree_id, after, opening)
     else:

@@ -20,7 +20,7 @@ log = logging.getLogger("ravi.sse")
 
 CONTENT_TYPE = "text/event-stream; charset=utf-8"
 KEEP_ALIVE_S = 15.0  # proxies close a connection that is silent for longer, often after 30 or 60 s
-WSGI_S = 25.0  # how long a stream may hold one of a WSGI server's threads; the client comes back for more
+WSGI_S = 25.0  # how long a stream may hold a thread of `runserver`; the client comes back for more
 WSGI_POLL_S = 0.3
 
 OPENING = b": open\n\n"  # something to send at once, so that the headers arrive
@@ -74,7 +74,7 @@ async def _with_pauses(frames: AsyncIterator[dict[str, Any]]) -> AsyncIterator[d
 
 
 def stream_for_a_while(tree: UUID, after: int, opening: Opening) -> Iterator[bytes]:
-    """The same for a WSGI server, on whose thread it waits: it looks from time to time, and ends before the right to it
+    """The same for `runserver`, on whose thread it waits: it looks from time to time, and ends before the right to it
     would be looked at."""
     try:
         yield from _for_a_while(tree, after, opening.whole)

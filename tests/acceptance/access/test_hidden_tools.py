@@ -42,7 +42,7 @@ from ravi_django.runtime.submit import submit
 from ravi_django.signals import request_opened
 from ravi_django.testing import ScriptedModel, run_until_idle
 from ravi_django.tools import ReadResultTool
-from tests.acceptance.api.api_support import client_of, error_of
+from tests.acceptance.api.api_support import RUNSERVER, client_of, error_of
 from tests.support.patience import BOUND_S
 from tests.support.runs import auntil, code, make_run
 
@@ -141,8 +141,8 @@ def streams(run: Run, user: Any) -> dict[str, Any]:
     found = {"run socket": frames_of_socket(f"/ws/ravi/runs/{run.id}/", user, "stream.done")}
     found["session socket"] = frames_of_socket(f"/ws/ravi/sessions/{run.session_id}/", user, "stream.done")
     found["sse"], found["topic"] = event_stream(run, user), progress(run, user)
-    wsgi = client_of(user).get(f"/ravi/runs/{run.id}/events/", headers={"Accept": "text/event-stream"})
-    found["wsgi"] = b"".join(wsgi.streaming_content).decode()
+    wsgi = client_of(user).get(f"/ravi/runs/{run.id}/events/", headers={"Accept": "text/event-stream"}, **RUNSERVER)
+    found["runserver"] = b"".join(wsgi.streaming_content).decode()
     forget_readers(close=True)
     return found
 

@@ -28,6 +28,7 @@ from ravi_django.testing import ScriptedModel
 from tests.support.patience import BOUND_S
 
 AGENT = "react/api-helper"
+RUNSERVER = {"SERVER_SOFTWARE": "WSGIServer/0.2"}  # `client.get(…, **RUNSERVER)`: no other WSGI server streams
 SCRIPT = [ToolUseBlock(tool_name="calculator", arguments={"expression": "6 * 7"}, call_id="c1"), "It is 42."]
 WRITTEN = (Session, Run, InboxMessage, JournalEntry, Turn, Ticket, Follow, Publication)
 

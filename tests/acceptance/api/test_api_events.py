@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
+import subprocess
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -20,13 +24,15 @@ from rest_framework.authtoken.models import Token
 from rest_framework.test import APIClient
 
 from project.process import wait_until
+from project.services import free_port, port_is_free
 from ravi_django.api import sse
 from ravi_django.models import Run, Session, uuid7
 from ravi_django.runtime import cancel, events, store
 from ravi_django.runtime.database import DatabaseThreads
 from ravi_django.runtime.submit import submit
 from ravi_django.testing import warm
-from tests.acceptance.api.api_support import client_of, drive, error_of
+from tests.acceptance.api.api_support import RUNSERVER, client_of, drive, error_of
+from tests.support import forks
 from tests.support.patience import BOUND_S
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -128,8 +134,45 @@ def test_somebody_elses_run_is_404_in_json(strange_client: APIClient, run: Run, 
 # ---------------------------------------------------------------------------------------- a WSGI server's stream
 
 
+@contextmanager
+def wsgi_server(*command: str) -> Iterator[str]:
+    """`python *command` with the site's Django application on a free port, on the tests' database."""
+    port = free_port()
+    argv = [part.format(address=f"127.0.0.1:{port}") for part in command]
+    database = urlsplit(os.environ["DATABASE_URL"])._replace(path=f"/{connection.settings_dict['NAME']}")
+    environment = {**os.environ, "DATABASE_URL": database.geturl()}
+    with forks.Popen(argv, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            assert wait_until(lambda: not port_is_free("127.0.0.1", port), BOUND_S)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.terminate()
+
+
+def test_a_stream_does_not_hold_gunicorns_only_worker(done: Run, user: Any) -> None:
+    headers = {"Authorization": f"Token {Token.objects.create(user=user).key}"}
+    sync_worker = ("-m", "gunicorn", "project.wsgi", "-w", "1", "-b", "{address}")
+    with wsgi_server(*sync_worker) as site, httpx.Client(base_url=site, headers=headers, trust_env=False) as web:
+        for accept in ("text/event-stream", "*/*"):
+            refused = web.get(address(done, "?after=2"), headers={"Accept": accept}, timeout=BOUND_S)
+            assert refused.status_code == 406
+            assert f"Accept: application/json for {address(done, '?after=2')}" in refused.json()["error"]["message"]
+        page = web.get(address(done, "?after=2"), headers=JSON, timeout=BOUND_S).json()
+
+    assert page["results"][0]["seq"] == 3 and page["done"]
+
+
+def test_runserver_streams(done: Run, user: Any) -> None:
+    headers = {"Authorization": f"Token {Token.objects.create(user=user).key}"}
+    with (
+        wsgi_server("manage.py", "runserver", "--noreload", "{address}") as site,
+        httpx.Client(base_url=site, headers=headers, timeout=BOUND_S, trust_env=False) as web,
+    ):
+        assert follow(web, done)[-1]["type"] == "stream.done"
+
+
 def test_the_stream_is_the_default_and_has_its_headers(client: APIClient, done: Run) -> None:
-    response = client.get(address(done))
+    response = client.get(address(done), **RUNSERVER)
 
     assert response.status_code == 200
     assert response["Content-Type"] == "text/event-stream; charset=utf-8"
@@ -140,7 +183,7 @@ def test_the_stream_is_the_default_and_has_its_headers(client: APIClient, done: 
 
 def test_last_event_id_wins_over_after(client: APIClient, done: Run) -> None:
     def seqs(query: str = "", **headers: str) -> list[int]:
-        body = client.get(address(done, query), headers=headers).getvalue().decode()
+        body = client.get(address(done, query), headers=headers, **RUNSERVER).getvalue().decode()
         return [frame["seq"] for frame in parsed(body)]
 
     everything = seqs()
@@ -151,21 +194,21 @@ def test_last_event_id_wins_over_after(client: APIClient, done: Run) -> None:
     assert seqs(f"?after={everything[-1]}") == []
 
 
-def test_under_wsgi_a_stream_gives_its_thread_back(
+def test_under_runserver_a_stream_gives_its_thread_back(
     client: APIClient, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sse, "WSGI_S", 0.3)
     monkeypatch.setattr(sse, "WSGI_POLL_S", 0.02)
     monkeypatch.setattr(sse, "KEEP_ALIVE_S", 0.1)
 
-    body = client.get(address(run)).getvalue()
+    body = client.get(address(run), **RUNSERVER).getvalue()
 
     assert sse.KEEP_ALIVE in body
     assert parsed(body.decode()) == []
 
 
 def test_head_has_no_body(client: APIClient, run: Run) -> None:
-    response = client.head(address(run))
+    response = client.head(address(run), **RUNSERVER)
 
     assert (response.status_code, response.content) == (200, b"")
     assert response["Content-Type"].startswith("text/event-stream")
