@@ -303,6 +303,8 @@ def check_database(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]
         return [
             Error(f"RAVI['DATABASE'] is {conf.DATABASE!r}, and the users are in {users!r}.", hint=hint, id="ravi.E023")
         ]
+    if found := _unfit():
+        return found
     database = connections[conf.DATABASE].settings_dict
     if conf.DATABASE_DIRECT is not None and (fault := _fault_of_direct(database)):
         hint = 'DATABASE_DIRECT = "direct": an alias in DATABASES that reaches the same PostgreSQL past its pooler.'
@@ -319,6 +321,24 @@ def check_database(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]
             id="ravi.W004",
         )
     ]
+
+
+def _unfit() -> list[CheckMessage]:
+    """On such a site runs would be lost, or stay "running" for ever."""
+    vendor = connections[conf.DATABASE].vendor
+    if vendor not in ("postgresql", "sqlite"):
+        hint = "Use PostgreSQL, or SQLite for a small site. RAVI['DATABASE'] may name another alias than \"default\"."
+        return [Error(f"RAVI['DATABASE'] is {conf.DATABASE!r}, which is {vendor}.", hint=hint, id="ravi.E025")]
+    if vendor == "postgresql":
+        from django.db.backends.postgresql.psycopg_any import is_psycopg3
+
+        if not is_psycopg3:
+            hint = 'pip install "ravi-django[postgres]". Django then uses psycopg 3 for the whole site.'
+            return [Error("PostgreSQL is reached by psycopg2, not by psycopg 3.", hint=hint, id="ravi.E026")]
+    if not settings.USE_TZ:
+        hint = "USE_TZ = True. Django's documentation has the steps for a site whose rows have local times."
+        return [Error("USE_TZ is False: times without a time zone cannot order runs.", hint=hint, id="ravi.E027")]
+    return []
 
 
 def _fault_of_direct(database: dict[str, Any]) -> str:

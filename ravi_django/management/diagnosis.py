@@ -66,10 +66,8 @@ def database() -> Iterator[Finding]:
             Finding("ok", text) if version >= OLDEST_POSTGRES else Finding("error", text, "use PostgreSQL 14 or newer")
         )
         yield from _connections()
-    elif connection.vendor == "sqlite":
+    elif connection.vendor == "sqlite":  # any other is an error of the settings
         yield from _sqlite()
-    else:
-        yield Finding("warning", f"database: {connection.vendor}", "tested with PostgreSQL and SQLite alone")
 
 
 def _connections() -> Iterator[Finding]:

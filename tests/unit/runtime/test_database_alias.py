@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from django.core.checks import run_checks
+from django.core.checks import ERROR, run_checks
 from django.db import connections, router, transaction
 
 from ravi_django import submit
@@ -65,3 +65,25 @@ def test_a_database_that_cannot_hold_the_rows_is_an_error(settings, monkeypatch,
     settings.RAVI = {**settings.RAVI, "DATABASE": alias}
 
     assert [found.id for found in run_checks(tags=["ravi"])] == [problem]
+
+
+def with_mysql(settings, monkeypatch):
+    monkeypatch.setattr(connections["default"], "vendor", "mysql")
+
+
+def with_psycopg_2(settings, monkeypatch):
+    monkeypatch.setattr(connections["default"], "vendor", "postgresql")
+    monkeypatch.setattr("django.db.backends.postgresql.psycopg_any.is_psycopg3", False)
+
+
+def without_time_zones(settings, monkeypatch):
+    settings.USE_TZ = False
+
+
+@pytest.mark.parametrize(
+    ("site", "problem"), [(with_mysql, "ravi.E025"), (with_psycopg_2, "ravi.E026"), (without_time_zones, "ravi.E027")]
+)
+def test_a_database_that_would_lose_runs_is_an_error(settings, monkeypatch, site, problem):
+    site(settings, monkeypatch)
+
+    assert [(found.id, found.level) for found in run_checks(tags=["ravi"])] == [(problem, ERROR)]
