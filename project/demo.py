@@ -276,7 +276,7 @@ class Demo:
         return "\n".join(f"--- {part.name}\n{part.tail()}" for part in self.running)
 
     def _shown(self, path: Path) -> str:
-        return str(path.relative_to(BASE_DIR))
+        return str(path.relative_to(BASE_DIR) if path.is_relative_to(BASE_DIR) else path)
 
 
 def say(text: str) -> None:

