@@ -176,7 +176,7 @@ class RunAdmin(InspectAdmin):
 
     def _cancel(self, request: HttpRequest, run: Run) -> bool:
         try:
-            cancel(run.id, f"cancelled by {request.user.get_username()} in the admin")
+            cancel(run.id, "cancelled in the admin")
         except ConflictError:
             return False
         self.log_change(request, run, "Cancellation asked for.")

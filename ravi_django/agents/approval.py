@@ -187,21 +187,20 @@ def _refused_word(decision: ApprovalDecision) -> Literal["skipped", "denied"]:
 
 
 def _refusal(tool: Tool, risk: Risk, decision: ApprovalDecision) -> str:
-    by = f" by {decision.by}" if decision.by else ""
+    """For the model; without the name, which would stay in what it is sent."""
     reason = _clip(decision.reason.strip())
     if decision.decision == "skipped":
-        return f"skipped{by}: {reason or f'{tool.name} was not called'}; go on without it"
+        return f"skipped: {reason or f'{tool.name} was not called'}; go on without it"
     if reason == nobody(tool.name, risk):
         return f"denied: {reason}"
-    return f"denied{by}: {reason or f'{tool.name} was not approved'}; do not call it again unchanged"
+    return f"denied: {reason or f'{tool.name} was not approved'}; do not call it again unchanged"
 
 
 def _note(decision: ApprovalDecision, arguments: dict[str, Any]) -> str:
     """For the model, whose own turn still says what it has asked for."""
-    who = f"a person ({decision.by})" if decision.by else "a person"
     reason = f" ({_clip(decision.reason.strip())})" if decision.reason.strip() else ""
     shown = _clip(json.dumps(arguments, ensure_ascii=False, sort_keys=True))  # a database keeps them in its own order
-    return f"[{who} changed the arguments of this call{reason}; it was made with {shown}]"
+    return f"[a person changed the arguments of this call{reason}; it was made with {shown}]"
 
 
 def _clip(text: str) -> str:

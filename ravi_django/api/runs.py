@@ -19,7 +19,7 @@ from ravi_django.api.pagination import Pages, paged
 from ravi_django.kernel import AgentId, InvalidInputError, Priority
 from ravi_django.models import Run, Session, Status
 from ravi_django.runtime import limits, site_rules
-from ravi_django.runtime.cancel import cancel
+from ravi_django.runtime.cancel import cancel_for
 from ravi_django.runtime.entries import internalize, sizes_outside
 from ravi_django.runtime.fork import fork_once
 from ravi_django.runtime.replies import send as send_signal
@@ -113,7 +113,7 @@ class CancelView(ApiView):
         given = serializers.CancelSerializer(data=request.data)
         given.is_valid(raise_exception=True)
         run = find_run(request, id)
-        cancel(run.id, given.validated_data.get("reason") or f"cancelled by {request.user}")
+        cancel_for(request.user, run.id, given.validated_data.get("reason", ""))
         run.refresh_from_db()
         return Response(serializers.RunSerializer(run).data, status=status.HTTP_202_ACCEPTED)
 

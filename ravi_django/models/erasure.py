@@ -14,6 +14,7 @@ class Erasure(models.Model):
     name = models.CharField(max_length=254, blank=True, default="", help_text="The name that goes from others' rows")
     keeps = models.BooleanField(default=False, help_text="Anonymize: the rows stay, without the user")
     position = models.CharField(max_length=100, blank=True, default="", help_text="How far the names have gone")
+    runs = models.JSONField(null=True, help_text="Live runs in whose journals the name is until they end")
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     class Meta:

@@ -162,6 +162,7 @@ class Run(Owned):
             models.Index(fields=["session", "id"], name="ravi_run_session_idx"),
             models.Index(fields=["root"], condition=Q(root__isnull=False), name="ravi_run_tree_idx"),
             models.Index(fields=["parent"], condition=Q(parent__isnull=False), name="ravi_run_children_idx"),
+            models.Index(fields=["forked_from"], condition=Q(forked_from__isnull=False), name="ravi_run_forks"),
         ]
 
     def __str__(self) -> str:

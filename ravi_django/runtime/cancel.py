@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 from uuid import UUID
 
 from ravi_django.db import transaction
@@ -27,6 +28,13 @@ def cancel(run_id: UUID | str, reason: str) -> None:
         transaction.on_commit(lambda: _publish_end(run), robust=True)
     else:
         transaction.on_commit(lambda: _cancel_here(run.id), robust=True)
+
+
+def cancel_for(user: Any, run_id: UUID, reason: str = "") -> None:
+    """`cancel` for a user who may see the run. Without a reason of theirs it names nobody: others' journals and streams
+    take it over."""
+    is_owner = Run.objects.filter(id=run_id, owner_id=user.pk).exists()
+    cancel(run_id, reason or f"cancelled by {'its owner' if is_owner else 'an administrator'}")
 
 
 def _cancel_here(run_id: UUID) -> None:

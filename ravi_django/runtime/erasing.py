@@ -65,6 +65,7 @@ def work(batches: int | None = None) -> None:
         left = None if left is None else left - used
         if left is not None and left <= 0:
             return
+    names.forget_in_ended()
     while (left is None or left > 0) and names.forget_names():
         left = None if left is None else left - 1
 

@@ -12,6 +12,7 @@ from ravi_django.runtime import hidden
 from ravi_django.runtime.buffer import get_buffer
 from ravi_django.runtime.database import readers
 from ravi_django.runtime.entries import blob_value
+from ravi_django.runtime.shown import named
 
 PAGE = 500
 
@@ -22,7 +23,18 @@ def page(
     """Frames above `after`, in order, and whether they end the stream. Reads the buffer, then the archive. `whole`:
     with what is hidden from owners, see `hidden.sees`."""
     found, done = _page(tree, after, limit)
-    return found if whole else [hidden.frame(frame) for frame in found], done
+    return _shown(found, whole=whole), done
+
+
+def _shown(found: list[dict[str, Any]], *, whole: bool) -> list[dict[str, Any]]:
+    shown = named(found) if whole else [hidden.frame(frame) for frame in named(found)]
+    return [_gap(frame, whole=whole) if frame["type"] == "stream.gap" else frame for frame in shown]
+
+
+def _gap(frame: dict[str, Any], *, whole: bool) -> dict[str, Any]:
+    """A gap's snapshot has frames too."""
+    snapshot = frame["snapshot"]
+    return {**frame, "snapshot": {**snapshot, "frames": _shown(snapshot["frames"], whole=whole)}}
 
 
 def _page(tree: UUID | str, after: int, limit: int) -> tuple[list[dict[str, Any]], bool]:

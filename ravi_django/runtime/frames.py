@@ -17,7 +17,7 @@ from ravi_django.kernel import AgentStep
 from ravi_django.models import Run
 from ravi_django.runtime import hidden
 from ravi_django.runtime.entries import encode
-from ravi_django.runtime.shown import of_an_earlier_release
+from ravi_django.runtime.shown import nameless, of_an_earlier_release
 
 OUTSIDE = ("run.paused", "run.unpaused")  # rows that another than the run's own worker has written
 CLIP = 4000  # characters of a tool's arguments or result in a frame; the journal has the whole
@@ -190,19 +190,18 @@ def _of_waiting(entry: Any) -> Iterable[tuple[str, dict[str, Any]]]:
 
 def _request(asked: dict[str, Any], entry: Any) -> tuple[str, dict[str, Any]]:
     if "details" in asked:
-        return "request", of_an_earlier_release(asked, getattr(entry, "finished_at", None))
-    return "request", dict(asked)
+        asked = of_an_earlier_release(asked, getattr(entry, "finished_at", None))
+    return "request", nameless(asked)
 
 
 _UNANSWERED = {"expired": "expired", "signal": "cancelled"}  # by what is recorded as the answer's action
 
 
 def _closed(result: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """What became of a request, as its row has it."""
+    """What became of a request; who answered it, its readers find."""
     answer = result.get("answer") or result
     status = answer.get("status") or _UNANSWERED.get(answer.get("action", ""), "answered")
-    by = answer.get("by") or None if status == "answered" else None
-    return "request.closed", {"id": result.get("id"), "status": status, "answered_by": by}
+    return "request.closed", {"id": result.get("id"), "status": status}
 
 
 def _of_board(entry: Any) -> Iterable[tuple[str, dict[str, Any]]]:

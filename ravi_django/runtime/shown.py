@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from ravi_django.models import HumanRequest
+
+ASKED = ("request", "request.closed")  # frames about a request
 
 
 def request_shown(request: HumanRequest) -> dict[str, Any]:
@@ -39,6 +42,25 @@ def name_of(request: HumanRequest) -> str | None:
     if request.answered_by is not None:
         return str(request.answered_by.get_username())
     return (request.answer or {}).get("by") or None if isinstance(request.answer, dict) else None
+
+
+def nameless(request: dict[str, Any]) -> dict[str, Any]:
+    """As frames keep it: who is asked and who has answered are read from the request's row, where a name can go."""
+    return {name: value for name, value in request.items() if name not in ("to", "answered_by")}
+
+
+def named(frames: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Frames of a stream with who is asked now, and who has answered."""
+    ids = {frame["id"] for frame in frames if frame["type"] in ASKED}
+    rows = HumanRequest.objects.select_related("answered_by").filter(id__in=ids) if ids else ()
+    found = {str(row.id): row for row in rows}
+    return [_named(frame, found.get(frame["id"])) if frame["type"] in ASKED else frame for frame in frames]
+
+
+def _named(frame: dict[str, Any], request: HumanRequest | None) -> dict[str, Any]:
+    if frame["type"] == "request":
+        return {**frame, "to": request.to if request else "", "answered_by": None}
+    return {**frame, "answered_by": name_of(request) if request and frame["status"] == "answered" else None}
 
 
 def in_utc(moment: datetime | None) -> str | None:

@@ -17,7 +17,7 @@ from ravi_django.kernel import KernelError, RateLimitedError
 from ravi_django.models import Run
 from ravi_django.models.base import Owned
 from ravi_django.runtime import events, hidden, limits
-from ravi_django.runtime.cancel import cancel
+from ravi_django.runtime.cancel import cancel_for
 from ravi_django.runtime.database import readers
 from ravi_django.runtime.openings import Opening, watched
 from ravi_django.runtime.submit import submit_once
@@ -151,7 +151,7 @@ class StreamConsumer(AsyncWebsocketConsumer):
             return {"request": str(UUID(command.request)), "run": str(run_id)}
         if isinstance(command, commands.Cancel):
             run_id = self.cancelled()
-            await readers().call(cancel, run_id, f"cancelled by {user.get_username()}")
+            await readers().call(cancel_for, user, run_id)
             return {"run": str(run_id)}
         agent, session = await readers().call(self.addressed)
         # Calls of `readers` are repeated when the database's connection breaks: the key makes one run of it.

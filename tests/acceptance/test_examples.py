@@ -137,7 +137,7 @@ def test_a_small_sum_needs_nobody(accountant: Any) -> None:
     [
         ({"action": "approve"}, "Invoice of 500 sent to ACME.", ["500 to ACME"]),
         ({"action": "edit", "arguments": {"customer": "ACME", "amount": 50}}, "50 sent to ACME.", ["50 to ACME"]),
-        ({"action": "deny", "reason": "They have not ordered."}, "denied by ann: They have not ordered.", []),
+        ({"action": "deny", "reason": "They have not ordered."}, "denied: They have not ordered.", []),
     ],
 )
 def test_a_large_sum_waits_for_a_person(accountant: Any, decision: dict[str, Any], words: str, sent: list[str]) -> None:

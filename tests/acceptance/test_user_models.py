@@ -41,16 +41,16 @@ from ravi_django.runtime import erasing
 ada, bob = (get_user_model().objects.create(email=f"{name}@example.com") for name in ("ada", "bob"))
 for user in (ada, bob):
     session = Session.objects.create(owner=user, title=user.email)
-    reason = "cancelled by ada@example.com"
-    run = Run.objects.create(owner=user, agent="a/b", session=session, status="cancelled", cancel_reason=reason)
+    run = Run.objects.create(owner=user, agent="a/b", session=session, status="cancelled")
+    HumanRequest.objects.create(run=run, owner=user, path="p", kind="question", to="user:ada@example.com")
     ids = {"key": str(run.id), "run_id": run.id, "session_id": session.id}
     AuditRecord.objects.create(owner=user, event="run", agent="a/b", detail={"reason": "x"}, **ids)
 call_command("ravi_export", "ada@example.com")
 get_user_model().objects.filter(email="ada@example.com").delete()
 erasing.sweep()
 print(sorted((record.owner_id == bob.pk, record.detail.get("reason")) for record in AuditRecord.objects.all()))
-reason = Run.objects.get().cancel_reason
-print(Session.objects.get().title, reason.startswith("cancelled by deleted-"), Erasure.objects.count())
+to = HumanRequest.objects.get().to
+print(Session.objects.get().title, to.startswith("user:deleted-"), Erasure.objects.count())
 """
 
 
@@ -69,4 +69,4 @@ def test_a_user_with_a_uuid_and_without_a_username(tmp_path: Path) -> None:
     *_, audits, rest = done.stdout.splitlines()
     assert audits == "[(False, None), (True, 'x')]"
     assert rest == "bob@example.com True 0"
-    assert done.stdout.count("ada@example.com") == 2  # the title and the reason, in the export
+    assert done.stdout.count("ada@example.com") == 2  # the title and the address, in the export

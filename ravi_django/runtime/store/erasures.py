@@ -10,12 +10,23 @@ from collections.abc import Collection, Sequence
 from typing import Any
 from uuid import UUID
 
-from django.db.models import F, QuerySet
+from django.db.models import F, Model, QuerySet
 from django.db.models.fields.json import KT
 
 from ravi_django.db import transaction
 from ravi_django.kernel import ConflictError
-from ravi_django.models import TERMINAL, AuditRecord, Blob, Erasure, JournalEntry, Publication, Run, Session
+from ravi_django.models import (
+    TERMINAL,
+    AuditRecord,
+    Blob,
+    Erasure,
+    HumanRequest,
+    JournalEntry,
+    Publication,
+    Run,
+    Session,
+    StickyDecision,
+)
 from ravi_django.runtime import clock
 from ravi_django.runtime.entries import BLOB_KEY
 from ravi_django.runtime.store import prune
@@ -26,6 +37,10 @@ from ravi_django.runtime.store.queue import stamp
 ROWS = prune.ROWS
 BODIES_S = 3600.0  # bodies are looked for in all journals: once in so many seconds
 STORED_S = 60.0  # a body is stored before the row that names it
+NAMING: tuple[tuple[type[Model], str], ...] = (
+    *((AuditRecord, "owner"), (Publication, "owner")),
+    *((HumanRequest, "answered_by"), (StickyDecision, "decided_by"), (StickyDecision, "revoked_by")),
+)
 
 # ---------------------------------------------------------------------------------------------------- beginning
 
@@ -41,9 +56,9 @@ def begin(user: Any, *, keeps: bool = False) -> Erasure:
 
 
 def let_go(user: str) -> None:
-    """What names a deleted user is nobody's. Of the rest the database sees to it."""
-    for model in (AuditRecord, Publication):
-        model._default_manager.filter(owner=user).update(owner=None)
+    """What names the user is nobody's. Of a deleted user the database sees to some of it."""
+    for model, field in NAMING:
+        model._default_manager.filter(**{field: user}).update(**{field: None})
 
 
 def begin_session(session_id: UUID) -> Erasure:

@@ -2,17 +2,21 @@
 
 Names are text, in columns and in JSON, and no index finds them. So one pass goes through the tables, in the order of
 their keys; deletions that come at the same time share it. `Erasure.position` says how far it is.
+
+A journal has the names of those who answered the run's requests. It is rewritten with the rows of such requests; that
+of a live run when the run has ended, because its code reads again what it has recorded. `Erasure.runs` are those runs.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from typing import Any
+from uuid import UUID
 
 from django.apps import apps
 from django.db.models import Model, Q, TextField
@@ -28,6 +32,7 @@ from ravi_django.models import (
     OutboxEvent,
     Publication,
     Run,
+    Signal,
     StickyDecision,
 )
 
@@ -35,6 +40,7 @@ ROWS = 5_000  # looked at in one transaction
 MOST = 100  # names that one pass looks for
 DECIDED = ("by", "instead_of", "revoked_by")  # keys of JSON that name a person
 BEGUN = "names"  # the position before the first row
+LIVE = "runs"  # the position behind the last row, while there are live runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +57,7 @@ def _tables() -> list[Named]:
         Named(HumanRequest, ("to", "steps", "passed", "answer")),
         Named(AuditRecord, ("detail",)),
         Named(StickyDecision, ("decided_by_name",)),
-        Named(Run, ("cancel_reason", "error")),
+        Named(Signal, ("payload",)),
         Named(OutboxEvent, ("body",)),
         Named(Publication, ("body",)),
     ]
@@ -70,7 +76,7 @@ class Name:
 
     @cached_property
     def _places(self) -> re.Pattern[str]:
-        return re.compile(rf"(\b(?:cancelled by|in place of) |\buser:){re.escape(self.name)}(?![\w@+-]|\.\w)")
+        return re.compile(rf"(\bin place of |\buser:){re.escape(self.name)}(?![\w@+-]|\.\w)")
 
     def without(self, value: Any, key: str = "") -> Any:
         """The value with the pseudonym in the name's places. The name alone counts under the keys DECIDED."""
@@ -86,26 +92,39 @@ class Name:
 
 
 def forget_names() -> bool:
-    """One batch of the pass that is furthest; whether there was one. The erasures whose pass is over are deleted."""
-    furthest = Erasure.objects.exclude(position="").order_by("-position").first()
+    """One batch of the pass that is furthest; whether there was one. The erasures whose pass is over are deleted, but
+    for those that wait for live runs."""
+    furthest = Erasure.objects.exclude(position__in=("", LIVE)).order_by("-position").first()
     if furthest is None:
         return False
     group = list(Erasure.objects.filter(position=furthest.position).order_by("id")[:MOST])
     ids = [erasure.id for erasure in group]
     names = [Name(one.name, one.pseudonym, one.created_at) for one in group if one.name]
     with transaction.atomic():
-        position = _pass_on(furthest.position, names) if names else ""
+        position, live = _pass_on(furthest.position, names) if names else ("", set())
+        runs = sorted(live.union(furthest.runs or ()))
         rows = Erasure.objects.filter(id__in=ids, position=furthest.position)  # unless another sweep has moved it on
-        if position:
-            rows.update(position=position)
+        if position or runs:
+            rows.update(position=position or LIVE, runs=runs)
         else:
             rows.delete()
     return True
 
 
-def _pass_on(position: str, names: Sequence[Name]) -> str:
-    """Look at the next rows; where the next batch begins, empty at the end. A position is the place of the table, with
-    a leading letter that sorts behind BEGUN, and the last key."""
+def forget_in_ended() -> None:
+    """The journals of runs that have ended since the pass; an erasure without any more of them is over."""
+    for erasure in Erasure.objects.filter(position=LIVE).order_by("id"):
+        with transaction.atomic():
+            live = _in_journals(erasure.runs or (), [Name(erasure.name, erasure.pseudonym, erasure.created_at)])
+            if live:
+                Erasure.objects.filter(id=erasure.id).exclude(runs=sorted(live)).update(runs=sorted(live))
+            else:
+                erasure.delete()
+
+
+def _pass_on(position: str, names: Sequence[Name]) -> tuple[str, set[str]]:
+    """Look at the next rows; where the next batch begins, empty at the end, and live runs whose journals are left. A
+    position is the place of the table, with a leading letter that sorts behind BEGUN, and the last key."""
     tables = _tables()
     _, place, last = ("", "0", "") if position == BEGUN else position.split(":", 2)
     table = tables[int(place)]
@@ -115,20 +134,20 @@ def _pass_on(position: str, names: Sequence[Name]) -> str:
     if last:
         rows = rows.filter(pk__gt=key.to_python(last))
     ids = list(rows.values_list("pk", flat=True)[:ROWS])
-    if ids:
-        _replace(table, ids, names)
+    live = _replace(table, ids, names) if ids else set()
     if len(ids) == ROWS:
-        return f"names:{place}:{ids[-1]}"
-    return f"names:{int(place) + 1}:" if int(place) + 1 < len(tables) else ""
+        return f"names:{place}:{ids[-1]}", live
+    return f"names:{int(place) + 1}:" if int(place) + 1 < len(tables) else "", live
 
 
-def _replace(table: Named, ids: Sequence[Any], names: Sequence[Name]) -> None:
+def _replace(table: Named, ids: Sequence[Any], names: Sequence[Name]) -> set[str]:
     rows = table.model._default_manager.filter(pk__range=(ids[0], ids[-1]))
+    runs = set()
     for row in _with(rows, table.columns, names):
         if _rename(row, table, names):
             row.save(update_fields=list(table.columns))
-            if isinstance(row, HumanRequest | Run):
-                _in_journal(row, names)
+            runs.add(getattr(row, "run_id", None))
+    return _in_journals(runs - {None}, names)
 
 
 def _with(rows: Any, columns: Sequence[str], names: Sequence[Name]) -> list[Any]:
@@ -157,11 +176,18 @@ def _rename(row: Any, table: Named, names: Sequence[Name]) -> bool:
     return changed
 
 
-def _in_journal(row: HumanRequest | Run, names: Sequence[Name]) -> None:
-    """What the run was told of a decision, or of its cancellation. A live run replays it: its rows stay."""
-    run = row if isinstance(row, Run) else row.run
-    if run.status in TERMINAL:
-        table = Named(JournalEntry, ("result", "error"), "finished_at")
-        for entry in _with(JournalEntry.objects.filter(run=run), table.columns, names):
-            if _rename(entry, table, names):
-                entry.save(update_fields=list(table.columns))
+def _in_journals(runs: Iterable[Any], names: Sequence[Name]) -> set[str]:
+    """What these runs, and their forks, were told of decisions. Returns those that are live: they are left."""
+    found, edge = set[UUID](), {UUID(str(run)) for run in runs}
+    while edge:
+        found |= edge
+        edge = set(Run.objects.filter(forked_from__in=edge).values_list("id", flat=True)) - found
+    locked = Run.objects.select_for_update(no_key=True).filter(id__in=found).order_by("id")
+    ended = {id: status in TERMINAL for id, status in locked.values_list("id", "status")}
+    over = [id for id, is_over in ended.items() if is_over]
+    entries = JournalEntry.objects.filter(run__in=over).exclude(kind__in=("llm.call", "tool.call"))  # they name nobody
+    for entry in _with(entries, ("result",), names):
+        for name in names:
+            entry.result = name.without(entry.result)
+        entry.save(update_fields=["result"])
+    return {str(id) for id, is_over in ended.items() if not is_over}

@@ -34,7 +34,8 @@ from ravi_django.kernel import (
 from ravi_django.middleware import AuditLog
 from ravi_django.models import HumanRequest, OutboxEvent, Run, StreamFrame
 from ravi_django.routing import websocket_urlpatterns
-from ravi_django.runtime import events, human
+from ravi_django.runtime import events, human, publish
+from ravi_django.runtime.buffer import get_buffer
 from ravi_django.runtime.database import forget_readers
 from ravi_django.runtime.openings import Credential, Opening, lost
 from ravi_django.runtime.store import outbox
@@ -205,6 +206,15 @@ def test_it_stays_hidden_where_the_tool_is_unknown_and_in_a_fork(owner: Any, bos
 
     assert leaks(read(run, owner)) == []
     assert leaks(read(Run.objects.get(id=forked["id"]), owner)) == []
+
+
+def test_it_is_hidden_in_the_snapshot_of_a_gap(owner: Any, boss: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = ended(started(owner), boss)
+    gap = {"type": "stream.gap", "seq": 1, "from": 1, "to": 1, "snapshot": publish.snapshot(str(run.id))}
+    monkeypatch.setattr(get_buffer(), "read", lambda tree, after, limit: [gap])
+
+    assert leaks({"events": events.page(run.id)}) == []
+    assert leaks({"events": events.page(run.id, whole=True)})
 
 
 def test_a_failure_and_a_long_result_are_hidden_too(owner: Any, settings: Any) -> None:

@@ -88,7 +88,7 @@ def test_an_operator_cancels(operator, run, place) -> None:
 
     run.refresh_from_db()
     assert run.status == "cancelled"
-    assert run.cancel_reason == "cancelled by staff-view_run-change_run in the admin"
+    assert run.cancel_reason == "cancelled in the admin"
     assert LogEntry.objects.get().object_id == str(run.pk)
     assert events.page(run.id)[1], "whoever watches is told"
 

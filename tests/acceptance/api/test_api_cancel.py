@@ -30,7 +30,7 @@ def test_a_run_that_nobody_works_on_ends_at_once(client: APIClient, user: Any, a
     assert response.status_code == 202
     found = response.json()
     assert (found["id"], found["status"]) == (str(run.id), "cancelled")
-    assert found["error"] == {"type": "Cancelled", "message": "cancelled by ann"}
+    assert found["error"] == {"type": "Cancelled", "message": "cancelled by its owner"}
     assert found["finished_at"].endswith("Z")
 
 

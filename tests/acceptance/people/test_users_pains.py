@@ -62,7 +62,7 @@ def test_answers_are_not_misrouted_between_parallel_calls(paid: list[str], pay: 
     told = dict(part.split(": ", 1) for part in run.output.split(" | "))
     assert told["c0"].endswith("paid ACME 7")
     assert told["c1"] == "paid Bolt 1"
-    assert told["c2"] == "denied by ann: Cobb is bankrupt; do not call it again unchanged"
+    assert told["c2"] == "denied: Cobb is bankrupt; do not call it again unchanged"
 
 
 def test_an_answer_of_some_parallel_calls_waits_for_the_others(paid: list[str], pay: Any, finance: list[Any]) -> None:

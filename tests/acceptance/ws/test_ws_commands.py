@@ -43,7 +43,7 @@ def test_cancel_ends_a_running_run(worker, opened, paced, submitted) -> None:
     assert last["reason"] == "cancelled"
     run.refresh_from_db()
     assert run.status == "cancelled"
-    assert run.cancel_reason == "cancelled by demo"
+    assert run.cancel_reason == "cancelled by its owner"
 
 
 def test_cancel_ends_a_waiting_run_and_its_stream_at_once(opened, submitted) -> None:

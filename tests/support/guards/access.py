@@ -192,8 +192,15 @@ HIDDEN = [
     Mutant(
         "hidden: frames of every stream",
         RUNTIME + "events.py",
-        "    return found if whole else [hidden.frame(frame) for frame in found], done\n",
-        "    return found, done\n",
+        "[hidden.frame(frame) for frame in named(found)]",
+        "named(found)",
+        _HIDDEN,
+    ),
+    Mutant(
+        "hidden: frames in the snapshot of a gap",
+        RUNTIME + "events.py",
+        '_gap(frame, whole=whole) if frame["type"] == "stream.gap" else frame',
+        "frame",
         _HIDDEN,
     ),
     Mutant(

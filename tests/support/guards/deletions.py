@@ -7,6 +7,7 @@ from tests.support.guards.mutant import RUNTIME, STORE, UNIT, Mutant
 _DELETED = (UNIT + "test_deleted_runs.py",)
 _DISOWNED = (UNIT + "test_disowned_runs.py",)
 _ERASED = (UNIT + "test_erasing.py",)
+_NAMES = (UNIT + "test_erased_names.py",)
 _RETAINED = (UNIT + "test_retention.py",)
 _SESSIONS = ("tests/acceptance/api/test_api_conversations.py",)
 _LIVE = "ravi_django/migrations/_live.py"
@@ -132,6 +133,27 @@ DELETIONS = [
         ", erase_at = NULL",
         "",
         _ERASED,
+    ),
+    Mutant(
+        "erasure: the journal of a live run stays",
+        STORE + "names.py",
+        "over = [id for id, is_over in ended.items() if is_over]",
+        "over = list(ended)",
+        _NAMES,
+    ),
+    Mutant(
+        "erasure: the journal of a run that has ended since the pass is rewritten",
+        STORE + "names.py",
+        "        if position or runs:\n",
+        "        if position:\n",
+        _NAMES,
+    ),
+    Mutant(
+        "erasure: the stream of a request has no names",
+        RUNTIME + "frames.py",
+        '    return "request", nameless(asked)\n',
+        '    return "request", asked\n',
+        _NAMES,
     ),
     Mutant(
         "erasure: a later user of the name keeps it",

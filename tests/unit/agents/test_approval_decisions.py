@@ -38,14 +38,14 @@ def handler(*decisions: Any) -> Any:
         (ApprovalDecision("denied"), "denied: pay was not approved; do not call it again unchanged", "denied"),
         (
             ApprovalDecision("denied", reason="too much", by="ann"),
-            "denied by ann: too much; do not call it again unchanged",
+            "denied: too much; do not call it again unchanged",
             "denied",
         ),
         ("skipped", "skipped: pay was not called; go on without it", "skipped"),
         (ApprovalDecision("skipped", reason="no need"), "skipped: no need; go on without it", "skipped"),
         (
             ApprovalDecision("modified", {"amount": 2}, "half", "ann"),
-            '[a person (ann) changed the arguments of this call (half); it was made with {"amount": 2}]\npaid 2',
+            '[a person changed the arguments of this call (half); it was made with {"amount": 2}]\npaid 2',
             "modified",
         ),
         (ApprovalDecision("modified"), "denied: pay was not approved; do not call it again unchanged", "denied"),

@@ -63,15 +63,15 @@ def test_a_call_waits_for_a_person_and_is_made_when_it_is_approved(ann, pay, don
 @pytest.mark.parametrize(
     ("action", "more", "told"),
     [
-        ("deny", {}, "denied by ann: pay was not approved; do not call it again unchanged"),
-        ("deny", {"reason": "too much"}, "denied by ann: too much; do not call it again unchanged"),
-        ("skip", {}, "skipped by ann: pay was not called; go on without it"),
-        ("skip", {"reason": "done already"}, "skipped by ann: done already; go on without it"),
-        ("cancel", {}, "denied by ann: the request was cancelled; do not call it again unchanged"),
+        ("deny", {}, "denied: pay was not approved; do not call it again unchanged"),
+        ("deny", {"reason": "too much"}, "denied: too much; do not call it again unchanged"),
+        ("skip", {}, "skipped: pay was not called; go on without it"),
+        ("skip", {"reason": "done already"}, "skipped: done already; go on without it"),
+        ("cancel", {}, "denied: the request was cancelled; do not call it again unchanged"),
         (
             "cancel",
             {"reason": "wrong"},
-            "denied by ann: the request was cancelled: wrong; do not call it again unchanged",
+            "denied: the request was cancelled: wrong; do not call it again unchanged",
         ),
     ],
 )
@@ -96,7 +96,7 @@ def test_an_edited_call_is_made_with_the_persons_arguments_and_the_model_is_told
 
     assert done == [3]
     assert results(agent)["c1"] == (
-        "[a person (ann) changed the arguments of this call (half); it was made with "
+        "[a person changed the arguments of this call (half); it was made with "
         '{"amount": 3, "to": "Bob"}]\npaid 3 to Bob'
     )
     request.refresh_from_db()
@@ -128,7 +128,7 @@ def test_an_edit_that_the_tool_itself_does_not_take_is_denied(ann, done):
     run = drive(run)
 
     assert (run.status, done) == (Status.COMPLETED, [])
-    assert results(agent)["c1"].startswith("denied by ann: the changed arguments do not fit: ")
+    assert results(agent)["c1"].startswith("denied: the changed arguments do not fit: ")
 
 
 def test_nobody_in_time_is_a_denial(clock, pay, done):
@@ -239,7 +239,7 @@ def test_all_calls_of_a_turn_ask_at_once_and_get_their_own_answers_in_any_order(
     assert (run.status, done, len(agent.model.calls)) == (Status.COMPLETED, [3, 7], 2)
     told = results(agent)
     assert told["c3"] == "paid 3 to ACME"
-    assert told["c2"] == "denied by ann: no; do not call it again unchanged"
+    assert told["c2"] == "denied: no; do not call it again unchanged"
     assert told["c1"].endswith("paid 7 to ACME")
 
 
@@ -483,7 +483,7 @@ def test_an_edit_to_a_riskier_call_is_asked_about_again(ann, done):
     assert (done, request.risk, request.to, request.arguments) == ([], "critical", "group:bosses", {"amount": 5000})
     human.answer(request, "approve", by=boss)
     assert (drive(run).status, done) == (Status.COMPLETED, [5000])
-    assert "a person (ann) changed the arguments" in results(agent)["c1"]
+    assert "a person changed the arguments" in results(agent)["c1"]
 
 
 def test_an_edit_to_a_riskier_call_may_be_denied(ann, done):
@@ -495,7 +495,7 @@ def test_an_edit_to_a_riskier_call_may_be_denied(ann, done):
     human.answer(asked(run), "deny", reason="no", by=ann)
 
     assert (drive(run).status, done) == (Status.COMPLETED, [])
-    assert results(agent) == {"c1": "denied by ann: no; do not call it again unchanged"}
+    assert results(agent) == {"c1": "denied: no; do not call it again unchanged"}
 
 
 # --------------------------------------------------------------------------------------------- other code's word

@@ -63,7 +63,7 @@ def test_a_standing_denial_tells_its_reason(ann, done, session):
     run = drive(run_of(session=session))
 
     assert (run.status, done, open_requests(run)) == (Status.COMPLETED, [], [])
-    assert results(agent) == {"c1": "denied by ann: not this week; do not call it again unchanged"}
+    assert results(agent) == {"c1": "denied: not this week; do not call it again unchanged"}
 
 
 @pytest.mark.parametrize("action", ["approve", "deny"])

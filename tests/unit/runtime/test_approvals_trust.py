@@ -157,7 +157,7 @@ def test_a_fork_keeps_a_denial_and_its_words(ann, done):
     forked = drive(fork(run.id, after_seq=denied.seq))
 
     assert (forked.status, done) == (Status.COMPLETED, [])
-    assert results(agent) == {"c1": "denied by ann: no; do not call it again unchanged"}
+    assert results(agent) == {"c1": "denied: no; do not call it again unchanged"}
 
 
 def test_a_fork_behind_the_call_keeps_it(ann, done):

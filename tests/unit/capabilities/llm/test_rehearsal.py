@@ -121,18 +121,18 @@ class TestAnswers:
         ("result", "fields", "words"),
         [
             ("invoice 7 sent", {}, "is done: invoice 7 sent."),
-            ("denied by ann: too much", {}, "did not happen: denied by ann: too much."),
+            ("denied: too much", {}, "did not happen: denied: too much."),
             (
-                "denied by ann: too much; do not call it again unchanged",
+                "denied: too much; do not call it again unchanged",
                 {"is_error": True},
-                "did not happen: denied by ann: too much.",
+                "did not happen: denied: too much.",
             ),
             ("skipped: send_invoice was not called; go on without it", {}, "did not happen: skipped: send_invoice"),
             (
-                '[a person (ann) changed the arguments of this call (not denied); it was made with {"amount": 5}]\n'
+                '[a person changed the arguments of this call (not denied); it was made with {"amount": 5}]\n'
                 "Invoice 7: 5.00 sent to ACME.",
                 {},
-                "was changed by a person (ann): Invoice 7: 5.00 sent to ACME.",
+                "was changed by a person: Invoice 7: 5.00 sent to ACME.",
             ),
             ("mail server is down", {"is_error": True}, "did not happen: mail server is down."),
         ],
