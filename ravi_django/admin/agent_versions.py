@@ -24,6 +24,7 @@ from ravi_django.runtime.specs import save_spec
 PAGE = 20
 CONTEXT_LINES = 2
 MAX_LINES = 400  # of one field's difference
+MOST_COMPARED = 1_000_000  # pairs of lines: the time to compare two texts grows with them
 _ORDER = {name: place for place, name in enumerate(AgentSpec.model_fields)}
 
 
@@ -106,24 +107,34 @@ def version_list(request: HttpRequest, agent: Agent) -> dict[str, Any]:
     shown = []
     for place, version in enumerate(found[:PAGE]):
         before = found[place + 1].spec if place + 1 < len(found) else None
-        names = [change["name"] for change in changes(before, version.spec)] if before is not None else []
+        names = [_shown(name) for name in _changed(before, version.spec)] if before is not None else []
         shown.append({"version": version, "first": before is None, "changed": names})
     return {"versions": shown, "versions_page": page}
 
 
 def changes(before: Any, after: Any) -> list[dict[str, Any]]:
     """Field by field what differs: `name`, and `lines` of (mark, text), mark one of + - @ and blank."""
+    names = _changed(before, after)
+    old, new = (spec if isinstance(spec, dict) else {} for spec in (before, after))
+    return [{"name": _shown(name), "lines": _difference(old.get(name), new.get(name))} for name in names]
+
+
+def _changed(before: Any, after: Any) -> list[str]:
+    """The fields that differ."""
     old, new = (spec if isinstance(spec, dict) else {} for spec in (before, after))
     names = sorted(old.keys() | new.keys(), key=lambda name: (_ORDER.get(name, len(_ORDER)), name))
-    return [
-        {"name": name.replace("_", " "), "lines": _difference(old.get(name), new.get(name))}
-        for name in names
-        if old.get(name) != new.get(name)
-    ]
+    return [name for name in names if old.get(name) != new.get(name)]
+
+
+def _shown(name: str) -> str:
+    return name.replace("_", " ")
 
 
 def _difference(old: Any, new: Any) -> list[tuple[str, str]]:
-    lines = list(difflib.unified_diff(_lines(old), _lines(new), n=CONTEXT_LINES, lineterm=""))[2:]
+    before, after = _lines(old), _lines(new)
+    if len(before) * len(after) > MOST_COMPARED:
+        return [("@", f"{len(before)} lines before, {len(after)} after: too many to compare")]
+    lines = list(difflib.unified_diff(before, after, n=CONTEXT_LINES, lineterm=""))[2:]
     marked = [("@", "…") if line.startswith("@@") else (line[0], line[1:]) for line in lines]
     if marked and marked[0][0] == "@":
         marked = marked[1:]

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from ravi_django.kernel.secrets import is_secret
 
 _KEY_LIKE = re.compile(r"\b(?:sk|pk|gsk|xai|key)-[\w-]{12,}|\bAIza[\w-]{30,}|(?<=Bearer )[\w.~+/-]{8,}")
-_USER = re.compile(r"(?<=://)[^\s/@]*:[^\s/]*@")  # and its password
+_USER = re.compile(r"(?<=://)[^\s/@:]*:[^\s/]*@")  # and its password
 _NAMED = re.compile(r"(?<![\w.-])([\w.-]{1,60})=['\"]?([^\s&'\"#<>]+)")  # of a query, or of a database's address
 _SHORTEST = 4  # characters: a shorter one is a placeholder, and would shred the words
 _CLIENTS = (

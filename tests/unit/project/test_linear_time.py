@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from ravi_django.admin.agent_versions import changes
 from ravi_django.agents.curation import match
 from ravi_django.agents.guards.patterns import chosen, spans_in
 from ravi_django.agents.items import OUTSIDE, TEXT, Item
@@ -39,7 +40,7 @@ SIZES = 10_000, 100_000  # bytes of each text
 LINEAR = 3 * SIZES[1] / SIZES[0]  # how many times as long the longer text may take; a quadratic reader takes 100 times
 NOISE_S = 0.003  # below it a time says nothing
 
-# 32 texts: a beginning, what is repeated, an end.
+# Texts: a beginning, what is repeated, an end.
 SHAPES = [
     ("", "{", ""), ("", "{%", ""), ("", "{{ x|", ""), ("", "{#", "\n"), ("{% if ", "x and ", "%}"),
     ("{{ x", "|a", "}}"), ("{% if ",'"', " %}"), ("", "{% verbatim %}", ""), ("", "{{ a }}\n", ""), ("x", " ", "!"),
@@ -49,7 +50,7 @@ SHAPES = [
     ("", "<a ", ""), ("<rss><channel>", "<item>", ""), ("<rss><channel><item><title>", "<!--", ""),
     ("", "<![CDATA[", ""), ("<rss>", "&#38;", "</rss>"), ("<x ", "a='", ">"), ("mail to ", "a@a.", ""),
     ("+", "1-", "x"), ("https://", "a:a@", ""),
-    ("?", "key=sk-", ""), ("not ", "not, ", "\u202e"), ("", "0.0.0.", "é"),
+    ("?", "key=sk-", ""), ("not ", "not, ", "\u202e"), ("", "0.0.0.", "é"), ("https://", "a:", ""),
 ]  # fmt: skip
 
 TOOLS = [
@@ -69,6 +70,12 @@ def rehearse(text: str, *, tools: Any = (), system: str = "Help.") -> None:
 async def answered(messages: list[ChatMessage], options: GenerationOptions) -> None:
     async for _ in RehearsalModel(delay=0).stream(messages, options, RunMeta(run_id="r")):
         pass
+
+
+def versions(text: str) -> tuple[str, str]:
+    """Of different lines, the second with each two of them swapped."""
+    lines = [f"{place} {text[place : place + 20]!r}" for place in range(0, len(text), 20)]
+    return "\n".join(lines), "\n".join(line for pair in zip(lines[1::2], lines[::2], strict=False) for line in pair)
 
 
 def rehearse_news(text: str) -> None:
@@ -100,6 +107,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "an error of a tool": lambda text: tool_results.words(ValueError(text)),
     "a result of a tool": lambda text: tool_results.result_of([text, text.encode()]),
     "an input": lambda text: submit_rules._message(AgentId.parse("react/x"), text),
+    "two versions of instructions": lambda text: changes(*({"system_instructions": said} for said in versions(text))),
     "a page": lambda text: (show.snippet(text), show.pretty(text), show.blocks([{"type": "text", "text": text}])),
     "a terminal": printable,
     "hidden characters": visible,
@@ -113,7 +121,7 @@ VALUES = PromptTemplate(
 
 @pytest.mark.parametrize("reader", READERS)
 def test_time_is_linear(reader: str) -> None:
-    assert len(SHAPES) == 32
+    assert len(SHAPES) >= 32
     slow = {}
     for shape in SHAPES:
         read = READERS[reader]
