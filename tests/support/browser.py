@@ -16,6 +16,8 @@ from tests.support.required import missing
 from tests.support.runs import in_background
 
 HINT = "playwright install chromium"
+HERE = "MAP site.test 127.0.0.1, MAP *.site.test 127.0.0.1"  # for tests of two origins of one site
+ARGS = ["--no-sandbox", "--disable-gpu", f"--host-resolver-rules={HERE}"]
 
 
 @contextmanager
@@ -58,7 +60,7 @@ def _launch(playwright: Any) -> Any:
 
     for path in [None, *filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome")))]:
         with suppress(Error):
-            return playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+            return playwright.chromium.launch(executable_path=path, args=ARGS)
     return missing("Chromium", HINT)
 
 

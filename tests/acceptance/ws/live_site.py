@@ -45,6 +45,7 @@ class Server:
     def __init__(self) -> None:
         from project.asgi import application
 
+        self.application = application
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         config = uvicorn.Config(

@@ -1,0 +1,57 @@
+"""A single-page app on another origin, as docs/settings.md shows it, in a browser. Needs a Chromium."""
+
+from __future__ import annotations
+
+import re
+from textwrap import dedent
+from typing import Any
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.core.asgi import get_asgi_application
+from starlette.middleware.cors import CORSMiddleware
+
+from tests.support.browser import elsewhere
+from tests.support.docs import Page
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+SETTINGS, SCRIPT = re.search(
+    r"A single-page app on another origin.*?\n\n((?: {4}.*\n)+)\n```js\n(.*?)```", Page("settings").text, re.DOTALL
+).groups()
+METHODS = ["DELETE", "GET", "OPTIONS", "PATCH", "POST", "PUT"]  # and headers: the defaults of django-cors-headers
+HEADERS = ["accept", "authorization", "content-type", "user-agent", "x-csrftoken", "x-requested-with"]
+LISTEN = """
+    const heard = [];
+    return await new Promise(done => {
+        socket.onmessage = event => heard.push(JSON.parse(event.data).type);
+        socket.onclose = event => done([answer.status, event.code, heard.at(-1)]);
+    });
+"""
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+def test_it_logs_in_calls_and_listens(server, worker, new_page, settings, monkeypatch, trusted: bool) -> None:
+    said: dict[str, Any] = {}
+    exec(dedent(here(server.port, SETTINGS)), said)
+    settings.ALLOWED_HOSTS = [".site.test"]
+    settings.CSRF_TRUSTED_ORIGINS = said["CSRF_TRUSTED_ORIGINS"] if trusted else []
+    settings.CSRF_COOKIE_DOMAIN = said["CSRF_COOKIE_DOMAIN"]
+    site = CORSMiddleware(  # what the two settings stand for
+        get_asgi_application(), said["CORS_ALLOWED_ORIGINS"], METHODS, HEADERS, said["CORS_ALLOW_CREDENTIALS"]
+    )
+    monkeypatch.setitem(server.application.application_mapping, "http", site)
+    elsewhere(lambda: get_user_model().objects.create_user("demo", password="of-the-docs"))
+    page = new_page(f"http://app.site.test:{server.port}")
+    page.goto("/ravi/nothing/")
+
+    script = f"async ({{username, password}}) => {{{here(server.port, SCRIPT)}{LISTEN}}}"
+    heard = page.evaluate(script, {"username": "demo", "password": "of-the-docs"})
+
+    assert heard == ([201, 1000, "stream.done"] if trusted else [401, 4401, None])
+
+
+def here(port: int, text: str) -> str:
+    """The addresses of the docs as those of the running site."""
+    with_ports = re.sub(r"http(s?)://([\w.]*)example\.com", rf"http://\2site.test:{port}", text)
+    return with_ports.replace("wss://example.com", f"ws://site.test:{port}").replace("example.com", "site.test")
