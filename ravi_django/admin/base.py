@@ -121,12 +121,19 @@ def tenants_seen(request: HttpRequest) -> Collection[str] | None:
 def users_of(rows: QuerySet[Any], field: str, tenants: Collection[str]) -> list[Any]:
     """The keys of the users that `field` names in these rows and that belong to one of the tenants. RAVI["TENANT_OF"]
     is asked about each: for small tables."""
-    found = []
-    for user in get_user_model()._default_manager.filter(pk__in=rows.order_by().values(field)):
-        theirs = site_rules.tenants_of(user)
-        if theirs is None or not set(theirs).isdisjoint(tenants):
-            found.append(user.pk)
-    return found
+    users = get_user_model()._default_manager.filter(pk__in=rows.order_by().values(field))
+    return [user.pk for user in users if _is_of(user, tenants)]
+
+
+def may_name(by: Any, user: Any) -> bool:
+    """Whether `by` may name `user` in a form: one of their tenants."""
+    theirs = site_rules.tenants_of(by)
+    return theirs is None or _is_of(user, theirs)
+
+
+def _is_of(user: Any, tenants: Collection[str]) -> bool:
+    theirs = site_rules.tenants_of(user)
+    return theirs is None or not set(theirs).isdisjoint(tenants)
 
 
 def tenant_for(user: Any) -> str:

@@ -10,14 +10,18 @@ from typing import Any
 from django import forms
 from django.contrib import admin
 from django.db.models import Q, QuerySet
+from django.http import HttpRequest
 
-from ravi_django.admin.base import InspectAdmin, LiveAdmin, users_of
+from ravi_django.admin.base import InspectAdmin, LiveAdmin, may_name, users_of
 from ravi_django.models import BudgetAccount, DailyBudget
+from ravi_django.runtime import site_rules
 
 LIMITS = ("max_tokens", "max_cost_usd", "max_turns")
 
 
 class DailyBudgetForm(forms.ModelForm):
+    by: Any  # who fills it in
+
     class Meta:
         model = DailyBudget
         fields = ["owner", "tenant", *LIMITS]
@@ -27,6 +31,11 @@ class DailyBudgetForm(forms.ModelForm):
         given = super().clean() or {}
         if given.get("owner") and given.get("tenant"):
             self.add_error("tenant", "A budget is a user's or a tenant's, not both.")
+        theirs = site_rules.tenants_of(self.by)
+        if given.get("owner") and not may_name(self.by, given["owner"]):
+            self.add_error("owner", "A user of one of your tenants.")
+        elif not given.get("owner") and theirs is not None and given.get("tenant", "") not in theirs:
+            self.add_error("tenant", f"One of your tenants: {', '.join(sorted(theirs)) or 'you have none'}.")
         for name in LIMITS:
             if (value := given.get(name)) is not None and value < 0:
                 self.add_error(name, "0 or more; empty is no limit.")
@@ -44,6 +53,10 @@ class DailyBudgetAdmin(LiveAdmin):
     raw_id_fields = ["owner"]
     list_per_page = 50
     actions = None
+
+    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **options: Any) -> Any:
+        form: Any = super().get_form(request, obj, change, **options)
+        return type(form.__name__, (form,), {"by": request.user})
 
     def of_tenants(self, rows: QuerySet[Any], tenants: Collection[str]) -> Q:
         return Q(owner=None, tenant__in=tenants) | Q(owner__in=users_of(rows, "owner", tenants))

@@ -17,7 +17,7 @@ from django.http import HttpRequest
 from django.utils import timezone
 
 from ravi_django.admin import show
-from ravi_django.admin.base import InspectAdmin, LiveAdmin, users_of
+from ravi_django.admin.base import InspectAdmin, LiveAdmin, may_name, users_of
 from ravi_django.models import Delegation, HumanRequest, StickyDecision
 from ravi_django.runtime import standing
 
@@ -55,6 +55,9 @@ class DelegationForm(forms.ModelForm):
 
     def clean(self) -> dict[str, Any]:
         given = super().clean() or {}
+        for name in ("user", "delegate"):
+            if given.get(name) is not None and not may_name(self.by, given[name]):
+                self.add_error(name, UserNameField.default_error_messages["invalid_choice"])
         if self.instance.pk is None and "user" not in self.fields:
             self.instance.user = self.by
         user = given.get("user") or (self.instance.user if self.instance.user_id else None)

@@ -8,8 +8,10 @@ from django import forms
 
 from ravi_django.admin.base import tenant_for
 from ravi_django.admin.delegations import UserNameField
+from ravi_django.kernel import ForbiddenError
+from ravi_django.kernel.visible import visible
 from ravi_django.models import Source
-from ravi_django.runtime import source_rules
+from ravi_django.runtime import schedules, source_rules
 from ravi_django.runtime.specs import known_agents
 
 FIELDS = ["name", "kind", "location", "agent", "signal", "every_s", "options", "enabled", "owner", "tenant"]
@@ -78,3 +80,8 @@ class SourceForm(forms.ModelForm):
             return
         for field, fault in source_rules.faults(self.instance):
             self.add_error(field if field in self.fields else None, fault)
+        if not self.errors and {"agent", "owner"}.intersection(self.changed_data):
+            try:
+                schedules.check_owner(self.instance)
+            except ForbiddenError as error:
+                self.add_error("agent", visible(str(error)))

@@ -15,7 +15,7 @@ from django.utils.dateparse import parse_datetime
 from ravi_django import access
 from ravi_django.db import transaction
 from ravi_django.kernel import Agent, AgentId, ForbiddenError, InvalidInputError, NotFoundError, Priority
-from ravi_django.models import Run, Schedule, Session
+from ravi_django.models import Run, Schedule, Session, Source
 from ravi_django.runtime import specs
 from ravi_django.runtime.schedule_rules import check, check_name, timetable
 from ravi_django.runtime.store import schedules as store
@@ -228,8 +228,8 @@ def submit_for(
     )
 
 
-def check_owner(row: Schedule) -> None:
-    """Raises ForbiddenError where its ticks would be refused."""
+def check_owner(row: Schedule | Source) -> None:
+    """Raises ForbiddenError where its owner may not run its agent."""
     _find_for(row.owner, {}, AgentId.parse(row.agent))
 
 

@@ -1,0 +1,69 @@
+"""What staff may type into the forms of the admin: nothing about other tenants, nor an agent that they may not run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from ravi_django import register
+from ravi_django.agents import ReActAgent
+from ravi_django.models import DailyBudget, Delegation, Source
+from ravi_django.testing import ScriptedModel
+from tests.acceptance.access.world import World, make
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def world(settings: Any) -> World:
+    settings.RAVI = {**settings.RAVI, "TENANT_OF": "tests.acceptance.access.world.tenant_of"}
+    return make()
+
+
+@pytest.fixture
+def foreign(world: World) -> Client:
+    """Staff of tenant b, with every permission of the app."""
+    client = Client()
+    client.force_login(world.people["foreign"])
+    return client
+
+
+def test_a_daily_budget_is_of_ones_own_tenants(world: World, foreign: Client) -> None:
+    DailyBudget.objects.all().delete()
+
+    for owner, tenant in (("", "a"), ("", ""), (world.people["owner"].pk, "")):
+        page = foreign.post("/admin/ravi/dailybudget/add/", {"owner": owner, "tenant": tenant, "max_turns": "0"})
+        assert (page.status_code, DailyBudget.objects.count()) == (200, 0), (owner, tenant)
+    for owner, tenant in (("", "b"), (world.people["foreign"].pk, "")):
+        foreign.post("/admin/ravi/dailybudget/add/", {"owner": owner, "tenant": tenant, "max_turns": "0"})
+
+    assert DailyBudget.objects.count() == 2
+    row = DailyBudget.objects.get(tenant="b")
+    foreign.post(f"/admin/ravi/dailybudget/{row.pk}/change/", {"owner": "", "tenant": "a", "max_turns": "0"})
+    assert not DailyBudget.objects.filter(tenant="a").exists()
+
+
+def test_a_delegation_names_nobody_of_another_tenant(world: World, foreign: Client) -> None:
+    Delegation.objects.all().delete()
+
+    for user, delegate in (("clerk", "staff"), ("clerk", "foreign"), ("foreign", "staff")):
+        page = foreign.post("/admin/ravi/delegation/add/", {"user": user, "delegate": delegate})
+        nobody = foreign.post("/admin/ravi/delegation/add/", {"user": "foreign", "delegate": "no-such-name"})
+        assert (page.status_code, Delegation.objects.count()) == (200, 0), (user, delegate)
+        assert b"There is no active user of this name" in page.content and b"There is no active" in nobody.content
+
+
+def test_a_source_tells_an_agent_that_its_owner_may_run(world: World) -> None:
+    register(ReActAgent("hidden", model=ScriptedModel([])), access="private")
+    clerk = world.people["clerk"]
+    clerk.user_permissions.set(clerk.user_permissions.exclude(codename="run_agent"))
+    client = Client()
+    client.force_login(clerk)
+    given = {"name": "mine", "kind": "webhook", "location": "", "agent": "react/hidden", "signal": "new", "options": "{}", "every_s": "900"}
+
+    page = client.post("/admin/ravi/source/add/", given)
+
+    assert (page.status_code, Source.objects.filter(name="mine").exists()) == (200, False)
+    assert page.context["errors"] == [["its owner, clerk, may not run react/hidden"]]
