@@ -40,6 +40,8 @@ async def sleep_until_signal(
     """Wait for a signal of this name; one that came before is taken. Returns its payload, `{}` when it had none, and
     None when `until` came first, or with `or_message` a message that the code was not given."""
     check_name(name)
+    if name.startswith(PEOPLES):  # which the run's owner may send before the question, whatever its `public_signals`
+        raise InvalidInputError(f"{name!r} answers a question: await ctx.ask_human for it", field="name")
     effects, path = ctx.effects, ctx._path()
     row = await effects.recall(path, "signal", name, None, None)
     if row is not None:

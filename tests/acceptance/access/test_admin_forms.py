@@ -61,7 +61,8 @@ def test_a_source_tells_an_agent_that_its_owner_may_run(world: World) -> None:
     clerk.user_permissions.set(clerk.user_permissions.exclude(codename="run_agent"))
     client = Client()
     client.force_login(clerk)
-    given = {"name": "mine", "kind": "webhook", "location": "", "agent": "react/hidden", "signal": "new", "options": "{}", "every_s": "900"}
+    given = {"name": "mine", "kind": "webhook", "location": "", "agent": "react/hidden"}
+    given |= {"signal": "new", "options": "{}", "every_s": "900"}
 
     page = client.post("/admin/ravi/source/add/", given)
 
