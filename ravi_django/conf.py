@@ -48,6 +48,7 @@ DEFAULTS: dict[str, Any] = {
         "fork": 20,  # a minute
         "emit": 30,  # a minute
         "tickets": 120,  # a minute
+        "sessions": 60,  # made, renamed and deleted, a minute
         "emit_deliveries": 1000,  # followers that a user's emits reach a minute; the rest wait
         "sockets": 20,  # open
         "streams": 20,  # open event streams

@@ -7,7 +7,7 @@ from typing import Any
 
 from rest_framework.exceptions import APIException
 from rest_framework.negotiation import DefaultContentNegotiation
-from rest_framework.permissions import IsAuthenticated
+from rest_framework.permissions import SAFE_METHODS, IsAuthenticated
 from rest_framework.renderers import JSONRenderer
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -39,7 +39,7 @@ class ApiView(APIView):
     reads_chunks = False
     versioning_class = None
     schema = openapi.view_schema()
-    limit = ""  # the name in RAVI["LIMITS"] that each POST counts against
+    limit = ""  # the name in RAVI["LIMITS"] that each call which changes something counts against
 
     def get_authenticators(self) -> list[Any]:
         return auth.authenticators()
@@ -51,7 +51,7 @@ class ApiView(APIView):
         super().initial(request, *args, **kwargs)
         if "Transfer-Encoding" in request.headers and not self.reads_chunks:
             raise LengthRequired
-        if self.limit and request.method == "POST":
+        if self.limit and request.method not in SAFE_METHODS:
             limits.count(request.user, self.limit)
 
     def get_exception_handler(self) -> Any:

@@ -23,6 +23,7 @@ from ravi_django.runtime import erasing, site_rules, store
 
 
 class SessionsView(ApiView):
+    limit = "sessions"
     pagination_class = Pages
     ordering = "-id"
 
@@ -52,6 +53,8 @@ class SessionsView(ApiView):
 
 
 class SessionView(ApiView):
+    limit = "sessions"
+
     @documented("sessions_read", ok={200: serializers.SessionSerializer}, errors=[404])
     def get(self, request: Any, id: UUID) -> Response:
         """One conversation."""
@@ -74,7 +77,8 @@ class SessionView(ApiView):
 
     @documented("sessions_delete", ok={204: None}, errors=[403, 404, 409])
     def delete(self, request: Any, id: UUID) -> Response:
-        """Delete a conversation with its runs and all that they have written, but for the audit records.
+        """Delete a conversation with its runs and all that they have written, but for the audit records. It is hidden
+        at once; the rows go in the next sweeps.
 
         409 while a run of it, or of a child run, has not ended: cancel it first. 409 for the session of a child run.
         """

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 from django.db import models
 from django.db.models import Case, Q, Value, When
@@ -25,6 +25,11 @@ class Status(models.TextChoices):
 
 ACTIVE = [Status.PENDING, Status.RUNNING, Status.SUSPENDED, Status.BLOCKED]
 TERMINAL = [Status.COMPLETED, Status.FAILED, Status.CANCELLED]
+
+
+class RunQuerySet(OwnedQuerySet):
+    def for_user(self, user: Any) -> Self:
+        return super().for_user(user).exclude(session__in=Session.objects.filter(erasure__isnull=False))
 
 
 class Run(Owned):
@@ -111,7 +116,7 @@ class Run(Owned):
     started_at = models.DateTimeField(null=True, blank=True)
     finished_at = models.DateTimeField(null=True, blank=True)
 
-    objects = OwnedQuerySet.as_manager()
+    objects = RunQuerySet.as_manager()
 
     class Meta:
         ordering = ["-id"]

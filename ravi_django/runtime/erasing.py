@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
+from math import inf
 from typing import Any
 from uuid import UUID
 
@@ -23,10 +23,9 @@ from ravi_django.runtime.exported import Hiding
 from ravi_django.runtime.store import erasures, names
 from ravi_django.runtime.store.personal import TABLES, Scope, all_of, trees_of
 
-log = logging.getLogger("ravi.erasing")
-
 SESSIONS = 50  # in one batch
-BATCHES = 8  # of one sweep
+SWEPT = 400  # sessions that one sweep looks at
+BATCHES = 8  # of names, in one sweep
 POLICIES = ("erase", "anonymize", "keep")
 
 
@@ -48,42 +47,32 @@ def erase_user(user: Any) -> bool:
 
 
 def delete_session(session_id: UUID) -> None:
-    """Delete a conversation and what is below it, but for the audit records. Raises ConflictError while one of its runs
-    has not ended. What is not done at once, the sweep does."""
-    erasure = erasures.begin_session(session_id)
-    try:
-        _work_off(erasure, BATCHES)
-    except Exception:
-        log.exception("session %s is deleted by the next sweep", session_id, extra={"action": "erase.failed"})
+    """Delete a conversation and what is below it, but for the audit records: it is hidden at once, and the sweep does
+    the rest. Raises ConflictError while one of its runs has not ended."""
+    erasures.begin_session(session_id)
 
 
-def work(batches: int | None = None) -> None:
-    """Work the erasures off, all that can be done or so many batches."""
-    left = batches
+def work(sessions: float = inf, batches: float = inf) -> None:
+    """Work the erasures off: all that can be done, or so many sessions and batches of names."""
     for erasure in Erasure.objects.filter(position="").order_by("id"):
-        used = _work_off(erasure, left)
-        left = None if left is None else left - used
-        if left is not None and left <= 0:
-            return
+        if sessions > 0:
+            sessions -= _work_off(erasure, sessions)
     names.forget_in_ended()
-    while (left is None or left > 0) and names.forget_names():
-        left = None if left is None else left - 1
+    while batches > 0 and names.forget_names():
+        batches -= 1
 
 
 def sweep() -> None:
-    work(BATCHES)
+    work(SWEPT, BATCHES)
     erasures.erase_bodies()
 
 
-def _work_off(erasure: Erasure, most: int | None) -> int:
-    """Erase the sessions, then the rest; returns how many batches it was."""
+def _work_off(erasure: Erasure, most: float) -> int:
+    """Erase so many of the sessions, then the rest; returns how many there were."""
     used, last = 0, None
-    while most is None or used < most:
-        ids = erasures.sessions_of(erasure, last, SESSIONS)
-        if not ids:
-            break
+    while ids := erasures.sessions_of(erasure, last, int(min(SESSIONS, most - used))):
         last = ids[-1]
-        used += 1
+        used += len(ids)
         _erase(ids, audits=not erasure.keeps)
     if not erasures.sessions_of(erasure, None, 1):
         erasures.finish(erasure)

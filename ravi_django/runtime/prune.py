@@ -122,6 +122,7 @@ def _prune_sessions(older_than_s: float, dry_run: bool) -> int:
         with suppress(ConflictError):  # somebody speaks again, or a child run has not ended
             erasing.delete_session(session_id)
             removed += 1
+    erasing.work()
     return removed
 
 

@@ -124,10 +124,10 @@ ACCESS = [
 
 LIMITS = [
     Mutant(
-        "limit: a POST counts",
+        "limit: each call that changes something counts",
         _API + "base.py",
-        'if self.limit and request.method == "POST":',
-        "if False:",
+        "request.method not in SAFE_METHODS",
+        'request.method == "POST"',
         _LIMITS,
     ),
     Mutant(

@@ -177,6 +177,13 @@ DELETIONS = [
         _SESSIONS,
     ),
     Mutant(
+        "erasure: the runs of a marked session are hidden",
+        "ravi_django/models/run.py",
+        ".exclude(session__in=Session.objects.filter(erasure__isnull=False))",
+        "",
+        _SESSIONS,
+    ),
+    Mutant(
         "erasure: no run comes into a marked session",
         STORE + "queue.py",
         " AND erasure_id IS NULL FOR NO KEY",
