@@ -9,6 +9,7 @@
 #   make chaos [N=40] [FAULTS=600] [SEED=7]             N runs while everything around them dies
 #   make chaos BACKENDS=2500 [SEED=7]                   one worker that loses so many connections to PostgreSQL
 #   make chaos TREE=500 [SEED=7]                        the same with one tree of so many runs, five deep
+#   make simulate [SECONDS=60] [SEED=7]                 schedules of workers on one thread, or all moves of one
 #   make mutants [ARGS="fence"]                         remove each guard that has a known test, and check that it fails
 #   make mutants ARGS=--all                             … each guard of the table
 #   make lint                                           what CI says about the code
@@ -22,7 +23,7 @@ VENV := .venv/bin
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.cache/pyc
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test coverage test-llm chaos mutants lint bench bench-peers clean
+.PHONY: demo test coverage test-llm chaos simulate mutants lint bench bench-peers clean
 
 demo:
 	@$(PY) .ci/install demo $(filter local,$(MODEL))
@@ -46,6 +47,10 @@ chaos:
 	@$(PY) .ci/install dev
 	@exec $(VENV)/python -m tests.acceptance.crash.chaos --runs $(or $(N),40) $(if $(TREE),--tree $(TREE)) \
 		$(if $(FAULTS),--faults $(FAULTS)) $(if $(BACKENDS),--backends $(BACKENDS)) $(if $(SEED),--seed $(SEED))
+
+simulate:
+	@$(PY) .ci/install dev
+	@exec $(VENV)/python -m tests.sim $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
 
 mutants:
 	@$(PY) .ci/install dev

@@ -13,6 +13,13 @@ EFFECTS = [
         (UNIT + "test_tool_effects.py",),
     ),
     Mutant(
+        "the started row, in the simulation",
+        RUNTIME + "tool_promises.py",
+        "        await effects.record(started)\n",
+        "",
+        ("tests/sim/test_simulation.py",),
+    ),
+    Mutant(
         "at most once: a started row is looked at",
         RUNTIME + "tool_uncertain.py",
         "    if begun is None:\n        return None\n",

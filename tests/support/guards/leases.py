@@ -5,8 +5,23 @@ from __future__ import annotations
 from tests.support.guards.mutant import RUNTIME, STORE, UNIT, Mutant
 
 _STATEFUL = UNIT + "test_store_stateful.py"
+_SIMULATION = "tests/sim/test_simulation.py"
 
 FENCE = [
+    Mutant(
+        "fence, in the simulation",
+        STORE + "fence.py",
+        "lease_epoch = %s::bigint AND lease_owner = %s::text {since}",
+        "%s::bigint IS NOT NULL AND %s::text IS NOT NULL {since}",
+        (_SIMULATION,),
+    ),
+    Mutant(
+        "wake_seq, in the simulation",
+        STORE + "waiting.py",
+        "id=lease.run_id, wake_seq=seen, cancel",
+        "id=lease.run_id, cancel",
+        (_SIMULATION,),
+    ),
     Mutant(
         "fence: the epoch, in one statement",
         STORE + "fence.py",

@@ -43,7 +43,7 @@ def test_setup_imports_no_model_library_and_makes_no_thread_connection_or_loop(u
     if url:
         env["REDIS_URL"] = url
 
-    done = subprocess.run([sys.executable, "-c", LOOK], cwd=ROOT, env=env, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", LOOK], cwd=ROOT, env=env, capture_output=True, text=True)
 
     assert done.returncode == 0, done.stderr
     found = {"litellm": False, "threads": ["MainThread"], "connections": [], "loops": []}
@@ -56,7 +56,7 @@ def test_importing_the_package_needs_no_django():
         "import sys, ravi_django.kernel, ravi_django.agents; print('django' in sys.modules, 'litellm' in sys.modules)"
     )
 
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
 
     assert done.stdout.split() == ["False", "False"], done.stderr
 
@@ -81,6 +81,6 @@ def test_a_forked_child_makes_a_worker_of_its_own(tmp_path):
     database = template.sqlite(tmp_path / "db")
     env |= {"DJANGO_SETTINGS_MODULE": "project.settings", "DATABASE_URL": f"sqlite:///{database}"}
 
-    done = forks.run(["-c", FORK], env=env, capture_output=True, text=True, timeout=60)
+    done = forks.run(["-c", FORK], env=env, capture_output=True, text=True)
 
     assert done.stdout.strip() == "7", done.stderr

@@ -48,7 +48,7 @@ else:
 
 def killed(*args: str) -> bool:
     database = urlunsplit(urlsplit(os.environ["DATABASE_URL"])._replace(path=f"/{connection.settings_dict['NAME']}"))
-    done = forks.run(["-c", PROCESS, args[0], database, *args[1:]], capture_output=True, text=True, timeout=60)
+    done = forks.run(["-c", PROCESS, args[0], database, *args[1:]], capture_output=True, text=True)
     assert done.returncode == -signal.SIGKILL, done.stderr
     return True
 
