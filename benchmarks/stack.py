@@ -75,7 +75,18 @@ def set_up_site() -> None:
 @contextmanager
 def worker(stack: Stack, name: str = "worker", **env: str) -> Iterator[Child]:
     """A Celery worker as CONTRACT says to start one, warm: its engine and its model library are there."""
-    options = ("-P", "threads", "-c", "200", "--without-gossip", "--without-mingle", "--loglevel", "WARNING")
+    options = (
+        "-P",
+        "threads",
+        "-c",
+        "200",
+        "-Q",
+        "ravi",
+        "--without-gossip",
+        "--without-mingle",
+        "--loglevel",
+        "WARNING",
+    )
     child = stack.child(
         name,
         *("-m", "celery", "-A", "project", "worker", *options),

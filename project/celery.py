@@ -1,4 +1,4 @@
-"""The site's Celery application: `celery -A project worker -P threads -c 200` and `celery -A project beat`."""
+"""The site's Celery application: `celery -A project worker -P threads -c 200 -Q ravi` and `celery -A project beat`."""
 
 import os
 

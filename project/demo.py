@@ -204,7 +204,7 @@ class Demo:
         )
         return [
             self._child("web", "-m", "uvicorn", "project.asgi:application", *listen),
-            self._child("worker", *celery, "worker", "-P", "threads", "-c", "200", "--loglevel", "INFO"),
+            self._child("worker", *celery, "worker", "-P", "threads", "-c", "200", "-Q", "ravi", "--loglevel", "INFO"),
             self._child("beat", *celery, "beat", "--schedule", str(schedule), "--pidfile=", "--loglevel", "INFO"),
         ]
 

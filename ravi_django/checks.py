@@ -194,15 +194,6 @@ def check_processes(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage
                 id="ravi.W002",
             )
         )
-    options = getattr(settings, "CELERY_BROKER_TRANSPORT_OPTIONS", {})
-    if broker.startswith("redis") and "max_retries" not in options:
-        found.append(
-            Warning(
-                "A broker that is away would hold up a submitting request for many seconds.",
-                hint='CELERY_BROKER_TRANSPORT_OPTIONS = {"max_retries": 1, "socket_connect_timeout": 1}',
-                id="ravi.W005",
-            )
-        )
     schedule = getattr(settings, "CELERY_BEAT_SCHEDULE", {})
     if not any(entry.get("task") == "ravi.sweep" for entry in schedule.values()):
         found.append(

@@ -10,6 +10,8 @@ from django.core.exceptions import ImproperlyConfigured
 DEFAULTS: dict[str, Any] = {
     # How submitted runs start: "celery" sends a hint to the broker, "inline" drives them in this process.
     "ENGINE": "celery",
+    # The Celery queue of all tasks of the app, the sweep among them.
+    "QUEUE": "ravi",
     # The alias in DATABASES that holds the app's rows and the user model.
     "DATABASE": "default",
     # An alias that reaches the same database past the pooler: the workers' own connections use it. None: DATABASE.
@@ -137,3 +139,10 @@ class Conf:
 
 
 conf = Conf()
+
+
+def worker_line() -> str:
+    """How an operator starts what runs the agents."""
+    if conf.ENGINE == "inline":
+        return "manage.py ravi_worker"
+    return f"celery -A <site> worker -P threads -c 200 -Q {conf.QUEUE}"

@@ -1,35 +1,60 @@
-"""Celery's part: messages that carry a run id and nothing else, and the beat's sweep."""
+"""Celery's part: messages that carry a run id and nothing else, and the beat's sweep.
+
+All tasks go to the queue RAVI["QUEUE"]. Threads-pool workers that consume it have an engine. Other workers of the site
+never receive a task of this app, and nothing of theirs changes.
+"""
 
 from __future__ import annotations
 
 import gc
 import logging
 import threading
+from functools import partial
 from typing import Any
 
-from celery import shared_task
-from celery.signals import worker_process_shutdown, worker_ready, worker_shutdown, worker_shutting_down
+from celery import Task
+from celery import shared_task as celery_task
+from celery.concurrency.thread import TaskPool as ThreadPool
+from celery.signals import celeryd_after_setup, worker_ready, worker_shutdown, worker_shutting_down
 from django.db import DatabaseError, connections
 
-from ravi_django.conf import conf
+from ravi_django.conf import conf, worker_line
 
 log = logging.getLogger("ravi.tasks")
 
+# Of a worker process: whether it consumes the queue, with a pool of threads. None: this is no Celery worker.
+_serves: bool | None = None
 
-@shared_task(name="ravi.run", ignore_result=True)
+
+class QueuedTask(Task):  # type: ignore[misc] - Celery has no types
+    """A task of the app's own queue; RAVI["QUEUE"] goes before the site's task_routes."""
+
+    @property
+    def queue(self) -> str:
+        return str(conf.QUEUE)
+
+
+shared_task = partial(celery_task, base=QueuedTask, ignore_result=True)
+
+
+@shared_task(name="ravi.run")
 def run(run_id: str) -> None:
-    """Lease the run. Under the threads pool it goes to the process's event loop and the task is over; under prefork
-    and solo, where tasks have the main thread, the task waits for the lease's end."""
+    """Give the run to this process's event loop, which leases it; the task is over then."""
+    if _is_misplaced("ravi.run"):
+        return
     from ravi_django.runtime.worker import get_worker
 
-    worker = get_worker()
-    if threading.current_thread() is threading.main_thread():
-        worker.drive(run_id)
-    else:
-        worker.hint(run_id)
+    get_worker().hint(run_id)
 
 
-@shared_task(name="ravi.sweep", ignore_result=True)
+def _is_misplaced(name: str) -> bool:
+    """A message of a release that had no queue of its own: the sweep sends another one to the right queue."""
+    if _serves is False:
+        log.warning("%s is left to the workers of the queue %s", name, conf.QUEUE, extra={"action": "tasks.misplaced"})
+    return _serves is False
+
+
+@shared_task(name="ravi.sweep")
 def sweep() -> None:
     """Find what no hint has reached. Put it in CELERY_BEAT_SCHEDULE every RAVI["SWEEP_S"] seconds."""
     from ravi_django.runtime.sweeper import sweep
@@ -37,20 +62,17 @@ def sweep() -> None:
     sweep()
 
 
-@shared_task(name="ravi.look", ignore_result=True)
+@shared_task(name="ravi.look")
 def look() -> None:
     """Drive whatever can be claimed: one hint that stands for many runs."""
-    from ravi_django.runtime import background
+    if _is_misplaced("ravi.look"):
+        return
     from ravi_django.runtime.worker import get_worker
 
-    worker = get_worker()
-    if threading.current_thread() is not threading.main_thread():
-        worker.look()
-    elif worker.drive_next():  # under prefork and solo one run a task, as each task of theirs has
-        background.hint(look)
+    get_worker().look()
 
 
-@shared_task(name="ravi.fan_out", ignore_result=True)
+@shared_task(name="ravi.fan_out")
 def fan_out(publication_id: str) -> None:
     """Deliver what was published to those who follow."""
     from ravi_django.runtime import fan_out
@@ -58,7 +80,7 @@ def fan_out(publication_id: str) -> None:
     fan_out.run(publication_id)
 
 
-@shared_task(name="ravi.mail_request", ignore_result=True)
+@shared_task(name="ravi.mail_request")
 def mail_request(request_id: str) -> None:
     """Write to the people who may answer a request; only where RAVI["REQUEST_EMAIL"] says so."""
     from ravi_django.runtime.mail import send
@@ -66,7 +88,7 @@ def mail_request(request_id: str) -> None:
     send(request_id)
 
 
-@shared_task(name="ravi.relay_events", ignore_result=True)
+@shared_task(name="ravi.relay_events")
 def relay_events() -> None:
     """Give the event bus what its outbox has; only where RAVI["EVENT_BUS"] is set."""
     from ravi_django.runtime.bus.relay import relay_safely
@@ -74,7 +96,7 @@ def relay_events() -> None:
     relay_safely()
 
 
-@shared_task(name="ravi.tell_saves", ignore_result=True)
+@shared_task(name="ravi.tell_saves")
 def tell_saves(source_id: str) -> None:
     """Tell a source's agent of the saves of a model that it has waiting."""
     from ravi_django.runtime.model_sources import run
@@ -82,7 +104,7 @@ def tell_saves(source_id: str) -> None:
     run(source_id)
 
 
-@shared_task(name="ravi.poll_sources", ignore_result=True)
+@shared_task(name="ravi.poll_sources")
 def poll_sources() -> None:
     """Read the feeds, directories and adapters that are due."""
     from ravi_django.runtime import sources
@@ -90,11 +112,24 @@ def poll_sources() -> None:
     sources.poll_due()
 
 
+@celeryd_after_setup.connect
+def _choose(instance: Any, **kwargs: Any) -> None:
+    """Before a worker consumes: whether it is one of ours."""
+    global _serves
+    queues = instance.app.amqp.queues
+    consumes = conf.QUEUE in queues.consume_from
+    _serves = consumes and issubclass(instance.pool_cls, ThreadPool)
+    if consumes and not _serves:
+        queues.deselect(conf.QUEUE)
+        pool = instance.pool_cls.__module__.rpartition(".")[2]
+        words = "the %s pool cannot run agents: this worker does not consume the queue %s; start another one: %s"
+        log.error(words, pool, conf.QUEUE, worker_line(), extra={"action": "tasks.wrong_pool"})
+
+
 @worker_ready.connect
-def _warm(sender: Any = None, **kwargs: Any) -> None:
-    """A threads-pool worker makes its engine at once, so that the first run finds it ready and health can see it."""
-    pool = getattr(sender, "pool_cls", "") or getattr(getattr(sender, "pool", None), "__class__", "")
-    if "thread" in str(pool).lower():
+def _warm(**kwargs: Any) -> None:
+    """The engine is made at once, so that the first run finds it ready and health can see it."""
+    if _serves:
         threading.Thread(target=_start, name="ravi-start", daemon=True).start()
 
 
@@ -128,9 +163,9 @@ def _stop_claiming(**kwargs: Any) -> None:
 
 
 @worker_shutdown.connect
-@worker_process_shutdown.connect
 def _drain(**kwargs: Any) -> None:
     from ravi_django.runtime.worker import close_worker
 
-    log.info("draining for up to %g s", conf.DRAIN_S, extra={"action": "worker.drain"})
-    close_worker()
+    if _serves:
+        log.info("draining for up to %g s", conf.DRAIN_S, extra={"action": "worker.drain"})
+        close_worker()

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from django.core import checks
 from django.db.migrations.executor import MigrationExecutor
 
-from ravi_django.conf import conf
+from ravi_django.conf import conf, worker_line
 from ravi_django.db import connection, is_shared
 from ravi_django.kernel.visible import visible
 from ravi_django.models import OutboxEvent, Run, Schedule, Source
@@ -260,12 +260,11 @@ _MENDS = {
     "events": "start its Redis, or see to RAVI['STREAM_URL'], which is the channel layer's or the broker's when unset",
     "event_bus": "start the server of RAVI['EVENT_BUS']; its outbox grows until then",
     "event_bus_refused": "see to the topic's key in the server of RAVI['EVENT_BUS'] and to what its user may do",
-    "worker": "celery -A <site> worker -P threads -c 200",
     "sweep": "celery -A <site> beat, with the sweep in CELERY_BEAT_SCHEDULE",
 }
 
 
 def _mend(name: str) -> str:
-    if conf.ENGINE == "inline" and name in ("worker", "sweep"):
-        return "manage.py ravi_worker"
+    if name == "worker" or (conf.ENGINE == "inline" and name == "sweep"):
+        return worker_line()
     return _MENDS.get(name, "")

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
+
+from celery import current_app
+from kombu.pools import ProducerPool
 
 from ravi_django.conf import conf
 from ravi_django.db import transaction
@@ -37,6 +41,7 @@ def send(run_id: UUID | str) -> None:
     _send_to_broker(run_id)
 
 
+PRODUCERS = 10  # connections of a process, at most
 REST_S = 5.0  # after a failure, hints go nowhere for this long: each could cost its caller a connection timeout
 _down_until = 0.0
 
@@ -47,13 +52,34 @@ def _send_to_broker(run_id: UUID | str) -> None:
     publish(run, str(run_id))
 
 
+CONNECT_S, ANSWER_S = 1.0, 5.0  # a broker that is away is noticed soon, whatever the site's own tasks wait for
+_pools: dict[str, ProducerPool] = {}  # by the broker's address
+
+
+def broker_connection() -> Any:
+    """To the site's broker, with the site's options but for how long it is waited for. Not opened yet."""
+    options: dict[str, Any] = {"max_retries": 1, "interval_start": 0, "interval_step": 0}
+    if str(current_app.conf.broker_write_url).startswith(("redis", "sentinel", "valkey")):
+        options |= {"socket_connect_timeout": CONNECT_S, "socket_timeout": ANSWER_S}
+    return current_app.connection_for_write(connect_timeout=CONNECT_S, transport_options=options)
+
+
+def _producers() -> ProducerPool:
+    """Of our own: the site's pool keeps the site's options."""
+    address = str(current_app.conf.broker_write_url)
+    if address not in _pools:
+        _pools[address] = ProducerPool(broker_connection().Pool(limit=PRODUCERS), limit=PRODUCERS)
+    return _pools[address]
+
+
 def publish(task: Any, *args: str) -> None:
     """Send a task to the broker, once. Raises what that raises, and ConnectionError while it is known to be away."""
     global _down_until
     if time.monotonic() < _down_until:
         raise ConnectionError("the broker failed a moment ago; the sweep will send the hint")
     try:
-        task.apply_async(args=args, retry=False, ignore_result=True)
+        with _producers().acquire(block=True, timeout=ANSWER_S) as producer:
+            task.apply_async(args=args, retry=False, ignore_result=True, producer=producer)
     except Exception:
         _down_until = time.monotonic() + REST_S
         raise
@@ -71,3 +97,6 @@ def send_many(run_ids: Sequence[UUID]) -> list[UUID]:
             log.warning("run %s: no hint sent: %s", run_id, error, extra={"action": "dispatch.failed"})
             return list(run_ids[place:])
     return []
+
+
+os.register_at_fork(after_in_child=_pools.clear)  # its sockets are the parent's

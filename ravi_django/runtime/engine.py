@@ -127,11 +127,6 @@ class Engine:
             log.warning(words, run_id, suspect, extra={"action": "run.suspect_waits"})
         return had
 
-    async def drive_next(self) -> bool:
-        """One lease of the next run that can be claimed. Says whether there was one."""
-        args = (self.name, known_addresses(), self._suspect is None)
-        return self.has_room and await self._drive(store.claim_next, *args)
-
     def _drive(self, claim: Callable[..., Lease | None], *args: Any) -> Coroutine[Any, Any, bool]:
         self._driving += 1  # at once: who asks for room before the task begins must see that it is taken
         return self._claim_and_drive(claim, *args)

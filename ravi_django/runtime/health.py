@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from django.db import connections
 from django.db.models import DurationField, ExpressionWrapper, F
 
-from ravi_django.conf import conf
+from ravi_django.conf import conf, worker_line
 from ravi_django.db import connection
 from ravi_django.models import SweepState, WorkerProcess
-from ravi_django.runtime import clock
+from ravi_django.runtime import clock, dispatch
 from ravi_django.runtime.buffer import get_buffer
 from ravi_django.runtime.store import outbox_rows
 from ravi_django.runtime.tool_threads import hanging
@@ -90,10 +90,8 @@ def database() -> str:
 
 
 def broker() -> str:
-    """A real connection: Celery's own would be made when the first hint goes out, and retried for long."""
-    from celery import current_app
-
-    with current_app.connection_for_write() as connecting:
+    """A real connection, as hints have."""
+    with dispatch.broker_connection() as connecting:
         connecting.ensure_connection(max_retries=1, interval_start=0, interval_step=0, timeout=int(ANSWER_S))
         return str(connecting.transport.driver_type)
 
@@ -146,7 +144,8 @@ def worker() -> str:
     limit = MISSED * float(conf.HEARTBEAT_S)
     alive = WorkerProcess.objects.filter(seen_at__gt=clock.after(-limit)).count()
     if not alive:
-        raise Unhealthy(f"no worker has been seen for {limit:g} s; start one: celery -A <site> worker -P threads")
+        words = f"no worker consumes the queue {conf.QUEUE}" if conf.ENGINE == "celery" else "no worker is alive"
+        raise Unhealthy(f"{words}: none was seen for {limit:g} s; start one: {worker_line()}")
     return f"{alive} alive" + (f"; {lost} calls of tools hang in this process" if lost else "")
 
 

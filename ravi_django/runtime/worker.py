@@ -47,14 +47,6 @@ class Worker:
         """Try for a run's lease, and return at once."""
         self._loop.call_soon_threadsafe(self.engine.hint, run_id)
 
-    def drive(self, run_id: UUID | str) -> bool:
-        """Drive a run here and wait for the lease's end; says whether the lease was had."""
-        return asyncio.run_coroutine_threadsafe(self.engine.drive(run_id), self._loop).result()
-
-    def drive_next(self) -> bool:
-        """Drive the most urgent claimable run here and wait for the lease's end; False when there is none."""
-        return asyncio.run_coroutine_threadsafe(self.engine.drive_next(), self._loop).result()
-
     def look(self) -> None:
         """Look for any claimable run."""
         self._loop.call_soon_threadsafe(self.engine.look)

@@ -29,6 +29,13 @@ def deliver(run_id: str, queues: list[str], task_id: str) -> None:
         _sender(queue)(run_id, task_id=task_id)
 
 
+def send_task(name: str, args: list[Any], queue: str, task_id: str) -> None:
+    """Any task that the site's workers know."""
+    from celery import current_app
+
+    current_app.send_task(name, args=args, queue=queue, task_id=task_id, retry=False)
+
+
 def save_spec(address: str, spec: dict[str, Any], enabled: bool = True) -> int:
     """As the admin does; returns the version."""
     from ravi_django.runtime.specs import save_spec
@@ -53,7 +60,7 @@ def _sender(queue: str) -> Any:
     return send
 
 
-DO = {function.__name__: function for function in (submit, deliver, save_spec, events)}
+DO = {function.__name__: function for function in (submit, deliver, send_task, save_spec, events)}
 
 
 def main() -> None:

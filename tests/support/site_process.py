@@ -47,7 +47,7 @@ class Worker:
 
     def __init__(self, site: Site, name: str, options: Sequence[str], from_nothing: bool) -> None:
         self.site, self.name = site, name
-        command = ["-m", "celery", "-A", "project", "worker", "-n", f"{name}@test", "-Q", f"celery,{name}", *options]
+        command = ["-m", "celery", "-A", "project", "worker", "-n", f"{name}@test", "-Q", f"ravi,{name}", *options]
         self.child = site.child(f"worker-{name}", *command, "--loglevel", "INFO", from_nothing=from_nothing)
 
     @property

@@ -15,7 +15,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.urls import NoReverseMatch, reverse
 
 from ravi_django.api.serializers import RunSerializer
-from ravi_django.conf import conf
+from ravi_django.conf import conf, worker_line
 from ravi_django.kernel import InvalidInputError, KernelError, NotFoundError
 from ravi_django.management.people import user_named
 from ravi_django.management.transcript import Transcript
@@ -99,7 +99,7 @@ class Command(BaseCommand):
     async def _wonder(self, run: Run) -> None:
         await asyncio.sleep(PATIENCE_S)
         if (await readers().call(_read, run.id)).status == Status.PENDING:
-            self._err("No worker has taken the run yet. Is one running? celery -A <site> worker -P threads\n")
+            self._err(f"No worker has taken the run yet. Is one running? {worker_line()}\n")
 
     # -------------------------------------------------------------------------------------------------- its end
 

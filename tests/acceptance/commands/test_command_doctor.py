@@ -59,7 +59,7 @@ def test_nobody_works_and_redis_is_gone(postgres_site) -> None:
     assert done.returncode == 1
     for name in ("broker", "channel_layer", "events", "worker"):
         assert f"error    {name}: " in done.stdout
-    assert "mend: celery -A <site> worker -P threads -c 200" in done.stdout
+    assert "mend: celery -A <site> worker -P threads -c 200 -Q ravi" in done.stdout
 
 
 def test_a_model_without_its_key(sqlite_site) -> None:

@@ -163,7 +163,7 @@ def test_a_reader_that_goes_away_ends_it_quietly(sqlite_site) -> None:
 
 
 def test_with_celery_the_workers_drive_it_and_ctrl_c_does_not_stop_them(postgres_site) -> None:
-    celery = ["-m", "celery", "-A", "project", "worker", "-P", "threads", "-c", "4", "-l", "WARNING"]
+    celery = ["-m", "celery", "-A", "project", "worker", "-P", "threads", "-c", "4", "-Q", "ravi", "-l", "WARNING"]
     with postgres_site.background(*celery) as worker:
         alive = "SELECT count(*) FROM ravi_workerprocess"
         assert wait_until(lambda: postgres_site.rows(alive) == [(1,)], 60), worker.text

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from tests.support import forks
 
-WORKER = ["--pool", "threads", "--concurrency", "16", "--without-mingle", "--without-gossip", "--without-heartbeat"]
+WORKER = ["--pool", "threads", "--concurrency", "16", "--queues", "ravi"]
+WORKER += ["--without-mingle", "--without-gossip", "--without-heartbeat"]
 
 
 def worker(name: str) -> None:

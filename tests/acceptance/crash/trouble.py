@@ -17,7 +17,7 @@ from tests.acceptance.crash import rig
 from tests.acceptance.crash.lab import Lab
 
 LEASE_S = 2.0  # of the laboratory's settings
-QUEUE = "celery"
+QUEUE = "ravi"
 READ_ONLY, DISK_FULL = "25006", "53100"  # SQLSTATEs
 TABLES = ("ravi_run", "ravi_journalentry", "ravi_signal", "ravi_session", "ravi_humanrequest")
 WEIGHTS = {

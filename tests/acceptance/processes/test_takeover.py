@@ -56,7 +56,7 @@ def test_one_message_delivered_five_times_to_two_workers(site: Site, workers: li
 
     about.wait_held(1)
     site.client.ask("deliver", run_id=run_id, queues=[worker.name for worker in workers[:2]], task_id=task_id)
-    site.client.ask("deliver", run_id=run_id, queues=["celery"] * 3, task_id=task_id)
+    site.client.ask("deliver", run_id=run_id, queues=["ravi"] * 3, task_id=task_id)
     both = workers[:2]
     ran = f"Task ravi.run[{task_id}] succeeded"
     assert wait_until(lambda: sum(worker.text.count(ran) for worker in both) == 5, 60)

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from ravi_django import signal, tool
 from ravi_django.conf import conf
-from ravi_django.models import JournalEntry, Status
+from ravi_django.models import JournalEntry, Run, Status
 from ravi_django.runtime import gate
 from ravi_django.runtime.worker import Worker
 from ravi_django.testing import journal_of, warm
-from tests.support.runs import adrive, auntil, code, drive, make_run, take_over
+from tests.support.runs import adrive, auntil, code, drive, make_run, take_over, until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -108,7 +108,8 @@ def test_a_workers_loop_is_asyncios_whatever_the_site_has_chosen(monkeypatch):
     run = make_run()
     worker = Worker()
     try:
-        worker.drive(run.id)
+        worker.hint(run.id)
+        until(lambda: Run.objects.get(id=run.id).is_terminal)
     finally:
         worker.close()
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 
 from ravi_django import register, tasks
@@ -56,22 +54,6 @@ def driven(monkeypatch):
 
 
 def test_one_look_drives_them_all(driven):
-    thread = threading.Thread(target=tasks.look.run)
-    thread.start()
-    thread.join(20)
+    tasks.look.run()
 
     until(lambda: Run.objects.filter(status="completed").count() == 5)
-
-
-def test_a_task_that_has_the_main_thread_drives_one_and_hints_the_next(driven, monkeypatch):
-    hinted = []
-    monkeypatch.setattr(background, "hint", lambda task, *args: hinted.append(task.name))
-    monkeypatch.setattr("ravi_django.runtime.engine.Engine.look", lambda self: None)
-
-    tasks.look.run()
-    assert Run.objects.filter(status="completed").count() == 1
-    for _ in range(5):
-        tasks.look.run()
-
-    assert Run.objects.filter(status="completed").count() == 5
-    assert hinted == ["ravi.look"] * 5

@@ -107,19 +107,15 @@ def test_a_failing_hint_does_not_reach_the_caller(monkeypatch, caplog):
 
 @pytest.fixture
 def dead_broker(settings, monkeypatch):
-    """A broker at an address where nobody listens, with a producer pool of its own."""
+    """A broker at an address where nobody listens."""
     from project.celery import app
     from project.services import free_port
 
     monkeypatch.setattr(dispatch, "_down_until", 0.0)
-    pool = app.amqp._producer_pool
     before = app.conf.broker_url, app.conf.broker_write_url
     url = f"redis://127.0.0.1:{free_port()}/0"
     app.conf.broker_url = app.conf.broker_write_url = url
-    app.amqp._producer_pool = app._pool = None
     yield url
-    app.amqp._producer_pool = pool
-    app._pool = None
     app.conf.broker_url, app.conf.broker_write_url = before
 
 

@@ -1,0 +1,54 @@
+"""The queue that the app's tasks go to, and the connection that they go by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from project.celery import app
+from ravi_django import tasks
+from ravi_django.runtime import dispatch
+
+
+@pytest.fixture
+def site_conf() -> Iterator[Any]:
+    names = ("task_routes", "broker_transport_options")
+    before = {name: app.conf[name] for name in names}
+    yield app.conf
+    app.conf.update(before)
+    app.amqp.flush_routes()
+    app.amqp.router = app.amqp.Router()
+
+
+@pytest.mark.parametrize("task", [tasks.sweep, tasks.poll_sources, tasks.relay_events])
+def test_tasks_go_to_the_queue_of_the_settings_whatever_the_site_routes(
+    settings: Any, site_conf: Any, task: Any
+) -> None:
+    name = f"queue-{uuid4()}"
+    settings.RAVI = {**settings.RAVI, "QUEUE": name}
+    site_conf.task_routes = {"*": {"queue": "other", "routing_key": "other.key"}}
+    app.amqp.flush_routes()
+    app.amqp.router = app.amqp.Router()
+
+    dispatch.publish(task)
+    task.apply_async()  # as beat does
+
+    with app.connection_for_read() as connection, connection.SimpleQueue(name) as queue:
+        found = [queue.get(timeout=10).headers["task"] for _ in range(2)]
+        queue.queue.delete()
+    assert found == [task.name] * 2
+
+
+def test_the_producer_gives_up_soon_and_leaves_the_options_of_the_site_alone(site_conf: Any) -> None:
+    site_conf.broker_transport_options = {"global_keyprefix": "shop-", "max_retries": 50}
+    pool = app.amqp._producer_pool
+
+    own = dispatch.broker_connection().transport_options
+
+    assert (own["global_keyprefix"], own["max_retries"]) == ("shop-", 1)
+    assert site_conf.broker_transport_options == {"global_keyprefix": "shop-", "max_retries": 50}
+    assert app.connection_for_write().transport_options == site_conf.broker_transport_options
+    assert app.amqp._producer_pool is pool
