@@ -10,12 +10,13 @@ from typing import Any, Literal
 from django.core import checks
 from django.db.migrations.executor import MigrationExecutor
 
+from ravi_django.capabilities.llm.rehearsal import REHEARSAL
 from ravi_django.conf import conf, worker_line
 from ravi_django.db import connection, is_shared
 from ravi_django.kernel.visible import visible
 from ravi_django.models import OutboxEvent, Run, Schedule, Source
 from ravi_django.models.schedules import SESSION_GONE
-from ravi_django.runtime import clock
+from ravi_django.runtime import clock, specs
 from ravi_django.runtime.database import own_settings
 from ravi_django.runtime.registry import known_addresses
 
@@ -32,7 +33,7 @@ class Finding:
 
 def examine() -> list[Finding]:
     found: list[Finding] = []
-    for look in (settings, database, migrations, tenants, agents, sources, model, services, outbox, schedules):
+    for look in (settings, database, migrations, tenants, agents, sources, models, services, outbox, schedules):
         found += _safely(look)
     return found
 
@@ -165,23 +166,24 @@ def sources() -> Iterator[Finding]:
         yield Finding("warning", f"sources: {more} more have an error", "see the list of sources in the admin")
 
 
-def model() -> Iterator[Finding]:
-    """The key of the model that RAVI_MODEL names; agents may have others, which only they know."""
-    from ravi_django.capabilities.llm.loading import load_litellm
-    from ravi_django.capabilities.llm.rehearsal import REHEARSAL
-
-    name = os.environ.get("RAVI_MODEL", "").strip()
-    if name in ("", REHEARSAL):
-        yield Finding("ok", f"model: RAVI_MODEL is {name or 'not set'}: {REHEARSAL}, which is for trying things out")
-        return
-    for empty in [key for key, value in os.environ.items() if not value.strip()]:
+def models() -> Iterator[Finding]:
+    """The keys of the models of all agents, those that are rows too."""
+    for empty in [key for key, value in os.environ.items() if key.endswith("_KEY") and not value.strip()]:
         del os.environ[empty]  # litellm takes a variable that is there, and empty, for a key
-    missing = load_litellm().validate_environment(model=name)["missing_keys"]
-    if missing:
-        mend = f"set {', '.join(missing)} in the environment of the workers"
-        yield Finding("error", f"model: RAVI_MODEL is {name}, and its key is not here", mend)
-    else:
-        yield Finding("ok", f"model: RAVI_MODEL is {name}")
+    agents_of: dict[tuple[str, str], list[str]] = {}
+    for address, model in specs.models():
+        for one in getattr(model, "models", (model,)):
+            look = getattr(one, "missing_variables", None)
+            missing = " or ".join(look()) if look else ""
+            agents_of.setdefault((one.name, missing), []).append(address)
+    for (name, missing), addresses in sorted(agents_of.items()):
+        used = ", ".join(sorted(addresses)[:SHOWN]) + (", …" if len(addresses) > SHOWN else "")
+        if missing:
+            fix = f"set {missing} in the environment of the workers"
+            yield Finding("error", f"model: {name} has no API key: {used}", fix)
+        else:
+            trial = ", which is for trying things out" if name == REHEARSAL else ""
+            yield Finding("ok", f"model: {name}{trial}: {used}")
 
 
 def services() -> Iterator[Finding]:
@@ -254,6 +256,7 @@ _MENDS = {
     "migrations": "start the database, or see to DATABASES",
     "sources": "start the database, or see to DATABASES",
     "outbox": "start the database, or see to DATABASES",
+    "models": "start the database, or see to DATABASES",
     "tenants": "start the database, or see to DATABASES",
     "broker": "start it, or see to CELERY_BROKER_URL",
     "channel_layer": "start its Redis, or see to CHANNEL_LAYERS",

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -92,6 +92,16 @@ def uses_litellm() -> bool:
     return any(isinstance(model, LiteLLMModel) for model in models) or (
         _rows().filter(spec__has_key="model").exclude(spec__model=REHEARSAL).exists()
     )
+
+
+def models() -> Iterator[tuple[str, ChatModel]]:
+    """Of every agent that can be run: its address and its model, if it has one."""
+    for address, agent in list(registry._agents.items()):
+        if (model := getattr(agent, "model", None)) is not None:
+            yield address, model
+    for address, spec in _rows().exclude(address__in=list(registry._agents)).values_list("address", "spec"):
+        if name := spec.get("model"):
+            yield address, build_model(name, fallbacks=spec.get("fallbacks") or ())
 
 
 # ------------------------------------------------------------------------------------------------------- building

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from typing import Any
 
@@ -30,6 +30,10 @@ _NOT_FETCHED = re.compile(  # as OpenAI, Anthropic and Google say it
     r"|cannot fetch content from the provided url|url_unreachable|could not (?:download|fetch)",
     re.IGNORECASE,
 )
+_NO_KEY = re.compile(  # as the clients of OpenAI, Anthropic, Google and Amazon say it
+    r"missing credentials|missing \w+ api key|no key is set|unable to locate credentials", re.IGNORECASE
+)
+_VARIABLE = re.compile(r"\b[A-Z][A-Z0-9]*_[A-Z0-9_]*KEY\b")
 _MAX_WORDS = 2_000  # characters of a provider's message that are worth keeping
 
 
@@ -47,6 +51,19 @@ def translate_error(error: Exception, *, secrets: Iterable[str] = ()) -> Transie
     if _is_transient(error, status):
         return TransientError(words, type=kind, retry_after=_retry_after(error), status=status)
     return ModelError(words, type=kind, status=status)
+
+
+def missing_key(error: Exception, model: str, variables: Sequence[str]) -> ModelError | None:
+    """What to raise where `error` means that there is no key: litellm takes some of these for outages. `variables` are
+    those of the environment that may hold the model's key, and are not there."""
+    words = _words_of(error)
+    said = _NO_KEY.search(words) is not None
+    if not said and not (variables and _status_of(error) == 401):
+        return None
+    names = variables or list(dict.fromkeys(_VARIABLE.findall(words))) or ["the variables of its provider"]
+    more = "" if said else f"; the provider said: {redact(words, ())[:_MAX_WORDS]}"
+    how = f"set {' or '.join(names)} in the environment of the processes that run agents"
+    return ModelError(f"model {model} has no API key: {how}{more}", type="MissingKeyError", status=401)
 
 
 def is_of_address(error: Exception) -> bool:

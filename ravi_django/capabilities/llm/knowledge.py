@@ -45,6 +45,11 @@ def takes_schema(litellm: Any, model: str) -> bool:
     return bool(litellm.supports_response_schema(model=model, custom_llm_provider=provider))
 
 
+def missing_variables(litellm: Any, model: str, api_base: str | None) -> list[str]:
+    """The variables that the model's provider wants, when they are not in the environment."""
+    return sorted(litellm.validate_environment(model=model, api_base=api_base)["missing_keys"])
+
+
 def sees(litellm: Any, model: str) -> bool:
     """Whether it takes images, or is not known not to."""
     entry = listed(litellm, model)

@@ -10,8 +10,8 @@ from typing import Any
 from ravi_django.capabilities.llm import knowledge
 from ravi_django.capabilities.llm.collector import ResponseCollector
 from ravi_django.capabilities.llm.destination import refuse_destinations
-from ravi_django.capabilities.llm.errors import is_of_address, translate_error
-from ravi_django.capabilities.llm.loading import aload_litellm
+from ravi_django.capabilities.llm.errors import is_of_address, missing_key, translate_error
+from ravi_django.capabilities.llm.loading import aload_litellm, load_litellm
 from ravi_django.capabilities.llm.parts import Addresses, Form
 from ravi_django.capabilities.llm.pricing import cost_by, listed_cost, site_prices
 from ravi_django.capabilities.llm.redaction import Keys
@@ -110,13 +110,18 @@ class LiteLLMModel:
         except KernelError:
             raise
         except Exception as error:
-            failure = translate_error(error)
+            failure = missing_key(error, self.name, self.missing_variables()) or translate_error(error)
         if failure is not None:
             # Outside the handler: a chained traceback would print what the message has redacted.
             raise failure
         if collector.provider_usage is None:
             collector.provider_usage = await estimated_usage(litellm, self.name, messages, collector.output_text)
         yield self._response(litellm, collector, messages)
+
+    def missing_variables(self) -> list[str]:
+        """The variables that may hold its key; none when it has one. Imports litellm."""
+        given = self._api_key or self._secret_params
+        return [] if given else knowledge.missing_variables(load_litellm(), self.name, self._api_base)
 
     async def context_window(self) -> int | None:
         """How many tokens of input fit; None when unknown."""

@@ -68,9 +68,9 @@ def test_a_model_without_its_key(sqlite_site) -> None:
 
     missing, there = absent.manage("ravi_doctor").stdout, present.manage("ravi_doctor").stdout
 
-    assert "error    model: RAVI_MODEL is openai/gpt-4o, and its key is not here" in missing
+    assert "error    model: openai/gpt-4o has no API key: information/business, " in missing
     assert "mend: set OPENAI_API_KEY" in missing
-    assert "ok       model: RAVI_MODEL is openai/gpt-4o" in there
+    assert "ok       model: openai/gpt-4o: information/business, " in there
     assert "sk-something" not in there
 
 

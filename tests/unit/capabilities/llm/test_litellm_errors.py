@@ -9,6 +9,7 @@ from email.utils import format_datetime
 
 import pytest
 
+from ravi_django.capabilities.llm import LLMFactory
 from ravi_django.capabilities.llm.errors import redact, translate_error
 from ravi_django.kernel import KernelError, ModelError, TransientError
 from tests.support.openai_server import OpenAIServer, Reply
@@ -49,6 +50,34 @@ class TestThroughLitellm:
 
         assert str(caught.value) == "that will not do"
         assert (caught.value.type, caught.value.status) == (name, status)
+
+    @pytest.mark.parametrize(
+        ("name", "variable"),
+        [
+            ("gpt-4o-mini", "OPENAI_API_KEY"),
+            ("gemini/gemini-2.0-flash", "GEMINI_API_KEY"),
+            ("claude-sonnet-4-5", "ANTHROPIC_API_KEY"),
+        ],
+    )
+    @pytest.mark.parametrize("given", [None, ""], ids=["unset", "empty"])
+    async def test_no_key_is_permanent_and_names_its_variable(self, events_of, monkeypatch, name, variable, given):
+        for key in ("GEMINI_API_KEY", "GOOGLE_API_KEY", "OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
+            monkeypatch.delenv(key, raising=False)
+        if given is not None:
+            monkeypatch.setenv(variable, given)
+
+        with pytest.raises(ModelError) as caught:
+            await events_of(LLMFactory(name).build())
+
+        assert caught.value.type == "MissingKeyError"
+        assert f"model {name} has no API key: set" in str(caught.value) and variable in str(caught.value)
+
+    async def test_a_key_that_the_provider_refuses_for_none_names_its_variable(self, events_of, monkeypatch):
+        monkeypatch.delenv("MISTRAL_API_KEY", raising=False)
+        with OpenAIServer(Reply(status=401, text="Unauthorized")) as server, pytest.raises(ModelError) as caught:
+            await events_of(LLMFactory("mistral/mistral-small-latest", api_base=server.base_url).build())
+
+        assert "has no API key: set MISTRAL_API_KEY" in str(caught.value)
 
     async def test_context_window(self, model_at, events_of):
         words = "This model's maximum context length is 8192 tokens."
