@@ -263,6 +263,7 @@ _MENDS = {
     "events": "start its Redis, or see to RAVI['STREAM_URL'], which is the channel layer's or the broker's when unset",
     "event_bus": "start the server of RAVI['EVENT_BUS']; its outbox grows until then",
     "event_bus_refused": "see to the topic's key in the server of RAVI['EVENT_BUS'] and to what its user may do",
+    "erasures": "start the database, or see to DATABASES",
     "sweep": "celery -A <site> beat, with the sweep in CELERY_BEAT_SCHEDULE",
 }
 

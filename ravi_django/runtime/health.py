@@ -14,11 +14,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from django.db import connections
-from django.db.models import DurationField, ExpressionWrapper, F
+from django.db.models import Count, DurationField, ExpressionWrapper, F, Max
 
 from ravi_django.conf import conf, worker_line
 from ravi_django.db import connection
-from ravi_django.models import SweepState, WorkerProcess
+from ravi_django.models import Erasure, SweepState, WorkerProcess
 from ravi_django.runtime import clock, dispatch
 from ravi_django.runtime.buffer import get_buffer
 from ravi_django.runtime.store import outbox_rows
@@ -37,7 +37,7 @@ MARGIN_S = 5.0  # how long a sweep may wait in the broker's queue and take
 class Check:
     """One thing that runs need."""
 
-    name: str  # database, broker, channel_layer, events, worker, sweep, event_bus
+    name: str  # database, broker, channel_layer, events, worker, sweep, erasures, event_bus
     ok: bool
     detail: str  # for an operator: what was found, or what is wrong and its mend
 
@@ -47,7 +47,7 @@ def check_all() -> list[Check]:
     wanted: dict[str, Callable[[], str]] = {"database": database}
     if conf.ENGINE == "celery":
         wanted["broker"] = broker
-    wanted |= {"channel_layer": channel_layer, "events": events, "worker": worker, "sweep": sweep}
+    wanted |= {"channel_layer": channel_layer, "events": events, "worker": worker, "sweep": sweep, "erasures": erasures}
     if conf.EVENT_BUS is not None:
         wanted["event_bus"] = event_bus
     begun = [_Attempt(name, look) for name, look in wanted.items()]
@@ -135,6 +135,15 @@ def event_bus() -> str:
         return "nothing waits" + more
     waits = f"{'at least ' if count >= outbox_rows.MANY else ''}{count} events wait, the oldest for {age:.0f} s"
     return (waits if age < LATE_S else f"{waits}: {LATE}") + more
+
+
+def erasures() -> str:
+    """Deleted users and sessions whose rows the sweep has still to erase. Runs do not need it: no reason to fail."""
+    age = ExpressionWrapper(clock.now() - F("created_at"), output_field=DurationField())
+    found = Erasure.objects.aggregate(count=Count("id"), oldest=Max(age))
+    if not found["count"]:
+        return "none is open"
+    return f"{found['count']} are open, the oldest for {found['oldest'].total_seconds():.0f} s"
 
 
 def worker() -> str:

@@ -7,7 +7,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from ravi_django.management.people import user_named
-from ravi_django.runtime import erasing
+from ravi_django.runtime import erasing, health
 
 
 class Command(BaseCommand):
@@ -24,4 +24,13 @@ class Command(BaseCommand):
         if erasing.erase_user(user_named(user)):
             self.stdout.write(f"ravi_erase: the data of {user} is erased")
         else:
-            raise CommandError(f"runs of {user} have not ended yet; they are cancelled, and the sweep erases the rest")
+            words = "runs with this user's data or name have not ended yet; the user's own are cancelled"
+            raise CommandError(f"{words}, and the sweep does the rest{_without_worker()}")
+
+
+def _without_worker() -> str:
+    try:
+        health.worker()
+    except health.Unhealthy as problem:
+        return f"; {problem}"
+    return ""

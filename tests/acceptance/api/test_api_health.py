@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -14,7 +15,8 @@ from rest_framework.test import APIClient
 
 from project.process import wait_until
 from ravi_django.api import health as view
-from ravi_django.models import SweepState, WorkerProcess
+from ravi_django.management import diagnosis
+from ravi_django.models import Erasure, SweepState, WorkerProcess
 from ravi_django.runtime import clock, health, store
 from ravi_django.runtime.health import check_all
 from ravi_django.testing import FakeClock
@@ -23,7 +25,7 @@ from tests.support.patience import BOUND_S
 
 # Looked at on other threads: rows must be committed.
 pytestmark = pytest.mark.django_db(transaction=True)
-NAMES = ["database", "broker", "channel_layer", "events", "worker", "sweep"]
+NAMES = ["database", "broker", "channel_layer", "events", "worker", "sweep", "erasures"]
 NOWHERE = "redis://127.0.0.1:1/0"
 
 
@@ -58,6 +60,16 @@ def test_a_fresh_site_waits_for_its_worker_and_its_sweep(db: None, anonymous: AP
 
     assert (response.status_code, response.json()) == (503, {"status": "unavailable"})
     assert set(failing()) == {"worker", "sweep"}
+
+
+def test_open_erasures_are_told_and_no_reason_to_fail(working_site: None, admin_user: Any) -> None:
+    with FakeClock() as clock:
+        for age in (7200, 60):
+            Erasure.objects.create(created_at=clock.now - timedelta(seconds=age))
+        found = {check.name: check for check in check_all()}["erasures"]
+
+    assert (found.ok, found.detail) == (True, "2 are open, the oldest for 7200 s")
+    assert [finding.what for finding in diagnosis.services() if "erasures" in finding.what]
 
 
 def test_details_are_for_staff(working_site: None, user: Any, admin_user: Any) -> None:
@@ -155,7 +167,7 @@ def test_a_database_that_is_down_is_red_and_answered_all_the_same(
 
     assert (response.status_code, response.json()["status"]) == (503, "unavailable")
     assert {name for name, check in response.json()["checks"].items() if not check["ok"]} == {
-        *("database", "worker", "sweep")
+        *("database", "worker", "sweep", "erasures")
     }
 
 
