@@ -119,6 +119,8 @@ class CancelView(ApiView):
 
 
 class RetryView(ApiView):
+    limit = "submit"
+
     @documented(
         "runs_retry",
         request=serializers.EmptySerializer,

@@ -27,7 +27,10 @@ OPEN_S = 90  # an open socket's key lives so long without renewal
 LATER_S = 10  # Retry-After where no time is known: something has to end first
 UNLIMITED = "ravi.unlimited"
 
-_NOUNS = {"submit": "runs and messages", "emit": "emits", "fork": "forks", "sessions": "changes of sessions"}
+_NOUNS = {
+    **{"submit": "runs, retries and messages", "emit": "emits", "fork": "forks"},
+    "sessions": "changes of sessions",
+}
 
 
 def limit(name: str) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from tests.acceptance.access.world import PEOPLE, World, make, misfits
 pytestmark = pytest.mark.django_db
 
 TABLE = Path(__file__).with_name("admin_matrix.txt")
+INLINE = re.compile(rb"<script(?![^>]*(?: src=|json))|<style|<[^>]+\s(?:style|on\w+)=")  # what a strict policy refuses
 
 
 def pages(world: World) -> Iterator[tuple[str, str, str, dict[str, Any]]]:
@@ -61,7 +63,7 @@ def test_each_page_answers_each_person_as_the_table_says(settings: Any) -> None:
     settings.RAVI = {**settings.RAVI, "TENANT_OF": "tests.acceptance.access.world.tenant_of"}
     world = make()
     seen: dict[str, list[str]] = {}
-    leaks = []
+    leaks, inline = [], set()
     for person in PEOPLE:
         client = Client(raise_request_exception=False)
         if world.people[person] is not None:
@@ -72,8 +74,9 @@ def test_each_page_answers_each_person_as_the_table_says(settings: Any) -> None:
                 seen.setdefault(row, []).append(outcome(response))
                 if person == "foreign" and world.marker.encode() in response.content:
                     leaks.append(row)
+                inline |= {(row, found) for found in INLINE.findall(response.content)}
                 transaction.set_rollback(True)
 
-    assert leaks == []
+    assert (leaks, inline) == ([], set())
     wrong = misfits(TABLE, seen)
     assert not wrong, wrong

@@ -64,7 +64,7 @@ def test_they_are_on_by_default(settings: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "calls"),
     [
-        ("submit", ["runs/", "sessions/{run.session_id}/messages/", "runs/"]),
+        ("submit", ["runs/", "sessions/{run.session_id}/messages/", "runs/{run.id}/retry/"]),
         ("signals", ["runs/{run.id}/signals/"] * 3),
         ("fork", ["runs/{run.id}/fork/"] * 3),
         ("emit", ["topics/news/sport/emit/"] * 3),
