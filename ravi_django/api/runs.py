@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from django.db.models.functions import Left
 from rest_framework import status
 from rest_framework.response import Response
 
@@ -42,8 +41,7 @@ class RunsView(ApiView):
     def get(self, request: Any) -> Response:
         """One's runs, newest first. Of an output its first 1,000 characters; `runs/{id}/` has all of it."""
         rows = Run.objects.for_user(request.user).filter(**_filters(request.query_params))
-        short = rows.defer("output").annotate(beginning=Left("output", serializers.RunRowSerializer.BEGINNING))
-        return paged(self, request, short, serializers.RunRowSerializer)
+        return paged(self, request, serializers.RunRowSerializer.read(rows), serializers.RunRowSerializer)
 
     @documented(
         "runs_create",

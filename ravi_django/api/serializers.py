@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 from uuid import uuid5
 
+from django.db.models.functions import Left
 from rest_framework import serializers
 
 from ravi_django.api.fields import (
@@ -62,7 +63,7 @@ class RunSerializer(Shown[Any]):
     status = serializers.ChoiceField(choices=Status.choices)
     output = serializers.CharField(
         allow_null=True,
-        help_text="Null until completed; JSON for a typed result. In lists the first 1,000 characters",
+        help_text="Null until completed; JSON for a typed result. In lists and trees the first 1,000 characters",
     )
     error = RunErrorSerializer(allow_null=True)
     usage = UsageSerializer()
@@ -114,9 +115,13 @@ class RunSerializer(Shown[Any]):
 
 
 class RunRowSerializer(RunSerializer):
-    """In a list: of the output the first BEGINNING characters, which the query calls `beginning`."""
+    """In a list: of the output the first BEGINNING characters. Takes rows that `read` has prepared."""
 
     BEGINNING = 1000
+
+    @classmethod
+    def read(cls, rows: Any) -> Any:
+        return rows.defer("output").annotate(beginning=Left("output", cls.BEGINNING))
 
     def _output(self, run: Any) -> str | None:
         return run.beginning  # type: ignore[no-any-return]

@@ -13,7 +13,7 @@ from rest_framework.response import Response
 from ravi_django.api.base import ApiView
 from ravi_django.api.budgets import BudgetAccountSerializer
 from ravi_django.api.openapi import documented
-from ravi_django.api.serializers import RunSerializer
+from ravi_django.api.serializers import RunRowSerializer
 from ravi_django.models import Run
 from ravi_django.runtime import usage
 
@@ -33,7 +33,7 @@ class TreeSummarySerializer(serializers.Serializer[Any]):
     budget = BudgetAccountSerializer(allow_null=True, help_text="Null for a tree without a budget")
 
 
-class RunTreeSerializer(RunSerializer):
+class RunTreeSerializer(RunRowSerializer):
     children = serializers.ListField(child=serializers.DictField(), help_text="Runs like this one, oldest first")
     tree = TreeSummarySerializer(required=False, help_text="Of the whole tree; at its root alone")
 
@@ -68,14 +68,15 @@ class TreeView(ApiView):
     def get(self, request: Any, id: UUID) -> Response:
         """The whole tree that the run belongs to.
 
-        Its root, with nested children; `tree` says what all of them have used, and what their budget has left.
+        Its root, with nested children; `tree` says what all of them have used, and what their budget has left. Of an
+        output its first 1,000 characters.
         """
         return Response(RunTreeSerializer(_tree(request, id)).data)
 
 
 def _tree(request: Any, id: UUID) -> Run:
     """The root, with all of its tree as `members`, oldest first: one query from the root, two from a child."""
-    mine = Run.objects.for_user(request.user).order_by("id")
+    mine = RunRowSerializer.read(Run.objects.for_user(request.user).order_by("id"))
     rows = {row.id: row for row in mine.filter(Q(id=id) | Q(root_id=id))}
     if id in rows and rows[id].tree_id != id:
         id = rows[id].tree_id

@@ -32,12 +32,15 @@ quick = settings(
 )
 
 
-def test_no_request_gets_an_undocumented_status(root: Any, user: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("who", ["root", "user"])
+def test_no_request_gets_an_undocumented_status(
+    root: Any, user: Any, monkeypatch: pytest.MonkeyPatch, who: str
+) -> None:
     monkeypatch.setattr(dispatch, "send", lambda run_id: None)
     run = ravi_django.submit(AGENT, "hi", user=user)
     follow, _ = ravi_django.follow(AGENT, "news/sport", user=user)
     ids = {"run": run.id, "session": run.session_id, "request": asked_by(run).id, "follow": follow.id}
-    headers = {"Authorization": f"Token {Token.objects.create(user=root).key}"}
+    headers = {"Authorization": f"Token {Token.objects.create(user={"root": root, "user": user}[who]).key}"}
     schema = schemathesis.openapi.from_dict(client_of(root).get("/ravi/schema/").json())
     schema.app = get_wsgi_application()
 

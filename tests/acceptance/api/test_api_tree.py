@@ -58,6 +58,8 @@ def test_the_root_tells_what_the_whole_tree_has_used(client: APIClient, user: An
     assert tree["id"] == str(root.id)
     assert tree["tree"] == {"runs": 4, "live": 1, "usage": used, "budget": None}
     assert all("tree" not in child for child in flat(tree)[1:])
+    Run.objects.filter(root=root).update(output="x" * 5_000)
+    assert {len(child["output"]) for child in flat(tree_of(client, root))[1:]} == {1_000}
 
 
 def test_a_paused_run_is_pending_or_suspended_and_says_since_when(client: APIClient, user: Any, agent: str) -> None:
