@@ -76,7 +76,7 @@ def make() -> World:
     follow, _ = ravi_django.follow(AGENT, f"news/{World.marker}", user=owner, tenant="a")
     mine = {"owner": owner, "tenant": "a"}
     now = timezone.now()
-    source = Source.objects.create(name=World.marker, location="https://example.com/feed", agent=AGENT, **mine)
+    source = Source.objects.create(name=World.marker, kind=Source.Kind.WEBHOOK, agent=AGENT, **mine)
     text = {"text": World.marker}
     agent = Agent.objects.create(address="react/row", source="admin", spec={"class": "ReActAgent"})
     AgentVersion.objects.create(agent=agent, number=1, spec=agent.spec)
