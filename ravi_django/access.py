@@ -42,18 +42,18 @@ class AccessPolicy:
         """Whether `user` may start runs of `agent`, and continue them: messages, retries, forks, signals."""
         return (
             admits(access_of(agent), user, agent)
-            or permits(user, "ravi.run_agent")
-            or permits(user, "ravi.run_agent", agent)
+            or addresses.permits(user, "ravi.run_agent")
+            or addresses.permits(user, "ravi.run_agent", agent)
         )
 
     def may_signal(self, user: Any, run: Run, name: str) -> bool:
         """Whether `user`, who sees `run`, may send it a signal of this name. Reserved names are refused before."""
-        return permits(user, "ravi.signal_run") or name in getattr(specs.agent_of(run), "public_signals", ())
+        return addresses.permits(user, "ravi.signal_run") or name in getattr(specs.agent_of(run), "public_signals", ())
 
     def may_emit(self, user: Any, topic: TopicId) -> bool:
         """Whether `user` may publish to `topic` over REST."""
         own = Agent.objects.filter(owner_id=user.pk, source=Agent.Source.ADMIN, spec__output_topic=str(topic))
-        return topic.source == str(user.pk) or permits(user, "ravi.emit_topic") or own.exists()
+        return topic.source == str(user.pk) or addresses.permits(user, "ravi.emit_topic") or own.exists()
 
     def may_follow(self, user: Any, agent: Agent, topic: TopicId) -> bool:
         """Whether `agent` may follow `topic` for `user`."""
@@ -66,11 +66,11 @@ class AccessPolicy:
 
     def may_choose_priority(self, user: Any, priority: Priority) -> bool:
         """Whether `user` may start a run with this priority over REST."""
-        return priority <= Priority.NORMAL or permits(user, "ravi.choose_priority")
+        return priority <= Priority.NORMAL or addresses.permits(user, "ravi.choose_priority")
 
     def may_read_journal(self, user: Any, run: Run) -> bool:
         """Whether `user`, who sees `run`, may read its journal."""
-        return conf.JOURNAL_FOR_OWNERS is True or permits(user, "ravi.view_journalentry")
+        return conf.JOURNAL_FOR_OWNERS is True or addresses.permits(user, "ravi.view_journalentry")
 
 
 def policy() -> AccessPolicy:
@@ -118,13 +118,7 @@ def admits(access: registry.Access, user: Any, agent: Agent) -> bool:
             return False
     if access == "staff":
         return addresses.has(user, "is_staff")
-    return access == "authenticated" or (access.startswith("perm:") and permits(user, access.removeprefix("perm:")))
-
-
-def permits(user: Any, permission: str, thing: Any = None) -> bool:
-    """`user.has_perm`, where the site's user model has it."""
-    has_perm = getattr(user, "has_perm", None)
-    return has_perm is not None and bool(has_perm(permission) if thing is None else has_perm(permission, thing))
+    return access == "authenticated" or (access.startswith("perm:") and addresses.permits(user, access[len("perm:") :]))
 
 
 # --------------------------------------------------------------------------------------------------- one user

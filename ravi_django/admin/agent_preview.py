@@ -12,6 +12,7 @@ from ravi_django.admin.agent_form import AgentForm
 from ravi_django.agents.compaction.tokens import estimate
 from ravi_django.agents.delegate import AgentTool
 from ravi_django.kernel import AgentId, ChatMessage, InvalidInputError, Role
+from ravi_django.runtime.instructions import facts_of
 from ravi_django.runtime.prompts import PromptTemplate
 
 SAMPLE_SESSION = "01890000-0000-7000-8000-000000000000"
@@ -45,7 +46,7 @@ def _instructions(form: AgentForm, user: Any) -> str:
     return PromptTemplate(form.text, declared(rows)).render(
         samples(rows),
         agent={"name": name, "address": address},
-        user={"id": str(user.pk), "username": user.get_username(), "full_name": user.get_full_name()},
+        user=facts_of(user),
         today=timezone.localdate().isoformat(),
         session=SAMPLE_SESSION,
     )

@@ -9,6 +9,7 @@ from typing import Any
 
 from django import forms
 from django.contrib import admin
+from django.contrib.auth import get_user_model
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 
@@ -49,7 +50,7 @@ class DailyBudgetAdmin(LiveAdmin):
     form = DailyBudgetForm
     list_display = ["__str__", *LIMITS]
     list_select_related = ["owner"]
-    search_fields = ["owner__username", "tenant"]
+    search_fields = ["tenant"]
     raw_id_fields = ["owner"]
     list_per_page = 50
     actions = None
@@ -57,6 +58,9 @@ class DailyBudgetAdmin(LiveAdmin):
     def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **options: Any) -> Any:
         form: Any = super().get_form(request, obj, change, **options)
         return type(form.__name__, (form,), {"by": request.user})
+
+    def get_search_fields(self, request: HttpRequest) -> list[str]:
+        return [f"owner__{get_user_model().USERNAME_FIELD}", *self.search_fields]
 
     def of_tenants(self, rows: QuerySet[Any], tenants: Collection[str]) -> Q:
         return Q(owner=None, tenant__in=tenants) | Q(owner__in=users_of(rows, "owner", tenants))

@@ -20,6 +20,7 @@ from ravi_django.admin import show
 from ravi_django.admin.base import InspectAdmin, LiveAdmin, may_name, users_of
 from ravi_django.models import Delegation, HumanRequest, StickyDecision
 from ravi_django.runtime import standing
+from ravi_django.runtime.addresses import active_users, has
 
 
 class UserNameField(forms.ModelChoiceField):
@@ -30,8 +31,13 @@ class UserNameField(forms.ModelChoiceField):
 
     def __init__(self, **options: Any) -> None:
         model: Any = get_user_model()
-        options.setdefault("queryset", model._default_manager.filter(is_active=True))
-        super().__init__(to_field_name=model.USERNAME_FIELD, **options)
+        super().__init__(queryset=None, to_field_name=model.USERNAME_FIELD, **options)
+
+    def __deepcopy__(self, memo: Any) -> UserNameField:
+        """Ask the site's manager for each form, not at import."""
+        copied: UserNameField = super().__deepcopy__(memo)
+        copied.queryset = active_users()
+        return copied
 
 
 class DelegationForm(forms.ModelForm):
@@ -50,8 +56,13 @@ class DelegationForm(forms.ModelForm):
         if "since" in self.fields:
             self.fields["since"].required = False
             self.fields["since"].help_text = "Empty: from now on"
-        if "user" in self.fields:
-            self.fields["user"].queryset = _in_whose_place(self.by)  # type: ignore[attr-defined]
+
+    def clean_user(self) -> Any:
+        """Only superusers may choose another superuser."""
+        user = self.cleaned_data["user"]
+        if has(user, "is_superuser") and user != self.by and not has(self.by, "is_superuser"):
+            raise forms.ValidationError(UserNameField.default_error_messages["invalid_choice"], code="invalid_choice")
+        return user
 
     def clean(self) -> dict[str, Any]:
         given = super().clean() or {}
@@ -67,11 +78,6 @@ class DelegationForm(forms.ModelForm):
         if given.get("until") and given["until"] <= given["since"]:
             self.add_error("until", "Later than its beginning.")
         return given
-
-
-def _in_whose_place(by: Any) -> QuerySet[Any]:
-    users = get_user_model()._default_manager.filter(is_active=True)
-    return users if by.is_superuser else users.filter(Q(is_superuser=False) | Q(pk=by.pk))
 
 
 @admin.register(Delegation)
@@ -105,9 +111,9 @@ class DelegationAdmin(LiveAdmin):
     def _may(self, request: HttpRequest, obj: Delegation | None, permitted: bool, *, sees: bool = False) -> bool:
         if not _is_staff(request):
             return False
-        if obj is None or obj.user_id == request.user.pk or request.user.is_superuser:
+        if obj is None or obj.user_id == request.user.pk or has(request.user, "is_superuser"):
             return True
-        return permitted and (sees or not getattr(obj.user, "is_superuser", False))
+        return permitted and (sees or not has(obj.user, "is_superuser"))
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Delegation]:
         rows = super().get_queryset(request)

@@ -15,6 +15,7 @@ from ravi_django.admin.delegations import UserNameField
 from ravi_django.kernel import ForbiddenError, InvalidInputError, NotFoundError, Priority
 from ravi_django.models import Schedule, Session
 from ravi_django.runtime import schedule_rules, schedules, ticks
+from ravi_django.runtime.addresses import has
 
 SHOWN = 5  # ticks of a preview
 SUPERUSERS = ("owner", "tenant")  # whoever chose these would have runs made in the name of others
@@ -80,9 +81,9 @@ class ScheduleForm(forms.ModelForm):
         super().__init__(*args, **options)
         if self.instance._state.adding:
             self.instance.owner = self.by
-            self.instance.tenant = "" if self.by.is_superuser else tenant_for(self.by)
+            self.instance.tenant = "" if has(self.by, "is_superuser") else tenant_for(self.by)
             self.initial.setdefault("owner", self.by.get_username())
-        if not self.by.is_superuser:  # a field that is declared here is there whatever the admin lists
+        if not has(self.by, "is_superuser"):  # a field that is declared here is there whatever the admin lists
             for name in SUPERUSERS:
                 self.fields.pop(name, None)
         if "session" in self.fields:

@@ -19,6 +19,7 @@ from ravi_django.admin.schedule_form import SUPERUSERS, ScheduleForm, both_clock
 from ravi_django.kernel import KernelError
 from ravi_django.models import Schedule, ScheduleTick
 from ravi_django.runtime import schedules
+from ravi_django.runtime.addresses import has
 
 RECENT = 50  # ticks on a schedule's page
 
@@ -70,7 +71,7 @@ class ScheduleAdmin(LiveAdmin):
         return names, {"schedules": len(names), "ticks": ticks}, refused, []
 
     def get_fieldsets(self, request: HttpRequest, obj: Schedule | None = None) -> Any:
-        if request.user.is_superuser or (obj is not None and not self.has_change_permission(request, obj)):
+        if has(request.user, "is_superuser") or (obj is not None and not self.has_change_permission(request, obj)):
             return FIELDSETS
         return [
             (title, {**more, "fields": [name for name in more["fields"] if name not in SUPERUSERS]})
@@ -171,11 +172,11 @@ class ScheduleAdmin(LiveAdmin):
 
 
 def _is_own(request: HttpRequest, row: Schedule) -> bool:
-    return bool(request.user.is_superuser) or (row.owner_id is not None and row.owner_id == request.user.pk)
+    return has(request.user, "is_superuser") or (row.owner_id is not None and row.owner_id == request.user.pk)
 
 
 def _own(request: HttpRequest, rows: QuerySet[Schedule]) -> QuerySet[Schedule]:
-    return rows if request.user.is_superuser else rows.filter(owner=request.user.pk)
+    return rows if has(request.user, "is_superuser") else rows.filter(owner=request.user.pk)
 
 
 def _times(row: Schedule, at: Any) -> SafeString | str:

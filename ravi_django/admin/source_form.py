@@ -12,6 +12,7 @@ from ravi_django.kernel import ForbiddenError
 from ravi_django.kernel.visible import visible
 from ravi_django.models import Source
 from ravi_django.runtime import schedules, source_rules
+from ravi_django.runtime.addresses import has
 from ravi_django.runtime.specs import known_agents
 
 FIELDS = ["name", "kind", "location", "agent", "signal", "every_s", "options", "enabled", "owner", "tenant"]
@@ -48,7 +49,7 @@ class SourceForm(forms.ModelForm):
 
     def __init__(self, *args: Any, **given: Any) -> None:
         super().__init__(*args, **given)
-        if not self.by.is_superuser:  # fields that are declared here are there whatever the admin lists
+        if not has(self.by, "is_superuser"):  # fields that are declared here are there whatever the admin lists
             self.fields.pop("owner", None)
             self.fields.pop("tenant", None)
         self._written = source_rules.written(self.instance.options)

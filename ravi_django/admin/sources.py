@@ -28,6 +28,7 @@ from ravi_django.admin.base import InspectAdmin, LiveAdmin
 from ravi_django.admin.source_form import FIELDS, SourceForm
 from ravi_django.models import Source, SourceItem
 from ravi_django.runtime import background, source_rules, webhooks
+from ravi_django.runtime.addresses import has
 from ravi_django.runtime.store.sources import MOVED, STATE
 
 SHOWN = ["hook", "secret_state", "shown_error", "checked_at", "next_poll", "failures", "moved_from", "shown_home"]
@@ -75,7 +76,8 @@ class SourceAdmin(LiveAdmin):
     # ------------------------------------------------------------------------------------------------ the form
 
     def get_fieldsets(self, request: HttpRequest, obj: Source | None = None) -> Any:
-        chosen = FIELDS if request.user.is_superuser else [name for name in FIELDS if name not in ("owner", "tenant")]
+        hidden = () if has(request.user, "is_superuser") else ("owner", "tenant")
+        chosen = [name for name in FIELDS if name not in hidden]
         if obj is not None and not self.has_change_permission(request, obj):
             chosen = [name for name in FIELDS if name != "options"] + ["shown_options"]
         return [(None, {"fields": chosen}), *([("State", {"fields": SHOWN})] if obj is not None else [])]
@@ -274,7 +276,9 @@ class SourceItemAdmin(InspectAdmin):
 
 
 def _is_ones_own(request: HttpRequest, obj: Source | None) -> bool:
-    return obj is None or request.user.is_superuser or (obj.owner_id is not None and obj.owner_id == request.user.pk)
+    if obj is None or has(request.user, "is_superuser"):
+        return True
+    return obj.owner_id is not None and obj.owner_id == request.user.pk
 
 
 def _valid(source: Source) -> int:

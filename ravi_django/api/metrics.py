@@ -17,6 +17,7 @@ from ravi_django.api.openapi import documented, parameter
 from ravi_django.api.usage import MAX_SPAN, _moment
 from ravi_django.kernel import ForbiddenError, InvalidInputError
 from ravi_django.runtime import sla
+from ravi_django.runtime.addresses import has, permits
 from ravi_django.runtime.sla import Figures, Totals
 from ravi_django.runtime.store import outbox, outbox_rows
 
@@ -95,7 +96,7 @@ class MetricsView(ApiView):
         that are kept, and by address what is open and what of late became of those opened since.
         """
         user = request.user
-        if not (user.is_superuser or (user.is_staff and user.has_perm("ravi.view_humanrequest"))):
+        if not (has(user, "is_superuser") or (has(user, "is_staff") and permits(user, "ravi.view_humanrequest"))):
             raise ForbiddenError("these figures are for staff with the permission ravi.view_humanrequest")
         since = _since(request.query_params)
         theirs = sla.tenants_for(user)

@@ -23,6 +23,32 @@ def has(user: Any, what: str) -> bool:
     return bool(getattr(user, what, False))
 
 
+def name_of(user: Any, kind: str = "short") -> str:
+    """The `short` or `full` name, or the user name where the site's user model has none or it is empty."""
+    name = getattr(user, f"get_{kind}_name", str)()
+    return str(name or user.get_username())
+
+
+def permits(user: Any, permission: str, thing: Any = None) -> bool:
+    """`user.has_perm`, where the site's user model has it."""
+    has_perm = getattr(user, "has_perm", None)
+    return has_perm is not None and bool(has_perm(permission) if thing is None else has_perm(permission, thing))
+
+
+def has_active_field() -> bool:
+    """Whether the site's user model has the field `is_active`. Without it Django counts every user as active."""
+    return _has_field("is_active")
+
+
+def _has_field(name: str) -> bool:
+    return any(field.name == name for field in get_user_model()._meta.get_fields())
+
+
+def active_users() -> QuerySet[Any]:
+    users: QuerySet[Any] = get_user_model()._default_manager.all()
+    return users.filter(is_active=True) if has_active_field() else users
+
+
 def of_users(users: Sequence[Any], to: str | None) -> dict[Any, list[str]]:
     """By which addresses each of the users is meant: a constant number of queries, none for what `to` is not."""
     found = {user.pk: [f"user:{user.get_username()}", *(["staff"] if has(user, "is_staff") else [])] for user in users}
@@ -80,7 +106,7 @@ def _is_djangos_own(model: Any) -> bool:
 def users_at(to: str, owner_id: Any) -> QuerySet[Any]:
     """The active users whom an address of a run of this owner means; of superusers those alone who are meant."""
     model: Any = get_user_model()
-    active = model._default_manager.filter(is_active=True)
+    active = active_users()
     kind, _, name = to.partition(":")
     try:
         match kind:
@@ -92,8 +118,10 @@ def users_at(to: str, owner_id: Any) -> QuerySet[Any]:
                 found = active.filter(groups__name=name)
             case "permission":
                 found = active.filter(pk__in=_holders(name))
-            case _:
+            case _ if _has_field("is_staff"):
                 found = active.filter(is_staff=True)
+            case _:  # a property, as in the user model of Django's documentation
+                found = active.filter(pk__in=[user.pk for user in active.iterator() if has(user, "is_staff")])
     except (ValueError, TypeError, DjangoValidationError, FieldError):  # no such user name or field in this model
         found = active.none()
     meant: QuerySet[Any] = found.order_by("pk").distinct()
@@ -102,7 +130,7 @@ def users_at(to: str, owner_id: Any) -> QuerySet[Any]:
 
 def _holders(permission: str) -> set[Any]:
     given = (
-        backend.with_perm(permission, is_active=True, include_superusers=False)
+        backend.with_perm(permission, is_active=True if has_active_field() else None, include_superusers=False)
         for backend in _backends()
         if hasattr(backend, "with_perm")
     )
@@ -114,5 +142,6 @@ def _backends() -> list[Any]:
 
 
 def holders_are_known() -> bool:
-    """Whether every backend can say who has a permission."""
-    return all(hasattr(backend, "with_perm") for backend in _backends())
+    """Whether every backend can say who has a permission. Django's own needs the rows of PermissionsMixin."""
+    has_rows = issubclass(get_user_model(), PermissionsMixin)
+    return has_rows and all(hasattr(backend, "with_perm") for backend in _backends())

@@ -10,6 +10,7 @@ from django.utils import timezone
 
 from ravi_django.agents.spec import AgentSpec
 from ravi_django.kernel import AgentId, InvalidInputError
+from ravi_django.runtime.addresses import name_of
 from ravi_django.runtime.prompts import PromptTemplate
 
 if TYPE_CHECKING:
@@ -74,9 +75,13 @@ def check_variables(declared: Mapping[str, Any], metadata: Mapping[str, Any]) ->
             )
 
 
+def facts_of(user: Any) -> dict[str, str]:
+    """What instructions may say about a user."""
+    return {"id": str(user.pk), "username": user.get_username(), "full_name": name_of(user, "full")}
+
+
 def _facts_of(user_id: Any) -> dict[str, str]:
     user = get_user_model()._default_manager.filter(pk=user_id).first()
     if user is None:
         return {}
-    full_name = getattr(user, "get_full_name", str)()
-    return {"id": str(user.pk), "username": user.get_username(), "full_name": full_name}
+    return facts_of(user)

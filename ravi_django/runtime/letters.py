@@ -17,6 +17,7 @@ from ravi_django.conf import conf
 from ravi_django.kernel.visible import money, visible
 from ravi_django.models import HumanRequest, RequestLink
 from ravi_django.runtime import links
+from ravi_django.runtime.addresses import name_of
 from ravi_django.runtime.store import TOP_UP
 
 MOST_SUBJECT, MOST_TEXT, MOST_ARGUMENTS = 120, 1_500, 600  # characters
@@ -59,7 +60,7 @@ def letter_to(link: RequestLink, request: HumanRequest) -> EmailMultiAlternative
         "tool": visible(request.tool),
         "arguments": _short(visible(redact(_pretty(request.arguments))), MOST_ARGUMENTS),
         "risk": request.risk,
-        "name": visible(link.user.get_short_name() or link.user.get_username()),
+        "name": visible(name_of(link.user)),
         "expires": _moment(request.expires_at),
         "end": end_of(request),
         "link_expires": _moment(link.expires_at),

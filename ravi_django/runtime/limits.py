@@ -17,6 +17,7 @@ from django.core.cache import caches
 from ravi_django.conf import DEFAULTS, conf
 from ravi_django.kernel import RateLimitedError
 from ravi_django.models import Run, Status
+from ravi_django.runtime.addresses import permits
 
 log = logging.getLogger("ravi.limits")
 
@@ -70,7 +71,7 @@ def count(user: Any, name: str) -> None:
     """Count a call of `user`. Raises RateLimitedError when this minute's are used up; holders of `ravi.unlimited` are
     asked for only then."""
     most = limit(name)
-    if most is None or user is None or _added(name, user.pk, 1) <= most or user.has_perm(UNLIMITED):
+    if most is None or user is None or _added(name, user.pk, 1) <= most or permits(user, UNLIMITED):
         return
     wait = _left_s()
     words = f"at most {most} {_NOUNS.get(name, name)} a minute; try again in {wait} s"
@@ -83,7 +84,7 @@ def check_queued(user: Any) -> None:
     if most is None or user is None:
         return
     queued = Run.objects.filter(owner_id=user.pk, status=Status.QUEUED)[:most].count()
-    if queued >= most and not user.has_perm(UNLIMITED):
+    if queued >= most and not permits(user, UNLIMITED):
         words = f"you have {queued} queued runs, the most there may be; try again when one has begun"
         raise RateLimitedError(words, retry_after=LATER_S)
 
@@ -94,7 +95,7 @@ def take(user: Any, name: str, wanted: int) -> int:
     if most is None or user is None:
         return wanted
     room = most - (_added(name, user.pk, wanted) - wanted)
-    if room >= wanted or user.has_perm(UNLIMITED):
+    if room >= wanted or permits(user, UNLIMITED):
         return wanted
     give_back(user, name, wanted - max(room, 0))
     return max(room, 0)
@@ -132,7 +133,7 @@ def open_one(user: Any, name: str) -> str:
         return ""
     unknown: str | None = ""
     found = _asked(lambda: _free(f"ravi:open:{name}:{user.pk}", most), unknown)
-    if found is None and not user.has_perm(UNLIMITED):
+    if found is None and not permits(user, UNLIMITED):
         words = f"you have {most} open {name}, the most there may be; close one first"
         raise RateLimitedError(words, retry_after=LATER_S)
     return found or ""

@@ -27,6 +27,7 @@ from ravi_django.db import transaction
 from ravi_django.kernel.secrets import is_secret
 from ravi_django.models import Source, SourceItem
 from ravi_django.runtime import background
+from ravi_django.runtime.addresses import permits
 from ravi_django.runtime.store.saves import Unreadable, declared_models, note_save, tell_saves, with_untold
 
 log = logging.getLogger("ravi.sources")
@@ -208,7 +209,7 @@ def _read(source: Source, notes: Sequence[SourceItem]) -> list[Item]:
     model = named_models().get(source.location.lower())
     if model is None:
         raise Unreadable(f"RAVI['SOURCE_MODELS'] names no model {source.location}; name it there, or another here")
-    if source.owner is not None and not source.owner.has_perm(permission_of(model)):
+    if source.owner is not None and not permits(source.owner, permission_of(model)):
         raise Unreadable(f"the owner, {source.owner}, may not see {model._meta.label}: {permission_of(model)}")
     saves: dict[str, tuple[bool, int]] = {}
     for note in notes:

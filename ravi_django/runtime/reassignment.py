@@ -8,6 +8,7 @@ from typing import Any
 from ravi_django.kernel import Addressees, ForbiddenError, InvalidInputError, NotFoundError
 from ravi_django.models import HumanRequest
 from ravi_django.runtime import addresses, hidden, people, requests
+from ravi_django.runtime.addresses import permits
 from ravi_django.runtime.people import Authority
 
 
@@ -18,9 +19,9 @@ def check(user: Any, request: HumanRequest) -> Authority | None:
         return people.check(user, request)
     except (NotFoundError, ForbiddenError):
         present = people.as_now(user)
-        if present is None or not present.has_perm("ravi.change_humanrequest"):
+        if present is None or not permits(present, "ravi.change_humanrequest"):
             raise
-        reads = present.has_perm("ravi.view_humanrequest") and HumanRequest.objects.filter(people.in_tenant(present))
+        reads = permits(present, "ravi.view_humanrequest") and HumanRequest.objects.filter(people.in_tenant(present))
         if not (reads or people.visible(present)).filter(pk=request.pk).exists():
             raise
     return None

@@ -16,6 +16,7 @@ from ravi_django.kernel import AgentNotFoundError, InvalidInputError
 from ravi_django.kernel.secrets import secret_names
 from ravi_django.models import Source
 from ravi_django.runtime import model_sources, specs
+from ravi_django.runtime.addresses import permits
 from ravi_django.runtime.store.source_items import TODAY
 from ravi_django.runtime.store.sources import MOVED, STATE
 from ravi_django.runtime.waits import check_name
@@ -142,7 +143,7 @@ def _model(source: Source) -> Iterator[Fault]:
         known = ", ".join(sorted(model._meta.label for model in named.values())) or "none"
         yield "location", f"A model that RAVI['SOURCE_MODELS'] names; those are: {known}"
         return
-    if source.owner is not None and not source.owner.has_perm(model_sources.permission_of(model)):
+    if source.owner is not None and not permits(source.owner, model_sources.permission_of(model)):
         yield "location", f"The owner may not see {model._meta.label}: {model_sources.permission_of(model)}"
     yield from (("options", fault) for fault in model_sources.field_faults(model, source.options.get("fields")))
 

@@ -10,6 +10,7 @@ from django.db.models import QuerySet
 from ravi_django.kernel import ForbiddenError, NotFoundError, Risk
 from ravi_django.models import HumanRequest, Run, StickyDecision
 from ravi_django.runtime import people, store
+from ravi_django.runtime.addresses import permits
 
 
 def on(run: Run, request: HumanRequest) -> StickyDecision | None:
@@ -34,7 +35,7 @@ def revocable(user: Any) -> QuerySet[StickyDecision]:
     present = people.as_now(user)
     if present is None:
         return StickyDecision.objects.none()
-    if present.has_perm("ravi.change_stickydecision"):
+    if permits(present, "ravi.change_stickydecision"):
         return StickyDecision.objects.all()
     return StickyDecision.objects.filter(decided_by=present)
 
@@ -49,7 +50,7 @@ def revoke(decisions: Sequence[StickyDecision], *, by: Any) -> list[StickyDecisi
     if others := ids.difference(revocable(by).filter(pk__in=ids).values_list("pk", flat=True)):
         present = people.as_now(by)
         one = next(iter(others))
-        if present is None or not present.has_perm("ravi.view_stickydecision"):
+        if present is None or not permits(present, "ravi.view_stickydecision"):
             raise NotFoundError(f"there is no standing decision {one}")
         raise ForbiddenError(f"standing decision {one} is for whoever gave it, and ravi.change_stickydecision")
     return store.revoke_standing(ids, by=by)

@@ -36,6 +36,7 @@ from ravi_django.kernel.canonical import digest_of
 from ravi_django.kernel.content import FROM_CLIENTS, blocks_adapter
 from ravi_django.models import Run, Session, Status, uuid7
 from ravi_django.runtime import dispatch, specs, store
+from ravi_django.runtime.addresses import has
 
 _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")  # JSON's escape of it, not an escaped backslash before it
 
@@ -200,7 +201,7 @@ def _session(given: Session | UUID | str | None, owner: Any) -> Session | None:
     if given is None:
         return None
     if isinstance(given, Session):
-        if owner is not None and not owner.is_superuser and given.owner_id != owner.pk:
+        if owner is not None and not has(owner, "is_superuser") and given.owner_id != owner.pk:
             raise SessionNotFoundError(given.id)
         return given
     try:

@@ -23,6 +23,7 @@ from ravi_django.kernel import (
 from ravi_django.kernel.content import blocks_adapter, blocks_json
 from ravi_django.kernel.tools import INVALID_ARGUMENTS_KEY, MAX_ARGUMENTS_DEPTH, is_too_deep
 from ravi_django.runtime import frames, hidden, interceptors, tool_caps, tool_finish, tool_pauses, tool_wholes
+from ravi_django.runtime.addresses import permits
 from ravi_django.runtime.entries import Entry, Recorded, encode, storable
 from ravi_django.runtime.frames import CLIP
 from ravi_django.runtime.tool_caps import KIND, Stopwatch, weight
@@ -183,7 +184,7 @@ def _ready(
 
 def permitted(user_id: str | None, permission: str) -> bool:
     user = get_user_model().objects.filter(pk=user_id).first() if user_id else None
-    return user is not None and user.has_perm(permission)
+    return user is not None and permits(user, permission)
 
 
 def _announce(ctx: DurableContext, entry: Entry) -> None:

@@ -9,13 +9,13 @@ from urllib.parse import parse_qs, urlsplit
 from uuid import UUID
 
 from django.conf import settings
-from django.contrib.auth import get_user_model
 from django.core.exceptions import DisallowedHost
 from django.core.handlers.asgi import ASGIRequest
 from django.utils.http import is_same_domain
 
 from ravi_django.conf import conf
 from ravi_django.runtime import tickets
+from ravi_django.runtime.addresses import active_users
 from ravi_django.runtime.database import readers
 from ravi_django.runtime.openings import Credential
 
@@ -49,7 +49,7 @@ async def user_of(scope: Mapping[str, Any]) -> tuple[Any, Credential]:
 
 def active(pk: Any) -> Any | None:
     """The user as they are now, on a database thread; None once they are gone or locked out."""
-    return get_user_model()._default_manager.filter(pk=pk, is_active=True).first()
+    return active_users().filter(pk=pk).first()
 
 
 def origin_allowed(scope: Mapping[str, Any]) -> bool:

@@ -10,11 +10,9 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from django.contrib.auth import get_user_model
-from django.core.exceptions import FieldDoesNotExist
-
 from ravi_django.models import Agent, Follow
 from ravi_django.runtime import registry
+from ravi_django.runtime.addresses import has_active_field
 from ravi_django.runtime.store import postgres
 from ravi_django.runtime.store.backlog import BEHIND, oldest_due
 from ravi_django.runtime.store.deliveries import Follower
@@ -118,11 +116,7 @@ def being_changed(ids: Iterable[UUID]) -> list[UUID]:
 
 
 def owner_is_active() -> str | None:
-    try:
-        get_user_model()._meta.get_field("is_active")
-    except FieldDoesNotExist:
-        return None
-    return "owner__is_active"
+    return "owner__is_active" if has_active_field() else None
 
 
 def _agents(addresses: set[str]) -> dict[str, Agent]:

@@ -22,6 +22,7 @@ from pydantic import Field
 
 from ravi_django.agents.function_tool import FunctionTool
 from ravi_django.kernel import RunContext, ToolArgumentsError, ToolRefused
+from ravi_django.runtime.addresses import permits
 
 log = logging.getLogger("ravi.tools")
 
@@ -142,7 +143,7 @@ class QuerysetTool(FunctionTool):
 
     def _owner(self, ctx: RunContext) -> Any:
         user = get_user_model().objects.filter(pk=ctx.user_id).first() if ctx.user_id else None
-        if user is None or not user.has_perm(self._needed):
+        if user is None or not permits(user, self._needed):
             raise ToolRefused(f"not permitted: {self.name} needs the permission {self._needed}")
         return user
 

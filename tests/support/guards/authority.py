@@ -229,14 +229,14 @@ AUTHORITY = [
     Mutant(
         "delegation: a superuser's by superusers",
         _PAGE,
-        "    return users if by.is_superuser else users.filter(",
-        "    return users if True else users.filter(",
+        'if has(user, "is_superuser") and user != self.by and not has(self.by, "is_superuser"):',
+        "if False:",
         _ADMIN,
     ),
     Mutant(
         "delegation: a superuser's is prolonged by superusers",
         _PAGE,
-        '        return permitted and (sees or not getattr(obj.user, "is_superuser", False))\n',
+        '        return permitted and (sees or not has(obj.user, "is_superuser"))\n',
         "        return permitted\n",
         _ADMIN,
     ),

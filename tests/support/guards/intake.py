@@ -157,7 +157,7 @@ INTAKE = [
     Mutant(
         "saves: the owner may see the model",
         _MODELS,
-        "if source.owner is not None and not source.owner.has_perm(permission_of(model)):",
+        "if source.owner is not None and not permits(source.owner, permission_of(model)):",
         "if False:",
         (_SAVES,),
     ),
@@ -297,7 +297,7 @@ INTAKE = [
     Mutant(
         "tenants: a schedule is in its maker's",
         "ravi_django/admin/schedule_form.py",
-        'self.instance.tenant = "" if self.by.is_superuser else tenant_for(self.by)',
+        'self.instance.tenant = "" if has(self.by, "is_superuser") else tenant_for(self.by)',
         'self.instance.tenant = ""',
         (_TENANTS,),
     ),

@@ -176,7 +176,7 @@ REQUEST_MAIL = [
     Mutant(
         "metrics: for operators",
         "ravi_django/api/metrics.py",
-        'user.is_superuser or (user.is_staff and user.has_perm("ravi.view_humanrequest"))',
+        'has(user, "is_superuser") or (has(user, "is_staff") and permits(user, "ravi.view_humanrequest"))',
         "True",
         (_METRICS,),
     ),

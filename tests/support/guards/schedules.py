@@ -363,7 +363,7 @@ SCHEDULES = [
     Mutant(
         "schedules: the names of others say nothing",
         _FORM,
-        "        if not self.by.is_superuser:",
+        '        if not has(self.by, "is_superuser"):',
         "        if False:",
         (_ADMIN,),
     ),
