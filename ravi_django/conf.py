@@ -76,7 +76,8 @@ DEFAULTS: dict[str, Any] = {
     "STREAM_FLUSH_S": 0.03,
     "STREAM_TTL_S": 24 * 3600,
     "STREAM_DONE_TTL_S": 900,
-    # --- REST: dotted paths of DRF authentication classes; None is token (when installed) and session
+    # --- REST: dotted paths of DRF authentication classes; None is the site's DEFAULT_AUTHENTICATION_CLASSES, and
+    # token (when installed) and session where the site has set none
     "API_AUTHENTICATION": None,
     "TICKET_S": 60,
     # Origins whose pages may open sockets by their cookie, beside the site's own and CSRF_TRUSTED_ORIGINS.

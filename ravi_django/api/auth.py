@@ -1,4 +1,4 @@
-"""Who may come in, by RAVI["API_AUTHENTICATION"]: the app's own choice, whatever the site's other APIs accept."""
+"""Authentication of the REST API: RAVI["API_AUTHENTICATION"], else the site's own classes, else token and session."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from django.apps import apps
 from django.utils.module_loading import import_string
 from rest_framework.authentication import SessionAuthentication
+from rest_framework.settings import api_settings
 
 from ravi_django.conf import conf
 from ravi_django.runtime.openings import Credential
@@ -19,6 +20,8 @@ SESSION = "rest_framework.authentication.SessionAuthentication"
 def authenticators() -> list[Any]:
     """Instances of the configured classes, in order; token (when its app is installed) and session by default."""
     paths = conf.API_AUTHENTICATION
+    if paths is None:
+        paths = api_settings.user_settings.get("DEFAULT_AUTHENTICATION_CLASSES")
     if paths is None:
         paths = [TOKEN, SESSION] if apps.is_installed("rest_framework.authtoken") else [SESSION]
     return [_class_of(path)() for path in paths]

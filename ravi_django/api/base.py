@@ -1,4 +1,4 @@
-"""What all views share. The site's REST_FRAMEWORK settings are for its own APIs; of them, only throttling is taken."""
+"""What all views share. Of the site's REST_FRAMEWORK settings, authentication and throttling hold here too."""
 
 from __future__ import annotations
 

@@ -7,15 +7,19 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from django.contrib.auth import get_user_model
 from django.core.exceptions import RequestDataTooBig
 from django.db import OperationalError, connection
 from django.test import Client, override_settings
 from django.urls import URLPattern
+from rest_framework.authentication import BaseAuthentication
 from rest_framework.authtoken.models import Token
 from rest_framework.test import APIClient
+from rest_framework.throttling import BaseThrottle
 
 import ravi_django
 from ravi_django import urls
+from ravi_django.api.base import ApiView
 from ravi_django.api.runs import RunsView
 from ravi_django.runtime.submit import submit
 from tests.acceptance.api.api_support import AGENT, client_of, error_of
@@ -162,6 +166,46 @@ def test_without_the_token_app_there_is_the_session(settings: Any, user: Any) ->
     response = Client().get("/ravi/runs/", headers={"Authorization": "Token x"})
 
     assert (response.status_code, response["WWW-Authenticate"]) == (401, 'Session realm="api"')
+
+
+class ByHeader(BaseAuthentication):
+    """A site's own."""
+
+    def authenticate(self, request: Any) -> Any:
+        found = get_user_model().objects.filter(username=request.headers.get("X-User")).first()
+        return None if found is None else (found, None)
+
+    def authenticate_header(self, request: Any) -> str:
+        return "Header"
+
+
+def test_the_sites_own_classes_are_the_default(settings: Any, user: Any) -> None:
+    def answers() -> list[int]:
+        headers = ({"X-User": user.username}, {"Authorization": f"Token {token}"})
+        return [Client().get("/ravi/runs/", headers=given).status_code for given in headers]
+
+    token = Token.objects.create(user=user).key
+    settings.RAVI = {}
+    settings.REST_FRAMEWORK = {"DEFAULT_AUTHENTICATION_CLASSES": [f"{__name__}.ByHeader"]}
+
+    assert answers() == [200, 401]
+    assert Client().get("/ravi/runs/")["WWW-Authenticate"] == "Header"
+    settings.RAVI = {"API_AUTHENTICATION": ["rest_framework.authentication.TokenAuthentication"]}
+    assert answers() == [401, 200]
+    assert Client().get("/ravi/runs/")["WWW-Authenticate"] == "Token"
+
+
+class NeverAgain(BaseThrottle):
+    def allow_request(self, request: Any, view: Any) -> bool:
+        return False
+
+
+def test_the_sites_throttles_are_for_users_alone(user: Any, client: APIClient, monkeypatch: Any) -> None:
+    monkeypatch.setattr(ApiView, "throttle_classes", [NeverAgain])
+
+    assert client.get("/ravi/runs/").status_code == 429
+    assert Client().get("/ravi/health/").status_code in (200, 503)
+    assert Client().post(f"/ravi/sources/{uuid4()}/hook/").status_code == 401
 
 
 def test_the_sites_own_rest_settings_do_not_reach_us(user: Any) -> None:
