@@ -10,7 +10,7 @@ from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.core.checks import CheckMessage, Error, Info, Warning, register
 from django.db import connections, router
-from django.urls import NoReverseMatch, reverse
+from django.urls import NoReverseMatch
 from django.utils.module_loading import import_string
 
 from ravi_django.conf import DEFAULTS, conf
@@ -209,6 +209,8 @@ def check_processes(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage
 @register("ravi")
 def check_request_email(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
     """The addresses in e-mails: workers, which write them, know no host."""
+    from ravi_django.runtime import links
+
     given, valid = conf.REQUEST_EMAIL, conf.REQUEST_LINK_S
     hint = 'REQUEST_EMAIL = "https://example.com": where people reach this site; None sends no e-mails.'
     found: list[CheckMessage] = []
@@ -219,10 +221,13 @@ def check_request_email(app_configs: Any = None, **kwargs: Any) -> list[CheckMes
     if not isinstance(given, str) or not _is_site(given):
         return [*found, Error(f"RAVI['REQUEST_EMAIL'] is {given!r}.", hint=hint, id="ravi.E015")]
     try:
-        reverse("ravi:decide", args=["token"])
+        links.path_to("requests")
     except NoReverseMatch:
         words = "RAVI['REQUEST_EMAIL'] is set, and the page that its e-mails lead to has no address."
-        mount = 'path("ravi/", include("ravi_django.urls")) in the ROOT_URLCONF.'
+        mount = (
+            'path("ravi/", include("ravi_django.urls")) in the ROOT_URLCONF. Arguments of its prefix: '
+            "RAVI['URL_KWARGS']."
+        )
         found.append(Warning(words, hint=mount, id="ravi.W006"))
     return found
 

@@ -79,6 +79,8 @@ DEFAULTS: dict[str, Any] = {
     # --- REST: dotted paths of DRF authentication classes; None is the site's DEFAULT_AUTHENTICATION_CLASSES, and
     # token (when installed) and session where the site has set none
     "API_AUTHENTICATION": None,
+    # Arguments of the prefix that the app's URLs are mounted below, for links in e-mails and in the admin.
+    "URL_KWARGS": {},
     "TICKET_S": 60,
     # Origins whose pages may open sockets by their cookie, beside the site's own and CSRF_TRUSTED_ORIGINS.
     "SOCKET_ORIGINS": [],

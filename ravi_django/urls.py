@@ -1,4 +1,7 @@
-"""The REST surface: `path("ravi/", include("ravi_django.urls"))`, under any prefix of its own."""
+"""The REST surface: `path("ravi/", include("ravi_django.urls"))`, under any prefix, which may have arguments."""
+
+from functools import wraps
+from typing import Any
 
 from django.urls import path, re_path
 
@@ -61,3 +64,17 @@ urlpatterns = [
     # The last one takes the rest, whatever it is: a site's own 404 page is no JSON.
     re_path(r"^[\s\S]*\Z", NothingView.as_view(), name="nothing"),
 ]
+
+
+def _without_prefix(view: Any, own: Any) -> Any:
+    """The view, called without the arguments of the site's prefix: a version or tenant, for instance."""
+
+    @wraps(view)
+    def called(request: Any, *args: Any, **kwargs: Any) -> Any:
+        return view(request, **{name: kwargs[name] for name in own})
+
+    return called
+
+
+for _pattern in urlpatterns:
+    _pattern.callback = _without_prefix(_pattern.callback, _pattern.pattern.converters)

@@ -10,7 +10,6 @@ from typing import Any
 from django.contrib.auth import get_user_model
 from django.core.mail import EmailMultiAlternatives
 from django.template.loader import render_to_string
-from django.urls import reverse
 
 from ravi_django.capabilities.llm.redaction import redact
 from ravi_django.conf import conf
@@ -77,8 +76,8 @@ def letter_to(link: RequestLink, request: HumanRequest) -> EmailMultiAlternative
 
 
 def url_of(link: RequestLink) -> str:
-    """Below the site's address, which a worker cannot know. Raises NoReverseMatch where our URLs are not mounted."""
-    return str(conf.REQUEST_EMAIL).rstrip("/") + reverse("ravi:decide", args=[links.token_of(link)])
+    """Below the site's address, which a worker cannot know. Raises what `links.path_to` does."""
+    return str(conf.REQUEST_EMAIL).rstrip("/") + links.path_to("decide", token=links.token_of(link))
 
 
 def _pretty(arguments: Any) -> str:

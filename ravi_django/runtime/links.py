@@ -1,4 +1,5 @@
-"""The token in a link to the page that one person decides on: signed, and good for RAVI["REQUEST_LINK_S"]."""
+"""Paths of the app's pages, and the token in a link to the page that one person decides on: signed, and good for
+RAVI["REQUEST_LINK_S"]."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from django.core.signing import BadSignature, SignatureExpired, TimestampSigner
+from django.urls import reverse
 
 from ravi_django.conf import conf
 from ravi_django.kernel import NotFoundError
@@ -17,6 +19,12 @@ _SALT = "ravi.request_link"
 
 class ExpiredLinkError(NotFoundError):
     """The link was good once."""
+
+
+def path_to(name: str, **kwargs: Any) -> str:
+    """Outside of a request. Raises NoReverseMatch where the app's URLs are not mounted, and where RAVI["URL_KWARGS"]
+    lacks an argument of their prefix."""
+    return reverse(f"ravi:{name}", kwargs={**conf.URL_KWARGS, **kwargs})
 
 
 def token_of(link: RequestLink) -> str:

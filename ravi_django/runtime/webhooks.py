@@ -9,13 +9,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from uuid import UUID
 
-from django.urls import NoReverseMatch, reverse
+from django.urls import NoReverseMatch
 from pydantic_core import from_json
 
 from ravi_django.capabilities.feeds import fields, signatures
 from ravi_django.kernel import InvalidInputError, NotFoundError
 from ravi_django.models import Source
-from ravi_django.runtime import clock
+from ravi_django.runtime import clock, links
 from ravi_django.runtime.entries import storable
 from ravi_django.runtime.store.hook_secrets import add_secret, drop_old_secret, find_hook, secrets_of
 from ravi_django.runtime.store.saves import heard
@@ -72,7 +72,7 @@ def forget_old_secret(source: Source | UUID) -> bool:
 def path_of(source: Source | UUID) -> str:
     """Where to post to, below the site's address; empty where the app's addresses are not mounted."""
     try:
-        return reverse("ravi:source-hook", args=[_id(source)])
+        return links.path_to("source-hook", id=_id(source))
     except NoReverseMatch:
         return ""
 

@@ -8,6 +8,7 @@ import json
 import os
 import sys
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -20,7 +21,7 @@ from ravi_django.kernel import InvalidInputError, KernelError, NotFoundError
 from ravi_django.management.people import user_named
 from ravi_django.management.transcript import Transcript
 from ravi_django.models import Run, Session, Status
-from ravi_django.runtime import Runtime, events, specs
+from ravi_django.runtime import Runtime, events, links, specs
 from ravi_django.runtime.database import readers
 from ravi_django.runtime.submit import submit_once
 
@@ -129,13 +130,13 @@ class Command(BaseCommand):
             " (manage.py ravi_worker drives it, or the next process with an engine)" if conf.ENGINE == "inline" else ""
         )
         self._err(f"\nRun {run.id} goes on{where}.\n")
-        for what, name in (
-            ("follow", "ravi:run-events"),
-            ("cancel", "ravi:run-cancel"),
-            ("admin", "admin:ravi_run_change"),
+        for what, path in (
+            ("follow: ", partial(links.path_to, "run-events", id=run.id)),
+            ("cancel: POST ", partial(links.path_to, "run-cancel", id=run.id)),
+            ("admin: ", partial(reverse, "admin:ravi_run_change", args=[run.id])),
         ):
             with contextlib.suppress(NoReverseMatch):
-                self._err(f"  {what}: {'POST ' if what == 'cancel' else ''}{reverse(name, args=[run.id])}\n")
+                self._err(f"  {what}{path()}\n")
 
     def _out(self, text: str) -> None:
         self.stdout.write(text, ending="")
