@@ -2,7 +2,7 @@ from django.apps import AppConfig
 from django.core.signals import setting_changed
 from django.db import router
 from django.db.backends.signals import connection_created
-from django.db.models.signals import post_migrate
+from django.db.models.signals import post_migrate, pre_save
 from django.utils.module_loading import autodiscover_modules
 
 from ravi_django.db import Router
@@ -18,13 +18,15 @@ class RaviConfig(AppConfig):
         router.routers.insert(0, Router())
         from ravi_django import checks  # noqa: F401 - registers the system checks
         from ravi_django.runtime import deleted_runs, model_sources, notices, owners
-        from ravi_django.runtime.catalog import sync_after_migrate
+        from ravi_django.runtime.catalog import check_fixture, sync_after_migrate
         from ravi_django.runtime.database import limit_new_connection
         from ravi_django.runtime.mail import on_request
         from ravi_django.signals import request_changed, request_opened
 
         connection_created.connect(limit_new_connection, dispatch_uid="ravi.limit_waits")
         post_migrate.connect(sync_after_migrate, sender=self, dispatch_uid="ravi.sync_agents")
+        for model in ("Agent", "AgentVersion"):
+            pre_save.connect(check_fixture, sender=self.get_model(model), dispatch_uid=f"ravi.fixture.{model}")
         notices.connect()
         owners.connect()
         deleted_runs.connect()

@@ -5,6 +5,16 @@ from django.db.models.functions import Now
 from ravi_django.kernel.identity import AgentId
 
 
+class AgentManager(models.Manager["Agent"]):
+    def get_by_natural_key(self, address: str) -> "Agent":
+        return self.get(address=address)
+
+
+class AgentVersionManager(models.Manager["AgentVersion"]):
+    def get_by_natural_key(self, address: str, number: int) -> "AgentVersion":
+        return self.get(agent__address=address, number=number)
+
+
 class Agent(models.Model):
     """An address and what answers there: made known by code, or a spec edited in the admin."""
 
@@ -32,12 +42,17 @@ class Agent(models.Model):
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)
 
+    objects = AgentManager()
+
     class Meta:
         ordering = ["address"]
         permissions = [("run_agent", "Can run every agent")]
 
     def __str__(self) -> str:
         return self.address
+
+    def natural_key(self) -> tuple[str]:
+        return (self.address,)
 
     @property
     def agent_id(self) -> AgentId:
@@ -55,9 +70,16 @@ class AgentVersion(models.Model):
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
     )
 
+    objects = AgentVersionManager()
+
     class Meta:
         ordering = ["agent", "-number"]
         constraints = [models.UniqueConstraint(fields=["agent", "number"], name="ravi_agent_version_once")]
 
     def __str__(self) -> str:
         return f"version {self.number}"
+
+    def natural_key(self) -> tuple[str, int]:
+        return self.agent.address, self.number
+
+    natural_key.dependencies = ["ravi.agent"]  # type: ignore[attr-defined]

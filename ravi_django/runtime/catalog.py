@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from django.apps import apps as global_apps
-from django.db import DEFAULT_DB_ALIAS, router
+from django.db import DEFAULT_DB_ALIAS, IntegrityError, router
+from django.db.models import Q
 from pydantic_core import to_json
 
 from ravi_django.models import Agent
@@ -67,6 +68,25 @@ def sync_after_migrate(using: str, apps: Any = global_apps, **kwargs: Any) -> No
         return
     if router.allow_migrate_model(using, model):
         sync_agents(using, model)
+
+
+NATURAL = "Dump with --natural-primary --natural-foreign"
+
+
+def check_fixture(sender: Any, instance: Any, raw: bool, using: str, **kwargs: Any) -> None:
+    """On `pre_save`: refuse a fixture that would overwrite another agent or version. Raises IntegrityError."""
+    if not raw:
+        return
+    rows = sender._default_manager.using(using)
+    if isinstance(instance, Agent):
+        other = rows.filter(pk=instance.pk, source=Agent.Source.ADMIN).exclude(address=instance.address).first()
+        if other is not None:
+            raise IntegrityError(f"key {instance.pk} is the agent {other} here. {NATURAL}")
+        return
+    own = {"agent_id": instance.agent_id, "number": instance.number}
+    for row in rows.select_related("agent").filter(Q(pk=instance.pk) | Q(**own)):
+        if (row.agent_id, row.number, row.spec) != (*own.values(), instance.spec):
+            raise IntegrityError(f"{row.agent} has another version {row.number} here, or another key for it. {NATURAL}")
 
 
 def _fields(address: str) -> dict[str, Any]:
