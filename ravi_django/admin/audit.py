@@ -6,8 +6,8 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from django.contrib import admin
-from django.db.models import QuerySet
+from django.contrib import admin, messages
+from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils import timezone
@@ -19,6 +19,9 @@ from ravi_django.admin.base import InspectAdmin
 from ravi_django.admin.runs import AgentFilter
 from ravi_django.admin.search import id_range, users_named
 from ravi_django.models import AuditRecord
+from ravi_django.models.audit import decided_by
+
+MOST = 1_000  # users whose records one search looks for
 
 
 class SinceFilter(admin.SimpleListFilter):
@@ -52,14 +55,14 @@ class EventFilter(admin.SimpleListFilter):
 
 @admin.register(AuditRecord)
 class AuditRecordAdmin(InspectAdmin):
-    list_display = ["when", "who", "event", "name", "agent", "run_link"]
+    list_display = ["when", "event", "name", "by", "who", "agent", "run_link"]
     list_display_links = ["when"]
     list_filter = [SinceFilter, EventFilter, AgentFilter]
     ordering = ["-id"]
     sortable_by: list[str] = []
     search_fields = ["id"]  # see get_search_results
-    search_help_text = "The id of a run, or its first characters; or an owner's user name."
-    readonly_fields = ["when", "who", "event", "name", "agent", "run_link", "session_link", "tenant", "shown_detail"]
+    search_help_text = "The id of a run, or its first characters; or the user name of an owner, or of who decided."
+    readonly_fields = [*list_display, "session_link", "tenant", "shown_detail"]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[AuditRecord]:
         return super().get_queryset(request).select_related("owner")  # None when the user was just deleted
@@ -71,7 +74,11 @@ class AuditRecordAdmin(InspectAdmin):
     def when(self, record: AuditRecord) -> str:
         return show.moment(record.created_at)
 
-    @admin.display(description="who")
+    @admin.display(description="by")
+    def by(self, record: AuditRecord) -> str:
+        return show.visible(record.by) or show.NONE
+
+    @admin.display(description="for")
     def who(self, record: AuditRecord) -> str:
         return str(record.owner) if record.owner else show.NONE
 
@@ -99,4 +106,10 @@ class AuditRecordAdmin(InspectAdmin):
             return queryset, False
         if bounds := id_range(term):
             return queryset.filter(run_id__range=bounds), False
-        return queryset.filter(owner__in=users_named(term)), False
+        found = list(users_named(term)[: MOST + 1])
+        if len(found) > MOST:
+            words = f"More than {MOST} users match {term!r}: type more of the name."
+            self.message_user(request, words, messages.WARNING)
+            return queryset.none(), False
+        names = [term, *(user.get_username() for user in found)]  # the user may be gone
+        return queryset.filter(Q(owner__in=found) | decided_by(names)), False

@@ -1,10 +1,22 @@
 """The audit log: who did what through which agent, append-only. It outlives the journals that it tells of."""
 
+from collections.abc import Sequence
+
 from django.db import models
-from django.db.models.functions import Now
+from django.db.models import Q
+from django.db.models.fields.json import KT
+from django.db.models.functions import Coalesce, Now
+from django.db.models.lookups import In
 
 from ravi_django.models.base import Owned, OwnedQuerySet
 from ravi_django.models.ids import uuid7
+
+_BY = Coalesce(KT("detail__revoked_by"), KT("detail__by"))
+
+
+def decided_by(names: Sequence[str]) -> Q:
+    """The records of what these people have decided on requests, by an index."""
+    return Q(In(_BY, names), event="request")
 
 
 class AuditRecord(Owned):
@@ -28,7 +40,13 @@ class AuditRecord(Owned):
         indexes = [
             models.Index(fields=["owner", "-id"], name="ravi_audit_owner"),
             models.Index(fields=["run_id", "id"], name="ravi_audit_run"),
+            models.Index(_BY, name="ravi_audit_by", condition=Q(event="request")),
         ]
 
     def __str__(self) -> str:
         return f"{self.event} {self.name}"
+
+    @property
+    def by(self) -> str:
+        """The name of the user who decided; empty where no user did."""
+        return str(self.detail.get("revoked_by", self.detail.get("by")) or "")

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 import pytest
 from django.contrib.auth import get_user_model
-from django.db import connection
+from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from ravi_django.models import AuditRecord
+from ravi_django.models import AuditRecord, Session, StickyDecision
+from ravi_django.models.audit import decided_by
 from ravi_django.models.ids import uuid7
+from ravi_django.runtime import human, standing
+from tests.support.asked import approval_of
+from tests.support.runs import make_run, on_postgresql
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -79,6 +84,36 @@ def test_search_and_filters(root) -> None:
     assert found("since=30") == {"1", "2"}
     assert found("event=model") == {"1"}
     assert found("q=nobody") == set()
+
+
+def test_the_list_says_and_finds_who_decided_and_for_whom(root) -> None:
+    make = get_user_model().objects.create_user
+    olga, ada, bob = (make(name, is_staff=True, is_superuser=True) for name in ("olga", "ada", "bob"))
+    approved, denied = (approval_of(make_run(owner=olga, session=Session.objects.create(owner=olga))) for _ in range(2))
+    human.answer(approved, "approve", by=ada, sticky=True)
+    human.answer(denied, "deny", by=bob)
+    standing.revoke(list(StickyDecision.objects.all()), by=bob)
+
+    def found(term: str) -> set[tuple[str, ...]]:
+        rows = re.findall(r"<tr>.*?</tr>", page(root, f"{LIST}?q={term}").partition("<tbody>")[2], re.DOTALL)
+        names = ("name", "by", "who")
+        return {tuple(re.findall(f"field-{name}[^>]*>([^<]*)<", row)[0] for name in names) for row in rows}
+
+    by_ada = {("answered", "ada", "olga")}
+    by_bob = {("answered", "bob", "olga"), ("standing_revoked", "bob", "olga")}
+    assert found("ada") == by_ada
+    assert found("BO") == by_bob
+    assert found("olga") == by_ada | by_bob | {("opened", "—", "olga")}
+    get_user_model().objects.filter(username="ada").delete()
+    assert found("ada") == by_ada
+
+
+@on_postgresql
+def test_who_decided_is_looked_for_in_an_index() -> None:
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SET LOCAL enable_seqscan = off")  # the table is small
+
+        assert "ravi_audit_by" in AuditRecord.objects.filter(decided_by(["ada", "bob"])).explain()
 
 
 def test_the_list_asks_a_fixed_number_of_questions(root) -> None:
