@@ -5,6 +5,7 @@
 #   make test [ARGS="tests/unit -k journal"]            the test suite
 #   make test ARGS="-m crash"                           races and volumes at full size; RAVI_TEST_SLOW=3 triples all bounds
 #   make coverage [ARGS=…]                              the same with branch coverage, child processes included
+#   make test-sites                                     whole sites that install the app, one of each kind
 #   make test-llm                                       what that real model streams through the whole stack
 #   make chaos [N=40] [FAULTS=600] [SEED=7]             N runs while everything around them dies
 #   make chaos BACKENDS=2500 [SEED=7]                   one worker that loses so many connections to PostgreSQL
@@ -23,7 +24,7 @@ VENV := .venv/bin
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.cache/pyc
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test coverage test-llm chaos simulate mutants lint bench bench-peers clean
+.PHONY: demo test test-sites coverage test-llm chaos simulate mutants lint bench bench-peers clean
 
 demo:
 	@$(PY) .ci/install demo $(filter local,$(MODEL))
@@ -38,6 +39,10 @@ coverage:
 	@rm -rf .cache/coverage
 	@$(MAKE) --no-print-directory test ARGS="--cov --cov-report= $(ARGS)"; code=$$?; \
 	echo "coverage: $$($(VENV)/coverage report --format=total --precision=2) %"; exit $$code
+
+test-sites:
+	@$(PY) .ci/install dev
+	@exec $(VENV)/python -m pytest -m sites tests/acceptance/sites $(ARGS)
 
 test-llm:
 	@$(PY) .ci/install dev local

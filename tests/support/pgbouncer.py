@@ -11,9 +11,10 @@ from contextlib import contextmanager
 
 import psycopg
 
+from project.process import wait_until
 from project.services import free_port
+from tests.support.patience import BOUND_S
 from tests.support.required import missing
-from tests.support.runs import until
 
 CONFIG = """
 [databases]
@@ -51,7 +52,7 @@ def pgbouncer(database: dict[str, str]) -> Iterator[int]:
             return True
 
         try:
-            until(answers)
+            assert wait_until(answers, BOUND_S)
             yield listen
         finally:
             process.terminate()

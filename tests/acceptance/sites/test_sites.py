@@ -1,0 +1,224 @@
+"""`make test-sites`: a site of each row of the table installs the app, uses it, and takes it out again."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import psutil
+import psycopg
+import pytest
+
+from project.process import wait_until
+from project.services import free_port, port_is_free
+from tests.acceptance.sites.environments import python_of
+from tests.acceptance.sites.made import BEGIN, TABLES, Site
+from tests.acceptance.sites.table import ROWS, Row
+from tests.support import forks
+from tests.support.browser import new_page
+from tests.support.patience import BOUND_S
+from tests.support.pgbouncer import pgbouncer
+
+pytestmark = pytest.mark.sites
+SERVERS = {
+    "runserver": ("manage.py", "runserver", "--noreload", "{host}:{port}"),
+    "gunicorn": ("-m", "gunicorn", "mysite.wsgi", "-w", "1", "-b", "{host}:{port}"),
+    "uvicorn": ("-m", "uvicorn", "mysite.asgi:application", "--host", "{host}", "--port", "{port}", "--lifespan=off"),
+}
+WORKER = ("-m", "celery", "-A", "mysite", "worker", "--loglevel", "INFO", "-P")
+ID = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}|\d+")
+SILENT = "System check identified no issues (0 silenced)."
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_a_site_takes_the_app_in_and_out(
+    row: Row, tmp_path: Path, chromium: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begun, verdict = cpu_s(), "failed"
+    try:
+        with ExitStack() as stack:
+            site = made(row, tmp_path, stack)
+            site.run("-c", BEGIN, settings="mysite.before")
+            installs(site)
+            with running(site, row.server) as url, chromium() as browser:
+                page = logged_in(browser, url, is_asgi=row.server == "uvicorn")
+                runs_and_asks(site, url, page)
+                assert walk(page, url) == []
+            is_left_as_before(site, chromium)
+        verdict = "ok"
+    finally:
+        with capsys.disabled():
+            print(f"\n{row.name}: {verdict}, {cpu_s() - begun:.0f} s of CPU", flush=True)
+        if verdict == "failed":
+            print(*(f"{log.name}: {log.read_text()[-3000:]}" for log in tmp_path.glob("*.log")), sep="\n")
+
+
+# ------------------------------------------------------------------------------------------------------- the steps
+
+
+def made(row: Row, folder: Path, stack: ExitStack) -> Site:
+    redis = urlsplit(os.environ["REDIS_URL"])._replace(path=f"/{ROWS.index(row) + 1}").geturl()
+    databases = {"default": default(row, folder, stack)}
+    if row.replica:
+        databases["replica"] = {**databases["default"], "NAME": replica_of(row), "OPTIONS": {}}
+    python = python_of(row.django) if row.django else ""
+    return Site(row, folder, python=python, databases=databases, redis=redis)
+
+
+def default(row: Row, folder: Path, stack: ExitStack) -> dict[str, Any]:
+    if row.database == "sqlite":
+        options = {"transaction_mode": "IMMEDIATE", "init_command": "PRAGMA journal_mode=WAL"}
+        return {"ENGINE": "django.db.backends.sqlite3", "NAME": str(folder / "db.sqlite3"), "OPTIONS": options}
+    name = f"site_{row.name}"
+    execute(f"CREATE DATABASE {name} TEMPLATE template0")
+    stack.callback(execute, f"DROP DATABASE {name} WITH (FORCE)")
+    server = urlsplit(os.environ["RAVI_TEST_POSTGRES"])
+    database: dict[str, Any] = {"ENGINE": "django.db.backends.postgresql", "NAME": name, "USER": server.username}
+    database |= {"PASSWORD": server.password, "HOST": server.hostname, "PORT": str(server.port), "OPTIONS": {}}
+    if row.database == "pool":
+        database["OPTIONS"] = {"pool": True}
+    if row.database == "pgbouncer":
+        database |= {"PORT": str(stack.enter_context(pgbouncer(database))), "DISABLE_SERVER_SIDE_CURSORS": True}
+    return database
+
+
+def replica_of(row: Row) -> str:
+    return f"site_{row.name}_replica"
+
+
+def execute(sql: str) -> None:
+    with psycopg.connect(os.environ["RAVI_TEST_POSTGRES"], autocommit=True) as connection:
+        connection.execute(sql)
+
+
+def installs(site: Site) -> None:
+    site.run("manage.py", "migrate", "-v0")
+    assert site.run("manage.py", "check").strip() == SILENT
+    if site.row.replica:
+        execute(f"CREATE DATABASE {replica_of(site.row)} TEMPLATE site_{site.row.name}")
+
+
+def runs_and_asks(site: Site, url: str, page: Any) -> None:
+    """A customer starts a run over REST, and a member of the staff approves its call in the admin."""
+    mount = site.row.mount.replace("<str:version>", "v1")
+    with httpx.Client(
+        base_url=f"{url}/{mount}", auth=("ada@example.com", "ada"), timeout=BOUND_S, trust_env=False
+    ) as web:
+        submitted = web.post("runs/", json={"agent": "react/shop", "input": "Send an invoice of 100 to ACME"})
+        assert submitted.status_code == 201, submitted.text
+        run = f"runs/{submitted.json()['id']}/"
+        assert wait_until(lambda: (web.get(run).json()["waiting_on"] or {}).get("kind") == "request", BOUND_S, poll=0.2)
+
+        page.goto(f"{url}/admin/ravi/humanrequest/")
+        page.click("#result_list tbody a")
+        page.click("button[value=approve]")
+        page.wait_for_url(f"{url}/admin/ravi/humanrequest/**")
+
+        assert wait_until(lambda: web.get(run).json()["status"] == "completed", BOUND_S, poll=0.2), web.get(run).text
+        assert "An invoice of 100 went to ACME." in web.get(run).json()["output"]
+        frames = web.get(f"{run}events/", headers={"Accept": "application/json"}).json()
+        assert frames["done"]
+    if site.row.has_broker:
+        other = site.log("other").read_text()
+        assert "Task ravi." not in other and "ERROR" not in other, other
+
+
+def is_left_as_before(site: Site, chromium: Any) -> None:
+    site.run("manage.py", "migrate", "ravi", "zero", "-v0")
+    assert site.run("manage.py", "check", settings="mysite.before").strip() == SILENT
+    assert "ravi_" not in site.run("-c", TABLES, settings="mysite.before")
+    with serving(site, "runserver", settings="mysite.before") as url, chromium() as browser:
+        page = logged_in(browser, url)
+        assert "ravi" not in page.content().lower()
+        assert page.errors + page.console == []
+
+
+# ------------------------------------------------------------------------------------------------------- processes
+
+
+@contextmanager
+def running(site: Site, server: str) -> Iterator[str]:
+    """All processes of the site."""
+    workers = {}
+    if site.row.has_broker:
+        workers["worker"] = (*WORKER, "threads", "-c", "10", "-Q", "ravi")
+        workers["other"] = (*WORKER, site.row.workers, "-c", "1", "-Q", "emails")
+    with ExitStack() as stack:
+        for name, command in workers.items():
+            stack.enter_context(stopped(site.start(name, *command, "-n", name)))
+        yield stack.enter_context(serving(site, server))
+
+
+@contextmanager
+def serving(site: Site, server: str, settings: str = "mysite.settings") -> Iterator[str]:
+    host, port = "127.0.0.1", free_port()
+    command = (part.format(host=host, port=port) for part in SERVERS[server])
+    with stopped(site.start("web", *command, settings=settings)) as process:
+        wait_until(lambda: not port_is_free(host, port) or process.poll() is not None, BOUND_S)
+        assert process.poll() is None, site.log("web").read_text()
+        yield f"http://{host}:{port}"
+
+
+@contextmanager
+def stopped(process: subprocess.Popen[Any]) -> Iterator[subprocess.Popen[Any]]:
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(BOUND_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def cpu_s() -> float:
+    """Of this process, the tests' fork server, and all that they have started."""
+    server = str(forks._forks().path)
+    tops = [one for one in psutil.process_iter(["cmdline"]) if server in (one.info["cmdline"] or ())]
+    total = 0.0
+    for process in (one for top in (psutil.Process(), *tops) for one in (top, *top.children(recursive=True))):
+        with suppress(psutil.NoSuchProcess):
+            total += sum(process.cpu_times()[:4])  # user, system, and both of its ended children
+    return total
+
+
+# --------------------------------------------------------------------------------------------------------- the pages
+
+
+def logged_in(browser: Any, url: str, *, is_asgi: bool = False) -> Any:
+    page = new_page(browser, url)
+    page.route("**/favicon.ico", lambda route: route.fulfill(status=204))
+    if not is_asgi:  # Chromium reports the inbox's socket, which no WSGI server has
+        page.route_web_socket("**/ws/ravi/requests/", lambda socket: None)
+    page.goto(f"{url}/admin/login/?next=/admin/")
+    page.fill("[name=username]", "root@example.com")
+    page.fill("[name=password]", "root")
+    page.press("[name=password]", "Enter")
+    page.wait_for_url(f"{url}/admin/")
+    return page
+
+
+def walk(page: Any, url: str) -> list[str]:
+    found, waiting, seen = [], ["/admin/ravi/"], set()
+    while waiting:
+        address = waiting.pop(0)
+        response = page.goto(url + address)
+        shape = ID.sub("*", address)
+        found += [f"{shape}: {response.status}"] if response.status != 200 else []
+        found += [f"{shape}: {fault}" for fault in page.errors + page.console]
+        page.errors.clear(), page.console.clear()
+        for href in page.eval_on_selector_all("a[href]", "links => links.map(link => link.href)"):
+            link = urlsplit(href).path
+            if link.startswith("/admin/ravi/") and (shape := ID.sub("*", link)) not in seen:
+                seen.add(shape)
+                waiting.append(link)
+    return found
