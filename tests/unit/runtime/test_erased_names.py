@@ -21,7 +21,7 @@ from ravi_django.runtime.fork import fork
 from tests.support.approvals import call, payer, paying, run_of
 from tests.support.runs import CodeAgent, asked, code, drive, make_run
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.sqlite]
 
 NAME = "ada.lovelace"
 

@@ -46,6 +46,7 @@ from ravi_django.runtime import erasing, human, store
 from ravi_django.runtime.cancel import cancel
 from ravi_django.runtime.entries import Entry
 from ravi_django.runtime.store import erasures, names, personal
+from ravi_django.runtime.store.journal import store_big_values
 from ravi_django.testing import FakeClock
 from tests.acceptance.access import world
 from tests.support.asked import approval_of
@@ -297,16 +298,18 @@ def test_bodies_go_though_they_are_young_unless_others_have_them(ada: Any, bob: 
         store.append(lease, [Entry("log", value[:9], result={"text": value}) for value in values])
 
     a, b, c = "a" * 100_000, "b" * 100_000, Random(1).randbytes(400_000).hex()
-    said(ada, a, b, c)
+    d = Random(2).randbytes(400_000).hex()
+    said(ada, a, b, c, d)
     said(bob, b)
     Run.objects.update(status=Status.COMPLETED)
     ada.delete()
     erasing.sweep()
     said(bob, c)  # stored again
+    store_big_values([Entry("log", "late", result={"text": d})])  # again, and its row is still to come
     clock.advance(erasures.BODIES_S + 1)
     erasing.sweep()
 
-    assert Blob.objects.count() == 2
+    assert Blob.objects.count() == 3
     assert not Blob.objects.filter(erase_at__isnull=False).exists()
 
 
