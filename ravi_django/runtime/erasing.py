@@ -24,7 +24,7 @@ from ravi_django.runtime.store import erasures, names
 from ravi_django.runtime.store.personal import TABLES, Scope, all_of, trees_of
 
 SESSIONS = 50  # in one batch
-SWEPT = 400  # sessions that one sweep looks at
+SWEPT = 400  # sessions and trees of runs, together, of one sweep: others wait for its end
 BATCHES = 8  # of names, in one sweep
 POLICIES = ("erase", "anonymize", "keep")
 
@@ -52,11 +52,11 @@ def delete_session(session_id: UUID) -> None:
     erasures.begin_session(session_id)
 
 
-def work(sessions: float = inf, batches: float = inf) -> None:
-    """Work the erasures off: all that can be done, or so many sessions and batches of names."""
+def work(most: float = inf, batches: float = inf) -> None:
+    """Work the erasures off: all that can be done, or so many sessions and trees, and batches of names."""
     for erasure in Erasure.objects.filter(position="").order_by("id"):
-        if sessions > 0:
-            sessions -= _work_off(erasure, sessions)
+        if most > 0:
+            most -= _work_off(erasure, most)
     names.forget_in_ended()
     while batches > 0 and names.forget_names():
         batches -= 1
@@ -68,26 +68,29 @@ def sweep() -> None:
 
 
 def _work_off(erasure: Erasure, most: float) -> int:
-    """Erase so many of the sessions, then the rest; returns how many there were."""
+    """Erase so many sessions and trees, then the rest; returns how many there were."""
     used, last = 0, None
     while ids := erasures.sessions_of(erasure, last, int(min(SESSIONS, most - used))):
         last = ids[-1]
         used += len(ids)
-        _erase(ids, audits=not erasure.keeps)
+        used += _erase(ids, most - used, audits=not erasure.keeps)
     if not erasures.sessions_of(erasure, None, 1):
         erasures.finish(erasure)
     return used
 
 
-def _erase(sessions: list[UUID], *, audits: bool) -> None:
+def _erase(sessions: list[UUID], most: float, *, audits: bool) -> int:
+    """So many trees, and the sessions without any more; returns how many trees there were."""
     roots = trees_of(sessions)
     for run_id in erasures.live_in(roots):
         with suppress(IllegalTransitionError):  # it has ended with the one above it
             cancel.cancel(run_id, SESSION_GONE)
     ended = erasures.ended_of(roots)
+    ended = ended[: int(min(most, len(ended)))]
     erasures.erase_trees(ended, audits=audits)
     get_buffer().forget([str(root) for root in ended])
     erasures.erase_sessions(sessions)
+    return len(ended)
 
 
 # ---------------------------------------------------------------------------------------------------------- export

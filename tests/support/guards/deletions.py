@@ -177,6 +177,13 @@ DELETIONS = [
         _SESSIONS,
     ),
     Mutant(
+        "erasure: one sweep does a part of a big session",
+        RUNTIME + "erasing.py",
+        "    ended = ended[: int(min(most, len(ended)))]\n",
+        "",
+        _ERASED,
+    ),
+    Mutant(
         "erasure: the runs of a marked session are hidden",
         "ravi_django/models/run.py",
         ".exclude(session__in=Session.objects.filter(erasure__isnull=False))",

@@ -177,6 +177,21 @@ def test_the_sweep_goes_on_after_a_crash(monkeypatch: pytest.MonkeyPatch, step: 
     assert left == set()
 
 
+def test_one_sweep_erases_a_part_of_a_big_conversation(ada: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(erasing, "SWEPT", 5)
+    session = Session.objects.create(owner=ada)
+    for _ in range(10):
+        make_run(owner=ada, session=session, status=Status.COMPLETED)
+    erasing.delete_session(session.id)
+    left = []
+    while not left or left[-1]:
+        erasing.sweep()
+        left.append(Run.objects.count())
+
+    assert left == [6, 2, 0]
+    assert not (Session.objects.exists() or Erasure.objects.exists())
+
+
 def test_what_the_deleter_undoes_is_undone(ada: Any) -> None:
     key = ada.pk
     make_run(owner=ada, session=Session.objects.create(owner=ada))
