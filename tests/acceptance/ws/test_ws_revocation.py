@@ -97,6 +97,20 @@ def test_a_socket_of_a_session_ends_with_it(server, run, demo, browser, kind, en
         assert code_of(client) == code
 
 
+def test_a_look_is_one_query_a_kind_however_many_are_open(run, demo, browser, django_assert_num_queries) -> None:
+    by_token = openings.Credential.of_token(Token.objects.create(user=demo))
+    credentials = [openings.Credential.of_session(browser.session, demo), by_token]
+    found = [
+        openings.Opening(demo.pk, credential, "", row)
+        for row in (run, run.session)
+        for credential in credentials
+        for _ in range(20)
+    ]
+
+    with django_assert_num_queries(5):  # users, sessions, tokens, runs, conversations
+        assert openings.lost(found) == {}
+
+
 def test_a_tickets_socket_ends_with_the_token_that_asked_for_it(server, run, demo) -> None:
     token = Token.objects.create(user=demo)
     asked = Client()

@@ -13,8 +13,37 @@ _SIGNALS = ("tests/acceptance/api/test_api_signals.py",)
 _REPLIES = ("tests/acceptance/api/test_api_reply_signals.py",)
 _PAGES = ("tests/acceptance/api/test_api_conversations.py",)
 _SCHEDULES = ("tests/acceptance/admin/test_admin_schedules.py",)
+_FORMS = ("tests/acceptance/access/test_admin_forms.py",)
 
 ACCESS = [
+    Mutant(
+        "access: a form names nobody of another tenant",
+        "ravi_django/admin/base.py",
+        "    return theirs is None or _is_of(user, theirs)\n",
+        "    return True\n",
+        _FORMS,
+    ),
+    Mutant(
+        "access: a tenant's budget is for its own staff",
+        "ravi_django/admin/budgets.py",
+        'theirs is not None and given.get("tenant", "") not in theirs:',
+        "False:",
+        _FORMS,
+    ),
+    Mutant(
+        "access: the form of a source asks",
+        "ravi_django/admin/source_form.py",
+        "                schedules.check_owner(self.instance)\n",
+        "                pass\n",
+        _FORMS,
+    ),
+    Mutant(
+        "signals: no agent waits for an answer by its name",
+        RUNTIME + "waits.py",
+        "    if name.startswith(PEOPLES):",
+        "    if False:",
+        _REPLIES,
+    ),
     Mutant(
         "access: a private agent takes a permission",
         _POLICY,

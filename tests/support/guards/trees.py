@@ -81,8 +81,8 @@ TREES = [
     Mutant(
         "owner: the runs of a tree",
         "ravi_django/api/tree.py",
-        "mine = Run.objects.for_user(request.user).order_by(",
-        "mine = Run.objects.order_by(",
+        "read(Run.objects.for_user(request.user).order_by(",
+        "read(Run.objects.order_by(",
         (API + "test_api_tree.py",),
     ),
     Mutant(
