@@ -15,7 +15,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from copy import copy
 from functools import cache, partial
-from hashlib import sha256
 from typing import Any
 
 from django.db import IntegrityError, NotSupportedError, connections
@@ -24,7 +23,7 @@ from ravi_django.conf import conf
 from ravi_django.db import MODE, alias
 from ravi_django.kernel import LeaseLostError
 from ravi_django.runtime import paths, store
-from ravi_django.runtime.database import SHAPES, DatabaseThreads
+from ravi_django.runtime.database import SHAPES, DatabaseThreads, is_disconnect
 from ravi_django.runtime.entries import Entry, NewTurn
 from ravi_django.runtime.store import Lease
 from ravi_django.runtime.store.fence import Statement
@@ -33,7 +32,6 @@ log = logging.getLogger("ravi.appending")
 
 Write = Callable[..., int]  # (lease, entries, turns) -> seq of the first row: an append, or one with more beside it
 
-_OK = (1, 2)  # PGRES_COMMAND_OK, PGRES_TUPLES_OK
 REST_S = 5.0  # a connection that has failed is opened again after this time
 
 
@@ -84,10 +82,8 @@ class LoopConnection:
 
     def __init__(self) -> None:
         self._wrapper: Any = None  # Django's, which has made the connection and nobody else knows of
-        self._pg: Any = None  # libpq's
-        self._limits = ""  # behind a pooler: set in each transaction
-        self._pooled: Any = None  # behind a pooler: psycopg's AsyncConnection
-        self._prepared: set[bytes] = set()
+        self._raw: Any = None  # psycopg's AsyncConnection on the same socket
+        self._begin: list[str] = []  # behind a pooler, each append is a transaction with limits of its own
         self._is_busy = False
         self._cancelled = False  # the caller, meanwhile
         self._rests_until = 0.0
@@ -95,12 +91,12 @@ class LoopConnection:
 
     @property
     def is_idle(self) -> bool:
-        return self._pg is not None and not self._is_busy
+        return self._raw is not None and not self._is_busy
 
     @property
     def is_wanted(self) -> bool:
         """Whether to open it."""
-        return self._pg is None and not (self._is_busy or self._closed) and time.monotonic() >= self._rests_until
+        return self._raw is None and not (self._is_busy or self._closed) and time.monotonic() >= self._rests_until
 
     def open(self, database: DatabaseThreads) -> None:
         """In the background."""
@@ -113,11 +109,14 @@ class LoopConnection:
 
         try:
             await database.call(self._connect)
-            pg, self._limits = self._wrapper.connection.pgconn, getattr(self._wrapper.connection, "ravi_limits", "")
-            self._pooled = AsyncConnection(pg) if self._limits else None
-            if self._pooled is not None:
-                await self._pooled.set_autocommit(True)
-            self._pg, self._prepared = pg, set()
+            raw: Any = AsyncConnection(self._wrapper.connection.pgconn)
+            await raw.set_autocommit(True)
+            raw.wait = self._wait
+            limits = getattr(self._wrapper.connection, "ravi_limits", None)
+            self._begin = [] if limits is None else [f"BEGIN {MODE}", *limits.split("; ")]
+            raw.prepare_threshold = None if self._begin else 0
+            raw.prepared_max = SHAPES
+            self._raw = raw
         except Exception as error:
             log.debug("no connection for the loop: %s", error)
             self._drop()
@@ -146,10 +145,11 @@ class LoopConnection:
         self._is_busy, self._cancelled = True, False
         deadline = asyncio.get_running_loop().call_later(conf.HEARTBEAT_S, self._overdue)
         try:
-            row = await (self._directly(statement) if self._pooled is None else self._in_a_transaction(statement))
+            row = await self._perform(statement)
         except Exception as error:
             log.warning("an append failed and is repeated by a thread: %s", error, extra={"action": "append.repeated"})
-            self._drop()
+            if self._is_useless_after(error):
+                self._drop()
             row = None
         except BaseException:  # the loop ends
             self._drop()
@@ -159,60 +159,39 @@ class LoopConnection:
             self._is_busy = False
         return row, self._cancelled
 
-    async def _directly(self, statement: Statement) -> tuple[Any, ...]:
-        name, sql = _named(statement.sql)
-        params = [None if param is None else param.encode() for param in statement.params]
-        if name not in self._prepared and len(self._prepared) < SHAPES:
-            self._pg.send_prepare(name, sql)
-            await self._results()
-            self._prepared.add(name)
-        if name in self._prepared:
-            self._pg.send_query_prepared(name, params)
-        else:
-            self._pg.send_query_params(sql, params)
-        result = (await self._results())[0]
-        return (result.get_value(0, 0).decode(),) if result.ntuples else ()
-
-    async def _results(self) -> list[Any]:
-        """All results up to ReadyForQuery: the statement's own comes before its commit, which can still fail."""
-        from psycopg.errors import error_from_result
-        from psycopg.generators import execute
-        from psycopg.waiting import wait_async
-
-        exchange = execute(self._pg)
-        while True:
-            try:
-                results: list[Any] = await wait_async(exchange, self._pg.socket, conf.HEARTBEAT_S)
-            except asyncio.CancelledError:
-                self._cancelled = True
-                continue
-            for result in results:
-                if result.status not in _OK:
-                    raise error_from_result(result)
-            return results
-
-    async def _in_a_transaction(self, statement: Statement) -> tuple[Any, ...]:
-        """Behind a pooler, in one round trip: the session is shared with its other clients. In a task of
-        its own: psycopg would cancel the statement with its caller."""
-        with paths.entered(None):
-            exchange = asyncio.create_task(self._pipelined(statement))
-        while not exchange.done():
-            try:
-                await asyncio.wait([exchange])
-            except asyncio.CancelledError:
-                self._cancelled = True
-        return exchange.result()
-
-    async def _pipelined(self, statement: Statement) -> tuple[Any, ...]:
+    async def _perform(self, statement: Statement) -> tuple[Any, ...]:
         from psycopg import AsyncRawCursor
 
-        raw, cursor = self._pooled, AsyncRawCursor(self._pooled)
-        async with raw.pipeline():
-            for begin in (f"BEGIN {MODE}", *self._limits.split("; ")):
-                await raw.execute(begin)
-            await cursor.execute(_named(statement.sql)[1], statement.params, prepare=False)
-            await raw.execute("COMMIT")
+        raw, cursor = self._raw, AsyncRawCursor(self._raw)
+        if not self._begin:
+            await cursor.execute(_numbered(statement.sql), statement.params)
+            return await cursor.fetchone() or ()
+        try:
+            async with raw.pipeline():
+                for begin in self._begin:
+                    await raw.execute(begin)
+                await cursor.execute(_numbered(statement.sql), statement.params)
+                await raw.execute("COMMIT")
+        except Exception:
+            if not raw.closed:
+                await raw.rollback()
+            raise
         return await cursor.fetchone() or ()
+
+    async def _wait(self, exchange: Any, *args: Any, **kwargs: Any) -> Any:
+        """In place of psycopg's, which cancels the statement with its caller."""
+        from psycopg.waiting import wait_async
+
+        while True:
+            try:
+                return await wait_async(exchange, self._raw.pgconn.socket, conf.HEARTBEAT_S)
+            except asyncio.CancelledError:
+                self._cancelled = True
+
+    def _is_useless_after(self, error: Exception) -> bool:
+        """What the server refuses leaves the connection as it is, unless its prepared statements are no longer good."""
+        is_stale = getattr(error, "sqlstate", None) in ("0A000", "26000")
+        return is_stale or is_disconnect(error) or bool(self._raw.pgconn.transaction_status)
 
     def _overdue(self) -> None:
         """The server would have ended the statement before: the network has lost the connection."""
@@ -222,14 +201,17 @@ class LoopConnection:
 
     def _shut(self) -> None:
         """The exchange under way reads the end."""
-        with suppress(Exception), socket.socket(fileno=os.dup(self._pg.socket)) as its:
+        with suppress(Exception), socket.socket(fileno=os.dup(self._raw.pgconn.socket)) as its:
             its.shutdown(socket.SHUT_RDWR)
 
     def _drop(self) -> None:
+        """Close it. Django's own `close` refuses to be called on an event loop's thread."""
         self._rests_until = time.monotonic() + REST_S
-        wrapper, self._wrapper, self._pg = self._wrapper, None, None
-        if wrapper is not None:
-            _close(wrapper)
+        if self._wrapper is not None:
+            with suppress(Exception):
+                self._wrapper.connection.close()
+            self._wrapper.connection = None
+        self._wrapper = self._raw = None
 
     def close(self) -> None:
         self._closed = True
@@ -239,19 +221,11 @@ class LoopConnection:
             self._drop()
 
 
-def _close(wrapper: Any) -> None:
-    """Django's own `close` refuses to be called on an event loop's thread; there is nothing here to wait for."""
-    with suppress(Exception):
-        wrapper.connection.close()
-    wrapper.connection = None
-
-
 @cache
-def _named(sql: str) -> tuple[bytes, bytes]:
-    """A name for the prepared statement, and the text with the server's own placeholders."""
+def _numbered(sql: str) -> bytes:
+    """With the server's own placeholders."""
     first, *rest = sql.split("%s")
-    numbered = first + "".join(f"${number}{part}" for number, part in enumerate(rest, 1))
-    return b"ravi_" + sha256(numbered.encode()).hexdigest()[:16].encode(), numbered.encode()
+    return (first + "".join(f"${number}{part}" for number, part in enumerate(rest, 1))).encode()
 
 
 def _answer(statement: Statement, row: tuple[Any, ...]) -> tuple[int | None, Exception | None]:

@@ -209,7 +209,7 @@ def with_retry(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T
         try:
             return function(*args, **kwargs)
         except (OperationalError, InterfaceError, InternalError) as error:
-            broken = _drop_broken_connections(every=_is_disconnect(error))
+            broken = _drop_broken_connections(every=is_disconnect(error))
             give_up = give_up or time.monotonic() + RETRY_S  # the first try may have taken longer
             if time.monotonic() + pause > give_up or not (broken or _is_lock_timeout(error)):
                 raise
@@ -229,10 +229,10 @@ def _drop_broken_connections(*, every: bool) -> bool:
     return broken
 
 
-def _is_disconnect(error: Exception) -> bool:
+def is_disconnect(error: Exception) -> bool:
     """The server is gone or going, is full, or has become a read-only standby. The connection alone does not show it:
     that of a standby works, and leaving `atomic` opens a new one."""
-    state = getattr(error.__cause__, "sqlstate", "")  # None: never got as far as the server
+    state = getattr(error.__cause__ or error, "sqlstate", "")  # None: never got as far as the server
     return state is None or state.startswith(("08", "25006", "25P03", "53", "57P"))
 
 

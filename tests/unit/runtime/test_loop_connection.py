@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from django.db import DatabaseError, DataError, connection, transaction
+from psycopg import OperationalError
 
 from ravi_django.conf import conf
 from ravi_django.kernel import ChatMessage, LeaseLostError
@@ -173,7 +174,8 @@ def test_appends_of_any_shape_leave_few_prepared_statements():
         for count in range(1, SHAPES + 10):
             await my.append(lease, *(effect(f"{count}.{n}") for n in range(count)))
         assert my.threads.given == 0
-        assert await my.shown("SELECT count(*)::text FROM pg_prepared_statements") == str(SHAPES)
+        kept = await my.shown("SELECT count(*) FROM pg_prepared_statements")
+        assert kept == SHAPES + 1  # the question is one of them, and the oldest goes next
 
     run_story(story)
 
@@ -206,22 +208,48 @@ def test_what_the_server_refuses_is_raised_as_by_the_threads():
             await my.append(lease, effect("a", attempt=2**40))
         assert my.threads.given == 1
         assert await my.append(lease, effect("b")) == 2
+        assert my.threads.given == 1  # the refusal is no fault of the connection
 
     run_story(story)
+
+
+def test_a_plan_that_the_server_has_no_more_costs_the_connection(monkeypatch):
+    """Prepared again under its name it could be one that is only out of date: every append would fail once more."""
+    monkeypatch.setattr(appending, "REST_S", 0.0)
+    execute(FORGETTING)
+
+    async def story(my, lease):
+        await my.append(lease, effect("prepares"))
+        await my.shown("SELECT forget()::text")
+        await my.append(lease, effect("by a thread"))
+        await my.append(lease, effect("opens it"))
+        await auntil(lambda: my.its.is_idle)
+        my.threads.given = 0
+        await my.append(lease, effect("b"))
+        assert my.threads.given == 0
+
+    try:
+        run_story(story)
+    finally:
+        execute("DROP FUNCTION forget")
+
+
+FORGETTING = """CREATE FUNCTION forget() RETURNS boolean LANGUAGE plpgsql AS $$
+    BEGIN EXECUTE 'DEALLOCATE ALL'; RETURN true; END $$"""
 
 
 @pytest.mark.parametrize("written", [False, True], ids=["before it was written", "after it was written"])
 def test_an_append_is_written_once_when_the_connection_breaks_under_it(written):
     async def story(my, lease):
-        its, directly = my.its, my.its._directly
-        pid = its._pg.backend_pid
+        its, perform = my.its, my.its._perform
+        pid = its._raw.pgconn.backend_pid
 
         async def lost(statement):
-            await directly(statement)
-            raise ConnectionError("the answer is lost on the way")
+            await perform(statement)
+            raise OperationalError("the answer is lost on the way")
 
         if written:
-            its._directly = lost
+            its._perform = lost
         else:
             await my.threads.call(terminate, pid)
             my.threads.given = 0
@@ -239,7 +267,9 @@ def test_a_commit_that_fails_behind_its_statement_is_no_success():
         await my.threads.call(execute, REFUSING)
         with pytest.raises(DatabaseError, match="refused at the commit"):
             await my.append(lease, effect("refused"))
+        my.threads.given = 0
         assert await my.append(lease, effect("a")) == 2
+        assert my.threads.given == 0
 
     try:
         run_story(story)
@@ -269,7 +299,7 @@ def test_after_a_rest_it_is_there_again(monkeypatch):
     monkeypatch.setattr(appending, "REST_S", 0.0)
 
     async def story(my, lease):
-        await my.threads.call(terminate, my.its._pg.backend_pid)
+        await my.threads.call(terminate, my.its._raw.pgconn.backend_pid)
         await my.append(lease, effect("by a thread"))
         assert not my.its.is_idle
         await my.append(lease, effect("opens it"))
@@ -285,7 +315,7 @@ def test_after_a_rest_it_is_there_again(monkeypatch):
 
 def test_closing_leaves_no_connection_and_finishes_what_is_under_way():
     async def story(my, lease):
-        pg = my.its._pg
+        pg = my.its._raw.pgconn
         under_way = asyncio.create_task(my.append(lease, effect("a")))
         await asyncio.sleep(0)
         my.appender.close()

@@ -58,7 +58,7 @@ def test_an_append_over_a_silent_connection_of_the_loop_is_repeated_by_a_thread(
             lease = await threads.call(leased)
             await append(appender, lease, "opens it")
             await auntil(lambda: its.is_idle, LATE_S)
-            with socket.socket(fileno=os.dup(its._pg.socket)) as end:
+            with socket.socket(fileno=os.dup(its._raw.pgconn.socket)) as end:
                 proxy.swallow(end.getsockname()[1])
             return [await append(appender, lease, "over it"), await append(appender, lease, "after it")]
         finally:

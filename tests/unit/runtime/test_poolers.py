@@ -136,7 +136,11 @@ def test_behind_pgbouncer_the_loop_appends_with_limits_in_each_transaction(monke
             await auntil(lambda: its.is_idle)
             with monkeypatch.context() as patch:
                 patch.setattr(appender.database, "see_through", None)  # the threads are not needed any more
-                seqs = [await append(str(number)) for number in range(2)]
+                refused = Statement("SELECT %s::int", ["no number"], lambda row: 0)
+                assert (await its.execute(refused))[0] is None  # and the connection stays
+                seqs = [await append(str(number)) for number in range(9)]
+                prepared = Statement("SELECT count(*) FROM pg_prepared_statements", [], lambda row: 0)
+                assert (await its.execute(prepared))[0] == (0,)  # which the pooler's other clients would meet
             with uncommitted(lambda: Run.objects.select_for_update().get(id=lease.run_id)):
                 writing = asyncio.create_task(appender.append(lease, [Entry("log", "cancelled")], []))
                 await asyncio.sleep(0.05)
@@ -149,7 +153,7 @@ def test_behind_pgbouncer_the_loop_appends_with_limits_in_each_transaction(monke
             await asyncio.to_thread(appender.database.close)
 
     with behind_pgbouncer(monkeypatch):
-        assert asyncio.run(main()) == (OURS, [2, 3, (4, None, True)])
+        assert asyncio.run(main()) == (OURS, [*range(2, 11), (11, None, True)])
 
 
 def test_behind_pgbouncer_what_a_statement_is_refused_leaves_its_connection_usable(monkeypatch, settings):
