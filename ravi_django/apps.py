@@ -19,8 +19,8 @@ class RaviConfig(AppConfig):
         from ravi_django import checks  # noqa: F401 - registers the system checks
         from ravi_django.runtime import deleted_runs, model_sources, notices, owners
         from ravi_django.runtime.catalog import check_fixture, sync_after_migrate
-        from ravi_django.runtime.database import limit_new_connection
         from ravi_django.runtime.mail import on_request
+        from ravi_django.runtime.own_connections import limit_new_connection
         from ravi_django.signals import request_changed, request_opened
 
         connection_created.connect(limit_new_connection, dispatch_uid="ravi.limit_waits")

@@ -17,7 +17,7 @@ from ravi_django.kernel.visible import visible
 from ravi_django.models import OutboxEvent, Run, Schedule, Source
 from ravi_django.models.schedules import SESSION_GONE
 from ravi_django.runtime import clock, specs
-from ravi_django.runtime.database import own_settings
+from ravi_django.runtime.own_connections import own_settings
 from ravi_django.runtime.registry import known_addresses
 
 SHOWN = 5  # of sources that fail; the admin lists them all

@@ -23,8 +23,9 @@ from ravi_django.conf import conf
 from ravi_django.db import MODE, alias
 from ravi_django.kernel import LeaseLostError
 from ravi_django.runtime import paths, store
-from ravi_django.runtime.database import SHAPES, DatabaseThreads, is_disconnect
+from ravi_django.runtime.database import DatabaseThreads, is_disconnect
 from ravi_django.runtime.entries import Entry, NewTurn
+from ravi_django.runtime.own_connections import SHAPES
 from ravi_django.runtime.store import Lease
 from ravi_django.runtime.store.fence import Statement
 
@@ -59,7 +60,10 @@ class Appender:
             if statement is not None:
                 row, cancelled = await mine.execute(statement)
                 if row is not None:
-                    return *_answer(statement, row), cancelled
+                    try:
+                        return statement.answer(row), None, cancelled
+                    except LeaseLostError as lost:
+                        return None, lost, cancelled
         seq, error, again = await self.database.see_through(
             append_repeatable, lease, entries, turns, write or store.append
         )
@@ -226,13 +230,6 @@ def _numbered(sql: str) -> bytes:
     """With the server's own placeholders."""
     first, *rest = sql.split("%s")
     return (first + "".join(f"${number}{part}" for number, part in enumerate(rest, 1))).encode()
-
-
-def _answer(statement: Statement, row: tuple[Any, ...]) -> tuple[int | None, Exception | None]:
-    try:
-        return statement.answer(row), None
-    except LeaseLostError as error:
-        return None, error
 
 
 def append_repeatable(lease: Lease, entries: list[Entry], turns: list[NewTurn], write: Write = store.append) -> int:

@@ -35,6 +35,7 @@ class Parked:
 
     future: asyncio.Future[None]
     inside: tuple[object, ...]  # the open effects around it: they wait for it
+    wait: Any = None  # its condition, a `gate.Wait`; None where no condition ends it
 
 
 class Branches:

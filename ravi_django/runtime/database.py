@@ -11,7 +11,7 @@ import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from queue import SimpleQueue
@@ -20,7 +20,7 @@ from typing import Any, ParamSpec, TypeVar
 from django.db import InterfaceError, InternalError, OperationalError, connections
 
 from ravi_django.conf import conf
-from ravi_django.db import MODE, alias, is_shared, limit_transaction, transaction
+from ravi_django.runtime.own_connections import limit_waits
 
 log = logging.getLogger("ravi.database")
 
@@ -28,7 +28,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 CLOSE_S = 30.0  # that closing waits for calls under way; the database gives a statement 9, by default
-SHAPES = 30  # statements that stay prepared; each costs the server 0.4 MB
 AWAY_S = 300.0  # how long a call of a run's code is repeated
 REPEAT_S = 0.5  # between two tries for a run, each of which tries for RETRY_S
 RETRY_S = 5.0  # how long a write survives a restart of the database; then the lease's takeover is the remedy
@@ -52,7 +51,7 @@ class DatabaseThreads:
 
     async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `function` on a database thread. Raises what it raises."""
-        answer: T = await self._start(function, args, kwargs).future
+        answer: T = await self._start(function, args, kwargs)
         return answer
 
     async def see_through(
@@ -60,24 +59,20 @@ class DatabaseThreads:
     ) -> tuple[T | None, Exception | None, bool]:
         """`call` for a write that a cancelled caller must not leave undone: waits for its end. Returns its answer, or
         its error, and whether the caller was cancelled meanwhile."""
-        call = self._start(function, args, kwargs)
-        cancelled = False
-        while True:
+        future, cancelled = self._start(function, args, kwargs), False
+        while not future.done():
             try:
-                return await call.future, None, cancelled
-            except Exception as error:
-                return None, error, cancelled
-            except asyncio.CancelledError:  # the future went with it: wait for the outcome on another
+                await asyncio.wait([future])  # which leaves it to its end when the caller is cancelled
+            except asyncio.CancelledError:
                 cancelled = True
-                call.future = call.loop.create_future()
-                if call.outcome is not None:
-                    call.settle(*call.outcome)
+        error: Any = future.exception()
+        return None if error else future.result(), error, cancelled
 
-    def _start(self, function: Callable[..., Any], args: Any, kwargs: Any) -> _Call:
+    def _start(self, function: Callable[..., Any], args: Any, kwargs: Any) -> asyncio.Future[Any]:
         loop = asyncio.get_running_loop()
         call = _Call(function, args, kwargs, loop, loop.create_future())
         self._give(call)
-        return call
+        return call.future
 
     def _give(self, call: _Call) -> None:
         with self._lock:
@@ -140,7 +135,6 @@ class _Call:
     kwargs: Any
     loop: asyncio.AbstractEventLoop
     future: asyncio.Future[Any]
-    outcome: tuple[Any, BaseException | None] | None = None
 
     def perform(self) -> None:
         outcome: tuple[Any, BaseException | None]
@@ -153,7 +147,6 @@ class _Call:
 
     def settle(self, answer: Any, error: BaseException | None) -> None:
         """On the loop's thread: hand the outcome to whoever waits."""
-        self.outcome = (answer, error)
         if self.future.done():  # cancelled
             return
         if error is None:
@@ -249,84 +242,3 @@ def may_pass(error: Exception) -> bool:
 def _is_lock_timeout(error: Exception) -> bool:
     text = str(error)
     return "lock timeout" in text or "database is locked" in text or "deadlock detected" in text
-
-
-def limit_waits() -> None:
-    """Mark the thread: its PostgreSQL connections wait no longer than a heartbeat for a lock or an answer. The app's
-    alias is the worker's own connection on it: the one of DATABASE_DIRECT, and never one of Django's `pool`."""
-    _local.limited = True
-    mine = connections[alias()]
-    if mine.vendor == "postgresql":
-        mine.settings_dict = own_settings()
-
-
-def own_settings() -> dict[str, Any]:
-    """The entry in DATABASES for a worker's own connections. A thread keeps its connection for its whole life: from
-    Django's `pool` it would take a place away from the site."""
-    settings = connections[conf.DATABASE_DIRECT or alias()].settings_dict
-    options = {**_TCP, "connect_timeout": int(conf.HEARTBEAT_S / 2) or 1, **settings["OPTIONS"]}
-    return {**settings, "OPTIONS": {name: value for name, value in options.items() if name != "pool"}}
-
-
-_TCP = {"keepalives_idle": 30, "keepalives_interval": 10, "tcp_user_timeout": 15_000}
-_local = threading.local()
-
-
-def limit_new_connection(sender: Any, connection: Any, **kwargs: Any) -> None:
-    """On `connection_created`: a database thread must not hang longer than its leases live, and the store is written
-    for READ COMMITTED, whatever the default of the database or of the site is."""
-    if connection.vendor != "postgresql" or not getattr(_local, "limited", False):
-        return
-    from psycopg import IsolationLevel
-
-    raw, seconds = connection.connection, conf.HEARTBEAT_S
-    raw.isolation_level = None  # that of the session
-    raw.prepared_max = SHAPES
-    wait = raw.wait
-    raw.wait = lambda steps, *args, **kwargs: wait(_in_time(raw, steps, seconds), *args, **kwargs)
-    if not is_shared(connection):
-        with connection.cursor() as cursor:
-            cursor.execute(f"{_limits(seconds)}; SET SESSION CHARACTERISTICS AS TRANSACTION {MODE}")
-        return
-    # What is set for the session would hold for the pooler's other clients too.
-    raw.isolation_level, raw.read_only = IsolationLevel.READ_COMMITTED, False
-    raw.ravi_limits = _limits(seconds, "LOCAL")
-    if _in_transaction not in connection.execute_wrappers:
-        connection.execute_wrappers.append(_in_transaction)
-
-
-def _limits(seconds: float, scope: str = "") -> str:
-    # A thread that falls asleep in a transaction must not keep its runs locked: others take them over.
-    names = ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout")
-    return "; ".join(f"SET {scope} {name} = {int(seconds * 900)}" for name in names)
-
-
-def _in_transaction(execute: Callable[..., T], sql: str, params: Any, many: bool, context: dict[str, Any]) -> T:
-    """Around each statement of Django on a thread's shared connection: limits hold inside a transaction alone."""
-    mine = context["connection"]
-    if mine.in_atomic_block or not is_shared(mine):
-        limit_transaction(mine)
-        return execute(sql, params, many, context)
-    with transaction.atomic(using=mine.alias):
-        limit_transaction(mine)
-        return execute(sql, params, many, context)
-
-
-def _in_time(raw: Any, steps: Generator[Any, Any, Any], seconds: float) -> Generator[Any, Any, Any]:
-    """The steps of one exchange with the server. The network may have lost the connection without a word: where no
-    answer comes in time, close it. psycopg steps at least every 0.1 s."""
-    until = time.monotonic() + seconds
-    ready = None
-    while True:
-        try:
-            wanted = steps.send(ready)
-        except StopIteration as end:
-            return end.value
-        ready = yield wanted
-        if not ready and time.monotonic() > until:
-            from psycopg import OperationalError as NoAnswer
-
-            raw.close()
-            error = NoAnswer(f"no answer within {seconds} s: the connection is closed")
-            log.warning("%s", error, extra={"action": "db.deadline"})
-            raise error

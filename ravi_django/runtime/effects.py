@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime
+from functools import cached_property
 from typing import Any, cast
 from uuid import UUID
 
@@ -66,7 +67,6 @@ class Effects(Gate):
         self.carried: int | None = None  # the row of what the generation before has carried for this one
         self.notes: list[Entry] = []  # ride on the next commit, in order
         self.turns: list[NewTurn] = []
-        self._spent: Spent | None = None
         self.used_approvals: set[int] | None = None  # see `decisions`
         self.attempts = lease.run.attempts  # transient failures in a row
         self.on_progress: Callable[[], None] = lambda: None  # an effect is recorded that no worker had come past
@@ -79,6 +79,7 @@ class Effects(Gate):
         self.requested: dict[str, str] = {}  # requests that this lease has opened
         self.paused: dict[str, dict[str, Any]] = {}  # tool calls that go on behind a pause: the last one of each
         self.summaries: set[int] = set()  # turns of this run that a strategy has stored which is no longer there
+        self._has_passed = False
         self.journal.on_passed = self._passed_over
         self._given: set[int] = set()  # signals that a wait has taken
         self._refreshing = self._is_stale = False
@@ -95,7 +96,7 @@ class Effects(Gate):
         """The recorded result of the call at `path`, in its turn; None when it has to be made."""
         self.asked.add(path)
         self.journal.pass_summaries(path, self.asked)
-        if self.journal.passed and not self.summaries:
+        if self._has_passed and not self.summaries:
             self.summaries = await self.database.call(_summaries, self.lease)
         row = self.journal.find(path)
         if row is None:
@@ -220,6 +221,7 @@ class Effects(Gate):
 
     def _passed_over(self, row: Recorded) -> None:
         """A summary that the code no longer asks for."""
+        self._has_passed = True
         self.note_drift(row.path, ["strategy"])
 
     def note_drift(self, path: str, changed: list[str]) -> None:
@@ -282,12 +284,10 @@ class Effects(Gate):
                     field="effect",
                 )
 
-    @property
+    @cached_property
     def spent(self) -> Spent:
         """What the run's tool calls have used."""
-        if self._spent is None:
-            self._spent = Spent.of(self.journal.recorded(tool_caps.KIND))
-        return self._spent
+        return Spent.of(self.journal.recorded(tool_caps.KIND))
 
     # --------------------------------------------------------------------------------------------- the end
 

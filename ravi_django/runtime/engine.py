@@ -208,7 +208,7 @@ class Engine:
         limit = receiving.limit_of(agent)
         loaded, facts = await self.database.call(store.load_with_facts, lease, limit)
         try:
-            inbox = [(place, Message.model_validate(body)) for place, body in loaded.inbox]
+            inbox = [(place, Message.model_validate(body)) for place, body in loaded.unread.messages]
             carried = loaded.unread.carried and Message.model_validate(loaded.unread.carried[1])
             pinned_spec(agent, lease.run.agent_version)
             journal = Journal(loaded.journal)
@@ -222,7 +222,7 @@ class Engine:
             journal,
             appender=self.appender,
             publisher=self.publisher,
-            run_sync=self._run_sync,
+            run_sync=self._tools.run,
             wake=self.wake,
             facts=facts,
             noted={row.path for row in loaded.journal if row.path.startswith("@")},
@@ -231,12 +231,10 @@ class Engine:
         active = self.active[lease.run_id] = Active(lease, effects)
         if self.draining:
             effects.drain()
-        if lease.run.crashes:  # what the dead worker had recorded may not be out
-            for row in loaded.journal:
-                self.publisher.emit(*frames.durable(effects.source, row, row.seq))
-        else:
-            for row in takewhile(lambda row: row.kind in frames.OUTSIDE, reversed(loaded.journal)):
-                self.publisher.emit(*frames.durable(effects.source, row, row.seq))
+        # What a dead worker had recorded may not be out.
+        outside = takewhile(lambda row: row.kind in frames.OUTSIDE, reversed(loaded.journal))
+        for row in loaded.journal if lease.run.crashes else outside:
+            self.publisher.emit(*frames.durable(effects.source, row, row.seq))
         effects.begin_with(loaded.unread, limit)
         rounds = Rounds(effects, inbox, carried)
         if lease.run.generation and effects.journal.system("@started") is None:
@@ -469,9 +467,6 @@ class Engine:
             return None
         remaining = (meta.deadline - active.effects.present()).total_seconds()
         return self.loop.call_later(max(0.0, remaining), self.cancel, active, settle.DEADLINE)
-
-    async def _run_sync(self, function: Callable[..., Any], *args: Any) -> Any:
-        return await self._tools.run(function, *args)
 
     # --------------------------------------------------------------------------------------------- the end
 

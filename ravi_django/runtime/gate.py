@@ -83,16 +83,8 @@ class Wait:
 
     def shown(self) -> dict[str, Any]:
         named = "name" if self.kind in ("signal", "timer") else "id"
-        return {"kind": self.kind, named: self.name, "until": _z(self.until) if self.until else None}
-
-
-def _z(moment: datetime) -> str:
-    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-@dataclass(slots=True, eq=False)
-class _Parked(Parked):
-    wait: Wait | None = None
+        until = self.until and self.until.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        return {"kind": self.kind, named: self.name, "until": until}
 
 
 class Gate:
@@ -103,13 +95,13 @@ class Gate:
         self.token = CancellationToken()
         self.renewed_at = lease.asked_at  # set by the heartbeat
         self.gives_up = False  # the process has drained: an append that fails is not repeated
-        self._repeating = 0  # appends that have failed and are repeated
+        self.repeats = 0  # appends that have failed and are repeated
         self.stop: Stop | None = None
         self.unwinding = False  # SuspendInterrupt is on its way through the agent's code
         self.on_stuck: Callable[[], None] = lambda: None  # ends a run whose main task waits for what was unwound
         self._open: set[object] = set()  # effects under way
-        self._parked: list[_Parked] = []  # in the order in which they came
-        self._cut: list[_Parked] = []  # waits whose tool call's time ran out: the tool waits on, in the next lease
+        self._parked: list[Parked] = []  # in the order in which they came
+        self._cut: list[Parked] = []  # waits whose tool call's time ran out: the tool waits on, in the next lease
         self.suspended_on: list[Wait] = []
         self._alarm: asyncio.TimerHandle | None = None
         self._look_again: asyncio.TimerHandle | None = None
@@ -157,23 +149,19 @@ class Gate:
             self._open.discard(work)
             self._moved()
 
-    @property
-    def is_repeating(self) -> bool:
-        return self._repeating > 0
-
     @contextmanager
     def repeating(self) -> Iterator[None]:
         """Around the wait between two tries of an append: the run begins no new effect, and is not idle."""
-        self._repeating += 1
+        self.repeats += 1
         try:
             yield
         finally:
-            self._repeating -= 1
+            self.repeats -= 1
             self.poke()
 
     async def _may_begin(self) -> None:
         self.token.check()
-        while self._repeating and self.stop is None:
+        while self.repeats and self.stop is None:
             await self._park(Wait("append", "", lambda: None))
         if self.stop is None:
             try:
@@ -228,16 +216,12 @@ class Gate:
     def waits_for(self) -> list[Wait]:
         return [parked.wait for parked in self._parked if parked.wait is not None]
 
-    def due(self) -> datetime | None:
-        """When the first of the waits is over by itself."""
-        return min((wait.until for wait in self.waits_for if wait.until is not None), default=None)
-
     def _set_alarm(self) -> None:
         """A timer may be due while other effects still keep the run here."""
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
-        due = self.due()
+        due = min((wait.until for wait in self.waits_for if wait.until is not None), default=None)
         if due is not None and self.stop is None:
             delay = max(0.0, (due - self.present()).total_seconds())
             loop = asyncio.get_running_loop()
@@ -280,7 +264,7 @@ class Gate:
 
     async def _park(self, wait: Wait | None) -> None:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        parked = _Parked(future, _inside.get(), wait)
+        parked = Parked(future, _inside.get(), wait)
         self._parked.append(parked)
         self._moved()
         if wait is not None:
@@ -296,7 +280,7 @@ class Gate:
 
     def _all_wait(self, waiting: Sequence[Parked]) -> bool:
         """Whether every open effect waits for a call of its own that is one of these."""
-        return not self._repeating and self._open <= {effect for one in waiting for effect in one.inside}
+        return not self.repeats and self._open <= {effect for one in waiting for effect in one.inside}
 
     def _moved(self) -> None:
         if self.stop is not None and self._parked and self._all_wait(self._parked):
@@ -330,7 +314,7 @@ class Gate:
     def _give_up_turns(self) -> None:
         """Whatever waits for its turn is unwound with the parked calls: its turn does not come."""
         if given_up := self.turnstile.give_up():
-            self._parked += [_Parked(parked.future, parked.inside) for parked in given_up]
+            self._parked += given_up
             self._moved()
 
     def _lasts(self, what: object, seconds: float) -> bool:

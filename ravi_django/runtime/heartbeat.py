@@ -14,7 +14,8 @@ from django.db import connections
 
 from ravi_django.conf import conf
 from ravi_django.runtime import store
-from ravi_django.runtime.database import limit_waits, with_retry
+from ravi_django.runtime.database import with_retry
+from ravi_django.runtime.own_connections import limit_waits
 
 if TYPE_CHECKING:
     from ravi_django.runtime.engine import Engine
@@ -92,12 +93,8 @@ class Heartbeat(threading.Thread):
             return False
         frame = sys._current_frames().get(self._loop_thread)
         stack = "".join(traceback.format_stack(frame)) if frame else "?"
-        log.error(
-            "the event loop has not moved for %.0f s; its leases are let go. It is at:\n%s",
-            age,
-            stack,
-            extra={"action": "loop.stalled"},
-        )
+        words = "the event loop has not moved for %.0f s; its leases are let go. It is at:\n%s"
+        log.error(words, age, stack, extra={"action": "loop.stalled"})
         return True
 
     def _tick(self) -> None:

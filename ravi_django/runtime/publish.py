@@ -26,10 +26,11 @@ from ravi_django.runtime import frames as framing
 from ravi_django.runtime import store
 from ravi_django.runtime.archive import archive
 from ravi_django.runtime.buffer import Batch, EventBuffer, Locked, Lost, MarkReached, get_buffer
-from ravi_django.runtime.database import limit_waits, with_retry
+from ravi_django.runtime.database import with_retry
 from ravi_django.runtime.entries import internalize
 from ravi_django.runtime.events import archived
 from ravi_django.runtime.frames import Frame, Source
+from ravi_django.runtime.own_connections import limit_waits
 
 log = logging.getLogger("ravi.publish")
 

@@ -53,7 +53,7 @@ async def rehearse(run: Run, database: DatabaseThreads) -> Verdict:
         agent = await database.call(specs.agent_of, run)
         limit = receiving.limit_of(agent)
         loaded = await database.call(store.load, lease, limit)
-        inbox = [(place, Message.model_validate(body)) for place, body in loaded.inbox]
+        inbox = [(place, Message.model_validate(body)) for place, body in loaded.unread.messages]
         carried = loaded.unread.carried and Message.model_validate(loaded.unread.carried[1])
     except (KernelError, ValueError) as error:
         return Verdict(run.id, run.agent, error_of(error))

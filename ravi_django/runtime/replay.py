@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import re
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
@@ -13,8 +12,6 @@ from ravi_django.agents.compaction.summarization import SCOPE
 from ravi_django.conf import conf
 from ravi_django.kernel import DeterminismError
 from ravi_django.runtime.entries import SCHEMA, Entry, Recorded, dumps
-
-log = logging.getLogger("ravi.replay")
 
 STALL_S = 30.0  # a recorded result that nobody asks for, while others wait behind it, is a change of the code
 _SUMMARY = re.compile(rf"(?:^|[./])({SCOPE})(?:~\d+)?\.\d+$")  # a strategy's call: it may be another one by now
@@ -41,9 +38,15 @@ class Journal:
         self.stall_s = STALL_S
         self.alone: Callable[[], bool] = lambda: False  # whether the run has one task, which nothing can race with
         self._set_aside: dict[str, int] = {}  # the last attempt at a path that a retry has superseded
-        superseded = _superseded(rows) if "run.retried" in self._kinds else ()
-        self.retries = sum(row.kind == "run.retried" and "supersedes" in (row.result or {}) for row in rows)
-        self._origins = _origins(rows) if "run.forked" in self._kinds else []
+        # What failed the run before a person had it retried: the code is not given it any more.
+        retried = [
+            row.result["supersedes"] for row in rows if row.kind == "run.retried" and "supersedes" in (row.result or {})
+        ]
+        superseded = {seq for seqs in retried for seq in seqs}
+        self.retries = len(retried)
+        # Of a fork: [last seq, id of the run that recorded up to there], oldest first.
+        forks = [row.result["origins"] for row in rows if row.kind == "run.forked"]
+        self._origins: list[list[Any]] = forks[-1] if forks else []
         places: dict[str, int] = {}  # what a retry has made anew is handed out where the former one was
         for row in rows:  # a later attempt supersedes an earlier one
             if row.seq in superseded:
@@ -74,8 +77,7 @@ class Journal:
         self.waiting: Collection[int] = ()  # seqs of results that wait for their turn
         made = [] if conf.REPLAY == "strict" else [(row.path, _SUMMARY.search(row.path)) for row in asked]
         self._summaries = {path: path[: found.start(1)] for path, found in made if found}  # by path: the scope around
-        self.passed: list[Recorded] = []  # summaries that nobody has asked for
-        self.on_passed: Callable[[Recorded], None] = lambda row: None  # told of a summary that nobody asks for
+        self.on_passed: Callable[[Recorded], None] = lambda row: None  # called with a summary that nobody asks for
 
     def _inside_recorded(self, path: str) -> bool:
         """Below a tool call whose result is recorded, or by an attempt of it that has paused: that code does not run
@@ -175,23 +177,19 @@ class Journal:
     def pass_summaries(self, path: str, asked: Collection[str]) -> None:
         """The code asks for the call at `path`: summaries of before it that it has not asked for are passed over. The
         strategy that made them is gone, or decides otherwise now."""
-        if not self._summaries:
-            return
         row, scope = self._results.get(path), path[: max(path.rfind("."), path.rfind("/")) + 1]
         alone = row is not None and self.alone()  # else another task may be about to ask
         for found, where in list(self._summaries.items()):
-            mine = alone or (where == scope and not path.startswith(f"{where}{SCOPE}"))
-            if mine and found not in asked and (row is None or self._results[found].seq < row.seq):
+            is_before = row is None or self._results[found].seq < row.seq
+            if is_before and found not in asked and (alone or where == scope):
                 self._pass(found)
 
     def _pass(self, path: str) -> None:
         del self._summaries[path]
         row = self._results[path]
         if row.seq not in self._taken:
-            self.passed.append(row)
-            self._taken.add(row.seq)
             self.on_passed(row)
-            self._advance()
+            self.take_now(row)
 
     def pass_next(self) -> bool:
         """Nobody goes on: a summary that is next is not asked for any more."""
@@ -237,17 +235,6 @@ class Journal:
 def _above(path: str) -> list[str]:
     """The prefixes of the scopes around a path."""
     return [path[: place + 1] for place, letter in enumerate(path) if letter in "./"]
-
-
-def _superseded(rows: Sequence[Recorded]) -> set[int]:
-    """What failed the run before a person had it retried: the code is not given it any more."""
-    return {seq for row in rows if row.kind == "run.retried" for seq in (row.result or {}).get("supersedes", ())}
-
-
-def _origins(rows: Sequence[Recorded]) -> list[list[Any]]:
-    """Of a fork: [last seq, id of the run that recorded up to there], oldest first."""
-    found: list[list[Any]] = [row.result["origins"] for row in rows if row.kind == "run.forked"][-1]
-    return found
 
 
 def check_identity(row: Recorded, kind: str, name: str, arguments: Any) -> None:

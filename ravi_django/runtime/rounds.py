@@ -37,7 +37,8 @@ class Rounds:
             prefix = "" if self._number == 1 else f"r{self._number}."
             paths._scope.set(paths.Scope(prefix, branches=scope.branches))
             returned = await interceptors.run_agent(agent, ctx, batch)
-            if not self._more():
+            is_recorded = self._recorded_upto(self._number + 1) is not None
+            if not is_recorded and not (self._effects.has_unread and self._effects.stop is None):
                 return returned
 
     @property
@@ -66,11 +67,6 @@ class Rounds:
                 effects.note_once(Entry("msg.received", f"@round.{self._number}", result=result))
         effects.inbox_upto = upto or None
         return [message for place, message in self._inbox if after < place <= upto]
-
-    def _more(self) -> bool:
-        if self._recorded_upto(self._number + 1) is not None:
-            return True
-        return self._effects.has_unread and self._effects.stop is None
 
     def _recorded_upto(self, number: int) -> int | None:
         row = self._effects.journal.system("@started" if number == 1 else f"@round.{number}")

@@ -46,10 +46,7 @@ class Outcome:
     waits: tuple[Wait, ...] = ()  # of a suspended run
     wake_at: datetime | None = None  # of a suspended run: when it goes on by itself
     wait_s: float | None = None  # until then
-    messages: tuple[dict[str, Any], ...] | None = None  # what the next generation begins with
-    carries: dict[str, Any] | None = None  # and is given before all others
-    trail: dict[str, int] | None = None  # the publications behind it
-    handoff: Handoff | None = None  # who goes on in this run's place
+    successor: Stop | None = None  # how the run goes on: as its next generation, or as another agent
     for_release: str = ""  # whose worker should try, before the run is blocked
 
     @classmethod
@@ -75,10 +72,8 @@ class Outcome:
             case Stop.Kind.RETRY:
                 delay = backoff.delay_s(stop.error, effects.attempts)
                 return cls(Status.PENDING, error=error_of(stop.error), retry_in=delay, attempts=effects.attempts + 1)
-            case Stop.Kind.CONTINUE:
-                return cls(Status.PENDING, messages=stop.messages, carries=stop.carries, trail=stop.trail)
-            case Stop.Kind.HANDOFF:
-                return cls(Status.PENDING, handoff=stop.handoff)
+            case Stop.Kind.CONTINUE | Stop.Kind.HANDOFF:
+                return cls(Status.PENDING, successor=stop)
             case Stop.Kind.BLOCK:
                 return cls.of_block(stop.error, effects.lease)
             case Stop.Kind.FAIL:
@@ -109,6 +104,10 @@ class Outcome:
             return cls.of_block(error, lease)
         return cls(Status.FAILED, error=error_of(error))
 
+    @property
+    def handoff(self) -> Handoff | None:
+        return None if self.successor is None else self.successor.handoff
+
     def entries(self, lease: Lease) -> list[Entry]:
         """The lifecycle row; a drain leaves none, nothing happened to the run."""
         result: Any = None
@@ -117,8 +116,8 @@ class Outcome:
             result |= self.handoff.trail
             return [Entry(store.HANDOFF, self.handoff.path, self.handoff.agent, result=result)]
         name = str(self.status)
-        if self.messages is not None:
-            name, result = "continued", {"generation": lease.run.generation + 1, **(self.trail or {})}
+        if self.successor is not None:
+            name, result = "continued", {"generation": lease.run.generation + 1, **(self.successor.trail or {})}
         elif self.retry_in is not None:
             name, result = "retried", {"attempt": self.attempts, "retry_in_s": round(self.retry_in, 3)}
         elif self.status == Status.PENDING:
@@ -144,22 +143,20 @@ def write(effects: Effects, outcome: Outcome, entries: list[Entry], turns: list[
 
 def _write(effects: Effects, outcome: Outcome, entries: list[Entry], turns: list[NewTurn]) -> Settled:
     lease = effects.lease
-    if outcome.messages is not None:
-        upto = effects.inbox_upto or 0
-        told = bool(effects.facts.signals)
+    if outcome.handoff is not None:
+        return _hand_over(effects, outcome.handoff, entries, turns)
+    if outcome.successor is not None:
         first = store.continue_as_new(
             lease,
             entries,
             turns,
-            messages=outcome.messages,
-            inbox_upto=upto,
-            told=told,
+            messages=outcome.successor.messages,
+            inbox_upto=effects.inbox_upto or 0,
+            told=bool(effects.facts.signals),
             drops=effects.carried,
-            carries=outcome.carries,
+            carries=outcome.successor.carries,
         )
         return Settled(first, Status.PENDING, [lease.run_id])
-    if outcome.handoff is not None:
-        return _hand_over(effects, outcome.handoff, entries, turns)
     match outcome.status:
         case Status.SUSPENDED:
             first, status = store.suspend(

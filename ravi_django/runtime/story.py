@@ -28,8 +28,7 @@ class Story:
         self.lost = False  # the lease is another worker's
         self._agent, self._rounds = agent, rounds
         self._ctx = contexts.DurableContext(agent, effects, self.meta)
-        begun = effects.lease.run.generation > 0 or effects.journal.system("@started") is not None
-        self._first = not begun
+        self._first = effects.lease.run.generation == 0 and effects.journal.system("@started") is None
         self.task: asyncio.Task[Any] | None = None
 
     def begin(self) -> asyncio.Task[Any]:
@@ -87,7 +86,7 @@ class Story:
         left = [task for task in self.effects.branches.others if not task.done()]
         for task in left:
             task.cancel()
-        while left and self.effects.is_repeating and not self.effects.gives_up:
+        while left and self.effects.repeats and not self.effects.gives_up:
             await asyncio.wait(left, timeout=1)  # what has happened is recorded first
         if left:
             await asyncio.wait(left, timeout=5)

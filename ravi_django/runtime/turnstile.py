@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from ravi_django.runtime import tool_caps
 from ravi_django.runtime.branches import Branches, Parked, inside
@@ -17,16 +18,13 @@ from ravi_django.runtime.entries import Recorded
 from ravi_django.runtime.replay import Journal
 
 
+@dataclass(slots=True, eq=False)
 class Commit:
     """A commit under way, whose seqs are not known yet."""
 
-    __slots__ = ("begun",)
-
-    def __init__(self, *, begun: bool = True) -> None:
-        self.begun = begun
+    begun: bool = True  # a transaction has no rows before its append, and holds up nobody until then
 
     def begin(self) -> None:
-        """Of a transaction: until then it has no rows, and holds up nobody."""
         self.begun = True
 
 

@@ -128,9 +128,8 @@ def _claim_postgres(
         "release": str(conf.RELEASE),
         "agents": postgres.texts(known),
         "suspects": str(suspects),
+        "run": None if run_id is None else str(run_id),
     }
-    if run_id is not None:
-        params["run"] = str(run_id)
     told = outbox.is_on()
     for row in postgres.execute(_STATEMENTS[part, told], params):
         own = len(Run._meta.concrete_fields)

@@ -9,6 +9,7 @@ index to prefer over the primary key. Other databases do the same in one short t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from django.db.models.functions import Now
 
 from ravi_django.conf import conf
 from ravi_django.db import connection, transaction
-from ravi_django.kernel import Event, LeaseLostError
+from ravi_django.kernel import LeaseLostError
 from ravi_django.models import JournalEntry, Run, Session, Turn
 from ravi_django.runtime import clock
 from ravi_django.runtime.entries import SCHEMA, Entry, NewTurn, dumps, fits_in_row, journal_row, stored_text
@@ -29,27 +30,18 @@ from ravi_django.runtime.store.postgres import execute as _execute
 if TYPE_CHECKING:
     from ravi_django.runtime.store.leases import Lease
 
+_TOKENS = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
 _ENTRY = (
-    ("id", "uuid"),
-    ("path", "text"),
-    ("attempt", "int"),
-    ("phase", "text"),
-    ("kind", "text"),
-    ("name", "text"),
-    ("request", "jsonb"),
-    ("digests", "jsonb"),
-    ("result", "jsonb"),
-    ("error", "jsonb"),
-    ("input_tokens", "int"),
-    ("cached_tokens", "int"),
-    ("output_tokens", "int"),
-    ("reasoning_tokens", "int"),
-    ("cost", "numeric"),
-    ("inbox_upto", "bigint"),
-    ("elapsed", "float8"),
+    "path, attempt, phase, kind, name, request, digests, result, error, "
+    "input_tokens, cached_tokens, output_tokens, reasoning_tokens, cost, inbox_upto"
 )
+_ENTRY_VALUES = (
+    "%s::uuid, %s::text, %s::int, %s::text, %s::text, %s::text, %s::jsonb, %s::jsonb, %s::jsonb, %s::jsonb, "
+    "%s::int, %s::int, %s::int, %s::int, %s::numeric, %s::bigint, %s::float8"  # the id first, elapsed seconds last
+)
+_TURN = "agent, role, content, name, keeps"
+_TURN_VALUES = "%s::text, %s::text, %s::jsonb, %s::text, %s::int"
 MAX_ROWS = 50  # in one statement; more (thousands of notes between two effects) go through the ORM
-_TURN = (("agent", "text"), ("role", "text"), ("content", "jsonb"), ("name", "text"), ("keeps", "int"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,26 +55,15 @@ class Statement:
 
 def append(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn]) -> int:
     """Write rows under the lease; returns the seq of the first. Raises LeaseLostError when the fence is gone."""
-    if _in_one_statement(entries, turns):
-        return _append_postgres(lease, entries, turns)
-    with transaction.atomic():
-        return _append_by_orm(lease, entries, turns)
+    with nullcontext() if _in_one_statement(entries, turns) else transaction.atomic():
+        return append_in_transaction(lease, entries, turns)
 
 
 def append_statement(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn]) -> Statement | None:
     """The append as one statement, for a connection of the event loop; None where it is more."""
     if not _in_one_statement(entries, turns) or not all(map(fits_in_row, entries)):
         return None
-    told = outbox.of_entries(lease.run, entries)
-
-    def answer(row: Sequence[Any]) -> int:
-        if not row:
-            raise LeaseLostError(lease.run_id, lease.epoch)
-        if told:
-            outbox.hint()
-        return int(row[0])
-
-    return Statement(*_bound(lease, entries, turns, told=told), answer)
+    return _bound(lease, entries, turns, hint=outbox.hint)
 
 
 def append_in_transaction(
@@ -93,39 +74,33 @@ def append_in_transaction(
     if not _in_one_statement(entries, turns):
         return _append_by_orm(lease, entries, turns, seen=seen, **changes)
     given = {name: value.value if isinstance(value, Value) else value for name, value in changes.items()}
-    plain = {name: value for name, value in given.items() if type(value) is Now or not _is_expression(value)}
-    first = _append_postgres(lease, entries, turns, plain, seen)
+    plain = {
+        name: value for name, value in given.items() if type(value) is Now or not hasattr(value, "resolve_expression")
+    }
+    statement = _bound(lease, entries, turns, plain, seen)
+    rows = _execute(statement.sql, statement.params)
+    first = statement.answer(rows[0] if rows else ())
     if others := {name: value for name, value in changes.items() if name not in plain}:
         Run.objects.filter(id=lease.run_id).update(**others)  # fenced: the statement before holds the row
     return first
-
-
-def _is_expression(value: Any) -> bool:
-    return hasattr(value, "resolve_expression")
 
 
 def _in_one_statement(entries: Sequence[Entry], turns: Sequence[NewTurn]) -> bool:
     return connection.vendor == "postgresql" and bool(entries) and len(entries) + len(turns) <= MAX_ROWS
 
 
-def sums(entries: Sequence[Entry]) -> tuple[int, int, int, int, float, bool]:
-    """Usage and known cost of the entries, and whether some cost is unknown."""
-    used = [entry for entry in entries if entry.usage is not None]
-    usages = [entry.usage for entry in used if entry.usage is not None]
-    return (
-        sum(usage.input_tokens for usage in usages),
-        sum(usage.cached_tokens for usage in usages),
-        sum(usage.output_tokens for usage in usages),
-        sum(usage.reasoning_tokens for usage in usages),
-        sum(entry.cost or 0.0 for entry in used),
-        any(entry.cost is None for entry in used),
-    )
+def _used(entries: Sequence[Entry]) -> tuple[dict[str, Any], bool]:
+    """Usage and known cost of the entries, by columns of the run, and whether some cost is unknown."""
+    used = [(entry.usage, entry.cost) for entry in entries if entry.usage is not None]
+    sums: dict[str, Any] = {name: sum(getattr(usage, name) for usage, _ in used) for name in _TOKENS}
+    sums["cost"] = sum((cost or 0.0 for _, cost in used), 0.0)
+    return sums, any(cost is None for _, cost in used)
 
 
 def _append_by_orm(
     lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn], *, seen: int | None = None, **changes: Any
 ) -> int:
-    tokens_in, cached, tokens_out, reasoning, cost, unknown = sums(entries)
+    used, unknown = _used(entries)
     if any(entry.is_effect for entry in entries):
         changes = {"crashes": 0, "attempts": 0, **changes}
     if unknown:
@@ -136,11 +111,7 @@ def _append_by_orm(
         **{
             "next_seq": F("next_seq") + len(entries),
             "next_turn": F("next_turn") + len(turns),
-            "input_tokens": F("input_tokens") + tokens_in,
-            "cached_tokens": F("cached_tokens") + cached,
-            "output_tokens": F("output_tokens") + tokens_out,
-            "reasoning_tokens": F("reasoning_tokens") + reasoning,
-            "cost": F("cost") + cost,
+            **{name: F(name) + amount for name, amount in used.items()},
             "release": conf.RELEASE,
             **changes,
         }
@@ -190,42 +161,23 @@ def _write_turns(lease: Lease, turns: Sequence[NewTurn], index: int) -> None:
     )
 
 
-def _append_postgres(
-    lease: Lease,
-    entries: Sequence[Entry],
-    turns: Sequence[NewTurn],
-    changes: dict[str, Any] | None = None,
-    seen: int | None = None,
-) -> int:
-    told = outbox.of_entries(lease.run, entries, (changes or {}).get("output"))
-    rows = _execute(*_bound(lease, entries, turns, changes, seen, told))
-    if not rows:
-        raise LeaseLostError(lease.run_id, lease.epoch)
-    if told:
-        outbox.hint_on_commit()
-    return int(rows[0][0])
-
-
 def _bound(
     lease: Lease,
     entries: Sequence[Entry],
     turns: Sequence[NewTurn],
     changes: dict[str, Any] | None = None,
     seen: int | None = None,
-    told: Sequence[Event] = (),
-) -> tuple[str, list[str | None]]:
-    """The statement and its parameters."""
-    tokens_in, cached, tokens_out, reasoning, cost, unknown = sums(entries)
+    hint: Callable[[], None] = outbox.hint_on_commit,
+) -> Statement:
+    """`hint` is called when events were written with the rows."""
+    used, unknown = _used(entries)
     effect = any(entry.is_effect for entry in entries)
+    told = outbox.of_entries(lease.run, entries, (changes or {}).get("output"))
     # Everything goes as text: parameters of one type keep one prepared statement.
     params: list[str | None] = [
         str(len(entries)),
         str(len(turns)),
-        str(tokens_in),
-        str(cached),
-        str(tokens_out),
-        str(reasoning),
-        repr(cost),
+        *map(repr, used.values()),
         "t" if unknown else "f",
         *_change_params(changes, effect),
         str(lease.run_id),
@@ -250,7 +202,16 @@ def _bound(
             ]
     if told:
         params += [now, *outbox.params(told)]
-    return _statement(len(entries), len(turns), _shape(changes or {}), seen is not None, len(told)), params
+
+    def answer(row: Sequence[Any]) -> int:
+        if not row:
+            raise LeaseLostError(lease.run_id, lease.epoch)
+        if told:
+            hint()
+        return int(row[0])
+
+    shape = tuple((name, type(value) is Now) for name, value in (changes or {}).items())
+    return Statement(_statement(len(entries), len(turns), shape, seen is not None, len(told)), params, answer)
 
 
 def _change_params(changes: dict[str, Any] | None, effect: bool) -> list[str | None]:
@@ -262,21 +223,7 @@ def _change_params(changes: dict[str, Any] | None, effect: bool) -> list[str | N
     return kept + [as_text(meta.get_field(name), value) for name, value in given.items() if type(value) is not Now]
 
 
-def _shape(changes: dict[str, Any]) -> tuple[tuple[str, bool], ...]:
-    """What the statement has to know of the changes: the fields, and whether one is the present."""
-    return tuple((name, type(value) is Now) for name, value in changes.items())
-
-
 def _entry_params(entry: Entry) -> list[str | None]:
-    usage = entry.usage
-    tokens: list[str | None] = [None] * 4
-    if usage is not None:
-        tokens = [
-            str(usage.input_tokens),
-            str(usage.cached_tokens),
-            str(usage.output_tokens),
-            str(usage.reasoning_tokens),
-        ]
     return [
         str(entry.id),
         entry.path,
@@ -288,16 +235,15 @@ def _entry_params(entry: Entry) -> list[str | None]:
         dumps(entry.digests),
         stored_text(entry, "result"),
         dumps(entry.error),
-        *tokens,
+        *(None if entry.usage is None else str(getattr(entry.usage, name)) for name in _TOKENS),
         None if entry.cost is None else repr(entry.cost),
         None if entry.inbox_upto is None else str(entry.inbox_upto),
         repr(entry.elapsed_s),
     ]
 
 
-def _values(columns: Sequence[tuple[str, str]], count: int) -> str:
-    """VALUES of `count` rows, numbered from 0 in a column `place`; only the first row needs the types."""
-    typed = ", ".join(f"%s::{kind}" for _, kind in columns)
+def _values(typed: str, count: int) -> str:
+    """VALUES of `count` rows, numbered from 0 in a column `place`."""
     return ", ".join(f"({place}, {typed})" for place in range(count))
 
 
@@ -309,9 +255,6 @@ def _statement(entries: int, turns: int, changes: tuple[tuple[str, bool], ...], 
     for name, is_now in changes:
         field: Any = Run._meta.get_field(name)
         more.append(f"{field.column} = " + ("statement_timestamp()" if is_now else f"%s::{cast(field)}"))
-    names = ", ".join(name for name, _ in _ENTRY)
-    stored = ", ".join(name for name, _ in _ENTRY if name != "elapsed")
-    picked = ", ".join(f"e.{name}" for name, _ in _ENTRY if name != "elapsed")
     sql = f"""
 WITH fence AS (
   UPDATE ravi_run SET
@@ -323,22 +266,21 @@ WITH fence AS (
   WHERE id = %s::uuid AND lease_epoch = %s::bigint AND lease_owner = %s::text {since}
   RETURNING id, generation, next_seq - {entries} AS base, next_turn - {turns} AS turn_base
 ), entries AS (
-  INSERT INTO ravi_journalentry (run_id, seq, generation, {stored}, schema, epoch, started_at, finished_at)
-  SELECT fence.id, fence.base + e.place, fence.generation, {picked}, c.schema, c.epoch,
+  INSERT INTO ravi_journalentry (run_id, seq, generation, id, {_ENTRY}, schema, epoch, started_at, finished_at)
+  SELECT fence.id, fence.base + e.place, fence.generation, e.id, {_ENTRY}, c.schema, c.epoch,
          c.now - make_interval(secs => e.elapsed), c.now
-  FROM fence, (VALUES {_values(_ENTRY, entries)}) AS e(place, {names}),
+  FROM fence, (VALUES {_values(_ENTRY_VALUES, entries)}) AS e(place, id, {_ENTRY}, elapsed),
        (SELECT coalesce(%s::timestamptz, statement_timestamp()) AS now, %s::int AS schema, %s::bigint AS epoch) AS c
 )"""  # noqa: S608 - built from the constants above
     if turns:
-        names = ", ".join(name for name, _ in _TURN)
         sql += f""", place AS (
   UPDATE ravi_session SET next_position = next_position + {turns} FROM fence
   WHERE ravi_session.id = %s::uuid RETURNING ravi_session.id, next_position - {turns} AS base
 ), turns AS (
-  INSERT INTO ravi_turn (session_id, run_id, position, index, agent, role, content, name, keeps, created_at)
-  SELECT place.id, fence.id, place.base + t.place, fence.turn_base + t.place, t.agent, t.role, t.content, t.name,
-         t.keeps, coalesce(%s::timestamptz, statement_timestamp())
-  FROM fence, place, (VALUES {_values(_TURN, turns)}) AS t(place, {names})
+  INSERT INTO ravi_turn (session_id, run_id, position, index, {_TURN}, created_at)
+  SELECT place.id, fence.id, place.base + t.place, fence.turn_base + t.place, {_TURN},
+         coalesce(%s::timestamptz, statement_timestamp())
+  FROM fence, place, (VALUES {_values(_TURN_VALUES, turns)}) AS t(place, {_TURN})
 )"""  # noqa: S608
     if told:
         sql += f", told AS ({outbox.insert(told, 'fence')})"

@@ -139,18 +139,10 @@ def requeue(
 
     Returns the seq of the first row written.
     """
-    changes: dict[str, Any] = {} if attempts is None else {"attempts": attempts}
-    if error is not None:
-        changes["error"] = error
-    if for_release:
-        changes["release"] = for_release  # it is still the last that wrote anything
+    changes = {**ready(delay_s), **RELEASED, "for_release": for_release}
+    changes |= {} if attempts is None else {"attempts": attempts}
+    changes |= {} if error is None else {"error": error}
+    changes |= {"release": for_release} if for_release else {}  # it is still the last that wrote anything
     store_big_values(entries)
     with transaction.atomic():
-        return fence.append_in_transaction(
-            lease,
-            entries,
-            turns,
-            **changes,
-            **ready(delay_s),
-            **{**RELEASED, "for_release": for_release},
-        )
+        return fence.append_in_transaction(lease, entries, turns, **changes)

@@ -11,15 +11,10 @@ from uuid import UUID
 
 from django.db import OperationalError
 from django.db.models import Q, QuerySet
-from pydantic_core import from_json
 
 from ravi_django.conf import conf
 from ravi_django.db import connection, transaction
-from ravi_django.models import (
-    JournalEntry,
-    Run,
-    Status,
-)
+from ravi_django.models import JournalEntry, Run, Status
 from ravi_django.runtime import clock
 from ravi_django.runtime.entries import Recorded, internalize
 from ravi_django.runtime.store import postgres
@@ -50,10 +45,6 @@ class Loaded:
 
     journal: list[Recorded]  # this generation, in seq order
     unread: Inbox
-
-    @property
-    def inbox(self) -> list[tuple[int, dict[str, Any]]]:
-        return self.unread.messages
 
 
 def claimable() -> Q:
@@ -124,18 +115,10 @@ def _rows(run: Run) -> Iterable[Sequence[Any]]:
         " WHERE run_id = %s::uuid AND generation = %s::int ORDER BY seq",
         [str(run.id), str(run.generation)],
     )
-    return map(_decoded, found)
+    return (postgres.decoded(row, _JSON) for row in found)
 
 
 _JSON = [place for place, name in enumerate(Recorded.FIELDS) if name in ("request", "digests", "result", "error")]
-
-
-def _decoded(row: tuple[Any, ...]) -> list[Any]:
-    values = list(row)
-    for place in _JSON:
-        if values[place] is not None:
-            values[place] = from_json(values[place])
-    return values
 
 
 def abandon(lease: Lease) -> None:

@@ -7,20 +7,19 @@ type keep one prepared statement.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import cache
-from json import loads
 from typing import Any, TypeVar
 
 from django.db import connections
 from django.db.models import Field, JSONField, Model
 from django.db.models.expressions import BaseExpression
-from pydantic_core import to_json
+from pydantic_core import from_json, to_json
 
-from ravi_django.db import MODE, alias, connection, is_shared, limit_transaction
+from ravi_django.db import alias, connection, is_shared
 from ravi_django.models import Blob
 from ravi_django.runtime import clock
+from ravi_django.runtime.own_connections import limited
 
 Row = TypeVar("Row", bound=Model)
 Params = Sequence[str | None] | Mapping[str, str | None]
@@ -52,33 +51,11 @@ def execute(sql: str, params: Params) -> list[tuple[Any, ...]]:
     if mine.queries_logged:
         _log(mine, sql, params)
     mine.validate_no_broken_transaction()
-    with mine.wrap_database_errors, _limited(mine):
+    with mine.wrap_database_errors, limited(mine):
         cursor.execute(sql.encode(), params, prepare=not pooled)
     with mine.wrap_database_errors:
         rows: list[tuple[Any, ...]] = cursor.fetchall()
     return rows
-
-
-@contextmanager
-def _limited(mine: Any) -> Iterator[None]:
-    """On a database thread's shared connection: a transaction around one statement, with the limits of waiting, in one
-    round trip."""
-    raw = mine.connection
-    limits = getattr(raw, "ravi_limits", None)
-    if limits is None or mine.in_atomic_block:
-        limit_transaction(mine)
-        yield
-        return
-    try:
-        with raw.pipeline():
-            for statement in (f"BEGIN {MODE}", *limits.split("; ")):
-                raw.execute(statement)
-            yield
-            raw.execute("COMMIT")
-    except BaseException:
-        if not raw.closed:
-            raw.rollback()
-        raise
 
 
 def insert_blob(blob: Blob) -> None:
@@ -89,7 +66,7 @@ def insert_blob(blob: Blob) -> None:
     mine.ensure_connection()
     mine.validate_no_broken_transaction()
     params = {"id": blob.id, "body": blob.body, "encoding": blob.encoding, "size": str(blob.size), "now": present()}
-    with mine.wrap_database_errors, _limited(mine), Cursor(mine.connection) as cursor:
+    with mine.wrap_database_errors, limited(mine), Cursor(mine.connection) as cursor:
         cursor.execute(_INSERT_BLOB.encode(), params, prepare=False)
 
 
@@ -130,12 +107,17 @@ def columns(model: type[Model], alias: str) -> str:
 def instance(model: type[Row], values: Sequence[Any]) -> Row:
     """A model instance of the values of `columns`, as a queryset gives one."""
     names, documents = _shape(model)
+    made: Row = model.from_db(alias(), names, decoded(values, documents))
+    return made
+
+
+def decoded(values: Sequence[Any], documents: Sequence[int]) -> list[Any]:
+    """A row with the JSON of its columns at these places read."""
     row = list(values)
     for place in documents:
         if row[place] is not None:
-            row[place] = loads(row[place])
-    made: Row = model.from_db(alias(), names, row)
-    return made
+            row[place] = from_json(row[place])
+    return row
 
 
 @cache

@@ -15,8 +15,9 @@ from ravi_django.kernel import ChatMessage, LeaseLostError
 from ravi_django.models import JournalEntry, Run, Turn
 from ravi_django.runtime import appending, entries
 from ravi_django.runtime.appending import Appender
-from ravi_django.runtime.database import SHAPES, DatabaseThreads
+from ravi_django.runtime.database import DatabaseThreads
 from ravi_django.runtime.entries import Entry, NewTurn
+from ravi_django.runtime.own_connections import SHAPES
 from ravi_django.runtime.store.fence import Statement
 from tests.support.runs import auntil, in_background, leased, on_postgresql, uncommitted
 

@@ -72,7 +72,9 @@ def loads() -> Iterator[list[int]]:
         return reading
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(store, "load_with_facts", counting(store.load_with_facts, lambda result: len(result[0].inbox)))
+        patch.setattr(
+            store, "load_with_facts", counting(store.load_with_facts, lambda result: len(result[0].unread.messages))
+        )
         patch.setattr(store, "some_after", counting(store.some_after, lambda result: len(result[0])))
         patch.setattr(store, "inbox_after", counting(store.inbox_after, len))
         yield found

@@ -269,7 +269,7 @@ def test_a_first_lease_reads_no_journal(django_assert_num_queries):
         loaded = store.load(lease)
 
     assert loaded.journal == []
-    assert [body["payload"]["message"]["content"][0]["text"] for _, body in loaded.inbox] == ["hi"]
+    assert [body["payload"]["message"]["content"][0]["text"] for _, body in loaded.unread.messages] == ["hi"]
 
 
 @pytest.mark.sqlite
