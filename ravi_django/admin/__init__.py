@@ -15,6 +15,7 @@ from ravi_django.admin.delegations import DelegationAdmin, StickyDecisionAdmin
 from ravi_django.admin.graph import FollowAdmin, PublicationAdmin
 from ravi_django.admin.inbox import HumanRequestAdmin
 from ravi_django.admin.journal import JournalEntryAdmin
+from ravi_django.admin.own_sites import register_on
 from ravi_django.admin.runs import RunAdmin
 from ravi_django.admin.schedules import ScheduleAdmin
 from ravi_django.admin.sessions import SessionAdmin
@@ -39,4 +40,5 @@ __all__ = [
     "SourceItemAdmin",
     "StickyDecisionAdmin",
     "WorkerProcessAdmin",
+    "register_on",
 ]

@@ -22,7 +22,7 @@ class ApproversField(forms.CharField):
     """An address, or JSON: several with their time, or such by tool name, risk or "*". Gives a spec's `approvers`."""
 
     def __init__(self, **options: Any) -> None:
-        widget = forms.Textarea(attrs={"rows": 3, "class": "vLargeTextField ravi-code", "spellcheck": "false"})
+        widget = forms.Textarea(attrs={"rows": 3, "class": "ravi-code", "spellcheck": "false"})
         super().__init__(widget=widget, required=False, **options)
 
     def prepare_value(self, value: Any) -> Any:

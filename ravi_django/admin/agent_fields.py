@@ -17,7 +17,7 @@ class LinesField(forms.CharField):
     """A list of texts, one a line."""
 
     def __init__(self, *, rows: int = 4, **options: Any) -> None:
-        super().__init__(widget=forms.Textarea(attrs={"rows": rows, "class": "vLargeTextField"}), **options)
+        super().__init__(widget=forms.Textarea(attrs={"rows": rows}), **options)
 
     def prepare_value(self, value: Any) -> Any:
         return "\n".join(map(str, value)) if isinstance(value, list) else value
@@ -33,7 +33,7 @@ class ObjectField(forms.JSONField):
     """A JSON object, or None."""
 
     def __init__(self, *, rows: int = 4, **options: Any) -> None:
-        widget = forms.Textarea(attrs={"rows": rows, "class": "vLargeTextField ravi-code", "spellcheck": "false"})
+        widget = forms.Textarea(attrs={"rows": rows, "class": "ravi-code", "spellcheck": "false"})
         super().__init__(widget=widget, required=False, **options)
 
     def prepare_value(self, value: Any) -> Any:

@@ -88,15 +88,15 @@ FIELDSETS: list[Any] = [
 
 
 def _code(rows: int) -> forms.Textarea:
-    return forms.Textarea(attrs={"rows": rows, "class": "vLargeTextField ravi-code", "spellcheck": "false"})
+    return forms.Textarea(attrs={"rows": rows, "class": "ravi-code", "spellcheck": "false"})
 
 
 def _text(rows: int) -> forms.Textarea:
-    return forms.Textarea(attrs={"rows": rows, "class": "vLargeTextField"})
+    return forms.Textarea(attrs={"rows": rows})
 
 
 def _line(**attrs: str) -> forms.TextInput:
-    return forms.TextInput(attrs={"class": "vTextField", "autocomplete": "off", **attrs})
+    return forms.TextInput(attrs={"autocomplete": "off", **attrs})
 
 
 def _whole(label: str, help_text: str = "") -> forms.IntegerField:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import partial
 from typing import Any
 
 from django import forms
+from django.apps import apps
 from django.contrib import admin
 from django.contrib.admin.utils import unquote
 from django.contrib.auth import get_user_model
 from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
+from django.db import models
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import redirect
@@ -21,6 +24,11 @@ from ravi_django.conf import conf
 from ravi_django.kernel import ForbiddenError
 from ravi_django.models import HumanRequest
 from ravi_django.runtime import site_rules
+
+if apps.is_installed("unfold"):  # a theme that styles only the lists and forms of its own class
+    from unfold.admin import ModelAdmin
+else:
+    from django.contrib.admin import ModelAdmin
 
 CAP = 10_000  # rows that a list pages through; the search finds the others
 
@@ -34,9 +42,19 @@ class CappedPaginator(Paginator):
         return rows.order_by()[:CAP].count() if hasattr(rows, "order_by") else super().count
 
 
-class LiveAdmin(admin.ModelAdmin):
-    """Lists, pages, searches and actions have the rows of the user's tenants. The pages show how many requests wait
-    for the user, where there is JavaScript and a socket."""
+# What a model has in the place of a plain widget.
+_PLAIN: dict[type[forms.Widget], Any] = {
+    forms.CheckboxInput: models.BooleanField,
+    forms.NumberInput: models.BigIntegerField,
+    forms.Select: partial(models.CharField, choices=[("", "")]),
+    forms.Textarea: models.TextField,
+    forms.TextInput: models.CharField,
+}
+
+
+class LiveAdmin(ModelAdmin):
+    """Lists, pages, searches and actions have the rows of the user's tenants. Fields that a form declares look as those
+    of its model. The pages show how many requests wait for the user, where there is JavaScript and a socket."""
 
     tenant: str | None = "tenant"  # the lookup of a row's tenant; None: rows of this model belong to the whole site
 
@@ -50,6 +68,23 @@ class LiveAdmin(admin.ModelAdmin):
     def of_tenants(self, rows: QuerySet[Any], tenants: Collection[str]) -> Q:
         """The condition that a row belongs to one of these tenants."""
         return Q(**{f"{self.tenant}__in": tenants})
+
+    def render_change_form(self, request: HttpRequest, context: dict[str, Any], *args: Any, **options: Any) -> Any:
+        self.dress(request, context["adminform"].form)
+        return super().render_change_form(request, context, *args, **options)
+
+    def dress(self, request: HttpRequest, form: forms.BaseForm) -> None:
+        """Show each field whose widget is a plain one of Django's with the widget that the theme has for its kind."""
+        for field in form.fields.values():
+            if (kind := _PLAIN.get(type(field.widget))) is None:
+                continue
+            widget, plain = self.formfield_for_dbfield(kind(), request).widget, field.widget
+            classes = f"{widget.attrs.get('class', '')} {plain.attrs.get('class', '')}".strip()
+            widget.attrs |= {**plain.attrs, **({"class": classes} if classes else {})}
+            widget.is_required, widget.is_localized = plain.is_required, plain.is_localized
+            if isinstance(plain, forms.Select):
+                widget.choices = plain.choices
+            field.widget = widget
 
     @property
     def media(self) -> forms.Media:

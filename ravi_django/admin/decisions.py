@@ -6,11 +6,11 @@ from typing import Any
 
 from django import forms
 from django.contrib import messages
+from django.contrib.admin import helpers
 from django.contrib.admin.templatetags.admin_urls import add_preserved_filters
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed
 from django.shortcuts import redirect
-from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 
 from ravi_django.admin.decision_page import context_of, lost_words
@@ -31,13 +31,13 @@ class ReassignForm(forms.Form):
         label="Ask instead",
         max_length=220,
         help_text="owner, staff, user:NAME, group:NAME or permission:app.codename",
-        widget=forms.TextInput(attrs={"class": "vTextField", "autocomplete": "off", "spellcheck": "false"}),
+        widget=forms.TextInput(attrs={"autocomplete": "off", "spellcheck": "false"}),
     )
     reason = forms.CharField(
         required=False,
         strip=False,
         max_length=MAX_TEXT,
-        widget=forms.Textarea(attrs={"rows": 2, "cols": 80, "class": "vLargeTextField"}),
+        widget=forms.Textarea(attrs={"rows": 2, "cols": 80}),
     )
     version = forms.IntegerField(widget=forms.HiddenInput)
     use_required_attribute = False
@@ -144,15 +144,16 @@ class DecisionPages:
         is_pending = asked.status == HumanRequest.Status.PENDING
         why_not = people.why_not(request.user, asked)
         open_to_me = is_pending and not why_not
-        form = form or DecisionForm(asked, prefix=PREFIX)
+        form, reassign = form or DecisionForm(asked, prefix=PREFIX), reassign or ReassignForm(asked)
+        for shown in (form, reassign):
+            self.dress(request, shown)
         context = {
             **self.admin_site.each_context(request),
             **context_of(asked),
+            "adminform": helpers.AdminForm(forms.Form(), [], {}, model_admin=self),  # this page has forms of its own
+            "inline_admin_formsets": [],
             "subtitle": None,
-            "opts": self.opts,
             "original": asked,
-            "change": True,
-            "has_view_permission": True,
             "media": self.media,
             "preserved_filters": self.get_preserved_filters(request),
             "may_answer": open_to_me,
@@ -165,12 +166,13 @@ class DecisionPages:
             "reassign_url": reverse(
                 "admin:ravi_humanrequest_reassign", args=[asked.pk], current_app=self.admin_site.name
             ),
-            "reassign": reassign or ReassignForm(asked),
+            "reassign": reassign,
             "notice": notice,
             "errors": form.is_bound and form.errors,
         }
-        request.current_app = self.admin_site.name  # type: ignore[attr-defined]
-        return TemplateResponse(request, self.change_form_template, context, status=status)
+        response = self.render_change_form(request, context, change=True, obj=asked)
+        response.status_code = status
+        return response
 
     def _to_inbox(self, request: HttpRequest) -> HttpResponse:
         """Where the person came from, with the filters that they had chosen."""

@@ -22,11 +22,11 @@ SUPERUSERS = ("owner", "tenant")  # whoever chose these would have runs made in 
 
 
 def _line(**attrs: str) -> forms.TextInput:
-    return forms.TextInput(attrs={"class": "vTextField", "autocomplete": "off", "spellcheck": "false", **attrs})
+    return forms.TextInput(attrs={"autocomplete": "off", "spellcheck": "false", **attrs})
 
 
 def _text(rows: int) -> forms.Textarea:
-    return forms.Textarea(attrs={"rows": rows, "class": "vLargeTextField"})
+    return forms.Textarea(attrs={"rows": rows})
 
 
 class ScheduleForm(forms.ModelForm):

@@ -43,8 +43,8 @@ class SourceForm(forms.ModelForm):
             "every_s": "Seconds between two polls; a feed's at least 60",
         }
         widgets = {
-            "location": forms.TextInput({"class": "vTextField", "spellcheck": "false"}),
-            "options": forms.Textarea({"rows": 6, "class": "vLargeTextField ravi-code", "spellcheck": "false"}),
+            "location": forms.TextInput({"spellcheck": "false"}),
+            "options": forms.Textarea({"rows": 6, "class": "ravi-code", "spellcheck": "false"}),
         }
 
     def __init__(self, *args: Any, **given: Any) -> None:
@@ -58,7 +58,7 @@ class SourceForm(forms.ModelForm):
         if "options" in self.fields:
             self.fields["options"].show_hidden_initial = False  # what it was is what the row says
         if "agent" in self.fields:
-            self.fields["agent"].widget = forms.TextInput({"class": "vTextField", "list": "ravi-agents"})
+            self.fields["agent"].widget = forms.TextInput({"list": "ravi-agents"})
             self.agents = sorted(known_agents())
         if "owner" in self.fields:
             self.initial.setdefault("owner", self.by.get_username())

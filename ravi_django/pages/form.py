@@ -24,7 +24,7 @@ _CHANGES = ("arg_", "arguments", "limit_")  # fields of a call's arguments begin
 
 
 def _area(rows: int, **attributes: str) -> forms.Textarea:
-    return forms.Textarea(attrs={"rows": rows, "cols": 80, "class": "vLargeTextField", **attributes})
+    return forms.Textarea(attrs={"rows": rows, "cols": 80, **attributes})
 
 
 class DecisionForm(forms.Form):
@@ -83,7 +83,7 @@ class DecisionForm(forms.Form):
             rest = _text(label, 6, "JSON. Press “Approve with changes” to use yours.")
             rest.max_length, rest.validators = None, []  # the service says what is too long
             rest.initial = pretty(self._rest())
-            rest.widget.attrs |= {"class": "vLargeTextField ravi-code", "spellcheck": "false"}
+            rest.widget.attrs |= {"class": "ravi-code", "spellcheck": "false"}
             found["arguments"] = rest
         sticky = forms.BooleanField(
             label="The same for this tool for the rest of this session",

@@ -18,8 +18,9 @@
   // ------------------------------------------------------------------------------------------------- what is shown
 
   function badge(count) {
+    const tools = document.getElementById("user-tools"); // a theme without it has the number in its lists of apps
     let link = document.getElementById("ravi-badge");
-    if (!count) {
+    if (!count || !tools) {
       if (link) link.remove();
       return;
     }
@@ -28,12 +29,7 @@
       link.id = "ravi-badge";
       link.className = "ravi-badge";
       link.href = inbox;
-      const tools = document.getElementById("user-tools");
-      if (tools) tools.prepend(link);
-      else {
-        link.classList.add("ravi-badge-floating");
-        document.body.append(link);
-      }
+      tools.prepend(link);
     }
     link.textContent = count > 99 ? "99+" : String(count);
     link.setAttribute("aria-label", count === 1 ? "1 request to answer" : count + " requests to answer");

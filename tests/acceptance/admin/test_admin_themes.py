@@ -1,0 +1,40 @@
+"""Every page of ours in the admin, stock and with themes, light on a desktop and dark on a phone. Needs a Chromium."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.admin_walk import RUN, log_in, walk
+from tests.support.themed_site import CUSTOMER, themed_site
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.mark.parametrize("theme", ["stock", "unfold", "jazzmin"])
+def test_pages_can_be_read_and_used(theme: str, tmp_path: Path, new_page: Callable[..., Any]) -> None:
+    with themed_site(theme, tmp_path) as url:
+        page = new_page(url)
+        log_in(page, url, "root", "root")
+
+        faults = walk(page, url)
+
+        assert faults == [], "\n".join(faults)
+        approve_on_a_phone(page)
+
+
+def approve_on_a_phone(page: Any) -> None:
+    page.set_viewport_size({"width": 390, "height": 900})
+    page.goto("/admin/ravi/humanrequest/")
+    row = page.locator("#result_list tbody tr").first
+    assert row.get_by_text("high").is_visible() and CUSTOMER in row.inner_text()
+    row.locator("[name=_selected_action]").check()
+    page.select_option("select[name=action]", "approve_selected")
+    page.click(RUN)
+    page.locator(".ravi-risk-high").wait_for()
+    assert CUSTOMER in page.inner_text(".ravi-bulk")
+    page.click("button[value=approve]")
+    page.get_by_text("Approved: 1 of 1").wait_for()

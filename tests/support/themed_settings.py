@@ -1,0 +1,15 @@
+"""The demo site with the admin theme RAVI_TEST_THEME: stock, unfold or jazzmin."""
+
+import os
+
+from project.settings import *  # noqa: F403
+from project.settings import INSTALLED_APPS as SITE_APPS
+from project.settings import MIDDLEWARE as SITE_MIDDLEWARE
+
+THEME = os.environ["RAVI_TEST_THEME"]
+INSTALLED_APPS = [*([] if THEME == "stock" else [THEME]), *SITE_APPS]
+MIDDLEWARE = [*SITE_MIDDLEWARE, *(["tests.support.themed_site.strict"] if THEME == "stock" else [])]
+PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]  # a real one takes half a second
+ADDRESSEES = ["staff"]
+JAZZMIN_SETTINGS = {"use_google_fonts_cdn": False}
+JAZZMIN_UI_TWEAKS = {"default_theme_mode": "auto"}
