@@ -9,6 +9,13 @@ END = (UNIT + "test_stream_end.py",)
 
 STREAMS = [
     Mutant(
+        "stream: none holds the worker of a WSGI server",
+        "ravi_django/api/events.py",
+        "if not is_asgi and not",
+        "if False and not",
+        ("tests/acceptance/api/test_api_events.py",),
+    ),
+    Mutant(
         "stream: nothing comes behind the end, in Valkey",
         RUNTIME + "buffer_valkey.py",
         "elseif ended >= 0 then",
