@@ -68,3 +68,12 @@ def test_a_source_tells_an_agent_that_its_owner_may_run(world: World) -> None:
 
     assert (page.status_code, Source.objects.filter(name="mine").exists()) == (200, False)
     assert page.context["errors"] == [["its owner, clerk, may not run react/hidden"]]
+
+
+def test_a_search_of_many_words_is_a_short_query(world: World, django_assert_max_num_queries: Any) -> None:
+    client = Client()
+    client.force_login(world.people["root"])
+    for model in world.rows:
+        with django_assert_max_num_queries(100) as asked:
+            client.get(f"/admin/ravi/{model}/", {"q": "word " * 1_000})
+        assert max(len(query["sql"]) for query in asked.captured_queries) < 50_000, model
