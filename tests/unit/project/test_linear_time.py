@@ -17,8 +17,9 @@ from ravi_django.agents.curation import match
 from ravi_django.agents.guards.patterns import chosen, spans_in
 from ravi_django.agents.items import OUTSIDE, TEXT, Item
 from ravi_django.agents.personal_feed import _PREFER, LONGEST
+from ravi_django.agents.result import ResultType
 from ravi_django.api.parsers import StrictJSONParser
-from ravi_django.capabilities.feeds import signatures
+from ravi_django.capabilities.feeds import fetch, signatures
 from ravi_django.capabilities.feeds.parse import parse
 from ravi_django.capabilities.llm.collector import parse_arguments
 from ravi_django.capabilities.llm.errors import translate_error
@@ -26,13 +27,13 @@ from ravi_django.capabilities.llm.rehearsal import RehearsalModel
 from ravi_django.capabilities.llm.remote import is_public
 from ravi_django.capabilities.tools.arithmetic import calculate
 from ravi_django.capabilities.tools.html_text import readable
-from ravi_django.kernel import AgentId, ChatMessage, GenerationOptions, RunMeta, ToolSpec, TopicId
+from ravi_django.kernel import Addressees, AgentId, ChatMessage, GenerationOptions, RunMeta, ToolSpec, TopicId
 from ravi_django.kernel.content import TextBlock, ToolResultBlock, ToolUseBlock
 from ravi_django.kernel.visible import visible
 from ravi_django.management.transcript import printable
 from ravi_django.pages import show
+from ravi_django.runtime import links, tool_results, webhooks
 from ravi_django.runtime import submit as submit_rules
-from ravi_django.runtime import tool_results, webhooks
 from ravi_django.runtime.prompts import PromptTemplate
 from ravi_django.runtime.ticks import check_cron
 
@@ -108,10 +109,15 @@ READERS: dict[str, Callable[[str], Any]] = {
     "a result of a tool": lambda text: tool_results.result_of([text, text.encode()]),
     "an input": lambda text: submit_rules._message(AgentId.parse("react/x"), text),
     "two versions of instructions": lambda text: changes(*({"system_instructions": said} for said in versions(text))),
+    "a typed result": lambda text: TYPED.from_text(text),
+    "a feed's headers": lambda text: (fetch._max_age(text), fetch._retry_after(text)),
+    "an approver": lambda text: Addressees.of(text),
+    "a link's token": links.id_of,
     "a page": lambda text: (show.snippet(text), show.pretty(text), show.blocks([{"type": "text", "text": text}])),
     "a terminal": printable,
     "hidden characters": visible,
 }
+TYPED = ResultType({"type": "array", "uniqueItems": True, "items": {"type": "string", "pattern": "^(a|b)*$"}})
 VALUES = PromptTemplate(
     '{{ x|slugify }}{{ x|title }}{{ x|wordwrap:20 }}{{ x|truncatewords:9 }}{{ x|pprint }}{{ x|cut:" " }}'
     "{% spaceless %}{{ x }}{% endspaceless %}",
