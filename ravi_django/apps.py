@@ -5,6 +5,7 @@ from django.db.backends.signals import connection_created
 from django.db.models.signals import post_migrate, pre_save
 from django.utils.module_loading import autodiscover_modules
 
+from ravi_django.conf import conf
 from ravi_django.db import Router
 
 
@@ -34,4 +35,4 @@ class RaviConfig(AppConfig):
         setting_changed.connect(model_sources.connect, dispatch_uid="ravi.model_sources")
         for signal in (request_opened, request_changed):
             signal.connect(on_request, dispatch_uid="ravi.mail")
-        autodiscover_modules("agents")
+        autodiscover_modules(conf.AGENTS_MODULE)

@@ -6,6 +6,7 @@ from pathlib import Path, PurePath
 from typing import Any
 from urllib.parse import urlsplit
 
+from django.apps import apps
 from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.core.checks import CheckMessage, Error, Info, Warning, register
@@ -13,7 +14,7 @@ from django.db import connections, router
 from django.urls import NoReverseMatch
 from django.utils.module_loading import import_string
 
-from ravi_django.conf import DEFAULTS, conf
+from ravi_django.conf import DEFAULTS, broker_url, conf
 
 _ABOVE_0 = (
     *("MAX_RESULT_BYTES", "MAX_BLOB_BYTES", "MAX_TOOL_CALLS", "MAX_TOOL_S", "MAX_TOOL_BYTES", "TOOL_THREADS"),
@@ -185,7 +186,15 @@ def check_processes(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage
                 id="ravi.W001",
             )
         )
-    broker = str(getattr(settings, "CELERY_BROKER_URL", "") or "")
+    return found + _celery()
+
+
+def _celery() -> list[CheckMessage]:
+    """By the Celery app in use, however the site has configured it."""
+    from celery import current_app
+
+    found: list[CheckMessage] = []
+    broker = broker_url()
     if not broker or broker.startswith("memory:"):
         found.append(
             Warning(
@@ -194,8 +203,13 @@ def check_processes(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage
                 id="ravi.W002",
             )
         )
-    schedule = getattr(settings, "CELERY_BEAT_SCHEDULE", {})
-    if not any(entry.get("task") == "ravi.sweep" for entry in schedule.values()):
+    elif not current_app.conf.broker_write_url:
+        project = settings.ROOT_URLCONF.partition(".")[0]
+        hint = f"from .celery import app as celery_app, in {project}/__init__.py"
+        return [Warning("the web process does not load your Celery app", hint=hint, id="ravi.W007")]
+    current_app.finalize()  # runs what the site has connected to on_after_finalize, as beat does
+    entries = current_app.conf.beat_schedule.values()
+    if not _has_beat_of_its_own(current_app) and not any(_task_of(entry) == "ravi.sweep" for entry in entries):
         found.append(
             Warning(
                 "Celery beat does not run the sweep: runs of dead workers would stay where they are.",
@@ -204,6 +218,15 @@ def check_processes(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage
             )
         )
     return found
+
+
+def _task_of(entry: Any) -> str:
+    return str(entry.get("task") if isinstance(entry, dict) else entry.task)
+
+
+def _has_beat_of_its_own(app: Any) -> bool:
+    """Whether the schedule may lie elsewhere, as in rows: `health/` and the doctor look at the last sweep."""
+    return apps.is_installed("django_celery_beat") or app.conf.beat_scheduler != "celery.beat:PersistentScheduler"
 
 
 @register("ravi")

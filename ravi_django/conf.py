@@ -9,13 +9,16 @@ from django.core.exceptions import ImproperlyConfigured
 
 DEFAULTS: dict[str, Any] = {
     # How submitted runs start: "celery" sends a hint to the broker, "inline" drives them in this process.
-    "ENGINE": "celery",
+    # None: "celery" where Celery has a broker, else "inline".
+    "ENGINE": None,
     # The Celery queue of all tasks of the app, the sweep among them.
     "QUEUE": "ravi",
     # The alias in DATABASES that holds the app's rows and the user model.
     "DATABASE": "default",
     # An alias that reaches the same database past the pooler: the workers' own connections use it. None: DATABASE.
     "DATABASE_DIRECT": None,
+    # The module of each installed app that registers agents.
+    "AGENTS_MODULE": "agents",
     # Names this deployment's code: kept on the runs it wrote and on its worker processes.
     "RELEASE": "",
     # --- leases, seconds
@@ -133,15 +136,25 @@ class Conf:
         given = getattr(settings, "RAVI", None) or {}
         if not isinstance(given, dict):
             raise ImproperlyConfigured("RAVI must be a dict of settings")
-        if name in given:
-            return given[name]
         try:
-            return DEFAULTS[name]
+            value = given[name] if name in given else DEFAULTS[name]
         except KeyError:
             raise AttributeError(f"no setting RAVI[{name!r}]") from None
+        if name == "ENGINE" and value is None:
+            return "celery" if broker_url() else "inline"
+        return value
 
 
 conf = Conf()
+
+
+def broker_url() -> str:
+    """The address of Celery's broker, "" when there is none: that of the Celery app in use, else that of the settings,
+    which the web process reads alone where it does not load the site's Celery app."""
+    from celery import current_app
+
+    url = current_app.conf.broker_write_url or getattr(settings, "CELERY_BROKER_URL", None) or ""
+    return str(url[0] if isinstance(url, list | tuple) else url)
 
 
 def worker_line() -> str:

@@ -258,7 +258,7 @@ _MENDS = {
     "outbox": "start the database, or see to DATABASES",
     "models": "start the database, or see to DATABASES",
     "tenants": "start the database, or see to DATABASES",
-    "broker": "start it, or see to CELERY_BROKER_URL",
+    "broker": "start it, or see to CELERY_BROKER_URL and to the import of your Celery app in the project's __init__.py",
     "channel_layer": "start its Redis, or see to CHANNEL_LAYERS",
     "events": "start its Redis, or see to RAVI['STREAM_URL'], which is the channel layer's or the broker's when unset",
     "event_bus": "start the server of RAVI['EVENT_BUS']; its outbox grows until then",

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from django.conf import settings
 
-from ravi_django.conf import conf
+from ravi_django.conf import broker_url, conf
 from ravi_django.runtime.frames import Frame
 
 POLL_S = 5.0  # a hint may be lost: readers look again after this long anyway
@@ -94,7 +94,7 @@ def stream_url() -> str | None:
                 return str(host["address"])
             if isinstance(host, tuple | list):
                 return f"redis://{host[0]}:{host[1]}/0"
-    broker = str(getattr(settings, "CELERY_BROKER_URL", "") or "")
+    broker = broker_url()
     return broker if conf.ENGINE == "celery" and broker.startswith(("redis://", "rediss://")) else None
 
 

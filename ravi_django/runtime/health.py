@@ -92,8 +92,12 @@ def database() -> str:
 def broker() -> str:
     """A real connection, as hints have."""
     with dispatch.broker_connection() as connecting:
-        connecting.ensure_connection(max_retries=1, interval_start=0, interval_step=0, timeout=int(ANSWER_S))
-        return str(connecting.transport.driver_type)
+        address = connecting.as_uri()  # without the password
+        try:
+            connecting.ensure_connection(max_retries=1, interval_start=0, interval_step=0, timeout=int(ANSWER_S))
+        except Exception as error:
+            raise Unhealthy(f"{address}: {type(error).__name__}: {error}") from error
+        return f"{address}: {connecting.transport.driver_type}"
 
 
 def channel_layer() -> str:

@@ -54,11 +54,15 @@ def test_a_database_that_is_not_there(postgres_site) -> None:
 def test_nobody_works_and_redis_is_gone(postgres_site) -> None:
     postgres_site.empty()  # a worker of an earlier test counts as alive for three heartbeats
 
-    done = postgres_site.with_(REDIS_URL=f"redis://127.0.0.1:{free_port()}/0").manage("ravi_doctor")
+    port = free_port()
+
+    done = postgres_site.with_(REDIS_URL=f"redis://127.0.0.1:{port}/0").manage("ravi_doctor")
 
     assert done.returncode == 1
     for name in ("broker", "channel_layer", "events", "worker"):
         assert f"error    {name}: " in done.stdout
+    assert f"@127.0.0.1:{port}/0: OperationalError" in done.stdout
+    assert "error    worker: no worker consumes the queue ravi" in done.stdout
     assert "mend: celery -A <site> worker -P threads -c 200 -Q ravi" in done.stdout
 
 

@@ -16,6 +16,7 @@ from django.core.management import CommandError, call_command
 from django.utils import timezone
 from rest_framework.test import APIClient
 
+from project.celery import app
 from ravi_django.api.metrics import PROMETHEUS
 from ravi_django.checks import check_event_bus
 from ravi_django.kernel import Event
@@ -73,9 +74,10 @@ def test_a_bus_that_cannot_work_is_found_before_it_fails(settings: Any, given: d
     assert [found.id for found in check_event_bus()] == ids
 
 
-def test_auto_without_a_redis_is_one_process(settings: Any) -> None:
+def test_auto_without_a_redis_is_one_process(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     site(settings, EVENT_BUS="auto", ENGINE="celery", STREAM_URL=None)
-    settings.CHANNEL_LAYERS, settings.CELERY_BROKER_URL = {}, "amqp://host"
+    settings.CHANNEL_LAYERS = {}
+    monkeypatch.setattr(app.conf, "broker_write_url", "amqp://host")
 
     assert [found.id for found in check_event_bus()] == ["ravi.W020"]
 

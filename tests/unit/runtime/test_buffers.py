@@ -7,6 +7,7 @@ import asyncio
 import pytest
 import redis
 
+from project.celery import app
 from ravi_django.conf import conf
 from ravi_django.models import Run
 from ravi_django.runtime import buffer as buffers
@@ -292,9 +293,10 @@ class TestValkeyBuffer(BufferContract):
         ({}, "amqp://b", None),
     ],
 )
-def test_the_streams_address_comes_from_the_channel_layer_or_the_broker(settings, layer, broker, url):
+def test_the_streams_address_comes_from_the_channel_layer_or_the_broker(settings, monkeypatch, layer, broker, url):
     settings.CHANNEL_LAYERS = {"default": layer}
-    settings.CELERY_BROKER_URL = broker
+    settings.CELERY_BROKER_URL = ""
+    monkeypatch.setattr(app.conf, "broker_write_url", broker)
     settings.RAVI = {**settings.RAVI, "ENGINE": "celery"}
 
     assert buffers.stream_url() == url
