@@ -16,6 +16,10 @@ from django.utils.module_loading import import_string
 
 from ravi_django.conf import DEFAULTS, broker_url, conf
 
+SQLITE_LINE = (
+    'DATABASES["default"]["OPTIONS"] = {"transaction_mode": "IMMEDIATE", '
+    '"init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;"}'
+)
 _ABOVE_0 = (
     *("MAX_RESULT_BYTES", "MAX_BLOB_BYTES", "MAX_TOOL_CALLS", "MAX_TOOL_S", "MAX_TOOL_BYTES", "TOOL_THREADS"),
     "RESERVE_TOKENS",
@@ -335,8 +339,7 @@ def check_database(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]
     return [
         Warning(
             "SQLite without IMMEDIATE transactions fails at once when two threads write.",
-            hint='DATABASES["default"]["OPTIONS"] = {"transaction_mode": "IMMEDIATE", "init_command": '
-            '"PRAGMA journal_mode=WAL"}',
+            hint=SQLITE_LINE,
             id="ravi.W004",
         )
     ]

@@ -11,6 +11,7 @@ from django.core import checks
 from django.db.migrations.executor import MigrationExecutor
 
 from ravi_django.capabilities.llm.rehearsal import REHEARSAL
+from ravi_django.checks import SQLITE_LINE
 from ravi_django.conf import conf, worker_line
 from ravi_django.db import connection, is_shared
 from ravi_django.kernel.visible import visible
@@ -114,7 +115,7 @@ def _sqlite() -> Iterator[Finding]:
         yield Finding(
             "warning",
             f"database: SQLite's journal mode is {mode}: readers and the writer wait for each other",
-            'DATABASES["default"]["OPTIONS"]["init_command"] = "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;"',
+            SQLITE_LINE,
         )
 
 

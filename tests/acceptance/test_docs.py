@@ -31,26 +31,21 @@ def snippet(name: str) -> str:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A new Django site with the README's blocks pasted in."""
     folder = tmp_path_factory.mktemp("site")
-    call_command("startproject", "mysite", folder)
-    (folder / "shop").mkdir()
-    call_command("startapp", "shop", folder / "shop")
-    settings = folder / "mysite/settings.py"
+    call_command("startproject", "shop", folder)
+    settings = folder / "shop/settings.py"
     settings.write_text(
         settings.read_text()
-        + '\nINSTALLED_APPS += ["shop"]\n'
+        + snippet("shop/settings.py")
         + snippet("settings.py")
-        + '\nDATABASES["default"]["OPTIONS"] = {"transaction_mode": "IMMEDIATE"}\n'
         + 'import os\nif os.environ.get("SMALL_SITE"):\n    RAVI = {"ENGINE": "inline"}\n    CHANNEL_LAYERS = {}\n'
     )
-    urls = folder / "mysite/urls.py"
-    urls.write_text(urls.read_text() + "\n" + snippet("urls.py"))
-    (folder / "mysite/asgi.py").write_text(
-        'import os\nos.environ.setdefault("DJANGO_SETTINGS_MODULE", "mysite.settings")\n' + snippet("asgi.py")
+    urls = folder / "shop/urls.py"
+    urls.write_text(urls.read_text() + snippet("shop/urls.py"))
+    (folder / "shop/asgi.py").write_text(
+        'import os\nos.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop.settings")\n' + snippet("asgi.py")
     )
-    (folder / "shop/agents.py").write_text(snippet("shop/agents.py"))
-    (folder / "shop/views.py").write_text(snippet("shop/views.py"))
-    (folder / "shop/refunds.py").write_text(snippet("shop/refunds.py"))
-    (folder / "shop/news.py").write_text(snippet("shop/news.py"))
+    for name in ("__init__", "agents", "celery", "news", "refunds", "views"):
+        (folder / f"shop/{name}.py").write_text(snippet(f"shop/{name}.py"))
     return folder
 
 
@@ -74,7 +69,7 @@ def story(
     site: Path, script: Callable[[Body], Reply], *argv: str
 ) -> tuple[subprocess.CompletedProcess[str], list[Body]]:
     """A process in the site whose model answers by the script; its requests to the model are returned too."""
-    small = {"DJANGO_SETTINGS_MODULE": "mysite.settings", "SMALL_SITE": "1"}
+    small = {"DJANGO_SETTINGS_MODULE": "shop.settings", "SMALL_SITE": "1"}
     with OpenAIServer(script=script) as server:
         ran = python(site, *argv, **small, OPENAI_API_BASE=server.base_url, OPENAI_API_KEY="test")
     return ran, [request.body for request in server.requests]
@@ -87,7 +82,7 @@ def test_a_site_made_from_the_readme_passes_its_checks(site: Path) -> None:
 
 
 def test_a_site_made_from_the_readme_serves_its_asgi_application_and_views(site: Path) -> None:
-    code = "import mysite.asgi, shop.views; print(sorted(mysite.asgi.application.application_mapping))"
+    code = "import shop.asgi, shop.views; print(sorted(shop.asgi.application.application_mapping))"
 
     ran = python(site, "-c", code)
 
@@ -220,7 +215,7 @@ def test_the_readmes_people_are_asked_and_decide(site: Path) -> None:
 
     asked, done, question, told = ran.stdout.splitlines() or [ran.stderr] * 4
     assert (asked, question, told) == ("approval group:finance refund 50", "question user:boss", "No."), ran.stderr
-    assert done.startswith("completed 'Told: [a person (ann) changed the arguments of this call"), done
+    assert done.startswith("completed 'Told: [a person changed the arguments of this call"), done
     assert "Paid back 5 for order 7." in done
 
 

@@ -14,6 +14,7 @@ from uuid import UUID
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.urls import NoReverseMatch, reverse
+from redis.exceptions import RedisError
 
 from ravi_django.api.serializers import RunSerializer
 from ravi_django.conf import conf, worker_line
@@ -67,6 +68,10 @@ class Command(BaseCommand):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             self._leave()
             sys.exit(BROKEN_PIPE)
+        except (RedisError, ConnectionError) as error:
+            self._leave()
+            words = f"its events cannot be read, {type(error).__name__}: {error}; see manage.py ravi_doctor"
+            raise CommandError(words, returncode=FAILED) from error
         self._report()
 
     # ------------------------------------------------------------------------------------------------- the run

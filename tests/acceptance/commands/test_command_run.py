@@ -11,6 +11,7 @@ from uuid import uuid4
 import pytest
 
 from project.process import wait_until
+from project.services import free_port
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -180,3 +181,16 @@ def test_with_celery_the_workers_drive_it_and_ctrl_c_does_not_stop_them(postgres
         assert postgres_site.run(run_id)[0] == "running"
         postgres_site.python(f"from ravi_django.runtime.cancel import cancel; cancel('{run_id}', 'done with it')")
         assert wait_until(lambda: postgres_site.run(run_id)[0] == "cancelled", 60)
+
+
+def test_without_redis_it_says_which_run_there_is_and_how_to_follow_it(postgres_site) -> None:
+    done = postgres_site.with_(REDIS_URL=f"redis://127.0.0.1:{free_port()}/0").manage("ravi_run", "plain/quiet", "hi")
+
+    ((run_id,),) = postgres_site.rows(
+        "SELECT id::text FROM ravi_run WHERE agent = 'plain/quiet' AND status = 'pending'"
+    )
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr and len(done.stderr.splitlines()) < 12, done.stderr
+    assert f"Run {run_id} goes on." in done.stderr
+    assert f"  follow: /ravi/runs/{run_id}/events/" in done.stderr
+    assert "ConnectionError" in done.stderr and "manage.py ravi_doctor" in done.stderr

@@ -1,0 +1,147 @@
+"""The README's first answer: every command and file of its section is run, from `django-admin startproject` on."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from project.process import wait_until
+from project.services import free_port, port_is_free
+from ravi_django.checks import SQLITE_LINE
+from tests.support import browser
+from tests.support.openai_server import OpenAIServer, Reply
+from tests.support.patience import seconds
+
+ROOT = Path(__file__).resolve().parents[2]
+SECTION = (ROOT / "README.md").read_text().partition("## A first answer\n")[2].partition("\n## ")[0]
+FILE = re.compile(r"(?:# |<!-- )(shop/[\w/]+\.\w+)(?: -->)?\n")
+MOST_TO_AN_ANSWER, MOST_TO_A_PAGE = 9, 12
+ANSWER = "Order 7 left the warehouse this morning."
+# Notes each state of the answer as the page shows it.
+WATCH = """
+window.states = [];
+document.addEventListener("DOMContentLoaded", () => {
+  const answer = document.getElementById("answer");
+  const note = () => window.states.push(answer.textContent);
+  if (answer) new MutationObserver(note).observe(answer, {childList: true, subtree: true});
+});
+"""
+
+
+def actions(text: str) -> list[tuple[str, str]]:
+    """What a reader does: (a file's path, its text), or ("", a command)."""
+    found: list[tuple[str, str]] = []
+    for kind, body in re.findall(r"```(\w+)\n(.*?)```", text, re.DOTALL):
+        if kind == "sh":
+            found += [("", line) for line in body.splitlines()]
+        else:
+            file = FILE.match(body)
+            assert file, f"the block names no file: {body}"
+            found.append((file.group(1), body[file.end() :]))
+    return found
+
+
+class Reader:
+    """Follows the README in an empty folder."""
+
+    def __init__(self, folder: Path, model: str) -> None:
+        self.folder, self.model = folder, model
+        self.port = free_port()
+        kept = {key: value for key, value in os.environ.items() if key in ("HOME", "LANG", "VIRTUAL_ENV")}
+        self.env = kept | {
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT),
+            "OPENAI_API_BASE": model,
+            **{f"DJANGO_SUPERUSER_{name}": value for name, value in ACCOUNT.items()},
+        }
+        self.server: subprocess.Popen[bytes] | None = None
+        self.output = ""
+
+    def does(self, file: str, text: str) -> None:
+        if file:
+            path = self.folder / file
+            path.parent.mkdir(exist_ok=True)
+            with path.open("a") as opened:
+                opened.write(f"\n{text}")
+        elif text.startswith("export "):
+            name, _, value = text.removeprefix("export ").partition("=")
+            assert value == "…"
+            self.env[name] = "key-of-the-test"
+        elif text.endswith(" runserver"):
+            command = [*text.split(), "--noreload", f"127.0.0.1:{self.port}"]
+            with (self.folder / "server.log").open("wb") as log:
+                self.server = subprocess.Popen(command, cwd=self.folder, env=self.env, stdout=log, stderr=log)
+        elif text != "pip install ravi-django":  # it is installed
+            self._runs(text)
+
+    def _runs(self, text: str) -> None:
+        command, _, folder = text.partition(" && cd ")
+        if command.endswith(" createsuperuser"):
+            command += " --no-input"  # the account comes from the environment
+        ran = subprocess.run(
+            command, shell=True, cwd=self.folder, env=self.env, capture_output=True, text=True, timeout=seconds(60)
+        )
+        assert ran.returncode == 0, f"{text}\n{ran.stdout}{ran.stderr}"
+        self.output = ran.stdout
+        self.folder /= folder
+
+    def close(self) -> None:
+        if self.server is not None:
+            self.server.terminate()
+            self.server.wait(seconds(20))
+
+
+ACCOUNT = {"USERNAME": "ada", "PASSWORD": "a-password-of-the-test", "EMAIL": "ada@example.com"}
+
+
+@pytest.fixture
+def reader(tmp_path: Path) -> Iterator[Reader]:
+    with OpenAIServer(Reply(text=ANSWER), token_delay=0.2) as model:
+        reading = Reader(tmp_path, model.base_url)
+        yield reading
+        reading.close()
+
+
+@pytest.mark.timeout(240)
+def test_the_readme_leads_to_an_answer_and_to_one_that_streams_to_a_page(
+    reader: Reader, chromium: Callable[[], AbstractContextManager[Any]]
+) -> None:
+    in_terminal, on_page = (actions(part) for part in SECTION.split("### On a page"))
+    assert len(in_terminal) <= MOST_TO_AN_ANSWER
+    assert len(in_terminal) + len(on_page) <= MOST_TO_A_PAGE
+
+    for action in in_terminal:
+        reader.does(*action)
+    assert ANSWER in reader.output
+
+    for action in on_page:
+        reader.does(*action)
+    assert wait_until(lambda: not port_is_free("127.0.0.1", reader.port), seconds(30))
+    with chromium() as running:
+        page = browser.new_page(running, f"http://127.0.0.1:{reader.port}")
+        page.add_init_script(WATCH)
+        page.goto("/")
+        page.fill("[name=username]", ACCOUNT["USERNAME"])
+        page.fill("[name=password]", ACCOUNT["PASSWORD"])
+        page.click("[type=submit]")
+        page.fill("[name=text]", "Where is order 7?")
+        page.click("text=Ask")
+        page.get_by_text(ANSWER).wait_for()
+        states, errors = page.evaluate("window.states"), page.errors
+    assert errors == []
+    assert len(states) > 1 and all(ANSWER.startswith(state) for state in states), "word by word"
+
+
+def test_the_readme_says_of_sqlite_what_the_check_says() -> None:
+    settings = dict(actions(SECTION))["shop/settings.py"]
+
+    assert ast.unparse(ast.parse(SQLITE_LINE)) in ast.unparse(ast.parse(settings))
