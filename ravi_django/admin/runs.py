@@ -247,7 +247,7 @@ def _facts(run: Run) -> list[tuple[str, Any]]:
         ("Paused since", run.paused_at),
         (
             "Cancellation asked for",
-            run.cancel_requested_at and f"{run.cancel_requested_at:%Y-%m-%d %H:%M:%S} · {run.cancel_reason}",
+            run.cancel_requested_at and f"{show.moment(run.cancel_requested_at)} · {run.cancel_reason}",
         ),
         ("Leased by", run.lease_owner),
         ("Lease ends", run.lease_expires_at),

@@ -6,9 +6,8 @@ import json
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.utils import timezone
-
 from ravi_django.kernel.visible import visible
+from ravi_django.runtime import clock
 from ravi_django.runtime.entries import BLOB_KEY
 
 NONE = "—"
@@ -39,8 +38,7 @@ def duration_s(seconds: float) -> str:
 
 
 def moment(at: datetime | None) -> str:
-    """In the site's time zone, to the second."""
-    return f"{timezone.localtime(at):%Y-%m-%d %H:%M:%S}" if at else NONE
+    return clock.written(at) if at else NONE
 
 
 def between(start: datetime | None, end: datetime | None) -> str:

@@ -1,12 +1,15 @@
-"""The one clock of stored times: the database's, or a fake one in tests (`ravi_django.testing.FakeClock`)."""
+"""The one clock of stored times: the database's, or a fake one in tests (`ravi_django.testing.FakeClock`); and how
+people read a time."""
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, tzinfo
 from typing import Any, Protocol
 
 from django.db.models import DateTimeField, ExpressionWrapper, Value
 from django.db.models.functions import Now
+from django.utils import timezone
+from django.utils.formats import get_format
 
 
 class Clock(Protocol):
@@ -46,3 +49,8 @@ def after(seconds: float) -> Any:
     if present is not None:
         return Value(present + timedelta(seconds=seconds), output_field=DateTimeField())
     return ExpressionWrapper(Now() + Value(timedelta(seconds=seconds)), output_field=DateTimeField())
+
+
+def written(at: datetime, zone: tzinfo | None = None) -> str:
+    """In this zone, else the site's, to the second, in the format of the language's forms."""
+    return timezone.localtime(at, zone).strftime(get_format("DATETIME_INPUT_FORMATS")[0])

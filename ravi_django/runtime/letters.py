@@ -4,18 +4,19 @@ override."""
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from django.contrib.auth import get_user_model
 from django.core.mail import EmailMultiAlternatives
 from django.template.loader import render_to_string
+from django.utils import timezone
 
 from ravi_django.capabilities.llm.redaction import redact
 from ravi_django.conf import conf
 from ravi_django.kernel.visible import money, visible
 from ravi_django.models import HumanRequest, RequestLink
-from ravi_django.runtime import links
+from ravi_django.runtime import clock, links
 from ravi_django.runtime.addresses import name_of
 from ravi_django.runtime.store import TOP_UP
 
@@ -94,4 +95,4 @@ def _short(text: str, most: int) -> str:
 
 
 def _moment(at: datetime | None) -> str:
-    return "" if at is None else f"{at.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+    return "" if at is None else f"{clock.written(at)} {timezone.localtime(at).tzname()}"

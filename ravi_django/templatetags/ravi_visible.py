@@ -1,12 +1,15 @@
-r"""`{{ text|visible }}`: what comes from outside, with nothing hidden in it. See `kernel.visible`."""
+r"""`{{ text|visible }}`: what comes from outside, with nothing hidden in it, see `kernel.visible`; and
+`{{ time|moment }}`."""
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from django import template
 
 from ravi_django.kernel.visible import visible as made_visible
+from ravi_django.pages import show
 
 register = template.Library()
 
@@ -15,3 +18,8 @@ register = template.Library()
 def visible(value: Any) -> str:
     """A plain text, which the template escapes as any other."""
     return "" if value is None else made_visible(str(value))
+
+
+@register.filter
+def moment(at: datetime | None) -> str:
+    return show.moment(at)

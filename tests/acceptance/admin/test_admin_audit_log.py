@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -47,6 +47,14 @@ def test_a_record_says_who_did_what_through_which_agent_and_when(root) -> None:
         assert f"{timezone.localtime(found.created_at):%Y-%m-%d %H:%M}" in html
         assert EVIL not in html
     assert "arguments" in html
+
+
+def test_times_are_written_as_the_language_writes_them(root, settings) -> None:
+    settings.LANGUAGE_CODE, settings.TIME_ZONE = "de", "Europe/Berlin"
+    record("1", id=uuid7())
+    AuditRecord.objects.update(created_at=datetime(2030, 1, 31, 8, 58, 12, tzinfo=UTC))
+
+    assert "31.01.2030 09:58:12" in page(root, LIST)
 
 
 def test_nobody_adds_changes_or_deletes(root) -> None:

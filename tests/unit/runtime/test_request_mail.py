@@ -7,6 +7,7 @@ import logging
 import smtplib
 import threading
 from copy import copy
+from datetime import UTC, datetime
 
 import django
 import pytest
@@ -682,3 +683,20 @@ def test_it_says_for_whom_and_what_it_has_cost_and_hides_nothing(person):
     for body in (letter.body, letter.alternatives[0].content):
         assert "for olga" in body and "$0.0421" in body and "If nobody answers" not in body
         assert body.count(shown) == 2 and "\u202e" not in body
+
+
+def test_times_are_those_of_the_page_with_the_name_of_the_zone(person, settings, client):
+    settings.LANGUAGE_CODE, settings.TIME_ZONE = "de", "Europe/Berlin"
+    ann = person("ann")
+    request = asked_by(make_run(owner=ann), to="owner")
+    HumanRequest.objects.update(expires_at=datetime(2030, 1, 31, 8, 58, 12, tzinfo=UTC))
+
+    mail.send(request.id)
+
+    body = str(django_mail.outbox[0].body)
+    assert "If nobody answers until 31.01.2030 09:58:12 CET" in body
+    client.force_login(ann)
+    page = client.get(
+        next(word for word in body.split() if word.startswith("https://")).removeprefix("https://example.com")
+    )
+    assert "31.01.2030 09:58:12" in page.content.decode()
