@@ -143,6 +143,24 @@ def may_run(user: Any, found: specs.Found) -> bool:
     return allows("may_run", user, _row(found))
 
 
+def agents_seen(user: Any) -> dict[str, Agent | None]:
+    """The enabled agents that `user` may see: addresses in their order, each with its row."""
+    rows = {row.address: row for row in Agent.objects.all()}
+    code = set(registry.known_addresses())
+    return {
+        address: rows.get(address)
+        for address in sorted(code | rows.keys())
+        if _is_enabled(address in code, rows.get(address))
+        and allows("may_see_agent", user, rows.get(address) or Agent(address=address))
+    }
+
+
+def _is_enabled(is_code: bool, row: Agent | None) -> bool:
+    if row is None:
+        return is_code
+    return row.enabled and (is_code or row.source == Agent.Source.ADMIN)
+
+
 def continue_run(user: Any, run: Run) -> None:
     """Raises what `find` does, where `user` may no longer run the agent at the root of the run's tree."""
     root = run.root or run

@@ -1,4 +1,5 @@
-"""Form fields for the parts of a spec: a table of variables, the tools to tick, lines, JSON. None needs JavaScript."""
+"""Form fields: an agent, and for the parts of a spec a table of variables, the tools to tick, lines, JSON. None needs
+JavaScript."""
 
 from __future__ import annotations
 
@@ -8,9 +9,23 @@ from typing import Any
 
 from django import forms
 from django.forms.fields import InvalidJSONInput
+from django.utils.translation import gettext_lazy as _
+
+from ravi_django import access
 
 BLANK_ROWS = 3
 MAX_ROWS = 200
+
+
+class AgentField(forms.ChoiceField):
+    """One of the agents that a user may see."""
+
+    default_error_messages = {"invalid_choice": _("There is no agent %(value)s that you may choose.")}
+
+    def offer(self, user: Any, current: str) -> None:
+        """`current` stays to be seen, also when it is gone."""
+        addresses = sorted({*access.agents_seen(user), current} - {""})
+        self.choices = [("", "---------"), *((address, address) for address in addresses)]
 
 
 class LinesField(forms.CharField):

@@ -7,14 +7,16 @@ from datetime import datetime
 from typing import Any
 
 from django import forms
+from django.utils.translation import gettext_lazy as _
 
 from ravi_django import access
 from ravi_django.admin import show
+from ravi_django.admin.agent_fields import AgentField, ObjectField
 from ravi_django.admin.base import tenant_for
 from ravi_django.admin.delegations import UserNameField
 from ravi_django.kernel import ForbiddenError, InvalidInputError, NotFoundError, Priority
 from ravi_django.models import Schedule, Session
-from ravi_django.runtime import schedule_rules, schedules, ticks
+from ravi_django.runtime import clock, schedule_rules, schedules, ticks
 from ravi_django.runtime.addresses import has
 
 SHOWN = 5  # ticks of a preview
@@ -35,7 +37,7 @@ class ScheduleForm(forms.ModelForm):
     by: Any
     previewing = False
 
-    agent = forms.CharField(max_length=302, widget=_line(), help_text="The address of an agent: type/key.")
+    agent = AgentField()
     input = forms.CharField(widget=_text(4), strip=False, help_text="What each run is given.")
     session = forms.ModelChoiceField(
         Session.objects.none(), required=False, widget=_line(),
@@ -46,14 +48,18 @@ class ScheduleForm(forms.ModelForm):
         required=False, max_length=ticks.LENGTH, widget=_line(),
         help_text="minute hour day month weekday: 30 2 * * MON-FRI. Leave it empty for an interval.",
     )  # fmt: skip
-    every_s = forms.IntegerField(required=False, label="every", help_text="Seconds between two runs, in place of cron.")
+    every_s = forms.IntegerField(
+        required=False, label=_("Interval in seconds"), help_text="Between two runs, in place of cron."
+    )
     timezone = forms.CharField(
-        required=False, max_length=64, label="time zone", widget=_line(),
+        required=False, max_length=64, label=_("Time zone"), widget=_line(),
         help_text="Of cron's times, like Europe/Berlin. Empty: the site's.",
     )  # fmt: skip
-    jitter_s = forms.IntegerField(initial=0, label="jitter", help_text="Put off by up to so many seconds.")
+    jitter_s = forms.IntegerField(
+        initial=0, label=_("Random delay in seconds"), help_text="Each run is up to so many seconds late."
+    )
     catch_up = forms.ChoiceField(
-        initial=Schedule.CatchUp.ONE, label="after a downtime",
+        initial=Schedule.CatchUp.ONE, label=_("After a downtime"),
         choices=[
             ("one", "one run for all that was missed"),
             ("skip", "no run for what was missed"),
@@ -63,6 +69,8 @@ class ScheduleForm(forms.ModelForm):
     priority = forms.ChoiceField(
         initial="normal", choices=[(one.name.lower(), one.name.lower()) for one in sorted(Priority)]
     )
+    budget = ObjectField(rows=2, help_text='JSON, like {"max_turns": 20}.')
+    metadata = ObjectField(rows=2, help_text='JSON, given to each run: {"variables": {…}} for an agent with variables.')
     owner = UserNameField(
         required=False, help_text="In whose name the runs are made. Empty: the system's. For superusers to choose."
     )
@@ -70,12 +78,7 @@ class ScheduleForm(forms.ModelForm):
     class Meta:
         model = Schedule
         fields = ["name", *(name for name in schedules.EDITED if name != "name")]
-        help_texts = {
-            "starts_at": "No run before it; intervals are counted from it. Empty: from now on.",
-            "budget": 'JSON, like {"max_turns": 20}.',
-            "metadata": 'JSON, given to each run: {"variables": {…}} for an agent with variables.',
-        }
-        widgets = {"budget": _text(2), "metadata": _text(2)}
+        help_texts = {"starts_at": "No run before it; intervals are counted from it. Empty: from now on."}
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -86,6 +89,8 @@ class ScheduleForm(forms.ModelForm):
         if not has(self.by, "is_superuser"):  # a field that is declared here is there whatever the admin lists
             for name in SUPERUSERS:
                 self.fields.pop(name, None)
+        if "agent" in self.fields:
+            self.fields["agent"].offer(self.by, self.instance.agent)
         if "session" in self.fields:
             self.fields["session"].queryset = Session.objects.for_user(self.by)
 
@@ -138,8 +143,8 @@ def both_clocks(row: Schedule, at: datetime | None) -> dict[str, str]:
     shown = {"site": show.moment(at), "own": ""}
     if at is not None and row.cron and row.timezone:
         try:
-            own = at.astimezone(ticks.zone_of(row.timezone))
+            own = clock.written(at, ticks.zone_of(row.timezone))
         except InvalidInputError:
             return shown
-        shown["own"] = f"{own:%Y-%m-%d %H:%M:%S} {show.visible(row.timezone)}"
+        shown["own"] = f"{own} {show.visible(row.timezone)}"
     return shown

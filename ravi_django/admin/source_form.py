@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from django import forms
+from django.utils.translation import gettext_lazy as _
 
+from ravi_django.admin.agent_fields import AgentField
 from ravi_django.admin.base import tenant_for
 from ravi_django.admin.delegations import UserNameField
 from ravi_django.kernel import ForbiddenError
@@ -13,7 +15,6 @@ from ravi_django.kernel.visible import visible
 from ravi_django.models import Source
 from ravi_django.runtime import schedules, source_rules
 from ravi_django.runtime.addresses import has
-from ravi_django.runtime.specs import known_agents
 
 FIELDS = ["name", "kind", "location", "agent", "signal", "every_s", "options", "enabled", "owner", "tenant"]
 LOCATION = (
@@ -31,17 +32,14 @@ class SourceForm(forms.ModelForm):
 
     by: Any  # who fills it in
 
-    agent = forms.CharField(max_length=302, help_text="Whom it tells, type/key")
+    agent = AgentField(help_text=_("The agent that gets what is new."))
     owner = UserNameField(required=False, help_text="Whose runs it makes; empty: the system's")
 
     class Meta:
         model = Source
         fields = FIELDS
-        help_texts = {
-            "location": LOCATION,
-            "options": OPTIONS,
-            "every_s": "Seconds between two polls; a feed's at least 60",
-        }
+        labels = {"every_s": _("Seconds between polls")}
+        help_texts = {"location": LOCATION, "options": OPTIONS, "every_s": _("Of a feed at least 60.")}
         widgets = {
             "location": forms.TextInput({"spellcheck": "false"}),
             "options": forms.Textarea({"rows": 6, "class": "ravi-code", "spellcheck": "false"}),
@@ -58,8 +56,7 @@ class SourceForm(forms.ModelForm):
         if "options" in self.fields:
             self.fields["options"].show_hidden_initial = False  # what it was is what the row says
         if "agent" in self.fields:
-            self.fields["agent"].widget = forms.TextInput({"list": "ravi-agents"})
-            self.agents = sorted(known_agents())
+            self.fields["agent"].offer(self.by, self.instance.agent)
         if "owner" in self.fields:
             self.initial.setdefault("owner", self.by.get_username())
             if self.instance.pk and not self.instance._state.adding:

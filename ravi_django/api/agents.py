@@ -27,16 +27,9 @@ class AgentsView(ApiView):
     )
     def get(self, request: Any) -> Response:
         """What the user may run, by address."""
-        rows = {row.address: row for row in Agent.objects.all()}
-        code = set(known_addresses())
-        there = [name for name in sorted(code | rows.keys()) if _is_enabled(name in code, rows.get(name))]
-        shown = [
-            name
-            for name in there
-            if access.allows("may_see_agent", request.user, rows.get(name) or Agent(address=name))
-        ]
-        pages = AddressPages(request, [(name, name) for name in shown])
-        return pages.response(lambda name: _shown(name, rows.get(name)))
+        rows = access.agents_seen(request.user)
+        pages = AddressPages(request, [(name, name) for name in rows])
+        return pages.response(lambda name: _shown(name, rows[name]))
 
 
 class AgentView(ApiView):
@@ -53,12 +46,6 @@ class AgentView(ApiView):
 
 def _may_see(user: Any, row: Agent) -> bool:
     return access.allows("may_see_agent", user, row)
-
-
-def _is_enabled(is_code: bool, row: Agent | None) -> bool:
-    if row is None:
-        return is_code
-    return row.enabled and (is_code or row.source == Agent.Source.ADMIN)
 
 
 def _shown(address: str, row: Agent | None) -> dict[str, Any]:

@@ -132,14 +132,15 @@ def register_tool(*tools: Any) -> None:
 
 def known_tools() -> Toolbox:
     """Every tool that a spec may name: the built-in ones that need no configuration, those of the registered agents,
-    and those of `register_tool`. Of several with one name it is the last in this order.
+    and those of `register_tool`. Of several with one name it is the last in this order. The site's own come first.
 
     The same object as long as nothing is registered.
     """
     global _known
     with _lock:
         if _known is None:
-            known = Toolbox(_built_in())
+            built_in = Toolbox(_built_in())
+            known = Toolbox(built_in)
             for agent in _agents.values():
                 with suppress(TypeError, ValueError):  # an agent of one's own may mean something else by `tools`
                     for tool in Toolbox.of(getattr(agent, "tools", None)):
@@ -147,7 +148,7 @@ def known_tools() -> Toolbox:
                             known.add(tool)
             for tool in _tools.values():
                 known.add(tool)
-            _known = known
+            _known = Toolbox(sorted(known, key=lambda tool: tool.name in built_in))
         return _known
 
 

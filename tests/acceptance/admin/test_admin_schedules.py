@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -78,14 +79,34 @@ def test_an_agent_that_its_owner_may_not_run_is_refused(operator, root):
     ann = get_user_model().objects.create_user("ann")
     given = form(agent="react/hushed")
 
-    for client, whose in ((operator(*ALL), {}), (root, {"owner": "ann"})):
+    for client, whose, said in (
+        (operator(*ALL), {}, "no agent react/hushed"),
+        (root, {"owner": "ann"}, "may not run react/hushed"),
+    ):
         (fault,) = client.post(ADD, given | whose).context["adminform"].form.errors["agent"]
-        assert "may not run react/hushed" in fault
+        assert said in fault
     assert not Schedule.objects.exists()
 
     permit(ann, "run_agent")
     assert root.post(ADD, given | {"owner": "ann"}).status_code == 302
     assert root.post(ADD, given | {"owner": ""}).status_code == 302  # the system's runs are asked nothing
+
+
+def test_the_form_names_its_fields_and_offers_the_agents_that_one_may_see(operator, root):
+    register(ReActAgent("hushed", model=ScriptedModel(["ok"])), access="private")
+    gone = made("gone")
+    Schedule.objects.update(agent="react/gone")
+
+    html = root.get(ADD).content.decode()
+
+    labels = {label.strip(" :") for label in re.findall(r"<label[^>]*>([^<]*)</label>", html)}
+    assert {"Interval in seconds", "Time zone", "Random delay in seconds", "After a downtime"} <= labels
+    assert not [label for label in labels if label[:1].islower()]
+    assert re.search(r'<textarea name="budget"[^>]*>\s*</textarea>', html)
+    offered = [(root, ADD, "hushed"), (operator(*ALL), ADD, "assistant"), (root, page_of(gone), "gone")]
+    for client, place, key in offered:
+        assert f'<option value="react/{key}"' in client.get(place).content.decode()
+    assert 'value="react/hushed"' not in offered[1][0].get(ADD).content.decode()
 
 
 def test_a_priority_above_normal_takes_its_permission(operator, root):
@@ -361,8 +382,9 @@ def test_hostile_texts_are_shown_as_text(root):
 def test_a_schedule_is_made_in_a_browser(open_page):  # noqa: F811
     page = open_page()
     page.goto(page.url.replace("/agent/", "/schedule/add/"))
-    for name, value in (("name", "news"), ("agent", "react/assistant"), ("input", "What is new?"),
-                        ("cron", "30 2 * * *"), ("timezone", "Europe/Berlin")):  # fmt: skip
+    page.select_option("[name=agent]", "react/assistant")
+    given = {"name": "news", "input": "What is new?", "cron": "30 2 * * *", "timezone": "Europe/Berlin"}
+    for name, value in given.items():
         page.fill(f"[name={name}]", value)
     page.click("input[name=_preview]")
     page.wait_for_selector("#preview")

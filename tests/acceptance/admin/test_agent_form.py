@@ -308,6 +308,7 @@ def test_tools_say_what_they_are(root) -> None:
 
     assert re.search(r"send_invoice high at most once Send an invoice", text)
     assert re.search(r"calculator safe idempotent Compute", text)
+    assert text.index("send_invoice high") < text.index("board_add "), "the site's own are first"
 
 
 def test_the_model_has_a_hint_of_the_sites_own(root, monkeypatch) -> None:
