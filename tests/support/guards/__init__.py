@@ -35,6 +35,7 @@ from tests.support.guards.leases import CLAIM, FENCE, HEARTBEAT, PEOPLE, WAITING
 from tests.support.guards.middlewares import MIDDLEWARE
 from tests.support.guards.mutant import Mutant
 from tests.support.guards.newsrooms import NEWSROOMS
+from tests.support.guards.own_queue import OWN_QUEUE
 from tests.support.guards.pauses import PAUSES
 from tests.support.guards.people import BOARD, QUESTIONS
 from tests.support.guards.people_chaos import ANSWERED
@@ -66,6 +67,7 @@ MUTANTS = [
     *QUESTIONS,
     *ANSWERED,
     *PAUSES,
+    *OWN_QUEUE,
     *APPROVALS,
     *AUTHORITY,
     *BOARD,
