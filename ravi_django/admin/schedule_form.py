@@ -86,6 +86,8 @@ class ScheduleForm(forms.ModelForm):
             self.instance.owner = self.by
             self.instance.tenant = "" if has(self.by, "is_superuser") else tenant_for(self.by)
             self.initial.setdefault("owner", self.by.get_username())
+        elif self.instance.owner is not None:
+            self.initial["owner"] = self.instance.owner.get_username()
         if not has(self.by, "is_superuser"):  # a field that is declared here is there whatever the admin lists
             for name in SUPERUSERS:
                 self.fields.pop(name, None)

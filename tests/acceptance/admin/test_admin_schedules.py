@@ -228,6 +228,14 @@ def test_an_edit_that_leaves_the_rule_leaves_the_next_run(root, clock):
     assert (row.input, row.next_at) == ("other words", datetime(2030, 1, 1, 0, 1, tzinfo=UTC))
 
 
+def test_a_superuser_sees_by_name_whose_it_is(root):
+    row = made(user=get_user_model().objects.create_user("ann"))
+
+    page = root.get(page_of(row)).context["adminform"].form
+
+    assert page["owner"].value() == "ann"
+
+
 def test_an_edit_does_not_undo_what_the_scheduler_did_meanwhile(root, clock):
     row = made(user=user_of(root))
     stale = Schedule.objects.get()
