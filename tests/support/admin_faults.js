@@ -116,7 +116,8 @@
     const top = document.elementFromPoint(box.x + box.width / 2, box.y + box.height / 2);
     if (top && !button.contains(top)) say(`under ${top.tagName}.${top.className}`, button);
     const style = getComputedStyle(button), framed = parseFloat(style.borderBottomWidth) > 0;
-    if (!framed && rgba(style.backgroundColor)[3] === 0) say("a button like text", button);
+    const words = (button.textContent || button.value || "").trim(); // none: an icon
+    if (words && !framed && rgba(style.backgroundColor)[3] === 0) say("a button like text", button);
   }
 
   function checkLink(link) {

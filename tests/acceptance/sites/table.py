@@ -25,7 +25,7 @@ class Row:
 
 ROWS = (
     Row("small", csp=True),
-    Row("shop", users="email", database="pgbouncer", workers="prefork", server="gunicorn",
+    Row("shop", admin="unfold", users="email", database="pgbouncer", workers="prefork", server="gunicorn",
         mount="<str:version>/ai/"),
     Row("news", admin="jazzmin", users="uuid", database="pool", replica=True, workers="threads", server="uvicorn"),
     Row("next", django="6", csp=True, users="email"),

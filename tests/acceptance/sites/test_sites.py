@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ from tests.acceptance.sites.environments import python_of
 from tests.acceptance.sites.made import BEGIN, TABLES, Site
 from tests.acceptance.sites.table import ROWS, Row
 from tests.support import forks
+from tests.support.admin_walk import walk
 from tests.support.browser import new_page
 from tests.support.patience import BOUND_S
 from tests.support.pgbouncer import pgbouncer
@@ -34,7 +34,6 @@ SERVERS = {
     "uvicorn": ("-m", "uvicorn", "mysite.asgi:application", "--host", "{host}", "--port", "{port}", "--lifespan=off"),
 }
 WORKER = ("-m", "celery", "-A", "mysite", "worker", "--loglevel", "INFO", "-P")
-ID = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}|\d+")
 SILENT = "System check identified no issues (0 silenced)."
 
 
@@ -124,8 +123,8 @@ def runs_and_asks(site: Site, url: str, page: Any) -> None:
 
         assert wait_until(lambda: web.get(run).json()["status"] == "completed", BOUND_S, poll=0.2), web.get(run).text
         assert "An invoice of 100 went to ACME." in web.get(run).json()["output"]
-        frames = web.get(f"{run}events/", headers={"Accept": "application/json"}).json()
-        assert frames["done"]
+        events, page_of = f"{run}events/", {"Accept": "application/json"}
+        assert wait_until(lambda: web.get(events, headers=page_of).json()["done"], BOUND_S, poll=0.2)
     if site.row.has_broker:
         other = site.log("other").read_text()
         assert "Task ravi." not in other and "ERROR" not in other, other
@@ -205,20 +204,3 @@ def logged_in(browser: Any, url: str, *, is_asgi: bool = False) -> Any:
     page.press("[name=password]", "Enter")
     page.wait_for_url(f"{url}/admin/")
     return page
-
-
-def walk(page: Any, url: str) -> list[str]:
-    found, waiting, seen = [], ["/admin/ravi/"], set()
-    while waiting:
-        address = waiting.pop(0)
-        response = page.goto(url + address)
-        shape = ID.sub("*", address)
-        found += [f"{shape}: {response.status}"] if response.status != 200 else []
-        found += [f"{shape}: {fault}" for fault in page.errors + page.console]
-        page.errors.clear(), page.console.clear()
-        for href in page.eval_on_selector_all("a[href]", "links => links.map(link => link.href)"):
-            link = urlsplit(href).path
-            if link.startswith("/admin/ravi/") and (shape := ID.sub("*", link)) not in seen:
-                seen.add(shape)
-                waiting.append(link)
-    return found
