@@ -18,6 +18,9 @@ def site_conf() -> Iterator[Any]:
     names = ("task_routes", "broker_transport_options")
     before = {name: app.conf[name] for name in names}
     yield app.conf
+    for pool in dispatch._pools.values():
+        pool.connections.force_close_all()
+    dispatch._pools.clear()
     app.conf.update(before)
     app.amqp.flush_routes()
     app.amqp.router = app.amqp.Router()
@@ -34,7 +37,8 @@ def test_tasks_go_to_the_queue_of_the_settings_whatever_the_site_routes(
     app.amqp.router = app.amqp.Router()
 
     dispatch.publish(task)
-    task.apply_async()  # as beat does
+    with app.connection_for_write() as connection:
+        task.apply_async(producer=app.amqp.Producer(connection))  # as beat does
 
     with app.connection_for_read() as connection, connection.SimpleQueue(name) as queue:
         found = [queue.get(timeout=10).headers["task"] for _ in range(2)]
