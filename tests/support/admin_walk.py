@@ -7,6 +7,7 @@ superuser sees most. Pages of one shape, as of two runs, are visited once: light
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,12 @@ def log_in(page: Any, url: str, name: str, password: str) -> None:
     page.wait_for_url(f"{url}/admin/ravi/")
 
 
-def walk(page: Any, url: str, *, admin: str = "/admin/ravi/") -> list[str]:
-    """What is wrong: `page, look: fault`. `page` comes from tests.support.browser.new_page, logged in."""
+Looks = Sequence[tuple[str, int]]
+
+
+def walk(page: Any, url: str, *, admin: str = "/admin/ravi/", looks: Looks = LOOKS) -> list[str]:
+    """What is wrong: `page, look: fault`. `page` comes from tests.support.browser.new_page, logged in. Without looks
+    it lists pages that do not open, buttons that cannot be pressed, and errors in the console."""
     found: list[str] = []
     seen: set[str] = set()
     waiting = [admin]
@@ -52,7 +57,7 @@ def walk(page: Any, url: str, *, admin: str = "/admin/ravi/") -> list[str]:
             found.append(f"{shape}: {response.status}")
         elif OURS.search(html):
             page.goto(f"{url}{address}")
-            found += _look(page, shape) + _press(page, shape)
+            found += _look(page, shape, looks) + _press(page, shape, looks)
         for link in re.findall(rf'href="({admin}[^"?#]+)', html):
             if not set(link.split("/")) & set(NOT_OURS) and ID.sub("*", link) not in seen:
                 seen.add(ID.sub("*", link))
@@ -60,9 +65,9 @@ def walk(page: Any, url: str, *, admin: str = "/admin/ravi/") -> list[str]:
     return found
 
 
-def _look(page: Any, name: str) -> list[str]:
+def _look(page: Any, name: str, looks: Looks) -> list[str]:
     found = []
-    for scheme, width in LOOKS:
+    for scheme, width in looks:
         page.set_viewport_size({"width": width, "height": 900})
         page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
         page.evaluate(SWITCH, scheme)
@@ -74,24 +79,24 @@ def _look(page: Any, name: str) -> list[str]:
     return found
 
 
-def _press(page: Any, shape: str) -> list[str]:
+def _press(page: Any, shape: str, looks: Looks) -> list[str]:
     """The buttons that lead to pages of ours and change nothing: preview, and an action on a list's first row."""
     from playwright.sync_api import Error
 
     try:
         if shape.endswith("/change/") and page.locator("[name=_preview]").count():
-            return _click(page, "[name=_preview]", f"{shape} preview")
+            return _click(page, "[name=_preview]", f"{shape} preview", looks)
         if page.locator("select[name=action]").count() and page.locator("#result_list tbody tr").count():
             page.locator("input[name=_selected_action]").first.check(timeout=CLICK_MS)
             page.select_option("select[name=action]", index=1, timeout=CLICK_MS)
             page.click(RUN, trial=True, timeout=CLICK_MS)
-            return _click(page, RUN, f"{shape} action") if shape == "humanrequest/" else []
+            return _click(page, RUN, f"{shape} action", looks) if shape == "humanrequest/" else []
     except Error as error:
         return [f"{shape}: {error.message[:800]}"]
     return []
 
 
-def _click(page: Any, button: str, name: str) -> list[str]:
+def _click(page: Any, button: str, name: str, looks: Looks) -> list[str]:
     with page.expect_navigation():
         page.click(button, timeout=CLICK_MS)
-    return _look(page, name)
+    return _look(page, name, looks)

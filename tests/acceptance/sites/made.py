@@ -183,9 +183,7 @@ class Site:
         )
         files = FILES | {"mysite/before.py": before, "mysite/settings.py": SETTINGS, "shop/models.py": USERS[row.users]}
         files["mysite/urls.py"] = files["mysite/urls.py"].format(mount=row.mount)
-        if not row.has_broker:
-            files["mysite/settings.py"] += 'RAVI = {"ENGINE": "inline"}\n'
-        else:
+        if row.has_broker:
             files["mysite/before.py"] += BROKER.format(redis=redis)
             files |= {"mysite/celery.py": CELERY, "mysite/__init__.py": "from mysite.celery import app as celery_app\n"}
         for name, text in files.items():
