@@ -60,8 +60,8 @@ def test_a_source_tells_an_agent_that_its_owner_may_run(world: World) -> None:
     clerk = world.people["clerk"]
     clerk.user_permissions.set(clerk.user_permissions.exclude(codename="run_agent"))
     client = Client()
-    client.force_login(clerk)
-    given = {"name": "mine", "kind": "webhook", "location": "", "agent": "react/hidden"}
+    client.force_login(world.people["root"])
+    given = {"owner": "clerk", "name": "mine", "kind": "webhook", "location": "", "agent": "react/hidden"}
     given |= {"signal": "new", "options": "{}", "every_s": "900"}
 
     page = client.post("/admin/ravi/source/add/", given)

@@ -97,7 +97,7 @@ def test_each_call_of_a_turn_has_its_own_decision(user: Any, staff: Any) -> None
     ended = client_of(user).get(f"/ravi/runs/{run.id}/").json()
     assert (ended["status"], ended["output"], ended["error"]) == ("completed", "Done.", None)
     results = {block.call_id: str(block.content) for block in model.calls[1].messages[-1].content}
-    assert "Not them." in results["call1"] and "carla" in results["call1"]
+    assert "Not them." in results["call1"] and "carla" not in results["call1"]
     assert "paid 100 to c2" in results["call2"] and "paid 5 to c3" in results["call3"]
 
 

@@ -95,7 +95,10 @@ def test_a_deadline_that_has_passed_is_a_conflict(client: APIClient, user: Any, 
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_run_whose_owner_was_deleted_is_a_conflict_for_superusers_too(admin_user: Any, agent: str) -> None:
+def test_a_run_whose_owner_was_deleted_is_a_conflict_for_superusers_too(
+    admin_user: Any, agent: str, settings: Any
+) -> None:
+    settings.RAVI = {**settings.RAVI, "ON_USER_DELETE": "keep"}
     client = client_of(admin_user)
     leaver = get_user_model().objects.create_user("leaver")
     failing_once()

@@ -49,6 +49,10 @@ class CommandSite(AppConfig):
             await asyncio.sleep(120)
             return "at last"
 
+        async def told(messages: object, options: object) -> str:
+            print("the model is asked", flush=True)
+            return await slow(messages, options)
+
         def flaky(messages: object, options: object) -> object:
             flaky.calls += 1
             return TransientError("overloaded, come back later") if flaky.calls == 1 else "better now"
@@ -75,6 +79,7 @@ class CommandSite(AppConfig):
 
         for key, script in {
             "slow": [slow],
+            "told": [told],
             "refused": [ModelError("no such key: sk-nothing", type="AuthenticationError")],
             "flaky": [flaky],
             "rude": [[TextBlock(text="red \x1b[31malert\x1b[0m\x07 done")]],
