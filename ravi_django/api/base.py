@@ -5,6 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+from django.conf import settings
+from django.db.transaction import non_atomic_requests
+from django.utils.decorators import method_decorator
 from rest_framework.exceptions import APIException
 from rest_framework.negotiation import DefaultContentNegotiation
 from rest_framework.permissions import SAFE_METHODS, IsAuthenticated
@@ -15,6 +18,16 @@ from rest_framework.views import APIView
 from ravi_django.api import auth, errors, openapi
 from ravi_django.api.parsers import StrictJSONParser
 from ravi_django.runtime import limits
+
+
+def _non_atomic(view: Any) -> Any:
+    for alias in settings.DATABASES:
+        view = non_atomic_requests(alias)(view)
+    return view
+
+
+# ATOMIC_REQUESTS is a setting of each database of the site.
+non_atomic = method_decorator(_non_atomic, name="dispatch")
 
 
 class LengthRequired(APIException):

@@ -8,15 +8,13 @@ from uuid import UUID
 
 from django.core.handlers.asgi import ASGIRequest
 from django.db import connections
-from django.db.transaction import non_atomic_requests
 from django.http import HttpResponse, StreamingHttpResponse
-from django.utils.decorators import method_decorator
 from rest_framework.exceptions import NotAcceptable
 from rest_framework.renderers import BaseRenderer, JSONRenderer
 from rest_framework.response import Response
 
 from ravi_django.api import auth, serializers, sse
-from ravi_django.api.base import ApiView
+from ravi_django.api.base import ApiView, non_atomic
 from ravi_django.api.lookup import find_run
 from ravi_django.api.openapi import documented, parameter
 from ravi_django.api.pagination import limit_of
@@ -38,7 +36,7 @@ class EventStreamRenderer(BaseRenderer):
     charset = None
 
 
-@method_decorator(non_atomic_requests, name="dispatch")  # no transaction stays open behind a stream
+@non_atomic  # no transaction stays open behind a stream
 class EventsView(ApiView):
     renderer_classes = [EventStreamRenderer, JSONRenderer]
 

@@ -6,14 +6,12 @@ import threading
 import time
 from typing import Any
 
-from django.db.transaction import non_atomic_requests
-from django.utils.decorators import method_decorator
 from rest_framework import status
 from rest_framework.permissions import AllowAny
 from rest_framework.response import Response
 
 from ravi_django.api import serializers
-from ravi_django.api.base import ApiView
+from ravi_django.api.base import ApiView, non_atomic
 from ravi_django.api.openapi import documented
 from ravi_django.runtime.health import Check, check_all
 
@@ -23,7 +21,7 @@ _lock = threading.Lock()
 _last: tuple[float, list[Check]] = (float("-inf"), [])
 
 
-@method_decorator(non_atomic_requests, name="dispatch")  # else a dead database fails it from outside
+@non_atomic  # else a dead database fails it from outside
 class HealthView(ApiView):
     permission_classes = [AllowAny]
     throttle_classes = []  # a load balancer asks often

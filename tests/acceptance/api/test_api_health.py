@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
@@ -21,6 +22,7 @@ from ravi_django.runtime import clock, health, store
 from ravi_django.runtime.health import check_all
 from ravi_django.testing import FakeClock
 from tests.acceptance.api.api_support import client_of
+from tests.support import forks
 from tests.support.patience import BOUND_S
 
 # Looked at on other threads: rows must be committed.
@@ -209,3 +211,20 @@ def test_it_leaves_no_connection_behind(working_site: None) -> None:
     assert failing() == {}
 
     assert wait_until(lambda: count() <= before, 60)
+
+
+def test_another_database_of_the_site_that_is_down_is_no_hindrance() -> None:
+    """Django opens a transaction in each database with ATOMIC_REQUESTS before it calls a view."""
+    code = """
+import django
+from project.settings import DATABASES
+DATABASES["legacy"] = DATABASES["default"] | {"HOST": "127.0.0.1", "PORT": "1", "ATOMIC_REQUESTS": True}
+django.setup()
+from django.test import Client
+print(Client(headers={"host": "localhost"}).get("/ravi/health/").json())
+"""
+    env = {**os.environ, "DJANGO_SETTINGS_MODULE": "project.settings"}
+
+    done = forks.run(["-c", code], env=env, capture_output=True, text=True, timeout=BOUND_S)
+
+    assert "'status': " in done.stdout, done.stderr
