@@ -114,13 +114,15 @@ def poll_sources() -> None:
 
 @celeryd_after_setup.connect
 def _choose(instance: Any, **kwargs: Any) -> None:
-    """Before a worker consumes: whether it is one of ours."""
+    """Before a worker consumes: whether it is one of ours. Another one never consumes the queue. With Celery before 5.7
+    it would, once it has sent a task there and has lost its connection."""
     global _serves
     queues = instance.app.amqp.queues
     consumes = conf.QUEUE in queues.consume_from
     _serves = consumes and issubclass(instance.pool_cls, ThreadPool)
-    if consumes and not _serves:
+    if not _serves:
         queues.deselect(conf.QUEUE)
+    if consumes and not _serves:
         pool = instance.pool_cls.__module__.rpartition(".")[2]
         words = "the %s pool cannot run agents: this worker does not consume the queue %s; start another one: %s"
         log.error(words, pool, conf.QUEUE, worker_line(), extra={"action": "tasks.wrong_pool"})

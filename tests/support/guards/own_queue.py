@@ -27,7 +27,7 @@ OWN_QUEUE = [
         "queue: a worker with another pool leaves it",
         _TASKS,
         "        queues.deselect(conf.QUEUE)\n",
-        "",
+        "        pass\n",
         _WORKERS,
     ),
     Mutant(

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
 import pytest
+from celery.app.amqp import Queues
+from celery.concurrency.thread import TaskPool
+from celery.signals import celeryd_after_setup
 
 from project.celery import app
 from ravi_django import tasks
+from ravi_django.conf import conf
 from ravi_django.runtime import dispatch
 
 
@@ -56,3 +61,27 @@ def test_the_producer_gives_up_soon_and_leaves_the_options_of_the_site_alone(sit
     assert site_conf.broker_transport_options == {"global_keyprefix": "shop-", "max_retries": 50}
     assert app.connection_for_write().transport_options == site_conf.broker_transport_options
     assert app.amqp._producer_pool is pool
+
+
+class OldQueues(Queues):
+    """Of Celery before 5.7: without -Q a worker that connects again consumes all queues that it has sent tasks to."""
+
+    @property
+    def consume_from(self) -> Any:
+        return self if self._consume_from is None else self._consume_from
+
+    def deselect(self, exclude: Any) -> None:
+        self.select([name for name in self if name != exclude])
+
+
+@pytest.mark.parametrize("kind", [Queues, OldQueues])
+def test_a_threads_worker_of_other_queues_never_consumes_ours(monkeypatch: pytest.MonkeyPatch, kind: Any) -> None:
+    monkeypatch.setattr(tasks, "_serves", None)
+    queues = kind()
+    queues.select_add("celery")
+    worker = SimpleNamespace(app=SimpleNamespace(amqp=SimpleNamespace(queues=queues)), pool_cls=TaskPool)
+
+    celeryd_after_setup.send(sender="worker", instance=worker, conf=app.conf)
+    queues[conf.QUEUE]  # a task of the site submits a run
+
+    assert list(queues.consume_from) == ["celery"]
