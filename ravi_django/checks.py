@@ -185,7 +185,7 @@ def check_processes(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage
     if not layer or layer.endswith("InMemoryChannelLayer"):
         found.append(
             Warning(
-                "The channel layer cannot reach other processes.",
+                "No channel layer reaches other processes: pages show new requests to people some seconds late.",
                 hint='CHANNEL_LAYERS = {"default": {"BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer", …}}',
                 id="ravi.W001",
             )

@@ -163,8 +163,9 @@ for name, flags in (("root", {"is_staff": True, "is_superuser": True}), ("ada", 
 """
 TABLES = """
 import django; django.setup()
+from django.contrib.contenttypes.models import ContentType
 from django.db import connection
-print(connection.introspection.table_names())
+print(connection.introspection.table_names(), *ContentType.objects.using("default").values_list("app_label", flat=True))
 """
 
 
