@@ -167,8 +167,7 @@ def sweep() -> str:
     age = ExpressionWrapper(clock.now() - F("ran_at"), output_field=DurationField())
     ages = SweepState.objects.annotate(age=age).values_list("age", flat=True)
     seconds = [found.total_seconds() for found in ages]
-    if not seconds:
-        raise Unhealthy("no sweep has run yet; start one: celery -A <site> beat")
-    if min(seconds) > limit:
-        raise Unhealthy(f"the last sweep ran {min(seconds):.0f} s ago; start celery -A <site> beat")
+    if not seconds or min(seconds) > limit:
+        words = f"the last sweep ran {min(seconds):.0f} s ago" if seconds else "no sweep has run yet"
+        raise Unhealthy(f"{words}; start one: {worker_line() if conf.ENGINE == 'inline' else 'celery -A <site> beat'}")
     return f"ran {max(0.0, min(seconds)):.1f} s ago"

@@ -123,10 +123,14 @@ def test_a_broker_that_is_down_is_red(working_site: None, monkeypatch: pytest.Mo
     assert "no answer" not in found["broker"], "the check ended by itself, not at its limit"
 
 
-def test_the_broker_does_not_matter_without_celery(working_site: None, settings: Any) -> None:
+def test_without_celery_neither_the_broker_nor_beat_matters(working_site: None, settings: Any) -> None:
     settings.RAVI = {**settings.RAVI, "ENGINE": "inline"}
-
     assert "broker" not in [check.name for check in check_all()]
+
+    SweepState.objects.update(ran_at=clock.after(-60.0))
+    assert failing() == {"sweep": "the last sweep ran 60 s ago; start one: manage.py ravi_worker"}
+    SweepState.objects.all().delete()
+    assert failing() == {"sweep": "no sweep has run yet; start one: manage.py ravi_worker"}
 
 
 def test_a_channel_layer_that_is_down_is_red(working_site: None, settings: Any) -> None:
