@@ -80,7 +80,7 @@ DEFAULTS: dict[str, Any] = {
     "STREAM_TTL_S": 24 * 3600,
     "STREAM_DONE_TTL_S": 900,
     # --- REST: dotted paths of DRF authentication classes; None is the site's DEFAULT_AUTHENTICATION_CLASSES, and
-    # token (when installed) and session where the site has set none
+    # token (when installed) and session where the site has set none; an empty list counts as not set
     "API_AUTHENTICATION": None,
     # Arguments of the prefix that the app's URLs are mounted below, for links in e-mails and in the admin.
     "URL_KWARGS": {},

@@ -19,11 +19,9 @@ SESSION = "rest_framework.authentication.SessionAuthentication"
 
 def authenticators() -> list[Any]:
     """Instances of the configured classes, in order; token (when its app is installed) and session by default."""
-    paths = conf.API_AUTHENTICATION
-    if paths is None:
-        paths = api_settings.user_settings.get("DEFAULT_AUTHENTICATION_CLASSES")
-    if paths is None:
-        paths = [TOKEN, SESSION] if apps.is_installed("rest_framework.authtoken") else [SESSION]
+    own = [TOKEN, SESSION] if apps.is_installed("rest_framework.authtoken") else [SESSION]
+    # An empty list lets nobody in: it counts as not set.
+    paths = conf.API_AUTHENTICATION or api_settings.user_settings.get("DEFAULT_AUTHENTICATION_CLASSES") or own
     return [_class_of(path)() for path in paths]
 
 

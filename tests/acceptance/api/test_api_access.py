@@ -169,6 +169,18 @@ def test_without_the_token_app_there_is_the_session(settings: Any, user: Any) ->
     assert (response.status_code, response["WWW-Authenticate"]) == (401, 'Session realm="api"')
 
 
+@pytest.mark.parametrize("given", [None, []])
+def test_an_empty_list_of_classes_counts_as_not_set(settings: Any, user: Any, given: Any) -> None:
+    settings.RAVI = {"API_AUTHENTICATION": given}
+    settings.REST_FRAMEWORK = {"DEFAULT_AUTHENTICATION_CLASSES": []}
+    browser = Client()
+    browser.force_login(user)
+
+    assert browser.get("/ravi/runs/").status_code == 200
+    anonymous = Client().get("/ravi/runs/")
+    assert (anonymous.status_code, anonymous["WWW-Authenticate"]) == (401, "Token")
+
+
 class ByHeader(BaseAuthentication):
     """A site's own."""
 
