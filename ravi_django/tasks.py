@@ -15,7 +15,7 @@ from typing import Any
 from celery import Task
 from celery import shared_task as celery_task
 from celery.concurrency.thread import TaskPool as ThreadPool
-from celery.signals import celeryd_after_setup, worker_ready, worker_shutdown, worker_shutting_down
+from celery.signals import celeryd_after_setup, celeryd_init, worker_ready, worker_shutdown, worker_shutting_down
 from django.db import DatabaseError, connections
 
 from ravi_django.conf import conf, worker_line
@@ -31,7 +31,15 @@ class QueuedTask(Task):  # type: ignore[misc] - Celery has no types
 
     @property
     def queue(self) -> str:
-        return str(conf.QUEUE)
+        return _listed(self.app.amqp.queues)
+
+
+def _listed(queues: Any) -> str:
+    """Our queue's name. A site with task_create_missing_queues = False need not list the queue itself."""
+    name = str(conf.QUEUE)
+    if name not in queues:
+        queues.add(queues.new_missing(name))
+    return name
 
 
 shared_task = partial(celery_task, base=QueuedTask, ignore_result=True)
@@ -40,18 +48,9 @@ shared_task = partial(celery_task, base=QueuedTask, ignore_result=True)
 @shared_task(name="ravi.run")
 def run(run_id: str) -> None:
     """Give the run to this process's event loop, which leases it; the task is over then."""
-    if _is_misplaced("ravi.run"):
-        return
     from ravi_django.runtime.worker import get_worker
 
     get_worker().hint(run_id)
-
-
-def _is_misplaced(name: str) -> bool:
-    """A message of a release that had no queue of its own: the sweep sends another one to the right queue."""
-    if _serves is False:
-        log.warning("%s is left to the workers of the queue %s", name, conf.QUEUE, extra={"action": "tasks.misplaced"})
-    return _serves is False
 
 
 @shared_task(name="ravi.sweep")
@@ -65,8 +64,6 @@ def sweep() -> None:
 @shared_task(name="ravi.look")
 def look() -> None:
     """Drive whatever can be claimed: one hint that stands for many runs."""
-    if _is_misplaced("ravi.look"):
-        return
     from ravi_django.runtime.worker import get_worker
 
     get_worker().look()
@@ -110,6 +107,13 @@ def poll_sources() -> None:
     from ravi_django.runtime import sources
 
     sources.poll_due()
+
+
+@celeryd_init.connect
+def _list_queue(instance: Any, options: Any, **kwargs: Any) -> None:
+    """Before a worker looks for the queues of its option -Q."""
+    if conf.QUEUE in (options.get("queues") or ()):
+        _listed(instance.app.amqp.queues)
 
 
 @celeryd_after_setup.connect

@@ -58,10 +58,11 @@ _pools: dict[str, ProducerPool] = {}  # by the broker's address
 
 def broker_connection() -> Any:
     """To the site's broker, with the site's options but for how long it is waited for. Not opened yet."""
-    options: dict[str, Any] = {"max_retries": 1, "interval_start": 0, "interval_step": 0}
-    if str(current_app.conf.broker_write_url).startswith(("redis", "sentinel", "valkey")):
-        options |= {"socket_connect_timeout": CONNECT_S, "socket_timeout": ANSWER_S}
-    return current_app.connection_for_write(connect_timeout=CONNECT_S, transport_options=options)
+    options = {"max_retries": 1, "interval_start": 0, "interval_step": 0}
+    connection: Any = current_app.connection_for_write(connect_timeout=CONNECT_S, transport_options=options)
+    if connection.get_transport_cls().driver_type == "redis":
+        connection.transport_options |= {"socket_connect_timeout": CONNECT_S, "socket_timeout": ANSWER_S}
+    return connection
 
 
 def _producers() -> ProducerPool:

@@ -38,12 +38,8 @@ def engines_of(site: Site, worker: Worker) -> list[str]:
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
 def test_a_worker_of_the_sites_own_queues_starts_no_engine(site: Site, worker: Worker, pool: str) -> None:
-    ended = site.submit(site.model.conversation("ended"))
-    site.completed(ended)
     with worker_with(site, "-P", pool, "-c", "2", "-Q", "emails") as other:
         deliver(site, other, "celery.accumulate", queue="emails")
-        deliver(site, other, "ravi.run", ended, queue="emails")  # of a release without a queue of its own
-        deliver(site, other, "ravi.look", queue="emails")
 
         assert engines_of(site, other) == []
         assert ": ERROR/" not in other.text

@@ -12,8 +12,8 @@ OWN_QUEUE = [
     Mutant(
         "queue: tasks go to that of the settings",
         _TASKS,
-        "return str(conf.QUEUE)",
-        'return "ravi"',
+        "name = str(conf.QUEUE)",
+        'name = "ravi"',
         _QUEUE,
     ),
     Mutant(

@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 from celery.app.amqp import Queues
 from celery.concurrency.thread import TaskPool
-from celery.signals import celeryd_after_setup
+from celery.signals import celeryd_after_setup, celeryd_init
 
 from project.celery import app
 from ravi_django import tasks
@@ -20,7 +20,7 @@ from ravi_django.runtime import dispatch
 
 @pytest.fixture
 def site_conf() -> Iterator[Any]:
-    names = ("task_routes", "broker_transport_options")
+    names = ("task_routes", "broker_transport_options", "broker_write_url")
     before = {name: app.conf[name] for name in names}
     yield app.conf
     for pool in dispatch._pools.values():
@@ -61,6 +61,40 @@ def test_the_producer_gives_up_soon_and_leaves_the_options_of_the_site_alone(sit
     assert site_conf.broker_transport_options == {"global_keyprefix": "shop-", "max_retries": 50}
     assert app.connection_for_write().transport_options == site_conf.broker_transport_options
     assert app.amqp._producer_pool is pool
+
+
+def test_the_producer_gives_up_soon_with_several_brokers_too(site_conf: Any) -> None:
+    site_conf.broker_write_url = ["redis://one.example:6379/0", "redis://two.example:6379/0"]
+
+    own = dispatch.broker_connection().transport_options
+
+    assert (own["socket_connect_timeout"], own["socket_timeout"]) == (dispatch.CONNECT_S, dispatch.ANSWER_S)
+
+
+def test_a_site_that_lists_its_queues_need_not_list_ours(
+    settings: Any, site_conf: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With task_create_missing_queues = False Celery knows no other queues than those that the site lists."""
+    settings.RAVI = {**settings.RAVI, "QUEUE": f"queue-{uuid4()}"}
+    monkeypatch.setattr(app.amqp.queues, "create_missing", False)
+    monkeypatch.setattr(tasks.tell_saves, "_exec_options", None)  # Celery reads them once a process
+
+    dispatch.publish(tasks.tell_saves, "1")
+
+    with app.connection_for_read() as connection, connection.SimpleQueue(conf.QUEUE) as queue:
+        assert queue.get(timeout=10).headers["task"] == tasks.tell_saves.name
+        queue.queue.delete()
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_worker_consumes_our_queue_by_its_name_where_the_site_lists_its_queues(named: bool) -> None:
+    queues = Queues(create_missing=False)
+    worker = SimpleNamespace(app=SimpleNamespace(amqp=SimpleNamespace(queues=queues)))
+    options = {"queues": [conf.QUEUE, "emails"] if named else None}
+
+    celeryd_init.send(sender="worker", instance=worker, conf=app.conf, options=options)
+
+    assert list(queues) == ([conf.QUEUE] if named else [])
 
 
 class OldQueues(Queues):
