@@ -14,6 +14,7 @@ from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 
 from ravi_django.admin.base import InspectAdmin, LiveAdmin, may_name, users_of
+from ravi_django.admin.delegations import UserNameField
 from ravi_django.models import BudgetAccount, DailyBudget
 from ravi_django.runtime import site_rules
 
@@ -21,12 +22,18 @@ LIMITS = ("max_tokens", "max_cost_usd", "max_turns")
 
 
 class DailyBudgetForm(forms.ModelForm):
+    owner = UserNameField(required=False, help_text="A user's; empty for all of a tenant")
     by: Any  # who fills it in
 
     class Meta:
         model = DailyBudget
         fields = ["owner", "tenant", *LIMITS]
-        help_texts = {"owner": "A user's; empty for all of a tenant", "max_cost_usd": "US dollars"}
+        help_texts = {"max_cost_usd": "US dollars"}
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        if self.instance.owner is not None:
+            self.initial["owner"] = self.instance.owner.get_username()
 
     def clean(self) -> dict[str, Any]:
         given = super().clean() or {}
@@ -34,7 +41,7 @@ class DailyBudgetForm(forms.ModelForm):
             self.add_error("tenant", "A budget is a user's or a tenant's, not both.")
         theirs = site_rules.tenants_of(self.by)
         if given.get("owner") and not may_name(self.by, given["owner"]):
-            self.add_error("owner", "A user of one of your tenants.")
+            self.add_error("owner", UserNameField.default_error_messages["invalid_choice"])
         elif not given.get("owner") and theirs is not None and given.get("tenant", "") not in theirs:
             self.add_error("tenant", f"One of your tenants: {', '.join(sorted(theirs)) or 'you have none'}.")
         for name in LIMITS:
@@ -51,7 +58,6 @@ class DailyBudgetAdmin(LiveAdmin):
     list_display = ["__str__", *LIMITS]
     list_select_related = ["owner"]
     search_fields = ["tenant"]
-    raw_id_fields = ["owner"]
     list_per_page = 50
     actions = None
 

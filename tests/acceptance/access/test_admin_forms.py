@@ -33,16 +33,41 @@ def foreign(world: World) -> Client:
 def test_a_daily_budget_is_of_ones_own_tenants(world: World, foreign: Client) -> None:
     DailyBudget.objects.all().delete()
 
-    for owner, tenant in (("", "a"), ("", ""), (world.people["owner"].pk, "")):
+    for owner, tenant in (("", "a"), ("", ""), ("owner", "")):
         page = foreign.post("/admin/ravi/dailybudget/add/", {"owner": owner, "tenant": tenant, "max_turns": "0"})
         assert (page.status_code, DailyBudget.objects.count()) == (200, 0), (owner, tenant)
-    for owner, tenant in (("", "b"), (world.people["foreign"].pk, "")):
+    for owner, tenant in (("", "b"), ("foreign", "")):
         foreign.post("/admin/ravi/dailybudget/add/", {"owner": owner, "tenant": tenant, "max_turns": "0"})
 
     assert DailyBudget.objects.count() == 2
     row = DailyBudget.objects.get(tenant="b")
     foreign.post(f"/admin/ravi/dailybudget/{row.pk}/change/", {"owner": "", "tenant": "a", "max_turns": "0"})
     assert not DailyBudget.objects.filter(tenant="a").exists()
+
+
+def test_the_form_of_a_budget_tells_nobodys_name(world: World, foreign: Client, django_user_model: Any) -> None:
+    """Users of other tenants are neither named nor said to exist."""
+    zelda = django_user_model.objects.create_user("zelda")
+    found = []
+    for owner in (zelda.pk, "zelda", "nobody"):
+        page = foreign.post("/admin/ravi/dailybudget/add/", {"owner": owner, "tenant": "", "max_turns": "1"})
+        found.append(page.content.decode().count("There is no active user of this name"))
+        if owner != "zelda":
+            assert "zelda" not in page.content.decode()
+
+    assert found == [1, 1, 1]
+
+
+def test_the_form_of_a_budget_names_its_owner(world: World) -> None:
+    client = Client()
+    client.force_login(world.people["root"])
+    row = DailyBudget.objects.get()
+    page = f"/admin/ravi/dailybudget/{row.pk}/change/"
+
+    assert 'value="owner"' in client.get(page).content.decode()
+    client.post(page, {"owner": "owner", "tenant": "", "max_turns": "7"})
+    row.refresh_from_db()
+    assert (row.owner, row.max_turns) == (world.people["owner"], 7)
 
 
 def test_a_delegation_names_nobody_of_another_tenant(world: World, foreign: Client) -> None:

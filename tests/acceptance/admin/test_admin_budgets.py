@@ -13,7 +13,7 @@ pytestmark = pytest.mark.django_db
 def test_a_daily_budget_is_made_and_changed(admin_client, admin_user):
     add = reverse("admin:ravi_dailybudget_add")
 
-    refused = admin_client.post(add, {"owner": admin_user.pk, "tenant": "acme", "max_turns": "-1"})
+    refused = admin_client.post(add, {"owner": admin_user.username, "tenant": "acme", "max_turns": "-1"})
     made = admin_client.post(add, {"owner": "", "tenant": "acme", "max_turns": "5"})
 
     assert (refused.status_code, made.status_code) == (200, 302)
