@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import cache
+from functools import lru_cache
 from importlib.util import find_spec
 from typing import Any
 
@@ -104,9 +104,9 @@ def typed(schema: dict[str, Any]) -> Callable[[Any], Any]:
     return extend_schema_field(schema)
 
 
-@cache
+@lru_cache(maxsize=16)  # a prefix with arguments is the client's to vary
 def description(mount: str, script_name: str) -> dict[str, Any]:
-    """The OpenAPI 3 document of the app mounted at `mount`. Made once: the code does not change."""
+    """The OpenAPI 3 document of the app mounted at `mount`. Kept: the code does not change."""
     from django.urls import include, path
     from drf_spectacular.generators import SchemaGenerator
     from drf_spectacular.settings import patched_settings

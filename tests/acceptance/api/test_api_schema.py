@@ -96,3 +96,8 @@ def test_without_the_package_it_is_404(client: APIClient, monkeypatch: pytest.Mo
     response = client.get("/ravi/schema/")
 
     assert (response.status_code, error_of(response)["code"]) == (404, "not_found")
+
+
+def test_a_few_prefixes_of_the_mount_are_kept() -> None:
+    """Below `<slug:tenant>/` each client may ask with a prefix of its own."""
+    assert openapi.description.cache_parameters()["maxsize"] < 100
