@@ -13,7 +13,7 @@ from django.http import HttpRequest
 
 from ravi_django.conf import conf
 from ravi_django.models import HumanRequest
-from ravi_django.runtime import people, site_rules
+from ravi_django.runtime import people, site_rules, store
 
 NEWEST = 500  # of the pending requests
 
@@ -43,9 +43,14 @@ def reads_all(request: HttpRequest) -> bool:
     return bool(request.user.has_perm("ravi.view_humanrequest"))
 
 
+def _open(request: HttpRequest) -> Requests:
+    """`answerable` without the pending ones that take no answer now: too early, too late, of a run that has ended."""
+    return answerable(request).filter(store.in_time() | ~Q(status=HumanRequest.Status.PENDING))
+
+
 def mine_among(request: HttpRequest, rows: Requests) -> Any:
     """The ids of those of `rows` that the user may answer; where the site has a rule of its own, of the newest."""
-    mine = answerable(request)
+    mine = _open(request)
     if conf.MAY_ANSWER is None:
         return mine.values("pk")
     newest = rows.filter(pk__in=mine.values("pk")).select_related("run").order_by("-id")[:NEWEST]
@@ -58,7 +63,7 @@ def glance(request: HttpRequest) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] | None = getattr(request, "_ravi_glance", None)
     if found is None:
         pending = readable(request).filter(status=HumanRequest.Status.PENDING)
-        mine = Exists(answerable(request).filter(pk=OuterRef("pk")))
+        mine = Exists(_open(request).filter(pk=OuterRef("pk")))
         rows = pending.annotate(mine=mine).order_by("-mine", "-id").values("pk", "tool", "run__agent", "mine")
         found = list(rows[:NEWEST])
         if conf.MAY_ANSWER is not None:

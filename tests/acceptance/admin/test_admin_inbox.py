@@ -12,8 +12,9 @@ from django.db import connection
 from django.utils import timezone
 
 from ravi_django.admin import badge
-from ravi_django.models import HumanRequest
+from ravi_django.models import HumanRequest, Run
 from ravi_django.runtime import human
+from ravi_django.ws import inbox
 from tests.support.inbox import EVIL, INBOX, ask, html_of, logged_in, ours, page_of, person, words
 from tests.support.many_waiting import copy
 from tests.support.runs import make_run
@@ -93,6 +94,19 @@ def test_a_row_tells_what_is_asked_of_whom_and_what_is_next() -> None:
         assert part in text, part
     assert "asks group directors at" in text
     assert "1 to answer" in text
+
+
+def test_the_number_counts_what_can_be_answered_now_as_the_socket_does() -> None:
+    user = person("fay", "finance")
+    open_, late, ended = ask(), ask(expires_in=-1), ask()
+    Run.objects.filter(pk=ended.run_id).update(status="completed")  # its requests are closed with it, or soon after
+    client = logged_in(user)
+
+    assert inbox.rights(user.pk).answerable.count() == 1
+    assert "1 to answer" in words(html_of(client.get(INBOX)))
+    assert "Requests to people (1)" in words(html_of(client.get("/admin/")))
+    assert listed(client, "?mine=yes") == [open_]
+    assert set(listed(client, "?mine=no")) == {late, ended}
 
 
 def test_pending_ones_are_shown_first_of_all_and_others_when_asked_for() -> None:
