@@ -72,6 +72,9 @@ def database() -> Iterator[Finding]:
         yield from _sqlite()
 
 
+_POOLER = "behind a pooler"
+
+
 def _connections() -> Iterator[Finding]:
     """Which kind each connection is: what reaches the database through a pooler has no prepared statements."""
     own = connection.copy()
@@ -84,6 +87,9 @@ def _connections() -> Iterator[Finding]:
         own.close()
     for kind, way in (("web", ways[0]), ("threads", ways[1]), ("heartbeat", ways[1]), ("loop", ways[1])):
         yield Finding("ok", f"connection: {kind}: {way}")
+    if ways[0] == _POOLER and not connection.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS"):
+        what = "connection: web: a pooler in transaction mode loses the cursors of iterator()"
+        yield Finding("warning", what, f'DATABASES["{conf.DATABASE}"]["DISABLE_SERVER_SIDE_CURSORS"] = True')
     if not same:
         what = f"RAVI['DATABASE_DIRECT'] is {conf.DATABASE_DIRECT!r}, which reaches another database"
         yield Finding("error", f"connection: {what}", "name an alias that reaches the database of RAVI['DATABASE']")
@@ -92,7 +98,7 @@ def _connections() -> Iterator[Finding]:
 def _way(wrapper: Any) -> str:
     if not is_shared(wrapper):
         return "direct"
-    return "from Django's pool" if wrapper.settings_dict["OPTIONS"].get("pool") else "behind a pooler"
+    return "from Django's pool" if wrapper.settings_dict["OPTIONS"].get("pool") else _POOLER
 
 
 def _identity(wrapper: Any) -> Any:

@@ -27,6 +27,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), on_postgresql]
 
 LIMITS = ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout")
 OURS = ("9s", "9s", "9s", "read committed", "off")
+NO_CURSORS = "connection: web: a pooler in transaction mode loses the cursors of iterator()"
 SHOWN = f"""SELECT {", ".join(f"current_setting('{name}')" for name in LIMITS)},
     current_setting('transaction_isolation'), current_setting('transaction_read_only')"""
 
@@ -101,9 +102,10 @@ def test_behind_pgbouncer(monkeypatch):
             assert [one.execute(f"SHOW {name}").fetchone()[0] for name in LIMITS] == ["0", "0", "0"]
         for one in clients:
             one.close()
-        assert found() == [
-            ("ok", f"connection: {kind}: behind a pooler") for kind in ("web", "threads", "heartbeat", "loop")
-        ]
+        ways = [("ok", f"connection: {kind}: behind a pooler") for kind in ("web", "threads", "heartbeat", "loop")]
+        assert found() == [*ways, ("warning", NO_CURSORS)]
+        monkeypatch.setitem(connections.settings["default"], "DISABLE_SERVER_SIDE_CURSORS", True)
+        assert found() == ways
 
 
 def test_behind_pgbouncer_a_database_thread_has_its_limits_in_each_transaction(monkeypatch):
@@ -182,6 +184,7 @@ def test_workers_go_past_the_pooler_by_database_direct(monkeypatch, direct):
                 ("ok", f"connection: {kind}: direct, by RAVI['DATABASE_DIRECT']")
                 for kind in ("threads", "heartbeat", "loop")
             ),
+            ("warning", NO_CURSORS),
         ]
 
 
