@@ -85,6 +85,8 @@ DEFAULTS: dict[str, Any] = {
     # Arguments of the prefix that the app's URLs are mounted below, for links in e-mails and in the admin.
     "URL_KWARGS": {},
     "TICKET_S": 60,
+    # Where the ASGI router has the sockets: below the site's prefix, or a path or URL of its own ("/…", "wss://…").
+    "SOCKET_PATH": "ws/ravi/",
     # Origins whose pages may open sockets by their cookie, beside the site's own and CSRF_TRUSTED_ORIGINS.
     "SOCKET_ORIGINS": [],
     # --- people: whom a request is addressed to, by its kind; see docs/people.md

@@ -1,4 +1,4 @@
-"""The sockets' addresses, for the site's ASGI router, at the site's root.
+"""The sockets' addresses, for the site's ASGI router, at the site's root; elsewhere, RAVI["SOCKET_PATH"] says where.
 
 Wrap them in channels' AuthMiddlewareStack to let browsers in by their session cookie; without it tickets alone work.
 Origins are checked here: AllowedHostsOriginValidator around them would shut out the programs that come with a ticket.

@@ -23,7 +23,7 @@ from django.utils.functional import cached_property
 from ravi_django.conf import conf
 from ravi_django.kernel import ForbiddenError
 from ravi_django.models import HumanRequest
-from ravi_django.runtime import site_rules
+from ravi_django.runtime import links, site_rules
 
 if apps.is_installed("unfold"):  # a theme that styles only the lists and forms of its own class
     from unfold.admin import ModelAdmin
@@ -98,7 +98,8 @@ class LiveAdmin(ModelAdmin):
         if not self.admin_site.is_registered(HumanRequest):
             return found
         inbox = reverse("admin:ravi_humanrequest_changelist", current_app=self.admin_site.name)
-        script = forms.Script("ravi/requests.js", **{"data-inbox": inbox, "defer": True})
+        told = {"data-inbox": inbox, "data-socket": links.socket("requests"), "defer": True}
+        script = forms.Script("ravi/requests.js", **told)
         return found + forms.Media(js=[script], css={"all": ["ravi/requests.css"]})
 
 

@@ -4,10 +4,11 @@ RAVI["REQUEST_LINK_S"]."""
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urljoin
 from uuid import UUID
 
 from django.core.signing import BadSignature, SignatureExpired, TimestampSigner
-from django.urls import reverse
+from django.urls import get_script_prefix, reverse
 
 from ravi_django.conf import conf
 from ravi_django.kernel import NotFoundError
@@ -25,6 +26,11 @@ def path_to(name: str, **kwargs: Any) -> str:
     """Outside of a request. Raises NoReverseMatch where the app's URLs are not mounted, and where RAVI["URL_KWARGS"]
     lacks an argument of their prefix."""
     return reverse(f"ravi:{name}", kwargs={**conf.URL_KWARGS, **kwargs})
+
+
+def socket(name: str) -> str:
+    """The address of one of the app's sockets for a page that is being served: below the site's prefix."""
+    return urljoin(get_script_prefix(), f"{conf.SOCKET_PATH.rstrip('/')}/{name}/")
 
 
 def token_of(link: RequestLink) -> str:

@@ -1,5 +1,5 @@
-r"""`{{ text|visible }}`: what comes from outside, with nothing hidden in it, see `kernel.visible`; and
-`{{ time|moment }}`."""
+r"""`{{ text|visible }}`: what comes from outside, with nothing hidden in it, see `kernel.visible`; `{{ time|moment }}`;
+and `{% socket "requests" %}`, the address of a socket."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from django import template
 
 from ravi_django.kernel.visible import visible as made_visible
 from ravi_django.pages import show
+from ravi_django.runtime import links
 
 register = template.Library()
+register.simple_tag(links.socket)
 
 
 @register.filter

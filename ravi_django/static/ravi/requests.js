@@ -100,8 +100,8 @@
   }
 
   function connect() {
-    const address = new URL(script.dataset.socket || "/ws/ravi/requests/", window.location.href);
-    address.protocol = address.protocol === "https:" ? "wss:" : "ws:";
+    const address = new URL(script.dataset.socket, window.location.href);
+    address.protocol = address.protocol.replace("http", "ws");
     const socket = new WebSocket(address);
     socket.addEventListener("open", function () {
       opened = true;

@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 from django.contrib.admin import AdminSite
 from django.db import connection
+from django.test.utils import override_script_prefix
 from django.utils import timezone
 
 from ravi_django.admin import badge
@@ -249,6 +250,23 @@ def test_pages_tell_the_script_where_the_inbox_is_and_have_none_inline() -> None
     for address in (INBOX, page_of(request)):
         html = ours(html_of(client.get(address)))
         assert "<script" not in html and " style=" not in html and " onclick=" not in html
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ("ws/ravi/", "/shop/ws/ravi/requests/"),
+        ("/live/ravi", "/live/ravi/requests/"),
+        ("wss://live.example.com/ws/ravi/", "wss://live.example.com/ws/ravi/requests/"),
+    ],
+)
+def test_pages_below_a_prefix_know_where_the_socket_is(settings: Any, given: str, found: str) -> None:
+    client = logged_in(person("root", superuser=True))
+    settings.RAVI = {**settings.RAVI, "SOCKET_PATH": given}
+
+    with override_script_prefix("/shop/"):
+        for address in (INBOX, "/admin/ravi/"):
+            assert f'data-socket="{found}"' in html_of(client.get(address))
 
 
 def test_a_runs_page_leads_to_its_requests_for_who_may_see_them() -> None:

@@ -335,7 +335,8 @@ def test_the_badge_in_a_sites_own_base_is_as_the_docs_say(rf: Any) -> None:
 
     html = Template(told).render(RequestContext(rf.get("/admin/"), {}))
 
-    assert f'data-inbox="{INBOX}"' in html and 'src="/static/ravi/requests.js"' in html
+    for part in (f'data-inbox="{INBOX}"', 'data-socket="/ws/ravi/requests/"', 'src="/static/ravi/requests.js"'):
+        assert part in html
 
 
 def test_the_shared_pages_know_no_admin() -> None:
