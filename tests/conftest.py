@@ -22,7 +22,7 @@ import django
 import pytest
 
 from project.services import Postgres, Valkey
-from tests.support import patience, template
+from tests.support import patience, template, world
 
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
 SERVER = "RAVI_TEST_POSTGRES"  # the URL of the controller's PostgreSQL, for its workers
@@ -158,25 +158,21 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 @pytest.fixture(autouse=True)
 def _own_agents() -> Iterator[None]:
     """Agents and tools that a test registers are its own."""
-    from ravi_django.runtime import registry
-
-    agents, tools, access = dict(registry._agents), dict(registry._tools), dict(registry._access)
+    agents, tools, access = dict(world.agents_by_address), dict(world.registry_tools), dict(world.registry_access)
     yield
-    registry._agents.clear()
-    registry._agents.update(agents)
-    registry._access.clear()
-    registry._access.update(access)
-    registry._tools.clear()
-    registry._tools.update(tools)
-    registry._known = None
+    world.agents_by_address.clear()
+    world.agents_by_address.update(agents)
+    world.registry_access.clear()
+    world.registry_access.update(access)
+    world.registry_tools.clear()
+    world.registry_tools.update(tools)
+    world.replace("registry_known", None)
 
 
 @pytest.fixture(autouse=True)
 def open_agents(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every user may run what a test registers, unless it says otherwise; tests of access override this."""
-    from ravi_django.runtime import registry
-
-    monkeypatch.setattr(registry, "DEFAULT_ACCESS", "authenticated")
+    world.patch(monkeypatch, "DEFAULT_ACCESS", "authenticated")
 
 
 @pytest.fixture
@@ -199,7 +195,6 @@ def django_db_setup(
     """The database is there, copied from the template; pytest-django makes one beside a DATABASE_URL that was given."""
     if not _has_own_database:
         request.getfixturevalue("django_db_setup")
-    from ravi_django.runtime import database, worker
     from ravi_django.testing import warm
     from tests.support import emptying
 
@@ -208,5 +203,5 @@ def django_db_setup(
     yield
     # Their threads hold connections to the database.
     warm.close()
-    worker.close_worker()
-    database.forget_readers(close=True)
+    world.close_worker()
+    world.forget_readers(close=True)

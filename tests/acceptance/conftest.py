@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 @pytest.fixture
 def server(transactional_db: None) -> Iterator[Server]:
     """The project over HTTP and websockets, on a thread of this process."""
-    from ravi_django.runtime.database import forget_readers
     from tests.acceptance.ws.live_site import Server
+    from tests.support.world import forget_readers
 
     running = Server()
     running.start()

@@ -111,10 +111,10 @@ import django
 django.setup()
 import shop.refunds
 from ravi_django import submit
-from ravi_django.runtime import dispatch
+from tests.support import world
 from ravi_django.testing import run_until_idle
 
-dispatch.send = lambda run_id: None  # run_until_idle drives them, no worker besides
+world.replace("dispatch_send", lambda run_id: None)  # run_until_idle drives them, no worker besides
 run = submit("shop/refunds", "Order 7")
 run_until_idle()
 run.refresh_from_db()
@@ -140,11 +140,11 @@ import shop.news
 from django.contrib.auth.models import User
 from ravi_django import submit
 from ravi_django.models import JournalEntry, Publication
-from ravi_django.runtime import background, dispatch, fan_out
+from tests.support import world
 from ravi_django.testing import run_until_idle
 
-dispatch.send = lambda run_id: None  # run_until_idle drives them, no worker besides
-background.hint = lambda task, *args: None
+world.replace("dispatch_send", lambda run_id: None)  # run_until_idle drives them, no worker besides
+world.replace("background_hint", lambda task, *args: None)
 eve = User.objects.create_user("eve")
 shop.news.subscribe(eve)
 shop.news.subscribe(eve)
@@ -154,7 +154,7 @@ shop.news.announce("Ferries have delays")
 submit("information/harbour", "A long story of a bridge")
 run_until_idle()
 for publication in Publication.objects.order_by("id"):
-    fan_out.run(publication.id)
+    world.fan_out_run(publication.id)
 run_until_idle()
 for row in JournalEntry.objects.filter(kind="log", name="feed.curated").order_by("seq"):
     print(row.run.owner, row.result["keep"], row.result["summary"])
@@ -178,10 +178,10 @@ import shop.people
 from django.contrib.auth.models import Group, User
 from ravi_django import answer, submit
 from ravi_django.models import HumanRequest
-from ravi_django.runtime import dispatch
+from tests.support import world
 from ravi_django.testing import run_until_idle
 
-dispatch.send = lambda run_id: None
+world.replace("dispatch_send", lambda run_id: None)
 ann = User.objects.create_user("ann")
 ann.groups.add(Group.objects.create(name="finance"))
 run = submit("react/refunds", "Order 7 came broken.", user=User.objects.create_user("bob"))
@@ -224,10 +224,10 @@ import django
 django.setup()
 import shop.parcels
 from ravi_django import submit
-from ravi_django.runtime import dispatch
+from tests.support import world
 from ravi_django.testing import run_until_idle
 
-dispatch.send = lambda run_id: None
+world.replace("dispatch_send", lambda run_id: None)
 run = submit("react/parcels", "Order 7 has not come to Bern.")
 run_until_idle()
 run.refresh_from_db()
@@ -257,10 +257,10 @@ import asyncio
 import django
 django.setup()
 import shop.archive, shop.support
-from ravi_django.runtime import dispatch
+from tests.support import world
 from ravi_django.testing import run_until_idle
 
-dispatch.send = lambda run_id: None
+world.replace("dispatch_send", lambda run_id: None)
 print(shop.support.make_support().version, shop.support.make_support().version)
 run = shop.support.ask_support("When are you open on Sunday?")
 run_until_idle()
@@ -302,10 +302,10 @@ call_command("migrate", verbosity=0)
 import shop.ledger
 from django.contrib.auth.models import Permission, User
 from ravi_django import answer, submit
-from ravi_django.runtime import dispatch
+from tests.support import world
 from ravi_django.testing import run_until_idle
 
-dispatch.send = lambda run_id: None
+world.replace("dispatch_send", lambda run_id: None)
 ada = User.objects.create_user("ada")
 ada.user_permissions.add(Permission.objects.get(codename="view_payment"))
 run = submit("react/ledger", "Ada has paid 50.", user=ada)
@@ -363,17 +363,17 @@ django.setup()
 import shop.cases, shop.desk, shop.inbox
 from ravi_django import submit
 from ravi_django.models import HumanRequest, Run
-from ravi_django.runtime import dispatch, events, human
+from tests.support import world
 from ravi_django.testing import run_until_idle
 
-dispatch.send = lambda run_id: None
+world.replace("dispatch_send", lambda run_id: None)
 
 def drive(run, answer):
     run_until_idle()
     request = HumanRequest.objects.get(status="pending")
     print(request.run.agent, request.kind, request.text)
     if request.run_id == run.id:
-        human.answer(request.id, text=answer)
+        world.answer(request.id, text=answer)
     else:
         shop.inbox.answer_first(run.id, answer)
     run_until_idle()
@@ -382,7 +382,7 @@ def drive(run, answer):
 
 direct = submit("agent/returns", "order 7")
 drive(direct, "broken")
-print([frame["text"] for frame in events.page(direct.id)[0] if frame["type"] == "text.delta"])
+print([frame["text"] for frame in world.events_page(direct.id)[0] if frame["type"] == "text.delta"])
 drive(submit("react/desk", "I send back order 8"), "too late")
 drive(submit("react/cases", "Where to?"), "Bern")
 drive(submit("react/cases", "Take it back"), "broken")
@@ -436,10 +436,10 @@ django.setup()
 import shop.team
 from ravi_django import submit
 from ravi_django.models import Run
-from ravi_django.runtime import dispatch
+from tests.support import world
 from ravi_django.testing import run_until_idle
 
-dispatch.send = lambda run_id: None
+world.replace("dispatch_send", lambda run_id: None)
 for text in ("How many lamps? Tell Ada.", "May we sell them?"):
     run = submit("orchestrator/office", text)
     run_until_idle()

@@ -12,7 +12,7 @@ from django.contrib.auth import get_user_model
 from ravi_django import access
 from ravi_django.checks import check_access_policy
 from ravi_django.kernel import AgentNotFoundError, ForbiddenError, TopicId
-from ravi_django.runtime import registry, specs
+from tests.support import world
 from tests.support.docs import Page
 
 pytestmark = pytest.mark.django_db
@@ -26,7 +26,7 @@ def test_the_pages_agents_and_policy_hold(settings: Any, monkeypatch: pytest.Mon
     assert access.find(ann, "react/helper")
     with pytest.raises(AgentNotFoundError):
         access.find(ann, "react/refunds")
-    assert registry._agents["react/refunds"].public_signals == {"parcel_posted"}
+    assert world.agents_by_address["react/refunds"].public_signals == {"parcel_posted"}
 
     module = ModuleType("shop.access")
     vars(module).update(PAGE.run("shop/access.py"))
@@ -34,9 +34,9 @@ def test_the_pages_agents_and_policy_hold(settings: Any, monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "shop.access", module)
     settings.RAVI = {**settings.RAVI, **PAGE.run("settings.py")["RAVI"]}
     assert check_access_policy() == []
-    secret, helper = TopicId("internal", "sales"), specs.find("react/helper")
+    secret, helper = TopicId("internal", "sales"), world.specs_find("react/helper")
     access.check_follow(ann, helper, TopicId("news", "sport"))
     with pytest.raises(ForbiddenError):
         access.check_follow(ann, helper, secret)
     assert access.policy().may_receive([ann], secret) == set()
-    access._load.cache_clear()
+    world.access_load.cache_clear()

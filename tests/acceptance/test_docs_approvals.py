@@ -11,8 +11,8 @@ from ravi_django import register, submit
 from ravi_django.agents import ReActAgent
 from ravi_django.kernel import ApprovalDecision, ToolUseBlock
 from ravi_django.models import HumanRequest, JournalEntry, Status
-from ravi_django.runtime import dispatch, human
 from ravi_django.testing import ScriptedModel, run_until_idle
+from tests.support import world
 from tests.support.docs import Page
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -22,7 +22,7 @@ PAGE = Page("approvals")
 
 @pytest.fixture(autouse=True)
 def _no_worker_besides(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch, "send", lambda run_id: None)
+    world.silence(monkeypatch, "dispatch_send")
 
 
 def test_the_payment_waits_and_is_made_as_a_person_says(django_user_model, capsys) -> None:
@@ -73,7 +73,7 @@ def test_code_asks_by_itself(django_user_model, action: str, output: str) -> Non
     run_until_idle()
 
     more = {"arguments": {"version": 4}} if action == "edit" else {}
-    human.answer(HumanRequest.objects.get(run=run), action, reason="not on a Friday", by=ann, **more)
+    world.answer(HumanRequest.objects.get(run=run), action, reason="not on a Friday", by=ann, **more)
     run_until_idle()
 
     run.refresh_from_db()
@@ -87,7 +87,7 @@ def test_the_user_confirms_a_mail_of_their_own_run(django_user_model: Any, mailo
     run = submit("react/mails", "Write to Ada.", user=owner)
     run_until_idle()
 
-    human.answer(HumanRequest.objects.get(run=run), "approve", by=owner)
+    world.answer(HumanRequest.objects.get(run=run), "approve", by=owner)
     run_until_idle()
 
     assert [mail.to for mail in mailoutbox] == [["ada@example.com"]]

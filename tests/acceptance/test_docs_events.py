@@ -18,11 +18,11 @@ from ravi_django.checks import check_event_bus, check_settings
 from ravi_django.kernel import Event
 from ravi_django.kernel.event_types import SCHEMA_VERSIONS
 from ravi_django.models import OutboxEvent, Signal
-from ravi_django.runtime.bus import courier, get_bus, relay
-from ravi_django.runtime.bus.site import forget_buses
+from tests.support import world
 from tests.support.docs import Page
 from tests.support.patience import BOUND_S
 from tests.support.runs import auntil, code, drive, make_run
+from tests.support.world import forget_buses, get_bus
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -32,7 +32,7 @@ PAGE = Page("events")
 @pytest.fixture(autouse=True)
 def _site(settings: Any, monkeypatch: pytest.MonkeyPatch, valkey_url: str) -> Iterator[None]:
     settings.RAVI = {**settings.RAVI, **PAGE.run("settings.py")["RAVI"], "STREAM_URL": valkey_url}
-    monkeypatch.setattr(courier, "hint", lambda: None)
+    world.silence(monkeypatch, "courier_hint")
     yield
     forget_buses()
 
@@ -75,7 +75,7 @@ def test_the_pages_programs_hear_of_a_run(capsys: Any) -> None:
 
 
 def _relay() -> None:
-    relay.relay()
+    world.relay()
     connections.close_all()
 
 

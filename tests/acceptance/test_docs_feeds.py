@@ -11,10 +11,11 @@ from rest_framework.test import APIClient
 
 from ravi_django.kernel import TopicId
 from ravi_django.models import Follow, JournalEntry, Publication, Run
-from ravi_django.runtime.follow import followers
 from tests.acceptance.api.api_support import permit
+from tests.support import world
 from tests.support.docs import Page
 from tests.support.runs import drive, make_run
+from tests.support.world import followers
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -25,7 +26,7 @@ SPORT = TopicId("news", "sport")
 @pytest.fixture(autouse=True)
 def hinted(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     found: list[Any] = []
-    monkeypatch.setattr("ravi_django.runtime.fan_out.hint", found.append)
+    world.patch(monkeypatch, "fan_out_hint", found.append)
     return found
 
 

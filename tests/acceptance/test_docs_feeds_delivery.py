@@ -8,7 +8,7 @@ import pytest
 
 from ravi_django import emit, register, submit
 from ravi_django.models import JournalEntry
-from ravi_django.runtime import fan_out
+from tests.support import world
 from tests.support.docs import Page
 from tests.support.runs import drive
 
@@ -26,16 +26,15 @@ def clock():
 
 
 def test_a_desk_reads_single_messages_and_digests(clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fan_out, "hint", lambda publication_id: None)
-    monkeypatch.setattr(fan_out, "wake", lambda run_ids: None)
+    world.silence(monkeypatch, "fan_out_hint", "fan_out_wake")
     register(PAGE.run("shop/desk.py")["Desk"]())
     run = drive(submit("desk/desk", "Begin."))
 
     for title in ("one", "two", "three"):
-        fan_out.run(emit("news/sport", {"title": title}).id)
+        world.fan_out_run(emit("news/sport", {"title": title}).id)
     drive(run)
     clock.advance(3601)
-    fan_out.sweep()
+    world.fan_out_sweep()
     drive(run)
 
     rows = JournalEntry.objects.filter(run=run, name="news").order_by("seq")

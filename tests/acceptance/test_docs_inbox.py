@@ -17,7 +17,7 @@ from rest_framework.test import APIClient
 
 from ravi_django.api.request_serializers import RequestDetailSerializer
 from ravi_django.models import HumanRequest, Run
-from ravi_django.runtime import answers
+from tests.support import world
 from tests.support.asked import Kind, approval_of, asked_by
 from tests.support.runs import make_run
 
@@ -52,7 +52,7 @@ def test_the_page_has_examples() -> None:
     assert len(CALLS) == PAGE.count("\nPOST /ravi/requests/") >= 10
     assert len(COMMANDS) >= 10
     assert {json.loads(body).get("action", "reassign") for _, _, body in CALLS} == {
-        *answers.EVERY_ACTION,
+        *world.EVERY_ACTION,
         "reassign",
     } - {"cancel"}
 

@@ -11,7 +11,7 @@ from ravi_django.capabilities.llm import FallbackModel, LiteLLMModel
 from ravi_django.capabilities.llm.wire import to_wire
 from ravi_django.kernel import ChatMessage
 from ravi_django.models import Status
-from ravi_django.runtime import prices
+from tests.support import world
 from tests.support.docs import Page
 from tests.support.runs import code, drive, make_run
 
@@ -45,7 +45,7 @@ def test_media() -> None:
 
 
 def test_prices() -> None:
-    assert list(prices.faults(PAGE.run("models: prices")["RAVI"]["PRICES"])) == []
+    assert list(world.prices_faults(PAGE.run("models: prices")["RAVI"]["PRICES"])) == []
 
 
 @pytest.mark.django_db(transaction=True)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from ravi_django.models import Agent, Run, Status
-from ravi_django.runtime import dispatch, fan_out
 from ravi_django.testing import journal_of, run_until_idle
+from tests.support import world
 from tests.support.docs import Page
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -21,8 +21,8 @@ PAGE = Page("agents")
 @pytest.fixture(autouse=True)
 def published(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     found: list[Any] = []
-    monkeypatch.setattr(fan_out, "hint", found.append)
-    monkeypatch.setattr(dispatch, "send", lambda run_id: None)
+    world.patch(monkeypatch, "fan_out_hint", found.append)
+    world.silence(monkeypatch, "dispatch_send")
     monkeypatch.delenv("RAVI_MODEL", raising=False)
     return found
 
@@ -36,7 +36,7 @@ def test_the_pages_newsroom_and_reader_work_together(published: list[Any], djang
     page["tell"](news, SimpleNamespace(pk=1, title="Python", url="https://news.example/1", text="It is."))
     run_until_idle()
     for publication in published:
-        fan_out.run(publication)
+        world.fan_out_run(publication)
     run_until_idle()
 
     found = [entry.result for entry in journal_of(reading) if entry.name == "feed.curated"]

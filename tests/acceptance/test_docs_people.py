@@ -12,7 +12,7 @@ from django.contrib.auth.models import Group
 from ravi_django.checks import check_settings
 from ravi_django.kernel import Addressees, ForbiddenError
 from ravi_django.models import HumanRequest
-from ravi_django.runtime import human, people, site_rules
+from tests.support import world
 from tests.support.docs import Page
 from tests.support.runs import code, drive, make_run
 
@@ -34,11 +34,11 @@ def site(settings: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 def test_the_pages_settings_pass_the_checks(site: dict[str, Any]) -> None:
     assert [str(found) for found in check_settings() if found.id in ("ravi.E012", "ravi.E013", "ravi.E014")] == []
-    found = site_rules.addressees("approval", "refund", "high")
+    found = world.site_rules_addressees("approval", "refund", "high")
     assert found is not None and [step.to for step in found.steps] == ["group:finance", "group:directors"]
-    assert site_rules.addressees("approval", "other", "critical") == Addressees.of("group:directors")
-    assert site_rules.addressees("approval", "other", "high") == Addressees.of("permission:shop.approve_tools")
-    assert site_rules.addressees("budget") == Addressees.of("group:finance")
+    assert world.site_rules_addressees("approval", "other", "critical") == Addressees.of("group:directors")
+    assert world.site_rules_addressees("approval", "other", "high") == Addressees.of("permission:shop.approve_tools")
+    assert world.site_rules_addressees("budget") == Addressees.of("group:finance")
 
 
 def test_the_pages_payment_is_asked_for_and_its_rules_hold(site: dict[str, Any], django_user_model: Any) -> None:
@@ -53,8 +53,8 @@ def test_the_pages_payment_is_asked_for_and_its_rules_hold(site: dict[str, Any],
     code(story)
     run = drive(make_run(tenant="acme"))
     request = HumanRequest.objects.get(run=run)
-    assert not people.is_open_to(other, request), "of another tenant"
-    human.answer(request, "approve", by=fay)
+    assert not world.is_open_to(other, request), "of another tenant"
+    world.answer(request, "approve", by=fay)
     run = drive(run)
 
     assert run.status == "completed" and run.output == "True False", "who could approve 600 is nobody: denied"
@@ -69,4 +69,4 @@ def test_the_hook_refuses_what_is_too_much(site: dict[str, Any], django_user_mod
     )
 
     with pytest.raises(ForbiddenError):
-        human.answer(request, "approve", by=fay)
+        world.answer(request, "approve", by=fay)

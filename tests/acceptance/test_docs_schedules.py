@@ -9,10 +9,10 @@ import pytest
 from django.core.management import call_command
 
 from ravi_django.models import Run, Schedule
-from ravi_django.runtime import dispatch, scheduler
-from ravi_django.runtime.ticks import check_cron
 from ravi_django.testing import FakeClock
+from tests.support import world
 from tests.support.docs import Page
+from tests.support.world import check_cron
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -21,7 +21,7 @@ PAGE = Page("schedules")
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(dispatch, "send", lambda run_id: None)
+    world.silence(monkeypatch, "dispatch_send")
     with FakeClock() as clock:
         yield clock
 
@@ -36,7 +36,7 @@ def test_the_pages_schedules_run_when_it_says(clock: FakeClock, django_user_mode
     assert summary.next_at == datetime(2030, 1, 1, 6, 30, tzinfo=UTC)
     assert summary.next_at <= summary.due_at < summary.next_at + timedelta(seconds=120)
     clock.now = summary.due_at
-    scheduler.tick()
+    world.scheduler_tick()
     run = Run.objects.get(owner=fay)
     assert run.metadata == {"schedule": str(summary.id), "tick": "2030-01-01T06:30:00+00:00"}
     assert Run.objects.filter(owner=None).count() <= 1, "what the other one missed is skipped"
@@ -57,7 +57,7 @@ def test_the_pages_expressions_are_what_it_says() -> None:
 
 
 def test_the_pages_numbers_are_the_codes() -> None:
-    assert (scheduler.MOST, scheduler.PER_SCHEDULE, scheduler.grace_s()) == (1000, 100, 20.0)
+    assert (world.SCHEDULER_MOST, world.PER_SCHEDULE, world.grace_s()) == (1000, 100, 20.0)
 
 
 def test_the_pages_command_lists(capsys: pytest.CaptureFixture[str]) -> None:

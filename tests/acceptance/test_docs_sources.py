@@ -9,8 +9,8 @@ import pytest
 from django.contrib.auth import get_user_model
 
 from ravi_django.models import Run, Source
-from ravi_django.runtime import sources
 from ravi_django.testing import run_until_idle
+from tests.support import world
 from tests.support.docs import Page
 from tests.support.feed_server import FeedServer, serving
 
@@ -37,7 +37,7 @@ def test_the_reader_is_told_until_the_end(server: FeedServer, settings: Any) -> 
     for titles in (["One"], ["The end", "Two", "One"]):
         body = f'<rss version="2.0"><channel>{"".join(map(ITEM.format, titles))}</channel></rss>'
         server.answers["/feed"] = (200, {}, body.encode())
-        sources.poll_due()
+        world.poll_due()
         run_until_idle()
         Source.objects.update(next_at=None)
 
@@ -49,4 +49,4 @@ def test_the_limits_are_as_the_page_says() -> None:
     from ravi_django.capabilities.feeds import parse, xml_scan
 
     assert (xml_scan.MAX_DEPTH, xml_scan.MAX_ELEMENTS, parse.NEWEST) == (100, 150_000, 200)
-    assert (sources.LEASE_S, sources.BACK_S) == (60, 24 * 3600)
+    assert (world.LEASE_S, world.BACK_S) == (60, 24 * 3600)

@@ -21,7 +21,7 @@ from ravi_django import checks
 from ravi_django.capabilities.feeds import adapter
 from ravi_django.kernel import AgentId
 from ravi_django.models import InboxMessage, Signal, Source
-from ravi_django.runtime import background, model_sources, registry, sources
+from tests.support import world
 from tests.support.docs import Page
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -40,9 +40,9 @@ class Reader:
 def site(settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = PAGE.run("settings.py")["RAVI"]
     settings.RAVI = {**settings.RAVI, **given, "DROP_ROOTS": [str(tmp_path)]}
-    monkeypatch.setattr(background, "hint", lambda task, *args: None)
-    monkeypatch.setattr(adapter, "_adapters", {})
-    registry.register(Reader())
+    world.silence(monkeypatch, "background_hint")
+    world.patch(monkeypatch, "adapters_by_kind", {})
+    world.register(Reader())
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_the_pages_model_is_told_of(user: Any) -> None:
     source = PAGE.run("shop/invoices.py")["tell_of_invoices"](user)
     Invoice.objects.create(customer="ACME", amount=5, idempotency_key="k")
 
-    assert model_sources.run(source.id) == 1
+    assert world.model_sources_run(source.id) == 1
     (payload,) = told()
     assert set(payload["extra"]) == {"model", "pk", "created", "fields", "save"}
     assert payload["extra"]["fields"] == {"amount": "5.00"} and payload["revision"] == 1
@@ -89,7 +89,7 @@ def test_the_pages_directory_is_looked_into(user: Any, tmp_path: Path) -> None:
     os.utime(folder / "a.md", (time.time() - 60,) * 2)
     source = PAGE.run("shop/files.py")["tell_of_files"](user, folder)
 
-    sources.poll_due()
+    world.poll_due()
 
     source.refresh_from_db()
     assert [(one["title"], one["text"]) for one in told()] == [("a.md", "# Hello")], source.error
@@ -133,10 +133,10 @@ def test_the_pages_adapter_reads_its_server(x_server: str, user: Any, monkeypatc
     names = PAGE.run("shop/x_source.py")
     assert adapter.source_adapters() == ["x"]
     adapter.register_source_adapter("x", names["XSearch"](x_server))
-    source = sources.add_source("adapter", "x", "test/reader", user=user, options={"query": "django"})
+    source = world.add_source("adapter", "x", "test/reader", user=user, options={"query": "django"})
 
     for _ in range(2):
-        sources.poll_due()
+        world.poll_due()
         Source.objects.update(next_at=None)
 
     source.refresh_from_db()
@@ -147,6 +147,6 @@ def test_the_pages_adapter_reads_its_server(x_server: str, user: Any, monkeypatc
     assert first["path"] == "/2/tweets/search/recent" and first["key"] == "Bearer a-key" and "since_id" not in first
     assert (second["since_id"], second["query"]) == ("3", "django")
     monkeypatch.setattr(FakeX, "status", 429)
-    sources.poll_due()
+    world.poll_due()
     source.refresh_from_db()
     assert source.error == "X: too many requests" and (source.next_at - source.checked_at).total_seconds() >= 900

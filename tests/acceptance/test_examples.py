@@ -17,16 +17,15 @@ from ravi_django.agents import PersonalFeedAgent
 from ravi_django.kernel import Agent, ToolUseBlock, Usage
 from ravi_django.kernel.event_types import run_completed
 from ravi_django.models import HumanRequest, JournalEntry, Publication, Run, Status
-from ravi_django.runtime import dispatch, fan_out, human, store
 from ravi_django.testing import FakeClock, ScriptedModel, journal_of, run_until_idle
-from tests.support import forks, template
+from tests.support import forks, template, world
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture(autouse=True)
 def _no_hints(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch, "send", lambda run_id: None)
+    world.silence(monkeypatch, "dispatch_send")
 
 
 def begin(team: list[Agent], text: str) -> Run:
@@ -104,7 +103,7 @@ def test_a_person_is_asked_and_silence_is_no_consent(answered: bool) -> None:
         assert request.text.startswith("I want 5,000 back.")
 
         if answered:
-            human.answer(request.id, "answer", text="Pay half of it.")
+            world.answer(request.id, "answer", text="Pay half of it.")
         else:
             clock.advance(24 * 3600 + 1)
         run_until_idle()
@@ -144,7 +143,7 @@ def test_a_large_sum_waits_for_a_person(accountant: Any, decision: dict[str, Any
     run = begin(approval.approval(invoicing(500)), "Send an invoice of 500 to ACME")
     assert (run.status, approval.sent) == (Status.SUSPENDED, [])
 
-    human.answer(HumanRequest.objects.get(run=run), **decision, by=accountant)
+    world.answer(HumanRequest.objects.get(run=run), **decision, by=accountant)
     run_until_idle()
 
     run.refresh_from_db()
@@ -243,14 +242,14 @@ def test_a_report_that_comes_too_late_is_no_message_to_the_supervisor() -> None:
 def published(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Publications whose fan-out was hinted."""
     found: list[Any] = []
-    monkeypatch.setattr(fan_out, "hint", found.append)
+    world.patch(monkeypatch, "fan_out_hint", found.append)
     return found
 
 
 def until_all_is_delivered(published: list[Any]) -> None:
     run_until_idle()
     while published:
-        fan_out.run(published.pop(0))
+        world.fan_out_run(published.pop(0))
         run_until_idle()
 
 
@@ -285,7 +284,7 @@ def test_a_reader_whose_run_has_ended_gets_a_new_one_with_the_same_preferences(p
     first = begin([reader, newsroom], "Begin.")
     signal(first.id, "new_feed_item", {"preferences": "sailing"})
     run_until_idle()
-    store.request_cancel(first.id, "enough")
+    world.request_cancel(first.id, "enough")
     run_until_idle()
 
     news = submit(newsroom, "The doors are open.")
@@ -307,7 +306,7 @@ def test_a_digest_is_read_item_by_item(published: list[Any]) -> None:
         until_all_is_delivered(published)
         assert len(curated(run)) == 1
         clock.advance(3601)
-        fan_out.sweep()
+        world.fan_out_sweep()
         run_until_idle()
 
     assert curated(run) == [(item["title"], True) for item in feed.ITEMS]

@@ -91,7 +91,7 @@ from django.core.management import call_command
 call_command("migrate", run_syncdb=True, verbosity=0)
 from django.contrib.auth import get_user_model
 from ravi_django.models import *
-from ravi_django.runtime import erasing
+from tests.support import world
 ada, bob = (get_user_model().objects.create(email=f"{name}@example.com") for name in ("ada", "bob"))
 for user in (ada, bob):
     session = Session.objects.create(owner=user, title=user.email)
@@ -101,7 +101,7 @@ for user in (ada, bob):
     AuditRecord.objects.create(owner=user, event="run", agent="a/b", detail={"reason": "x"}, **ids)
 call_command("ravi_export", "ada@example.com")
 get_user_model().objects.filter(email="ada@example.com").delete()
-erasing.sweep()
+world.erasing_sweep()
 print(sorted((record.owner_id == bob.pk, record.detail.get("reason")) for record in AuditRecord.objects.all()))
 to = HumanRequest.objects.get().to
 print(Session.objects.get().title, to.startswith("user:deleted-"), Erasure.objects.count())
@@ -119,7 +119,7 @@ from django.test import Client
 from ravi_django import register
 from ravi_django.agents import ReActAgent
 from ravi_django.models import *
-from ravi_django.runtime import fan_out, mail
+from tests.support import world
 from ravi_django.testing import ScriptedModel, run_until_idle
 from ravi_django.ws.access import active
 from tests.support.asked import approval_of
@@ -129,9 +129,9 @@ flags = {name: True for name in ("is_staff", "is_superuser", "is_admin") if name
 names = {name: value for name, value in names.items() if name in fields}
 ada = get_user_model().objects.create(**names, **flags)
 run = Run.objects.create(agent="a/b", session=Session.objects.create())
-mail.hint = lambda ids: None  # or a thread sends the e-mail first
+world.replace("mail_hint", lambda ids: None)  # or a thread sends the e-mail first
 request = approval_of(run, "staff" if getattr(ada, "is_staff", False) else "user:ada@example.com")
-print("mails:", mail.send(request.id), "ada@example.com" in sent.outbox[0].body, "socket:", active(ada.pk) == ada)
+print("mails:", world.mail_send(request.id), "ada@example.com" in sent.outbox[0].body, "socket:", active(ada.pk) == ada)
 client = Client()
 client.force_login(ada)
 for page in ("agents", "runs", "requests", "follows", "usage"):
@@ -144,7 +144,7 @@ bodies = {
 for page, body in bodies.items():
     print("post", page, client.post(f"/ravi/{page}/", body, content_type="application/json").status_code)
 for publication in Publication.objects.all():
-    fan_out.run(publication.pk)
+    world.fan_out_run(publication.pk)
 run_until_idle()
 print("completed:", Run.objects.filter(status="completed", owner=ada).count())
 print("sees all:", run in Run.objects.for_user(ada))

@@ -13,9 +13,9 @@ from ravi_django import tool
 from ravi_django.agents import ReActAgent
 from ravi_django.agents.context import ContextConfig
 from ravi_django.kernel import AgentId, ModelError, ToolUseBlock, Usage
-from ravi_django.runtime.history import DjangoHistoryProvider
 from ravi_django.testing import ScriptedModel
 from tests.support.runs import CodeAgent
+from tests.support.world import DjangoHistoryProvider
 
 CHILD = AgentId("test", "corpus_child")
 MODEL = {"usage": Usage(input_tokens=12, output_tokens=3), "cost": 0.001}

@@ -25,9 +25,9 @@ from ravi_django.kernel import (
     ToolUseBlock,
     Usage,
 )
-from ravi_django.runtime.context import current_context
 from ravi_django.testing.scripted import turns_since_user
 from tests.acceptance.crash.story import INPUT, OUTPUT, Story
+from tests.support.world import current_context
 
 TOOLS = ("idempotent", "at_most_once", "transactional", "checked", "nap", "wait")
 USAGE = Usage(input_tokens=INPUT, output_tokens=OUTPUT)

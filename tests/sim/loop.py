@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from ravi_django.runtime.database import DatabaseThreads
-from ravi_django.runtime.tool_threads import ToolThreads
+from tests.support.world import DatabaseThreads, ToolThreads
 
 
 class SimLoop(asyncio.SelectorEventLoop):

@@ -17,13 +17,11 @@ from django.db import connection
 from psycopg.rows import dict_row
 
 from ravi_django import register
-from ravi_django.models import ids
-from ravi_django.runtime import dispatch, heartbeat, sweeper, tool_running
-from ravi_django.runtime import engine as engine_module
 from tests.acceptance.crash.checks import Evidence
 from tests.sim import agent
 from tests.sim.world import Silent, World
 from tests.support import emptying
+from tests.support import world as door
 
 
 class Witness:
@@ -62,7 +60,9 @@ class Witness:
 
 
 # What the sweep does for parts that no schedule has.
-ELSEWHERE = ("scheduler", "fan_out", "mail", "model_sources", "sources", "relay", "erasing")
+ELSEWHERE = [
+    f"sweeper_{part}" for part in ("scheduler", "fan_out", "mail", "model_sources", "sources", "relay", "erasing")
+]
 
 
 @contextmanager
@@ -71,8 +71,8 @@ def stage() -> Iterator[Witness]:
     witness = Witness()
     logging.disable(logging.CRITICAL)
     register(agent.agent(), access="private")
-    stubs = [(engine_module, "Publisher", Silent), (tool_running, "connections", _Nothing())]
-    stubs += [(heartbeat.Heartbeat, "start", _Nothing.sweep), *((sweeper, name, _Nothing()) for name in ELSEWHERE)]
+    stubs = [(*door.place_of("EnginePublisher"), Silent), (*door.place_of("tool_running_connections"), _Nothing())]
+    stubs += [(door.Heartbeat, "start", _Nothing.sweep), *((*door.place_of(verb), _Nothing()) for verb in ELSEWHERE)]
     try:
         with ExitStack() as stack:
             for target, name, stub in stubs:
@@ -103,8 +103,8 @@ def play(witness: Witness, seed: int) -> tuple[World, list[str]]:
         patch.object(time, "sleep", world.pass_time),
         patch.object(time, "time_ns", lambda: begun + int(world.now * 1e9)),
         patch.object(os, "urandom", own.randbytes),
-        patch.object(ids, "_last", 0),
-        patch.object(dispatch, "send", world.hint),
+        patch.object(*door.place_of("ids_last"), 0),
+        patch.object(*door.place_of("dispatch_send"), world.hint),
     ):
         try:
             world.play()

@@ -21,13 +21,12 @@ import ravi_django
 from ravi_django.conf import conf
 from ravi_django.kernel import KernelError, LeaseLostError
 from ravi_django.models import HumanRequest, Run, Signal
-from ravi_django.runtime import human, sweeper
-from ravi_django.runtime.appending import Appender
-from ravi_django.runtime.engine import Engine
 from ravi_django.testing import FakeClock
 from tests.acceptance.crash.story import Author, Story
 from tests.sim import agent
 from tests.sim.loop import Queued, QueuedTools, SimLoop
+from tests.support import world as door
+from tests.support.world import Appender, Engine
 
 MOST = 600  # moves of one schedule; most take less than 100
 SWEEP_S = 20.0
@@ -268,7 +267,7 @@ class World:
 
     def _sweep(self) -> None:
         self._sweeps_at = self.now + SWEEP_S
-        sweeper.sweep(lambda runs: [self.hint(run) for run in runs] and [])  # it takes 12 queries
+        door.sweeper_sweep(lambda runs: [self.hint(run) for run in runs] and [])  # it takes 12 queries
         for request in HumanRequest.objects.filter(status="pending", kind="uncertain"):
             self._decide(request)
 
@@ -293,9 +292,9 @@ class World:
         done = any((line["run"], line["number"]) == (str(request.run_id), number) for line in self.effects())
         try:
             if done:
-                human.resolve(request.id, "happened", result=f"{request.tool} {number}")
+                door.human_resolve(request.id, "happened", result=f"{request.tool} {number}")
             else:
-                human.resolve(request.id, "run_again")
+                door.human_resolve(request.id, "run_again")
         except KernelError:  # not yet
             return
 

@@ -8,7 +8,7 @@ from django.db import transaction
 
 from ravi_django.kernel import AgentId, ChatMessage, ChatPayload, DataPayload, Message, TopicId
 from ravi_django.models import InboxMessage, JournalEntry, Run, Signal, uuid7
-from ravi_django.runtime.store import touch
+from tests.support.world import touch
 
 TOPIC = TopicId("news", "tech")
 NEW_ITEM = "new_feed_item"

@@ -9,8 +9,8 @@ from django.utils import timezone
 
 from ravi_django.kernel import Addressees
 from ravi_django.models import HumanRequest, Run, uuid7
-from ravi_django.runtime import requests
-from ravi_django.runtime.store.people import write_request
+from tests.support import world
+from tests.support.world import write_request
 
 Kind = HumanRequest.Kind
 
@@ -19,7 +19,7 @@ def asked_by(run: Run, kind: Kind = Kind.QUESTION, to: Any = None, **asked: Any)
     """An open request of the run, made and written as those that agents make. `to`: else whom the settings name."""
     asked.setdefault("text", "Which colour?")
     addressees = None if to is None else Addressees.of(to)
-    request = requests.new(run, f"test/{uuid7()}", kind, present=timezone.now(), to=addressees, **asked)
+    request = world.requests_new(run, f"test/{uuid7()}", kind, present=timezone.now(), to=addressees, **asked)
     with transaction.atomic():
         write_request(request, run)
     request.refresh_from_db()

@@ -9,8 +9,8 @@ from django.db.models import Q
 
 from ravi_django.kernel import ChatMessage, Usage
 from ravi_django.models import BudgetAccount, JournalEntry, Reservation, Run
-from ravi_django.runtime.store.budgets import CALLS, REFUSED
 from ravi_django.testing import ScriptedModel
+from tests.support.world import BUDGETS_CALLS, BUDGETS_REFUSED
 
 USER = ChatMessage.of("user", "hello")
 
@@ -37,8 +37,8 @@ def reserved(of: Run | str) -> tuple[int, Decimal, int]:
 
 def recorded(root: Run) -> tuple[int, Decimal, int]:
     """What the journals of the tree have."""
-    calls = JournalEntry.objects.filter(Q(run=root) | Q(run__root=root), kind__in=CALLS)
-    rows = [row for row in calls if REFUSED not in (row.error or ())]
+    calls = JournalEntry.objects.filter(Q(run=root) | Q(run__root=root), kind__in=BUDGETS_CALLS)
+    rows = [row for row in calls if BUDGETS_REFUSED not in (row.error or ())]
     tokens = sum((row.input_tokens or 0) + (row.output_tokens or 0) for row in rows)
     return tokens, sum((row.cost or Decimal(0) for row in rows), Decimal(0)), len(rows)
 

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from ravi_django.kernel import Event, SecretRefusedError
-from ravi_django.runtime.bus import Bus, base
+from tests.support import world
 from tests.support.bus_failures import BusFailures
 from tests.support.bus_story import TOPIC, Heard, event
 from tests.support.runs import auntil
+from tests.support.world import Bus
 
 
 class BusContract(BusFailures):
@@ -39,7 +40,7 @@ class BusContract(BusFailures):
     def test_an_event_without_a_topic_goes_to_the_sites_own(self, make: Any) -> None:
         async def story(bus: Bus) -> None:
             heard = Heard()
-            await bus.subscribe(base.EVENTS, heard)
+            await bus.subscribe(world.BASE_EVENTS, heard)
             await bus.publish(event(1))
             await auntil(lambda: heard.events)
 

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from ravi_django.kernel import Event
-from ravi_django.runtime.bus import Bus, base
+from tests.support import world
 from tests.support.bus_story import TOPIC, BusStory, Heard, event
 from tests.support.runs import auntil
+from tests.support.world import Bus
 
 
 class BusFailures(BusStory):
@@ -57,7 +58,7 @@ class BusFailures(BusStory):
             await auntil(lambda: 120 in heard.numbers and end.events)
 
             assert sorted(heard.numbers) == list(range(121))
-            assert [one async for one in bus.history(TOPIC + base.DEAD)] == []
+            assert [one async for one in bus.history(TOPIC + world.BASE_DEAD)] == []
 
         self.run(make, story)
 
@@ -72,7 +73,7 @@ class BusFailures(BusStory):
             await auntil(lambda: len(heard.events) == 3)
 
             assert heard.numbers == [1, 1, 2]
-            assert [one async for one in bus.history(TOPIC + base.DEAD)] == []
+            assert [one async for one in bus.history(TOPIC + world.BASE_DEAD)] == []
 
         self.run(make, story)
 
@@ -85,23 +86,23 @@ class BusFailures(BusStory):
             for one in (event(0), poison, event(2), event(3)):
                 await bus.publish(one, TOPIC)
             dead: list[Event] = []
-            async for one in bus.stream(TOPIC + base.DEAD, after="0"):
+            async for one in bus.stream(TOPIC + world.BASE_DEAD, after="0"):
                 dead.append(one)
                 break
 
-            assert heard.numbers.count(1) == base.TRIES
+            assert heard.numbers.count(1) == world.BASE_TRIES
             assert sorted({*heard.numbers}) == [0, 1, 2, 3]
             assert (dead[0].type, dead[0].correlation_id) == ("event.undelivered", "run-1")
             assert dead[0].data["event"]["id"] == poison.id
             assert Event.model_validate(dead[0].data["event"]) == poison
-            assert (dead[0].data["tries"], dead[0].data["error"]) == (base.TRIES, "ValueError: no good")
+            assert (dead[0].data["tries"], dead[0].data["error"]) == (world.BASE_TRIES, "ValueError: no good")
 
         self.run(make, story)
 
     def test_what_is_behind_a_poison_event_does_not_wait_for_its_tries(
         self, make: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(base, "RETRY_S", 1000.0)
+        world.patch(monkeypatch, "BASE_RETRY_S", 1000.0)
 
         async def story(bus: Bus) -> None:
             heard = Heard(lambda event: event.data["number"] == 1)
@@ -118,15 +119,15 @@ class BusFailures(BusStory):
     def test_an_event_that_a_handler_has_no_room_for_waits_and_is_no_failure(
         self, make: Any, monkeypatch: pytest.MonkeyPatch, group: str | None
     ) -> None:
-        monkeypatch.setattr(base, "NOT_YET_S", (0.001, 0.002))
+        world.patch(monkeypatch, "NOT_YET_S", (0.001, 0.002))
 
         async def story(bus: Bus) -> None:
             heard, calls = Heard(), Heard()
 
             async def has_no_room(event: Event) -> None:
                 await calls(event)
-                if len(calls.events) < 3 * base.TRIES:
-                    raise base.NotYet("full")
+                if len(calls.events) < 3 * world.BASE_TRIES:
+                    raise world.NotYet("full")
                 await heard(event)
 
             await bus.subscribe(TOPIC, has_no_room, group=group)
@@ -134,22 +135,22 @@ class BusFailures(BusStory):
                 await bus.publish(event(number), TOPIC)
             await auntil(lambda: len(heard.events) == 2)
 
-            assert calls.numbers == [1] * 3 * base.TRIES + [2]
+            assert calls.numbers == [1] * 3 * world.BASE_TRIES + [2]
             assert heard.numbers == [1, 2]
-            assert [one async for one in bus.history(TOPIC + base.DEAD)] == []
+            assert [one async for one in bus.history(TOPIC + world.BASE_DEAD)] == []
 
         self.run(make, story)
 
     def test_while_an_event_waits_for_room_nobody_is_busy(self, make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         """And it goes to another once the subscription has ended."""
-        monkeypatch.setattr(base, "NOT_YET_S", (1000.0, 1000.0))
+        world.patch(monkeypatch, "NOT_YET_S", (1000.0, 1000.0))
 
         async def story(bus: Bus) -> None:
             calls, heard, beside = Heard(), Heard(), Heard()
 
             async def has_no_room(event: Event) -> None:
                 await calls(event)
-                raise base.NotYet("full")
+                raise world.NotYet("full")
 
             id = await bus.subscribe(TOPIC, has_no_room, group="g")
             await bus.subscribe(TOPIC, beside)
@@ -165,7 +166,7 @@ class BusFailures(BusStory):
         self.run(make, story)
 
     def test_a_handler_that_hangs_has_failed(self, make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(base, "HANDLER_S", 0.01)
+        world.patch(monkeypatch, "HANDLER_S", 0.01)
 
         async def story(bus: Bus) -> None:
             async def hangs(event: Event) -> None:
@@ -177,7 +178,7 @@ class BusFailures(BusStory):
             await bus.subscribe(TOPIC, hangs)
             await bus.publish(event(1), TOPIC)
             await bus.publish(event(2), TOPIC)
-            async for one in bus.stream(TOPIC + base.DEAD, after="0"):
+            async for one in bus.stream(TOPIC + world.BASE_DEAD, after="0"):
                 assert one.data["error"].startswith("TimeoutError")
                 break
 

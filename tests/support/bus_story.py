@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from ravi_django.kernel import Event
-from ravi_django.runtime.bus import Bus, base
+from tests.support import world
 from tests.support.runs import BOUND_S
+from tests.support.world import Bus
 
 TOPIC = "test"
 
@@ -41,7 +42,7 @@ class BusStory:
 
     @pytest.fixture(autouse=True)
     def _quick(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(base, "RETRY_S", 0.001)
+        world.patch(monkeypatch, "BASE_RETRY_S", 0.001)
 
     def run(self, make: Callable[[], Bus], story: Callable[[Bus], Awaitable[Any]]) -> Any:
         async def told() -> Any:

@@ -8,7 +8,7 @@ from django.utils import timezone
 
 from ravi_django.kernel import DataPayload, Message, TopicId
 from ravi_django.models import Follow, InboxMessage, Publication, Run, Session, Signal, uuid7
-from ravi_django.runtime import clock, store
+from tests.support import world
 
 TOPIC = "news/tech"
 FEED = "test/feed"
@@ -26,7 +26,7 @@ def follow_row(agent: str = FEED, topic: str = TOPIC, **fields: Any) -> Follow:
     """Not saved."""
     session = fields.get("session")
     owner = fields.get("owner")
-    identity = store.follower_of(agent, owner and owner.pk, fields.get("tenant", ""), session and session.id)
+    identity = world.follower_of(agent, owner and owner.pk, fields.get("tenant", ""), session and session.id)
     return Follow(id=uuid7(), agent=agent, topic=topic, follower=identity, **fields)
 
 
@@ -52,14 +52,14 @@ def publish(said: str = "hello", topic: str = TOPIC, **fields: Any) -> Publicati
     row = Publication(
         topic=topic,
         message_id=message.id,
-        scope=store.scope_of(topic, tenant, "system", message.id),
+        scope=world.scope_of(topic, tenant, "system", message.id),
         digest=said[:64],
         body=message.model_dump(mode="json"),
         **fields,
     )
-    if (present := clock.fixed()) is not None:
+    if (present := world.clock_fixed()) is not None:
         row.created_at = present
-    return store.create_publication(row)[0]
+    return world.create_publication(row)[0]
 
 
 def inboxes() -> dict[Any, list[str]]:

@@ -6,15 +6,15 @@ import asyncio
 
 from ravi_django import tool
 from ravi_django.models import Run
-from ravi_django.runtime import store
-from ravi_django.runtime.engine import Engine
+from tests.support import world
 from tests.support.runs import auntil, code, in_background
+from tests.support.world import Engine
 
 
 def steal(run):
     """Another worker claims the run, as if the lease had expired."""
     Run.objects.filter(id=run.id).update(lease_expires_at="2000-01-01T00:00:00Z")
-    assert store.claim(run.id, "thief") is not None
+    assert world.claim(run.id, "thief") is not None
 
 
 class Gate:
@@ -68,7 +68,7 @@ def cancelled_in(run, agent_code, *, tools=(), model=None, began=None):
         try:
             driving = asyncio.create_task(engine.drive(run.id))
             await (asyncio.wait_for(gate.began.wait(), 60) if began is None else auntil(began))
-            await asyncio.to_thread(lambda: in_background(store.request_cancel, run.id, "enough").result(60))
+            await asyncio.to_thread(lambda: in_background(world.request_cancel, run.id, "enough").result(60))
             await asyncio.to_thread(lambda: in_background(engine.heartbeat.beat).result(60))
             await asyncio.wait_for(driving, 60)
         finally:

@@ -14,9 +14,9 @@ from django.utils import timezone
 
 from ravi_django.kernel import Addressees
 from ravi_django.models import HumanRequest, Run
-from ravi_django.runtime import requests
-from ravi_django.runtime.store.people import write_request
+from tests.support import world
 from tests.support.runs import make_run
+from tests.support.world import write_request
 
 INBOX = "/admin/ravi/humanrequest/"
 EVIL = "<script>alert('evil')</script>"
@@ -29,7 +29,7 @@ def ask(kind: str = "approval", *, to: Any = "group:finance", run: Run | None = 
         asked = {"tool": "send_invoice", "risk": "high", "arguments": {"customer": "ACME", "amount": 100}, **asked}
     count = HumanRequest.objects.filter(run=run).count()
     expires = asked.pop("expires_in", None)
-    request = requests.new(
+    request = world.requests_new(
         run,
         f"1.{count}",
         HumanRequest.Kind(kind),

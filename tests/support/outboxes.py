@@ -6,12 +6,12 @@ from typing import Any
 
 from ravi_django.kernel import ChatMessage, Event
 from ravi_django.models import OutboxEvent, Run
-from ravi_django.runtime.bus.relay import _event
 from ravi_django.testing import ScriptedModel
+from tests.support.world import relay_event
 
 
 def told(run: Run | None = None) -> list[Event]:
-    events = [_event(row) for row in OutboxEvent.objects.all()]
+    events = [relay_event(row) for row in OutboxEvent.objects.all()]
     assert all(events)
     return [event for event in events if event and (run is None or event.correlation_id == str(run.id))]
 

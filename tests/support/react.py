@@ -8,7 +8,6 @@ from ravi_django.agents import (
     ReActAgent,
     tool,
 )
-from ravi_django.agents._task import _task_agent_id, _task_agent_label, _task_parent_agent_id, _task_thread_id
 from ravi_django.kernel import (
     AgentId,
     ChatMessage,
@@ -19,6 +18,7 @@ from ravi_django.kernel import (
 )
 from tests.support.fake_context import FakeContext
 from tests.support.patience import seconds
+from tests.support.world import task_agent_id, task_agent_label, task_parent_agent_id, task_thread_id
 
 AGENT = AgentId("react", "helper")
 BOUND_S = seconds(30)
@@ -51,7 +51,7 @@ def pay(amount: int) -> str:
 
 @tool
 async def whoami(ctx: RunContext) -> str:
-    return f"{_task_agent_id.get()} {_task_agent_label.get()} {_task_thread_id.get()} {_task_parent_agent_id.get()}"
+    return f"{task_agent_id.get()} {task_agent_label.get()} {task_thread_id.get()} {task_parent_agent_id.get()}"
 
 
 TOOLS = [add, echo, pay, whoami]

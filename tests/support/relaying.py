@@ -7,6 +7,8 @@ import sys
 import time
 from typing import Any
 
+from tests.support import world
+
 
 def main(database: str, bus: str) -> None:
     os.environ["DATABASE_URL"] = database
@@ -16,22 +18,20 @@ def main(database: str, bus: str) -> None:
     django.setup()
     from django.conf import settings
 
-    from ravi_django.runtime.bus import relay
-    from ravi_django.runtime.store import outbox_rows
-
-    forget = outbox_rows.forget
+    forget = world.outbox_rows_forget
 
     def slowly(rows: Any) -> None:
         """So that most kills come between the bus and the commit."""
         time.sleep(0.02)
         forget(rows)
 
-    outbox_rows.forget = slowly
+    world.replace("outbox_rows_forget", slowly)
     settings.RAVI = {**settings.RAVI, "EVENT_BUS": bus}
-    relay.BATCH, relay.REST_S = 25, 0.05
+    world.replace("RELAY_BATCH", 25)
+    world.replace("RELAY_REST_S", 0.05)
     print("ready", flush=True)
     while True:
-        relay.relay_safely()
+        world.relay_safely()
         time.sleep(0.005)
 
 

@@ -19,12 +19,10 @@ from ravi_django import register
 from ravi_django.conf import conf
 from ravi_django.kernel import AgentId, ChatMessage, ChatPayload, Message
 from ravi_django.models import HumanRequest, Run, Session, uuid7
-from ravi_django.runtime import settle, store
-from ravi_django.runtime.appending import LoopConnection
-from ravi_django.runtime.engine import Engine
-from ravi_django.runtime.store import Lease, fence
 from ravi_django.testing import FakeClock, warm
+from tests.support import world
 from tests.support.patience import BOUND_S
+from tests.support.world import Engine, Lease, LoopConnection
 
 on_postgresql = pytest.mark.skipif(connection.vendor != "postgresql", reason="needs two writers at once")
 
@@ -55,12 +53,12 @@ def message(text: str = "hi", agent: str = "test/code") -> dict[str, Any]:
 
 def make_run(agent: str = "test/code", *, text: str = "hi", session: Session | None = None, **fields: Any) -> Run:
     """A run as `submit` writes it, without a hint."""
-    session = session or store.create_session(Session(agent=agent))
-    return store.create_run(Run(id=uuid7(), agent=agent, session=session, **fields), message(text, agent))
+    session = session or world.create_session(Session(agent=agent))
+    return world.create_run(Run(id=uuid7(), agent=agent, session=session, **fields), message(text, agent))
 
 
 def leased(run: Run | None = None, owner: str = "worker") -> Lease:
-    lease = store.claim((run or make_run()).id, owner)
+    lease = world.claim((run or make_run()).id, owner)
     assert lease is not None
     return lease
 
@@ -109,7 +107,7 @@ def _let_die(engine: Engine, at: float, written: bool) -> None:
         raise Died
 
     async def calling(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if function is settle.write:
+        if function is world.settle_write:
             raise Died
         return await call(function, *args, **kwargs)
 
@@ -118,7 +116,7 @@ def _let_die(engine: Engine, at: float, written: bool) -> None:
 
 def patch_append(patch: pytest.MonkeyPatch, append: Callable[..., Any]) -> None:
     """Replace `fence.append`, and keep the loop's own connection from appending beside it."""
-    patch.setattr(fence, "append", append)
+    world.patch(patch, "fence_append", append)
     patch.setattr(LoopConnection, "is_idle", False)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from project.models import Invoice
 from ravi_django.models import InboxMessage, Signal, Source
-from ravi_django.runtime import background, model_sources
+from tests.support import world
 from tests.support.runs import code
 
 
@@ -17,12 +17,12 @@ from tests.support.runs import code
 def invoices_named(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Hints are taken down and not sent: each test tells by itself."""
     settings.RAVI = {**settings.RAVI, "SOURCE_MODELS": ["project.Invoice"]}
-    monkeypatch.setattr(background, "hint", lambda task, *args: hinted.append((task.name, *args)))
+    world.patch(monkeypatch, "background_hint", lambda task, *args: hinted.append((task.name, *args)))
     hinted.clear()
     code(lambda ctx, inbox: None)
-    model_sources._forget()
+    world.model_sources_forget()
     yield
-    model_sources._forget()
+    world.model_sources_forget()
 
 
 hinted: list[tuple[str, ...]] = []

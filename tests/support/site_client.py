@@ -16,7 +16,7 @@ def submit(
     text: str, agent: str, session: str | None = None, hint: str | None = None, metadata: dict[str, Any] | None = None
 ) -> dict[str, Any]:
     """Start a run. The hint goes to the queue `hint`, nowhere when that is empty, else to whichever worker comes."""
-    from ravi_django.runtime.submit import submit_once
+    from tests.support.world import submit_once
 
     send = None if hint is None else _sender(hint)
     run, _ = submit_once(agent, text, session=session, send=send, metadata=metadata)
@@ -38,15 +38,15 @@ def send_task(name: str, args: list[Any], queue: str, task_id: str) -> None:
 
 def save_spec(address: str, spec: dict[str, Any], enabled: bool = True) -> int:
     """As the admin does; returns the version."""
-    from ravi_django.runtime.specs import save_spec
+    from tests.support.world import save_spec
 
     return save_spec(address, spec, enabled=enabled).version
 
 
 def events(tree: str, after: int = 0) -> list[dict[str, Any]]:
-    from ravi_django.runtime.events import page
+    from tests.support.world import events_page
 
-    found, _ = page(tree, after)
+    found, _ = events_page(tree, after)
     return found
 
 

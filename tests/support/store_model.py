@@ -15,9 +15,8 @@ from django.db import connection, transaction
 from ravi_django.conf import conf
 from ravi_django.kernel import LeaseLostError
 from ravi_django.models import ACTIVE, TERMINAL, Status
-from ravi_django.runtime import store
-from ravi_django.runtime.entries import Entry
-from ravi_django.runtime.store import Lease
+from tests.support import world
+from tests.support.world import Entry, Lease
 
 
 @dataclass
@@ -142,7 +141,7 @@ def check_sessions(rows: list[Row]) -> None:
 def may_write(lease: Lease) -> bool:
     with transaction.atomic():
         try:
-            store.append(lease, [Entry("log", "probe")])
+            world.append(lease, [Entry("log", "probe")])
         except LeaseLostError:
             return False
         transaction.set_rollback(True)

@@ -17,7 +17,7 @@ from typing import Any
 
 from project.process import wait_until
 from project.services import free_port
-from tests.support import forks, template
+from tests.support import forks, template, world
 from tests.support.patience import BOUND_S
 
 CUSTOMER = "kunde.mit.langem.namen@verwaltung.example.com"
@@ -71,12 +71,11 @@ def make_rows() -> None:
     from django.contrib.auth import get_user_model
 
     from ravi_django.models import Run, Source
-    from ravi_django.runtime import registry
-    from ravi_django.runtime.specs import save_spec
     from tests.acceptance.access.world import make
     from tests.support.inbox import ask
+    from tests.support.world import save_spec
 
-    registry.DEFAULT_ACCESS = "authenticated"
+    world.replace("DEFAULT_ACCESS", "authenticated")
     root = make().people["root"]
     root.set_password("root")
     root.save()

@@ -7,10 +7,9 @@ from typing import Any
 from ravi_django.kernel import SpawnBudget
 from ravi_django.kernel.supervision import Priority
 from ravi_django.models import Run, Status, uuid7
-from ravi_django.runtime import clock, store
-from ravi_django.runtime.entries import Entry
-from ravi_django.runtime.store import Lease
+from tests.support import world
 from tests.support.runs import leased, make_run, message
+from tests.support.world import Entry, Lease
 
 CHILD = "test/child"
 TAKER = "test/taker"  # registered nowhere: no worker of a test takes it
@@ -26,22 +25,22 @@ def spawn(
     lease: Lease, priority: Priority | None = None, agent: str = CHILD, *, allowed: SpawnBudget | None = None
 ) -> Run:
     """A pending child. Raises SpawnDeniedError."""
-    child = store.make_child(lease, agent, uuid7(), uuid7(), priority=priority, allowed=allowed)
+    child = world.make_child(lease, agent, uuid7(), uuid7(), priority=priority, allowed=allowed)
     entry = Entry("child.spawned", uuid7().hex, agent, result={"run": str(child.id)})
-    store.spawn(lease, [entry], child=child, message=message("x", agent), allowed=allowed)
+    world.spawn(lease, [entry], child=child, message=message("x", agent), allowed=allowed)
     return child
 
 
 def ended(lease: Lease, status: Status = Status.COMPLETED) -> list[Any]:
     """End the run as its worker does; returns the runs that go on because of it."""
-    _, hints = store.finish(lease, status, [Entry(f"run.{status}", f"@{status}.{lease.epoch}")], output="")
-    return [*hints, *store.resume_paused(lease.run.tree_id)]
+    _, hints = world.finish(lease, status, [Entry(f"run.{status}", f"@{status}.{lease.epoch}")], output="")
+    return [*hints, *world.resume_paused(lease.run.tree_id)]
 
 
 def suspended(lease: Lease) -> None:
     seen = Run.objects.values_list("wake_seq", flat=True).get(id=lease.run_id)
     entry = Entry("run.suspended", f"@suspended.{lease.epoch}")
-    _, status = store.suspend(lease, [entry], seen=seen, waits=[], wake_at=None)
+    _, status = world.suspend(lease, [entry], seen=seen, waits=[], wake_at=None)
     assert status == Status.SUSPENDED
 
 
@@ -56,4 +55,4 @@ def is_paused(run: Run) -> bool:
 
 def expire(run: Run) -> None:
     """Its worker is gone."""
-    Run.objects.filter(id=run.id).update(lease_expires_at=clock.after(-1))
+    Run.objects.filter(id=run.id).update(lease_expires_at=world.clock_after(-1))

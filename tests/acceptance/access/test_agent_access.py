@@ -14,11 +14,10 @@ from ravi_django.agents import ReActAgent
 from ravi_django.checks import check_access_policy
 from ravi_django.kernel import AgentNotFoundError, TopicId
 from ravi_django.models import InboxMessage, Run
-from ravi_django.runtime import fan_out, registry, specs
-from ravi_django.runtime.submit import submit
 from ravi_django.testing import ScriptedModel
-from ravi_django.ws.consumer import _submit
 from tests.acceptance.api.api_support import client_of, error_of, permit
+from tests.support import world
+from tests.support.world import consumer_submit, submit
 
 pytestmark = pytest.mark.django_db
 
@@ -40,7 +39,7 @@ def guard(**options: Any) -> None:
 
 
 def may_run(user: Any) -> bool:
-    return access.may_run(get_user_model().objects.get(pk=user.pk), specs.find(ADDRESS))
+    return access.may_run(get_user_model().objects.get(pk=user.pk), world.specs_find(ADDRESS))
 
 
 def calls(client: APIClient, run: Run) -> dict[str, Any]:
@@ -70,7 +69,7 @@ def test_a_private_agent_is_absent_on_every_surface(user: Any) -> None:
     )
     assert ADDRESS not in str(client.get("/ravi/agents/").json())
     with pytest.raises(AgentNotFoundError):  # the socket's way
-        _submit(ADDRESS, "hi", run.session_id, user, "key")
+        consumer_submit(ADDRESS, "hi", run.session_id, user, "key")
     assert Run.objects.count() == 1
 
 
@@ -128,8 +127,8 @@ def test_a_policy_that_cannot_be_loaded_is_an_error(settings: Any, path: Any) ->
 
 
 def test_a_site_whose_agents_are_all_private_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_agents", {})
-    monkeypatch.setattr(registry, "_access", {})
+    world.patch(monkeypatch, "agents_by_address", {})
+    world.patch(monkeypatch, "registry_access", {})
     guard()
 
     (note,) = check_access_policy()
@@ -139,7 +138,7 @@ def test_a_site_whose_agents_are_all_private_is_told(monkeypatch: pytest.MonkeyP
 def test_own_topics_and_listed_signals_need_no_permission(user: Any) -> None:
     guard(access="authenticated")
     run = submit(ADDRESS, "hi", user=user)
-    registry._agents[ADDRESS].public_signals = frozenset({"paid"})
+    world.agents_by_address[ADDRESS].public_signals = frozenset({"paid"})
     client = client_of(user)
 
     def emit(source: Any) -> int:
@@ -194,9 +193,9 @@ def test_a_delivery_asks_on_behalf_of_the_follows_owner(user: Any, settings: Any
         session = submit(agent, "hi", user=user).session_id if has_run else None
         ravi_django.follow(agent, "news/sport", user=user, session=session)
     before = InboxMessage.objects.count()
-    registry._access[ADDRESS] = "private"
+    world.registry_access[ADDRESS] = "private"
 
-    fan_out.run(ravi_django.emit("news/sport", "goal").id)
+    world.fan_out_run(ravi_django.emit("news/sport", "goal").id)
 
     told = InboxMessage.objects.order_by("id")[before:]
     assert [message.run.agent for message in told] == ["react/open"]

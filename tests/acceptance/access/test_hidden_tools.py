@@ -34,18 +34,14 @@ from ravi_django.kernel import (
 from ravi_django.middleware import AuditLog
 from ravi_django.models import HumanRequest, OutboxEvent, Run, StreamFrame
 from ravi_django.routing import websocket_urlpatterns
-from ravi_django.runtime import events, human, publish
-from ravi_django.runtime.buffer import get_buffer
-from ravi_django.runtime.database import forget_readers
-from ravi_django.runtime.openings import Credential, Opening, lost
-from ravi_django.runtime.store import outbox
-from ravi_django.runtime.submit import submit
 from ravi_django.signals import request_opened
 from ravi_django.testing import ScriptedModel, run_until_idle
 from ravi_django.tools import ReadResultTool
 from tests.acceptance.api.api_support import RUNSERVER, client_of, error_of
+from tests.support import world
 from tests.support.patience import BOUND_S
 from tests.support.runs import auntil, code, make_run
+from tests.support.world import Credential, Opening, forget_readers, get_buffer, openings_lost, submit
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -86,7 +82,7 @@ def ended(run: Run, boss: Any) -> Run:
     """Staff change the arguments, and the run goes on to its end."""
     answer(HumanRequest.objects.get(run=run).id, "edit", arguments={"account": CHANGED}, by=boss)
     run_until_idle()
-    assert wait_until(lambda: events.page(run.id)[1], BOUND_S)
+    assert wait_until(lambda: world.events_page(run.id)[1], BOUND_S)
     run.refresh_from_db()
     assert (run.status, run.output) == ("completed", "All fine!")
     return run
@@ -133,8 +129,8 @@ async def event_stream(run: Run, user: Any) -> str:
 
 @async_to_sync
 async def progress(run: Run, user: Any) -> list[Any]:
-    topic = events.TopicId(events.PROGRESS, str(run.id))
-    return [frame async for frame in events.follow_topic(topic, user=user)]
+    topic = world.TopicId(world.EVENTS_PROGRESS, str(run.id))
+    return [frame async for frame in world.follow_topic(topic, user=user)]
 
 
 def streams(run: Run, user: Any) -> dict[str, Any]:
@@ -210,11 +206,11 @@ def test_it_stays_hidden_where_the_tool_is_unknown_and_in_a_fork(owner: Any, bos
 
 def test_it_is_hidden_in_the_snapshot_of_a_gap(owner: Any, boss: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     run = ended(started(owner), boss)
-    gap = {"type": "stream.gap", "seq": 1, "from": 1, "to": 1, "snapshot": publish.snapshot(str(run.id))}
+    gap = {"type": "stream.gap", "seq": 1, "from": 1, "to": 1, "snapshot": world.snapshot(str(run.id))}
     monkeypatch.setattr(get_buffer(), "read", lambda tree, after, limit: [gap])
 
-    assert leaks({"events": events.page(run.id)}) == []
-    assert leaks({"events": events.page(run.id, whole=True)})
+    assert leaks({"events": world.events_page(run.id)}) == []
+    assert leaks({"events": world.events_page(run.id, whole=True)})
 
 
 def test_a_failure_and_a_long_result_are_hidden_too(owner: Any, settings: Any) -> None:
@@ -269,7 +265,7 @@ def test_an_uncertain_call_is_hidden_and_staff_are_asked(owner: Any, boss: Any, 
     request = HumanRequest.objects.get(run=run)
     waiting = read(run, owner)
     told = {"result": RESULT} if outcome == "happened" else {}
-    human.answer(request.id, "resolve", outcome=outcome, by=boss, **told)
+    world.answer(request.id, "resolve", outcome=outcome, by=boss, **told)
     run_until_idle()
     run.refresh_from_db()
     opened = HumanRequest.objects.filter(run=run).values_list("status", flat=True)
@@ -365,9 +361,11 @@ def test_an_export_hides_it_from_the_owner(owner: Any, boss: Any, settings: Any,
     settings.RAVI = {**settings.RAVI, **more}
     cut = tool(visible="staff", risk="high", approvers="staff", max_result_bytes=5)(crm.function)
     run = ended(started(owner, cut), boss)
-    told = outbox.of_request(HumanRequest.objects.get(run=run), "opened", run)  # which the bus does not have yet
-    OutboxEvent.objects.bulk_create(OutboxEvent(topic=outbox.TOPIC, body=outbox.body(event)) for event in told)
-    frames = events.page(run.id, whole=True)[0]  # as a site without Redis keeps them
+    told = world.of_request(HumanRequest.objects.get(run=run), "opened", run)  # which the bus does not have yet
+    OutboxEvent.objects.bulk_create(
+        OutboxEvent(topic=world.OUTBOX_TOPIC, body=world.outbox_body(event)) for event in told
+    )
+    frames = world.events_page(run.id, whole=True)[0]  # as a site without Redis keeps them
     StreamFrame.objects.bulk_create(StreamFrame(tree=run, seq=frame["seq"], body=frame) for frame in frames)
 
     def export() -> list[Any]:
@@ -405,7 +403,7 @@ def test_a_stream_ends_with_the_rights_of_staff_that_opened_it(owner: Any) -> No
     opening = Opening(owner.pk, Credential(), "", run, whole=True)
     plain = Opening(owner.pk, Credential(), "", run)
 
-    assert list(lost([opening, plain])) == [opening]
+    assert list(openings_lost([opening, plain])) == [opening]
 
 
 def test_what_an_agents_own_code_records_stays_as_it_is(owner: Any) -> None:

@@ -10,9 +10,9 @@ from asgiref.testing import ApplicationCommunicator
 from channels.routing import URLRouter
 
 from ravi_django.routing import websocket_urlpatterns
-from ravi_django.runtime.database import forget_readers
 from tests.acceptance.access.world import PEOPLE, make
 from tests.support.patience import BOUND_S
+from tests.support.world import forget_readers
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

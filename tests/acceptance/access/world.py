@@ -30,9 +30,9 @@ from ravi_django.models import (
     StickyDecision,
     WorkerProcess,
 )
-from ravi_django.runtime.submit import submit_once
 from ravi_django.testing import ScriptedModel
 from tests.support.asked import approval_of
+from tests.support.world import submit_once
 
 PEOPLE = ("anonymous", "other", "foreign", "staff", "clerk", "owner", "root")
 AGENT = "react/matrix"

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.support import world
 from tests.support.patience import BOUND_S
 
 
@@ -47,10 +48,9 @@ def driven(transactional_db: None) -> Callable[..., Any]:
     from ravi_django.agents.context import ContextConfig, DjangoHistoryProvider
     from ravi_django.kernel import RunFailedError, Usage
     from ravi_django.models import Run
-    from ravi_django.runtime import bodies
     from ravi_django.testing.scripted import ScriptedModel
 
-    bodies.forget()  # the database is empty again
+    world.bodies_forget()  # the database is empty again
 
     @tool
     def echo(text: str) -> str:
@@ -82,9 +82,7 @@ def driven(transactional_db: None) -> Callable[..., Any]:
 
 @pytest.fixture(autouse=True)
 def _no_agents_left() -> Iterator[None]:
-    from ravi_django.runtime import registry
-
-    before = set(registry.known_addresses())
+    before = set(world.known_addresses())
     yield
-    for address in set(registry.known_addresses()) - before:
-        registry.unregister(address)
+    for address in set(world.known_addresses()) - before:
+        world.unregister(address)

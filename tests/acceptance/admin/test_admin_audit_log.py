@@ -16,7 +16,7 @@ from django.utils import timezone
 from ravi_django.models import AuditRecord, Session, StickyDecision
 from ravi_django.models.audit import decided_by
 from ravi_django.models.ids import uuid7
-from ravi_django.runtime import human, standing
+from tests.support import world
 from tests.support.asked import approval_of
 from tests.support.runs import make_run, on_postgresql
 
@@ -98,9 +98,9 @@ def test_the_list_says_and_finds_who_decided_and_for_whom(root) -> None:
     make = get_user_model().objects.create_user
     olga, ada, bob = (make(name, is_staff=True, is_superuser=True) for name in ("olga", "ada", "bob"))
     approved, denied = (approval_of(make_run(owner=olga, session=Session.objects.create(owner=olga))) for _ in range(2))
-    human.answer(approved, "approve", by=ada, sticky=True)
-    human.answer(denied, "deny", by=bob)
-    standing.revoke(list(StickyDecision.objects.all()), by=bob)
+    world.answer(approved, "approve", by=ada, sticky=True)
+    world.answer(denied, "deny", by=bob)
+    world.standing_revoke(list(StickyDecision.objects.all()), by=bob)
 
     def found(term: str) -> set[tuple[str, ...]]:
         rows = re.findall(r"<tr>.*?</tr>", page(root, f"{LIST}?q={term}").partition("<tbody>")[2], re.DOTALL)

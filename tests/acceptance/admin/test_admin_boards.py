@@ -10,10 +10,10 @@ import pytest
 from ravi_django import register, tool
 from ravi_django.kernel import AgentId, HumanInput, PauseForInputResult
 from ravi_django.models import BoardTask, HumanRequest, Run
-from ravi_django.runtime import board, human
-from ravi_django.runtime.tools.board import TaskBoard
+from tests.support import world
 from tests.support.runs import CodeAgent, asked, code, drive, make_run
 from tests.support.tool_calls import calling
+from tests.support.world import TaskBoard
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -59,7 +59,7 @@ def test_a_runs_page_shows_its_question_and_the_answer(root: Any, busy: Run, dja
         assert part in shown, part
     assert EVIL not in html
 
-    human.answer(asked(busy).id, text=EVIL, by=ann, reason="why not")
+    world.answer(asked(busy).id, text=EVIL, by=ann, reason="why not")
     drive(busy)
 
     html = page(root, address)
@@ -124,7 +124,7 @@ def test_what_a_tool_asks_is_shown_with_its_call_and_every_part_of_the_answer(
         assert part in shown, part
     for name in ("free_text", "questions"):
         assert name not in shown
-    human.answer(asked(run).id, values={"colour": f"red {EVIL}", "coats": "twice"}, reason="as agreed")
+    world.answer(asked(run).id, values={"colour": f"red {EVIL}", "coats": "twice"}, reason="as agreed")
     drive(run)
     html = page(root, address)
     for part in ("answer", "colour: red", "coats: twice", "as agreed"):
@@ -155,7 +155,7 @@ def test_boards_are_listed_searched_and_shown_but_not_written(operator: Any, bus
     staff = operator("view_boardtask")
     task = BoardTask.objects.get()
     other = make_run()
-    board.add(board.Place(other.session_id, "test/other", "", "", other.id), "Something else")
+    world.board_add(world.Place(other.session_id, "test/other", "", "", other.id), "Something else")
 
     html = page(staff, "/admin/ravi/boardtask/")
     assert "Paint" in html and "Something else" in html and EVIL not in html
@@ -180,7 +180,7 @@ def test_boards_are_for_those_who_may_view_them(operator: Any, busy: Run) -> Non
 
 def test_a_list_costs_as_many_queries_for_many_as_for_one(root: Any, busy: Run, django_assert_max_num_queries: Any):
     for number in range(20):
-        board.add(board.Place(busy.session_id, "test/code", "", "", busy.id), f"Task {number}")
+        world.board_add(world.Place(busy.session_id, "test/code", "", "", busy.id), f"Task {number}")
 
     with django_assert_max_num_queries(6):
         page(root, "/admin/ravi/boardtask/")

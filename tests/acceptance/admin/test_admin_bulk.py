@@ -10,10 +10,10 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from ravi_django.models import HumanRequest
-from ravi_django.runtime import human
-from ravi_django.runtime.store import TOP_UP
+from tests.support import world
 from tests.support.inbox import EVIL, INBOX, ask, html_of, logged_in, person, words
 from tests.support.runs import make_run
+from tests.support.world import TOP_UP
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -89,7 +89,7 @@ def test_others_requests_and_closed_ones_are_refused(client: Any) -> None:
     fay = HumanRequest.owner.field.related_model.objects.get()
     own = ask(run=make_run(owner=fay), to="group:directors")
     closed = ask()
-    human.answer(closed.pk, "deny")
+    world.answer(closed.pk, "deny")
 
     assert "1 of these are asked of others" in words(html_of(select(client, ask(), own)))
     assert "answered already" in words(html_of(select(client, ask(), closed)))
@@ -114,8 +114,8 @@ def test_the_sites_own_rule_is_asked_about_each(settings: Any, client: Any) -> N
 def test_what_somebody_decided_meanwhile_stays_and_is_told(client: Any) -> None:
     first, second, third = ask(), ask(), ask()
     person("gus", "finance")
-    human.answer(second.pk, "deny", by=person("hal", "finance"), reason="no")
-    human.reassign(third.pk, "staff")
+    world.answer(second.pk, "deny", by=person("hal", "finance"), reason="no")
+    world.reassign(third.pk, "staff")
 
     told = words(html_of(confirm(client, first, second, third)))
 

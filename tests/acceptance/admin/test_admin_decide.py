@@ -14,10 +14,10 @@ from django.utils import timezone
 
 from ravi_django.kernel import Addressees
 from ravi_django.models import HumanRequest, StickyDecision, Turn
-from ravi_django.runtime import human
-from ravi_django.runtime.store import TOP_UP
+from tests.support import world
 from tests.support.inbox import EVIL, INBOX, ask, decide, html_of, logged_in, ours, page_of, person, words
 from tests.support.runs import asked, code, drive, make_run
+from tests.support.world import TOP_UP
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -322,7 +322,7 @@ def test_the_run_goes_on_with_what_was_decided_in_the_admin(client: Any) -> None
 
 def test_the_second_is_told_who_was_first_and_keeps_what_they_typed(client: Any) -> None:
     request = ask()
-    human.answer(request.pk, "deny", by=person("gus", "finance"), reason="The sum is wrong")
+    world.answer(request.pk, "deny", by=person("gus", "finance"), reason="The sum is wrong")
 
     late = decide(client, request, "approve", version=1, reason="I had my reasons")
 
@@ -336,7 +336,7 @@ def test_the_second_is_told_who_was_first_and_keeps_what_they_typed(client: Any)
 def test_one_that_changed_meanwhile_is_looked_at_again(client: Any) -> None:
     person("gus", "directors", "finance")
     request = ask()
-    human.reassign(request.pk, "staff", by=None, reason="everybody")
+    world.reassign(request.pk, "staff", by=None, reason="everybody")
 
     late = html_of(decide(client, request, "approve", version=1, reason="fine by me"), 409)
 
@@ -401,8 +401,8 @@ def test_the_page_has_all_that_one_needs_to_decide(client: Any) -> None:
 def test_the_history_tells_of_each_that_had_a_hand_in_it(fay: Any, client: Any) -> None:
     person("dora", "directors")
     request = ask(to=["group:finance"])
-    human.reassign(request.pk, "group:directors", by=fay, reason="above my limit")
-    human.answer(request.pk, "deny", by=type(fay).objects.get(username="dora"), reason="no")
+    world.reassign(request.pk, "group:directors", by=fay, reason="above my limit")
+    world.answer(request.pk, "deny", by=type(fay).objects.get(username="dora"), reason="no")
 
     text = words(html_of(logged_in(person("root", superuser=True)).get(page_of(request)))).split("History")[-1]
 

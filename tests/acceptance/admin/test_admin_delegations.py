@@ -12,7 +12,7 @@ from django.test import Client
 from django.utils import timezone
 
 from ravi_django.models import Delegation, Session, StickyDecision
-from ravi_django.runtime import store
+from tests.support import world
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -142,7 +142,7 @@ def test_a_guest_has_no_business_here(users: Any) -> None:
 
 @pytest.fixture
 def decisions(users: Any) -> list[StickyDecision]:
-    session = store.create_session(Session(agent="test/code"))
+    session = world.create_session(Session(agent="test/code"))
     given = [("ann", "pay"), ("bob", "<b>send</b>")]
     return [
         StickyDecision.objects.create(
@@ -183,7 +183,7 @@ def test_who_is_permitted_takes_back_all_and_only_once(users: Any, decisions: li
 
     assert "2 revoked" in revoke(client, decisions)
     assert "2 left as they are" in revoke(client, decisions)
-    assert not store.revoke_standing([decisions[0].pk], by=users["boss"])
+    assert not world.revoke_standing([decisions[0].pk], by=users["boss"])
 
     assert LogEntry.objects.count() == 2
 

@@ -11,7 +11,7 @@ from django.utils import timezone
 
 import ravi_django
 from ravi_django.models import FeedItem, Follow, Publication, Run, Schedule, ScheduleTick, Source, SourceItem
-from ravi_django.runtime import erasing, submit
+from tests.support import world
 from tests.support.inbox import html_of, logged_in, person
 from tests.support.runs import code
 
@@ -23,7 +23,7 @@ AGENT = "test/code"
 @pytest.fixture
 def ann(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Somebody with a row of everything that goes with them, or stays without them."""
-    monkeypatch.setattr("ravi_django.runtime.fan_out.hint", lambda publication_id: None)
+    world.silence(monkeypatch, "fan_out_hint")
 
     async def story(ctx: Any, inbox: Any) -> None: ...
 
@@ -31,7 +31,7 @@ def ann(monkeypatch: pytest.MonkeyPatch) -> Any:
     user = get_user_model().objects.create_user("ann")
     items_of(Source.objects.create(name="News", kind="webhook", agent=AGENT, owner=user), 3)
     schedule = Schedule.objects.create(name="daily", agent=AGENT, input="x", every_s=60, owner=user)
-    run = submit.submit(AGENT, "hi", user=user)
+    run = world.submit(AGENT, "hi", user=user)
     ScheduleTick.objects.create(schedule=schedule, at=timezone.now(), run=run)
     follow, _ = ravi_django.follow(AGENT, "news/sport", user=user)
     publication = ravi_django.emit("news/sport", "goal", user=user)
@@ -92,7 +92,7 @@ def test_a_user_goes_with_all_that_is_theirs_alone(root: Any, ann: Any) -> None:
     assert not get_user_model().objects.filter(username="ann").exists()
     assert not any(model.objects.exists() for model in (Source, SourceItem, Schedule, ScheduleTick, Follow, FeedItem))
     assert root.get("/admin/ravi/publication/").status_code == root.get("/admin/ravi/auditrecord/").status_code == 200
-    erasing.sweep()
+    world.erasing_sweep()
     assert not Run.objects.exists() and Publication.objects.get().owner is None
 
 

@@ -9,6 +9,8 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from tests.support import world
+
 PAGE = "/admin/ravi/humanrequest/figures/"
 
 
@@ -19,11 +21,10 @@ def cells(response: Any) -> list[list[str]]:
 
 @pytest.fixture
 def some(transactional_db: None) -> None:
-    from ravi_django.runtime import human
     from tests.support.asked import approval_of
     from tests.support.runs import make_run
 
-    human.answer(approval_of(make_run(tenant="acme"), "group:finance").id, "deny")
+    world.answer(approval_of(make_run(tenant="acme"), "group:finance").id, "deny")
     approval_of(make_run(tenant="other"), "group:<b>")
 
 

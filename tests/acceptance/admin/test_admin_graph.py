@@ -11,7 +11,7 @@ from django.utils import timezone
 
 import ravi_django
 from ravi_django.models import FeedItem, Follow, Publication, Session
-from ravi_django.runtime import store
+from tests.support import world
 from tests.support.runs import code
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -22,12 +22,12 @@ FOLLOWS, PUBLICATIONS = "/admin/ravi/follow/", "/admin/ravi/publication/"
 
 @pytest.fixture
 def follow(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> Follow:
-    monkeypatch.setattr("ravi_django.runtime.fan_out.hint", lambda publication_id: None)
+    world.silence(monkeypatch, "fan_out_hint")
 
     async def story(ctx: Any, inbox: Any) -> None: ...
 
     ann = get_user_model().objects.create_user("ann")
-    session = store.create_session(Session(owner=ann, title=EVIL))
+    session = world.create_session(Session(owner=ann, title=EVIL))
     return ravi_django.follow(code(story), "news/sport", user=ann, session=session, metadata={"likes": EVIL})[0]
 
 

@@ -14,8 +14,8 @@ from django.utils import timezone
 
 from ravi_django.admin import badge
 from ravi_django.models import HumanRequest, Run
-from ravi_django.runtime import human
 from ravi_django.ws import inbox
+from tests.support import world
 from tests.support.inbox import EVIL, INBOX, ask, html_of, logged_in, ours, page_of, person, words
 from tests.support.many_waiting import copy
 from tests.support.runs import make_run
@@ -113,7 +113,7 @@ def test_the_number_counts_what_can_be_answered_now_as_the_socket_does() -> None
 def test_pending_ones_are_shown_first_of_all_and_others_when_asked_for() -> None:
     fay = person("fay", "finance")
     open_, done = ask(), ask()
-    human.answer(done.pk, "deny", by=fay, reason="no")
+    world.answer(done.pk, "deny", by=fay, reason="no")
     client = logged_in(fay)
 
     assert listed(client) == [open_]
@@ -208,7 +208,7 @@ def test_the_index_tells_how_many_wait() -> None:
 
     for address in ("/admin/", "/admin/ravi/", INBOX):
         assert "Requests to people (1)" in words(html_of(fay.get(address))), address
-    human.answer(HumanRequest.objects.get(to="group:finance").pk, "approve")
+    world.answer(HumanRequest.objects.get(to="group:finance").pk, "approve")
     for address in ("/admin/", "/admin/ravi/", INBOX):
         html = words(html_of(fay.get(address)))
         assert "Requests to people" in html and "Requests to people (" not in html

@@ -15,9 +15,9 @@ from django.utils import timezone
 
 from ravi_django.kernel import ModelError, TextBlock, ToolUseBlock
 from ravi_django.models import Agent, JournalEntry, Run, Session, WorkerProcess
-from ravi_django.runtime import store
-from ravi_django.runtime.submit import submit_once
+from tests.support import world
 from tests.support.runs import code, drive, make_run
+from tests.support.world import submit_once
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -136,7 +136,7 @@ def test_a_suspended_run_says_what_it_waits_for_and_shows_it_no_longer_once_it_g
 
     assert "parcel" in words(run_page(root, run)).split("Waits for")[1][:80]
 
-    store.send_signal(run.id, "parcel", {"number": 7})
+    world.send_signal(run.id, "parcel", {"number": 7})
     run = drive(run)
     text = words(run_page(root, run))
     assert "completed" in text

@@ -22,8 +22,8 @@ from ravi_django.models import (
     Source,
     WorkerProcess,
 )
-from ravi_django.runtime import catalog, events
-from ravi_django.runtime.submit import submit_once
+from tests.support import world
+from tests.support.world import submit_once
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -90,7 +90,7 @@ def test_an_operator_cancels(operator, run, place) -> None:
     assert run.status == "cancelled"
     assert run.cancel_reason == "cancelled in the admin"
     assert LogEntry.objects.get().object_id == str(run.pk)
-    assert events.page(run.id)[1], "whoever watches is told"
+    assert world.events_page(run.id)[1], "whoever watches is told"
 
 
 def test_who_may_only_look_cannot_cancel(operator, run) -> None:
@@ -162,7 +162,7 @@ def test_what_is_not_there_is_said_so(root) -> None:
 
 
 def test_an_operator_switches_an_agent_off_and_nothing_else(operator) -> None:
-    catalog.sync_agents()
+    world.sync_agents()
     agent = Agent.objects.get(address="react/assistant")
     spec = agent.spec
 
@@ -175,11 +175,11 @@ def test_an_operator_switches_an_agent_off_and_nothing_else(operator) -> None:
 
 
 def test_the_catalogue_follows_the_code_and_leaves_the_switch_alone() -> None:
-    catalog.sync_agents()
+    world.sync_agents()
     Agent.objects.filter(address="react/assistant").update(enabled=False, spec={}, description="old")
 
-    assert catalog.sync_agents() == ["react/assistant"]
-    assert catalog.sync_agents() == []
+    assert world.sync_agents() == ["react/assistant"]
+    assert world.sync_agents() == []
     agent = Agent.objects.get(address="react/assistant")
     assert (agent.enabled, agent.spec["class"], agent.description) == (False, "ReActAgent", "")
 
@@ -192,7 +192,7 @@ def test_an_agent_that_cannot_describe_itself_stops_no_migration(driven) -> None
     agent = register(ReActAgent("mute", model=ScriptedModel("hi")))
     agent.spec = lambda: 1 / 0
 
-    catalog.sync_after_migrate("default", apps)
+    world.sync_after_migrate("default", apps)
 
     assert Agent.objects.get(address="react/mute").spec == {"class": "ReActAgent"}
 

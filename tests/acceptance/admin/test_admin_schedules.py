@@ -12,10 +12,10 @@ from django.contrib.auth import get_user_model
 from ravi_django import register, schedule
 from ravi_django.agents import ReActAgent
 from ravi_django.models import Run, Schedule, ScheduleTick, Session
-from ravi_django.runtime import dispatch, scheduler, schedules, store
 from ravi_django.testing import FakeClock, ScriptedModel
 from tests.acceptance.admin.test_agent_browser import open_page  # noqa: F401 - a fixture
 from tests.acceptance.api.api_support import permit
+from tests.support import world
 from tests.support.browser import elsewhere
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -26,7 +26,7 @@ ALL = ("view_schedule", "add_schedule", "change_schedule", "delete_schedule")
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch):
-    monkeypatch.setattr(dispatch, "send", lambda run_id: None)
+    world.silence(monkeypatch, "dispatch_send")
     with FakeClock() as clock:
         yield clock
 
@@ -195,7 +195,7 @@ def test_a_name_is_taken_by_ones_own_alone(operator):
 def test_a_strangers_session_is_as_one_that_is_not_there(operator):
     client = operator(*ALL)
     mine, other = (
-        store.create_session(Session(owner=owner, agent="react/assistant"))
+        world.create_session(Session(owner=owner, agent="react/assistant"))
         for owner in (user_of(client), get_user_model().objects.create_user("stranger"))
     )
 
@@ -240,10 +240,10 @@ def test_an_edit_does_not_undo_what_the_scheduler_did_meanwhile(root, clock):
     row = made(user=user_of(root))
     stale = Schedule.objects.get()
     clock.advance(60)
-    scheduler.tick()
+    world.scheduler_tick()
     stale.input = "other words"
 
-    schedules.keep(stale)
+    world.schedules_keep(stale)
 
     row.refresh_from_db()
     assert (row.input, row.next_at - row.last_at) == ("other words", timedelta(minutes=1))
@@ -265,7 +265,7 @@ def test_ones_own_is_deleted_and_its_runs_stay(operator, clock):
     client = operator(*ALL)
     row = made(user=user_of(client))
     clock.advance(60)
-    scheduler.tick()
+    world.scheduler_tick()
 
     assert client.post(f"/admin/ravi/schedule/{row.pk}/delete/", {"post": "yes"}).status_code == 302
 
@@ -346,7 +346,7 @@ def test_the_list_tells_next_and_last_runs(root, clock, django_assert_max_num_qu
     rows = [made(f"n{number}", user=user_of(root)) for number in range(20)]
     made("zoned", every=None, cron="0 9 * * *", timezone="Asia/Kathmandu")
     clock.advance(60)
-    scheduler.tick()
+    world.scheduler_tick()
     Run.objects.all().update(status="completed")
 
     with django_assert_max_num_queries(14):
@@ -363,11 +363,11 @@ def test_the_list_tells_next_and_last_runs(root, clock, django_assert_max_num_qu
 def test_the_last_run_is_of_the_last_tick_that_ran(root, clock):
     made(user=user_of(root))
     clock.advance(60)
-    scheduler.tick()
+    world.scheduler_tick()
     Run.objects.update(status="completed")
     Schedule.objects.update(agent="react/gone")
     clock.advance(60)
-    scheduler.tick()
+    world.scheduler_tick()
 
     html = root.get(LIST).content.decode()
 

@@ -14,13 +14,12 @@ from django.test import Client
 
 from ravi_django import register
 from ravi_django.agents import ReActAgent
-from ravi_django.capabilities.feeds import adapter
 from ravi_django.capabilities.feeds.signatures import sign
 from ravi_django.models import Run, Session, Source, SourceItem
-from ravi_django.runtime import background, source_rules, webhooks
-from ravi_django.runtime.store.hook_secrets import secrets_of
 from ravi_django.testing import ScriptedModel
+from tests.support import world
 from tests.support.inbox import EVIL, html_of, logged_in, ours, person, words
+from tests.support.world import secrets_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -34,7 +33,7 @@ def site(settings: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.RAVI = {**settings.RAVI, "DROP_ROOTS": [str(tmp_path)], "SOURCE_MODELS": ["project.Invoice"]}
     (tmp_path / "in").mkdir()
     register(ReActAgent("reader", model=ScriptedModel([])))
-    monkeypatch.setattr(adapter, "_adapters", {"x": object()})
+    world.patch(monkeypatch, "adapters_by_kind", {"x": object()})
 
 
 @pytest.fixture
@@ -234,14 +233,14 @@ def test_what_is_written_here_is_neither_shown_among_options_nor_typed(root: Cli
 
 def test_what_is_counted_while_the_form_is_sent_is_kept(root: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     source = made(options=WRITTEN)
-    faults = source_rules.faults
+    faults = world.source_rules_faults
 
     def brings(given: Source) -> Any:
         counted = {**WRITTEN["told_today"], "items": 2002}  # type: ignore[dict-item]
         Source.objects.filter(pk=source.pk).update(options={**WRITTEN, "told_today": counted})
         return faults(given)
 
-    monkeypatch.setattr(source_rules, "faults", brings)
+    world.patch(monkeypatch, "source_rules_faults", brings)
 
     root.post(page_of(source), change_form(source, name="Other"))
 
@@ -271,7 +270,7 @@ def test_another_owner_gets_no_conversation_of_the_one_before(root: Client) -> N
 
 def test_who_may_only_look_sees_no_form_and_presses_nothing(operator: Any) -> None:
     source = made(kind="webhook", location="")
-    secret = webhooks.make_secret(source)
+    secret = world.make_secret(source)
     client = operator("view_source", "view_sourceitem")
 
     html = html_of(client.get(page_of(source)))
@@ -309,13 +308,13 @@ def test_a_webhooks_secret_is_shown_once(editor: Client) -> None:
     assert not [entry for entry in LogEntry.objects.all() if secret in str(entry.__dict__)]
     body = b'{"id": 1}'
     headers = {"X-Ravi-Signature": sign(secret, body, int(time.time()))}
-    answer = Client().post(webhooks.path_of(source), body, content_type="application/json", headers=headers)
+    answer = Client().post(world.path_of(source), body, content_type="application/json", headers=headers)
     assert answer.status_code == 202 and Run.objects.get().owner.username == "ed"
 
 
 def test_a_secret_is_changed_without_a_gap(editor: Client) -> None:
     source = made(kind="webhook", location="", owner=get_user_model().objects.get(username="ed"))
-    first = webhooks.make_secret(source)
+    first = world.make_secret(source)
 
     editor.post(page_of(source, "secret"), {"make": "1"})
     source.refresh_from_db()
@@ -346,7 +345,7 @@ def test_making_a_secret_needs_the_forms_token(editor: Client) -> None:
 
 def test_polling_now_and_switching(root: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     hints: list[Any] = []
-    monkeypatch.setattr(background, "hint", lambda task, *args: hints.append(task.name))
+    world.patch(monkeypatch, "background_hint", lambda task, *args: hints.append(task.name))
     later = "2030-01-01T00:00:00Z"
     due, off, hook = made(next_at=later), made(next_at=later, enabled=False), made(kind="webhook", location="")
     chosen = {"_selected_action": [str(source.pk) for source in (due, off, hook)]}

@@ -11,14 +11,14 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from ravi_django.models import BudgetAccount, Run, Session, Status, uuid7
-from ravi_django.runtime import store
+from tests.support import world
 from tests.support.runs import make_run
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def child_of(parent: Run, root: Run, agent: str = "test/hand", **fields: Any) -> Run:
-    session = store.create_session(Session(agent=agent))
+    session = world.create_session(Session(agent=agent))
     return Run.objects.create(
         id=uuid7(), agent=agent, session=session, parent=parent, root=root, depth=parent.depth + 1,
         **{"status": Status.COMPLETED, "input_tokens": 1000, "output_tokens": 10, "cost": Decimal("0.5"), **fields},

@@ -10,8 +10,8 @@ from django.contrib.auth.models import Group
 from ravi_django.admin.agent_approvers import missing
 from ravi_django.agents.approvers import Approvers
 from ravi_django.models import Agent
-from ravi_django.runtime.specs import save_spec
 from tests.acceptance.admin.agent_support import SPEC, add, faults, form_of, place
+from tests.support.world import save_spec
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -13,10 +13,10 @@ from django.db import connections
 from django.test import Client
 
 from ravi_django.models import Agent, Run
-from ravi_django.runtime import bodies
-from ravi_django.runtime.inprocess import Runtime
+from tests.support import world
 from tests.support.browser import contrast, elsewhere, looks
 from tests.support.patience import BOUND_S
+from tests.support.world import Runtime
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 @pytest.fixture
 def open_page(live_server: Any, new_page: Callable[..., Any]) -> Callable[..., Any]:
     """`open_page(**options)`: the list of agents, with a superuser logged in."""
-    elsewhere(bodies.forget)  # the database is empty again
+    elsewhere(world.bodies_forget)  # the database is empty again
 
     def opened(**options: Any) -> Any:
         page = new_page(live_server.url, elsewhere(get_user_model().objects.create_superuser, "admin"), **options)

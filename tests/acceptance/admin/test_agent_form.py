@@ -21,12 +21,11 @@ from ravi_django.admin.agent_values import FLAT, NESTED
 from ravi_django.agents.spec import AgentSpec, ModelSettings, Window
 from ravi_django.kernel import ExecutionBudget
 from ravi_django.models import Agent, AgentVersion, Run
-from ravi_django.runtime import catalog, registry
-from ravi_django.runtime.specs import save_spec
-from ravi_django.runtime.submit import submit_once
 from tests.acceptance.admin.agent_support import FORM, SPEC, add, faults, form_of, place
+from tests.support import world
 from tests.support.patience import BOUND_S
 from tests.support.runs import on_postgresql, somebody_waits_for_a_lock, until
+from tests.support.world import save_spec, submit_once
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -133,7 +132,7 @@ OF_THE_TREE = {"allow_preempt", "when_exhausted"}  # of a budget: they say nothi
 
 
 def test_every_part_of_a_spec_is_in_the_form(root) -> None:
-    catalog.sync_agents()
+    world.sync_agents()
     agent = save_spec("support/orders", EVERYTHING)
     assert set(AgentSpec.model_fields) == {*FLAT, *NESTED, "variables", "sub_agents"}
     for part, model in (("budget", ExecutionBudget), ("options", ModelSettings), ("window", Window)):
@@ -292,8 +291,8 @@ def test_a_tool_that_is_gone_is_shown_and_refused(root, agent) -> None:
 
     register_tool(fleeting)
     agent = save_spec("support/orders", {**SPEC, "tool_names": ["calculator", "fleeting"]})
-    registry._tools.pop("fleeting")
-    registry.register_tool()  # collects them anew
+    world.registry_tools.pop("fleeting")
+    world.register_tool()  # collects them anew
 
     form = form_of(root, agent)
     page = root.get(f"{place(agent)}change/").content
@@ -378,7 +377,7 @@ def test_the_preview_renders_and_saves_nothing(root, agent, monkeypatch) -> None
 
 
 def test_the_preview_of_a_new_agent(root) -> None:
-    catalog.sync_agents()
+    world.sync_agents()
     response = add(root, system_instructions="I am {{ agent.name }}.", sub_agents=["react/assistant"], _preview="1")
 
     shown = response.context["preview"]
@@ -460,7 +459,7 @@ def test_posting_needs_a_token(root, agent, extra) -> None:
 
 
 def test_the_agents_of_code_stay_as_they_are(root) -> None:
-    catalog.sync_agents()
+    world.sync_agents()
     agent = Agent.objects.get(address="react/assistant")
 
     page = root.get(f"{place(agent)}change/").content

@@ -13,9 +13,8 @@ from django.test.utils import CaptureQueriesContext
 
 from ravi_django.admin.agent_versions import MAX_LINES, changes
 from ravi_django.models import Agent, AgentVersion, Run
-from ravi_django.runtime.specs import save_spec
-from ravi_django.runtime.submit import submit_once
 from tests.acceptance.admin.agent_support import SPEC, place
+from tests.support.world import save_spec, submit_once
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -11,7 +11,7 @@ from django.template import RequestContext, Template
 from django.utils import timezone
 
 from ravi_django.models import HumanRequest, Turn
-from ravi_django.runtime import human
+from tests.support import world
 from tests.support.inbox import INBOX, ask, decide, html_of, logged_in, ours, page_of, person, words
 from tests.support.runs import make_run
 
@@ -89,7 +89,7 @@ def test_no_character_is_hidden_from_who_decides(kind: str) -> None:
 
     pages = [html_of(client.get(address)) for address in (INBOX, page_of(request), run)]
     action = "resolve" if kind == "uncertain" else "cancel"
-    human.answer(request.pk, action, outcome="fail" if kind == "uncertain" else None, reason=SPOOF)
+    world.answer(request.pk, action, outcome="fail" if kind == "uncertain" else None, reason=SPOOF)
     pages += [html_of(client.get(address)) for address in (f"{INBOX}?status=all", page_of(request), run)]
 
     for page in pages:
@@ -302,7 +302,7 @@ def test_what_the_sites_own_rule_refuses_is_not_offered(
     assert listed("") == {small.pk, big.pk}
     assert listed("?mine=yes") == {small.pk}
     assert listed("?mine=no") == {big.pk}
-    human.answer(small.pk, "deny")
+    world.answer(small.pk, "deny")
     html = html_of(client.get(INBOX))
     assert "approve_selected" not in html and "Nothing waits for you" in html
 

@@ -11,8 +11,8 @@ import pytest
 from django.contrib.staticfiles import finders
 
 from ravi_django.models import HumanRequest
-from ravi_django.runtime import human
 from tests.acceptance.ws.live_site import Server
+from tests.support import world
 from tests.support.browser import contrast, elsewhere, looks
 from tests.support.inbox import INBOX, ask, page_of, person
 
@@ -133,7 +133,7 @@ def test_the_list_and_its_number_live(open_page: Any, fay: Any, request_: HumanR
     assert page.locator("#result_list tbody tr").count() == 1  # no row moves under the mouse
     page.click("[data-ravi-list] a")
     page.wait_for_function("document.querySelectorAll('#result_list tbody tr').length === 2")
-    elsewhere(lambda: [human.answer(request.pk, "deny") for request in (request_, second)])
+    elsewhere(lambda: [world.answer(request.pk, "deny") for request in (request_, second)])
     page.wait_for_selector("#ravi-badge", state="detached")
 
     assert page.errors + page.console == []
@@ -144,7 +144,7 @@ def test_the_page_tells_when_somebody_else_decides(open_page: Any, fay: Any, req
     page.wait_for_selector("#ravi-badge")
     page.fill("[name=decision-reason]", "I was about to")
 
-    elsewhere(lambda: human.answer(request_.pk, "deny", by=person("gus", "finance")))
+    elsewhere(lambda: world.answer(request_.pk, "deny", by=person("gus", "finance")))
     page.wait_for_function("document.querySelector('[data-ravi-request]').textContent.includes('gus')")
     assert page.input_value("[name=decision-reason]") == "I was about to"
     page.click("button[value=approve]")

@@ -13,9 +13,9 @@ from ravi_django import register
 from ravi_django.agents import ReActAgent
 from ravi_django.capabilities.feeds.signatures import sign
 from ravi_django.models import Run, Source, SourceItem
-from ravi_django.runtime.store.hook_secrets import secrets_of
 from ravi_django.testing import ScriptedModel
 from tests.support.browser import elsewhere
+from tests.support.world import secrets_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -23,9 +23,9 @@ from ravi_django.models import (
     Ticket,
     Turn,
 )
-from ravi_django.runtime import Runtime
 from ravi_django.testing import ScriptedModel
 from tests.support.patience import BOUND_S
+from tests.support.world import Runtime
 
 AGENT = "react/api-helper"
 RUNSERVER = {"SERVER_SOFTWARE": "WSGIServer/0.2"}  # `client.get(…, **RUNSERVER)`: no other WSGI server streams

@@ -9,21 +9,21 @@ import pytest
 from rest_framework.test import APIClient
 
 from ravi_django.kernel import AgentId
-from ravi_django.runtime import database, registry
 from tests.acceptance.api.api_support import AGENT, WRITTEN, client_of, make_agent, permit
+from tests.support import world
 
 
 @pytest.fixture(autouse=True)
 def agent() -> Iterator[str]:
-    registry.register(make_agent())
+    world.register(make_agent())
     yield AGENT
-    registry.unregister(AgentId.parse(AGENT))
+    world.unregister(AgentId.parse(AGENT))
 
 
 @pytest.fixture(autouse=True)
 def _no_readers_left() -> Iterator[None]:
     yield
-    database.forget_readers(close=True)
+    world.forget_readers(close=True)
 
 
 @pytest.fixture

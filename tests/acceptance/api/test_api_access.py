@@ -21,10 +21,10 @@ import ravi_django
 from ravi_django import urls
 from ravi_django.api.base import ApiView
 from ravi_django.api.runs import RunsView
-from ravi_django.runtime.submit import submit
 from tests.acceptance.api.api_support import AGENT, client_of, error_of
 from tests.support.asked import asked_by
 from tests.support.runs import on_postgresql
+from tests.support.world import submit
 
 pytestmark = pytest.mark.django_db
 

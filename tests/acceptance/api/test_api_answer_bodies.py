@@ -10,9 +10,9 @@ from rest_framework.test import APIClient
 from ravi_django.api.parsers import max_body
 from ravi_django.conf import conf
 from ravi_django.models import AuditRecord, Run, StickyDecision
-from ravi_django.runtime.submit import submit
 from tests.acceptance.api.api_support import AGENT, client_of, decide, error_of, is_open
 from tests.support.asked import Kind, approval_of, asked_by
+from tests.support.world import submit
 
 LIST = "/ravi/requests/"
 

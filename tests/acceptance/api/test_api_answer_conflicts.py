@@ -12,12 +12,12 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from ravi_django.models import AuditRecord, HumanRequest, Run, Status
-from ravi_django.runtime import human
-from ravi_django.runtime.submit import submit
 from tests.acceptance.api.api_support import AGENT, client_of, decide, error_of, is_open
+from tests.support import world
 from tests.support.asked import approval_of, asked_by
 from tests.support.patience import BOUND_S
 from tests.support.runs import in_background, on_postgresql
+from tests.support.world import submit
 
 LIST = "/ravi/requests/"
 
@@ -198,7 +198,7 @@ def test_a_bad_address_is_named(staff: Any, stranger: Any, run: Run, body: Any, 
 @pytest.mark.django_db
 def test_what_is_decided_or_has_changed_is_not_passed_on(staff: Any, stranger: Any, run: Run) -> None:
     request, decided = approval_of(run, "user:carla"), approval_of(run)
-    human.answer(decided, "deny", by=staff)
+    world.answer(decided, "deny", by=staff)
 
     for row, body in ((request, {"to": "user:bob", "version": 7}), (decided, {"to": "user:bob"})):
         response = decide(client_of(staff), row, body, "reassign")

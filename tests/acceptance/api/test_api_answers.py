@@ -13,11 +13,11 @@ from ravi_django import register, tool
 from ravi_django.agents import ReActAgent
 from ravi_django.kernel import ToolUseBlock
 from ravi_django.models import Delegation, Run
-from ravi_django.runtime.submit import submit
 from ravi_django.testing import ScriptedModel, run_until_idle
 from tests.acceptance.api.api_support import AGENT, client_of, decide, error_of, is_open
 from tests.support.asked import Kind, approval_of, asked_by
 from tests.support.runs import CodeAgent
+from tests.support.world import submit
 
 LIST = "/ravi/requests/"
 

@@ -8,9 +8,9 @@ import pytest
 from rest_framework.test import APIClient
 
 from ravi_django.models import BoardTask, Run, Session
-from ravi_django.runtime import board, store
-from ravi_django.runtime.submit import submit
 from tests.acceptance.api.api_support import AGENT, error_of
+from tests.support import world
+from tests.support.world import submit
 
 pytestmark = pytest.mark.django_db
 
@@ -21,14 +21,14 @@ def run(user: Any) -> Run:
 
 
 @pytest.fixture
-def place(run: Run) -> board.Place:
-    return board.Place(run.session_id, AGENT, "Helper", "", run.id)
+def place(run: Run) -> world.Place:
+    return world.Place(run.session_id, AGENT, "Helper", "", run.id)
 
 
-def test_the_tasks_of_all_agents_newest_first(client: APIClient, run: Run, place: board.Place) -> None:
-    first = board.add(place, "Find <b>it</b>", "There.")
-    second = board.add(board.Place(place.session_id, "react/other", "Other", AGENT, run.id), "Look")
-    board.update(place, 1, status="doing")
+def test_the_tasks_of_all_agents_newest_first(client: APIClient, run: Run, place: world.Place) -> None:
+    first = world.board_add(place, "Find <b>it</b>", "There.")
+    second = world.board_add(world.Place(place.session_id, "react/other", "Other", AGENT, run.id), "Look")
+    world.board_update(place, 1, status="doing")
 
     response = client.get(f"/ravi/sessions/{run.session_id}/board/")
 
@@ -38,7 +38,7 @@ def test_the_tasks_of_all_agents_newest_first(client: APIClient, run: Run, place
     first.refresh_from_db()
     assert (
         body["results"][1]
-        == board.shown(first)
+        == world.board_shown(first)
         == {
             "id": str(first.id),
             "session": str(run.session_id),
@@ -58,9 +58,9 @@ def test_the_tasks_of_all_agents_newest_first(client: APIClient, run: Run, place
     assert (body["results"][0]["agent"], body["results"][0]["parent_agent"]) == ("react/other", AGENT)
 
 
-def test_it_comes_in_pages(client: APIClient, run: Run, place: board.Place) -> None:
+def test_it_comes_in_pages(client: APIClient, run: Run, place: world.Place) -> None:
     for number in range(5):
-        board.add(place, f"Task {number}")
+        world.board_add(place, f"Task {number}")
 
     page = client.get(f"/ravi/sessions/{run.session_id}/board/?limit=2").json()
     found = [task["number"] for task in page["results"]]
@@ -72,26 +72,26 @@ def test_it_comes_in_pages(client: APIClient, run: Run, place: board.Place) -> N
 
 
 def test_a_childs_session_shows_the_board_that_it_belongs_to(
-    client: APIClient, user: Any, run: Run, place: board.Place
+    client: APIClient, user: Any, run: Run, place: world.Place
 ) -> None:
-    board.add(place, "On top")
-    middle = store.create_session(Session(owner=user, parent_session=run.session))
-    leaf = store.create_session(Session(owner=user, parent_session=middle))
+    world.board_add(place, "On top")
+    middle = world.create_session(Session(owner=user, parent_session=run.session))
+    leaf = world.create_session(Session(owner=user, parent_session=middle))
 
     (task,) = client.get(f"/ravi/sessions/{leaf.id}/board/").json()["results"]
 
     assert task["title"] == "On top"
 
 
-def test_another_session_has_a_board_of_its_own(client: APIClient, user: Any, place: board.Place) -> None:
-    board.add(place, "Elsewhere")
-    other = store.create_session(Session(owner=user))
+def test_another_session_has_a_board_of_its_own(client: APIClient, user: Any, place: world.Place) -> None:
+    world.board_add(place, "Elsewhere")
+    other = world.create_session(Session(owner=user))
 
     assert client.get(f"/ravi/sessions/{other.id}/board/").json()["results"] == []
 
 
-def test_somebody_elses_board_is_not_found(strange_client: APIClient, run: Run, place: board.Place) -> None:
-    board.add(place, "Private")
+def test_somebody_elses_board_is_not_found(strange_client: APIClient, run: Run, place: world.Place) -> None:
+    world.board_add(place, "Private")
 
     response = strange_client.get(f"/ravi/sessions/{run.session_id}/board/")
 
@@ -100,16 +100,16 @@ def test_somebody_elses_board_is_not_found(strange_client: APIClient, run: Run, 
 
 
 def test_a_session_of_ones_own_below_somebody_elses_shows_nothing(
-    strange_client: APIClient, stranger: Any, run: Run, place: board.Place
+    strange_client: APIClient, stranger: Any, run: Run, place: world.Place
 ) -> None:
-    board.add(place, "Private")
-    own = store.create_session(Session(owner=stranger, parent_session=run.session))
+    world.board_add(place, "Private")
+    own = world.create_session(Session(owner=stranger, parent_session=run.session))
 
     assert strange_client.get(f"/ravi/sessions/{own.id}/board/").status_code == 404
 
 
-def test_a_superuser_sees_every_board(client: APIClient, django_user_model: Any, run: Run, place: board.Place) -> None:
-    board.add(place, "Private")
+def test_a_superuser_sees_every_board(client: APIClient, django_user_model: Any, run: Run, place: world.Place) -> None:
+    world.board_add(place, "Private")
     root = APIClient()
     root.force_authenticate(django_user_model.objects.create_superuser("root"))
 
@@ -117,10 +117,10 @@ def test_a_superuser_sees_every_board(client: APIClient, django_user_model: Any,
 
 
 def test_a_page_costs_a_few_queries_however_many_tasks(
-    client: APIClient, run: Run, place: board.Place, django_assert_num_queries: Any
+    client: APIClient, run: Run, place: world.Place, django_assert_num_queries: Any
 ) -> None:
     for number in range(60):
-        board.add(place, f"Task {number}")
+        world.board_add(place, f"Task {number}")
 
     with django_assert_num_queries(3):
         client.get(f"/ravi/sessions/{run.session_id}/board/")

@@ -12,11 +12,10 @@ from rest_framework.test import APIClient
 from project.process import wait_until
 from ravi_django.conf import conf
 from ravi_django.models import Run, Status
-from ravi_django.runtime import events, publish, registry
-from ravi_django.runtime.submit import submit
-from ravi_django.runtime.worker import close_worker
 from ravi_django.testing import ScriptedModel
 from tests.acceptance.api.api_support import drive, error_of, make_agent
+from tests.support import world
+from tests.support.world import close_worker, submit
 
 
 @pytest.mark.django_db
@@ -81,7 +80,7 @@ def test_the_end_is_published_and_the_next_in_the_session_goes_on(client: APICli
 
     client.post(f"/ravi/runs/{first.id}/cancel/")
 
-    frames, done = events.page(first.id)
+    frames, done = world.events_page(first.id)
     assert done
     assert [frame["type"] for frame in frames] == ["progress", "error", "stream.done"]
     assert frames[-1]["reason"] == "cancelled"
@@ -95,7 +94,7 @@ def test_a_buffer_that_is_away_does_not_hinder_it(
     def fail(*args: Any) -> None:
         raise ConnectionError("no buffer")
 
-    monkeypatch.setattr(publish, "republish", fail)
+    world.patch(monkeypatch, "republish", fail)
     run = submit(agent, "hi", user=user)
 
     assert client.post(f"/ravi/runs/{run.id}/cancel/").status_code == 202
@@ -114,7 +113,7 @@ def test_a_run_that_this_process_drives_is_told_at_once(
         return ""
 
     settings.RAVI = {**settings.RAVI, "ENGINE": "inline", "HEARTBEAT_S": 10.0}
-    registry.register(make_agent(model=ScriptedModel([never])))
+    world.register(make_agent(model=ScriptedModel([never])))
     try:
         run = submit(agent, "hi", user=user)
         assert calling.wait(20)

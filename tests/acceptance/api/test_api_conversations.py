@@ -15,11 +15,8 @@ from rest_framework.test import APIClient
 
 from ravi_django.kernel import AgentId, SessionNotFoundError
 from ravi_django.models import TERMINAL, Agent, Blob, HumanRequest, JournalEntry, Run, Session, Status, Turn
-from ravi_django.runtime import erasing, registry, store
-from ravi_django.runtime.entries import BLOB_KEY, make_blob
-from ravi_django.runtime.store import erasures
-from ravi_django.runtime.submit import submit
 from tests.acceptance.api.api_support import client_of, drive, error_of, make_agent
+from tests.support import world
 from tests.support.asked import approval_of
 from tests.support.runs import (
     BOUND_S,
@@ -30,6 +27,7 @@ from tests.support.runs import (
     uncommitted,
     until,
 )
+from tests.support.world import BLOB_KEY, make_blob, submit
 
 # --------------------------------------------------------------------------------------------------- agents
 
@@ -64,7 +62,7 @@ def test_a_row_in_the_admin_names_and_disables_an_agent(client: APIClient, agent
 @pytest.mark.django_db
 def test_agents_are_listed_in_pages(client: APIClient, agent: str, django_assert_num_queries: Any) -> None:
     for key in ("a", "b", "c"):
-        registry.register(make_agent(key))
+        world.register(make_agent(key))
     try:
         with django_assert_num_queries(3):  # the rows, and the user's permissions
             everything = client.get("/ravi/agents/").json()
@@ -76,7 +74,7 @@ def test_agents_are_listed_in_pages(client: APIClient, agent: str, django_assert
         back = client.get(pages[-1]["previous"]).json()
     finally:
         for key in ("a", "b", "c"):
-            registry.unregister(AgentId("react", key))
+            world.unregister(AgentId("react", key))
 
     assert everything["next"] is None and everything["previous"] is None
     assert seen == [one["agent"] for one in everything["results"]] == sorted(seen)
@@ -88,11 +86,11 @@ def test_agents_are_listed_in_pages(client: APIClient, agent: str, django_assert
 def test_an_agent_in_a_namespace_has_an_address_too(client: APIClient) -> None:
     agent = make_agent()
     agent.id = AgentId("react", "x", "lab")
-    registry.register(agent)
+    world.register(agent)
     try:
         assert client.get("/ravi/agents/lab/react/x/").json()["agent"] == "lab/react/x"
     finally:
-        registry.unregister(agent.id)
+        world.unregister(agent.id)
 
 
 # ------------------------------------------------------------------------------------------------- sessions
@@ -142,8 +140,8 @@ def test_a_bad_session_is_not_made(client: APIClient, written: Any, body: Any, s
 
 @pytest.mark.django_db
 def test_conversations_between_agents_are_not_listed(client: APIClient, user: Any) -> None:
-    mine = store.create_session(Session(owner=user))
-    child = store.create_session(Session(owner=user, parent_session=mine))
+    mine = world.create_session(Session(owner=user))
+    child = world.create_session(Session(owner=user, parent_session=mine))
 
     assert [one["id"] for one in client.get("/ravi/sessions/").json()["results"]] == [str(mine.id)]
     assert client.get(f"/ravi/sessions/{child.id}/").json()["parent"] == str(mine.id)
@@ -152,7 +150,7 @@ def test_conversations_between_agents_are_not_listed(client: APIClient, user: An
 @pytest.mark.django_db
 def test_sessions_cost_one_query(client: APIClient, user: Any, django_assert_num_queries: Any) -> None:
     for _ in range(3):
-        store.create_session(Session(owner=user))
+        world.create_session(Session(owner=user))
 
     with django_assert_num_queries(1):
         assert len(client.get("/ravi/sessions/").json()["results"]) == 3
@@ -164,7 +162,7 @@ def test_sessions_cost_one_query(client: APIClient, user: Any, django_assert_num
     [({"title": "x" * 201}, 400, "title"), ({}, 400, "title"), ({"title": "Sums", "agent": "a/b"}, 400, "agent")],
 )
 def test_a_session_is_renamed(client: APIClient, user: Any, body: Any, status: int, field: str) -> None:
-    session = store.create_session(Session(owner=user, title="First"))
+    session = world.create_session(Session(owner=user, title="First"))
     address = f"/ravi/sessions/{session.id}/"
 
     refused = client.patch(address, body, format="json")
@@ -180,7 +178,7 @@ def test_a_session_is_renamed(client: APIClient, user: Any, body: Any, status: i
 def test_a_deleted_session_takes_all_that_it_had(client: APIClient, root: Any, agent: str, whose: str) -> None:
     run = client.post("/ravi/runs/", {"agent": agent, "input": "6 * 7?"}, format="json").json()
     drive(run["id"])
-    child = store.create_session(Session(owner=root, parent_session_id=run["session"]))
+    child = world.create_session(Session(owner=root, parent_session_id=run["session"]))
     deleter, address = client if whose == "owner" else client_of(root), f"/ravi/sessions/{run['session']}/"
 
     assert deleter.delete(address).status_code == 204
@@ -192,7 +190,7 @@ def test_a_deleted_session_takes_all_that_it_had(client: APIClient, root: Any, a
         assert error_of(one.post(f"{address}messages/", {"text": "x", "agent": agent}, format="json"))
         assert one.post(f"/ravi/runs/{run['id']}/retry/").status_code == 404
     assert deleter.delete(address).status_code == 404
-    erasing.sweep()
+    world.erasing_sweep()
     for model in (Session, Run, Turn, JournalEntry):
         assert not model.objects.exists(), model
     assert not Session.objects.filter(id=child.id).exists()
@@ -204,8 +202,8 @@ def test_a_deleted_session_takes_all_that_it_had(client: APIClient, root: Any, a
 def test_a_session_with_a_run_that_has_not_ended_stays(
     client: APIClient, user: Any, status: Status, below: bool
 ) -> None:
-    session = store.create_session(Session(owner=user))
-    place = store.create_session(Session(owner=user, parent_session=session)) if below else session
+    session = world.create_session(Session(owner=user))
+    place = world.create_session(Session(owner=user, parent_session=session)) if below else session
     run = make_run(session=place, owner=user)
     Run.objects.filter(id=run.id).update(status=status)
 
@@ -218,9 +216,9 @@ def test_a_session_with_a_run_that_has_not_ended_stays(
 
 
 def test_the_session_of_a_child_run_goes_with_its_parents_alone(client: APIClient, user: Any) -> None:
-    session = store.create_session(Session(owner=user))
+    session = world.create_session(Session(owner=user))
     run = make_run(session=session, owner=user, status=Status.SUSPENDED)
-    place = store.create_session(Session(owner=user, parent_session=session))
+    place = world.create_session(Session(owner=user, parent_session=session))
     make_run(session=place, owner=user, parent=run, root=run, status=Status.COMPLETED)
 
     response = client.delete(f"/ravi/sessions/{place.id}/")
@@ -232,8 +230,8 @@ def test_the_session_of_a_child_run_goes_with_its_parents_alone(client: APIClien
 @pytest.mark.django_db(transaction=True)
 def test_one_sweep_erases_many_small_conversations(client: APIClient, user: Any) -> None:
     for _ in range(30):
-        assert client.delete(f"/ravi/sessions/{store.create_session(Session(owner=user)).id}/").status_code == 204
-    erasing.sweep()
+        assert client.delete(f"/ravi/sessions/{world.create_session(Session(owner=user)).id}/").status_code == 204
+    world.erasing_sweep()
 
     assert not Session.objects.exists()
 
@@ -241,9 +239,9 @@ def test_one_sweep_erases_many_small_conversations(client: APIClient, user: Any)
 @on_postgresql
 @pytest.mark.django_db(transaction=True)
 def test_no_run_comes_into_a_session_that_is_being_deleted(user: Any, agent: str) -> None:
-    session = store.create_session(Session(owner=user))
+    session = world.create_session(Session(owner=user))
 
-    with uncommitted(lambda: erasures.begin_session(session.id)):
+    with uncommitted(lambda: world.begin_session(session.id)):
         submitting = in_background(lambda: submit(agent, "hi", session=session, user=user))
         until(somebody_waits_for_a_lock)
 
@@ -288,7 +286,7 @@ def test_a_message_goes_to_the_agent_named_and_then_to_the_last(client: APIClien
 def test_a_bad_message_is_not_sent(
     client: APIClient, user: Any, agent: str, written: Any, body: Any, status: int, field: str
 ) -> None:
-    session = store.create_session(Session(owner=user, agent=agent))
+    session = world.create_session(Session(owner=user, agent=agent))
     before = written()
 
     response = client.post(f"/ravi/sessions/{session.id}/messages/", body, format="json")
@@ -299,7 +297,7 @@ def test_a_bad_message_is_not_sent(
 
 @pytest.mark.django_db
 def test_a_session_that_spoke_to_nobody_needs_an_agent(client: APIClient, user: Any, written: Any) -> None:
-    session = store.create_session(Session(owner=user))
+    session = world.create_session(Session(owner=user))
     before = written()
 
     response = client.post(f"/ravi/sessions/{session.id}/messages/", {"text": "hi"}, format="json")
@@ -357,7 +355,7 @@ def test_a_providers_error_is_shown_in_its_words(client: APIClient, agent: str) 
     from ravi_django.kernel import ModelError
     from ravi_django.testing import ScriptedModel
 
-    registry.register(make_agent(model=ScriptedModel([ModelError("no such model: gpt-9", type="NotFoundError")])))
+    world.register(make_agent(model=ScriptedModel([ModelError("no such model: gpt-9", type="NotFoundError")])))
     run = client.post("/ravi/runs/", {"agent": agent, "input": "hi"}, format="json").json()
     with pytest.raises(Exception, match="gpt-9"):
         drive(run["id"])
@@ -405,7 +403,7 @@ def test_a_journal_has_pages_oldest_first(client: APIClient, user: Any, agent: s
 
 @pytest.mark.django_db
 def test_two_users_never_share_messages(client: APIClient, user: Any, stranger: Any, agent: str) -> None:
-    mine, theirs = (store.create_session(Session(owner=one)) for one in (user, stranger))
+    mine, theirs = (world.create_session(Session(owner=one)) for one in (user, stranger))
     for session in (mine, theirs):
         Turn.objects.create(session=session, agent=agent, position=0, role="user", content=[])
 
@@ -417,7 +415,7 @@ def test_a_page_has_so_many_bytes_and_its_links_lead_to_the_rest(
     client: APIClient, user: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ravi_django.api.pagination.MAX_BYTES", 5_000)
-    session = store.create_session(Session(owner=user))
+    session = world.create_session(Session(owner=user))
     for place in range(7):
         content = [{"type": "text", "text": f"{place}" * 2_000}]
         Turn.objects.create(session=session, agent="react/x", role="user", content=content, position=place)

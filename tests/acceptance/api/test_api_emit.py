@@ -14,8 +14,8 @@ from rest_framework.test import APIClient
 import ravi_django
 from ravi_django.kernel import TopicId
 from ravi_django.models import Follow, Publication, Session
-from ravi_django.runtime import store
 from tests.acceptance.api.api_support import AGENT, client_of, error_of, permit
+from tests.support import world
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("permitted")]
 
@@ -27,7 +27,7 @@ EMIT = "/ravi/topics/news/sport/emit/"
 @pytest.fixture(autouse=True)
 def hinted(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     found: list[Any] = []
-    monkeypatch.setattr("ravi_django.runtime.fan_out.hint", found.append)
+    world.patch(monkeypatch, "fan_out_hint", found.append)
     return found
 
 
@@ -46,7 +46,7 @@ def post(client: APIClient, address: str = "/ravi/follows/", **body: Any) -> Any
 
 
 def session_of(user: Any, tenant: str = "") -> Session:
-    return store.create_session(Session(owner=user, tenant=tenant))
+    return world.create_session(Session(owner=user, tenant=tenant))
 
 
 @pytest.mark.parametrize(

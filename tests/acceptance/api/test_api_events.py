@@ -27,13 +27,11 @@ from project.process import wait_until
 from project.services import free_port, port_is_free
 from ravi_django.api import sse
 from ravi_django.models import Run, Session, uuid7
-from ravi_django.runtime import cancel, events, store
-from ravi_django.runtime.database import DatabaseThreads
-from ravi_django.runtime.submit import submit
 from ravi_django.testing import warm
 from tests.acceptance.api.api_support import RUNSERVER, client_of, drive, error_of
-from tests.support import forks
+from tests.support import forks, world
 from tests.support.patience import BOUND_S
+from tests.support.world import DatabaseThreads, submit
 
 pytestmark = pytest.mark.django_db(transaction=True)
 JSON = {"Accept": "application/json"}
@@ -47,7 +45,7 @@ def run(user: Any, agent: str) -> Run:
 @pytest.fixture
 def done(run: Run) -> Run:
     drive(str(run.id))
-    assert wait_until(lambda: events.page(run.id)[1], BOUND_S)
+    assert wait_until(lambda: world.events_page(run.id)[1], BOUND_S)
     return run
 
 
@@ -102,7 +100,7 @@ def test_a_run_that_has_not_begun_has_no_frames_yet(client: APIClient, run: Run)
 
 
 def test_a_child_shows_the_events_of_its_tree(client: APIClient, user: Any, agent: str, done: Run) -> None:
-    session = store.create_session(Session(owner=user))
+    session = world.create_session(Session(owner=user))
     child = Run.objects.create(
         id=uuid7(), agent=agent, session=session, owner=user, parent=done, root=done, depth=1, status="completed"
     )
@@ -323,7 +321,7 @@ def test_many_watchers_share_a_few_connections(web: httpx.Client, run: Run, monk
         assert wait_until(lambda: calls.count("page") >= count, 60)
         assert wait_until(lambda: connections() <= 8, BOUND_S), f"{connections()} connections for {count} watchers"
 
-        cancel.cancel(run.id, "enough")
+        world.cancel(run.id, "enough")
 
         everybodys = [one.result(BOUND_S) for one in watching]
     assert all(frames == everybodys[0] for frames in everybodys)

@@ -12,8 +12,8 @@ import ravi_django
 from ravi_django import access
 from ravi_django.kernel import TopicId
 from ravi_django.models import Agent, Follow, Publication, Session
-from ravi_django.runtime import store
 from tests.acceptance.api.api_support import AGENT, client_of, error_of
+from tests.support import world
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("permitted")]
 
@@ -25,7 +25,7 @@ EMIT = "/ravi/topics/news/sport/emit/"
 @pytest.fixture(autouse=True)
 def hinted(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     found: list[Any] = []
-    monkeypatch.setattr("ravi_django.runtime.fan_out.hint", found.append)
+    world.patch(monkeypatch, "fan_out_hint", found.append)
     return found
 
 
@@ -34,7 +34,7 @@ def post(client: APIClient, address: str = "/ravi/follows/", **body: Any) -> Any
 
 
 def session_of(user: Any, tenant: str = "") -> Session:
-    return store.create_session(Session(owner=user, tenant=tenant))
+    return world.create_session(Session(owner=user, tenant=tenant))
 
 
 def test_a_follow_is_made_once(client: APIClient, user: Any) -> None:

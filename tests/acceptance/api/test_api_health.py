@@ -18,12 +18,11 @@ from project.process import wait_until
 from ravi_django.api import health as view
 from ravi_django.management import diagnosis
 from ravi_django.models import Erasure, SweepState, WorkerProcess
-from ravi_django.runtime import clock, health, store
-from ravi_django.runtime.health import check_all
 from ravi_django.testing import FakeClock
 from tests.acceptance.api.api_support import client_of
-from tests.support import forks
+from tests.support import forks, world
 from tests.support.patience import BOUND_S
+from tests.support.world import check_all
 
 # Looked at on other threads: rows must be committed.
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -42,8 +41,8 @@ def _ask_anew(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def working_site(db: None) -> Iterator[None]:
     """A worker that was seen, a sweep that ran; the clock stands still."""
     with FakeClock():
-        store.worker_seen("w1", 0)
-        store.swept()
+        world.worker_seen("w1", 0)
+        world.processes_swept()
         yield
 
 
@@ -93,17 +92,17 @@ def test_a_late_worker_is_red(working_site: None, settings: Any) -> None:
     seen = WorkerProcess.objects.filter(name="w1")
     beat = settings.RAVI.get("HEARTBEAT_S", 10.0)
 
-    seen.update(seen_at=clock.after(-2.5 * beat))
+    seen.update(seen_at=world.clock_after(-2.5 * beat))
     assert failing() == {}
-    seen.update(seen_at=clock.after(-3.5 * beat))
+    seen.update(seen_at=world.clock_after(-3.5 * beat))
     assert set(failing()) == {"worker"}
 
 
 def test_a_late_sweep_is_red(working_site: None) -> None:
-    SweepState.objects.update(ran_at=clock.after(-14.0))
+    SweepState.objects.update(ran_at=world.clock_after(-14.0))
     assert failing() == {}
 
-    SweepState.objects.update(ran_at=clock.after(-25.0))
+    SweepState.objects.update(ran_at=world.clock_after(-25.0))
     assert set(failing()) == {"sweep"}
     assert "25 s ago" in failing()["sweep"]
 
@@ -111,7 +110,7 @@ def test_a_late_sweep_is_red(working_site: None) -> None:
 def test_a_broker_that_is_down_is_red(working_site: None, monkeypatch: pytest.MonkeyPatch) -> None:
     from project.celery import app
 
-    monkeypatch.setattr(health, "LIMIT_S", BOUND_S)
+    world.patch(monkeypatch, "LIMIT_S", BOUND_S)
     before = app.conf.broker_url, app.conf.broker_write_url
     app.conf.broker_url = app.conf.broker_write_url = NOWHERE
     try:
@@ -127,7 +126,7 @@ def test_without_celery_neither_the_broker_nor_beat_matters(working_site: None, 
     settings.RAVI = {**settings.RAVI, "ENGINE": "inline"}
     assert "broker" not in [check.name for check in check_all()]
 
-    SweepState.objects.update(ran_at=clock.after(-60.0))
+    SweepState.objects.update(ran_at=world.clock_after(-60.0))
     assert failing() == {"sweep": "the last sweep ran 60 s ago; start one: manage.py ravi_worker"}
     SweepState.objects.all().delete()
     assert failing() == {"sweep": "no sweep has run yet; start one: manage.py ravi_worker"}
@@ -148,7 +147,7 @@ def test_a_channel_layer_that_loses_messages_is_red(working_site: None, monkeypa
         async def send(self, channel: str, message: Any) -> None:
             pass
 
-    monkeypatch.setattr(health, "ANSWER_S", 0.2)
+    world.patch(monkeypatch, "ANSWER_S", 0.2)
     channel_layers.backends["default"] = Lossy()
 
     assert set(failing()) == {"channel_layer"}
@@ -181,8 +180,8 @@ def test_a_service_that_does_not_answer_at_all_does_not_hang_it(
     working_site: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hang = threading.Event()
-    monkeypatch.setattr(health, "LIMIT_S", 0.3)
-    monkeypatch.setattr(health, "events", hang.wait)
+    world.patch(monkeypatch, "LIMIT_S", 0.3)
+    world.patch(monkeypatch, "health_events", hang.wait)
     try:
         found = failing()
     finally:
@@ -196,8 +195,8 @@ def test_many_that_ask_at_once_cost_one_look(
 ) -> None:
     looks = []
     monkeypatch.setattr(view, "FRESH_S", 60.0)
-    monkeypatch.setattr(view, "_last", (float("-inf"), []))
-    monkeypatch.setattr(view, "check_all", lambda: looks.append(1) or [health.Check("database", True, "")])
+    world.patch(monkeypatch, "health_last", (float("-inf"), []))
+    monkeypatch.setattr(view, "check_all", lambda: looks.append(1) or [world.Check("database", True, "")])
 
     answers = [anonymous.get("/ravi/health/").status_code for _ in range(5)]
 

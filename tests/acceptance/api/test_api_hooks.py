@@ -15,13 +15,13 @@ from django.core.management import call_command
 from django.test import Client
 
 from ravi_django import urls
+from ravi_django.capabilities.feeds import fields
 from ravi_django.capabilities.feeds.signatures import sign
 from ravi_django.models import InboxMessage, Run, Signal, Source, SourceItem
-from ravi_django.runtime import webhooks
-from ravi_django.runtime.sealed import seal
-from ravi_django.runtime.store.hook_secrets import secrets_of
 from ravi_django.testing import FakeClock
 from tests.acceptance.api.api_support import AGENT, error_of
+from tests.support import world
+from tests.support.world import seal, secrets_of
 
 pytestmark = pytest.mark.django_db
 
@@ -33,7 +33,7 @@ def source(user: Any) -> Source:
 
 @pytest.fixture
 def secret(source: Source) -> str:
-    return webhooks.make_secret(source)
+    return world.make_secret(source)
 
 
 def post(source: Any, body: Any, secret: str = "", *, at: float | None = None, **headers: str) -> Any:
@@ -132,13 +132,13 @@ def test_an_older_delivery_sent_again_undoes_no_edit(source: Source, secret: str
 def test_one_that_is_switched_off_meanwhile_is_to_be_sent_again(
     source: Source, secret: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    items_in = webhooks.fields.items_in
+    items_in = fields.items_in
 
     def switch_off(*given: Any) -> Any:
         Source.objects.update(enabled=False)
         return items_in(*given)
 
-    monkeypatch.setattr(webhooks.fields, "items_in", switch_off)
+    monkeypatch.setattr(fields, "items_in", switch_off)
 
     response = post(source, {"id": 1}, secret)
 
@@ -322,15 +322,15 @@ def test_an_owner_who_has_left_has_no_more_runs(source: Source, secret: str, use
 
 
 def test_two_secrets_are_valid_while_the_sender_changes_over(source: Source, secret: str) -> None:
-    second = webhooks.make_secret(source)
+    second = world.make_secret(source)
     assert [post(source, {"id": one}, one).status_code for one in (secret, second)] == [202, 202]
 
-    third = webhooks.make_secret(source)
+    third = world.make_secret(source)
 
     assert [post(source, {"id": f"b{one}"}, one).status_code for one in (secret, second, third)] == [401, 202, 202]
-    assert webhooks.forget_old_secret(source)
+    assert world.forget_old_secret(source)
     assert [post(source, {"id": f"c{one}"}, one).status_code for one in (second, third)] == [401, 202]
-    assert not webhooks.forget_old_secret(source)
+    assert not world.forget_old_secret(source)
 
 
 def test_the_secret_is_in_no_log_and_no_description(

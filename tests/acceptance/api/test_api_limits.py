@@ -17,9 +17,9 @@ import ravi_django
 from ravi_django.conf import DEFAULTS
 from ravi_django.kernel import RateLimitedError
 from ravi_django.models import Publication, Run, Session, Status
-from ravi_django.runtime import fan_out, limits, openings, store
-from ravi_django.runtime.submit import submit
 from tests.acceptance.api.api_support import RUNSERVER, client_of, error_of
+from tests.support import world
+from tests.support.world import submit
 
 pytestmark = pytest.mark.django_db
 
@@ -55,7 +55,7 @@ def unlimited(user: Any) -> Any:
 def test_they_are_on_by_default(settings: Any) -> None:
     settings.RAVI = {name: value for name, value in settings.RAVI.items() if name != "LIMITS"}
 
-    assert {name: limits.limit(name) for name in DEFAULTS["LIMITS"]} == {
+    assert {name: world.limits_limit(name) for name in DEFAULTS["LIMITS"]} == {
         **{"submit": 60, "signals": 120, "fork": 20, "emit": 30, "tickets": 120, "emit_deliveries": 1000},
         **{"sessions": 60, "sockets": 20, "streams": 20, "queued_runs": 100},
     }
@@ -116,7 +116,7 @@ def test_a_larger_fan_out_goes_on_in_later_minutes(
     limited(emit_deliveries=2)
     settings.RAVI = {**settings.RAVI, "SWEEP_S": 0}
     for _ in range(5):
-        session = store.create_session(Session(owner=stranger))
+        session = world.create_session(Session(owner=stranger))
         ravi_django.follow(agent, "news/sport", user=stranger, session=session)
 
     client.post("/ravi/topics/news/sport/emit/", {"text": "goal"}, format="json")
@@ -124,15 +124,15 @@ def test_a_larger_fan_out_goes_on_in_later_minutes(
     seen = []
     for later in (0, 1, 45, 105):
         now(later)
-        fan_out.run(row.id)
-        fan_out.sweep()
+        world.fan_out_run(row.id)
+        world.fan_out_sweep()
         row.refresh_from_db()
         seen.append((row.delivered, row.done_at is not None))
-    fan_out.run(ravi_django.emit("news/sport", "the site's own").id)
+    world.fan_out_run(ravi_django.emit("news/sport", "the site's own").id)
 
     assert seen == [(2, False), (2, False), (4, False), (5, True)]
     assert Publication.objects.latest("id").delivered == 5
-    assert limits.take(user, "emit_deliveries", 2) == 1
+    assert world.limits_take(user, "emit_deliveries", 2) == 1
 
 
 def test_many_processes_have_one_count(user: Any, limited: Any, settings: Any, valkey_url: str) -> None:
@@ -141,9 +141,9 @@ def test_many_processes_have_one_count(user: Any, limited: Any, settings: Any, v
 
     def passes(_: int) -> tuple[bool, bool]:
         found = []
-        for ask in (limits.count, limits.open_one):
+        for ask in (world.limits_count, world.open_one):
             try:
-                ask(user, "signals" if ask is limits.count else "sockets")
+                ask(user, "signals" if ask is world.limits_count else "sockets")
                 found.append(True)
             except RateLimitedError:
                 found.append(False)
@@ -158,19 +158,19 @@ def test_many_processes_have_one_count(user: Any, limited: Any, settings: Any, v
 
 def test_a_killed_process_gives_its_places_back_and_a_living_one_keeps_them(user: Any, limited: Any, now: Any) -> None:
     limited(sockets=2)
-    kept, killed = limits.open_one(user, "sockets"), limits.open_one(user, "sockets")
+    kept, killed = world.open_one(user, "sockets"), world.open_one(user, "sockets")
     with pytest.raises(RateLimitedError):
-        limits.open_one(user, "sockets")
+        world.open_one(user, "sockets")
 
-    now(limits.OPEN_S - 1)
-    async_to_sync(openings.look)([openings.Opening(user.pk, openings.Credential(), kept)])  # as it does now and then
-    now(limits.OPEN_S + 1)
+    now(world.OPEN_S - 1)
+    async_to_sync(world.openings_look)([world.Opening(user.pk, world.Credential(), kept)])  # as it does now and then
+    now(world.OPEN_S + 1)
 
-    assert limits.open_one(user, "sockets") == killed
+    assert world.open_one(user, "sockets") == killed
     with pytest.raises(RateLimitedError):
-        limits.open_one(user, "sockets")
-    limits.close_one(kept)
-    assert limits.open_one(user, "sockets") == kept
+        world.open_one(user, "sockets")
+    world.close_one(kept)
+    assert world.open_one(user, "sockets") == kept
 
 
 @pytest.mark.django_db(transaction=True)

@@ -14,11 +14,11 @@ from rest_framework.test import APIClient
 
 import ravi_django
 from ravi_django.models import Source
-from ravi_django.runtime import mail, webhooks
-from ravi_django.runtime.submit import submit
 from tests.acceptance.api.api_support import AGENT
 from tests.acceptance.api.test_api_access import addresses
+from tests.support import world
 from tests.support.asked import asked_by
+from tests.support.world import submit
 
 # `namespace` is a name in our own patterns too.
 urlpatterns = [path("<str:version>/<slug:namespace>/", include("ravi_django.urls"), {"site": "shop"})]
@@ -66,11 +66,11 @@ def test_links_from_outside_of_a_request_have_the_arguments_of_the_settings(sett
     get_user_model().objects.filter(pk=user.pk).update(email="ann@example.com")
     source = Source.objects.create(name="alerts", kind="webhook", agent=AGENT, owner=user)
 
-    mail.send(asked_by(submit(AGENT, "hi", user=user), to="owner").id)
+    world.mail_send(asked_by(submit(AGENT, "hi", user=user), to="owner").id)
 
     link = next(word for word in str(sent.outbox[0].body).split() if word.startswith(f"https://example.com{PREFIX}"))
     browser = Client()
     browser.force_login(user)
     shown = browser.get(link.removeprefix("https://example.com"))
     assert (shown.status_code, b"Which colour?" in shown.content) == (200, True)
-    assert webhooks.path_of(source) == f"{PREFIX}sources/{source.id}/hook/"
+    assert world.path_of(source) == f"{PREFIX}sources/{source.id}/hook/"

@@ -13,12 +13,12 @@ from ravi_django import register
 from ravi_django.agents import UserProxyAgent
 from ravi_django.kernel import AgentId
 from ravi_django.models import HumanRequest, Run, Signal
-from ravi_django.runtime import human, registry, replies, store
-from ravi_django.runtime.submit import submit
 from ravi_django.testing import run_until_idle
 from tests.acceptance.api.api_support import client_of, error_of
+from tests.support import world
 from tests.support.patience import BOUND_S
 from tests.support.runs import CodeAgent, drive, in_background, on_postgresql, somebody_waits_for_a_lock, until
+from tests.support.world import submit
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 @pytest.fixture(autouse=True)
 def _no_proxy_left() -> Iterator[None]:
     yield
-    registry.unregister(AgentId("user_proxy", "boss"))
+    world.unregister(AgentId("user_proxy", "boss"))
 
 
 def boss(user: Any, **options: Any) -> Run:
@@ -185,7 +185,7 @@ def test_a_question_that_is_opened_meanwhile_is_not_answered_by_it(user: Any) ->
     run = boss(user, to="staff")
     name = f"human_reply:{run.session_id}"
     opening, sending = threading.Event(), threading.Event()
-    forget = store.people.forget_earlier  # type: ignore[attr-defined]
+    forget = world.people_forget_earlier  # type: ignore[attr-defined]
 
     def slowly(request: HumanRequest) -> None:
         forget(request)  # under the run's lock: what is sent from here on waits for the question's commit
@@ -193,7 +193,7 @@ def test_a_question_that_is_opened_meanwhile_is_not_answered_by_it(user: Any) ->
         assert sending.wait(20)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(store.people, "forget_earlier", slowly)  # type: ignore[attr-defined]
+        world.patch(patch, "people_forget_earlier", slowly)  # type: ignore[attr-defined]
         driven = in_background(drive, run)
         assert opening.wait(20)
         sent = in_background(_try_send, run, name, user)
@@ -203,13 +203,13 @@ def test_a_question_that_is_opened_meanwhile_is_not_answered_by_it(user: Any) ->
 
     assert "ForbiddenError" in sent.result(BOUND_S)
     assert output(run) is None
-    human.answer(HumanRequest.objects.get(run=run), text="No.")
+    world.answer(HumanRequest.objects.get(run=run), text="No.")
     assert output(run) == "No."
 
 
 def _try_send(run: Run, name: str, user: Any) -> str:
     try:
-        replies.send(run, name, "Yes, I may.", by=user)
+        world.replies_send(run, name, "Yes, I may.", by=user)
     except Exception as error:
         return type(error).__name__
     return "sent"

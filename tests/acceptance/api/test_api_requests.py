@@ -15,10 +15,10 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from ravi_django.models import Delegation, HumanRequest, Run
-from ravi_django.runtime import human
-from ravi_django.runtime.submit import submit
 from tests.acceptance.api.api_support import AGENT, client_of, error_of
+from tests.support import world
 from tests.support.asked import Kind, approval_of, asked_by
+from tests.support.world import submit
 
 pytestmark = pytest.mark.django_db
 LIST = "/ravi/requests/"
@@ -100,7 +100,7 @@ def test_a_question_shows_how_to_answer_it(client: APIClient, run: Run) -> None:
 
 def test_what_was_decided_is_kept_in_sight_of_the_owner(client: APIClient, staff: Any, run: Run) -> None:
     request = approval_of(run)
-    human.answer(request, "edit", arguments={"to": "ACME", "amount": 7}, reason="Too much.", by=staff)
+    world.answer(request, "edit", arguments={"to": "ACME", "amount": 7}, reason="Too much.", by=staff)
 
     shown = client.get(f"{LIST}{request.id}/").json()
 
@@ -118,7 +118,7 @@ def test_what_was_decided_is_kept_in_sight_of_the_owner(client: APIClient, staff
 
 def test_the_name_of_who_has_decided_stays_when_the_user_goes(client: APIClient, staff: Any, run: Run) -> None:
     request = approval_of(run)
-    human.answer(request, "deny", by=staff)
+    world.answer(request, "deny", by=staff)
     staff.delete()
 
     assert client.get(f"{LIST}{request.id}/").json()["answered_by"] == "carla"
@@ -126,7 +126,7 @@ def test_the_name_of_who_has_decided_stays_when_the_user_goes(client: APIClient,
 
 def test_what_the_operator_has_answered_is_nobodys(client: APIClient, run: Run) -> None:
     request = asked_by(run)
-    human.answer(request, text="red")
+    world.answer(request, text="red")
 
     shown = client.get(f"{LIST}{request.id}/").json()
 
@@ -273,7 +273,7 @@ def test_the_list_is_newest_first_and_in_pages(client: APIClient, run: Run) -> N
 def test_the_list_is_filtered(client: APIClient, run: Run, query: str, names: list[str]) -> None:
     rows = {"question": asked_by(run), "old": asked_by(run)}
     rows |= {"approval": approval_of(run), "other": approval_of(run, tool="show")}
-    human.answer(rows["old"], text="red")
+    world.answer(rows["old"], text="red")
 
     assert ids(client, query.format(run=run.id)) == [str(rows[name].id) for name in names]
 
@@ -323,13 +323,13 @@ def test_a_page_of_fifty_takes_as_many_queries_as_one_of_one(
         return len(captured)
 
     answered = approval_of(run)
-    human.answer(answered, "deny", by=staff)
+    world.answer(answered, "deny", by=staff)
     approval_of(run)
     with_few = queries()
     for number in range(48):
         other = approval_of(submit(AGENT, "hi", user=user))
         if number % 2:
-            human.answer(other, "deny", by=staff)
+            world.answer(other, "deny", by=staff)
 
     assert queries() == with_few <= 20
     assert len(ids(client, "?limit=50")) == 50

@@ -10,8 +10,8 @@ from rest_framework.test import APIClient
 from ravi_django.agents.summary import make_summary
 from ravi_django.kernel import ChatMessage, Role
 from ravi_django.models import Run, Session, Status, Turn
-from ravi_django.runtime.history import _append
 from tests.support.conversations import assistant, calls, results, user
+from tests.support.world import history_append
 
 pytestmark = pytest.mark.django_db
 
@@ -24,7 +24,7 @@ def owner(request: pytest.FixtureRequest) -> Any:
 def talk(user_row: Any, *turns: ChatMessage, status: str = Status.FAILED, agent: str = "react/a") -> Session:
     session = Session.objects.create(owner=user_row)
     run = Run.objects.create(agent=agent, session=session, owner=user_row, status=status)
-    _append(agent, session.id, turns, str(run.id), 0)  # type: ignore[arg-type]
+    history_append(agent, session.id, turns, str(run.id), 0)  # type: ignore[arg-type]
     return session
 
 
@@ -82,8 +82,8 @@ def test_pages_with_an_interrupted_call_lose_and_double_nothing(client: APIClien
 
 def test_agents_of_one_session_are_told_apart(client: APIClient, owner: Any) -> None:
     session = talk(owner, user(), calls("a"))
-    _append("react/b", session.id, [user("to b"), calls("a")], "", None)  # type: ignore[arg-type]
-    _append("react/a", session.id, [results("a")], "", None)  # type: ignore[arg-type]
+    history_append("react/b", session.id, [user("to b"), calls("a")], "", None)  # type: ignore[arg-type]
+    history_append("react/a", session.id, [results("a")], "", None)  # type: ignore[arg-type]
 
     rows = read(client, session)
 

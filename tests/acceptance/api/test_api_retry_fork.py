@@ -16,18 +16,17 @@ from rest_framework.test import APIClient
 
 from ravi_django.kernel import ModelError, RunFailedError
 from ravi_django.models import JournalEntry, Run, Status
-from ravi_django.runtime import registry
-from ravi_django.runtime.store import prune
-from ravi_django.runtime.submit import submit
 from ravi_django.testing import ScriptedModel
 from tests.acceptance.api.api_support import client_of, drive, error_of, make_agent
+from tests.support import world
+from tests.support.world import submit
 
 WRONG_KEY = ModelError("wrong key", type="AuthenticationError")
 
 
 def failing_once() -> None:
     script = iter([WRONG_KEY])
-    registry.register(make_agent(model=ScriptedModel([lambda messages, options: next(script, "It is 42.")])))
+    world.register(make_agent(model=ScriptedModel([lambda messages, options: next(script, "It is 42.")])))
 
 
 def drive_to_failure(run: Any) -> None:
@@ -220,7 +219,7 @@ def test_a_superusers_fork_belongs_to_the_sources_owner(user: Any, admin_user: A
 def test_an_agent_that_is_gone_cannot_go_another_way(client: APIClient, user: Any, agent: str) -> None:
     run = submit(agent, "hi", user=user)
     drive(str(run.id))
-    registry.unregister(agent)
+    world.unregister(agent)
 
     response = fork(client, run.id, {"after_seq": 1})
 
@@ -237,9 +236,9 @@ def test_what_a_pruned_run_answers(client: APIClient, user: Any, agent: str, val
     run = submit(agent, "hi", user=user)
     drive_to_failure(run.id)
     Run.objects.filter(id=run.id).update(finished_at=timezone.now() - timedelta(days=1))
-    for rows in (prune.journal_rows, prune.frames):
-        prune.prune_trees([run.id], rows, 60)
-    prune.forget_archives([run.id], 60)
+    for rows in (world.journal_rows, world.prune_frames):
+        world.prune_trees([run.id], rows, 60)
+    world.forget_archives([run.id], 60)
     with redis.Redis.from_url(valkey_url) as buffer:
         buffer.flushdb()
 

@@ -9,9 +9,9 @@ import pytest
 from rest_framework.test import APIClient
 
 from ravi_django.models import Agent, Run
-from ravi_django.runtime import specs
 from ravi_django.testing import ScriptedModel
 from tests.acceptance.api.api_support import SCRIPT, client_of, drive, error_of
+from tests.support import world
 
 pytestmark = pytest.mark.django_db
 ROW = "react/api-row"
@@ -33,7 +33,7 @@ ASKED = {"agent": ROW, "input": "6 * 7?", "metadata": {"variables": {"customer":
 
 @pytest.fixture
 def row(user: Any, agent: str) -> Agent:
-    return specs.save_spec(ROW, SPEC, access="authenticated")
+    return world.save_spec(ROW, SPEC, access="authenticated")
 
 
 def addresses(client: APIClient) -> list[str]:
@@ -125,10 +125,10 @@ def test_a_message_in_a_session_needs_them_too(client: APIClient, row: Agent) ->
 def test_a_run_of_a_row_says_its_version_and_is_its_owners_alone(
     client: APIClient, strange_client: APIClient, row: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(specs, "build_model", lambda name, **options: ScriptedModel(SCRIPT))
+    world.patch(monkeypatch, "build_model", lambda name, **options: ScriptedModel(SCRIPT))
     started = client.post("/ravi/runs/", ASKED, format="json")
     assert (started.status_code, started.json()["agent_version"]) == (201, 1)
-    specs.save_spec(ROW, {**SPEC, "welcome": "Hello."})
+    world.save_spec(ROW, {**SPEC, "welcome": "Hello."})
     address = f"/ravi/runs/{started.json()['id']}/"
 
     drive(started.json()["id"])
@@ -146,7 +146,7 @@ def test_a_run_of_a_row_says_its_version_and_is_its_owners_alone(
 def test_a_repeated_key_gives_the_first_run_though_the_row_has_changed(client: APIClient, row: Agent) -> None:
     keyed = {**ASKED, "idempotency_key": str(uuid4())}
     first = client.post("/ravi/runs/", keyed, format="json").json()
-    specs.save_spec(ROW, {**SPEC, "welcome": "Hello."})
+    world.save_spec(ROW, {**SPEC, "welcome": "Hello."})
 
     again = client.post("/ravi/runs/", keyed, format="json")
 

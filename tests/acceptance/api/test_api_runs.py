@@ -12,9 +12,9 @@ from django.db import connection
 from rest_framework.test import APIClient
 
 from ravi_django.models import Agent, Run, Session, Status
-from ravi_django.runtime import store
-from ravi_django.runtime.submit import submit
 from tests.acceptance.api.api_support import client_of, error_of
+from tests.support import world
+from tests.support.world import submit
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("permitted")]
 RUN_FIELDS = {
@@ -52,7 +52,7 @@ def test_times_are_utc_whatever_the_sites_zone(client: APIClient, agent: str, se
 
 
 def test_every_option_reaches_the_run(client: APIClient, user: Any, agent: str) -> None:
-    session = store.create_session(Session(owner=user))
+    session = world.create_session(Session(owner=user))
     body = {
         "agent": agent,
         "input": [{"type": "text", "text": "hi"}],
@@ -222,7 +222,7 @@ def test_a_disabled_agent_is_not_run(client: APIClient, agent: str, written: Any
 
 
 def test_a_strangers_session_cannot_be_used(client: APIClient, stranger: Any, agent: str, written: Any) -> None:
-    session = store.create_session(Session(owner=stranger))
+    session = world.create_session(Session(owner=stranger))
     before = written()
 
     response = client.post("/ravi/runs/", {"agent": agent, "input": "hi", "session": str(session.id)}, format="json")
@@ -264,7 +264,7 @@ def test_a_key_belongs_to_its_user(client: APIClient, strange_client: APIClient,
 
 
 def test_a_message_s_key_is_its_session_s(client: APIClient, user: Any, agent: str) -> None:
-    said, other = (store.create_session(Session(owner=user, agent=agent)) for _ in range(2))
+    said, other = (world.create_session(Session(owner=user, agent=agent)) for _ in range(2))
     body = {"text": "hi", "idempotency_key": "k1"}
 
     def say(session: Session, **changed: Any) -> tuple[int, str]:
@@ -287,7 +287,7 @@ def test_of_racing_first_posts_one_makes_the_run(user: Any, agent: str, said: bo
     gate = threading.Barrier(8)
     address, body = "/ravi/runs/", {"agent": agent, "input": "hi", "idempotency_key": "race"}
     if said:
-        address = f"/ravi/sessions/{store.create_session(Session(owner=user, agent=agent)).id}/messages/"
+        address = f"/ravi/sessions/{world.create_session(Session(owner=user, agent=agent)).id}/messages/"
         body = {"text": "hi", "idempotency_key": "race"}
     answers: list[tuple[int, str]] = []
 
@@ -399,7 +399,7 @@ def test_a_bad_query_is_refused(client: APIClient, query: str, field: str) -> No
 
 
 def test_a_limit_over_the_most_is_the_most(client: APIClient, user: Any, agent: str) -> None:
-    session = store.create_session(Session(owner=user))
+    session = world.create_session(Session(owner=user))
     Run.objects.bulk_create(Run(agent=agent, session=session, owner=user, status=Status.COMPLETED) for _ in range(201))
 
     assert len(client.get("/ravi/runs/?limit=100000").json()["results"]) == 200
@@ -426,7 +426,7 @@ def make_tree(user: Any, agent: str) -> tuple[Run, Run, Run, Run]:
     root = submit(agent, "hi", user=user)
 
     def child(parent: Run) -> Run:
-        session = store.create_session(Session(owner=user, parent_session_id=parent.session_id))
+        session = world.create_session(Session(owner=user, parent_session_id=parent.session_id))
         return Run.objects.create(
             agent=agent, session=session, owner=user, parent=parent, root=root, depth=parent.depth + 1
         )

@@ -15,8 +15,8 @@ from schemathesis import GenerationMode
 from schemathesis.specs.openapi.checks import status_code_conformance
 
 import ravi_django
-from ravi_django.runtime import dispatch
 from tests.acceptance.api.api_support import AGENT, client_of
+from tests.support import world
 from tests.support.asked import asked_by
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -36,7 +36,7 @@ quick = settings(
 def test_no_request_gets_an_undocumented_status(
     root: Any, user: Any, monkeypatch: pytest.MonkeyPatch, who: str
 ) -> None:
-    monkeypatch.setattr(dispatch, "send", lambda run_id: None)
+    world.silence(monkeypatch, "dispatch_send")
     run = ravi_django.submit(AGENT, "hi", user=user)
     follow, _ = ravi_django.follow(AGENT, "news/sport", user=user)
     ids = {"run": run.id, "session": run.session_id, "request": asked_by(run).id, "follow": follow.id}

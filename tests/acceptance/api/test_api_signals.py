@@ -10,10 +10,10 @@ from rest_framework.test import APIClient
 from ravi_django import register
 from ravi_django.conf import conf
 from ravi_django.models import Run, Signal, Status
-from ravi_django.runtime.submit import submit
 from ravi_django.testing import run_until_idle
 from tests.acceptance.api.api_support import client_of, error_of
 from tests.support.runs import CodeAgent
+from tests.support.world import submit
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from django.test import Client
 
 from project import feeds
 from ravi_django.models import Follow, Publication, Run, Schedule, Session, Source
-from ravi_django.runtime import background, store
 from tests.acceptance.api.api_support import AGENT, client_of, error_of
+from tests.support import world
 from tests.support.inbox import logged_in, person
 
 pytestmark = pytest.mark.django_db
@@ -29,8 +29,7 @@ SOURCE = {
 
 @pytest.fixture(autouse=True)
 def hinted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ravi_django.runtime.fan_out.hint", lambda publication_id: None)
-    monkeypatch.setattr(background, "hint", lambda *args: None)
+    world.silence(monkeypatch, "fan_out_hint", "background_hint")
 
 
 @pytest.fixture
@@ -103,7 +102,7 @@ def test_a_hook_that_fails_lets_nobody_make_anything(
 
 def test_a_session_has_the_tenant_of_what_is_said_in_it(client: Any, user: Any, tenant_of: Any) -> None:
     tenant_of("acme")
-    session = store.create_session(Session(owner=user, tenant="b", agent=AGENT))
+    session = world.create_session(Session(owner=user, tenant="b", agent=AGENT))
 
     client.post("/ravi/runs/", {**RUN, "session": str(session.id)}, format="json")
     client.post(f"/ravi/sessions/{session.id}/messages/", {"text": "hi"}, format="json")

@@ -12,11 +12,11 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from ravi_django.models import Ticket
-from ravi_django.runtime import tickets
-from ravi_django.runtime.openings import Credential
 from tests.acceptance.api.api_support import error_of
+from tests.support import world
 from tests.support.patience import BOUND_S
 from tests.support.runs import in_background, on_postgresql, until, waiting_for_locks
+from tests.support.world import Credential
 
 pytestmark = pytest.mark.django_db
 
@@ -52,45 +52,45 @@ def test_its_life_is_a_setting(client: APIClient, settings: Any) -> None:
 
 
 def test_a_ticket_is_good_once(user: Any) -> None:
-    ticket, _ = tickets.issue(user)
+    ticket, _ = world.tickets_issue(user)
 
-    assert tickets.take(ticket) == (user, Credential())
-    assert tickets.take(ticket) is None
+    assert world.tickets_take(ticket) == (user, Credential())
+    assert world.tickets_take(ticket) is None
     assert not Ticket.objects.exists()
 
 
 @pytest.mark.parametrize("ticket", ["", "nonsense", "\ud800", "\0", "x" * 100_000])
 def test_an_unknown_ticket_is_nobody(user: Any, ticket: str) -> None:
-    tickets.issue(user)
+    world.tickets_issue(user)
 
-    assert tickets.take(ticket) is None
+    assert world.tickets_take(ticket) is None
     assert Ticket.objects.count() == 1
 
 
 def test_an_old_ticket_is_nobody_and_goes_with_the_next_issue(user: Any) -> None:
-    ticket, _ = tickets.issue(user)
+    ticket, _ = world.tickets_issue(user)
     Ticket.objects.update(expires_at=timezone.now() - timedelta(seconds=1))
 
-    assert tickets.take(ticket) is None
-    tickets.issue(user)
+    assert world.tickets_take(ticket) is None
+    world.tickets_issue(user)
     assert Ticket.objects.count() == 1
 
 
 def test_an_inactive_users_ticket_is_nobodys(user: Any) -> None:
-    ticket, _ = tickets.issue(user)
+    ticket, _ = world.tickets_issue(user)
     user.is_active = False
     user.save()
 
-    assert tickets.take(ticket) is None
+    assert world.tickets_take(ticket) is None
 
 
 @pytest.mark.django_db(transaction=True)
 @on_postgresql
 def test_of_two_that_take_it_at_once_one_gets_it(user: Any) -> None:
-    ticket, _ = tickets.issue(user)
+    ticket, _ = world.tickets_issue(user)
     with transaction.atomic():  # both have read the row before either may delete it
         Ticket.objects.select_for_update().get()
-        taking = [in_background(tickets.take, ticket) for _ in range(2)]
+        taking = [in_background(world.tickets_take, ticket) for _ in range(2)]
         until(lambda: waiting_for_locks() == 2)
 
     assert sorted(future.result(BOUND_S) is None for future in taking) == [False, True]

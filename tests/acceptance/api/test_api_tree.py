@@ -11,8 +11,8 @@ from django.test.utils import CaptureQueriesContext
 from rest_framework.test import APIClient
 
 from ravi_django.models import BudgetAccount, Run, Session, Status, uuid7
-from ravi_django.runtime.submit import submit
 from tests.acceptance.api.api_support import client_of, error_of
+from tests.support.world import submit
 
 pytestmark = pytest.mark.django_db
 

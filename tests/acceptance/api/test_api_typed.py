@@ -15,9 +15,9 @@ from ravi_django.agents.context import ContextConfig, DjangoHistoryProvider
 from ravi_django.agents.transcript import CORRECTION
 from ravi_django.kernel import ToolUseBlock
 from ravi_django.models import Turn
-from ravi_django.runtime import bodies, registry
 from ravi_django.testing import ScriptedModel
 from tests.acceptance.api.api_support import drive
+from tests.support import world
 
 TYPED = "react/api-typed"
 
@@ -30,15 +30,15 @@ class City(BaseModel):
 def make(kind: Any = City, **arguments: Any) -> None:
     call = ToolUseBlock(tool_name="final_result", arguments=arguments, call_id="c1")
     memory = ContextConfig(DjangoHistoryProvider())
-    registry.register(ReActAgent("api-typed", model=ScriptedModel([call]), result_model=kind, context=memory))
+    world.register(ReActAgent("api-typed", model=ScriptedModel([call]), result_model=kind, context=memory))
 
 
 @pytest.fixture(autouse=True)
 def typed() -> Iterator[None]:
-    bodies.forget()
+    world.bodies_forget()
     make(name="Bern", people=140000)
     yield
-    registry.unregister(TYPED)
+    world.unregister(TYPED)
 
 
 @pytest.mark.django_db
@@ -86,7 +86,7 @@ def test_what_the_model_was_told_of_a_wrong_answer_was_not_said(client: APIClien
         return "in words" if wrong else '{"name": "Bern", "people": 140000}'
 
     memory, model = ContextConfig(DjangoHistoryProvider()), ScriptedModel([answer])
-    registry.register(ReActAgent("api-typed", model=model, result_model=City, context=memory))
+    world.register(ReActAgent("api-typed", model=model, result_model=City, context=memory))
     run = client.post("/ravi/runs/", {"agent": TYPED, "input": "which?"}, format="json").json()
     drive(run["id"])
 

@@ -11,7 +11,7 @@ from django.conf import settings
 from django.contrib.auth.models import Group
 from django.urls import reverse
 
-from ravi_django.runtime import links, store
+from tests.support import world
 from tests.support.asked import approval_of, asked_by
 from tests.support.browser import new_page
 from tests.support.runs import make_run
@@ -28,8 +28,8 @@ def ann(django_user_model: Any) -> Any:
 
 
 def link_to(request: Any, user: Any) -> str:
-    (link,) = store.make_links(request, [user], 3600)
-    return reverse("ravi:decide", args=[links.token_of(link)])
+    (link,) = world.make_links(request, [user], 3600)
+    return reverse("ravi:decide", args=[world.token_of(link)])
 
 
 def log_in(page: Any, address: str) -> None:

@@ -18,7 +18,7 @@ from django.utils import timezone
 
 from ravi_django.kernel import Addressees
 from ravi_django.models import Delegation, HumanRequest, RequestLink, Run, Status, Turn
-from ravi_django.runtime import human, links, store
+from tests.support import world
 from tests.support.asked import Kind, approval_of, asked_by
 from tests.support.runs import make_run
 
@@ -48,8 +48,8 @@ def pay(ann: Any) -> HumanRequest:
 
 def link_to(request: HumanRequest, user: Any, valid_s: float = 3600) -> str:
     """The address in the e-mail to that person."""
-    (link,) = store.make_links(request, [user], valid_s)
-    return reverse("ravi:decide", args=[links.token_of(link)])
+    (link,) = world.make_links(request, [user], valid_s)
+    return reverse("ravi:decide", args=[world.token_of(link)])
 
 
 def browser(user: Any = None, **options: Any) -> Client:
@@ -238,7 +238,7 @@ def test_a_used_link_decides_no_more_though_the_request_were_open(ann: Any, pay:
 def test_the_use_and_the_answer_are_one_commit(ann: Any, pay: HumanRequest, monkeypatch: Any) -> None:
     """A link that somebody uses in between takes the answer with it."""
     address = link_to(pay, ann)
-    monkeypatch.setattr(store, "use_link", lambda link: False)
+    world.patch(monkeypatch, "use_link", lambda link: False)
 
     assert press(browser(ann), address).status_code == 409
 
@@ -279,7 +279,7 @@ def test_of_many_posts_at_once_one_wins(ann: Any, pay: HumanRequest, person: Any
 def test_who_comes_second_is_told_who_was_first(ann: Any, pay: HumanRequest, person: Any) -> None:
     address, client = link_to(pay, ann), browser(ann)
     client.get(address)
-    human.answer(pay.id, "deny", reason="No.", by=person("bob", "finance"))
+    world.answer(pay.id, "deny", reason="No.", by=person("bob", "finance"))
 
     response = press(client, address)
 
@@ -350,13 +350,13 @@ def test_who_has_left_the_group_decides_and_sees_nothing(ann: Any, pay: HumanReq
 
 def test_the_right_that_goes_in_the_middle_of_the_post_counts(ann: Any, pay: HumanRequest, monkeypatch: Any) -> None:
     """What the page has found out before is not what the answer goes by."""
-    answer = human.answer
+    answer = world.answer
 
     def answering(*args: Any, **options: Any) -> Any:
         ann.groups.clear()
         return answer(*args, **options)
 
-    monkeypatch.setattr(human, "answer", answering)
+    world.patch(monkeypatch, "answer", answering)
 
     assert press(browser(ann), link_to(pay, ann)).status_code == 403
     assert state(pay) == ("pending", None, 0)
@@ -389,7 +389,7 @@ def test_after_an_escalation_the_first_levels_link_decides_nothing(person: Any) 
     request = approval_of(make_run(), [("group:finance", 3600), "group:directors"])
     hers, his = link_to(request, eve), link_to(request, bob)
     HumanRequest.objects.update(escalates_at=request.created_at)
-    assert store.escalate(request.id)
+    assert world.escalate(request.id)
     request.refresh_from_db()
 
     shown, posted = browser(eve).get(hers), press(browser(eve), hers, version=request.version)
@@ -406,7 +406,7 @@ def test_who_was_asked_before_it_was_reassigned_decides_nothing(ann: Any, pay: H
     """Not even somebody whom the new address means as well: the link was for what was asked before."""
     eve = person("eve", "finance", "directors")
     old = {user: link_to(pay, user) for user in (ann, eve)}
-    human.reassign(pay.id, "group:directors")
+    world.reassign(pay.id, "group:directors")
 
     for user, address in old.items():
         assert "may be asked by now" in text_of(browser(user).get(address))
@@ -581,7 +581,7 @@ def test_html_is_shown_as_text_everywhere(ann: Any) -> None:
         address, client = link_to(request, ann), browser(ann)
         typed = {"reason": f"</textarea>{EVIL}", "text": f"</textarea>{EVIL}", "choice": EVIL, "arguments": EVIL}
         pages = [client.get(address), press(client, address, EVIL, **typed), press(client, address, "approve", **typed)]
-        human.answer(request.id, "cancel", reason=EVIL)
+        world.answer(request.id, "cancel", reason=EVIL)
         pages.append(client.get(address))
 
         for page in pages:
@@ -662,7 +662,7 @@ def test_nothing_is_hidden_from_who_decides_by_a_link(ann: Any) -> None:
     for request in (call, asked, asked_by(run, text=spoof, choices=[spoof])):
         client, address = browser(ann), link_to(request, ann)
         pages = [client.get(address)]
-        human.answer(request.id, "cancel", reason=spoof)
+        world.answer(request.id, "cancel", reason=spoof)
         for page in map(text_of, [*pages, client.get(address)]):
             assert shown in page and "\u202e" not in page
 

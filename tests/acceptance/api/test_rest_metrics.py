@@ -11,8 +11,8 @@ from django.contrib.auth.models import Permission
 from rest_framework.test import APIClient
 
 from ravi_django.models import HumanRequest, first_id_of
-from ravi_django.runtime import human, store
 from tests.acceptance.api.api_support import client_of, error_of
+from tests.support import world
 from tests.support.asked import approval_of, asked_by
 from tests.support.runs import make_run
 
@@ -50,7 +50,7 @@ def scrape(client: APIClient, **options: Any) -> dict[tuple[str, str], float]:
 
 def test_as_json(operator: APIClient) -> None:
     run = make_run()
-    human.answer(approval_of(run, "group:finance").id, "deny")
+    world.answer(approval_of(run, "group:finance").id, "deny")
     approval_of(run, "group:finance")
 
     body = operator.get(METRICS).json()
@@ -103,7 +103,7 @@ ACCEPTS = [
 @pytest.mark.parametrize("accept", ACCEPTS)
 def test_as_prometheus_asks(operator: APIClient, accept: str) -> None:
     run = make_run()
-    human.answer(approval_of(run, "group:finance").id, "approve")
+    world.answer(approval_of(run, "group:finance").id, "approve")
     approval_of(run, "group:finance"), asked_by(run, to="staff")
 
     found = scrape(operator, headers={"Accept": accept})
@@ -149,12 +149,12 @@ def test_no_counter_falls_when_others_are_asked(operator: APIClient, django_user
     """A monitor takes that for a restart, and counts all of it again."""
     django_user_model.objects.create_user("eve")
     requests = [approval_of(make_run(), [("staff", 3600), "user:eve"]) for _ in range(3)]
-    human.answer(requests[0].id, "approve")
+    world.answer(requests[0].id, "approve")
     before = scrape(operator, data={"format": "prometheus"})
 
     HumanRequest.objects.filter(id=requests[1].id).update(escalates_at=datetime.now(UTC) - timedelta(seconds=1))
-    assert store.escalate(requests[1].id)
-    human.reassign(requests[2].id, "user:eve")
+    assert world.escalate(requests[1].id)
+    world.reassign(requests[2].id, "user:eve")
     after = scrape(operator, data={"format": "prometheus"})
 
     counters = [key for key in before if key[0].endswith(("_total", "_sum", "_count"))]

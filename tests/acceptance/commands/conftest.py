@@ -112,7 +112,7 @@ class Site:
     def submit(self, agent: str, text: str = "hi", **options: str) -> str:
         """A run that nobody was told of."""
         return self.python(
-            "from ravi_django.runtime.submit import submit_once\n"
+            "from tests.support.world import submit_once\n"
             f"print(submit_once({agent!r}, {text!r}, send=lambda run_id: None, **{options!r})[0].id)"
         )
 

@@ -10,7 +10,7 @@ from django.core.management import call_command
 from django.db import IntegrityError
 
 from ravi_django.models import Agent, AgentVersion
-from ravi_django.runtime import specs
+from tests.support import world
 
 pytestmark = pytest.mark.django_db
 
@@ -18,7 +18,7 @@ NATURAL = ("--natural-primary", "--natural-foreign")
 
 
 def save(address: str, instructions: str, **fields: Any) -> Agent:
-    return specs.save_spec(address, {"model": "rehearsal", "system_instructions": instructions}, **fields)
+    return world.save_spec(address, {"model": "rehearsal", "system_instructions": instructions}, **fields)
 
 
 def dumped(place: Path, *options: str) -> str:
@@ -61,7 +61,10 @@ def test_agents_come_beside_those_that_are_there(tmp_path: Path) -> None:
         ("react/a", 2, "Second."),
         ("react/b", 1, "Third."),
     ]
-    assert (specs.find("react/a").version, specs.find("react/a").spec["system_instructions"]) == (2, "Second.")
+    assert (world.specs_find("react/a").version, world.specs_find("react/a").spec["system_instructions"]) == (
+        2,
+        "Second.",
+    )
 
 
 def test_a_file_with_primary_keys_overwrites_no_other_agent(tmp_path: Path) -> None:

@@ -149,7 +149,7 @@ def test_ctrl_c_leaves_the_run_and_says_where_it_is(inline_site) -> None:
         assert f"Run {run_id} goes on" in command.text
         assert f"cancel: POST /ravi/runs/{run_id}/cancel/" in command.text
     assert inline_site.run(run_id) == ("pending", None, "")
-    inline_site.python(f"from ravi_django.runtime.cancel import cancel; cancel('{run_id}', 'done with it')")
+    inline_site.python(f"from tests.support.world import cancel; cancel('{run_id}', 'done with it')")
 
 
 def test_a_reader_that_goes_away_ends_it_quietly(sqlite_site) -> None:
@@ -179,7 +179,7 @@ def test_with_celery_the_workers_drive_it_and_ctrl_c_does_not_stop_them(postgres
         assert (done.returncode, "42" in done.stdout) == (0, True), done.stderr
         assert ended == 130
         assert postgres_site.run(run_id)[0] == "running"
-        postgres_site.python(f"from ravi_django.runtime.cancel import cancel; cancel('{run_id}', 'done with it')")
+        postgres_site.python(f"from tests.support.world import cancel; cancel('{run_id}', 'done with it')")
         assert wait_until(lambda: postgres_site.run(run_id)[0] == "cancelled", 60)
 
 

@@ -15,12 +15,14 @@ from uuid import UUID
 
 from django.db import Error, connections
 
+from tests.support import world
+
 NUMBERING = ("seq", "type", "run", "parent", "depth", "from_seq", "from", "to")
 
 
 def submit(run_id: str, agent: str, text: str, budget: dict[str, Any] | None, hinted: bool = True) -> None:
     """Start a run. Without a hint it is the sweep that finds it."""
-    from ravi_django.runtime.submit import submit_once
+    from tests.support.world import submit_once
 
     submit_once(agent, text, budget=budget, run_id=UUID(run_id), send=None if hinted else lambda _: None)
 
@@ -37,11 +39,10 @@ def answer(request: str, outcome: str, result: str | None = None, caller: bool =
 
     from ravi_django.kernel import ConflictError
     from ravi_django.models import HumanRequest
-    from ravi_django.runtime import human
 
     try:
         with transaction.atomic() if caller else nullcontext():
-            human.resolve(request, outcome, result=result)
+            world.human_resolve(request, outcome, result=result)
     except ConflictError:
         if HumanRequest.objects.get(id=request).status == HumanRequest.Status.PENDING:
             raise
@@ -54,7 +55,6 @@ def say(request: str, caller: bool = False) -> None:
 
     from ravi_django.kernel import ConflictError
     from ravi_django.models import HumanRequest
-    from ravi_django.runtime import human
     from tests.acceptance.crash.wishes import answer_to
 
     row = HumanRequest.objects.get(id=request)
@@ -63,7 +63,7 @@ def say(request: str, caller: bool = False) -> None:
     user = User.objects.filter(groups__name=row.to.partition(":")[2]).order_by("id").first()
     try:
         with transaction.atomic() if caller else nullcontext():
-            human.answer(row.id, **answer, by=user)
+            world.answer(row.id, **answer, by=user)
     except ConflictError:  # said already, by one who died of it
         if HumanRequest.objects.get(id=request).status == HumanRequest.Status.PENDING:
             raise
@@ -71,12 +71,10 @@ def say(request: str, caller: bool = False) -> None:
 
 def frames(tree: str) -> list[dict[str, Any]]:
     """A tree's whole stream as somebody gets it who asks for it now: of each frame, what numbers it."""
-    from ravi_django.runtime import events
-
     found: list[dict[str, Any]] = []
     done = False
     while not done:
-        page, done = events.page(tree, found[-1]["seq"] if found else 0)
+        page, done = world.events_page(tree, found[-1]["seq"] if found else 0)
         if not page:
             break
         found += [{key: frame[key] for key in NUMBERING if key in frame} for frame in page]

@@ -10,6 +10,8 @@ import sys
 
 import django
 
+from tests.support import world
+
 TOPIC, AGENT = "news/crowd", "test/crowd"
 
 
@@ -18,7 +20,6 @@ def main() -> None:
     from django.contrib.auth import get_user_model
 
     from ravi_django.models import Agent, Follow, Session
-    from ravi_django.runtime import follow
     from tests.support.feeds import follow_row, waiting_runs
 
     count = int(sys.argv[1])
@@ -32,7 +33,7 @@ def main() -> None:
     ]
     Follow.objects.bulk_create(rows)
     waiting_runs(rows[: len(homes)])
-    print(follow.emit(TOPIC, {"said": "hello"}).id)
+    print(world.emit(TOPIC, {"said": "hello"}).id)
 
 
 if __name__ == "__main__":

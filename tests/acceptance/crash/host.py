@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.support import forks
+from tests.support import forks, world
 
 WORKER = ["--pool", "threads", "--concurrency", "16", "--queues", "ravi"]
 WORKER += ["--without-mingle", "--without-gossip", "--without-heartbeat"]
@@ -21,13 +21,12 @@ def worker(name: str) -> None:
     from django.db import connections
 
     from project.celery import app
-    from ravi_django.runtime import appending
 
     proxies = os.environ["CRASH_PROXIES"].split(",")
     database = connections.settings["default"]
     database["PORT"] = proxies[int(name[1:]) % len(proxies)]
     database["OPTIONS"]["application_name"] = name
-    appending.REST_S = float(os.environ.get("CRASH_WIRE_REST_S", appending.REST_S))
+    world.replace("APPENDING_REST_S", float(os.environ.get("CRASH_WIRE_REST_S", world.APPENDING_REST_S)))
     app.worker_main(["worker", "--hostname", f"{name}@lab", "--loglevel", "INFO", *WORKER])
 
 
@@ -64,8 +63,8 @@ def serve(path: str) -> None:
     import django
 
     django.setup()
-    import ravi_django.runtime.sweeper
-    import ravi_django.runtime.worker
+    for verb in ("sweeper_sweep", "get_worker"):
+        world.place_of(verb)  # imports its module
     import ravi_django.tasks  # noqa: F401
 
     forks.serve(Path(path))

@@ -14,6 +14,7 @@ from django.db import DatabaseError, InterfaceError, connections, transaction
 
 from tests.acceptance.crash.lab_app import ledger
 from tests.acceptance.crash.wishes import CHIEFS, CLERKS, PEOPLE, answer_to
+from tests.support import world
 
 REST_S = 0.25  # at most, between two looks
 VOTES = "votes"  # the file's name
@@ -47,11 +48,9 @@ def serve(name: str) -> None:
 def _look() -> None:
     from django.contrib.auth.models import User
 
-    from ravi_django.runtime import people
-
     names = [name for name, group in PEOPLE.items() if group in (CLERKS, CHIEFS)]
     user = User.objects.get(username=random.choice(names))
-    found = list(people.answerable(user).filter(status="pending").exclude(kind="uncertain")[:20])
+    found = list(world.answerable(user).filter(status="pending").exclude(kind="uncertain")[:20])
     random.shuffle(found)
     for request in found:
         if (answer := answer_to(request)) is not None:
@@ -60,17 +59,16 @@ def _look() -> None:
 
 def _give(request: Any, answer: dict[str, Any], user: Any) -> None:
     from ravi_django.kernel import ConflictError, ForbiddenError, NotFoundError
-    from ravi_django.runtime import human
 
     try:
         if random.random() < IN_A_TRANSACTION:
             with transaction.atomic():
-                human.answer(request.id, **answer, by=user)
+                world.answer(request.id, **answer, by=user)
                 time.sleep(random.uniform(0, 0.03))
                 if random.random() < TAKEN_BACK:
                     raise Regret
         else:
-            human.answer(request.id, **answer, by=user)
+            world.answer(request.id, **answer, by=user)
     except Regret:
         ledger.note("regretted", VOTES, request=str(request.id), by=user.username)
     except (ConflictError, ForbiddenError, NotFoundError) as error:  # another was first; or it was put to others

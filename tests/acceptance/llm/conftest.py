@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.support import world
 from tests.support.patience import BOUND_S
 
 
@@ -45,17 +46,16 @@ def agent(transactional_db: None) -> Iterator[Callable[[Any], str]]:
     from ravi_django.agents import ReActAgent
     from ravi_django.agents.context import ContextConfig, DjangoHistoryProvider
     from ravi_django.kernel import AgentId
-    from ravi_django.runtime import bodies, registry
-    from ravi_django.runtime.database import forget_readers
+    from tests.support.world import forget_readers
 
-    bodies.forget()
+    world.bodies_forget()
 
     def make(model: Any) -> str:
         told = ReActAgent("told", model=model, context=ContextConfig(DjangoHistoryProvider()))
         return str(register(told).id)
 
     yield make
-    registry.unregister(AgentId("react", "told"))
+    world.unregister(AgentId("react", "told"))
     forget_readers(close=True)
 
 
@@ -66,7 +66,7 @@ def drive() -> Callable[[str], None]:
 
     from ravi_django.capabilities.llm import close_clients
     from ravi_django.kernel import RunFailedError
-    from ravi_django.runtime import Runtime
+    from tests.support.world import Runtime
 
     def until_the_end(run_id: str) -> None:
         async def main() -> None:

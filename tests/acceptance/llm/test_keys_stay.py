@@ -12,7 +12,7 @@ from rest_framework.test import APIClient
 
 from ravi_django.capabilities.llm import LLMFactory
 from ravi_django.models import Run
-from ravi_django.runtime import events
+from tests.support import world
 from tests.support.openai_server import OpenAIServer, Reply
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -38,7 +38,7 @@ def _text(value: Any) -> str:
 
 
 def everything_shown(web: APIClient, browser: Any, run: Run) -> str:
-    frames, _ = events.page(run.id)
+    frames, _ = world.events_page(run.id)
     pages = [
         web.get(path, HTTP_ACCEPT="application/json").content.decode()
         for path in (

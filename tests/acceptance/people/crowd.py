@@ -15,7 +15,7 @@ from django.db import connection, connections
 
 from ravi_django.kernel import ConflictError
 from ravi_django.models import HumanRequest
-from ravi_django.runtime import human
+from tests.support import world
 from tests.support.patience import seconds
 
 SPARE = 40  # database connections that are left to the engine and to the test
@@ -87,6 +87,6 @@ def _one(part: list[tuple[Any, HumanRequest]], barrier: Barrier, tally: Tally) -
 
 def _say(request: HumanRequest, user: Any) -> None:
     if request.kind == HumanRequest.Kind.APPROVAL:
-        human.answer(request.id, "approve", reason=f"says {user.get_username()}", by=user)
+        world.answer(request.id, "approve", reason=f"says {user.get_username()}", by=user)
     else:
-        human.answer(request.id, text=f"says {user.get_username()}", by=user)
+        world.answer(request.id, text=f"says {user.get_username()}", by=user)

@@ -13,12 +13,12 @@ from django.urls import reverse
 
 from ravi_django.kernel import ForbiddenError, InvalidInputError, NotFoundError
 from ravi_django.models import Delegation, HumanRequest, Run
-from ravi_django.runtime import human, links, people, store, sweeper, tickets
-from ravi_django.runtime.fork import fork
+from tests.support import world
 from tests.support.asked import Kind, approval_of, asked_by
 from tests.support.inbox import decide, html_of, logged_in, page_of, words
 from tests.support.patience import BOUND_S
 from tests.support.runs import code, drive, make_run
+from tests.support.world import fork
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -55,8 +55,8 @@ def by_signal(user: Any, request: HumanRequest, said: dict[str, Any]) -> None:
 
 
 def by_link(user: Any, request: HumanRequest, said: dict[str, Any]) -> None:
-    (link,) = store.make_links(request, [user], 3600)
-    address = reverse("ravi:decide", args=[links.token_of(link)])
+    (link,) = world.make_links(request, [user], 3600)
+    address = reverse("ravi:decide", args=[world.token_of(link)])
     logged_in(user).post(address, {"version": request.version, **said})
 
 
@@ -66,7 +66,7 @@ def by_admin(user: Any, request: HumanRequest, said: dict[str, Any]) -> None:
 
 def by_code(user: Any, request: HumanRequest, said: dict[str, Any]) -> None:
     with suppress(ForbiddenError, NotFoundError):
-        human.answer(request, **said, by=user)
+        world.answer(request, **said, by=user)
 
 
 WAYS = {"code": by_code, "REST": by_rest, "signal": by_signal, "link": by_link, "admin": by_admin}
@@ -97,7 +97,7 @@ def test_a_socket_goes_by_the_same_rule(server: Any, people_here: tuple[Any, Any
     run = make_run(owner=ann)
     for to, allowed in ADDRESSES.items():
         request = approval_of(run, OWNS if "then" in to else to)
-        with server.connect(f"/ws/ravi/requests/?ticket={tickets.issue(ann)[0]}") as client:
+        with server.connect(f"/ws/ravi/requests/?ticket={world.tickets_issue(ann)[0]}") as client:
             client.send(json.dumps({"type": "answer", "request": str(request.id), "action": "approve"}))
             while (found := json.loads(client.recv(timeout=BOUND_S)))["type"] not in ("accepted", "error"):
                 pass
@@ -132,7 +132,7 @@ def open_of(run: Run) -> HumanRequest:
 
 def escalated(run: Run, ann: Any, bob: Any, clock: Any) -> HumanRequest:
     clock.advance(61)
-    sweeper.sweep(lambda run_ids: None)
+    world.sweeper_sweep(lambda run_ids: None)
     return open_of(run)
 
 
@@ -142,13 +142,13 @@ def delegated(run: Run, ann: Any, bob: Any, clock: Any) -> HumanRequest:
 
 
 def reassigned(run: Run, ann: Any, bob: Any, clock: Any) -> HumanRequest:
-    return human.reassign(open_of(run), "group:finance", by=bob)
+    return world.reassign(open_of(run), "group:finance", by=bob)
 
 
 def retried(run: Run, ann: Any, bob: Any, clock: Any) -> HumanRequest:
     Run.objects.filter(pk=run.pk).update(status="failed")
     HumanRequest.objects.filter(run=run).update(status="cancelled")
-    store.retry(run.id)
+    world.store_retry(run.id)
     return open_of(drive(run))
 
 
@@ -177,12 +177,12 @@ def test_nobody_makes_a_confirmation_of_it(to: str, people_here: tuple[Any, Any]
     request = approval_of(make_run(owner=ann), "staff")
 
     with pytest.raises(InvalidInputError, match="nobody who may answer"):
-        human.reassign(request, to, by=bob)
+        world.reassign(request, to, by=bob)
 
 
 def test_a_confirmation_that_is_put_to_others_is_a_decision(people_here: tuple[Any, Any]) -> None:
     ann, bob = people_here
-    request = human.reassign(approval_of(make_run(owner=ann), "owner"), "staff", by=ann)
+    request = world.reassign(approval_of(make_run(owner=ann), "owner"), "staff", by=ann)
 
     assert not decides(by_rest, ann, request)
     assert decides(by_rest, bob, request)
@@ -215,7 +215,7 @@ def test_a_customer_reads_nothing_of_the_sites_settings(django_user_model: Any) 
     request = approval_of(make_run(owner=customer), "staff")
 
     with pytest.raises(ForbiddenError, match=r"addressed to staff; you may read it\Z"):
-        people.check(customer, request)
+        world.people_check(customer, request)
 
 
 def test_the_only_member_of_staff_is_told_at_once(django_user_model: Any) -> None:
@@ -239,11 +239,11 @@ def test_what_staff_decide_is_not_handed_to_a_customer(
     request = approval_of(make_run(), to)
 
     assert not decides(by_rest, customer, request)
-    assert request.pk not in people.open_among(customer, [request])
+    assert request.pk not in world.open_among(customer, [request])
     for address in ("user:customer", "group:customers"):
         customer.groups.add(Group.objects.get_or_create(name="customers")[0])
         with pytest.raises(InvalidInputError, match="staff"):
-            human.reassign(request, address, by=bob)
+            world.reassign(request, address, by=bob)
     customer.is_staff = True
     customer.save()
     assert decides(by_rest, customer, request)

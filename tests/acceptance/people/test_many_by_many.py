@@ -13,9 +13,9 @@ from project.process import wait_until
 from ravi_django import submit
 from ravi_django.kernel import ChatPayload
 from ravi_django.models import AuditRecord, HumanRequest, Run, Status
-from ravi_django.runtime.worker import close_worker
 from tests.acceptance.people.crowd import answer_all, people
 from tests.support.runs import BOUND_S, code, on_postgresql
+from tests.support.world import close_worker
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(600), on_postgresql]
 

@@ -8,10 +8,10 @@ import pytest
 
 from ravi_django.kernel import ConflictError, ForbiddenError, NotFoundError
 from ravi_django.models import Run, Status
-from ravi_django.runtime import human
-from ravi_django.runtime.cancel import cancel
 from tests.acceptance.people.desk import desk, waiting
+from tests.support import world
 from tests.support.runs import drive, make_run
+from tests.support.world import cancel
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -23,7 +23,7 @@ def test_a_cancelled_runs_request_is_not_answered(paid: list[str], pay: Any, fin
     cancel(run.id, "no")
 
     with pytest.raises(ConflictError, match="cancelled already"):
-        human.answer(request, "approve", by=finance[0])
+        world.answer(request, "approve", by=finance[0])
 
     assert paid == []
 
@@ -37,7 +37,7 @@ def test_a_finished_runs_request_is_not_answered(paid: list[str], pay: Any, fina
     Run.objects.filter(id=run.id).update(status=status)
 
     with pytest.raises(ConflictError, match=f"is {status.value} already; nobody would read the answer"):
-        human.answer(request, "approve", by=finance[0])
+        world.answer(request, "approve", by=finance[0])
 
     request.refresh_from_db()
     assert (request.status, request.answer) == ("pending", None)
@@ -54,10 +54,10 @@ def test_another_tenants_request_is_not_there(
     request = waiting(run)["ACME"]
 
     with pytest.raises(NotFoundError):
-        human.answer(request, "approve", by=finance[1])
+        world.answer(request, "approve", by=finance[1])
     with pytest.raises(ForbiddenError):
-        human.answer(request, "approve", by=owner)
-    human.answer(request, "approve", by=finance[0])
+        world.answer(request, "approve", by=owner)
+    world.answer(request, "approve", by=finance[0])
 
     assert drive(run).status == Status.COMPLETED
     assert paid == ["ACME 1"]

@@ -9,8 +9,8 @@ import pytest
 from ravi_django import register_tool, submit, tool
 from ravi_django.kernel import ToolUseBlock
 from ravi_django.models import HumanRequest
-from ravi_django.runtime import dispatch, specs
 from ravi_django.testing import ScriptedModel, run_until_idle
+from tests.support import world
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 @pytest.fixture
 def asked(monkeypatch: Any, finance: list[Any]) -> Any:
     """`asked(spec, **options)`: whom the row's call of the tool `wire` is put to; else what it came to."""
-    monkeypatch.setattr(dispatch, "send", lambda run_id: None)
+    world.silence(monkeypatch, "dispatch_send")
     for user in finance:
         user.is_staff = True
         user.save()
@@ -33,8 +33,8 @@ def asked(monkeypatch: Any, finance: list[Any]) -> Any:
         call = ToolUseBlock(tool_name="wire", arguments={"amount": 7}, call_id="c1")
         heard: list[str] = []
         model = ScriptedModel([call, lambda messages, options: heard.append(messages[-1].content[0].text) or "done"])
-        monkeypatch.setattr(specs, "build_model", lambda name, **options: model)
-        specs.save_spec("react/row", {"model": "scripted", "tool_names": ["wire"], **spec})
+        world.patch(monkeypatch, "build_model", lambda name, **options: model)
+        world.save_spec("react/row", {"model": "scripted", "tool_names": ["wire"], **spec})
         run = submit("react/row", "hi", user=finance[0])
         run_until_idle()
         found = HumanRequest.objects.filter(run=run, status="pending").first()

@@ -19,7 +19,7 @@ from benchmarks.stack import Stack, worker
 from project.process import Child, wait_until
 from ravi_django import register, submit
 from ravi_django.models import HumanRequest, Run, Status, WorkerProcess
-from ravi_django.runtime import human, sweeper
+from tests.support import world
 from tests.support.many_waiting import copy
 from tests.support.runs import BOUND_S, on_postgresql
 
@@ -98,7 +98,7 @@ def _read_by_a_sweep() -> int:
     ran = False
     while not ran:  # the worker may be at it
         with transaction.atomic(), connection.cursor() as cursor:
-            ran = sweeper.sweep(lambda run_ids: None).ran
+            ran = world.sweeper_sweep(lambda run_ids: None).ran
             cursor.execute(
                 "SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0))::int FROM pg_stat_xact_user_tables"
                 " WHERE relname IN ('ravi_run', 'ravi_humanrequest')"
@@ -144,6 +144,6 @@ def _queries(get: Callable[[], Any]) -> int:
 def _any_of_them_goes_on(site: Child, user: Any) -> None:
     """A copy is as good as the first: answered, the worker drives it to its end."""
     request = HumanRequest.objects.filter(status="pending").order_by("id")[MANY // 2]
-    human.answer(request, "approve", by=user)
+    world.answer(request, "approve", by=user)
     done = Run.objects.filter(id=request.run_id, status=Status.COMPLETED)
     assert wait_until(done.exists, BOUND_S), (Run.objects.get(id=request.run_id).error, site.tail())

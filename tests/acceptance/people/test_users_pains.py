@@ -14,11 +14,9 @@ from rest_framework.test import APIClient
 from ravi_django.conf import conf
 from ravi_django.kernel import AgentId, ConflictError
 from ravi_django.models import AuditRecord, HumanRequest, Run, Status
-from ravi_django.runtime import dispatch, human, store, sweeper
-from ravi_django.runtime.registry import register
 from ravi_django.testing import FakeClock, run_until_idle
 from tests.acceptance.people.desk import desk, waiting
-from tests.support import forks
+from tests.support import forks, world
 from tests.support.runs import (
     CodeAgent,
     code,
@@ -30,14 +28,15 @@ from tests.support.runs import (
     until,
     waiting_for_locks,
 )
+from tests.support.world import register
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 IN_ANOTHER_PROCESS = """
 import sys, django
 django.setup()
-from ravi_django.runtime import human
-human.answer(sys.argv[1], "approve")
+from tests.support import world
+world.answer(sys.argv[1], "approve")
 """
 
 
@@ -52,9 +51,9 @@ def test_answers_are_not_misrouted_between_parallel_calls(paid: list[str], pay: 
     found = waiting(run)
     assert set(found) == set(names)
 
-    human.answer(found["Cobb"], "deny", reason="Cobb is bankrupt", by=finance[0])
-    human.answer(found["ACME"], "edit", arguments={"to": "ACME", "amount": 7}, by=finance[1])
-    human.answer(found["Bolt"], "approve", by=finance[0])
+    world.answer(found["Cobb"], "deny", reason="Cobb is bankrupt", by=finance[0])
+    world.answer(found["ACME"], "edit", arguments={"to": "ACME", "amount": 7}, by=finance[1])
+    world.answer(found["Bolt"], "approve", by=finance[0])
     run = drive(run)
 
     assert run.status == Status.COMPLETED
@@ -70,11 +69,11 @@ def test_an_answer_of_some_parallel_calls_waits_for_the_others(paid: list[str], 
     run = drive(make_run("react/desk"))
     found = waiting(run)
 
-    human.answer(found["Bolt"], "approve", by=finance[0])
+    world.answer(found["Bolt"], "approve", by=finance[0])
     run = drive(run)
 
     assert (set(waiting(run)), paid) == ({"ACME"}, ["Bolt 2"])
-    human.answer(found["ACME"], "approve", by=finance[0])
+    world.answer(found["ACME"], "approve", by=finance[0])
     assert drive(run).output == "c0: paid ACME 1 | c1: paid Bolt 2"
     assert paid == ["Bolt 2", "ACME 1"]
 
@@ -90,7 +89,7 @@ def test_two_answers_are_not_both_executed(paid: list[str], pay: Any, finance: l
     def give(amount: int, by: Any) -> str:
         barrier.wait(20)
         try:
-            human.answer(request.id, "edit", arguments={"to": "ACME", "amount": amount}, by=by, version=request.version)
+            world.answer(request.id, "edit", arguments={"to": "ACME", "amount": amount}, by=by, version=request.version)
         except ConflictError as error:
             return str(error)
         return "won"
@@ -114,12 +113,12 @@ def test_an_answer_given_twice_counts_once(paid: list[str], pay: Any, finance: l
     run = drive(make_run("react/desk"))
     request = waiting(run)["ACME"]
 
-    human.answer(request, "approve", by=finance[0])
+    world.answer(request, "approve", by=finance[0])
     with pytest.raises(ConflictError, match="answered already by ann"):
-        human.answer(request, "approve", by=finance[0])
+        world.answer(request, "approve", by=finance[0])
     drive(run)
     with pytest.raises(ConflictError, match="answered already by ann"):
-        human.answer(request, "deny", by=finance[1])
+        world.answer(request, "deny", by=finance[1])
 
     assert paid == ["ACME 1"]
     assert AuditRecord.objects.filter(event="request", name="answered").count() == 1
@@ -176,15 +175,15 @@ def test_a_run_goes_on_though_no_hint_of_the_answer_arrives(
     def broken(run_id: Any) -> None:
         raise ConnectionError("no broker")
 
-    monkeypatch.setattr(dispatch, "send", broken)
-    human.answer(waiting(run)["ACME"], "approve", by=finance[0])
+    world.patch(monkeypatch, "dispatch_send", broken)
+    world.answer(waiting(run)["ACME"], "approve", by=finance[0])
 
     run.refresh_from_db()
     assert run.status == Status.PENDING
     hinted: list[Any] = []
     with FakeClock() as clock:
         clock.advance(conf.SWEEP_S + 1)
-        sweeper.sweep(lambda run_ids: hinted.extend(run_ids))
+        world.sweeper_sweep(lambda run_ids: hinted.extend(run_ids))
     assert run.id in hinted
     assert drive(run).status == Status.COMPLETED
 
@@ -196,13 +195,13 @@ def test_a_run_goes_on_though_the_answerer_died_right_after_its_commit(
     desk(pay, {"c0": {"to": "ACME", "amount": 1}})
     run = drive(make_run("react/desk"))
     with transaction.atomic():
-        store.answer_request(waiting(run)["ACME"].id, {"action": "approve", "by": "ann"}, by=finance[0])
+        world.answer_request(waiting(run)["ACME"].id, {"action": "approve", "by": "ann"}, by=finance[0])
     run.refresh_from_db()
     assert run.status == Status.SUSPENDED
 
     with FakeClock() as clock:
         clock.advance(conf.SWEEP_S + 1)
-        sweeper.sweep(lambda run_ids: None)
+        world.sweeper_sweep(lambda run_ids: None)
 
     assert drive(run).status == Status.COMPLETED
     assert paid == ["ACME 1"]
@@ -216,7 +215,7 @@ def test_what_was_not_approved_is_not_done(paid: list[str], pay: Any, finance: l
     desk(pay, {"c0": {"to": "ACME", "amount": 1}})
     run = drive(make_run("react/desk"))
 
-    human.answer(waiting(run)["ACME"], action, by=finance[0])
+    world.answer(waiting(run)["ACME"], action, by=finance[0])
     run = drive(run)
 
     assert (run.status, paid) == (Status.COMPLETED, [])
@@ -230,12 +229,12 @@ def test_no_approval_is_ignored_because_the_agent_was_rebuilt_without_one(
     desk(pay, calls)
     run = drive(make_run("react/desk"))
     desk(pay, calls, approvers=None)
-    store.touch([run.id])
+    world.touch([run.id])
 
     run = drive(run)
 
     assert (set(waiting(run)), paid) == ({"ACME"}, [])
-    human.answer(waiting(run)["ACME"], "deny", by=finance[0])
+    world.answer(waiting(run)["ACME"], "deny", by=finance[0])
     assert drive(run).status == Status.COMPLETED
     assert paid == []
 
@@ -252,7 +251,7 @@ def test_an_approval_is_for_the_arguments_that_were_shown(paid: list[str], finan
 
     code(story)
     run = drive(make_run())
-    human.answer(waiting(run)["ACME"], "approve", by=finance[0])
+    world.answer(waiting(run)["ACME"], "approve", by=finance[0])
 
     run = drive(run)
 
@@ -279,7 +278,7 @@ def test_who_approved_what_is_on_record_for_ever(paid: list[str], pay: Any, fina
     desk(pay, {"c0": {"to": "ACME", "amount": 1}})
     run = drive(make_run("react/desk"))
     request = waiting(run)["ACME"]
-    human.answer(request, "edit", arguments={"to": "ACME", "amount": 7}, reason="their invoice says 7", by=ann)
+    world.answer(request, "edit", arguments={"to": "ACME", "amount": 7}, reason="their invoice says 7", by=ann)
     drive(run)
     assert LogEntry.objects.get(object_id=str(request.id)).user == ann
 
@@ -325,7 +324,7 @@ def test_a_nested_approval_is_not_lost(paid: list[str], pay: Any, finance: list[
     request = HumanRequest.objects.get(status="pending")
     assert (request.run.agent, request.run.depth, request.run.root_id) == ("react/clerk", 2, run.id)
 
-    human.answer(request, "edit", arguments={"to": "ACME", "amount": 2}, by=finance[0])
+    world.answer(request, "edit", arguments={"to": "ACME", "amount": 2}, by=finance[0])
     run_until_idle()
 
     run.refresh_from_db()
@@ -348,7 +347,7 @@ def test_an_approved_call_is_made_once_wherever_its_worker_dies(
     with FakeClock() as clock:
         desk(pay, {"c0": {"to": "ACME", "amount": 1}})
         run = drive(make_run("react/desk"))
-        human.answer(waiting(run)["ACME"], "approve", by=finance[0])
+        world.answer(waiting(run)["ACME"], "approve", by=finance[0])
         drive(run, dies=dies, written=written)
 
         run = take_over(clock, run)
@@ -357,7 +356,7 @@ def test_an_approved_call_is_made_once_wherever_its_worker_dies(
             clock.advance(conf.LEASE_S + 10)
             uncertain = HumanRequest.objects.get(run=run, status="pending")
             assert uncertain.kind == "uncertain"
-            human.resolve(uncertain, "happened" if paid else "run_again", result="paid" if paid else None)
+            world.human_resolve(uncertain, "happened" if paid else "run_again", result="paid" if paid else None)
             run = drive(run)
         assert run.status == Status.COMPLETED
         assert paid == ["ACME 1"]

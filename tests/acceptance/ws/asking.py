@@ -11,16 +11,16 @@ from django.utils import timezone
 
 from ravi_django.kernel import Addressees
 from ravi_django.models import HumanRequest, Run
-from ravi_django.runtime import requests
-from ravi_django.runtime.store.people import write_request
+from tests.support import world
 from tests.support.patience import BOUND_S
+from tests.support.world import write_request
 
 
 def ask(run: Run, text: str = "Which?", *, to: str | None = None, path: str = "", **fields: Any) -> HumanRequest:
     """A request of the run, committed and told of as its worker would."""
     kind = fields.pop("kind", HumanRequest.Kind.QUESTION)
     addressees = None if to is None else Addressees.of(to)
-    found = requests.new(run, path or text, kind, present=timezone.now(), to=addressees, text=text, **fields)
+    found = world.requests_new(run, path or text, kind, present=timezone.now(), to=addressees, text=text, **fields)
     with transaction.atomic():
         write_request(found, run)
     return found

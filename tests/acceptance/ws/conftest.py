@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.support import world
+
 if TYPE_CHECKING:
     from live_site import PacedModel
 
@@ -21,13 +23,12 @@ def paced() -> Iterator[PacedModel]:
     from ravi_django import register
     from ravi_django.agents import ReActAgent
     from ravi_django.agents.context import ContextConfig, DjangoHistoryProvider
-    from ravi_django.runtime import registry
 
     model = PacedModel([f"w{number} " for number in range(12)])
     agent = register(ReActAgent("paced", model=model, context=ContextConfig(DjangoHistoryProvider())))
     yield model
     model.let_all()
-    registry.unregister(agent.id)
+    world.unregister(agent.id)
 
 
 @pytest.fixture
@@ -47,8 +48,7 @@ def stranger(transactional_db: None) -> Any:
 @pytest.fixture
 def worker(transactional_db: None, settings: Any) -> Iterator[Any]:
     """Drives whatever is submitted, in this process."""
-    from ravi_django.runtime.database import forget_readers
-    from ravi_django.runtime.worker import close_worker, get_worker
+    from tests.support.world import close_worker, forget_readers, get_worker
 
     settings.RAVI = {**settings.RAVI, "ENGINE": "inline", "HEARTBEAT_S": 0.2, "LEASE_S": 5.0}
     yield get_worker()
@@ -58,9 +58,7 @@ def worker(transactional_db: None, settings: Any) -> Iterator[Any]:
 
 @pytest.fixture
 def ticket() -> Callable[[Any], str]:
-    from ravi_django.runtime import tickets
-
-    return lambda user: tickets.issue(user)[0]
+    return lambda user: world.tickets_issue(user)[0]
 
 
 @pytest.fixture
@@ -79,7 +77,7 @@ def cookie() -> Callable[[Any], str]:
 @pytest.fixture
 def submitted(demo: Any) -> Callable[..., Run]:
     """A run that nobody drives, unless there is a worker."""
-    from ravi_django.runtime.submit import submit_once
+    from tests.support.world import submit_once
 
     def submit(agent: str = "react/assistant", text: str = "hi", send: Any = None, **options: Any) -> Run:
         return submit_once(agent, text, **{"user": demo, **options}, send=send)[0]

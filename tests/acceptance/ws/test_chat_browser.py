@@ -12,10 +12,10 @@ from django.contrib.auth import get_user_model
 from project.models import Invoice
 from ravi_django import register, signal
 from ravi_django.models import HumanRequest, Run
-from ravi_django.runtime import human, registry
-from ravi_django.runtime.retry import retry
+from tests.support import world
 from tests.support.browser import elsewhere, looks
 from tests.support.runs import CodeAgent
+from tests.support.world import retry
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -52,7 +52,7 @@ def asking() -> Iterator[Callable[..., str]]:
 
     yield register_asking
     for agent in made:
-        registry.unregister(agent.id)
+        world.unregister(agent.id)
 
 
 def output_of(run: Run) -> Any:
@@ -99,7 +99,7 @@ def test_a_question_to_somebody_else_is_there_to_read(demo, stranger, submitted,
     request = elsewhere(lambda: HumanRequest.objects.get(run=run))
     assert page.locator(".request button, .request input").count() == 0
 
-    elsewhere(lambda: human.answer(request.id, text="blue", by=stranger))
+    elsewhere(lambda: world.answer(request.id, text="blue", by=stranger))
 
     page.wait_for_selector(".request .state:text-is('Answered by stranger: blue')")
 
@@ -187,7 +187,7 @@ def test_a_request_that_is_opened_again_is_answered_in_its_card(demo, submitted,
         page.wait_for_selector(".request .state:text-is('Answered by demo: red')")
         page.wait_for_selector("#status:text-is('Done')")
     finally:
-        registry.unregister(agent.id)
+        world.unregister(agent.id)
     assert output_of(run) == "red"
 
 
@@ -196,7 +196,7 @@ def test_a_card_that_waits_says_whom_it_waits_for_now(demo, submitted, asking, c
     page = chat_of(demo, run.session_id)
     page.wait_for_selector(".request .decide button")
     request = elsewhere(lambda: HumanRequest.objects.get(run=run))
-    elsewhere(lambda: human.reassign(request.id, "owner"))
+    elsewhere(lambda: world.reassign(request.id, "owner"))
 
     page.fill(".request input", "red")
     page.press(".request input", "Enter")  # of the version that was read

@@ -18,9 +18,9 @@ from websockets.exceptions import ConnectionClosed
 
 from ravi_django.kernel import ConflictError
 from ravi_django.models import HumanRequest
-from ravi_django.runtime import human
-from ravi_django.runtime.database import with_retry
 from ravi_django.ws import answering, commands
+from tests.support import world
+from tests.support.world import with_retry
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -251,7 +251,7 @@ def answering_once(run, demo) -> Any:
 
 def breaking(monkeypatch: pytest.MonkeyPatch, *, after: Any = None, before: Any = None) -> None:
     """The first `human.answer` loses its connection, at its beginning or once it is committed."""
-    real, calls = human.answer, []
+    real, calls = world.answer, []
 
     def breaks(*args: Any, **options: Any) -> Any:
         calls.append(args)
@@ -263,7 +263,7 @@ def breaking(monkeypatch: pytest.MonkeyPatch, *, after: Any = None, before: Any 
             real(*args, **options)
         raise OperationalError("gone") from psycopg.OperationalError("gone")
 
-    monkeypatch.setattr(answering.human, "answer", breaks)
+    world.patch(monkeypatch, "answer", breaks)
 
 
 def test_an_answer_that_was_committed_is_no_conflict_with_itself(answering_once, run, monkeypatch) -> None:
@@ -281,7 +281,7 @@ def test_what_somebody_else_has_answered_meanwhile_is_one(answering_once, run, s
     request.owner.groups.add(Group.objects.create(name="g"))
     HumanRequest.objects.filter(id=request.id).update(to="group:g")
     stranger.groups.add(Group.objects.get(name="g"))
-    real = human.answer
+    real = world.answer
     breaking(monkeypatch, before=lambda: real(request.id, text="red", by=stranger))
 
     with pytest.raises(ConflictError, match="by stranger"):
@@ -290,7 +290,7 @@ def test_what_somebody_else_has_answered_meanwhile_is_one(answering_once, run, s
 
 def test_another_answer_of_the_same_user_is_one(answering_once, run, demo, monkeypatch) -> None:
     request = ask(run)
-    real = human.answer
+    real = world.answer
     breaking(monkeypatch, before=lambda: real(request.id, text="blue", by=demo))
 
     with pytest.raises(ConflictError):
@@ -299,7 +299,7 @@ def test_another_answer_of_the_same_user_is_one(answering_once, run, demo, monke
 
 def test_an_answer_that_was_given_before_is_one_though_it_says_the_same(answering_once, run, demo) -> None:
     request = ask(run)
-    human.answer(request, text="red", by=demo)
+    world.answer(request, text="red", by=demo)
 
     with pytest.raises(ConflictError):
         answering_once(request, text="red")

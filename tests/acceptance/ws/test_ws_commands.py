@@ -10,7 +10,7 @@ from websockets.exceptions import ConnectionClosed
 
 from project.process import wait_until
 from ravi_django.models import Agent, Run, Turn
-from ravi_django.runtime import store
+from tests.support import world
 from tests.support.patience import BOUND_S
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -121,7 +121,7 @@ def test_a_bad_frame_is_answered_and_changes_nothing(opened, submitted, sent, co
 def test_cancelling_what_has_ended_is_a_conflict(opened, submitted, monkeypatch) -> None:
     run = submitted(send=lambda run_id: None)
     with opened("runs", run.id) as client:
-        store.request_cancel(run.id, "by somebody else")
+        world.request_cancel(run.id, "by somebody else")
 
         client.send('{"type": "cancel"}')
         answer = json.loads(client.recv(timeout=BOUND_S))

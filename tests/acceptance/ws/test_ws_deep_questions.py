@@ -9,7 +9,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 
 from ravi_django.models import HumanRequest, Run
-from ravi_django.runtime import human
+from tests.support import world
 from tests.support.patience import BOUND_S
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -22,7 +22,6 @@ def tree() -> Any:
     from ravi_django.agents import ReActAgent
     from ravi_django.agents.flow import BaseAgentProxy, SubagentCall, TurnEnd, WaitForInput
     from ravi_django.kernel import ToolUseBlock
-    from ravi_django.runtime import registry
     from ravi_django.testing import ScriptedModel
 
     class Painter(BaseAgentProxy):
@@ -46,7 +45,7 @@ def tree() -> Any:
         register(agent)
     yield found
     for agent in found:
-        registry.unregister(agent.id)
+        world.unregister(agent.id)
 
 
 def test_the_roots_socket_shows_the_question_and_what_comes_of_the_answer(
@@ -61,7 +60,7 @@ def test_the_roots_socket_shows_the_question_and_what_comes_of_the_answer(
         asked = frames[-1]
         line = list(Run.objects.order_by("depth"))
         assert [found.agent for found in line] == ["react/boss", "agent/foreman", "agent/painter"]
-        human.answer(asked["id"], text="red", by=demo)
+        world.answer(asked["id"], text="red", by=demo)
         try:
             while True:
                 frames.append(json.loads(client.recv(timeout=BOUND_S)))

@@ -16,9 +16,9 @@ from websockets.exceptions import ConnectionClosed
 
 from ravi_django.models import Ticket
 from ravi_django.routing import websocket_urlpatterns
-from ravi_django.runtime import publish
-from ravi_django.runtime.cancel import cancel
+from tests.support import world
 from tests.support.patience import BOUND_S
+from tests.support.world import cancel
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -30,7 +30,7 @@ NOBODYS = "7f3c1d52-4e0a-4b61-9a4e-1f6f2f0f5a11"  # an id that no row has
 
 @pytest.fixture(autouse=True)
 def _close_readers() -> Any:
-    from ravi_django.runtime.database import forget_readers
+    from tests.support.world import forget_readers
 
     yield
     forget_readers(close=True)
@@ -227,7 +227,7 @@ async def test_a_buffer_that_is_away_asks_for_another_try(run, demo, monkeypatch
     def away(*args: Any) -> Any:
         raise ConnectionError("the event buffer is away")
 
-    monkeypatch.setattr("ravi_django.runtime.events.page", away)
+    world.patch(monkeypatch, "events_page", away)
 
     code, frames = await code_of(f"/ws/ravi/runs/{run.id}/", user=demo)
 
@@ -237,7 +237,7 @@ async def test_a_buffer_that_is_away_asks_for_another_try(run, demo, monkeypatch
 
 def test_over_a_real_server_a_cookie_opens_and_a_foreign_page_does_not(server, run, demo, cookie) -> None:
     headers = {"Cookie": cookie(demo)}
-    publish.republish(str(run.id))
+    world.republish(str(run.id))
 
     with server.connect(f"/ws/ravi/runs/{run.id}/", additional_headers=headers, origin=server.url) as ours:
         assert '"stream.done"' in list(ours)[-1]

@@ -16,12 +16,11 @@ from websockets.exceptions import ConnectionClosed
 
 from project.process import wait_until
 from ravi_django.models import HumanRequest
-from ravi_django.runtime import human, notices
-from ravi_django.runtime.store.records import tell
 from ravi_django.signals import request_changed
 from ravi_django.ws import inbox, requests
-from tests.support import forks
+from tests.support import forks, world
 from tests.support.patience import BOUND_S
+from tests.support.world import records_tell
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -47,14 +46,14 @@ def finance(stranger) -> Any:
 @pytest.fixture
 def hints_alone(monkeypatch) -> None:
     """Nothing is found by comparing, and no hint is given up because the machine is busy."""
-    monkeypatch.setattr(notices, "SEND_S", 20.0)
+    world.patch(monkeypatch, "SEND_S", 20.0)
     monkeypatch.setattr(requests, "COMPARE_S", 1000.0)
 
 
 @pytest.fixture
 def no_hints(monkeypatch) -> None:
     """Each hint is lost; the comparison finds what it would have told of."""
-    monkeypatch.setattr(notices, "hint", lambda request_id: None)
+    world.patch(monkeypatch, "notices_hint", lambda request_id: None)
     monkeypatch.setattr(requests, "COMPARE_S", 0.3)
 
 
@@ -67,7 +66,7 @@ def settled(client: Any, run: Any, **asked: Any) -> dict[str, Any]:
 def test_on_connecting_comes_what_is_pending_the_oldest_first(opened, run, demo) -> None:
     first, second = ask(run, "one"), ask(run, "two", choices=["a", "b"])
     done = ask(run, "done")
-    human.answer(done, text="yes", by=demo)
+    world.answer(done, text="yes", by=demo)
 
     with opened() as client:
         frames = [frame(client), frame(client)]
@@ -99,7 +98,7 @@ def test_what_opens_and_is_answered_while_one_watches(hints_alone, opened, run, 
 
         request = approval(run, to="owner")
         shown = frame(client)
-        human.answer(request, "deny", reason="no money", by=demo)
+        world.answer(request, "deny", reason="no money", by=demo)
         closed = frame(client)
 
     assert (shown["type"], shown["id"], shown["tool"], shown["risk"]) == (
@@ -171,7 +170,7 @@ def test_a_client_forgets_nothing_that_newer_ones_have_pushed_out(opened, run, d
         for text in ("two", "three", "four"):
             until(client, "request", id=str(ask(run, text).id))
 
-        human.answer(oldest, text="yes", by=demo)
+        world.answer(oldest, text="yes", by=demo)
         closed = until(client, "request.closed")
 
     assert (closed["id"], closed["status"]) == (str(oldest.id), "answered")
@@ -218,7 +217,7 @@ def reassigned(request: HumanRequest, to: str) -> None:
     with transaction.atomic():
         HumanRequest.objects.filter(id=request.id).update(to=to, version=request.version + 1)
         request.refresh_from_db()
-        tell(request_changed, request)
+        records_tell(request_changed, request)
 
 
 @pytest.mark.parametrize("way", ["hints_alone", "no_hints"])
@@ -250,7 +249,7 @@ def test_a_lost_hint_only_delays(no_hints, opened, run, demo) -> None:
     with opened() as client:
         request = ask(run)
         shown = frame(client)
-        human.answer(request, text="yes", by=demo)
+        world.answer(request, text="yes", by=demo)
         closed = frame(client)
 
     assert (shown["id"], closed["id"], closed["status"]) == (str(request.id), str(request.id), "answered")
@@ -258,7 +257,7 @@ def test_a_lost_hint_only_delays(no_hints, opened, run, demo) -> None:
 
 
 def test_a_channel_layer_that_is_down_only_delays(opened, run, monkeypatch, settings) -> None:
-    notices.close()
+    world.notices_close()
     settings.CHANNEL_LAYERS = {
         "default": {
             "BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer",
@@ -271,7 +270,7 @@ def test_a_channel_layer_that_is_down_only_delays(opened, run, monkeypatch, sett
         request = ask(run)
 
         assert frame(client)["id"] == str(request.id)
-    notices.close()
+    world.notices_close()
 
 
 @pytest.mark.parametrize("layers", [{}, {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}])
@@ -307,7 +306,7 @@ django.setup()
 from ravi_django import register
 from ravi_django.kernel import AgentId
 from ravi_django.models import Run
-from ravi_django.runtime.engine import Engine
+from tests.support.world import Engine
 
 class Asks:
     id = AgentId("react", "assistant")
@@ -438,12 +437,10 @@ def test_other_frames_are_refused(opened, run, sent) -> None:
 
 
 def test_the_last_socket_leaves_no_subscription(opened, server, run) -> None:
-    from ravi_django.ws import hints
-
     with opened() as client:
         settled(client, run)
-        assert server.loop in hints._hubs
-    assert wait_until(lambda: server.loop not in hints._hubs, BOUND_S)
+        assert server.loop in world.hints_hubs
+    assert wait_until(lambda: server.loop not in world.hints_hubs, BOUND_S)
 
 
 def test_a_thousand_hints_are_a_few_looks(hints_alone, opened, run, monkeypatch) -> None:
@@ -457,7 +454,7 @@ def test_a_thousand_hints_are_a_few_looks(hints_alone, opened, run, monkeypatch)
         looks.clear()
 
         for _ in range(1000):
-            notices.hint(str(request.id))
+            world.notices_hint(str(request.id))
         last = ask(run, "last")
         until(client, "request", id=str(last.id))
 

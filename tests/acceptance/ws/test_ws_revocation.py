@@ -17,7 +17,7 @@ from project.process import wait_until
 from ravi_django.api import sse
 from ravi_django.conf import DEFAULTS
 from ravi_django.models import Run, Session
-from ravi_django.runtime import openings, tickets
+from tests.support import world
 from tests.support.patience import BOUND_S
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -30,9 +30,9 @@ def run(submitted) -> Any:
 
 def looked(server: Any) -> None:
     """The look of the server's process, which else comes every 30 s."""
-    assert wait_until(lambda: openings._open.get(server.loop), BOUND_S)
-    found = list(openings._open[server.loop])
-    asyncio.run_coroutine_threadsafe(openings.look(found), server.loop).result(BOUND_S)
+    assert wait_until(lambda: world.openings_open.get(server.loop), BOUND_S)
+    found = list(world.openings_open[server.loop])
+    asyncio.run_coroutine_threadsafe(world.openings_look(found), server.loop).result(BOUND_S)
 
 
 def code_of(client: Any) -> int:
@@ -98,17 +98,17 @@ def test_a_socket_of_a_session_ends_with_it(server, run, demo, browser, kind, en
 
 
 def test_a_look_is_one_query_a_kind_however_many_are_open(run, demo, browser, django_assert_num_queries) -> None:
-    by_token = openings.Credential.of_token(Token.objects.create(user=demo))
-    credentials = [openings.Credential.of_session(browser.session, demo), by_token]
+    by_token = world.Credential.of_token(Token.objects.create(user=demo))
+    credentials = [world.Credential.of_session(browser.session, demo), by_token]
     found = [
-        openings.Opening(demo.pk, credential, "", row)
+        world.Opening(demo.pk, credential, "", row)
         for row in (run, run.session)
         for credential in credentials
         for _ in range(20)
     ]
 
     with django_assert_num_queries(5):  # users, sessions, tokens, runs, conversations
-        assert openings.lost(found) == {}
+        assert world.openings_lost(found) == {}
 
 
 def test_a_tickets_socket_ends_with_the_token_that_asked_for_it(server, run, demo) -> None:
@@ -145,11 +145,11 @@ def test_a_socket_too_many_says_so_and_a_closed_one_makes_room(server, run, demo
     caches["default"].clear()
     settings.RAVI = {**settings.RAVI, "LIMITS": {**dict.fromkeys(DEFAULTS["LIMITS"]), "sockets": 1, "submit": 1}}
     address = f"/ws/ravi/sessions/{run.session_id}/?ticket="
-    with server.connect(address + tickets.issue(demo)[0]) as first:
+    with server.connect(address + world.tickets_issue(demo)[0]) as first:
         first.send('{"type": "unknown"}')
         while json.loads(first.recv(timeout=BOUND_S))["type"] != "error":
             pass  # it has its place once it answers
-        with server.connect(address + tickets.issue(demo)[0]) as second:
+        with server.connect(address + world.tickets_issue(demo)[0]) as second:
             assert json.loads(second.recv(timeout=BOUND_S))["code"] == "throttled"
             assert code_of(second) == 4429
 
@@ -160,6 +160,6 @@ def test_a_socket_too_many_says_so_and_a_closed_one_makes_room(server, run, demo
             said.append(json.loads(first.recv(timeout=BOUND_S)))
         assert [frame["type"] for frame in said].count("accepted") == 1
         assert (said[-1]["code"], 0 < said[-1]["retry_after"] <= 60) == ("throttled", True)
-    with server.connect(address + tickets.issue(demo)[0]) as third:
+    with server.connect(address + world.tickets_issue(demo)[0]) as third:
         third.ping().wait(BOUND_S)
         assert third.close_code is None

@@ -14,10 +14,9 @@ from websockets.sync.client import ClientConnection
 
 from project.process import wait_until
 from ravi_django.models import Run
-from ravi_django.runtime import events
-from ravi_django.runtime.buffer import Batch, get_buffer
-from ravi_django.runtime.frames import Frame, Source
+from tests.support import world
 from tests.support.patience import BOUND_S
+from tests.support.world import Batch, Frame, Source, get_buffer
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -71,7 +70,7 @@ def test_a_client_that_was_cut_off_gets_exactly_what_it_missed(worker, server, p
         seen = read(client, until=has_text)
         cut(client)
     paced.let(4)
-    assert wait_until(lambda: len(events.page(run.id)[0]) > len(seen), BOUND_S)
+    assert wait_until(lambda: len(world.events_page(run.id)[0]) > len(seen), BOUND_S)
 
     address = f"/ws/ravi/runs/{run.id}/?ticket={ticket(demo)}&after={seen[-1]['seq']}"
     with server.connect(address) as again:
@@ -79,7 +78,7 @@ def test_a_client_that_was_cut_off_gets_exactly_what_it_missed(worker, server, p
         paced.let_all()
         missed += read(again)
 
-    assert seen + missed == events.page(run.id)[0]
+    assert seen + missed == world.events_page(run.id)[0]
     assert Run.objects.get(id=run.id).status == "completed"
 
 
@@ -124,8 +123,8 @@ def test_a_client_that_does_not_read_holds_the_reading_up(server, submitted, dem
         frames = [Frame(source, "text.delta", {"text": "x" * 20_000}) for _ in range(100)]
         get_buffer().append([Batch(str(run.id), frames, mark=10**6, fresh=True)])
     pages = []
-    real = events.page
-    monkeypatch.setattr(events, "page", lambda *args, **more: (pages.append(args), real(*args, **more))[1])
+    real = world.events_page
+    world.patch(monkeypatch, "events_page", lambda *args, **more: (pages.append(args), real(*args, **more))[1])
     narrow = socket.socket()
     narrow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 * 1024)
     narrow.connect(("127.0.0.1", server.port))

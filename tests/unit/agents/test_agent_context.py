@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ravi_django.agents import ContextConfig, InMemoryHistoryProvider
-from ravi_django.agents._task import _task_ctx
 from ravi_django.agents.compaction import (
     CompactionPipeline,
     SelectiveToolCallCompaction,
@@ -29,6 +28,7 @@ from ravi_django.kernel import (
 from tests.support.conversations import assistant, conversations, system, tool_row, user
 from tests.support.fake_context import FakeContext, call
 from tests.support.react import AGENT, TOOLS, agent, ask, run
+from tests.support.world import task_ctx
 
 
 class Watching(FakeContext):
@@ -170,7 +170,7 @@ def summing(*strategies: Any, history: Any = None, **options: Any) -> Any:
 
 async def summed(made: Any, steps: int, run_id: str = "r1") -> Summing:
     ctx = Summing([*(call("echo", f"c{n}", label=f"step-{n}") for n in range(steps)), "done"], TOOLS, run_id=run_id)
-    _task_ctx.set(ctx)
+    task_ctx.set(ctx)
     await run(made, ctx)
     return ctx
 
@@ -242,7 +242,7 @@ async def test_a_summary_counts_in_the_budget() -> None:
     made = summing(budget=ExecutionBudget(max_tokens=1_000))
 
     ctx = Summing([*(call("echo", f"c{n}", label="x") for n in range(10)), "done"], TOOLS)
-    _task_ctx.set(ctx)
+    task_ctx.set(ctx)
     trackers: list[Any] = []
     made._fresh_tracker, fresh = lambda ctx: trackers.append(fresh(ctx)) or trackers[-1], made._fresh_tracker
     await run(made, ctx)
@@ -271,7 +271,7 @@ async def test_asking_for_the_window_makes_no_summary() -> None:
     made = summing(history=InMemoryHistoryProvider())
     await made.context.history.append_many(AGENT, "s", [user(), *tool_row(20)])
     ctx = Summing()
-    _task_ctx.set(ctx)
+    task_ctx.set(ctx)
 
     window = await made.context.get_prompt_window("s")
 
@@ -288,7 +288,7 @@ async def test_turns_that_an_earlier_strategy_left_out_are_not_taken_for_summari
     thread = await context.open("s")
     for turn in turns:
         await context.add(thread, turn)
-    _task_ctx.set(Summing())
+    task_ctx.set(Summing())
 
     view = await context.view(thread)
 
@@ -306,7 +306,7 @@ async def test_a_summary_in_the_same_words_as_the_last_one_is_a_new_one() -> Non
             return same if messages[0].text.startswith("You keep the memory") else response
 
     ctx = Same([*(call("echo", f"c{n}", label="x") for n in range(12)), "done"], TOOLS)
-    _task_ctx.set(ctx)
+    task_ctx.set(ctx)
 
     await run(summing(), ctx)
 

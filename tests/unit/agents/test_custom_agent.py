@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from ravi_django.agents import CompactionPipeline, ContextConfig, InMemoryHistoryProvider, SlidingWindowCompaction, tool
-from ravi_django.agents._loop import deliver, final_text, load_history, message_to_chat, persist_turns
 from ravi_django.kernel import (
     Agent,
     AgentId,
@@ -21,6 +20,7 @@ from ravi_django.kernel import (
     ToolUseBlock,
 )
 from tests.support.fake_context import FakeContext, call
+from tests.support.world import final_text, load_history, loop_deliver, message_to_chat, persist_turns
 
 
 @tool
@@ -66,7 +66,7 @@ class HandWritten:
         else:
             raise BudgetExhaustedError(f"Agent reached max iterations limit ({self._max_iterations})")
         await persist_turns(self._context, self.id, session_id, ctx.run_id, messages[len(history) :])
-        await deliver(ctx, msg, {"text": final_text(messages)}, sender=self.id)
+        await loop_deliver(ctx, msg, {"text": final_text(messages)}, sender=self.id)
 
 
 def ask(text: str) -> Message:

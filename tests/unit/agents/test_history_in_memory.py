@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from ravi_django.agents._task import _task_run_id
 from ravi_django.agents.history import InMemoryHistoryProvider
 from ravi_django.kernel import ChatMessage
 from tests.support.history_contract import AGENT, HistoryContract, said, texts
+from tests.support.world import task_run_id
 
 
 class TestInMemoryHistory(HistoryContract):
@@ -43,7 +43,7 @@ async def test_inside_a_run_its_own_turns_are_not_read_back() -> None:
     await provider.append_many(AGENT, "s", [said("own"), said("own too")], run_id="r1", start=0)
 
     async def inside(run_id: str) -> list[ChatMessage]:
-        _task_run_id.set(run_id)
+        task_run_id.set(run_id)
         return await provider.get(AGENT, "s", limit=5)
 
     assert texts(await asyncio.create_task(inside("r1"))) == ["earlier"]

@@ -4,17 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ravi_django.agents._loop import (
-    INTERRUPTED,
-    close_dangling,
-    deliver,
-    drop_turns,
-    final_text,
-    load_history,
-    message_to_chat,
-    persist_turns,
-    summarize,
-)
 from ravi_django.agents.compaction import CompactionPipeline, SlidingWindowCompaction
 from ravi_django.agents.context import ContextConfig
 from ravi_django.agents.history import InMemoryHistoryProvider
@@ -34,6 +23,17 @@ from ravi_django.kernel import (
     TopicId,
 )
 from tests.support.fake_context import FakeContext
+from tests.support.world import (
+    DANGLING_INTERRUPTED,
+    close_dangling,
+    drop_turns,
+    final_text,
+    load_history,
+    loop_deliver,
+    message_to_chat,
+    persist_turns,
+    summarize,
+)
 
 AGENT = AgentId("react", "helper")
 
@@ -126,7 +126,7 @@ def test_a_call_without_result_is_closed_as_interrupted() -> None:
     assert [turn.role for turn in turns] == [Role.USER, Role.ASSISTANT, Role.TOOL, Role.TOOL, Role.USER]
     (block,) = turns[3].content
     assert isinstance(block, ToolResultBlock)
-    assert (block.call_id, block.is_error, block.text) == ("c2", True, INTERRUPTED)
+    assert (block.call_id, block.is_error, block.text) == ("c2", True, DANGLING_INTERRUPTED)
 
 
 def test_a_call_at_the_very_end_is_closed() -> None:
@@ -298,7 +298,7 @@ async def test_who_asked_gets_the_reply() -> None:
     ctx = FakeContext()
     asked = message(DataPayload(), reply_to="run-0")
 
-    await deliver(ctx, asked, {"text": "42"}, sender=AGENT, output_topic=TopicId("news"))  # type: ignore[arg-type]
+    await loop_deliver(ctx, asked, {"text": "42"}, sender=AGENT, output_topic=TopicId("news"))  # type: ignore[arg-type]
 
     assert ctx.replies == [(asked, {"text": "42"})]
     assert ctx.emitted == []
@@ -308,7 +308,7 @@ async def test_who_asked_gets_the_reply() -> None:
 async def test_a_topic_gets_what_nobody_asked_for() -> None:
     ctx = FakeContext()
 
-    await deliver(ctx, message(DataPayload()), {"text": "42"}, sender=AGENT, output_topic=TopicId("news"))  # type: ignore[arg-type]
+    await loop_deliver(ctx, message(DataPayload()), {"text": "42"}, sender=AGENT, output_topic=TopicId("news"))  # type: ignore[arg-type]
 
     assert ctx.emitted == [(TopicId("news"), {"text": "42"})]
     assert ctx.replies == []
@@ -322,7 +322,7 @@ async def test_else_it_is_the_runs_own_output(result: Any, output: Any) -> None:
     ctx = FakeContext()
     came = message(DataPayload())
 
-    await deliver(ctx, came, result, sender=AGENT)  # type: ignore[arg-type]
+    await loop_deliver(ctx, came, result, sender=AGENT)  # type: ignore[arg-type]
 
     assert ctx.replies == [(came, output)]
 

@@ -19,10 +19,10 @@ from ravi_django.kernel import (
     ResultInvalidError,
     SuspendInterrupt,
 )
-from ravi_django.runtime import registry
-from ravi_django.runtime.registry import get_agent, register, spec_of, unregister
 from ravi_django.testing import ScriptedModel
+from tests.support import world
 from tests.support.fake_context import FakeContext
+from tests.support.world import get_agent, register, spec_of, unregister
 
 ID = AgentId("agent", "generator")
 
@@ -359,7 +359,7 @@ def test_agents_given_as_tools_are_registered_along_unless_known_by_themselves()
     finally:
         for address in (inner.id, middle.id, outer.id):
             unregister(address)
-    assert "agent/inner" not in registry.known_addresses()
+    assert "agent/inner" not in world.known_addresses()
 
 
 class Names(list):

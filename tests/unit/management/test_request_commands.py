@@ -12,8 +12,8 @@ from django.utils import timezone
 
 from ravi_django.api.request_serializers import RequestSerializer, marked
 from ravi_django.models import HumanRequest, StickyDecision
-from ravi_django.runtime import human
 from ravi_django.testing import FakeClock
+from tests.support import world
 from tests.support.asked import Kind, approval_of, asked_by
 from tests.support.runs import make_run
 
@@ -87,7 +87,7 @@ def test_the_age_is_in_the_largest_unit(run, seconds, age):
 
 def test_the_list_is_by_status_oldest_first(run):
     first, second, third = (asked_by(run) for _ in range(3))
-    human.answer(second, text="red")
+    world.answer(second, text="red")
 
     assert ids() == [str(first.id), str(third.id)]
     assert ids("--status", "answered") == [str(second.id)]

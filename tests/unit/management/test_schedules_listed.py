@@ -10,8 +10,8 @@ from django.core.management import call_command
 from ravi_django import schedule
 from ravi_django.management import diagnosis
 from ravi_django.models import Run, Schedule, Session
-from ravi_django.runtime import scheduler, schedules, store
 from ravi_django.testing import FakeClock
+from tests.support import world
 from tests.support.runs import code
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -42,9 +42,9 @@ def test_the_list_tells_next_and_last_runs(clock, django_user_model):
     schedule("test/code", "hi", name="a", every=60, user=django_user_model.objects.create_user("olga"))
     off = schedule("test/code", "hi", name="b", cron="0 9 * * *", timezone="Asia/Kathmandu")
     clock.advance(60)
-    scheduler.tick()
+    world.scheduler_tick()
     Run.objects.update(status="completed")
-    schedules.disable(off)
+    world.schedules_disable(off)
 
     assert listed() == [
         "a  test/code  every 60 s  next 2030-01-01 00:02:00  last run 2030-01-01 00:01:00 completed  owner olga",
@@ -53,7 +53,7 @@ def test_the_list_tells_next_and_last_runs(clock, django_user_model):
     assert [line.split()[0] for line in listed("--enabled")] == ["a"]
     Schedule.objects.filter(name="a").update(agent="test/gone")
     clock.advance(60)
-    scheduler.tick()
+    world.scheduler_tick()
     assert "last run 2030-01-01 00:01:00 completed  last tick 2030-01-01 00:02:00" in listed()[0]
 
 
@@ -63,19 +63,19 @@ def test_the_doctor_names_those_in_error_and_those_that_nobody_sees_to(clock):
     assert found() == [("ok", "schedules: 1 enabled")]
     clock.advance(60)
     Schedule.objects.update(agent="test/gone")
-    scheduler.tick()
+    world.scheduler_tick()
     assert found() == [("warning", "schedules: 1 in error: 'a'")]
     assert "error: AgentNotFoundError" in listed()[0]
     clock.advance(60 + 61)
 
     assert found()[1] == ("warning", "schedules: 1 overdue for more than 60 s: 'a'")
-    schedules.disable(row)
+    world.schedules_disable(row)
     assert found() == []
 
 
 def test_the_doctor_names_those_that_will_submit_nothing(django_user_model):
     olga = django_user_model.objects.create_user("olga")
-    session = store.create_session(Session(owner=olga, agent="test/code"))
+    session = world.create_session(Session(owner=olga, agent="test/code"))
     schedule("test/code", "hi", name="a", every=60, user=olga, session=session)
     schedule("test/code", "hi", name="b", every=60)
     Schedule.objects.filter(name="b").update(next_at=None, due_at=None)

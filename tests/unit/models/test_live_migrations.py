@@ -11,6 +11,7 @@ from django.db import OperationalError, connection
 
 from ravi_django import signal
 from ravi_django.models import Run, Signal
+from tests.support import world
 from tests.support.runs import BOUND_S, LOCKS, in_background, make_run, on_postgresql, uncommitted, until
 
 pytestmark = [pytest.mark.django_db(transaction=True), on_postgresql]
@@ -95,8 +96,8 @@ def made(index: str) -> str:
 
 def test_it_gives_up_lets_others_write_and_done_again_leaves_what_stands(monkeypatch: pytest.MonkeyPatch) -> None:
     """It starts beside the indexes that an interrupted build has left."""
-    monkeypatch.setattr("ravi_django.migrations._live.LOCK_S", 0.1)
-    monkeypatch.setattr("ravi_django.migrations._live.TRIES", 2)
+    world.patch(monkeypatch, "LIVE_LOCK_S", 0.1)
+    world.patch(monkeypatch, "LIVE_TRIES", 2)
     held, other = make_run(), make_run()
     rows = list(Run.objects.order_by("id").values())
     with connection.cursor() as cursor:
@@ -113,7 +114,7 @@ def test_it_gives_up_lets_others_write_and_done_again_leaves_what_stands(monkeyp
     assert "(root_id) WHERE (root_id IS NOT NULL)" in tree
     assert "(idempotency_scope) WHERE (idempotency_scope IS NOT NULL)" in once
 
-    monkeypatch.setattr("ravi_django.migrations._live.TRIES", 10**6)
+    world.patch(monkeypatch, "LIVE_TRIES", 10**6)
     with uncommitted(lambda: Run.objects.select_for_update().get(id=held.id)):
         migrating = in_background(migrate)
         until(wants_runs_for_itself)
@@ -190,8 +191,8 @@ def test_no_foreign_key_is_checked_again_nor_its_table_wanted() -> None:
 
 @pytest.mark.crash
 def test_runs_are_locked_before_what_is_written_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ravi_django.migrations._live.LOCK_S", 0.1)
-    monkeypatch.setattr("ravi_django.migrations._live.TRIES", 10**6)
+    world.patch(monkeypatch, "LIVE_LOCK_S", 0.1)
+    world.patch(monkeypatch, "LIVE_TRIES", 10**6)
     migrate()
     run = make_run()
     held_meanwhile = []

@@ -10,8 +10,8 @@ from django.core.management import call_command
 from django.db import IntegrityError, connection, migrations, router
 from django.db.migrations.loader import MigrationLoader
 
-from ravi_django.migrations import _live
 from ravi_django.models import Run
+from tests.support import world
 from tests.support.runs import make_run, on_postgresql
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.sqlite]
@@ -68,10 +68,10 @@ def test_there_and_back_it_is_what_django_s_own_operations_come_to(monkeypatch: 
     live_back = schema()
 
     for ours, django_s in (
-        (_live.AddIndex, migrations.AddIndex),
-        (_live.AddUnique, migrations.AddConstraint),
-        (_live.AlterField, migrations.AlterField),
-        (_live.AlterDbIndex, migrations.AlterField),
+        (world.AddIndex, migrations.AddIndex),
+        (world.AddUnique, migrations.AddConstraint),
+        (world.AlterField, migrations.AlterField),
+        (world.AlterDbIndex, migrations.AlterField),
     ):
         monkeypatch.setattr(ours, "database_forwards", django_s.database_forwards)
     migrate()

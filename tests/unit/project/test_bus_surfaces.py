@@ -22,10 +22,8 @@ from ravi_django.checks import check_event_bus
 from ravi_django.kernel import Event
 from ravi_django.management.diagnosis import services
 from ravi_django.models import OutboxEvent
-from ravi_django.runtime import health
-from ravi_django.runtime.bus import Bus, get_bus
-from ravi_django.runtime.bus.site import forget_buses
-from tests.support import forks
+from tests.support import forks, world
+from tests.support.world import Bus, forget_buses, get_bus
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -92,18 +90,18 @@ def wait_for_bus(count: int, seconds: float) -> None:
 
 
 def test_what_waits_is_told_and_fails_nothing(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health, "worker", lambda: "1 alive")
-    monkeypatch.setattr(health, "sweep", lambda: "just now")
-    assert "event_bus" not in {check.name for check in health.check_all()}
+    world.patch(monkeypatch, "health_worker", lambda: "1 alive")
+    world.patch(monkeypatch, "health_sweep", lambda: "just now")
+    assert "event_bus" not in {check.name for check in world.check_all()}
 
     site(settings, EVENT_BUS="redis://127.0.0.1:1/0")
-    assert health.event_bus() == "nothing waits"
+    assert world.event_bus() == "nothing waits"
     wait_for_bus(2, 3)
-    assert health.event_bus().startswith("2 events wait, the oldest for 3 s")
+    assert world.event_bus().startswith("2 events wait, the oldest for 3 s")
     OutboxEvent.objects.all().delete()
     wait_for_bus(2, 300)
 
-    (found,) = [check for check in health.check_all() if check.name == "event_bus"]
+    (found,) = [check for check in world.check_all() if check.name == "event_bus"]
     assert found.ok and "late" in found.detail
     (finding,) = [finding for finding in services() if finding.what.startswith("event_bus")]
     assert finding.level == "warning" and "EVENT_BUS" in finding.mend

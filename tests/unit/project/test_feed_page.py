@@ -15,6 +15,7 @@ from project.models import FeedPreferences
 from ravi_django import emit, follow, submit
 from ravi_django.models import Follow, Run, Signal, Source
 from ravi_django.testing import run_until_idle
+from tests.support import world
 from tests.support.curated import curated
 
 pytestmark = pytest.mark.django_db
@@ -222,10 +223,9 @@ def test_one_item_is_another_thing_to_each_of_the_demos_users(users: dict[str, A
     emit("news/science", {"title": "Whales", "text": "With football."})
 
     from ravi_django.models import Publication
-    from ravi_django.runtime import fan_out
 
     for publication in Publication.objects.all():
-        fan_out.run(publication.id)
+        world.fan_out_run(publication.id)
     run_until_idle()
 
     found = {name: browser(users[name]).get("/feed/items/").json()["items"] for name in ("demo", "ada")}

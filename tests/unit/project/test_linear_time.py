@@ -16,10 +16,10 @@ from ravi_django.admin.agent_versions import changes
 from ravi_django.agents.curation import match
 from ravi_django.agents.guards.patterns import chosen, spans_in
 from ravi_django.agents.items import OUTSIDE, TEXT, Item
-from ravi_django.agents.personal_feed import _PREFER, LONGEST
+from ravi_django.agents.personal_feed import LONGEST
 from ravi_django.agents.result import ResultType
 from ravi_django.api.parsers import StrictJSONParser
-from ravi_django.capabilities.feeds import fetch, signatures
+from ravi_django.capabilities.feeds import signatures
 from ravi_django.capabilities.feeds.parse import parse
 from ravi_django.capabilities.llm.collector import parse_arguments
 from ravi_django.capabilities.llm.errors import translate_error
@@ -32,10 +32,8 @@ from ravi_django.kernel.content import TextBlock, ToolResultBlock, ToolUseBlock
 from ravi_django.kernel.visible import visible
 from ravi_django.management.transcript import printable
 from ravi_django.pages import show
-from ravi_django.runtime import links, tool_results, webhooks
-from ravi_django.runtime import submit as submit_rules
-from ravi_django.runtime.prompts import PromptTemplate
-from ravi_django.runtime.ticks import check_cron
+from tests.support import world
+from tests.support.world import PERSONAL_FEED_PREFER, PromptTemplate, check_cron
 
 SIZES = 10_000, 100_000  # bytes of each text
 LINEAR = 3 * SIZES[1] / SIZES[0]  # how many times as long the longer text may take; a quadratic reader takes 100 times
@@ -88,7 +86,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "a template": PromptTemplate,
     "a template's values": lambda text: VALUES.render({"x": text}),
     "personal data": lambda text: spans_in(text, tuple(chosen(None))),
-    "preferences": lambda text: (_PREFER.match(text), match(Item(text=text[:TEXT]), text[:LONGEST])),
+    "preferences": lambda text: (PERSONAL_FEED_PREFER.match(text), match(Item(text=text[:TEXT]), text[:LONGEST])),
     "the rehearsal model": rehearse,
     "the rehearsal model with tools": lambda text: (rehearse(text, tools=TOOLS[:3]), rehearse(text, tools=TOOLS)),
     "the rehearsal model on news": rehearse_news,
@@ -97,7 +95,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "a feed that is XML": lambda text: parse(text.encode(), "application/rss+xml"),
     "a feed that is JSON": lambda text: parse(json.dumps({"version": "1", "items": [{"content_html": text}]}).encode()),
     "a JSON body": lambda text: StrictJSONParser().parse(BytesIO(text.encode())),
-    "a webhook": lambda text: webhooks._parsed(text.encode()),
+    "a webhook": lambda text: world.webhooks_parsed(text.encode()),
     "a signature": lambda text: signatures.is_signed("ravi", {"X-Ravi-Signature": text}, b"", ["s" * 16], 0),
     "a tool call's arguments": parse_arguments,
     "a calculation": calculate,
@@ -105,14 +103,14 @@ READERS: dict[str, Callable[[str], Any]] = {
     "an address": lambda text: (AgentId.parse(text), TopicId.parse(text)),
     "an image's address": is_public,
     "an error of a provider": lambda text: translate_error(ValueError(text)),
-    "an error of a tool": lambda text: tool_results.words(ValueError(text)),
-    "a result of a tool": lambda text: tool_results.result_of([text, text.encode()]),
-    "an input": lambda text: submit_rules._message(AgentId.parse("react/x"), text),
+    "an error of a tool": lambda text: world.tool_results_words(ValueError(text)),
+    "a result of a tool": lambda text: world.result_of([text, text.encode()]),
+    "an input": lambda text: world.submit_message(AgentId.parse("react/x"), text),
     "two versions of instructions": lambda text: changes(*({"system_instructions": said} for said in versions(text))),
     "a typed result": lambda text: TYPED.from_text(text),
-    "a feed's headers": lambda text: (fetch._max_age(text), fetch._retry_after(text)),
+    "a feed's headers": lambda text: (world.fetch_max_age(text), world.fetch_retry_after(text)),
     "an approver": lambda text: Addressees.of(text),
-    "a link's token": links.id_of,
+    "a link's token": world.id_of,
     "a page": lambda text: (show.snippet(text), show.pretty(text), show.blocks([{"type": "text", "text": text}])),
     "a terminal": printable,
     "hidden characters": visible,

@@ -18,9 +18,9 @@ from ravi_django import submit
 from ravi_django.kernel import Effect, Risk
 from ravi_django.kernel.errors import ToolRefused
 from ravi_django.models import HumanRequest, Run
-from ravi_django.runtime import dispatch, human
-from ravi_django.runtime.registry import get_agent
 from ravi_django.testing import run_until_idle
+from tests.support import world
+from tests.support.world import get_agent
 
 pytestmark = pytest.mark.django_db
 MAIL = "Send a mail to ada@example.com: See you at noon."
@@ -62,7 +62,7 @@ def test_the_demo_agent_is_registered_with_its_tools() -> None:
 def test_staff_approve_an_invoice_and_its_owner_confirms_a_mail(
     monkeypatch: pytest.MonkeyPatch, mailoutbox: Any, text: str, to: str
 ) -> None:
-    monkeypatch.setattr(dispatch, "send", lambda run_id: None)
+    world.silence(monkeypatch, "dispatch_send")
     call_command("seed_demo", verbosity=0)
     users = {user.get_username(): user for user in get_user_model().objects.all()}
     run = submit("react/assistant", text, user=users["demo"])
@@ -70,7 +70,7 @@ def test_staff_approve_an_invoice_and_its_owner_confirms_a_mail(
     request = HumanRequest.objects.get(run=run)
 
     assert request.to == to
-    human.answer(request, "approve", by=users["demo" if to == "owner" else "staff"])
+    world.answer(request, "approve", by=users["demo" if to == "owner" else "staff"])
 
     run_until_idle()
     run.refresh_from_db()
@@ -90,7 +90,7 @@ def test_the_demos_team_is_registered_with_its_members() -> None:
 
 @pytest.mark.django_db(transaction=True)
 def test_the_rehearsed_team_shares_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch, "send", lambda run_id: None)
+    world.silence(monkeypatch, "dispatch_send")
     run = submit("orchestrator/team", "Calculate 12 * (3 + 4), and write a note about it.")
 
     run_until_idle()

@@ -9,27 +9,25 @@ from django.contrib.auth import get_user_model
 from ravi_django import tool
 from ravi_django.agents.function_tool import FunctionTool
 from ravi_django.conf import conf
-from ravi_django.runtime import bodies, budgets, dispatch
-from ravi_django.runtime.bus import courier
-from ravi_django.runtime.database import forget_readers
-from ravi_django.runtime.store import accounts
 from ravi_django.testing import FakeClock
+from tests.support import world
+from tests.support.world import forget_readers
 
 
 @pytest.fixture(autouse=True)
 def _no_worker_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where hints drive runs in this very process, it would race the test for the lease."""
     if conf.ENGINE == "inline":
-        monkeypatch.setattr(dispatch, "send", lambda run_id: None)
+        world.silence(monkeypatch, "dispatch_send")
 
 
 @pytest.fixture(autouse=True)
 def _nothing_left_behind() -> Iterator[None]:
     """What a process knows to be stored is in another test's database, and threads that read events keep a connection
     open."""
-    bodies.forget()
-    budgets.forget()
-    accounts.forget()
+    world.bodies_forget()
+    world.budgets_forget()
+    world.accounts_forget()
     yield
     forget_readers(close=True)
 
@@ -62,7 +60,7 @@ def hints(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]
     """The bus is on, and nothing leaves the outbox: how many rows were there at each hint."""
     settings.RAVI = {**settings.RAVI, "EVENT_BUS": "memory"}
     found: list[int] = []
-    monkeypatch.setattr(courier, "hint", lambda: found.append(1))
+    world.patch(monkeypatch, "courier_hint", lambda: found.append(1))
     yield found
 
 
@@ -70,7 +68,7 @@ def hints(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]
 def hinted(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Publications whose delivery was hinted; none begins by itself."""
     found: list[Any] = []
-    monkeypatch.setattr("ravi_django.runtime.fan_out.hint", found.append)
+    world.patch(monkeypatch, "fan_out_hint", found.append)
     return found
 
 

@@ -12,7 +12,7 @@ from ravi_django.capabilities.feeds import Item, adapter
 from ravi_django.capabilities.feeds.adapter import Polled, find_source_adapter, register_source_adapter
 from ravi_django.capabilities.feeds.polled import SourceError
 from ravi_django.models import InboxMessage, Signal, Source
-from ravi_django.runtime import source_adapters, sources, store
+from tests.support import world
 from tests.support.runs import code
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture(autouse=True)
 def _own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(adapter, "_adapters", {})
+    world.patch(monkeypatch, "adapters_by_kind", {})
     code(lambda ctx, inbox: None)
 
 
@@ -50,7 +50,7 @@ def declare(**fields: Any) -> Source:
 
 def poll(source: Source) -> Source:
     Source.objects.filter(id=source.id).update(next_at=None, polling_until=None)
-    sources.poll_due(1)
+    world.poll_due(1)
     source.refresh_from_db()
     return source
 
@@ -80,7 +80,7 @@ def test_a_poll_that_is_cut_off_before_its_state_is_kept_is_made_again(monkeypat
         raise SystemExit
 
     with monkeypatch.context() as patch:
-        patch.setattr(store, "source_polled", die)
+        world.patch(patch, "source_polled", die)
         with pytest.raises(SystemExit):
             poll(source)
     assert told() == ["Number 1"]
@@ -131,7 +131,7 @@ def test_one_that_hangs_is_given_up(monkeypatch):
             await asyncio.Event().wait()
             raise AssertionError
 
-    monkeypatch.setattr(source_adapters, "POLL_S", 0.05)
+    world.patch(monkeypatch, "SOURCE_ADAPTERS_POLL_S", 0.05)
     register_source_adapter("numbers", Hanging())
 
     assert "took longer than 0.05 s" in poll(declare()).error

@@ -9,10 +9,10 @@ from ravi_django.agents import AgentTool, ReActAgent
 from ravi_django.conf import conf
 from ravi_django.kernel import AgentId, InvalidInputError, ToolArgumentsError, ToolUseBlock
 from ravi_django.models import Run, Status
-from ravi_django.runtime import dispatch, specs
-from ravi_django.runtime.cancel import cancel
 from ravi_django.testing import ScriptedModel, journal_of, run_until_idle
+from tests.support import world
 from tests.support.runs import CodeAgent, drive, make_run, take_over
+from tests.support.world import cancel
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -23,7 +23,7 @@ CHOICE = "Ask another, ask differently, or go on without it."
 
 @pytest.fixture(autouse=True)
 def _no_hints(monkeypatch):
-    monkeypatch.setattr(dispatch, "send", lambda run_id: None)
+    world.silence(monkeypatch, "dispatch_send")
 
 
 @pytest.fixture
@@ -208,11 +208,11 @@ def test_the_name_fits_every_provider():
 def test_a_sub_agent_has_the_variables_of_its_caller(monkeypatch, clock):
     handoff = ToolUseBlock(tool_name="handoff_row-writer", arguments={"task": "Write."}, call_id="c1")
     models = {"boss": ScriptedModel([handoff, "done"], name="boss"), "poet": ScriptedModel(["Roses."], name="poet")}
-    monkeypatch.setattr(specs, "build_model", lambda name, **options: models[name])
+    world.patch(monkeypatch, "build_model", lambda name, **options: models[name])
     words = "For {{ customer }}, {{ tone }}."
     both = {"customer": {"required": True}, "tone": {"required": True}}
-    specs.save_spec("react/row-writer", {"model": "poet", "system_instructions": words, "variables": both})
-    specs.save_spec(
+    world.save_spec("react/row-writer", {"model": "poet", "system_instructions": words, "variables": both})
+    world.save_spec(
         "react/row-boss",
         {"model": "boss", "sub_agents": ["react/row-writer"]}
         | {"variables": {"customer": {"required": True}, "tone": {"default": "kindly"}, "own": {"default": 1}}},

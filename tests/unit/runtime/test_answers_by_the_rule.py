@@ -8,7 +8,7 @@ from django.test.utils import CaptureQueriesContext
 
 from ravi_django.kernel import ForbiddenError, InvalidInputError
 from ravi_django.models import Delegation, HumanRequest
-from ravi_django.runtime import human, store
+from tests.support import world
 from tests.support.approvals import payer, paying, run_of, user
 from tests.support.budgets import USER, account, model
 from tests.support.runs import asked, code, drive, make_run
@@ -46,10 +46,10 @@ def test_the_sites_rule_is_asked_about_the_persons_own_arguments(ann, done, limi
     request = asked(drive(run_of()))
 
     with pytest.raises(ForbiddenError, match="not yours to answer with these arguments"):
-        human.answer(request, "edit", arguments={"amount": 1_000_000}, by=ann)
+        world.answer(request, "edit", arguments={"amount": 1_000_000}, by=ann)
 
     assert HumanRequest.objects.get().status == "pending"
-    human.answer(request, "edit", arguments={"amount": 600}, by=boss)
+    world.answer(request, "edit", arguments={"amount": 600}, by=boss)
     assert HumanRequest.objects.get().arguments == {"amount": 5}
     drive(request.run)
     assert done == [600]
@@ -62,8 +62,8 @@ def test_and_about_the_one_in_whose_place_they_answer(ann, done, limited):
     request = asked(drive(run_of()))
 
     with pytest.raises(ForbiddenError):
-        human.answer(request, "edit", arguments={"amount": 501}, by=boss)
-    human.answer(request, "edit", arguments={"amount": 500}, by=boss)
+        world.answer(request, "edit", arguments={"amount": 501}, by=boss)
+    world.answer(request, "edit", arguments={"amount": 500}, by=boss)
 
     assert {one for one, arguments in limited if arguments == {"amount": 500}} == {"ann", "boss"}
 
@@ -73,7 +73,7 @@ def test_the_rule_changes_nothing_of_what_is_kept(ann, done, settings):
     payer(paying(done))
     request = asked(drive(run_of()))
 
-    human.answer(request, "edit", arguments={"amount": 9}, by=ann)
+    world.answer(request, "edit", arguments={"amount": 9}, by=ann)
 
     assert HumanRequest.objects.get().answer["arguments"] == {"amount": 9}
 
@@ -92,17 +92,17 @@ def top_up():
 @pytest.mark.parametrize("action", ["edit", "approve"])
 def test_a_budgets_limits_are_arguments_too(ann, limited, top_up, action):
     with pytest.raises(ForbiddenError):
-        human.answer(top_up, action, arguments={"max_turns": 501}, by=ann)
+        world.answer(top_up, action, arguments={"max_turns": 501}, by=ann)
 
     assert account(top_up.run).max_turns == 2
-    human.answer(top_up, action, arguments={"max_turns": 500}, by=ann)
+    world.answer(top_up, action, arguments={"max_turns": 500}, by=ann)
     assert account(top_up.run).max_turns == 500
 
 
 def test_more_budget_does_not_stand_for_a_session(ann, top_up):
     for action in ("approve", "deny"):
         with pytest.raises(InvalidInputError, match="each time") as found:
-            human.answer(top_up, action, sticky=True, by=ann)
+            world.answer(top_up, action, sticky=True, by=ann)
         assert found.value.field == "sticky"
 
     assert HumanRequest.objects.get().status == "pending"
@@ -115,13 +115,13 @@ def test_more_budget_does_not_stand_for_a_session(ann, top_up):
 def followed(monkeypatch):
     """The wake-ups that follow a commit."""
     made = []
-    wake_silent = store.wake_silent
+    wake_silent = world.wake_silent
 
     def counted(run_id):
         made.append(run_id)
         return wake_silent(run_id)
 
-    monkeypatch.setattr(store, "wake_silent", counted)
+    world.patch(monkeypatch, "wake_silent", counted)
     return made
 
 
@@ -130,7 +130,7 @@ def test_an_answer_that_has_woken_its_run_wakes_it_no_second_time(ann, done, fol
     request = asked(drive(run_of()))
 
     with CaptureQueriesContext(connection) as queries:
-        human.answer(request, "approve", by=ann)
+        world.answer(request, "approve", by=ann)
 
     request.run.refresh_from_db()
     assert (request.run.status, followed) == ("pending", [])
@@ -142,7 +142,7 @@ def test_inside_a_callers_transaction_the_wake_up_follows_it(ann, done, followed
     request = asked(drive(run_of()))
 
     with transaction.atomic():
-        human.answer(request, "approve", by=ann)
+        world.answer(request, "approve", by=ann)
         request.run.refresh_from_db()
         assert (request.run.status, followed) == ("suspended", [])
 

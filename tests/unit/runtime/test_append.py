@@ -12,10 +12,9 @@ from django.test.utils import CaptureQueriesContext
 
 from ravi_django.kernel import ChatMessage, LeaseLostError, TextBlock, ToolUseBlock, Usage
 from ravi_django.models import JournalEntry, Run, Session, Turn, uuid7
-from ravi_django.runtime import store
-from ravi_django.runtime.entries import Entry, NewTurn
-from ravi_django.runtime.store import fence
+from tests.support import world
 from tests.support.runs import leased, make_run, on_postgresql
+from tests.support.world import Entry, NewTurn
 
 pytestmark = pytest.mark.django_db
 
@@ -65,13 +64,13 @@ def written(monkeypatch, vendor, entries, turns):
     """What lies in the database after the append, without the ids."""
     run = make_run()
     lease = leased(run)
-    store.append(lease, [Entry("tool.call", "before", "t")], [NewTurn(run.session_id, run.agent, TURNS[0])])
+    world.append(lease, [Entry("tool.call", "before", "t")], [NewTurn(run.session_id, run.agent, TURNS[0])])
     entries = [replace(entry, id=uuid7()) for entry in entries]
     new = [NewTurn(run.session_id, run.agent, message) for message in turns]
     with monkeypatch.context() as patch:
         if vendor is not None:
             patch.setattr(connection, "vendor", vendor)
-        first = store.append(lease, entries, new)
+        first = world.append(lease, entries, new)
     rows = [model_to_dict(row, exclude=["id", "run"]) for row in JournalEntry.objects.filter(run=run).order_by("seq")]
     said = [
         model_to_dict(turn, exclude=["id", "run", "session"])
@@ -102,7 +101,7 @@ def test_an_entry_reads_back_as_it_was_written(clock):
     (entry,) = BATCHES["all columns"]
     lease = leased()
 
-    store.append(lease, [replace(entry, id=uuid7())])
+    world.append(lease, [replace(entry, id=uuid7())])
 
     row = JournalEntry.objects.get()
     assert (row.seq, row.generation, row.epoch, row.path, row.attempt, row.phase) == (1, 0, 1, "turn1.1", 3, "result")
@@ -118,7 +117,7 @@ def test_an_entry_reads_back_as_it_was_written(clock):
 def test_values_that_are_absent_are_null():
     lease = leased()
 
-    store.append(lease, [Entry("log", "1")])
+    world.append(lease, [Entry("log", "1")])
 
     assert JournalEntry.objects.filter(
         request__isnull=True, result__isnull=True, error__isnull=True, digests__isnull=True, cost__isnull=True
@@ -129,7 +128,7 @@ def test_values_that_are_absent_are_null():
 def test_append_returns_the_first_of_the_numbers():
     lease = leased()
 
-    firsts = [store.append(lease, [Entry("log", f"{batch}.{n}") for n in range(batch)]) for batch in (1, 3, 2)]
+    firsts = [world.append(lease, [Entry("log", f"{batch}.{n}") for n in range(batch)]) for batch in (1, 3, 2)]
 
     assert firsts == [1, 2, 5]
 
@@ -137,13 +136,13 @@ def test_append_returns_the_first_of_the_numbers():
 @pytest.mark.sqlite
 def test_more_rows_than_one_statement_takes_are_written_all_the_same():
     lease = leased()
-    count = fence.MAX_ROWS + 5
+    count = world.MAX_ROWS + 5
 
-    first = store.append(lease, [Entry("log", str(n)) for n in range(count)])
+    first = world.append(lease, [Entry("log", str(n)) for n in range(count)])
 
     assert first == 1
     assert list(JournalEntry.objects.order_by("seq").values_list("seq", flat=True)) == list(range(1, count + 1))
-    assert store.append(lease, [Entry("log", "next")]) == count + 1
+    assert world.append(lease, [Entry("log", "next")]) == count + 1
 
 
 @pytest.mark.sqlite
@@ -152,8 +151,8 @@ def test_turns_get_positions_in_the_session_and_indexes_in_the_run():
     Session.objects.filter(id=run.session_id).update(next_position=40)
     lease = leased(run)
 
-    store.append(lease, [Entry("log", "1")], [NewTurn(run.session_id, run.agent, turn) for turn in TURNS])
-    store.append(lease, [Entry("log", "2")], [NewTurn(run.session_id, run.agent, TURNS[0])])
+    world.append(lease, [Entry("log", "1")], [NewTurn(run.session_id, run.agent, turn) for turn in TURNS])
+    world.append(lease, [Entry("log", "2")], [NewTurn(run.session_id, run.agent, TURNS[0])])
 
     assert list(Turn.objects.order_by("position").values_list("position", "index", "role", "name")) == [
         (40, 0, "user", ""),
@@ -170,7 +169,7 @@ def test_an_append_is_one_statement(turns):
     new = [NewTurn(lease.run.session_id, lease.run.agent, message) for message in turns]
 
     with CaptureQueriesContext(connection) as captured:
-        store.append(lease, BATCHES["many"], new)
+        world.append(lease, BATCHES["many"], new)
 
     assert [query["sql"].split()[:2] for query in captured] == [["WITH", "fence"]]
 
@@ -183,7 +182,7 @@ def test_an_append_is_one_commit():
     def commits(name, appends):
         before = transactions()
         for number in range(appends):
-            store.append(lease, [Entry("tool.call", f"{name}.{number}", "t")], [])
+            world.append(lease, [Entry("tool.call", f"{name}.{number}", "t")], [])
         return transactions() - before - 1  # the asking is one itself
 
     # The server's own upkeep may commit in between: it is not there every time.
@@ -201,7 +200,7 @@ def test_one_shape_of_append_is_prepared_once():
     lease = leased()
 
     for number in range(6):
-        store.append(lease, [Entry("tool.call", str(number), "t", cost=0.5 * number)])
+        world.append(lease, [Entry("tool.call", str(number), "t", cost=0.5 * number)])
 
     with connection.cursor() as cursor:
         cursor.execute("SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE '%%WITH fence%%'")
@@ -218,7 +217,7 @@ def test_a_refused_append_writes_nothing(monkeypatch, vendor, change):
         monkeypatch.setattr(connection, "vendor", vendor)
 
     with pytest.raises(LeaseLostError, match=f"run {lease.run_id}: lease epoch {zombie.epoch} is over"):
-        store.append(zombie, BATCHES["many"], [NewTurn(lease.run.session_id, lease.run.agent, TURNS[0])])
+        world.append(zombie, BATCHES["many"], [NewTurn(lease.run.session_id, lease.run.agent, TURNS[0])])
 
     assert not JournalEntry.objects.exists()
     assert not Turn.objects.exists()

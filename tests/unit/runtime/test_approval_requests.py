@@ -10,9 +10,9 @@ import pytest
 
 from ravi_django.kernel import ConflictError, InvalidInputError
 from ravi_django.models import AuditRecord, HumanRequest, Status
-from ravi_django.runtime import human
 from ravi_django.signals import request_closed
 from ravi_django.testing import journal_of
+from tests.support import world
 from tests.support.approvals import call, decisions, open_requests, payer, paying, results, run_of, user
 from tests.support.runs import asked, code, drive, make_run, take_over
 
@@ -43,7 +43,7 @@ def test_nobody_is_asked_about_calls_that_the_runs_cap_refuses_anyway(clock, set
     assert len(refused) == 6
     assert refused[0]["reason"] == "the run's limit of 3 tool calls is reached; answer with what you have"
     for request in open_requests(run):
-        human.answer(request, "approve", by=ann)
+        world.answer(request, "approve", by=ann)
     run = drive(run, dies="end")
     told = results(agent)
     run = take_over(clock, run)
@@ -77,7 +77,7 @@ def test_what_is_open_since_an_earlier_lease_counts(clock, settings, ann, done):
     run = drive(make_run())
     clock.advance(61)
     run = drive(run)
-    human.answer(asked(run), "approve", by=ann)
+    world.answer(asked(run), "approve", by=ann)
 
     words = "the run's limit of 1 tool calls is reached; answer with what you have"
     assert drive(run).output == f"approved, denied: {words}"
@@ -88,8 +88,8 @@ def test_what_was_denied_leaves_its_place(settings, ann, done):
     payer(paying(done), [call(1), call(2, "c2")], [call(3, "c3"), call(4, "c4"), call(5, "c5")])
     run = drive(run_of())
     first, second = open_requests(run)
-    human.answer(first, "deny", by=ann)
-    human.answer(second, "approve", by=ann)
+    world.answer(first, "deny", by=ann)
+    world.answer(second, "approve", by=ann)
 
     run = drive(run)
 
@@ -115,7 +115,7 @@ def test_what_is_no_tool_has_no_cap_of_calls(settings, ann):
     code(story)
     run = drive(make_run())
     for _ in range(3):
-        human.answer(asked(run), "approve", by=ann)
+        world.answer(asked(run), "approve", by=ann)
         run = drive(run)
 
     assert (run.status, run.output) == (Status.COMPLETED, '["approved","approved","approved"]')
@@ -163,7 +163,7 @@ def test_a_schema_that_is_none_is_left_out_and_the_person_may_edit(ann, caplog, 
 
     assert "schema" not in request.details
     assert [record.action for record in caplog.records if hasattr(record, "action")] == ["approval.schema_dropped"]
-    human.answer(request, "edit", arguments={"amount": 4}, by=ann)
+    world.answer(request, "edit", arguments={"amount": 4}, by=ann)
     assert drive(run).output == "{'amount': 4}"
 
 
@@ -189,7 +189,7 @@ def test_a_call_that_no_longer_fits_closes_its_request(clock, ann, done):
 
     agent = payer(tool(risk="high", effect="idempotent")(pay), [call(5), call(6, "c2", to="ACME")])
     request_closed.connect(told)
-    human.answer(first, "approve", by=ann)
+    world.answer(first, "approve", by=ann)
     run = drive(run)
 
     assert (run.status, done) == (Status.COMPLETED, [5])
@@ -201,7 +201,7 @@ def test_a_call_that_no_longer_fits_closes_its_request(clock, ann, done):
     assert [row.result["id"] for row in journal_of(run) if row.kind == "request.closed"] == [str(second.id)]
     assert "to" in results(agent)["c2"]
     with pytest.raises(ConflictError):
-        human.answer(second, "approve", by=ann)
+        world.answer(second, "approve", by=ann)
 
 
 @pytest.mark.parametrize("answers", [False, True])
@@ -218,11 +218,11 @@ def test_a_worker_that_dies_over_it_closes_it_once(clock, ann, done, answers):
 
     payer(tool(risk="high", effect="idempotent")(pay), call(5, to="ACME"))
     if answers:
-        human.answer(request, "approve", by=ann)
+        world.answer(request, "approve", by=ann)
     else:
-        from ravi_django.runtime.store.touching import touch
+        from tests.support.world import touching_touch
 
-        touch([run.id])
+        touching_touch([run.id])
     run = drive(run, dies=1, written=True)
     run = take_over(clock, run, dies=1)
     run = take_over(clock, run)

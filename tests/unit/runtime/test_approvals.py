@@ -10,12 +10,12 @@ import pytest
 from ravi_django import tool
 from ravi_django.kernel import ConflictError, InvalidInputError, RunContext
 from ravi_django.models import AuditRecord, HumanRequest, JournalEntry, Status
-from ravi_django.runtime import events, human, people
-from ravi_django.runtime.retry import retry
 from ravi_django.signals import request_opened
 from ravi_django.testing import journal_of
+from tests.support import world
 from tests.support.approvals import call, decisions, open_requests, payer, paying, results, rows, run_of, user
 from tests.support.runs import asked, auntil, code, drive, make_run, take_over
+from tests.support.world import retry
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -46,7 +46,7 @@ def test_a_call_waits_for_a_person_and_is_made_when_it_is_approved(ann, pay, don
     assert request.arguments == {"amount": 5}
     assert request.details == {"call_id": "c1", "description": "Pay somebody.", "schema": pay.parameters}
 
-    human.answer(request, "approve", by=ann)
+    world.answer(request, "approve", by=ann)
     run = drive(run)
 
     assert (run.status, run.output, done) == (Status.COMPLETED, "done", [5])
@@ -79,7 +79,7 @@ def test_what_is_not_approved_is_told_to_the_model_in_words(ann, pay, done, acti
     agent = payer(pay)
     run = drive(run_of())
 
-    human.answer(asked(run), action, by=ann, **more)
+    world.answer(asked(run), action, by=ann, **more)
     run = drive(run)
 
     assert (run.status, done, results(agent)) == (Status.COMPLETED, [], {"c1": told})
@@ -91,7 +91,7 @@ def test_an_edited_call_is_made_with_the_persons_arguments_and_the_model_is_told
     run = drive(run_of())
     request = asked(run)
 
-    human.answer(request, "edit", arguments={"amount": 3, "to": "Bob"}, reason="half", by=ann)
+    world.answer(request, "edit", arguments={"amount": 3, "to": "Bob"}, reason="half", by=ann)
     run = drive(run)
 
     assert done == [3]
@@ -111,7 +111,7 @@ def test_an_edit_that_does_not_fit_the_schema_is_refused_and_the_request_stays(a
     request = asked(run)
 
     with pytest.raises(InvalidInputError, match="do not fit pay") as found:
-        human.answer(request, "edit", arguments={"amount": "much"}, by=ann)
+        world.answer(request, "edit", arguments={"amount": "much"}, by=ann)
 
     assert found.value.field == "arguments"
     assert open_requests(run) == [request]
@@ -124,7 +124,7 @@ def test_an_edit_that_the_tool_itself_does_not_take_is_denied(ann, done):
     agent = payer(pay)
     run = drive(run_of())
 
-    human.answer(asked(run), "edit", arguments={"amount": 3}, by=ann)
+    world.answer(asked(run), "edit", arguments={"amount": 3}, by=ann)
     run = drive(run)
 
     assert (run.status, done) == (Status.COMPLETED, [])
@@ -145,7 +145,7 @@ def test_nobody_in_time_is_a_denial(clock, pay, done):
     assert (run.status, done, request.status) == (Status.COMPLETED, [], "expired")
     assert results(agent) == {"c1": "denied: nobody answered in time; do not call it again unchanged"}
     with pytest.raises(ConflictError, match="expired already"):
-        human.answer(request, "approve")
+        world.answer(request, "approve")
 
 
 def test_the_first_decision_wins(ann, pay, done):
@@ -154,9 +154,9 @@ def test_the_first_decision_wins(ann, pay, done):
     run = drive(run_of())
     request = asked(run)
 
-    human.answer(request, "deny", by=ann)
+    world.answer(request, "deny", by=ann)
     with pytest.raises(ConflictError, match="answered already by ann"):
-        human.answer(request, "approve", by=bob)
+        world.answer(request, "approve", by=bob)
 
     assert (drive(run).status, done) == (Status.COMPLETED, [])
 
@@ -176,7 +176,7 @@ def test_a_worker_that_dies_at_any_commit_asks_once_and_calls_once(clock, ann, d
             run = drive(run_of(), dies=dies, written=written)
             if run.status == Status.RUNNING:
                 run = take_over(clock, run)
-            human.answer(asked(run), action, by=ann, **more)
+            world.answer(asked(run), action, by=ann, **more)
             run = drive(run, dies=dies, written=written)
             if run.status == Status.RUNNING:
                 run = take_over(clock, run)
@@ -197,7 +197,7 @@ def test_an_answer_while_the_worker_is_dead_is_found_by_the_next(clock, ann, pay
     (request,) = open_requests(run)
     assert run.status == Status.RUNNING
 
-    human.answer(request, "approve", by=ann)
+    world.answer(request, "approve", by=ann)
 
     assert (take_over(clock, run).status, done) == (Status.COMPLETED, [5])
 
@@ -206,10 +206,10 @@ def test_whoever_watches_sees_the_request_come_and_go_once(clock, ann, pay):
     payer(pay)
     run = take_over(clock, drive(run_of(), dies=2, written=True))
     (request,) = open_requests(run)
-    human.answer(request, "approve", by=ann)
+    world.answer(request, "approve", by=ann)
     run = take_over(clock, drive(run, dies="end"))
 
-    frames = [frame for frame in events.page(run.id)[0] if frame["type"].startswith("request")]
+    frames = [frame for frame in world.events_page(run.id)[0] if frame["type"].startswith("request")]
     assert [(frame["type"], frame["id"]) for frame in frames] == [
         ("request", str(request.id)),
         ("request.closed", str(request.id)),
@@ -227,13 +227,13 @@ def test_all_calls_of_a_turn_ask_at_once_and_get_their_own_answers_in_any_order(
     assert [request.details["call_id"] for request in (first, second, third)] == ["c1", "c2", "c3"]
     assert {wait["id"] for wait in run.waiting_on} == {str(request.id) for request in (first, second, third)}
 
-    human.answer(third, "approve", by=ann)
+    world.answer(third, "approve", by=ann)
     run = drive(run)
     assert (run.status, done, len(agent.model.calls)) == (Status.SUSPENDED, [3], 1)
-    human.answer(second, "deny", reason="no", by=ann)
+    world.answer(second, "deny", reason="no", by=ann)
     run = drive(run)
     assert (run.status, done, len(agent.model.calls)) == (Status.SUSPENDED, [3], 1)
-    human.answer(first, "edit", arguments={"amount": 7}, by=ann)
+    world.answer(first, "edit", arguments={"amount": 7}, by=ann)
     run = drive(run)
 
     assert (run.status, done, len(agent.model.calls)) == (Status.COMPLETED, [3, 7], 2)
@@ -247,7 +247,7 @@ def test_answers_of_one_moment_are_replayed_with_one_slot(clock, ann, pay, done)
     payer(pay, [call(number, f"c{number}") for number in range(6)], max_parallel_tools=1)
     run = drive(run_of())
     for request in reversed(open_requests(run)):
-        human.answer(request, "approve", by=ann)
+        world.answer(request, "approve", by=ann)
     run = drive(run, dies="end")
 
     run = take_over(clock, run)
@@ -269,8 +269,8 @@ def test_a_run_of_more_slots_is_replayed_with_fewer(clock, ann, done):
     payer(pay, script)
     run = drive(run_of())
     first, second = open_requests(run)
-    human.answer(second, "approve", by=ann)
-    human.answer(first, "approve", by=ann)
+    world.answer(second, "approve", by=ann)
+    world.answer(first, "approve", by=ann)
     run = drive(run, dies="end")
     kinds = JournalEntry.objects.filter(run=run, kind__in=["approval", "tool.call"], phase="result").order_by("seq")
     *approvals, one, other = kinds
@@ -408,7 +408,7 @@ def test_a_sites_rule_that_fails_denies(settings, ann, pay, done):
 
 def test_a_directory_that_fails_denies(monkeypatch, ann, pay, done):
     agent = payer(pay)
-    monkeypatch.setattr(people, "means_somebody", raises)
+    world.patch(monkeypatch, "means_somebody", raises)
 
     run = drive(run_of())
 
@@ -475,13 +475,13 @@ def test_an_edit_to_a_riskier_call_is_asked_about_again(ann, done):
     boss = user("boss", "bosses")
     agent = payer(paying(done, risk=by_amount), approvers={"high": "staff", "critical": "group:bosses"})
     run = drive(run_of())
-    human.answer(asked(run), "edit", arguments={"amount": 5000}, by=ann)
+    world.answer(asked(run), "edit", arguments={"amount": 5000}, by=ann)
 
     run = drive(run)
 
     request = asked(run)
     assert (done, request.risk, request.to, request.arguments) == ([], "critical", "group:bosses", {"amount": 5000})
-    human.answer(request, "approve", by=boss)
+    world.answer(request, "approve", by=boss)
     assert (drive(run).status, done) == (Status.COMPLETED, [5000])
     assert "a person changed the arguments" in results(agent)["c1"]
 
@@ -489,10 +489,10 @@ def test_an_edit_to_a_riskier_call_is_asked_about_again(ann, done):
 def test_an_edit_to_a_riskier_call_may_be_denied(ann, done):
     agent = payer(paying(done, risk=by_amount))
     run = drive(run_of())
-    human.answer(asked(run), "edit", arguments={"amount": 5000}, by=ann)
+    world.answer(asked(run), "edit", arguments={"amount": 5000}, by=ann)
     run = drive(run)
 
-    human.answer(asked(run), "deny", reason="no", by=ann)
+    world.answer(asked(run), "deny", reason="no", by=ann)
 
     assert (drive(run).status, done) == (Status.COMPLETED, [])
     assert results(agent) == {"c1": "denied: no; do not call it again unchanged"}
@@ -504,7 +504,7 @@ def test_an_edit_to_a_riskier_call_may_be_denied(ann, done):
 def test_a_call_that_has_become_riskier_since_it_was_asked_about_is_not_made(ann, done):
     payer(paying(done))
     run = drive(run_of())
-    human.answer(asked(run), "approve", by=ann)
+    world.answer(asked(run), "approve", by=ann)
 
     payer(paying(done, risk="critical"))
     run = drive(run)
@@ -524,7 +524,7 @@ def test_an_approval_is_of_its_arguments_and_of_no_others(ann, done):
 
     code(story)
     run = drive(make_run())
-    human.answer(asked(run), "approve", by=ann)
+    world.answer(asked(run), "approve", by=ann)
     amounts.pop(0)
 
     run = drive(run)
@@ -541,7 +541,7 @@ def test_agents_code_asks_by_itself(clock, ann):
     run = drive(make_run())
     (request,) = open_requests(run)
     assert (request.tool, request.risk) == ("deploy", "critical")
-    human.answer(request, "approve", reason="go", by=ann)
+    world.answer(request, "approve", reason="go", by=ann)
     run = drive(run, dies="end")
 
     assert take_over(clock, run).output == "approved|go|ann|True"
@@ -591,7 +591,7 @@ def test_every_decision_is_in_the_audit_log(ann, pay):
     payer(pay)
     run = drive(run_of())
     request = asked(run)
-    human.answer(request, "edit", arguments={"amount": 3}, by=ann)
+    world.answer(request, "edit", arguments={"amount": 3}, by=ann)
     drive(run)
 
     opened, answered = AuditRecord.objects.filter(run_id=run.id, event="request").order_by("id")
@@ -635,7 +635,7 @@ def test_a_request_that_a_failure_has_closed_is_asked_again_by_a_retry(clock, an
     retry(run.id)
     run = drive(run)
     (request,) = open_requests(run)
-    human.answer(request, "approve", by=ann)
+    world.answer(request, "approve", by=ann)
 
     assert drive(run).output == "approved"
 
@@ -649,6 +649,6 @@ def test_the_time_that_a_request_is_given_more_of_counts(clock, ann, pay, done):
     clock.advance(61)
     run = drive(run)
     assert (run.status, done) == (Status.SUSPENDED, [])
-    human.answer(request.id, "approve", by=ann)
+    world.answer(request.id, "approve", by=ann)
 
     assert (drive(run).status, done) == (Status.COMPLETED, [5])

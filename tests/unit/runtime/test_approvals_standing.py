@@ -7,7 +7,7 @@ from django.db.models import F
 
 from ravi_django.kernel import InvalidInputError
 from ravi_django.models import AuditRecord, HumanRequest, Session, Status, StickyDecision
-from ravi_django.runtime import approvals, human, store
+from tests.support import world
 from tests.support.approvals import PAYER, call, decisions, open_requests, payer, paying, results, run_of, user
 from tests.support.runs import asked, drive, take_over
 
@@ -30,13 +30,13 @@ def by_amount(arguments):
 
 @pytest.fixture
 def session():
-    return store.create_session(Session(agent=PAYER))
+    return world.create_session(Session(agent=PAYER))
 
 
 def decided(session, agent, by, action="approve", **more):
     """A first run of the session, whose call is decided on for good."""
     run = drive(run_of(session=session))
-    human.answer(asked(run), action, sticky=True, by=by, **more)
+    world.answer(asked(run), action, sticky=True, by=by, **more)
     run = drive(run)
     assert run.status == Status.COMPLETED
     return StickyDecision.objects.get(revoked_at=None)
@@ -94,7 +94,7 @@ def test_an_edit_to_a_riskier_call_is_not_covered_either(ann, done, session):
     pay = paying(done, risk=by_amount)
     payer(pay)
     run = drive(run_of(session=session))
-    human.answer(asked(run), "edit", arguments={"amount": 5000}, by=ann)
+    world.answer(asked(run), "edit", arguments={"amount": 5000}, by=ann)
     StickyDecision.objects.create(
         session=session, agent=PAYER, tool="pay", risk="high", action="approve", decided_by_name="ann"
     )
@@ -117,14 +117,14 @@ def test_a_revoked_one_is_not_used(ann, done, session):
 def test_one_that_is_revoked_at_that_moment_is_not_used(ann, done, session, monkeypatch):
     agent = payer(paying(done))
     decided(session, agent, ann)
-    found = store.standing
+    found = world.standing
 
     def revoked_since(*args):
         decision = found(*args)
         StickyDecision.objects.update(revoked_at=F("created_at"))
         return decision
 
-    monkeypatch.setattr(approvals.store, "standing", revoked_since)
+    world.patch(monkeypatch, "standing", revoked_since)
 
     run = drive(run_of(session=session))
 
@@ -138,7 +138,7 @@ def test_one_that_is_revoked_at_that_moment_is_not_used(ann, done, session, monk
 def test_another_agents_tools_or_sessions_is_none(ann, done, session, other):
     payer(paying(done))
     values = {"session": session, "agent": PAYER, "tool": "pay", **other}
-    values["session"] = values["session"] or store.create_session(Session(agent=PAYER))
+    values["session"] = values["session"] or world.create_session(Session(agent=PAYER))
     StickyDecision.objects.create(**values, risk="critical", action="approve", decided_by=ann)
 
     run = drive(run_of(session=session))
@@ -183,7 +183,7 @@ def test_an_edit_cannot_stand(ann, done, session):
     run = drive(run_of(session=session))
 
     with pytest.raises(InvalidInputError, match="sticky goes with approve or deny"):
-        human.answer(asked(run), "edit", arguments={"amount": 1}, sticky=True, by=ann)
+        world.answer(asked(run), "edit", arguments={"amount": 1}, sticky=True, by=ann)
 
 
 def test_one_decided_in_the_same_turn_does_not_answer_for_those_that_are_asked_already(ann, done, session):
@@ -191,7 +191,7 @@ def test_one_decided_in_the_same_turn_does_not_answer_for_those_that_are_asked_a
     run = drive(run_of(session=session))
     first, second = open_requests(run)
 
-    human.answer(first, "approve", sticky=True, by=ann)
+    world.answer(first, "approve", sticky=True, by=ann)
     run = drive(run)
 
     assert (done, run.status, open_requests(run)) == ([1], Status.SUSPENDED, [second])

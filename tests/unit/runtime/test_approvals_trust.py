@@ -11,13 +11,11 @@ from ravi_django import register, submit, tool
 from ravi_django.agents import OrchestratorAgent, ReActAgent, SubAgentConfig
 from ravi_django.kernel import ConflictError, RunContext, TextBlock, ToolUseBlock
 from ravi_django.models import HumanRequest, JournalEntry, Run, Status
-from ravi_django.runtime import decisions, human, registry
-from ravi_django.runtime.cancel import cancel
-from ravi_django.runtime.fork import fork
-from ravi_django.runtime.specs import save_spec
 from ravi_django.testing import ScriptedModel, run_until_idle
+from tests.support import world
 from tests.support.approvals import call, open_requests, payer, paying, results, rows, run_of, user
 from tests.support.runs import asked, drive, take_over
+from tests.support.world import cancel, fork, save_spec
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -73,15 +71,15 @@ def test_a_model_that_approves_itself_changes_nothing(ann, done, approvers):
      {"action": "resolve"}, {"decision": "approved"}, {"action": None}, {"action": "APPROVE"}, {"action": ["approve"]}],
 )  # fmt: skip
 def test_only_two_actions_approve(answer):
-    assert decisions.decided(answer)["decision"] == "denied"
-    assert not decisions.told(decisions.decided(answer)).allows
+    assert world.decisions_decided(answer)["decision"] == "denied"
+    assert not world.decisions_told(world.decisions_decided(answer)).allows
 
 
 @pytest.mark.parametrize(
     "kept", [{}, {"decision": None}, {"decision": "yes"}, {"decision": "modified"}, {"decision": True}]
 )
 def test_an_odd_row_is_a_denial(kept):
-    assert decisions.told(kept).decision == "denied"
+    assert world.decisions_told(kept).decision == "denied"
 
 
 # ------------------------------------------------------------------------------------- journals of before
@@ -136,7 +134,7 @@ def _of_call(run):
 def test_a_fork_does_not_make_a_call_again_that_was_approved_for_another_run(ann, done):
     agent = payer(paying(done))
     run = drive(run_of())
-    human.answer(asked(run), "approve", by=ann)
+    world.answer(asked(run), "approve", by=ann)
     run = drive(run)
     assert done == [5]
     (approved,) = [row for row in rows(run) if row.phase == "result"]
@@ -150,7 +148,7 @@ def test_a_fork_does_not_make_a_call_again_that_was_approved_for_another_run(ann
 def test_a_fork_keeps_a_denial_and_its_words(ann, done):
     agent = payer(paying(done))
     run = drive(run_of())
-    human.answer(asked(run), "deny", reason="no", by=ann)
+    world.answer(asked(run), "deny", reason="no", by=ann)
     run = drive(run)
     (denied,) = [row for row in rows(run) if row.phase == "result"]
 
@@ -163,7 +161,7 @@ def test_a_fork_keeps_a_denial_and_its_words(ann, done):
 def test_a_fork_behind_the_call_keeps_it(ann, done):
     agent = payer(paying(done))
     run = drive(run_of())
-    human.answer(asked(run), "approve", by=ann)
+    world.answer(asked(run), "approve", by=ann)
     run = drive(run)
     made = JournalEntry.objects.get(run=run, kind="tool.call", phase="result")
 
@@ -186,7 +184,7 @@ def test_a_child_asks_its_own_request_and_goes_on_alone(ann, done):
     request = HumanRequest.objects.get(status="pending")
     assert (request.run.parent_id, request.run.agent) == (run.id, "react/payer")
 
-    human.answer(request, "approve", by=ann)
+    world.answer(request, "approve", by=ann)
     run_until_idle()
 
     run.refresh_from_db()
@@ -210,8 +208,8 @@ def test_an_orchestrators_own_tools_and_delegations_are_asked_about(ann, done):
     by_tool = {request.tool: request for request in open_requests(run)}
     assert set(by_tool) == {"pay", "handoff_writer"}
 
-    human.answer(by_tool["handoff_writer"], "edit", arguments={"task": "write less"}, by=ann)
-    human.answer(by_tool["pay"], "deny", by=ann)
+    world.answer(by_tool["handoff_writer"], "edit", arguments={"task": "write less"}, by=ann)
+    world.answer(by_tool["pay"], "deny", by=ann)
     run_until_idle()
 
     run.refresh_from_db()
@@ -224,15 +222,15 @@ def test_an_orchestrators_own_tools_and_delegations_are_asked_about(ann, done):
 
 
 def test_an_agent_without_code_asks_whom_its_spec_names(ann, done, monkeypatch):
-    registry.register_tool(paying(done))
+    world.register_tool(paying(done))
     script = ScriptedModel([call(5), "done"])
-    monkeypatch.setattr("ravi_django.runtime.specs.build_model", lambda name, **options: script)
+    world.patch(monkeypatch, "build_model", lambda name, **options: script)
     save_spec("shop/payer", {"model": "rehearsal", "tool_names": ["pay"], "approvers": {"high": "staff"}})
 
     run = drive(submit("shop/payer", "pay"))
     request = asked(run)
     assert (request.tool, request.to) == ("pay", "staff")
-    human.answer(request, "approve", by=ann)
+    world.answer(request, "approve", by=ann)
 
     assert (drive(run).status, done) == (Status.COMPLETED, [5])
 
@@ -240,7 +238,7 @@ def test_an_agent_without_code_asks_whom_its_spec_names(ann, done, monkeypatch):
 def test_a_replay_check_finds_nothing_wrong_with_an_open_approval(ann, done):
     payer(paying(done), [call(1, "c1"), call(2, "c2")])
     run = drive(run_of())
-    human.answer(open_requests(run)[0], "approve", by=ann)
+    world.answer(open_requests(run)[0], "approve", by=ann)
     drive(run)
     out = StringIO()
 
@@ -256,7 +254,7 @@ def test_an_ended_run_takes_no_approval(ann, done):
     cancel(run.id, "enough")
 
     with pytest.raises(ConflictError):
-        human.answer(request, "approve", by=ann)
+        world.answer(request, "approve", by=ann)
 
     assert done == []
 

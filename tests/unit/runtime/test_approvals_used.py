@@ -8,11 +8,11 @@ from ravi_django import register, tool
 from ravi_django.agents import OrchestratorAgent, ReActAgent, SubAgentConfig
 from ravi_django.kernel import ToolUseBlock
 from ravi_django.models import JournalEntry, Status
-from ravi_django.runtime import human
-from ravi_django.runtime.fork import fork
 from ravi_django.testing import ScriptedModel, journal_of, run_until_idle
+from tests.support import world
 from tests.support.approvals import call, open_requests, payer, paying, results, run_of, user
 from tests.support.runs import asked, code, drive, make_run, take_over
+from tests.support.world import fork
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -38,7 +38,7 @@ def answered(run, action="approve", **more):
     for _ in range(9):
         run = drive(run)
         for request in open_requests(run):
-            human.answer(request, action, **more)
+            world.answer(request, action, **more)
         if run.status != Status.SUSPENDED:
             return run
     raise AssertionError(run.status)
@@ -121,7 +121,7 @@ def test_the_forks_own_call_does_not_make_it_count(clock, ann, done):
     code(story, tools=[paying(done), lookup])
     run = answered(make_run(), by=ann)
     forked = drive(fork(run.id, after_seq=last_of(run, "lookup")))
-    human.answer(asked(forked), "approve", by=user("bob", is_staff=True))
+    world.answer(asked(forked), "approve", by=user("bob", is_staff=True))
 
     forked = take_over(clock, drive(forked, dies="end"))
 
@@ -166,9 +166,9 @@ def test_an_edit_counts_with_the_call_that_it_made(ann, done):
 def test_an_edit_to_a_riskier_call_counts_with_the_approval_of_that(ann, done):
     agent = payer(paying(done, risk=lambda a: "critical" if a["amount"] > 100 else "high"), call(5))
     run = drive(run_of())
-    human.answer(asked(run), "edit", arguments={"amount": 500}, by=ann)
+    world.answer(asked(run), "edit", arguments={"amount": 500}, by=ann)
     run = drive(run)
-    human.answer(asked(run), "approve", by=ann)
+    world.answer(asked(run), "approve", by=ann)
     run = drive(run)
     assert (run.status, done) == (Status.COMPLETED, [500])
 
@@ -194,7 +194,7 @@ def test_of_parallel_calls_those_that_were_made_are_shared(ann, done):
 
 def answered_open(run, ann):
     for request in open_requests(run):
-        human.answer(request, "deny", by=ann)
+        world.answer(request, "deny", by=ann)
     return drive(run)
 
 
@@ -210,7 +210,7 @@ def test_a_delegation_counts_with_the_child_that_was_begun(ann):
     run = run_of(boss.id)
     run_until_idle()
     (request,) = open_requests(run)
-    human.answer(request, "approve", by=ann)
+    world.answer(request, "approve", by=ann)
     run_until_idle()
     begun, approved = last_of(run, "react/writer", "child.spawned"), last_of(run, "handoff_writer", "approval")
 
@@ -232,15 +232,15 @@ def test_a_delegation_counts_with_the_child_that_was_begun(ann):
 def test_calls_that_are_settled_may_become_riskier(ann, done):
     payer(paying(done), call(5), call(6, "c2"), call(7, "c3"))
     run = drive(run_of())
-    human.answer(asked(run), "approve", by=ann)
+    world.answer(asked(run), "approve", by=ann)
     run = drive(run)
-    human.answer(asked(run), "deny", by=ann)
+    world.answer(asked(run), "deny", by=ann)
     run = drive(run)
     asked(run)
 
     riskier = paying(done, risk=lambda arguments: "high" if arguments["amount"] == 7 else "critical")
     payer(riskier, call(5), call(6, "c2"), call(7, "c3"))
-    human.answer(asked(run), "approve", by=ann)
+    world.answer(asked(run), "approve", by=ann)
     run = drive(run)
 
     assert (run.status, run.error, done) == (Status.COMPLETED, None, [5, 7])
@@ -256,7 +256,7 @@ def test_a_rule_that_fails_for_a_while_does_not_end_a_run_over_a_denial(ann, don
 
     payer(paying(done, risk=risk), call(5))
     run = drive(run_of())
-    human.answer(asked(run), "deny", by=ann)
+    world.answer(asked(run), "deny", by=ann)
     fails.append(1)
 
     run = drive(run)
@@ -269,9 +269,9 @@ def test_one_that_is_open_or_approved_and_not_made_is_still_blocked(ann, done, a
     payer(paying(done), [call(5), call(6, "c2")])
     run = drive(run_of())
     first, second = open_requests(run)
-    human.answer(first, "deny", by=ann)
+    world.answer(first, "deny", by=ann)
     if answers:
-        human.answer(second, "approve", by=ann)
+        world.answer(second, "approve", by=ann)
 
     payer(paying(done, risk="critical"), [call(5), call(6, "c2")])
     run = drive(run)
@@ -290,9 +290,9 @@ def test_one_that_was_edited_and_asked_about_again_is_settled(ann, done):
 
     code(story, tools=[paying(done)])
     run = drive(make_run())
-    human.answer(asked(run), "edit", arguments={"amount": 500}, by=ann)
+    world.answer(asked(run), "edit", arguments={"amount": 500}, by=ann)
     run = drive(run)
-    human.answer(asked(run), "deny", by=ann)
+    world.answer(asked(run), "deny", by=ann)
     step["now"] = "critical"
 
     run = drive(run)

@@ -13,10 +13,10 @@ from ravi_django import tool
 from ravi_django.conf import conf
 from ravi_django.kernel import ConflictError, InvalidInputError, NotFoundError, RunContext
 from ravi_django.models import HumanRequest, Run, Status
-from ravi_django.runtime import events, human, store, sweeper
-from ravi_django.runtime.cancel import cancel
 from ravi_django.testing import journal_of
+from tests.support import world
 from tests.support.runs import asked, code, drive, in_background, leased, make_run, take_over
+from tests.support.world import cancel
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -59,7 +59,7 @@ def test_a_question_suspends_the_run_and_the_answer_is_its_value(ann):
     assert (request.kind, request.text, request.choices) == ("question", "Which colour?", ["red", "blue"])
     assert (request.arguments, request.details) == (None, {"context": "For the door.", "free_text": True})
 
-    human.answer(request.id, text=" green\n", by=ann)
+    world.answer(request.id, text=" green\n", by=ann)
     run = drive(run)
 
     assert (run.status, run.output) == (Status.COMPLETED, "answer|green|ann")
@@ -73,7 +73,7 @@ def test_a_question_that_is_not_answered_gives_no_text(action):
     asking("Which colour?")
     run = drive(make_run())
 
-    human.answer(asked(run).id, action)
+    world.answer(asked(run).id, action)
 
     assert drive(run).output == f"{action}||"
 
@@ -89,7 +89,7 @@ def test_a_worker_that_dies_over_the_question_asks_it_once(clock, dies, written)
     assert len(before) == written
     assert [request.id for request in questions(run)][: len(before)] == before
     assert len(questions(run)) == 1
-    human.answer(asked(run).id, text="red")
+    world.answer(asked(run).id, text="red")
     assert drive(run).output == "answer|red|"
 
 
@@ -97,7 +97,7 @@ def test_a_worker_that_dies_over_the_question_asks_it_once(clock, dies, written)
 def test_a_worker_that_dies_over_the_answer_gives_the_same_one(clock, dies, written):
     asking("Which colour?")
     run = drive(make_run())
-    human.answer(asked(run).id, text="red")
+    world.answer(asked(run).id, text="red")
     drive(run, dies=dies, written=written)
 
     run = take_over(clock, run)
@@ -111,7 +111,7 @@ def test_an_answer_while_the_worker_is_dead_is_found_by_the_next(clock):
     run = drive(make_run(), dies=1, written=True)
     assert run.status == Status.RUNNING
 
-    human.answer(questions(run)[0].id, text="red")
+    world.answer(questions(run)[0].id, text="red")
 
     assert take_over(clock, run).output == "answer|red|"
 
@@ -148,10 +148,10 @@ def test_two_questions_at_once_get_their_own_answers_in_any_order():
     assert (first.text, second.text) == ("First?", "Second?")
     assert {wait["id"] for wait in run.waiting_on} == {str(first.id), str(second.id)}
 
-    human.answer(second.id, text="two")
+    world.answer(second.id, text="two")
     run = drive(run)
     assert (run.status, [wait["id"] for wait in run.waiting_on]) == (Status.SUSPENDED, [str(first.id)])
-    human.answer(first.id, text="one")
+    world.answer(first.id, text="one")
 
     assert (drive(run).output, len(questions(run))) == ("one two", 2)
 
@@ -168,11 +168,11 @@ def test_a_branch_goes_on_with_its_answer_while_the_other_waits(step, ran):
     run = drive(make_run())
     first, second = questions(run)
 
-    human.answer(second.id, text="two")
+    world.answer(second.id, text="two")
     run = drive(run)
 
     assert (ran, run.status) == (["two"], Status.SUSPENDED)
-    human.answer(first.id, text="one")
+    world.answer(first.id, text="one")
     assert (drive(run).status, ran) == (Status.COMPLETED, ["two", "one"])
 
 
@@ -180,10 +180,10 @@ def test_whoever_watches_sees_the_question_come_and_go_once(clock):
     asking("Which colour?", ["red", "blue"], context="For the door.", timeout=3600)
     run = take_over(clock, drive(make_run(), dies=1, written=True))
     (request,) = questions(run)
-    human.answer(request.id, text="red")
+    world.answer(request.id, text="red")
     run = take_over(clock, drive(run, dies="end"))
 
-    frames = [frame for frame in events.page(run.id)[0] if frame["type"].startswith("request")]
+    frames = [frame for frame in world.events_page(run.id)[0] if frame["type"].startswith("request")]
     assert [frame["type"] for frame in frames] == ["request", "request.closed"]
     opened, closed = frames
     assert (opened["id"], opened["kind"], opened["text"]) == (str(request.id), "question", "Which colour?")
@@ -210,13 +210,13 @@ def test_the_first_answer_wins(ann):
     run = drive(make_run(owner=ann))
     request = asked(run)
 
-    human.answer(request.id, text="red", by=ann)
+    world.answer(request.id, text="red", by=ann)
     with pytest.raises(ConflictError, match="answered already by ann"):
-        human.answer(request.id, text="blue")
+        world.answer(request.id, text="blue")
 
     assert drive(run).output == "answer|red|ann"
     with pytest.raises(ConflictError, match="answered already by ann"):
-        human.answer(request.id, "skip")
+        world.answer(request.id, "skip")
 
 
 def test_an_answer_to_an_older_version_is_refused():
@@ -224,7 +224,7 @@ def test_an_answer_to_an_older_version_is_refused():
     run = drive(make_run())
 
     with pytest.raises(ConflictError, match="has changed since"):
-        human.answer(asked(run).id, text="red", version=0)
+        world.answer(asked(run).id, text="red", version=0)
 
 
 def test_without_free_text_only_a_choice_is_an_answer():
@@ -232,10 +232,10 @@ def test_without_free_text_only_a_choice_is_an_answer():
     run = drive(make_run())
 
     with pytest.raises(InvalidInputError, match="one of 'red', 'blue'") as found:
-        human.answer(asked(run).id, text="green")
+        world.answer(asked(run).id, text="green")
 
     assert found.value.field == "text"
-    human.answer(asked(run).id, text="blue")
+    world.answer(asked(run).id, text="blue")
     assert drive(run).output == "answer|blue|"
 
 
@@ -247,7 +247,7 @@ def test_a_question_of_before_there_were_details_keeps_its_rule():
     request.save()
 
     with pytest.raises(InvalidInputError, match="one of 'red', 'blue'"):
-        human.answer(request.id, text="green")
+        world.answer(request.id, text="green")
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ def test_a_bad_answer_names_its_field_and_changes_nothing(action, text, field):
     run = drive(make_run())
 
     with pytest.raises(InvalidInputError) as found:
-        human.answer(asked(run).id, action, text=text)
+        world.answer(asked(run).id, action, text=text)
 
     assert found.value.field == field
     assert asked(run).answer is None
@@ -270,7 +270,7 @@ def test_a_question_is_not_resolved_like_an_uncertain_effect():
     run = drive(make_run())
 
     with pytest.raises(InvalidInputError, match="of kind question is one of answer, skip, cancel"):
-        human.resolve(asked(run).id, "fail")
+        world.human_resolve(asked(run).id, "fail")
 
     assert asked(run).answer is None
 
@@ -278,7 +278,7 @@ def test_a_question_is_not_resolved_like_an_uncertain_effect():
 @pytest.mark.parametrize("request_id", ["nonsense", "0192f0c0-0000-7000-8000-000000000000"])
 def test_there_is_no_such_request(request_id):
     with pytest.raises(NotFoundError):
-        human.answer(request_id, text="red")
+        world.answer(request_id, text="red")
 
 
 def test_a_cancelled_run_closes_its_question():
@@ -291,7 +291,7 @@ def test_a_cancelled_run_closes_its_question():
     request.refresh_from_db()
     assert request.status == "cancelled"
     with pytest.raises(ConflictError, match="cancelled already"):
-        human.answer(request.id, text="red")
+        world.answer(request.id, text="red")
 
 
 def test_an_ended_run_takes_no_answer():
@@ -301,7 +301,7 @@ def test_an_ended_run_takes_no_answer():
     Run.objects.filter(id=run.id).update(status=Status.FAILED)  # whatever has let the request stay open
 
     with pytest.raises(ConflictError, match="is failed already"):
-        human.answer(request.id, text="red")
+        world.answer(request.id, text="red")
 
     request.refresh_from_db()
     assert request.answer is None
@@ -317,7 +317,7 @@ def test_a_run_that_ends_without_the_answer_closes_its_question():
     code(story)
     run = drive(make_run())
     (request,) = questions(run)
-    store.send_signal(run.id, "enough", None)
+    world.send_signal(run.id, "enough", None)
 
     assert drive(run).output == "done"
 
@@ -337,7 +337,7 @@ def test_a_run_that_begins_anew_closes_its_question():
     code(story)
     run = drive(make_run())
     (request,) = questions(run)
-    store.send_signal(run.id, "enough", None)
+    world.send_signal(run.id, "enough", None)
 
     run = drive(run)
 
@@ -350,7 +350,7 @@ def test_a_request_that_somebody_has_closed_is_waited_for_no_more():
     asking("Which colour?")
     run = drive(make_run())
     HumanRequest.objects.filter(run=run).update(status="cancelled")
-    store.touch([run.id])
+    world.touch([run.id])
 
     assert drive(run).output == "cancel||"
 
@@ -373,7 +373,7 @@ def test_a_question_expires(clock, timeout):
     request.refresh_from_db()
     assert (run.output, request.status, request.answer) == ("expired||", "expired", None)
     with pytest.raises(ConflictError, match="expired already"):
-        human.answer(request.id, text="yes")
+        world.answer(request.id, text="yes")
 
 
 @pytest.mark.parametrize(("dies", "written"), [(1, False), (1, True)])
@@ -395,7 +395,7 @@ def test_an_answer_after_the_time_is_refused_though_nobody_has_closed_the_questi
     clock.advance(61)
 
     with pytest.raises(ConflictError, match="expired at"):
-        human.answer(request.id, text="yes")
+        world.answer(request.id, text="yes")
 
     assert drive(run).output == "expired||"
 
@@ -405,7 +405,7 @@ def test_an_answer_that_came_in_time_counts_however_late_the_worker_is(clock):
     run = drive(make_run())
     (request,) = questions(run)
     clock.advance(59)
-    human.answer(request.id, text="yes")
+    world.answer(request.id, text="yes")
     clock.advance(600)
 
     assert drive(run).output == "answer|yes|"
@@ -422,7 +422,7 @@ def test_an_answer_between_the_look_and_the_expiry_counts(clock):
 
         async def answering(function, *args, **kwargs):
             found = await call(function, *args, **kwargs)
-            if function is store.load_with_facts:
+            if function is world.load_with_facts:
                 await asyncio.to_thread(in_background(_answer).result, 10)
                 clock.advance(2)
             return found
@@ -435,7 +435,7 @@ def test_an_answer_between_the_look_and_the_expiry_counts(clock):
 
 
 def _answer():
-    human.answer(HumanRequest.objects.get(status="pending").id, text="yes")
+    world.answer(HumanRequest.objects.get(status="pending").id, text="yes")
 
 
 def test_the_time_is_the_databases(clock):
@@ -443,11 +443,11 @@ def test_the_time_is_the_databases(clock):
     asking("May I?", timeout=60)
     run = drive(make_run())
     (request,) = questions(run)
-    store.touch([run.id])
+    world.touch([run.id])
     lease = leased(run)
 
-    with pytest.raises(store.NotDue):
-        store.expire_request(lease, [], request_id=request.id)
+    with pytest.raises(world.NotDue):
+        world.expire_request(lease, [], request_id=request.id)
 
     request.refresh_from_db()
     assert request.status == "pending"
@@ -519,7 +519,7 @@ def test_other_code_at_the_place_of_a_question_blocks_the_run():
         await ctx.sleep_until_signal("x")
 
     code(changed)
-    human.answer(asked(run).id, text="red")
+    world.answer(asked(run).id, text="red")
 
     assert drive(run).status == Status.BLOCKED
 
@@ -530,7 +530,7 @@ def test_the_sweep_wakes_a_run_whose_question_has_expired(clock):
     hinted = []
     clock.advance(61 + conf.SWEEP_S)
 
-    sweeper.sweep(lambda run_ids: hinted.extend(run_ids))
+    world.sweeper_sweep(lambda run_ids: hinted.extend(run_ids))
 
     assert run.id in hinted
 
@@ -548,15 +548,15 @@ def test_a_retried_run_waits_for_the_answer_again():
     code(story)
     run = drive(make_run())
     (request,) = questions(run)
-    store.send_signal(run.id, "go", None)
+    world.send_signal(run.id, "go", None)
     assert drive(run).status == Status.FAILED
     broken.clear()
 
-    store.retry(run.id)
+    world.store_retry(run.id)
     run = drive(run)
 
     assert asked(run).id == request.id
-    human.answer(request.id, text="red")
+    world.answer(request.id, text="red")
     assert drive(run).output == "red"
 
 
@@ -564,8 +564,8 @@ def test_a_fork_leaves_an_open_question_behind_and_asks_its_own():
     asking("Which colour?")
     run = drive(make_run())
 
-    fork = drive(store.fork(run.id, run.next_seq - 1))
+    fork = drive(world.store_fork(run.id, run.next_seq - 1))
 
     assert asked(fork).id != asked(run).id
-    human.answer(asked(fork).id, text="red")
+    world.answer(asked(fork).id, text="red")
     assert (drive(fork).output, Run.objects.get(id=run.id).status) == ("answer|red|", Status.SUSPENDED)

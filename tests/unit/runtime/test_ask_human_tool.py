@@ -12,12 +12,11 @@ from django.core.management import CommandError, call_command
 from ravi_django.agents import ReActAgent
 from ravi_django.kernel import Effect, InvalidInputError, Risk, ToolUseBlock
 from ravi_django.models import HumanRequest, Status
-from ravi_django.runtime import human
-from ravi_django.runtime.registry import register
-from ravi_django.runtime.tools.ask_human import AskHumanTool
 from ravi_django.testing import ScriptedModel, journal_of
+from tests.support import world
 from tests.support.runs import asked, code, drive, make_run, take_over
 from tests.support.tool_calls import calling
+from tests.support.world import AskHumanTool, register
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -44,7 +43,7 @@ def test_the_tool_is_called_again_after_the_answer_and_asks_nobody_twice():
     request = asked(run)
     assert (request.tool, request.text, request.choices) == ("ask_human", "Which colour?", ["red", "blue"])
 
-    human.answer(request.id, text="blue")
+    world.answer(request.id, text="blue")
     run = drive(run)
 
     assert (run.output, len(questions(run))) == ("ok: The person answered: blue", 1)
@@ -57,7 +56,7 @@ def test_a_worker_that_dies_over_the_question_asks_it_once(clock, dies, written)
     asking()
     run = take_over(clock, drive(make_run(), dies=dies, written=written))
 
-    human.answer(asked(run).id, text="red")
+    world.answer(asked(run).id, text="red")
 
     assert (drive(run).output, len(questions(run))) == ("ok: The person answered: red", 1)
 
@@ -66,7 +65,7 @@ def test_a_worker_that_dies_over_the_question_asks_it_once(clock, dies, written)
 def test_a_worker_that_dies_over_the_answer_gives_the_same_result(clock, dies, written):
     asking()
     run = drive(make_run())
-    human.answer(asked(run).id, text="red")
+    world.answer(asked(run).id, text="red")
     drive(run, dies=dies, written=written)
 
     run = take_over(clock, run)
@@ -80,7 +79,7 @@ def test_a_question_that_is_not_answered_is_told_in_words(action, words):
     asking()
     run = drive(make_run())
 
-    human.answer(asked(run).id, action)
+    world.answer(asked(run).id, action)
 
     output = drive(run).output
     assert output.startswith("ok: ") and words in output
@@ -102,7 +101,7 @@ def test_a_run_asks_three_questions_and_no_more():
     code(story, tools=[AskHumanTool()])
     run = drive(make_run())
     for _ in range(3):
-        human.answer(asked(run).id, text="yes")
+        world.answer(asked(run).id, text="yes")
         run = drive(run)
 
     assert (run.output, len(questions(run))) == ('["ok","ok","ok","error"]', 3)
@@ -123,7 +122,7 @@ def test_of_questions_at_once_no_more_than_the_limit_are_asked(clock, dies):
 
     assert (run.status, len(questions(run))) == (Status.SUSPENDED, 2)
     for request in questions(run):
-        human.answer(request.id, text="yes")
+        world.answer(request.id, text="yes")
     run = drive(run)
     assert (run.output, len(questions(run))) == ('["error","error","ok","ok"]', 2)
 
@@ -135,9 +134,9 @@ def test_the_agents_own_questions_do_not_count():
 
     code(story, tools=[AskHumanTool(max_per_run=1)])
     run = drive(make_run())
-    human.answer(asked(run).id, text="yes")
+    world.answer(asked(run).id, text="yes")
     run = drive(run)
-    human.answer(asked(run).id, text="yes")
+    world.answer(asked(run).id, text="yes")
 
     assert drive(run).output == "ok"
 
@@ -177,10 +176,10 @@ def test_two_calls_of_one_turn_each_get_their_answer(clock):
     run = drive(make_run("react/asker"))
     first, second = sorted(questions(run), key=lambda request: request.text)
 
-    human.answer(second.id, text="2")
+    world.answer(second.id, text="2")
     run = drive(run)
     assert run.status == Status.SUSPENDED
-    human.answer(first.id, text="1")
+    world.answer(first.id, text="1")
     run = drive(run)
 
     assert (run.output, len(model.calls)) == ("Thank you.", 2)

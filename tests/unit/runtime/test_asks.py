@@ -20,12 +20,10 @@ from ravi_django.kernel import (
     SpawnDeniedError,
 )
 from ravi_django.models import Ask, InboxMessage, Run, Session, Status, uuid7
-from ravi_django.runtime import human, store
-from ravi_django.runtime.cancel import cancel
-from ravi_django.runtime.entries import Entry
-from ravi_django.runtime.store import asking as asking_store
 from ravi_django.testing import journal_of, run_until_idle
+from tests.support import world
 from tests.support.runs import CodeAgent, code, drive, leased, make_run, take_over
+from tests.support.world import Entry, cancel
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -307,12 +305,12 @@ def test_a_run_that_ends_leaves_no_live_child():
 
 
 def test_a_run_that_is_to_be_cancelled_spawns_no_child():
-    lease = store.claim(make_run().id, "w")
-    store.request_cancel(lease.run_id, "stop")
-    new = store.make_child(lease, "test/child", uuid7(), uuid7())
+    lease = world.claim(make_run().id, "w")
+    world.request_cancel(lease.run_id, "stop")
+    new = world.make_child(lease, "test/child", uuid7(), uuid7())
 
     with pytest.raises(CancellationError):
-        store.spawn(lease, [Entry("child.spawned", "1", "test/child")], child=new, message=None)
+        world.spawn(lease, [Entry("child.spawned", "1", "test/child")], child=new, message=None)
 
     assert not Run.objects.filter(parent_id=lease.run_id).exists()
     assert not journal_of(lease.run_id)
@@ -413,8 +411,8 @@ def test_a_message_that_comes_while_the_code_runs_is_a_round_of_its_own(clock):
 
     code(story)
     run = drive(make_run(text="first"))
-    lease = store.claim(make_run().id, "w")
-    store.deliver(lease, [entry_to(run)], target_id=run.id, message=said("second").model_dump(mode="json"))
+    lease = world.claim(make_run().id, "w")
+    world.asking_deliver(lease, [entry_to(run)], target_id=run.id, message=said("second").model_dump(mode="json"))
     signal(run.id, "go")
     run = drive(run)
     run_until_idle_but(lease.run_id)
@@ -478,20 +476,20 @@ def test_an_ancestors_control_message_acts_on_the_run(word, status):
 
 def test_a_message_to_an_address_goes_past_a_run_that_was_just_handed_over(monkeypatch):
     """Found as the one's, it is the other's by the time it is locked."""
-    session = store.create_session(Session(agent="test/front"))
+    session = world.create_session(Session(agent="test/front"))
     front = make_run("test/front", session=session)
     sender = leased(make_run(session=session))
-    lock = asking_store.lock
+    lock = world.asking_lock
 
     def handing_over(run_ids):
         Run.objects.filter(id=front.id).update(agent="test/back")
         lock(run_ids)
 
-    monkeypatch.setattr(asking_store, "lock", handing_over)
+    world.patch(monkeypatch, "asking_lock", handing_over)
     made = Run(id=uuid7(), agent="test/front", session_id=session.id)
     entry = Entry("msg.sent", "1", "test/front", request={})
 
-    store.deliver_to_agent(sender, [entry], run=made, message=said("for the front").model_dump(mode="json"))
+    world.deliver_to_agent(sender, [entry], run=made, message=said("for the front").model_dump(mode="json"))
 
     assert entry.result == {"run": str(made.id), "delivered": True}
     assert [InboxMessage.objects.filter(run=run).count() for run in (front, made)] == [1, 1]
@@ -516,7 +514,7 @@ def test_a_run_reaches_no_run_of_somebody_else(django_user_model):
         await ctx.send(RunHandle(str(other.id), CHILD), "hi")
 
     owner = django_user_model.objects.create_user("ann")
-    other = make_run("test/other", session=store.create_session(Session(owner=owner)), owner=owner)
+    other = make_run("test/other", session=world.create_session(Session(owner=owner)), owner=owner)
     code(story)
 
     run = drive(make_run())
@@ -546,7 +544,7 @@ def test_the_time_that_people_take_is_added_to_an_asks_deadline(clock):
     assert run.status == Status.SUSPENDED
 
     request = the_child(run).requests.get()
-    human.resolve(request.id, "happened", result="paid")
+    world.human_resolve(request.id, "happened", result="paid")
     run_until_idle()
 
     run.refresh_from_db()
@@ -586,20 +584,20 @@ def test_a_reply_that_came_before_the_timeout_was_recorded_counts(clock):
     child(stay)
     code(asking(timeout=60))
     run = drive(make_run())
-    lease = store.claim(run.id, "w") or leased_by_force(run)
+    lease = world.claim(run.id, "w") or leased_by_force(run)
     Ask.objects.update(outcome="replied", result="just in time")
     clock.advance(61)
 
-    with pytest.raises(store.NotDue) as found:
-        store.time_out_ask(lease, [Entry("ask", "x", "test/child")], ask_id=Ask.objects.get().id)
+    with pytest.raises(world.NotDue) as found:
+        world.time_out_ask(lease, [Entry("ask", "x", "test/child")], ask_id=Ask.objects.get().id)
 
     assert found.value.until is None
     assert Ask.objects.get().outcome == "replied"
 
 
 def leased_by_force(run):
-    store.touch([run.id])
-    return store.claim(run.id, "w")
+    world.touch([run.id])
+    return world.claim(run.id, "w")
 
 
 def test_a_paused_run_is_claimed_by_nobody_until_it_is_resumed(clock):
@@ -607,9 +605,9 @@ def test_a_paused_run_is_claimed_by_nobody_until_it_is_resumed(clock):
     Run.objects.filter(id=pending.id).update(paused_at=clock.now)
     Run.objects.filter(id=timed.id).update(paused_at=clock.now, status=Status.SUSPENDED, wake_at=clock.now)
 
-    assert [store.claim(run.id, "w") for run in (pending, timed)] == [None, None]
-    assert store.claim_next("w", ["test/code"]) is None
+    assert [world.claim(run.id, "w") for run in (pending, timed)] == [None, None]
+    assert world.claim_next("w", ["test/code"]) is None
     for run in (pending, timed):
-        store.resume(run.id)
+        world.slots_resume(run.id)
 
-    assert all(store.claim(run.id, "w") for run in (pending, timed))
+    assert all(world.claim(run.id, "w") for run in (pending, timed))

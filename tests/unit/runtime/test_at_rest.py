@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from ravi_django import signal, tool
 from ravi_django.conf import conf
 from ravi_django.models import JournalEntry, Run, Status
-from ravi_django.runtime import gate
-from ravi_django.runtime.worker import Worker
 from ravi_django.testing import journal_of, warm
+from tests.support import world
 from tests.support.runs import adrive, auntil, code, drive, make_run, take_over, until
+from tests.support.world import Worker
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -223,8 +223,8 @@ def test_branches_that_wait_for_each_other_let_the_run_suspend(wait):
 
 
 def test_a_wait_for_something_outside_keeps_the_run_awake_and_is_named(monkeypatch, caplog):
-    monkeypatch.setattr(gate, "LOOK_S", 0.01)
-    monkeypatch.setattr(gate, "FOREIGN_S", 0.05)
+    world.patch(monkeypatch, "GATE_LOOK_S", 0.01)
+    world.patch(monkeypatch, "FOREIGN_S", 0.05)
     monkeypatch.setitem(LIMITS, "models", asyncio.Semaphore(0))
 
     async def story(ctx, inbox):

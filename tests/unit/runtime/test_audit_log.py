@@ -25,9 +25,8 @@ from ravi_django.kernel import (
 )
 from ravi_django.middleware import AuditLog
 from ravi_django.models import AuditRecord, JournalEntry, Status
-from ravi_django.runtime import human
-from ravi_django.runtime.middleware import audit_log
 from ravi_django.testing import ScriptedModel
+from tests.support import world
 from tests.support.runs import asked, code, drive, make_run, take_over
 from tests.support.tool_calls import calling
 
@@ -133,7 +132,7 @@ def test_a_tool_that_dies_half_way_leaves_that_it_was_attempted(clock, ran):
     run = drive(make_run())
 
     assert records("tool") == [("tool", "attempted")]
-    human.resolve(asked(run).id, "happened", result="it did")
+    world.human_resolve(asked(run).id, "happened", result="it did")
     assert drive(run).status == Status.COMPLETED
     assert records("tool") == [("tool", "attempted")]
 
@@ -143,7 +142,7 @@ def test_what_a_person_has_run_again_is_on_record_again(clock, ran):
     run = take_over(clock, drive(make_run(), dies=2))
     clock.advance(200)
 
-    human.resolve(asked(run).id, "run_again")
+    world.human_resolve(asked(run).id, "run_again")
     run = drive(run)
 
     assert run.output == "ok: sent"
@@ -256,7 +255,7 @@ def broken(monkeypatch):
     def fails(record):
         raise DatabaseError("the disk is full")
 
-    monkeypatch.setattr(audit_log, "write_audit", fails)
+    world.patch(monkeypatch, "audit_log_write_audit", fails)
 
 
 def test_a_failing_write_is_logged_and_the_call_goes_on(broken, ran, caplog):
@@ -268,14 +267,14 @@ def test_a_failing_write_is_logged_and_the_call_goes_on(broken, ran, caplog):
 
 def test_when_it_is_required_nothing_is_done_without_it(monkeypatch, ran):
     agent = audited(calling("send", to="ACME"), AuditLog(required=True), tools=[sender("at_most_once", ran)])
-    write = audit_log.write_audit
+    write = world.audit_log_write_audit
 
     def fails(record):
         if record.event == fails.at:
             raise DatabaseError("the disk is full")
         write(record)
 
-    monkeypatch.setattr(audit_log, "write_audit", fails)
+    world.patch(monkeypatch, "audit_log_write_audit", fails)
     fails.at = "tool"
     run = drive(make_run())
     assert "send was not run: PermanentError: not done: the audit log cannot be written" in run.output
@@ -294,14 +293,14 @@ def test_when_it_is_required_nothing_is_done_without_it(monkeypatch, ran):
 
 def test_a_failing_record_of_what_has_happened_undoes_nothing(monkeypatch, ran):
     audited(calling("send", to="ACME"), AuditLog(required=True), tools=[sender("at_most_once", ran)])
-    write = audit_log.write_audit
+    write = world.audit_log_write_audit
 
     def fails(record):
         if "outcome" in record.detail:
             raise DatabaseError("the disk is full")
         write(record)
 
-    monkeypatch.setattr(audit_log, "write_audit", fails)
+    world.patch(monkeypatch, "audit_log_write_audit", fails)
 
     assert drive(make_run()).output == "ok: sent"
     assert records() == [("run", "started"), ("tool", "attempted")]
@@ -320,8 +319,6 @@ def test_a_cancelled_run_is_on_record():
 
 
 def test_a_run_that_is_retried_has_records_of_each_try(clock):
-    from ravi_django.runtime import store
-
     async def story(ctx, inbox):
         return (await ctx.llm([ChatMessage.of("user", "hello")])).text
 
@@ -330,7 +327,7 @@ def test_a_run_that_is_retried_has_records_of_each_try(clock):
     run = drive(make_run())
     assert run.status == Status.FAILED
     first = records()
-    store.retry(run.id)
+    world.store_retry(run.id)
 
     run = drive(run, dies="end")
     run = take_over(clock, run)

@@ -12,8 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from ravi_django import register
 from ravi_django.access import AccessPolicy
 from ravi_django.models import FeedItem, Follow, InboxMessage, Publication, Signal
-from ravi_django.runtime import fan_out, store
-from ravi_django.runtime.store import backlog, digests
+from tests.support import world
 from tests.support.feeds import followers, inboxes, publish, read, waiting_runs
 from tests.support.runs import CodeAgent
 
@@ -24,18 +23,17 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def _agent(monkeypatch, settings):
     settings.RAVI = {**settings.RAVI, "FEED_UNREAD": 1}
     register(CodeAgent(print, key="feed"))
-    monkeypatch.setattr(fan_out, "wake", lambda run_ids: None)
-    monkeypatch.setattr(fan_out, "hint", lambda publication_id: None)
+    world.silence(monkeypatch, "fan_out_wake", "fan_out_hint")
 
 
 def emit(*said, topic="news/tech"):
     for words in said:
-        fan_out.run(publish(words, topic=topic).id)
+        world.fan_out_run(publish(words, topic=topic).id)
 
 
 @pytest.mark.sqlite
 def test_so_many_wait_and_the_oldest_are_dropped_which_the_follower_is_told(clock, monkeypatch, caplog):
-    monkeypatch.setattr(backlog, "MOST", 5)
+    world.patch(monkeypatch, "BACKLOG_MOST", 5)
     slow, other = followers(2)
     run, quick = waiting_runs([slow, other])
 
@@ -48,7 +46,7 @@ def test_so_many_wait_and_the_oldest_are_dropped_which_the_follower_is_told(cloc
     assert {record.action for record in caplog.records} == {"fan_out.dropped"}
     read(run)
     clock.advance(400)
-    fan_out.sweep()
+    world.fan_out_sweep()
 
     assert inboxes() == {run.id: ["0", "4+5+6+7+8"], quick.id: list("012345678")}
     assert InboxMessage.objects.filter(run=run).order_by("id").last().body["payload"]["data"]["dropped"] == 3
@@ -57,18 +55,18 @@ def test_so_many_wait_and_the_oldest_are_dropped_which_the_follower_is_told(cloc
     emit("next", "more", "most")
     read(run)
     clock.advance(400)
-    fan_out.sweep()
+    world.fan_out_sweep()
     assert inboxes()[run.id][2:] == ["next", "more+most"]
     assert "dropped" not in InboxMessage.objects.filter(run=run).order_by("id").last().body["payload"]["data"]
 
 
 def test_one_item_that_is_left_tells_of_those_that_were_dropped_too(clock, monkeypatch):
-    monkeypatch.setattr(backlog, "MOST", 1)
+    world.patch(monkeypatch, "BACKLOG_MOST", 1)
     (run,) = waiting_runs(followers(1))
     emit("one", "two", "three")
     read(run)
     clock.advance(400)
-    fan_out.sweep()
+    world.fan_out_sweep()
 
     data = InboxMessage.objects.order_by("id").last().body["payload"]["data"]
     assert (data["dropped"], len(data["items"])) == (1, 1)
@@ -80,7 +78,7 @@ def test_a_look_at_one_who_does_not_read_changes_one_row_however_much_waits(cloc
     before = dict(FeedItem.objects.values_list("id", "due_at"))
     clock.advance(60)
 
-    fan_out.sweep()
+    world.fan_out_sweep()
 
     after = dict(FeedItem.objects.values_list("id", "due_at"))
     assert before.keys() == after.keys()
@@ -89,12 +87,12 @@ def test_a_look_at_one_who_does_not_read_changes_one_row_however_much_waits(cloc
 
 def test_what_is_more_than_one_message_comes_in_the_next_at_once(clock, monkeypatch, settings):
     settings.RAVI = {**settings.RAVI, "FEED_UNREAD": 10}
-    monkeypatch.setattr(digests, "MOST_ITEMS", 3)
+    world.patch(monkeypatch, "MOST_ITEMS", 3)
     (run,) = waiting_runs(followers(1, every_s=60))
     emit(*map(str, range(9)))
     clock.advance(61)
 
-    fan_out.sweep()
+    world.fan_out_sweep()
 
     assert inboxes()[run.id] == ["0", "1+2+3", "4+5+6", "7+8"]
 
@@ -136,13 +134,13 @@ def test_a_policy_that_raises_for_one_topic_puts_that_one_off_and_the_others_com
 
     Fails.topics = {"news/tech"}
     with caplog.at_level(logging.ERROR, "ravi.fan_out"):
-        fan_out.sweep()
+        world.fan_out_sweep()
     assert [inboxes()[run.id] for run in runs.values()] == [["one"], ["one", "two"]]
     assert [record.action for record in caplog.records] == ["fan_out.failed"]
-    assert not store.has_due()  # put off
+    assert not world.has_due()  # put off
 
     Fails.topics = set()
     clock.advance(400)
-    fan_out.sweep()
+    world.fan_out_sweep()
     assert [inboxes()[run.id] for run in runs.values()] == [["one", "two"]] * 2
     assert {one.delivered for one in Publication.objects.all()} == {1}

@@ -10,7 +10,6 @@ import pytest
 from django.db import IntegrityError, OperationalError, transaction
 
 from ravi_django.agents import ReActAgent
-from ravi_django.agents._task import _task_agent_id, _task_agent_label, _task_parent_agent_id, _task_thread_id
 from ravi_django.kernel import (
     AgentId,
     ChatMessage,
@@ -22,14 +21,19 @@ from ravi_django.kernel import (
     ToolUseBlock,
 )
 from ravi_django.models import BoardTask, Session, Status
-from ravi_django.runtime import board, events, store
-from ravi_django.runtime.fork import fork
-from ravi_django.runtime.registry import register
-from ravi_django.runtime.store import fence
-from ravi_django.runtime.tools.board import TaskBoard
 from ravi_django.testing import ScriptedModel, journal_of, run_until_idle
+from tests.support import world
 from tests.support.runs import Died, code, drive, in_background, make_run, on_postgresql, patch_append, take_over, until
 from tests.support.tool_calls import calling
+from tests.support.world import (
+    TaskBoard,
+    fork,
+    register,
+    task_agent_id,
+    task_agent_label,
+    task_parent_agent_id,
+    task_thread_id,
+)
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -41,12 +45,12 @@ def tasks():
 
 
 def board_frames(run):
-    return [frame for frame in events.page(run.tree_id)[0] if frame["type"] == "board"]
+    return [frame for frame in world.events_page(run.tree_id)[0] if frame["type"] == "board"]
 
 
 def place(session=None, agent="test/code", run=None):
     run = run or make_run()
-    return board.Place((session or run.session).id, agent, "code", "", run.id)
+    return world.Place((session or run.session).id, agent, "code", "", run.id)
 
 
 def adding(*titles):
@@ -113,7 +117,7 @@ def test_a_bad_call_goes_back_to_the_model_and_changes_nothing(name, arguments, 
 
 def test_an_agent_changes_no_task_of_another():
     run = make_run()
-    board.add(place(agent="test/other", run=run), "Not yours")
+    world.board_add(place(agent="test/other", run=run), "Not yours")
     code(calling("board_update", number=1, status="done"), tools=TOOLS)
 
     assert "you have no task 1" in drive(run).output
@@ -123,8 +127,8 @@ def test_an_agent_changes_no_task_of_another():
 
 def test_text_that_no_row_can_hold_is_kept_as_far_as_it_goes():
     where = place()
-    board.add(where, "A\0B\ud800", "C\0D")
-    board.update(where, 1, detail="E\0F")
+    world.board_add(where, "A\0B\ud800", "C\0D")
+    world.board_update(where, 1, detail="E\0F")
 
     task = BoardTask.objects.get()
     assert (task.title, task.detail) == ("A\ufffdB?", "E\ufffdF")
@@ -134,7 +138,7 @@ def test_text_that_no_row_can_hold_is_kept_as_far_as_it_goes():
 
 
 def failing_append(monkeypatch, error):
-    write = fence.append
+    write = world.fence_append
 
     def append(lease, entries, turns):
         if any(entry.name == "board_add" for entry in entries):
@@ -171,7 +175,7 @@ def test_a_worker_that_dies_after_the_commit_has_added_it_once(clock):
 
 def test_a_commit_whose_answer_was_lost_counts_once(clock, monkeypatch):
     adding("Once")
-    write = fence.append
+    write = world.fence_append
 
     def lost():
         raise OperationalError("the server has gone away")
@@ -239,7 +243,7 @@ def test_calls_at_once_get_numbers_of_their_own():
 def test_two_runs_of_one_agent_at_once_get_numbers_of_their_own(monkeypatch):
     where = place()
     reached = []
-    last = board._last_number
+    last = world.board_last_number
 
     def racing(found):
         number = last(found)
@@ -248,7 +252,7 @@ def test_two_runs_of_one_agent_at_once_get_numbers_of_their_own(monkeypatch):
             until(lambda: len(reached) == 2)
         return number
 
-    monkeypatch.setattr(board, "_last_number", racing)
+    world.patch(monkeypatch, "board_last_number", racing)
 
     added = [in_background(_add, where, title) for title in ("One", "Two")]
 
@@ -257,53 +261,53 @@ def test_two_runs_of_one_agent_at_once_get_numbers_of_their_own(monkeypatch):
 
 
 def _add(where, title):
-    return board.add(where, title).number
+    return world.board_add(where, title).number
 
 
 def test_a_row_that_cannot_be_written_is_no_taken_number():
     nowhere = replace(place(), session_id=None)
 
     with pytest.raises(IntegrityError):
-        board.add(nowhere, "One")
+        world.board_add(nowhere, "One")
 
 
 def test_an_agent_has_so_many_tasks_and_no_more():
     where = place()
-    board.add(where, "The first")
-    BoardTask.objects.update(number=board.MAX_TASKS)
+    world.board_add(where, "The first")
+    BoardTask.objects.update(number=world.MAX_TASKS)
 
     with pytest.raises(InvalidInputError, match="100 tasks of yours"):
-        board.add(where, "One more")
+        world.board_add(where, "One more")
 
-    assert board.add(board.Place(where.session_id, "test/other", "", "", where.run_id), "Mine").number == 1
+    assert world.board_add(world.Place(where.session_id, "test/other", "", "", where.run_id), "Mine").number == 1
 
 
 def test_a_thread_has_so_many_tasks_and_no_more(monkeypatch):
-    monkeypatch.setattr(board, "MAX_ALL", 2)
+    world.patch(monkeypatch, "MAX_ALL", 2)
     run = make_run()
     for agent in ("test/a", "test/b"):
-        board.add(place(run=run, agent=agent), "One")
+        world.board_add(place(run=run, agent=agent), "One")
 
     with pytest.raises(InvalidInputError, match="2 tasks of all agents"):
-        board.add(place(run=run, agent="test/c"), "One")
+        world.board_add(place(run=run, agent="test/c"), "One")
 
-    board.add(place(agent="test/a"), "In another session")
+    world.board_add(place(agent="test/a"), "In another session")
 
 
 @pytest.mark.parametrize("change", [{"status": "gone"}, {"title": " "}, {"detail": "x" * 2001}, {}])
 def test_a_bad_change_is_refused(change):
     where = place()
-    board.add(where, "One")
+    world.board_add(where, "One")
 
     with pytest.raises(InvalidInputError):
-        board.update(where, 1, **change)
+        world.board_update(where, 1, **change)
 
     assert tasks() == [("test/code", 1, "One", "todo")]
 
 
 def test_a_number_that_was_never_given_is_not_found():
     with pytest.raises(NotFoundError):
-        board.update(place(), 10**30, status="done")
+        world.board_update(place(), 10**30, status="done")
 
 
 # ------------------------------------------------------------------------------------------------- whose it is
@@ -366,7 +370,7 @@ def test_a_grandchild_that_says_nothing_of_its_parent_nests_below_it_too():
 
 
 def test_an_agent_sees_nothing_of_another_conversation():
-    board.add(place(), "Elsewhere")
+    world.board_add(place(), "Elsewhere")
     code(calling("board_list", all_agents=True), tools=TOOLS)
 
     assert drive(make_run()).output == "ok: There are no tasks on the board."
@@ -376,10 +380,10 @@ def named(thread, **fields):
     """An agent that sets the context variables as the shipped ones do."""
 
     async def story(ctx, inbox):
-        _task_agent_id.set("react/painter")
-        _task_agent_label.set("Painter")
-        _task_parent_agent_id.set("orchestrator/team")
-        _task_thread_id.set(thread)
+        task_agent_id.set("react/painter")
+        task_agent_label.set("Painter")
+        task_parent_agent_id.set("orchestrator/team")
+        task_thread_id.set(thread)
         await ctx.tool("board_add", title="Paint")
 
     code(story, tools=TOOLS)
@@ -389,7 +393,7 @@ def named(thread, **fields):
 
 
 def test_the_place_is_told_by_the_context_variables_that_are_set_inside_the_run():
-    thread = store.create_session(Session())
+    thread = world.create_session(Session())
 
     task = named(str(thread.id))
 
@@ -405,8 +409,8 @@ def test_a_thread_that_is_no_session_is_the_runs_own(thread):
 
 
 def test_a_thread_of_another_owner_is_not_written_to(django_user_model):
-    theirs = store.create_session(Session(owner=django_user_model.objects.create_user("bob")))
-    other_tenant = store.create_session(Session(tenant="other"))
+    theirs = world.create_session(Session(owner=django_user_model.objects.create_user("bob")))
+    other_tenant = world.create_session(Session(tenant="other"))
 
     for thread in (theirs, other_tenant):
         task = named(str(thread.id))
@@ -425,7 +429,7 @@ def test_a_frame_shows_the_task_as_it_is():
 
     first, second = board_frames(run)
     task = BoardTask.objects.get()
-    assert second["task"] == board.shown(task)
+    assert second["task"] == world.board_shown(task)
     assert (first["task"]["status"], first["task"]["detail"]) == ("todo", "<b>bold</b>")
     assert set(second["task"]) == {
         *("id", "session", "agent", "label", "parent_agent", "run"),
@@ -446,11 +450,11 @@ def test_a_fork_goes_on_with_the_board_that_its_past_knows():
 
     code(story, tools=TOOLS)
     run = make_run()
-    board.add(place(run=run), "From before")
+    world.board_add(place(run=run), "From before")
     BoardTask.objects.update(created_at=run.created_at - timedelta(seconds=1))
     run = drive(run)
     point = run.next_seq - 1
-    store.send_signal(run.id, "go", None)
+    world.send_signal(run.id, "go", None)
     run = drive(run)
     assert run.output == "1. [todo] From before\n2. [done] One\n    Of the run.\n3. [todo] Later"
 
@@ -461,6 +465,6 @@ def test_a_fork_goes_on_with_the_board_that_its_past_knows():
         (2, "One", "doing"),
     ]
     drive(copy)
-    store.send_signal(copy.id, "go", None)
+    world.send_signal(copy.id, "go", None)
     assert drive(copy).output == run.output
     assert BoardTask.objects.filter(session=run.session).count() == 3

@@ -13,11 +13,10 @@ from django.db import connections, transaction
 
 from ravi_django.kernel import LeaseLostError, Usage
 from ravi_django.models import BudgetAccount, HumanRequest, Reservation, Run, Session, uuid7
-from ravi_django.runtime import store
-from ravi_django.runtime.entries import Entry
-from ravi_django.runtime.store import topups
+from tests.support import world
 from tests.support.budgets import balances, recorded, reserved, spent
 from tests.support.runs import BOUND_S, in_background, leased, make_run, on_postgresql, somebody_waits_for_a_lock, until
+from tests.support.world import Entry
 
 pytestmark = [pytest.mark.django_db(transaction=True), on_postgresql]
 
@@ -32,14 +31,14 @@ def day(settings):
 
 
 def child_of(root: Run, **fields) -> Run:
-    session = store.create_session(Session(agent="test/code"))
+    session = world.create_session(Session(agent="test/code"))
     return Run.objects.create(id=uuid7(), agent="test/code", session=session, root=root, parent=root, **fields)
 
 
 def pay(lease, path: str, tokens: int = USED) -> None:
     """The call's row, and what it has used."""
     entry = Entry("llm.call", path, "m", usage=Usage(output_tokens=tokens), cost=0.5)
-    store.settled(lease, [entry], lambda: store.append(lease, [entry]))
+    world.budgets_settled(lease, [entry], lambda: world.append(lease, [entry]))
 
 
 def at_once(work, items) -> list:
@@ -61,11 +60,11 @@ def at_once(work, items) -> list:
 def spend(lease, path: str, estimate: int, day: date, actual: int = USED) -> bool:
     """One call as a worker makes it: waits for room, and pays. Says whether it was made."""
     for _ in range(10_000):
-        verdict = store.reserve(lease, path, store.Amount(estimate, Decimal("0.5")), day)
+        verdict = world.reserve(lease, path, world.Amount(estimate, Decimal("0.5")), day)
         if verdict is True:
             pay(lease, path, actual)
             return True
-        if isinstance(verdict, store.Exhausted):
+        if isinstance(verdict, world.Exhausted):
             return False
     raise AssertionError("there was never room")
 
@@ -90,7 +89,7 @@ def test_the_last_turn_is_one_callers():
     root = make_run(budget={"max_turns": 1})
     leases = [leased(root), *(leased(child_of(root)) for _ in range(CALLERS - 1))]
 
-    verdicts = at_once(lambda lease: store.reserve(lease, "1", store.Amount(1, Decimal(0)), date(2026, 11, 22)), leases)
+    verdicts = at_once(lambda lease: world.reserve(lease, "1", world.Amount(1, Decimal(0)), date(2026, 11, 22)), leases)
 
     assert sorted(verdicts) == [False] * (CALLERS - 1) + [True]
     assert Reservation.objects.count() == 1
@@ -109,8 +108,8 @@ def test_many_calls_of_many_trees_end_without_a_deadlock(calls, day, django_user
         for number in range(calls):
             assert spend(lease, str(number), dice.choice([1, 100, 5000]), day, actual=dice.randrange(50))
             if dice.random() < 0.2:
-                store.reserve(lease, f"left {number}", store.Amount(1, None), day)
-        store.settled(lease, [], lambda: store.requeue(lease), ends=True)
+                world.reserve(lease, f"left {number}", world.Amount(1, None), day)
+        world.budgets_settled(lease, [], lambda: world.requeue(lease), ends=True)
 
     at_once(many, leases)
 
@@ -124,7 +123,7 @@ def test_a_call_is_reserved_once_however_often_its_answer_is_lost():
     lease = leased(make_run(budget={"max_turns": 5}))
 
     for _ in range(2):  # as a database thread repeats it
-        assert store.reserve(lease, "1", store.Amount(7, Decimal(0)), date(2026, 11, 22)) is True
+        assert world.reserve(lease, "1", world.Amount(7, Decimal(0)), date(2026, 11, 22)) is True
 
     assert reserved(lease.run) == (7, Decimal(0), 1)
 
@@ -134,7 +133,7 @@ def test_a_reservation_waits_for_who_takes_the_run_over():
     lease = leased(make_run(budget={"max_turns": 5}))
     with transaction.atomic():
         Run.objects.filter(id=lease.run_id).update(lease_epoch=lease.epoch + 1)
-        late = in_background(store.reserve, lease, "1", store.Amount(1, Decimal(0)), date(2026, 11, 22))
+        late = in_background(world.reserve, lease, "1", world.Amount(1, Decimal(0)), date(2026, 11, 22))
         until(lambda: late.done() or somebody_waits_for_a_lock())
 
     with pytest.raises(LeaseLostError):
@@ -144,15 +143,15 @@ def test_a_reservation_waits_for_who_takes_the_run_over():
 
 def test_what_is_not_written_is_not_paid():
     lease = leased(make_run(budget={"max_turns": 5}))
-    store.reserve(lease, "1", store.Amount(7, Decimal(0)), date(2026, 11, 22))
+    world.reserve(lease, "1", world.Amount(7, Decimal(0)), date(2026, 11, 22))
     entry = Entry("llm.call", "1", "m", usage=Usage(output_tokens=3))
 
     def refused():
-        store.append(lease, [entry])
+        world.append(lease, [entry])
         raise ValueError
 
     with pytest.raises(ValueError):
-        store.settled(lease, [entry], refused)
+        world.budgets_settled(lease, [entry], refused)
 
     assert (spent(lease.run), reserved(lease.run)) == ((0, Decimal(0), 0), (7, Decimal(0), 1))
     pay(lease, "1", 3)
@@ -166,11 +165,11 @@ def test_of_many_that_ask_for_more_one_does():
 
     def ask(lease):
         request = HumanRequest(
-            id=uuid7(), run_id=lease.run_id, path="2", kind="approval", tool=store.TOP_UP, arguments={"max_turns": 2}
+            id=uuid7(), run_id=lease.run_id, path="2", kind="approval", tool=world.TOP_UP, arguments={"max_turns": 2}
         )
         try:
-            store.open_top_up(lease, [Entry("request.opened", "@request.2.1", "budget")], request=request)
-        except store.TooManyRequests:
+            world.open_top_up(lease, [Entry("request.opened", "@request.2.1", "budget")], request=request)
+        except world.TooManyRequests:
             return False
         return True
 
@@ -184,14 +183,14 @@ def test_an_answer_while_others_spend_ends_without_a_deadlock():
     root = make_run(budget={"max_turns": 8, "when_exhausted": "ask"})
     leases = [leased(root), *(leased(child_of(root)) for _ in range(7))]
     request = HumanRequest.objects.create(
-        id=uuid7(), run=root, path="2", kind="approval", tool=store.TOP_UP, arguments={"max_turns": 1000}
+        id=uuid7(), run=root, path="2", kind="approval", tool=world.TOP_UP, arguments={"max_turns": 1000}
     )
     BudgetAccount.objects.create(key=f"tree:{root.id}", max_turns=8)
     topups_made = []
 
     def work(lease):
         if lease is None:
-            topups_made.append(topups.answer_top_up(request, {"action": "approve"}, {"max_turns": 1000}, by=None))
+            topups_made.append(world.answer_top_up(request, {"action": "approve"}, {"max_turns": 1000}, by=None))
             return
         for number in range(20):
             while not spend(lease, str(number), 1, date(2026, 11, 22)):
@@ -209,9 +208,9 @@ def test_a_limit_that_is_raised_is_not_asked_for():
     lease = leased(make_run(budget={"max_turns": 1, "when_exhausted": "ask"}))
     spend(lease, "1", 1, date(2026, 11, 22))
     BudgetAccount.objects.update(max_turns=2)
-    request = HumanRequest(id=uuid7(), run_id=lease.run_id, path="2", kind="approval", tool=store.TOP_UP)
+    request = HumanRequest(id=uuid7(), run_id=lease.run_id, path="2", kind="approval", tool=world.TOP_UP)
 
-    with pytest.raises(store.TooManyRequests):
-        store.open_top_up(lease, [Entry("request.opened", "@request.2.1", "budget")], request=request)
+    with pytest.raises(world.TooManyRequests):
+        world.open_top_up(lease, [Entry("request.opened", "@request.2.1", "budget")], request=request)
 
     assert not HumanRequest.objects.exists()

@@ -10,11 +10,10 @@ from django.core.management import CommandError, call_command
 from ravi_django import answer, register, signal
 from ravi_django.kernel import AgentId, BudgetExhaustedError, ConflictError, InvalidInputError
 from ravi_django.models import HumanRequest, JournalEntry, Run, Status
-from ravi_django.runtime import cancel, store
-from ravi_django.runtime.retry import retry
-from ravi_django.runtime.store import touching
+from tests.support import world
 from tests.support.budgets import USER, account, balances, model, recorded, spent
 from tests.support.runs import CodeAgent, asked, code, drive, leased, make_run, message, take_over
+from tests.support.world import retry
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -196,7 +195,7 @@ def test_when_the_run_that_asked_is_gone_another_asks(clock, tree):
     _, first, second = tree
     assert second.wake_at is None
 
-    assert second.id in store.request_cancel(first.id, "enough")
+    assert second.id in world.request_cancel(first.id, "enough")
 
     second = drive(second)
 
@@ -206,19 +205,19 @@ def test_when_the_run_that_asked_is_gone_another_asks(clock, tree):
 
 def test_who_is_woken_by_the_end_of_a_request_is_locked_in_order(tree, monkeypatch):
     _, first, second = tree
-    lock, locked = touching.lock, []
-    monkeypatch.setattr(touching, "lock", lambda run_ids: locked.append(set(run_ids)) or lock(run_ids))
+    lock, locked = world.touching_lock, []
+    world.patch(monkeypatch, "touching_lock", lambda run_ids: locked.append(set(run_ids)) or lock(run_ids))
 
-    store.request_cancel(first.id, "enough")
+    world.request_cancel(first.id, "enough")
 
     assert locked[-1] >= {first.id, second.id}
 
 
 def test_a_generation_that_ends_with_its_request_wakes_who_waits_for_that(tree):
     _, first, second = tree
-    store.touch([first.id])
+    world.touch([first.id])
 
-    store.continue_as_new(leased(first), [], messages=[message("anew")], inbox_upto=0)
+    world.continue_as_new(leased(first), [], messages=[message("anew")], inbox_upto=0)
 
     assert Run.objects.get(id=second.id).status == Status.PENDING
     assert asked(drive(second)).run_id == second.id
@@ -301,7 +300,7 @@ def test_a_run_that_is_cancelled_meanwhile_closes_its_request(talker):
     run = drive(make_run(budget=BUDGET))
     request = asked(run)
 
-    cancel.cancel(run.id, "enough")
+    world.cancel(run.id, "enough")
 
     request.refresh_from_db()
     assert request.status == "cancelled"

@@ -11,11 +11,11 @@ from ravi_django.conf import conf
 from ravi_django.kernel import BudgetExhaustedError, RunContext
 from ravi_django.kernel.supervision import Priority
 from ravi_django.models import Reservation, Run, Status
-from ravi_django.runtime import store
-from ravi_django.runtime.engine import Engine
+from tests.support import world
 from tests.support.budgets import USER, balances, model, reserved, spent
 from tests.support.runs import BOUND_S, CodeAgent, auntil, code, drive, leased, make_run
 from tests.support.trees import TAKER, is_paused, spawn
+from tests.support.world import Engine
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -80,14 +80,14 @@ def test_what_a_live_worker_holds_is_not_freed(clock):
     top = leased(make_run(budget={"max_turns": 3}))
     holder, other = leased(spawn(top)), leased(spawn(top))
     today = clock.now.date()
-    assert store.reserve(holder, "1", store.Amount(1, None), today) is True
+    assert world.reserve(holder, "1", world.Amount(1, None), today) is True
     clock.advance(conf.LEASE_S + 1)  # late, and perhaps back at once
 
-    store.free_abandoned(other, today)
+    world.free_abandoned(other, today)
 
     assert reserved(top.run)[2] == 1
     clock.advance(conf.LEASE_S)
-    store.free_abandoned(other, today)
+    world.free_abandoned(other, today)
     assert reserved(top.run)[2] == 0
 
 
@@ -113,7 +113,7 @@ def test_a_call_that_is_stopped_between_reserving_and_calling_holds_nothing(monk
 
     code(story, model=model(10), tools=[think])
     run = make_run(budget={"max_turns": 2, "max_tokens": 100})
-    reserve = store.reserve
+    reserve = world.reserve
 
     def and_then_stopped(*args):
         verdict = reserve(*args)
@@ -123,7 +123,7 @@ def test_a_call_that_is_stopped_between_reserving_and_calling_holds_nothing(monk
             engine.loop.call_soon_threadsafe(engine.active[run.id].give_way)
         return verdict
 
-    monkeypatch.setattr(store, "reserve", and_then_stopped)
+    world.patch(monkeypatch, "reserve", and_then_stopped)
     driving = []
 
     async def main():

@@ -10,13 +10,9 @@ import redis
 from project.celery import app
 from ravi_django.conf import conf
 from ravi_django.models import Run
-from ravi_django.runtime import buffer as buffers
-from ravi_django.runtime import buffer_valkey, frames
-from ravi_django.runtime.buffer import Batch, Lost, MarkReached
-from ravi_django.runtime.buffer_database import DatabaseBuffer
-from ravi_django.runtime.buffer_valkey import ValkeyBuffer
-from ravi_django.runtime.frames import Frame, Source, stream_done
+from tests.support import world
 from tests.support.runs import BOUND_S, in_background, make_run, on_postgresql
+from tests.support.world import Batch, DatabaseBuffer, Frame, Lost, MarkReached, Source, ValkeyBuffer, stream_done
 
 pytestmark = pytest.mark.django_db
 
@@ -144,7 +140,7 @@ class BufferContract:
         buffer.ping()
 
     def test_a_reader_is_woken_by_a_frame(self, buffer, run, monkeypatch):
-        monkeypatch.setattr(buffer_valkey, "POLL_S", 1000.0)
+        world.patch(monkeypatch, "BUFFER_VALKEY_POLL_S", 1000.0)
 
         async def main():
             async with buffer.watch(str(run.tree_id)) as hints:
@@ -186,8 +182,8 @@ class TestDatabaseBuffer(BufferContract):
         settings.CHANNEL_LAYERS = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
         settings.CELERY_BROKER_URL = "memory://"
 
-        assert isinstance(buffers.get_buffer(), DatabaseBuffer)
-        assert buffers.get_buffer() is buffers.get_buffer()
+        assert isinstance(world.get_buffer(), DatabaseBuffer)
+        assert world.get_buffer() is world.get_buffer()
 
 
 class TestValkeyBuffer(BufferContract):
@@ -279,8 +275,8 @@ class TestValkeyBuffer(BufferContract):
         assert numbers_of(buffer, run) == list(range(1, 51))
 
     def test_it_is_the_buffer_of_a_site_with_a_redis_channel_layer(self, settings, valkey_url):
-        assert buffers.stream_url() == valkey_url
-        assert isinstance(buffers.get_buffer(), ValkeyBuffer)
+        assert world.stream_url() == valkey_url
+        assert isinstance(world.get_buffer(), ValkeyBuffer)
 
 
 @pytest.mark.parametrize(
@@ -299,13 +295,13 @@ def test_the_streams_address_comes_from_the_channel_layer_or_the_broker(settings
     monkeypatch.setattr(app.conf, "broker_write_url", broker)
     settings.RAVI = {**settings.RAVI, "ENGINE": "celery"}
 
-    assert buffers.stream_url() == url
+    assert world.stream_url() == url
 
 
 def test_the_streams_address_may_be_set(settings):
     settings.RAVI = {**settings.RAVI, "STREAM_URL": "redis://c/3"}
 
-    assert buffers.stream_url() == "redis://c/3"
+    assert world.stream_url() == "redis://c/3"
 
 
 def sequence(*parts):
@@ -321,7 +317,7 @@ def sequence(*parts):
 
 
 def test_neighbouring_deltas_of_a_call_collapse_to_one_that_names_its_numbers():
-    kept = frames.collapse(sequence("progress", ("1", "a"), ("1", "b"), ("1", "c"), "completion", ("2", "d")))
+    kept = world.collapse(sequence("progress", ("1", "a"), ("1", "b"), ("1", "c"), "completion", ("2", "d")))
 
     assert [(frame.get("from_seq"), frame["seq"], frame.get("text")) for frame in kept] == [
         (None, 1, None),
@@ -335,12 +331,12 @@ def test_deltas_of_two_calls_and_of_two_attempts_stay_apart():
     found = sequence(("1", "a"), ("2", "b"), ("1", "c"), ("1", "d"))
     found[3]["attempt"] = "2"
 
-    assert [frame["text"] for frame in frames.collapse(found)] == ["a", "b", "c", "d"]
+    assert [frame["text"] for frame in world.collapse(found)] == ["a", "b", "c", "d"]
 
 
 def test_collapsing_leaves_what_it_was_given_alone():
     found = sequence(("1", "a"), ("1", "b"))
 
-    frames.collapse(found)
+    world.collapse(found)
 
     assert [frame["text"] for frame in found] == ["a", "b"]

@@ -10,8 +10,8 @@ from ravi_django.agents import ReActAgent
 from ravi_django.capabilities.tools import http_fetch
 from ravi_django.kernel import ToolUseBlock
 from ravi_django.models import JournalEntry, Status
-from ravi_django.runtime import registry
 from ravi_django.testing import ScriptedModel
+from tests.support import world
 from tests.support.runs import code, drive, make_run, take_over
 from tests.support.tool_calls import calling
 
@@ -81,7 +81,7 @@ def test_http_fetch_answers_a_model_through_an_agent(clock, monkeypatch):
         [ToolUseBlock(tool_name="http_fetch", arguments={"url": "http://site.test/"}, call_id="c1"), "It says hello."]
     )
     agent = ReActAgent("reader", model=model, tools=[tools.HttpFetchTool(["site.test"])])
-    registry.register(agent)
+    world.register(agent)
     run = drive(make_run("react/reader"), dies=3)
     monkeypatch.setattr(http_fetch.HttpFetchTool, "_follow", None)  # what is recorded is not fetched again
 
@@ -99,7 +99,7 @@ def test_a_computed_risk_decides_on_the_approval(amount, denied, clock, ran):
         return "paid"
 
     model = ScriptedModel([ToolUseBlock(tool_name="pay", arguments={"amount": amount}, call_id="c1"), "done"])
-    registry.register(ReActAgent("payer", model=model, tools=[pay]))
+    world.register(ReActAgent("payer", model=model, tools=[pay]))
     run = drive(make_run("react/payer"), dies="end")
 
     run = take_over(clock, run)
@@ -110,6 +110,6 @@ def test_a_computed_risk_decides_on_the_approval(amount, denied, clock, ran):
 
 def test_all_of_them_are_named_in_one_place():
     assert all(callable(getattr(tools, name)) for name in tools.__all__)
-    assert set(tools.__all__) == set(tools._EXPORTS)
+    assert set(tools.__all__) == set(world.TOOLS_EXPORTS)
     with pytest.raises(AttributeError, match="NoSuchTool"):
         tools.NoSuchTool  # noqa: B018

@@ -12,8 +12,7 @@ from django.core.exceptions import ImproperlyConfigured
 from ravi_django import kernel
 from ravi_django.kernel import Event, EventPublisher, EventSubscriber, event_types
 from ravi_django.kernel.event_types import SCHEMA_VERSIONS, workflow_started
-from ravi_django.runtime.bus import Bus, MemoryBus, ValkeyBus, get_bus
-from ravi_django.runtime.bus.site import forget_buses
+from tests.support.world import Bus, MemoryBus, ValkeyBus, forget_buses, get_bus
 
 
 @pytest.fixture(autouse=True)

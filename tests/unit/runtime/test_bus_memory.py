@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from ravi_django.kernel import Event
-from ravi_django.runtime.bus import Bus, MemoryBus, memory
+from tests.support import world
 from tests.support.bus_contract import BusContract
 from tests.support.bus_story import TOPIC, Heard, event
 from tests.support.runs import auntil
+from tests.support.world import Bus, MemoryBus
 
 
 class TestMemory(BusContract):
@@ -47,9 +48,9 @@ class TestMemory(BusContract):
 
     def test_a_subscription_without_room_keeps_the_outbox_back(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Whoever is too slow loses nothing of the outbox, and there is a hint once there is room."""
-        monkeypatch.setattr(memory, "KEPT", 10)
+        world.patch(monkeypatch, "MEMORY_KEPT", 10)
         hints: list[int] = []
-        monkeypatch.setattr(memory.courier, "hint", lambda: hints.append(1))
+        world.patch(monkeypatch, "courier_hint", lambda: hints.append(1))
 
         async def story(bus: Bus) -> None:
             may_go_on, heard = asyncio.Event(), Heard()
@@ -75,9 +76,9 @@ class TestMemory(BusContract):
         self.run(MemoryBus, story)
 
     def test_who_leaves_keeps_nothing_back(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(memory, "KEPT", 10)
+        world.patch(monkeypatch, "MEMORY_KEPT", 10)
         hints: list[int] = []
-        monkeypatch.setattr(memory.courier, "hint", lambda: hints.append(1))
+        world.patch(monkeypatch, "courier_hint", lambda: hints.append(1))
         bus = MemoryBus()
 
         async def story(_: Bus) -> None:
@@ -95,7 +96,7 @@ class TestMemory(BusContract):
     def test_a_stream_that_is_too_slow_loses_the_oldest(
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        monkeypatch.setattr(memory, "KEPT", 10)
+        world.patch(monkeypatch, "MEMORY_KEPT", 10)
 
         async def story(bus: Bus) -> list[int]:
             reading = bus.stream(TOPIC)

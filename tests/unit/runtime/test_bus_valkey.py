@@ -12,10 +12,11 @@ import redis
 
 from project.services import Valkey
 from ravi_django.kernel import Event
-from ravi_django.runtime.bus import Bus, ValkeyBus, base, member
+from tests.support import world
 from tests.support.bus_contract import BusContract
 from tests.support.bus_story import TOPIC, Heard, event
 from tests.support.runs import auntil
+from tests.support.world import Bus, ValkeyBus
 
 KEY = f"ravi:bus:{TOPIC}"
 
@@ -86,16 +87,16 @@ class TestValkey(BusContract):
             client.xgroup_create(KEY, "g", id="0", mkstream=True)
             place = client.xadd(KEY, {"e": poison.model_dump_json()})
             client.xreadgroup("g", "c0", {KEY: ">"})
-            for number in range(1, base.TRIES):
+            for number in range(1, world.BASE_TRIES):
                 client.xclaim(KEY, "g", f"c{number}", 0, [place])
             client.xclaim(KEY, "g", "last", 0, [place], idle=60_000, justid=True)
 
         async def story(bus: Bus) -> None:
             heard = Heard()
             await bus.subscribe(TOPIC, heard, group="g")
-            async for dead in bus.stream(TOPIC + base.DEAD, after="0"):
+            async for dead in bus.stream(TOPIC + world.BASE_DEAD, after="0"):
                 assert dead.data["event"]["id"] == poison.id
-                assert dead.data["tries"] == base.TRIES
+                assert dead.data["tries"] == world.BASE_TRIES
                 break
             assert heard.events == []
 
@@ -128,22 +129,22 @@ class TestValkey(BusContract):
         self, make: Any, valkey_url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """However often its consumers are restarted meanwhile."""
-        monkeypatch.setattr(base, "NOT_YET_S", (1000.0, 1000.0))
+        world.patch(monkeypatch, "NOT_YET_S", (1000.0, 1000.0))
         with redis.Redis.from_url(valkey_url) as client:
             client.xgroup_create(KEY, "g", id="0", mkstream=True)
             places = [client.xadd(KEY, {"e": event(number).model_dump_json()}) for number in range(2)]
             client.xreadgroup("g", "gone", {KEY: ">"})
-            client.xclaim(KEY, "g", "gone", 0, places, idle=60_000, retrycount=base.TRIES - 1, justid=True)
+            client.xclaim(KEY, "g", "gone", 0, places, idle=60_000, retrycount=world.BASE_TRIES - 1, justid=True)
 
             async def story(bus: Bus) -> None:
                 async def has_no_room(event: Event) -> None:
-                    raise base.NotYet("full")
+                    raise world.NotYet("full")
 
                 def given() -> list[int]:
                     return [row["times_delivered"] for row in client.xpending_range(KEY, "g", "-", "+", 10)]
 
                 await bus.subscribe(TOPIC, has_no_room, group="g")
-                await auntil(lambda: given() == [1, base.TRIES - 1])
+                await auntil(lambda: given() == [1, world.BASE_TRIES - 1])
 
             self.run(make, story)
 
@@ -182,7 +183,7 @@ class TestValkey(BusContract):
     def test_a_consumer_that_was_not_seen_for_long_is_struck_off(
         self, make: Any, valkey_url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(member, "FORGET_S", -1.0)
+        world.patch(monkeypatch, "FORGET_S", -1.0)
         with redis.Redis.from_url(valkey_url) as client:
             client.xgroup_create(KEY, "g", mkstream=True)
             client.xgroup_createconsumer(KEY, "g", "idle")

@@ -22,11 +22,8 @@ from ravi_django.kernel import (
     Message,
 )
 from ravi_django.models import TERMINAL, Ask, HumanRequest, Run, Session, Status, uuid7
-from ravi_django.runtime import store
-from ravi_django.runtime.cancel import cancel
-from ravi_django.runtime.engine import Engine
-from ravi_django.runtime.entries import Entry
 from ravi_django.testing import run_until_idle
+from tests.support import world
 from tests.support.gates import Gate
 from tests.support.runs import (
     CodeAgent,
@@ -40,6 +37,7 @@ from tests.support.runs import (
     somebody_waits_for_a_lock,
     until,
 )
+from tests.support.world import Engine, Entry, cancel
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -187,7 +185,7 @@ def test_the_roots_deadline_ends_the_tree(settings: Any) -> None:
 
     def move_deadline() -> None:
         Run.objects.filter(id=run.id).update(budget={"deadline_s": 0.001}, wake_at="2026-01-01T00:00:00Z")
-        assert store.claim(run.id, "nobody") is not None
+        assert world.claim(run.id, "nobody") is not None
         Run.objects.filter(id=run.id).update(lease_expires_at="2026-01-01T00:00:00Z")
 
     async def main() -> None:
@@ -225,7 +223,7 @@ def test_an_abort_by_an_ancestor_ends_what_is_below() -> None:
     run_until_idle()
     assert [row.status for row in below(run)] == ["suspended", "suspended"]
 
-    store.send_signal(run.id, "go", None)
+    world.send_signal(run.id, "go", None)
     run_until_idle()
 
     run.refresh_from_db()
@@ -237,7 +235,7 @@ def test_a_cancelled_run_that_cannot_be_driven_ends_all_the_same(clock: Any) -> 
     code(root_story)
     run = make_run()
     leased(run)
-    store.request_cancel(run.id, "enough")
+    world.request_cancel(run.id, "enough")
     Run.objects.filter(id=run.id).update(crashes=conf.MAX_ATTEMPTS)
     clock.advance(conf.LEASE_S + 1)
 
@@ -251,17 +249,17 @@ def test_a_pause_does_not_keep_a_working_run_from_its_cancellation(clock: Any) -
     lease = leased(run)
     Run.objects.filter(id=run.id).update(paused_at=clock.now)
 
-    store.request_cancel(run.id, "enough")
-    store.requeue(lease)
+    world.request_cancel(run.id, "enough")
+    world.requeue(lease)
 
-    assert store.claim(run.id, "next") is not None
+    assert world.claim(run.id, "next") is not None
 
 
 # ------------------------------------------------------------------------------------------- one order of locks
 
 
 def child_of(parent: Run, root: Run, **fields: Any) -> Run:
-    session = store.create_session(Session(agent="test/hand"))
+    session = world.create_session(Session(agent="test/hand"))
     values = {"status": Status.SUSPENDED, **fields}
     return Run.objects.create(
         id=uuid7(), agent="test/hand", session=session, parent=parent, root=root, depth=parent.depth + 1, **values
@@ -272,8 +270,8 @@ def ended(how: str) -> list[Entry]:
     return [Entry(f"run.{how}", "@end")]
 
 
-def fail(lease: store.Lease) -> None:
-    store.finish(lease, Status.FAILED, ended("failed"), error={}, entangled=True)
+def fail(lease: world.Lease) -> None:
+    world.finish(lease, Status.FAILED, ended("failed"), error={}, entangled=True)
 
 
 def locked_one_by_one(first: Run, second: Run, while_held: Callable[[], Any]) -> Any:
@@ -308,7 +306,7 @@ def test_a_run_that_ends_locks_its_children_in_the_order_of_the_ids() -> None:
     second = child_of(root, root)
 
     locked_one_by_one(
-        deep, second, lambda: store.finish(lease, Status.FAILED, ended("failed"), error={}, entangled=True)
+        deep, second, lambda: world.finish(lease, Status.FAILED, ended("failed"), error={}, entangled=True)
     )
 
     assert {run.status for run in below(root)} == {Status.CANCELLED}
@@ -322,7 +320,7 @@ def test_a_run_that_ends_locks_who_asks_it_in_the_order_of_the_ids() -> None:
     Ask.objects.create(asker=asker, path="1", target=target)
     lease = leased(target)
 
-    locked_one_by_one(asker, target, lambda: store.finish(lease, Status.COMPLETED, [], output="done"))
+    locked_one_by_one(asker, target, lambda: world.finish(lease, Status.COMPLETED, [], output="done"))
 
     assert Ask.objects.get().outcome == "replied"
     asker.refresh_from_db()
@@ -347,9 +345,9 @@ def test_a_child_that_comes_between_is_cancelled_too() -> None:
     assert spawned.status == Status.CANCELLED
 
 
-def spawn_below(lease: store.Lease) -> None:
-    child = store.make_child(lease, "test/hand", uuid7(), uuid7())
-    store.spawn(lease, [Entry("child.spawned", f"{child.id}", "test/hand")], child=child, message=message())
+def spawn_below(lease: world.Lease) -> None:
+    child = world.make_child(lease, "test/hand", uuid7(), uuid7())
+    world.spawn(lease, [Entry("child.spawned", f"{child.id}", "test/hand")], child=child, message=message())
 
 
 # ---------------------------------------------------------------------------------------------------- races
@@ -385,7 +383,7 @@ def test_a_spawn_that_races_the_cancellation_leaves_no_orphan(at: str, rounds: i
 
         for parent in Run.objects.filter(root_id=root.id, cancel_requested_at__isnull=False):
             assert not Run.objects.filter(parent=parent, cancel_requested_at=None).exists()
-        store.finish(root_lease, Status.CANCELLED, ended("cancelled"), error={}, entangled=True)
+        world.finish(root_lease, Status.CANCELLED, ended("cancelled"), error={}, entangled=True)
         for row in live(root):
             assert row.status == Status.RUNNING and row.cancel_requested_at is not None
 
@@ -413,17 +411,17 @@ def end_everywhere() -> tuple[Run, list[BaseException]]:
         Ask.objects.create(asker=asker, path=str(target.id), target=target)
     Ask.objects.create(asker=leads[0], path="lead", target=leads[1], message_id="m")
 
-    def ask(lease: store.Lease, target: Run) -> None:
+    def ask(lease: world.Lease, target: Run) -> None:
         cell = Ask(asker=lease.run, path="new", target=target)
-        store.open_ask(lease, [Entry("ask", "new", phase="started")], ask=cell, message=None)
+        world.open_ask(lease, [Entry("ask", "new", phase="started")], ask=cell, message=None)
 
-    def reply(lease: store.Lease) -> None:
+    def reply(lease: world.Lease) -> None:
         entry = Entry("ask.replied", "reply", "m", result={"result": 1})
-        store.reply(lease, [entry], asker_id=leads[0].id, message_id="m", result=1, late=message())
+        world.reply(lease, [entry], asker_id=leads[0].id, message_id="m", result=1, late=message())
 
     return root, race(
         lambda: cancel(root.id, "enough"),
-        lambda: store.finish(leases[2], Status.COMPLETED, [], output="done"),
+        lambda: world.finish(leases[2], Status.COMPLETED, [], output="done"),
         lambda: fail(leases[0]),
         lambda: ask(leases[5], hands[2]),
         lambda: reply(leases[1]),

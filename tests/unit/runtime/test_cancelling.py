@@ -9,8 +9,8 @@ import pytest
 
 from ravi_django.kernel import ChatMessage
 from ravi_django.models import Status
-from ravi_django.runtime import store
 from ravi_django.testing import ScriptedModel, journal_of
+from tests.support import world
 from tests.support.gates import cancelled_in
 from tests.support.runs import code, drive, make_run, take_over
 
@@ -80,7 +80,7 @@ def test_a_run_cancelled_before_its_next_lease_does_nothing_more(clock, ran, ste
     code(story, tools=[step])
     run = drive(make_run(), dies=2)
     ran.clear()
-    store.request_cancel(run.id, "enough")
+    world.request_cancel(run.id, "enough")
 
     run = take_over(clock, run)
 

@@ -14,8 +14,8 @@ from ravi_django import signal, tool
 from ravi_django.conf import conf
 from ravi_django.kernel import RunContext
 from ravi_django.models import HumanRequest, JournalEntry, Run, Status
-from ravi_django.runtime import human
 from ravi_django.tools import Happened, NotHappened
+from tests.support import world
 from tests.support.runs import asked, code, drive, make_run, take_over
 from tests.support.tool_calls import calling
 
@@ -114,7 +114,7 @@ def broken(key):
 def test_a_person_decides_where_it_does_not_know(clock, provider, uncertain, check):
     run = after_the_zombie(clock, uncertain(check))
 
-    human.resolve(asked(run).id, "happened", result="payment 1")
+    world.human_resolve(asked(run).id, "happened", result="payment 1")
     assert drive(run).output == "ok: payment 1"
     assert len(provider.asked) == 1
 

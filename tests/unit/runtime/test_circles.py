@@ -12,18 +12,18 @@ from ravi_django import register, signal
 from ravi_django.agents import InformationAgent
 from ravi_django.kernel import DataPayload, Message
 from ravi_django.models import InboxMessage, JournalEntry, Publication, Run, Status
-from ravi_django.runtime import fan_out, store
-from ravi_django.runtime.follow import MAX_HOPS
 from ravi_django.testing import FakeClock, run_until_idle
+from tests.support import world
 from tests.support.arriving import NEW_ITEM, TOPIC, arrive
 from tests.support.runs import CodeAgent, code, drive, make_run, take_over
+from tests.support.world import MAX_HOPS
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture(autouse=True)
 def _no_fan_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fan_out, "hint", lambda publication_id: None)
+    world.silence(monkeypatch, "fan_out_hint")
 
 
 def published(hops: int, text: str = "x") -> Message:
@@ -84,7 +84,7 @@ def test_it_ends_though_they_begin_anew_before_they_emit(way: Any) -> None:
     for _ in range(2 * MAX_HOPS):
         run_until_idle()
         for publication in Publication.objects.filter(done_at=None):
-            fan_out.run(publication.id)
+            world.fan_out_run(publication.id)
 
     assert Publication.objects.count() == 1 + MAX_HOPS
     (failed,) = Run.objects.filter(status=Status.FAILED)
@@ -191,7 +191,7 @@ def test_a_fork_goes_on_with_the_count() -> None:
     arrive(run, published(5))
     drive(run)
     drive(run)
-    new = store.fork(run.id, run.next_seq - 1)
+    new = world.store_fork(run.id, run.next_seq - 1)
     arrive(new, "on")
     drive(new)
 

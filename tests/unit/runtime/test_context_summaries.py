@@ -19,11 +19,10 @@ from ravi_django.agents.context import ContextConfig, DjangoHistoryProvider
 from ravi_django.agents.summary import summary_text
 from ravi_django.kernel import ModelError, Role, ToolUseBlock, TransientError, Usage
 from ravi_django.models import JournalEntry, Status, Turn
-from ravi_django.runtime import frames, registry, retry
-from ravi_django.runtime.entries import Entry
-from ravi_django.runtime.frames import Source
 from ravi_django.testing import ScriptedModel, journal_of
+from tests.support import world
 from tests.support.runs import drive, make_run, take_over
+from tests.support.world import Entry, Source
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -69,7 +68,7 @@ class Model(ScriptedModel):
 def agent(model, strategy=None, retention="permanent"):
     pipeline = CompactionPipeline(strategy or SummarizationCompaction(8, keep_last=4))
     context = ContextConfig(DjangoHistoryProvider(), pipeline, retention)
-    registry.register(ReActAgent("summing", model=model, tools=[look], context=context, max_iterations=20))
+    world.register(ReActAgent("summing", model=model, tools=[look], context=context, max_iterations=20))
     return model
 
 
@@ -228,8 +227,8 @@ def test_a_summary_is_shown_to_nobody_as_an_answer(clock):
     source = Source.of(begun(), epoch=1)
     result = {"content": [{"type": "text", "text": "x"}]}
 
-    of_answer = frames.durable(source, Entry("llm.call", "turn5.1", "m", result=result), 1)
-    of_summary = frames.durable(source, Entry("llm.call", f"turn5.{SCOPE}.1", "m", result=result), 2)
+    of_answer = world.frames_durable(source, Entry("llm.call", "turn5.1", "m", result=result), 1)
+    of_summary = world.frames_durable(source, Entry("llm.call", f"turn5.{SCOPE}.1", "m", result=result), 2)
 
     assert [frame.type for frame in of_answer] == ["completion"]
     assert of_summary == []
@@ -243,7 +242,7 @@ def test_a_run_that_is_retried_keeps_its_summaries(clock):
     paid = len(model.summaries)
 
     model.script[-1] = "done"
-    retry.retry(run.id, send=lambda run_id: None)
+    world.retry(run.id, send=lambda run_id: None)
     run.refresh_from_db()
     run = drive(run)
 

@@ -22,9 +22,9 @@ from ravi_django.agents.context import ContextConfig, DjangoHistoryProvider
 from ravi_django.agents.summary import make_summary
 from ravi_django.kernel import AgentId, ChatMessage
 from ravi_django.models import Session, Turn
-from ravi_django.runtime import store
-from ravi_django.runtime.history import _append, read_window
+from tests.support import world
 from tests.support.conversations import tool_row
+from tests.support.world import history_append, read_window
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -40,11 +40,11 @@ PIPELINES = [
 
 def conversation(turns, *, of_user=True):
     """A session of that many turns; the last words of the user are either recent or the first of all."""
-    session = store.create_session(Session(agent=str(AGENT)))
+    session = world.create_session(Session(agent=str(AGENT)))
     said = [ChatMessage.of("user" if n % 2 == 0 else "assistant", f"turn {n}") for n in range(turns)]
     rows = said if of_user else [said[0], *tool_row(turns // 2)]
     for begin in range(0, len(rows), 1000):
-        _append(AGENT, session.id, rows[begin : begin + 1000], "", None)
+        history_append(AGENT, session.id, rows[begin : begin + 1000], "", None)
     return session
 
 
@@ -86,9 +86,9 @@ def test_memory_is_flat():
 
 
 def test_the_last_summary_and_the_users_words_are_the_second_query(django_assert_num_queries):
-    session = store.create_session(Session(agent=str(AGENT)))
+    session = world.create_session(Session(agent=str(AGENT)))
     row = tool_row(40)
-    _append(AGENT, session.id, [ChatMessage.of("user", "task"), make_summary("s", 0), *row], "", None)
+    history_append(AGENT, session.id, [ChatMessage.of("user", "task"), make_summary("s", 0), *row], "", None)
 
     with django_assert_num_queries(2):
         window = read_window(AGENT, session.id, limit=10)

@@ -14,13 +14,12 @@ import pytest
 
 from ravi_django import register, signal
 from ravi_django.models import Blob, HumanRequest, JournalEntry, Run, Status
-from ravi_django.runtime import human, rehearse
-from ravi_django.runtime.database import DatabaseThreads
-from ravi_django.runtime.entries import SCHEMA
 from ravi_django.testing import run_until_idle
 from tests.corpus import freeze
 from tests.corpus.agents import OUTPUTS, agents
+from tests.support import world
 from tests.support.runs import drive, leased, make_run
+from tests.support.world import ENTRIES_SCHEMA, DatabaseThreads
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -49,7 +48,7 @@ def on_to_the_end(scenario, run):
         Run.objects.filter(id=run.id).update(status=Status.PENDING, lease_owner="", lease_expires_at=None)
     elif scenario == "uncertain":
         HumanRequest.objects.filter(run=run).update(not_before=None)
-        human.resolve(HumanRequest.objects.get(run=run).id, "happened", result=OUTPUTS["uncertain"])
+        world.human_resolve(HumanRequest.objects.get(run=run).id, "happened", result=OUTPUTS["uncertain"])
     else:
         signal(run.id, "go", {"x": 1})
     run_until_idle()
@@ -91,8 +90,8 @@ def rehearsed(run):
     async def scenario():
         database = DatabaseThreads(1, "ravi-replay")
         try:
-            row = await database.call(lambda: next(one for one in rehearse.live_runs() if one.id == run.id))
-            return await rehearse.rehearse(row, database)
+            row = await database.call(lambda: next(one for one in world.live_runs() if one.id == run.id))
+            return await world.rehearse(row, database)
         finally:
             await asyncio.to_thread(database.close)
 
@@ -111,12 +110,11 @@ def test_the_corpus_holds_values_of_every_kind():
 
 def test_a_journal_of_a_later_form_is_not_misread():
     lease = leased(make_run("test/corpus_waits"))
-    from ravi_django.runtime import store
-    from ravi_django.runtime.entries import Entry
+    from tests.support.world import Entry
 
-    store.append(lease, [Entry("log", "1", "began")])
-    store.requeue(lease)
-    JournalEntry.objects.update(schema=SCHEMA + 1)
+    world.append(lease, [Entry("log", "1", "began")])
+    world.requeue(lease)
+    JournalEntry.objects.update(schema=ENTRIES_SCHEMA + 1)
 
     run = drive(lease.run)
 

@@ -12,12 +12,11 @@ from django.test.utils import CaptureQueriesContext
 from ravi_django.checks import check_settings
 from ravi_django.kernel import BudgetExhaustedError
 from ravi_django.models import BudgetAccount, DailyBudget, Status
-from ravi_django.runtime import store
-from ravi_django.runtime.prune import prune
-from ravi_django.runtime.store import accounts
 from ravi_django.testing import FakeClock
+from tests.support import world
 from tests.support.budgets import USER, balances, model, reserved, spent
 from tests.support.runs import code, drive, in_background, leased, make_run, take_over
+from tests.support.world import prune
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -161,19 +160,19 @@ def test_a_process_knows_them_before_its_first_call(clock, user):
     DailyBudget.objects.create(owner=user, max_turns=1)
     lease = leased(make_run(owner=user))
 
-    store.load_with_facts(lease)
+    world.load_with_facts(lease)
 
-    assert [account.key for account in store.accounts_of(lease.run)] == [f"user:{user.pk}:2026-11-22"]
+    assert [account.key for account in world.accounts_of(lease.run)] == [f"user:{user.pk}:2026-11-22"]
 
 
 def test_rows_are_read_once_and_never_for_a_call(clock, user):
     lease = leased(make_run(owner=user))
-    store.load_with_facts(lease)
+    world.load_with_facts(lease)
 
     with CaptureQueriesContext(connection) as captured:
         for _ in range(3):
-            store.load_with_facts(lease)
-            assert not store.accounts_of(lease.run)
+            world.load_with_facts(lease)
+            assert not world.accounts_of(lease.run)
 
     assert not [query for query in captured if "dailybudget" in query["sql"]]
 
@@ -182,7 +181,7 @@ def test_what_a_run_had_reserved_is_freed_though_the_budget_is_gone(clock, user,
     row = DailyBudget.objects.create(owner=user, max_turns=5)
     run = drive(make_run(owner=user), dies=2)
     row.delete()
-    accounts.forget()
+    world.accounts_forget()
 
     run = take_over(clock, run)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 
 import pytest
 from django.db import DatabaseError, InterfaceError, OperationalError, connection, connections, transaction
@@ -11,9 +12,9 @@ from psycopg import IsolationLevel
 
 from ravi_django.conf import conf
 from ravi_django.models import Run
-from ravi_django.runtime import database
-from ravi_django.runtime.database import DatabaseThreads, with_retry
+from tests.support import world
 from tests.support.runs import in_background, make_run, on_postgresql, until
+from tests.support.world import DatabaseThreads, with_retry
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -73,7 +74,7 @@ def test_closing_waits_for_calls_under_way_and_closes_their_connections():
 
 
 def test_closing_leaves_a_thread_that_hangs(monkeypatch):
-    monkeypatch.setattr(database, "CLOSE_S", 0.1)
+    world.patch(monkeypatch, "CLOSE_S", 0.1)
     go, begun, closed = threading.Event(), threading.Event(), []
 
     def hang():
@@ -147,8 +148,8 @@ def test_a_call_survives_a_connection_that_was_cut():
 def no_pauses(monkeypatch):
     """Time that passes by itself when somebody sleeps."""
     now = [0.0]
-    monkeypatch.setattr(database.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(database.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
     return now
 
 
@@ -179,7 +180,7 @@ def test_patience_is_bounded(no_pauses):
     with pytest.raises(OperationalError):
         with_retry(locked)
 
-    assert no_pauses[0] <= database.RETRY_S
+    assert no_pauses[0] <= world.DATABASE_RETRY_S
 
 
 @pytest.mark.parametrize("error", [OperationalError("syntax error"), ValueError("no"), InterfaceError("no")])

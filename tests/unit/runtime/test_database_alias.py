@@ -8,9 +8,8 @@ from django.db import connections, router, transaction
 
 from ravi_django import submit
 from ravi_django.models import HumanRequest, Run, Status
-from ravi_django.runtime import human
 from ravi_django.testing import run_until_idle
-from tests.support import template
+from tests.support import template, world
 from tests.support.runs import code
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -50,7 +49,7 @@ def test_a_router_that_reads_from_a_stale_replica_loses_no_wake_up(stale_replica
     with transaction.atomic():
         run = submit("test/code", "hi")
     run_until_idle()
-    human.answer(HumanRequest.objects.get(run_id=run.id).id, text="blue")
+    world.answer(HumanRequest.objects.get(run_id=run.id).id, text="blue")
 
     run_until_idle()
 

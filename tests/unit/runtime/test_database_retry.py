@@ -8,9 +8,9 @@ import pytest
 from django.db import connection, transaction
 
 from ravi_django.models import Session
-from ravi_django.runtime.database import with_retry
 from tests.support.patience import BOUND_S
 from tests.support.runs import end_backend, in_background, on_postgresql
+from tests.support.world import with_retry
 
 pytestmark = [pytest.mark.django_db(transaction=True), on_postgresql]
 

@@ -11,10 +11,10 @@ from django.db import OperationalError, ProgrammingError
 from ravi_django import tool
 from ravi_django.kernel import AgentId, ChatMessage, RunContext
 from ravi_django.models import HumanRequest, Run, Status
-from ravi_django.runtime import database, human, store
-from ravi_django.runtime.history import DjangoHistoryProvider
+from tests.support import world
 from tests.support.patience import BOUND_S
 from tests.support.runs import code, drive, in_background, make_run, take_over
+from tests.support.world import DjangoHistoryProvider
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -29,7 +29,7 @@ def timed_out() -> OperationalError:
 
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch):
-    monkeypatch.setattr(database, "REPEAT_S", 0.0)
+    world.patch(monkeypatch, "DATABASE_REPEAT_S", 0.0)
 
 
 class Faults:
@@ -44,7 +44,7 @@ class Faults:
         self.worker, call = engine.name, engine.database.call
 
         async def calling(function, *args, **kwargs):
-            if function is not store.claim:
+            if function is not world.claim:
                 self.calls += 1
                 name = getattr(function, "__qualname__", "?")
                 if self.at in (self.calls, name) and not self.failed:
@@ -153,9 +153,9 @@ def test_a_lease_whose_end_could_not_be_written_is_no_crash_of_its_run(clock):
     run = drive(make_run(), setup=faults)
     clock.now = run.lease_expires_at
     clock.advance(1)
-    store.worker_seen(faults.worker, 1)
+    world.worker_seen(faults.worker, 1)
 
-    lease = store.claim(run.id, "next")
+    lease = world.claim(run.id, "next")
 
     assert (run.status, lease.run.crashes) == (Status.RUNNING, 0)
 
@@ -190,9 +190,9 @@ def test_an_answer_is_looked_up_until_that_can_be_done(clock, swallowed):
 
         async def answering(function, *args, **kwargs):
             found = await call(function, *args, **kwargs)
-            if function is store.load_with_facts:
+            if function is world.load_with_facts:
                 request = HumanRequest.objects.get
-                await asyncio.to_thread(in_background(lambda: human.answer(request().id, text="yes")).result, BOUND_S)
+                await asyncio.to_thread(in_background(lambda: world.answer(request().id, text="yes")).result, BOUND_S)
                 clock.advance(60)
             return found
 

@@ -12,12 +12,10 @@ from ravi_django.agents.flow import BaseAgentProxy, HumanInput, PauseForInputRes
 from ravi_django.conf import conf
 from ravi_django.kernel import AgentId, ToolUseBlock
 from ravi_django.models import Ask, HumanRequest, Run, Status
-from ravi_django.runtime import events, human, publish
-from ravi_django.runtime.cancel import cancel
-from ravi_django.runtime.store import retry
-from ravi_django.runtime.tools.ask_human import AskHumanTool
 from ravi_django.testing import ScriptedModel, journal_of, run_until_idle
+from tests.support import world
 from tests.support.runs import CodeAgent, code, drive, make_run, take_over
+from tests.support.world import AskHumanTool, cancel, store_retry
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -94,7 +92,7 @@ def line_of(run):
 
 
 def frames_of(run, *types):
-    return [frame for frame in events.page(run.id)[0] if frame["type"] in types]
+    return [frame for frame in world.events_page(run.id)[0] if frame["type"] in types]
 
 
 def finished(run):
@@ -123,7 +121,7 @@ def test_the_question_is_on_the_roots_sequence_and_the_answer_goes_to_the_asker(
     assert {"kind", "tool", "arguments", "context", "questions"} <= frame.keys()
     assert frames_of(root, "request.closed") == []
 
-    human.answer(request.id, text="red")
+    world.answer(request.id, text="red")
     root = finished(root)
 
     assert root.status == Status.COMPLETED
@@ -150,9 +148,9 @@ def test_two_children_that_ask_at_once_get_their_own_answers():
     requests = {request.text: request for request in HumanRequest.objects.all()}
     assert len(frames_of(run, "request")) == 2
 
-    human.answer(requests["second?"].id, text="2")
+    world.answer(requests["second?"].id, text="2")
     run_until_idle()
-    human.answer(requests["first?"].id, text="1")
+    world.answer(requests["first?"].id, text="1")
 
     assert finished(run).output == "first=1 second=2"
 
@@ -163,7 +161,7 @@ def test_the_time_that_people_take_is_not_counted_at_any_level(clock, tree):
     run_until_idle()
     assert [run.status for run in line_of(root)] == [Status.SUSPENDED] * 3
 
-    human.answer(HumanRequest.objects.get().id, text="red")
+    world.answer(HumanRequest.objects.get().id, text="red")
 
     assert finished(root).output == "<replied red>"
     assert set(Ask.objects.values_list("outcome", flat=True)) == {"replied"}
@@ -172,7 +170,7 @@ def test_the_time_that_people_take_is_not_counted_at_any_level(clock, tree):
 @pytest.mark.parametrize("level", [0, 1, 2])
 def test_a_worker_that_dies_over_the_way_back_changes_nothing(clock, tree, level):
     root = tree()
-    human.answer(HumanRequest.objects.get().id, text="red")
+    world.answer(HumanRequest.objects.get().id, text="red")
     runs = line_of(root)
     for run in reversed(runs[level + 1 :]):
         drive(run)
@@ -195,7 +193,7 @@ def test_a_cancelled_tree_closes_the_question_and_says_so(tree):
 
     request.refresh_from_db()
     assert request.status == HumanRequest.Status.CANCELLED
-    frames = events.page(root.id)[0]
+    frames = world.events_page(root.id)[0]
     (closed,) = [frame for frame in frames if frame["type"] == "request.closed"]
     assert (closed["id"], closed["depth"]) == (str(request.id), 2)
     assert frames[-1]["type"] == "stream.done"
@@ -217,7 +215,7 @@ def test_a_question_that_the_code_gave_up_is_closed_by_the_end_of_its_run():
     assert (run.status, run.output) == (Status.COMPLETED, "without")
     request = HumanRequest.objects.get()
     assert request.status == HumanRequest.Status.CANCELLED
-    frames = events.page(run.id)[0]
+    frames = world.events_page(run.id)[0]
     assert [frame["id"] for frame in frames if frame["type"] == "request.closed"] == [str(request.id)]
     assert frames[-1]["type"] == "stream.done"
 
@@ -241,11 +239,11 @@ def test_a_retry_asks_again_what_the_failure_had_closed():
     assert [frame["type"] for frame in frames_of(run, "request", "request.closed")] == ["request", "request.closed"]
 
     fails.clear()
-    publish.publish_retried(retry(run.id))
+    world.publish_retried(store_retry(run.id))
     (_, _, again) = frames_of(run, "request", "request.closed")
     assert (again["type"], again["id"], again["text"]) == ("request", str(request.id), "Which colour?")
     run_until_idle()
-    human.answer(request.id, text="red")
+    world.answer(request.id, text="red")
 
     assert finished(run).output == "red"
 
@@ -281,6 +279,6 @@ def test_a_child_that_ends_with_its_parent_closes_its_question_before_the_stream
 
     assert finished(run).output == "alone"
 
-    frames = events.page(run.id)[0]
+    frames = world.events_page(run.id)[0]
     assert [frame["id"] for frame in frames if frame["type"] == "request.closed"] == [str(request.id)]
     assert frames[-1]["type"] == "stream.done"

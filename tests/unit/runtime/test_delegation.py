@@ -20,17 +20,17 @@ from ravi_django.kernel import (
     ToolUseBlock,
 )
 from ravi_django.models import Run, Status
-from ravi_django.runtime import dispatch, registry
-from ravi_django.runtime.cancel import cancel
 from ravi_django.testing import ScriptedModel, journal_of, run_until_idle
+from tests.support import world
 from tests.support.runs import CodeAgent, code, drive, make_run, take_over
+from tests.support.world import cancel
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture(autouse=True)
 def _no_hints(monkeypatch):
-    monkeypatch.setattr(dispatch, "send", lambda run_id: None)
+    world.silence(monkeypatch, "dispatch_send")
 
 
 def handoff(key, call_id="c1", **arguments):
@@ -518,19 +518,19 @@ def test_the_team_is_registered_with_its_orchestrator():
 
     try:
         team(first, member(fails, "reg-b"))
-        assert registry.get_agent("test/reg-a") is first
-        assert registry.get_agent("test/reg-b") is own  # it was registered by itself
+        assert world.get_agent("test/reg-a") is first
+        assert world.get_agent("test/reg-b") is own  # it was registered by itself
         team(second)
-        assert registry.get_agent("test/reg-a") is second  # a later team's goes before an earlier one's
+        assert world.get_agent("test/reg-a") is second  # a later team's goes before an earlier one's
     finally:
         for address in ("test/reg-a", "test/reg-b", "orchestrator/reg-lead", "orchestrator/reg-boss"):
-            registry.unregister(address)
+            world.unregister(address)
 
 
 def test_an_orchestrators_handoffs_are_no_tools_for_others():
     boss(["x"], member(echoes))
 
-    assert registry.known_tools().get("handoff_writer") is None
+    assert world.known_tools().get("handoff_writer") is None
 
 
 def test_a_react_agent_may_be_a_member_and_keeps_its_own_history():
@@ -566,7 +566,7 @@ def test_an_answer_that_is_too_long_is_cut():
 
 
 async def _in_process():
-    from ravi_django.runtime import Runtime
+    from tests.support.world import Runtime
 
     agent = OrchestratorAgent(
         "live",

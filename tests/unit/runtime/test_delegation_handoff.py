@@ -10,8 +10,8 @@ from ravi_django.agents.context import DjangoHistoryProvider
 from ravi_django.conf import conf
 from ravi_django.kernel import ToolUseBlock
 from ravi_django.models import Run, Status
-from ravi_django.runtime import dispatch
 from ravi_django.testing import ScriptedModel, journal_of, run_until_idle
+from tests.support import world
 from tests.support.runs import CodeAgent, drive, make_run
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture(autouse=True)
 def _no_hints(monkeypatch):
-    monkeypatch.setattr(dispatch, "send", lambda run_id: None)
+    world.silence(monkeypatch, "dispatch_send")
 
 
 def handoff(key, call_id="c1"):

@@ -10,7 +10,7 @@ from django.contrib.auth.models import Group
 
 from ravi_django.kernel import Addressees, ForbiddenError, NotFoundError
 from ravi_django.models import AuditRecord, Delegation, HumanRequest
-from ravi_django.runtime import human, people
+from tests.support import world
 from tests.support.runs import code, drive, make_run
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -37,7 +37,7 @@ def test_a_delegate_answers_and_it_is_recorded_in_whose_place(users):
     request = approving()
     Delegation.objects.create(user=users["fay"], delegate=users["dan"])
 
-    human.answer(request, "approve", by=users["dan"])
+    world.answer(request, "approve", by=users["dan"])
 
     request.refresh_from_db()
     assert request.answered_by == users["dan"]
@@ -54,7 +54,7 @@ def test_only_while_it_lasts(clock, users):
 
     seen = []
     for _ in range(3):
-        seen.append(people.is_open_to(users["dan"], request))
+        seen.append(world.is_open_to(users["dan"], request))
         clock.advance(86400)
 
     assert seen == [False, True, False]
@@ -66,7 +66,7 @@ def test_what_was_delegated_is_not_passed_on(users):
     Delegation.objects.create(user=users["dan"], delegate=users["eve"])
 
     with pytest.raises(NotFoundError):
-        human.answer(request, "approve", by=users["eve"])
+        world.answer(request, "approve", by=users["eve"])
 
 
 def test_not_of_somebody_who_has_left(users):
@@ -76,7 +76,7 @@ def test_not_of_somebody_who_has_left(users):
     users["fay"].save()
 
     with pytest.raises(NotFoundError):
-        human.answer(request, "approve", by=users["dan"])
+        world.answer(request, "approve", by=users["dan"])
 
 
 def test_an_owner_under_four_eyes_does_not_answer_in_anothers_place(users):
@@ -84,7 +84,7 @@ def test_an_owner_under_four_eyes_does_not_answer_in_anothers_place(users):
     Delegation.objects.create(user=users["fay"], delegate=users["ann"])
 
     with pytest.raises(ForbiddenError, match="four eyes"):
-        human.answer(request, "approve", by=users["ann"])
+        world.answer(request, "approve", by=users["ann"])
 
 
 def test_nor_does_another_in_the_owners(users):
@@ -93,7 +93,7 @@ def test_nor_does_another_in_the_owners(users):
     Delegation.objects.create(user=users["ann"], delegate=users["dan"])
 
     with pytest.raises(NotFoundError):
-        human.answer(request, "approve", by=users["dan"])
+        world.answer(request, "approve", by=users["dan"])
 
 
 def test_the_questions_put_to_a_runs_owner_too(users):
@@ -105,6 +105,6 @@ def test_the_questions_put_to_a_runs_owner_too(users):
     run = drive(make_run(owner=users["ann"]))
     Delegation.objects.create(user=users["ann"], delegate=users["dan"])
 
-    human.answer(HumanRequest.objects.get(run=run), text="red", by=users["dan"])
+    world.answer(HumanRequest.objects.get(run=run), text="red", by=users["dan"])
 
     assert drive(run).output == "red by dan"

@@ -10,8 +10,7 @@ from django.db import transaction
 from ravi_django import register, signal
 from ravi_django.kernel import NotFoundError
 from ravi_django.models import InboxMessage, JournalEntry, Run, Session, Signal
-from ravi_django.runtime import fan_out, store
-from ravi_django.runtime.entries import Entry
+from tests.support import world
 from tests.support.feeds import followers, inboxes, publish, waiting_runs
 from tests.support.runs import (
     BOUND_S,
@@ -24,6 +23,7 @@ from tests.support.runs import (
     uncommitted,
     until,
 )
+from tests.support.world import Entry
 
 pytestmark = [pytest.mark.django_db(transaction=True), on_postgresql]
 
@@ -52,7 +52,7 @@ def test_a_row_of_the_journal_that_is_not_yet_committed() -> None:
     lease = leased()
     run = Run.objects.get(id=lease.run_id)
 
-    with uncommitted(lambda: store.append(lease, [Entry("log", "note")])):
+    with uncommitted(lambda: world.append(lease, [Entry("log", "note")])):
         deleting = in_background(delete, run)
         until(somebody_waits_for_a_lock)
     deleting.result(BOUND_S)
@@ -62,12 +62,11 @@ def test_a_row_of_the_journal_that_is_not_yet_committed() -> None:
 
 def test_a_delivery_that_is_not_yet_committed(monkeypatch: pytest.MonkeyPatch) -> None:
     register(CodeAgent(print, key="feed"))
-    monkeypatch.setattr(fan_out, "wake", lambda run_ids: None)
-    monkeypatch.setattr(fan_out, "hint", lambda publication_id: None)
+    world.silence(monkeypatch, "fan_out_wake", "fan_out_hint")
     runs = waiting_runs(followers(2))
     publication = publish("hello")
 
-    with uncommitted(lambda: store.deliver_batch(publication.id, 10)):
+    with uncommitted(lambda: world.deliver_batch(publication.id, 10)):
         deleting = in_background(delete, runs[0])
         until(somebody_waits_for_a_lock)
     deleting.result(BOUND_S)
@@ -83,9 +82,9 @@ def test_a_signal_to_a_run_whose_deletion_is_not_yet_committed(inside: bool) -> 
     def send() -> None:
         if inside:
             with transaction.atomic():
-                store.send_signal(run.id, "go", 1)
+                world.send_signal(run.id, "go", 1)
         else:
-            store.send_signal(run.id, "go", 1)
+            world.send_signal(run.id, "go", 1)
 
     with uncommitted(lambda: delete(run)):
         sending = in_background(send)

@@ -12,8 +12,7 @@ from django.db import IntegrityError
 from ravi_django import register
 from ravi_django.kernel import Message
 from ravi_django.models import FeedItem, Follow, InboxMessage, Publication, Run, Signal
-from ravi_django.runtime import fan_out, store
-from ravi_django.runtime.store import deliveries, delivery_rows, digests
+from tests.support import world
 from tests.support.feeds import TOPIC, followers, inboxes, publish, read, told, waiting_runs
 from tests.support.runs import CodeAgent
 
@@ -23,13 +22,12 @@ pytestmark = pytest.mark.django_db(transaction=True)
 @pytest.fixture(autouse=True)
 def _agent(monkeypatch):
     register(CodeAgent(print, key="feed"))
-    monkeypatch.setattr(fan_out, "wake", lambda run_ids: None)
-    monkeypatch.setattr(fan_out, "hint", lambda publication_id: None)
+    world.silence(monkeypatch, "fan_out_wake", "fan_out_hint")
 
 
 def emit(*said):
     for words in said:
-        fan_out.run(publish(words).id)
+        world.fan_out_run(publish(words).id)
 
 
 def waiting(count=1, **fields):
@@ -48,11 +46,11 @@ def test_once_in_so_many_seconds_and_then_all_of_it_in_one_message(clock):
     emit("one", "two", "three")
     assert inboxes() == {run.id: ["one"]}
     clock.advance(590)
-    fan_out.sweep()
+    world.fan_out_sweep()
     assert inboxes() == {run.id: ["one"]}
     clock.advance(20)
-    fan_out.sweep()
-    fan_out.sweep()
+    world.fan_out_sweep()
+    world.fan_out_sweep()
 
     assert inboxes() == {run.id: ["one", "two+three"]}
     assert told(run) == 2
@@ -60,7 +58,7 @@ def test_once_in_so_many_seconds_and_then_all_of_it_in_one_message(clock):
     assert inboxes()[run.id][2:] == []
     clock.advance(601)
     emit("five")
-    fan_out.sweep()
+    world.fan_out_sweep()
     assert inboxes()[run.id][2:] == ["four+five"]  # what waits comes first: nothing overtakes it
     assert not FeedItem.objects.exists()
 
@@ -68,9 +66,9 @@ def test_once_in_so_many_seconds_and_then_all_of_it_in_one_message(clock):
 def test_a_digest_names_what_is_in_it(clock):
     waiting(every_s=60)
     publications = [publish(words) for words in ("one", "two", "three")]
-    fan_out.run(publications[0].id)
+    world.fan_out_run(publications[0].id)
     clock.advance(61)
-    fan_out.sweep()
+    world.fan_out_sweep()
 
     message = Message.model_validate(InboxMessage.objects.order_by("id").last().body)
 
@@ -90,7 +88,7 @@ def test_an_idle_follower_gets_its_digest_in_a_run(clock):
     Run.objects.update(status="completed")
     clock.advance(61)
 
-    fan_out.sweep()
+    world.fan_out_sweep()
 
     assert sorted(inboxes().values()) == [["one"], ["two+three"]]
 
@@ -101,7 +99,7 @@ def test_a_digest_that_is_too_large_comes_in_several_messages(clock, settings):
     emit("first", *(f"{number}{'x' * 1_000}" for number in range(9)))
     clock.advance(61)
 
-    fan_out.sweep()
+    world.fan_out_sweep()
 
     given = inboxes()[run.id]
     assert [words[0] for message in given[1:] for words in message.split("+")] == list("012345678")
@@ -115,7 +113,7 @@ def test_one_that_fills_a_message_by_itself_is_delivered_as_it_is(clock, setting
     emit("one", "x" * 1_900, "y" * 1_900)
     clock.advance(61)
 
-    fan_out.sweep()
+    world.fan_out_sweep()
 
     assert inboxes()[run.id] == ["one", "x" * 1_900, "y" * 1_900]
 
@@ -126,7 +124,7 @@ def test_digests_of_many_are_one_body_and_few_statements(clock, django_assert_ma
     clock.advance(61)
 
     with django_assert_max_num_queries(40):
-        fan_out.sweep()
+        world.fan_out_sweep()
 
     assert list(inboxes().values()) == [["one", "two+three"]] * 50
 
@@ -140,7 +138,7 @@ def test_an_owner_who_went_away_meanwhile_gets_no_digest(clock, caplog):
     clock.advance(61)
 
     with caplog.at_level(logging.ERROR, "ravi.fan_out"):
-        fan_out.sweep()
+        world.fan_out_sweep()
 
     assert inboxes() == {run.id: ["one"]}
     assert [one.delivered for one in Publication.objects.order_by("id")] == [1, 0]
@@ -161,12 +159,12 @@ def test_who_has_enough_unread_gets_the_rest_in_one_message_once_it_has_read(clo
     assert (inboxes()[slow.id], told(slow)) == (["0", "1"], 2)
     assert inboxes()[quick.id] == list("012345")
     clock.advance(60)
-    fan_out.sweep()
+    world.fan_out_sweep()
     assert told(slow) == 2
 
     read(slow)
     clock.advance(600)
-    fan_out.sweep()
+    world.fan_out_sweep()
 
     assert inboxes()[slow.id] == ["0", "1", "2+3+4+5"]
     assert not FeedItem.objects.exists()
@@ -182,7 +180,7 @@ def test_it_is_looked_at_the_less_often_the_longer_it_does_not_read(clock, setti
     for _ in range(100):
         clock.advance(10)
         due = FeedItem.objects.get().due_at
-        fan_out.sweep()
+        world.fan_out_sweep()
         looks.append(FeedItem.objects.get().due_at != due)
 
     assert looks[0] and 3 < sum(looks) < 20
@@ -195,7 +193,7 @@ def test_it_is_looked_at_the_less_often_the_longer_it_does_not_read(clock, setti
 def refuse(monkeypatch):
     """Rows of these follows cannot be written."""
     refused = set()
-    begin, tell = delivery_rows.begin, delivery_rows.tell
+    begin, tell = world.delivery_rows_begin, world.delivery_rows_tell
 
     def checked(write):
         def written(rows):
@@ -205,8 +203,8 @@ def refuse(monkeypatch):
 
         return written
 
-    monkeypatch.setattr(delivery_rows, "begin", checked(begin))
-    monkeypatch.setattr(delivery_rows, "tell", checked(tell))
+    world.patch(monkeypatch, "delivery_rows_begin", checked(begin))
+    world.patch(monkeypatch, "delivery_rows_tell", checked(tell))
     return refused
 
 
@@ -226,7 +224,7 @@ def test_a_follower_whose_rows_make_an_error_is_set_aside_and_the_others_have_th
 
 
 def test_of_many_that_fail_not_each_is_looked_for(refuse, monkeypatch):
-    monkeypatch.setattr(deliveries, "APART", 2)
+    world.patch(monkeypatch, "DELIVERIES_APART", 2)
     follows = followers(16)
     refuse.update(follow.id for follow in follows[8:])
 
@@ -245,11 +243,11 @@ def test_it_is_tried_again_ever_later_and_delivered_when_that_can_be(clock, refu
     for _ in range(4):
         before = FeedItem.objects.get().due_at
         clock.advance(1000)
-        fan_out.sweep()
+        world.fan_out_sweep()
         waits.append(FeedItem.objects.get().due_at > before)
     refuse.clear()
     clock.advance(1000)
-    fan_out.sweep()
+    world.fan_out_sweep()
 
     assert waits == [True] * 4
     assert list(inboxes().values()) == [["hello"]]
@@ -262,10 +260,10 @@ def test_it_is_given_up_after_some_tries_for_all_to_see(clock, refuse, caplog):
     emit("hello")
 
     with caplog.at_level(logging.ERROR, "ravi.fan_out"):
-        for _ in range(digests.TRIES - 1):
+        for _ in range(world.DIGESTS_TRIES - 1):
             assert FeedItem.objects.exists()
             clock.advance(1000)
-            fan_out.sweep()
+            world.fan_out_sweep()
 
     assert not FeedItem.objects.exists()
     assert Publication.objects.get().delivered == 0
@@ -279,7 +277,7 @@ def test_who_has_unfollowed_gets_nothing_that_was_set_aside(clock):
     Follow.objects.filter(id=one.id).delete()
     clock.advance(61)
 
-    fan_out.sweep()
+    world.fan_out_sweep()
 
     assert inboxes() == {run.id: ["one"]}
 
@@ -293,9 +291,9 @@ def test_a_digest_that_was_rolled_back_comes_once(clock, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(digests, "_settle", die)
+        world.patch(patched, "digests_settle", die)
         with pytest.raises(KeyboardInterrupt):
-            store.deliver_due(100)
-    fan_out.sweep()
+            world.digests_deliver_due(100)
+    world.fan_out_sweep()
 
     assert inboxes() == {run.id: ["one", "two+three"]}

@@ -10,9 +10,7 @@ from django.db import IntegrityError
 
 from ravi_django import access, register
 from ravi_django.models import FeedItem, Publication, Run, Signal
-from ravi_django.runtime import clock as clocks
-from ravi_django.runtime import fan_out, store
-from ravi_django.runtime.store import delivery_rows
+from tests.support import world
 from tests.support.feeds import followers, inboxes, publish, waiting_runs
 from tests.support.runs import CodeAgent
 
@@ -26,8 +24,7 @@ SLOW = 6  # three batches
 def _agent(monkeypatch, settings):
     register(CodeAgent(print, key="feed"))
     settings.RAVI = {**settings.RAVI, "FAN_OUT_BATCH": BATCH}
-    monkeypatch.setattr(fan_out, "wake", lambda run_ids: None)
-    monkeypatch.setattr(fan_out, "hint", lambda publication_id: None)
+    world.silence(monkeypatch, "fan_out_wake", "fan_out_hint")
 
 
 def have_waited(slow, clock):
@@ -39,7 +36,7 @@ def have_waited(slow, clock):
         FeedItem(follow=one, publication=publication, due_at=clock.now - timedelta(seconds=100 - place))
         for place, one in enumerate([*slow, healthy])
     )
-    Publication.objects.update(done_at=clocks.now())
+    Publication.objects.update(done_at=world.now())
     return publication, run
 
 
@@ -49,7 +46,7 @@ def test_those_with_enough_unread(clock, settings):
     Signal.objects.bulk_create(Signal(run=run, name="new_feed_item") for run in waiting_runs(slow))
     _, run = have_waited(slow, clock)
 
-    fan_out.sweep()
+    world.fan_out_sweep()
 
     assert inboxes() == {run.id: ["hello"]}
     assert not FeedItem.objects.filter(due_at__lte=clock.now).exists()
@@ -60,7 +57,7 @@ def test_those_whose_last_run_has_failed(clock):
     waiting_runs(slow, status="failed", waiting_on=None, finished_at=clock.now, created_at=clock.now)
     _, run = have_waited(slow, clock)
 
-    fan_out.sweep()
+    world.fan_out_sweep()
 
     assert inboxes() == {run.id: ["hello"]}
     assert FeedItem.objects.count() == SLOW
@@ -68,17 +65,17 @@ def test_those_whose_last_run_has_failed(clock):
 
 def test_those_whose_rows_make_an_error(clock, monkeypatch):
     slow = followers(SLOW)
-    broken, begin = {one.id for one in slow}, delivery_rows.begin
+    broken, begin = {one.id for one in slow}, world.delivery_rows_begin
 
     def refuse(rows):
         if broken & {row.follow_id for row in rows}:
             raise IntegrityError("no such row")
         return begin(rows)
 
-    monkeypatch.setattr(delivery_rows, "begin", refuse)
+    world.patch(monkeypatch, "delivery_rows_begin", refuse)
     _, run = have_waited(slow, clock)
 
-    fan_out.sweep()
+    world.fan_out_sweep()
 
     assert inboxes() == {run.id: ["hello"]}
     assert FeedItem.objects.filter(tries=1).count() == SLOW
@@ -87,7 +84,7 @@ def test_those_whose_rows_make_an_error(clock, monkeypatch):
 def test_those_of_an_agent_that_no_process_knows(clock):
     _, run = have_waited(followers(SLOW, agent="nobody/knows"), clock)
 
-    fan_out.sweep()
+    world.fan_out_sweep()
 
     assert inboxes() == {run.id: ["hello"]}
 
@@ -101,7 +98,7 @@ def test_those_for_whom_the_sites_policy_raises(clock, settings):
     settings.RAVI = {**settings.RAVI, "ACCESS_POLICY": f"{__name__}.Raises"}
     _, run = have_waited(followers(SLOW, owner=get_user_model().objects.create_user("ann")), clock)
 
-    fan_out.sweep()
+    world.fan_out_sweep()
 
     assert inboxes() == {run.id: ["hello"]}
     assert FeedItem.objects.count() == SLOW
@@ -114,20 +111,20 @@ def test_who_would_be_told_what_it_has_said_itself(clock, settings):
     publication, run = have_waited(slow, clock)
     Publication.objects.filter(id=publication.id).update(run=own)
 
-    fan_out.sweep()
+    world.fan_out_sweep()
 
     assert inboxes() == {run.id: ["hello"]}
     assert not FeedItem.objects.exists()
 
 
 def test_one_sweep_looks_at_a_bounded_number_all_the_same(clock, monkeypatch):
-    monkeypatch.setattr(fan_out, "BATCHES", 2)
+    world.patch(monkeypatch, "FAN_OUT_BATCHES", 2)
     slow = followers(SLOW, agent="nobody/knows")
     have_waited(slow, clock)
 
-    fan_out.sweep()
+    world.fan_out_sweep()
 
     assert FeedItem.objects.filter(due_at__lte=clock.now).count() == SLOW + 1 - 2 * BATCH
-    fan_out.sweep()
-    assert not store.has_due()
+    world.fan_out_sweep()
+    assert not world.has_due()
     assert Run.objects.filter(inbox__isnull=False).count() == 1

@@ -11,10 +11,7 @@ from django.db import connection, transaction
 
 from ravi_django.kernel import ConflictError, IllegalTransitionError
 from ravi_django.models import TERMINAL, Run, Status
-from ravi_django.runtime import owners, store
-from ravi_django.runtime.entries import Entry
-from ravi_django.runtime.fork import fork
-from ravi_django.runtime.retry import retry
+from tests.support import world
 from tests.support.runs import (
     code,
     drive,
@@ -25,6 +22,7 @@ from tests.support.runs import (
     somebody_waits_for_a_lock,
     until,
 )
+from tests.support.world import Entry, fork, retry
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -105,10 +103,10 @@ def test_nor_a_child_whose_parent_ends_behind_the_deletion(ada: Any) -> None:
     ada.delete()
     lease = leased(expired(root))
 
-    store.finish(lease, Status.CANCELLED, [Entry("run.cancelled", "@cancelled.1")], entangled=True)
+    world.finish(lease, Status.CANCELLED, [Entry("run.cancelled", "@cancelled.1")], entangled=True)
 
     child.refresh_from_db()
-    assert (child.owner_id, child.cancel_reason) == (None, store.OWNER_DELETED)
+    assert (child.owner_id, child.cancel_reason) == (None, world.OWNER_DELETED)
     Run.objects.filter(id=child.id).update(status=Status.CANCELLED)
     with pytest.raises(ConflictError, match="was deleted"):
         fork(child.id, 1, send=print)
@@ -120,11 +118,11 @@ def test_nor_one_that_is_cancelled_once_more(status: Status, ada: Any) -> None:
     ada.delete()
     Run.objects.update(status=status)
 
-    store.request_cancel(run.id, "enough")
+    world.request_cancel(run.id, "enough")
 
     run.refresh_from_db()
-    assert run.cancel_reason == store.OWNER_DELETED
-    assert run.error == (None if status == Status.RUNNING else {"type": "Cancelled", "message": store.OWNER_DELETED})
+    assert run.cancel_reason == world.OWNER_DELETED
+    assert run.error == (None if status == Status.RUNNING else {"type": "Cancelled", "message": world.OWNER_DELETED})
 
 
 def test_the_systems_own_and_others_runs_are(ada: Any) -> None:
@@ -148,36 +146,36 @@ def test_each_of_them_is_written_once(ada: Any) -> None:
         (written,) = cursor.fetchone()
 
     assert written == 7
-    assert Run.objects.filter(owner=None, cancel_reason=store.OWNER_DELETED).count() == 7
+    assert Run.objects.filter(owner=None, cancel_reason=world.OWNER_DELETED).count() == 7
 
 
 @on_postgresql
 def test_a_retry_that_was_first_is_cancelled(ada: Any) -> None:
     run = failed(owner=ada)
     with transaction.atomic():
-        store.retry(run.id)
+        world.store_retry(run.id)
         deleted = in_background(ada.delete)
         until(somebody_waits_for_a_lock)
     deleted.result(60)
 
     run.refresh_from_db()
-    assert (run.status, run.owner_id, run.cancel_reason) == (Status.CANCELLED, None, store.OWNER_DELETED)
+    assert (run.status, run.owner_id, run.cancel_reason) == (Status.CANCELLED, None, world.OWNER_DELETED)
 
 
 @on_postgresql
 def test_a_retry_that_comes_behind_the_first_look_is_cancelled(ada: Any, monkeypatch: Any) -> None:
     run = failed(owner=ada)
     looks: list[Any] = []
-    original = owners._live
+    original = world.owners_live
 
     def look(user: Any) -> Any:
         found = original(user)
         looks.append(found)
         if len(looks) == 1:
-            in_background(store.retry, run.id).result(60)
+            in_background(world.store_retry, run.id).result(60)
         return found
 
-    monkeypatch.setattr(owners, "_live", look)
+    world.patch(monkeypatch, "owners_live", look)
     ada.delete()
 
     assert looks[0] == []
@@ -187,7 +185,7 @@ def test_a_retry_that_comes_behind_the_first_look_is_cancelled(ada: Any, monkeyp
 @on_postgresql
 def test_nor_does_one_escape_that_fails_and_is_retried_meanwhile(ada: Any, monkeypatch: Any) -> None:
     made: list[Any] = []
-    live, owns_runs = owners._live, store.owns_runs
+    live, owns_runs = world.owners_live, world.owns_runs
 
     def make() -> None:
         made.append(make_run(owner=ada).id)
@@ -196,7 +194,7 @@ def test_nor_does_one_escape_that_fails_and_is_retried_meanwhile(ada: Any, monke
     def look(user: Any) -> Any:
         found = live(user)
         if made and Run.objects.get().status == Status.FAILED:
-            in_background(store.retry, made[0]).result(60)
+            in_background(world.store_retry, made[0]).result(60)
         return found
 
     def look_for_any(user: Any) -> bool:
@@ -205,8 +203,8 @@ def test_nor_does_one_escape_that_fails_and_is_retried_meanwhile(ada: Any, monke
             in_background(make).result(60)
         return found
 
-    monkeypatch.setattr(owners, "_live", look)
-    monkeypatch.setattr(store, "owns_runs", look_for_any)
+    world.patch(monkeypatch, "owners_live", look)
+    world.patch(monkeypatch, "owns_runs", look_for_any)
     ada.delete()
 
     assert Run.objects.get().status == Status.CANCELLED
@@ -217,7 +215,7 @@ def test_a_retry_that_comes_behind_the_mark_is_refused(ada: Any) -> None:
     run = failed(owner=ada)
     with transaction.atomic():
         ada.delete()
-        retried = in_background(store.retry, run.id)
+        retried = in_background(world.store_retry, run.id)
         until(somebody_waits_for_a_lock)
 
     assert isinstance(retried.exception(10), IllegalTransitionError)

@@ -9,11 +9,11 @@ import pytest
 from ravi_django import tool
 from ravi_django.kernel import ChatMessage, RunContext
 from ravi_django.models import Status
-from ravi_django.runtime.engine import Engine
 from ravi_django.testing import journal_of
 from tests.support.arriving import arrive
 from tests.support.gates import Gate, drained
 from tests.support.runs import adrive, code, drive, make_run, take_over
+from tests.support.world import Engine
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -128,7 +128,7 @@ def test_turns_and_notes_in_hand_are_written_when_a_worker_drains(clock):
 
 def drive_with_open_gate(run):
     """The next lease of a run that `drained` drove, with a call that ends at once."""
-    from ravi_django.runtime.registry import get_agent
+    from tests.support.world import get_agent
 
     async def main():
         gate = Gate()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ravi_django.models import InboxMessage, Signal, Source, SourceItem
-from ravi_django.runtime import drops, sources, store
+from tests.support import world
 from tests.support.runs import code
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -35,7 +35,7 @@ def declare(inside: Path, **fields: Any) -> Source:
 
 def poll(source: Source) -> Source:
     Source.objects.filter(id=source.id).update(next_at=None, polling_until=None)
-    sources.poll_due(1)
+    world.poll_due(1)
     source.refresh_from_db()
     return source
 
@@ -82,7 +82,7 @@ def test_a_poller_that_dies_before_it_has_put_them_aside_tells_once(
         raise OSError("the disk is gone")
 
     with monkeypatch.context() as patch:
-        patch.setattr(drops, "_put_aside", die)
+        world.patch(patch, "drops_put_aside", die)
         poll(source)
     assert names(inside) == ["a.txt"] and told() == ["a.txt"]
 
@@ -105,10 +105,10 @@ def test_while_nobody_can_be_told_the_files_stay(inside: Path) -> None:
 def test_two_pollers_tell_once(inside: Path) -> None:
     put(inside, "a.txt")
     source = declare(inside)
-    first, second = (drops._look(str(inside), {}) for _ in range(2))
+    first, second = (world.drops_look(str(inside), {}) for _ in range(2))
 
     for polled in (first, second):
-        assert not store.tell(source, polled.items).error
+        assert not world.tell(source, polled.items).error
     assert [polled.after() for polled in (first, second)] == ["", ""]
 
     assert told() == ["a.txt"] and SourceItem.objects.count() == 1 and names(inside / "done") == ["a.txt"]
@@ -117,10 +117,10 @@ def test_two_pollers_tell_once(inside: Path) -> None:
 def test_a_file_that_is_replaced_while_it_is_told_is_told_with_the_next_poll(inside: Path) -> None:
     put(inside, "a.txt")
     source = declare(inside)
-    polled = drops._look(str(inside), {})
+    polled = world.drops_look(str(inside), {})
     put(inside, "a.txt", "other words")
 
-    assert store.tell(source, polled.items).new == 1
+    assert world.tell(source, polled.items).new == 1
     assert (polled.after(), names(inside)) == ("", ["a.txt"])
 
     poll(source)
@@ -141,7 +141,7 @@ def test_a_directory_out_of_bounds_or_gone_is_an_error(inside: Path, tmp_path: P
 
 
 def test_what_is_left_over_is_looked_at_soon(inside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drops, "AT_ONCE_BYTES", 10)
+    world.patch(monkeypatch, "AT_ONCE_BYTES", 10)
     for name in ("a.txt", "b.txt", "c.txt"):
         put(inside, name)
     source = declare(inside)

@@ -11,10 +11,9 @@ from django.db import OperationalError
 from ravi_django import tool
 from ravi_django.conf import conf
 from ravi_django.models import HumanRequest, JournalEntry, Status
-from ravi_django.runtime import database, effects
-from ravi_django.runtime.engine import Engine
-from ravi_django.runtime.store import fence
+from tests.support import world
 from tests.support.runs import auntil, code, drive, make_run, patch_append
+from tests.support.world import Engine
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -22,7 +21,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 @pytest.fixture
 def away(monkeypatch):
     """While it is set, the database takes no result. It holds how often that was tried."""
-    append, is_away = fence.append, asyncio.Event()
+    append, is_away = world.fence_append, asyncio.Event()
     is_away.tries = 0
     is_away.set()
 
@@ -32,8 +31,8 @@ def away(monkeypatch):
             raise OperationalError("the server is away")
         return append(lease, entries, turns)
 
-    monkeypatch.setattr(database, "RETRY_S", 0.0)
-    monkeypatch.setattr(effects, "REPEAT_S", 0.001)
+    world.patch(monkeypatch, "DATABASE_RETRY_S", 0.0)
+    world.patch(monkeypatch, "EFFECTS_REPEAT_S", 0.001)
     patch_append(monkeypatch, appending)
     return is_away
 

@@ -11,10 +11,10 @@ from django.db import connection
 from ravi_django import tool
 from ravi_django.kernel import ChatMessage, ModelError, RunFailedError
 from ravi_django.models import Blob, InboxMessage, JournalEntry, Run, Status, WorkerProcess
-from ravi_django.runtime import Runtime, store
-from ravi_django.runtime.engine import Engine
 from ravi_django.testing import ScriptedModel, journal_of, warm
+from tests.support import world
 from tests.support.runs import auntil, code, drive, in_background, leased, make_run, on_postgresql
+from tests.support.world import Engine, Runtime
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -162,8 +162,8 @@ def expire(lease):
 def test_a_process_that_found_nothing_looks_no_more_after_each_run(monkeypatch):
     code(ask, model=ScriptedModel(["hello"]))
     looks = []
-    claim_next = store.claim_next
-    monkeypatch.setattr(store, "claim_next", lambda *args, **kwargs: looks.append(1) or claim_next(*args, **kwargs))
+    claim_next = world.claim_next
+    world.patch(monkeypatch, "claim_next", lambda *args, **kwargs: looks.append(1) or claim_next(*args, **kwargs))
 
     async def story(engine):
         for _ in range(3):

@@ -16,10 +16,10 @@ from django.urls import reverse
 from ravi_django import register, signal
 from ravi_django.kernel import AgentId
 from ravi_django.models import Blob, Erasure, Run, Status
-from ravi_django.runtime import erasing, events, human
-from ravi_django.runtime.fork import fork
+from tests.support import world
 from tests.support.approvals import call, payer, paying, run_of
 from tests.support.runs import CodeAgent, asked, code, drive, make_run
+from tests.support.world import fork
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.sqlite]
 
@@ -43,7 +43,7 @@ def places() -> list[str]:
 
 def gone(user: Any) -> None:
     user.delete()
-    erasing.sweep()
+    world.erasing_sweep()
     assert get_user_model().objects.filter(username=NAME).count() == 0
 
 
@@ -59,9 +59,9 @@ def test_a_live_run_keeps_what_it_was_told_until_it_ends(ada: Any) -> None:
 
     code(story)
     run = drive(make_run())
-    human.answer(asked(run), text="red", by=ada)
+    world.answer(asked(run), text="red", by=ada)
     drive(run)
-    human.answer(asked(run), "approve", by=ada)
+    world.answer(asked(run), "approve", by=ada)
     run = drive(run)
     past = fork(run.id, run.next_seq - 1, send=print)
     gone(ada)
@@ -71,7 +71,7 @@ def test_a_live_run_keeps_what_it_was_told_until_it_ends(ada: Any) -> None:
         signal(live.id, "go")
         live = drive(live)
         assert (live.status, told[-1].startswith(NAME)) == (Status.COMPLETED, True)
-    erasing.sweep()
+    world.erasing_sweep()
 
     assert (places(), Erasure.objects.count()) == ([], 0)
 
@@ -79,17 +79,17 @@ def test_a_live_run_keeps_what_it_was_told_until_it_ends(ada: Any) -> None:
 def test_neither_the_model_nor_the_stream_is_told_the_name(ada: Any) -> None:
     payer(paying([]), call(5))
     run = drive(run_of())
-    human.reassign(asked(run), f"user:{NAME}")
-    first = [frame["to"] for frame in events.page(run.id)[0] if frame["type"] == "request"]
-    human.answer(asked(run), "deny", reason="no", sticky=True, by=ada)
+    world.reassign(asked(run), f"user:{NAME}")
+    first = [frame["to"] for frame in world.events_page(run.id)[0] if frame["type"] == "request"]
+    world.answer(asked(run), "deny", reason="no", sticky=True, by=ada)
     run = drive(run)
     again = drive(run_of(session=run.session))
-    closed = [frame["answered_by"] for frame in events.page(run.id)[0] if frame["type"] == "request.closed"]
+    closed = [frame["answered_by"] for frame in world.events_page(run.id)[0] if frame["type"] == "request.closed"]
     gone(ada)
 
     assert (run.status, again.status, first, closed) == (*[Status.COMPLETED] * 2, [f"user:{NAME}"], [NAME])
     assert places() == []
-    told = [frame for frame in events.page(run.id)[0] if frame["type"].startswith("request")]
+    told = [frame for frame in world.events_page(run.id)[0] if frame["type"].startswith("request")]
     assert told[0]["to"].startswith("user:deleted-")
     assert told[1]["answered_by"].startswith("deleted-")
 
@@ -121,10 +121,10 @@ def test_a_cancellation_names_nobody(ada: Any, client: Any) -> None:
 def test_the_name_of_an_account_that_stays_goes_too(ada: Any) -> None:
     payer(paying([]), call(5))
     run = drive(run_of())
-    human.answer(asked(run), "deny", sticky=True, by=ada)
+    world.answer(asked(run), "deny", sticky=True, by=ada)
     run = drive(run)
     call_command("ravi_erase", NAME)
 
-    (closed,) = [frame for frame in events.page(run.id)[0] if frame["type"] == "request.closed"]
+    (closed,) = [frame for frame in world.events_page(run.id)[0] if frame["type"] == "request.closed"]
     assert closed["answered_by"].startswith("deleted-")
     assert places() == []

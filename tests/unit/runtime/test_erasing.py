@@ -42,15 +42,12 @@ from ravi_django.models import (
 )
 from ravi_django.models.people import Delegation, RequestLink
 from ravi_django.models.waiting import Ask
-from ravi_django.runtime import erasing, human, store
-from ravi_django.runtime.cancel import cancel
-from ravi_django.runtime.entries import Entry
-from ravi_django.runtime.store import erasures, names, personal
-from ravi_django.runtime.store.journal import store_big_values
 from ravi_django.testing import FakeClock
 from tests.acceptance.access import world
+from tests.support import world as door
 from tests.support.asked import approval_of
 from tests.support.runs import code, drive, leased, make_run, take_over
+from tests.support.world import Entry, cancel, store_big_values
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.sqlite]
 
@@ -120,7 +117,7 @@ def world_of_owner() -> world.World:
 
 
 def test_every_model_says_what_becomes_of_it() -> None:
-    known = [*(table.model for table in personal.TABLES), *personal.OTHERS]
+    known = [*(table.model for table in door.PERSONAL_TABLES), *door.PERSONAL_OTHERS]
 
     assert sorted(map(str, known)) == sorted(map(str, MODELS))
 
@@ -139,14 +136,14 @@ def test_what_is_exported_is_what_is_erased(clock: FakeClock, by: str) -> None:
             get_user_model().objects.filter(pk=key).delete()
         case "command":
             call_command("ravi_erase", "owner")
-    erasing.sweep()
-    clock.advance(erasures.BODIES_S + 1)
-    erasing.sweep()
+    door.erasing_sweep()
+    clock.advance(door.BODIES_S + 1)
+    door.erasing_sweep()
 
     after = everything()
     audits = {("ravi.auditrecord", str(pk)) for pk in AuditRecord.objects.values_list("pk", flat=True)}
     assert exported == (before - after) | (audits & before)
-    assert {label for label, _ in exported} == {t.model._meta.label_lower for t in personal.TABLES} | {"ravi.blob"}
+    assert {label for label, _ in exported} == {t.model._meta.label_lower for t in door.PERSONAL_TABLES} | {"ravi.blob"}
     assert after - before <= audits
     assert get_user_model().objects.filter(pk=key).exists() == (by == "command")
     assert not AuditRecord.objects.filter(owner=key).exists()
@@ -155,7 +152,7 @@ def test_what_is_exported_is_what_is_erased(clock: FakeClock, by: str) -> None:
 @pytest.mark.parametrize("step", range(1, 40, 4))
 def test_the_sweep_goes_on_after_a_crash(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     world_of_owner().people["owner"].delete()
-    some, calls = erasures._some, []
+    some, calls = door.erasures_some, []
 
     def dies(*args: Any) -> int:
         calls.append(args)
@@ -163,11 +160,11 @@ def test_the_sweep_goes_on_after_a_crash(monkeypatch: pytest.MonkeyPatch, step: 
             raise KeyboardInterrupt
         return some(*args)
 
-    monkeypatch.setattr(erasures, "_some", dies)
+    door.patch(monkeypatch, "erasures_some", dies)
     with pytest.raises(KeyboardInterrupt):
-        erasing.sweep()
-    monkeypatch.setattr(erasures, "_some", some)
-    erasing.sweep()
+        door.erasing_sweep()
+    door.patch(monkeypatch, "erasures_some", some)
+    door.erasing_sweep()
 
     left = {
         model._meta.label_lower
@@ -178,14 +175,14 @@ def test_the_sweep_goes_on_after_a_crash(monkeypatch: pytest.MonkeyPatch, step: 
 
 
 def test_one_sweep_erases_a_part_of_a_big_conversation(ada: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(erasing, "SWEPT", 5)
+    door.patch(monkeypatch, "ERASING_SWEPT", 5)
     session = Session.objects.create(owner=ada)
     for _ in range(10):
         make_run(owner=ada, session=session, status=Status.COMPLETED)
-    erasing.delete_session(session.id)
+    door.delete_session(session.id)
     left = []
     while not left or left[-1]:
-        erasing.sweep()
+        door.erasing_sweep()
         left.append(Run.objects.count())
 
     assert left == [6, 2, 0]
@@ -198,7 +195,7 @@ def test_what_the_deleter_undoes_is_undone(ada: Any) -> None:
     with pytest.raises(ZeroDivisionError), transaction.atomic():
         ada.delete()
         raise ZeroDivisionError
-    erasing.sweep()
+    door.erasing_sweep()
 
     assert (Run.objects.count(), Session.objects.get().owner_id, Erasure.objects.count()) == (1, key, 0)
 
@@ -209,7 +206,7 @@ def test_a_run_at_work_is_cancelled_first_and_writes_nothing_afterwards(ada: Any
     async def story(ctx: Any, inbox: Any) -> None:
         if not seen:
             await ctx.effects.database.call(ada.delete)
-            await ctx.effects.database.call(erasing.sweep)
+            await ctx.effects.database.call(door.erasing_sweep)
         seen.append(await ctx.effects.database.call(Run.objects.count))
         await ctx.sleep_until_signal("never")
 
@@ -221,10 +218,10 @@ def test_a_run_at_work_is_cancelled_first_and_writes_nothing_afterwards(ada: Any
     assert (run.status, seen) == (Status.RUNNING, [1])
     assert take_over(clock, run).status == Status.CANCELLED
 
-    erasing.sweep()
+    door.erasing_sweep()
 
     with pytest.raises(LeaseLostError):
-        store.append(zombie, [Entry("log", "late")])
+        door.append(zombie, [Entry("log", "late")])
     assert not (Run.objects.exists() or JournalEntry.objects.exists() or Session.objects.exists())
 
 
@@ -234,7 +231,7 @@ def test_others_rows_stay_and_only_the_name_goes(ada: Any, bob: Any) -> None:
     code(lambda ctx, inbox: None, tools=[])
     run = make_run(owner=bob, session=Session.objects.create(owner=bob, title="by ada"))
     request = approval_of(run, to=[("user:ada", 60), ("user:adam", 60)], arguments={"to": "ada", "amount": 5})
-    human.answer(request, "approve", reason="ada says so", sticky=True, by=ada)
+    door.answer(request, "approve", reason="ada says so", sticky=True, by=ada)
     cancel(run.id, "enough")
     OutboxEvent.objects.create(topic="events", body={"data": {"by": "ada", "text": "ada"}})
     words = "Reassigned from user:ada to user:adam (in place of ada)"
@@ -242,7 +239,7 @@ def test_others_rows_stay_and_only_the_name_goes(ada: Any, bob: Any) -> None:
     before = everything()
 
     ada.delete()
-    erasing.sweep()
+    door.erasing_sweep()
 
     assert everything() == before
     request, bobs = (
@@ -268,19 +265,19 @@ def test_a_later_user_of_the_name_keeps_it(ada: Any, bob: Any, clock: FakeClock)
     clock.advance(1)
     request = approval_of(make_run(owner=bob), to="user:ada")
     HumanRequest.objects.update(created_at=clock.now)
-    erasing.sweep()
+    door.erasing_sweep()
 
     request.refresh_from_db()
     assert request.to == "user:ada"
 
 
 def test_the_name_is_looked_for_in_batches_that_deletions_share(ada: Any, bob: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(names, "ROWS", 2)
+    door.patch(monkeypatch, "NAMES_ROWS", 2)
     users = [ada, get_user_model().objects.create_user('b"öb')]
     requests = [approval_of(make_run(owner=bob), to=f"user:{users[place % 2].get_username()}") for place in range(5)]
     Run.objects.update(status=Status.COMPLETED)
     get_user_model().objects.filter(pk__in=[user.pk for user in users]).delete()
-    erasing.work()
+    door.erasing_work()
 
     assert {request.to.startswith("user:deleted-") for request in HumanRequest.objects.all()} == {True}
     opened = AuditRecord.objects.values_list("detail", flat=True)
@@ -295,7 +292,7 @@ def test_the_setting_says_what_becomes_of_the_data(ada: Any, settings: Any, poli
     request = approval_of(run, to="user:ada", text="Pay ACME?")
     cancel(run.id, "cancelled by ada")
     ada.delete()
-    erasing.sweep()
+    door.erasing_sweep()
 
     opened = AuditRecord.objects.filter(name="opened").get()
     assert (opened.owner_id, opened.detail["arguments_hash"]) == (None, request.arguments_hash)
@@ -310,7 +307,7 @@ def test_the_setting_says_what_becomes_of_the_data(ada: Any, settings: Any, poli
 def test_bodies_go_though_they_are_young_unless_others_have_them(ada: Any, bob: Any, clock: FakeClock) -> None:
     def said(user: Any, *values: str) -> None:
         lease = leased(make_run(owner=user, session=Session.objects.create(owner=user)))
-        store.append(lease, [Entry("log", value[:9], result={"text": value}) for value in values])
+        door.append(lease, [Entry("log", value[:9], result={"text": value}) for value in values])
 
     a, b, c = "a" * 100_000, "b" * 100_000, Random(1).randbytes(400_000).hex()
     d = Random(2).randbytes(400_000).hex()
@@ -318,11 +315,11 @@ def test_bodies_go_though_they_are_young_unless_others_have_them(ada: Any, bob: 
     said(bob, b)
     Run.objects.update(status=Status.COMPLETED)
     ada.delete()
-    erasing.sweep()
+    door.erasing_sweep()
     said(bob, c)  # stored again
     store_big_values([Entry("log", "late", result={"text": d})])  # again, and its row is still to come
-    clock.advance(erasures.BODIES_S + 1)
-    erasing.sweep()
+    clock.advance(door.BODIES_S + 1)
+    door.erasing_sweep()
 
     assert Blob.objects.count() == 3
     assert not Blob.objects.filter(erase_at__isnull=False).exists()
@@ -336,7 +333,7 @@ def test_what_valkey_has_of_the_runs_goes(ada: Any, settings: Any, valkey_url: s
             client.set(f"ravi:{{{run.id}}}:{key}", "x")
         client.set("other", "x")
         ada.delete()
-        erasing.sweep()
+        door.erasing_sweep()
 
         assert client.keys() == [b"other"]
 
@@ -353,7 +350,7 @@ def test_what_the_user_makes_behind_an_unfinished_erasure_stays() -> None:
     source = Source.objects.create(name="n", location="https://example.com/feed", agent="a/b", owner=owner)
     SourceItem.objects.create(source=source, identity="i", digest="d")
     Run.objects.filter(id=lease.run_id).update(status=Status.CANCELLED)
-    erasing.sweep()
+    door.erasing_sweep()
 
     assert not Erasure.objects.exists()
     assert (Follow.objects.get(), Schedule.objects.get(), Source.objects.get()) == (follow, schedule, source)
@@ -365,7 +362,7 @@ def test_the_command_says_what_still_runs(ada: Any) -> None:
 
     with pytest.raises(CommandError, match=r"have not ended yet.*; no worker "):
         call_command("ravi_erase", "ada")
-    store.worker_seen("w", 0)
+    door.worker_seen("w", 0)
     with pytest.raises(CommandError) as said:
         call_command("ravi_erase", "ada")
 

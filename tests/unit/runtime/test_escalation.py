@@ -9,10 +9,9 @@ from django.contrib.auth.models import Group
 
 from ravi_django.kernel import Addressees, ConflictError, ForbiddenError, NotFoundError
 from ravi_django.models import AuditRecord, HumanRequest, Run, Status
-from ravi_django.runtime import human, people, site_rules, store, sweeper
-from ravi_django.runtime.cancel import cancel
 from ravi_django.signals import request_changed
 from ravi_django.testing import journal_of
+from tests.support import world
 from tests.support.runs import (
     asked,
     code,
@@ -23,6 +22,7 @@ from tests.support.runs import (
     somebody_waits_for_a_lock,
     until,
 )
+from tests.support.world import cancel
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -58,7 +58,7 @@ def request_of(run):
 def sweep():
     """Returns the runs that it hints."""
     hinted = []
-    sweeper.sweep(lambda runs: hinted.extend(runs))
+    world.sweeper_sweep(lambda runs: hinted.extend(runs))
     return hinted
 
 
@@ -89,9 +89,9 @@ def test_first_one_group_then_another_then_denied(clock, staff, changed):
     assert sweep() == [], "the run is not driven for it"
     request = request_of(run)
     assert (request.to, request.level, request.version, request.escalates_at) == ("group:directors", 1, 2, None)
-    assert people.is_open_to(staff["dan"], request)
+    assert world.is_open_to(staff["dan"], request)
     with pytest.raises((ForbiddenError, NotFoundError)):
-        human.answer(request, "approve", by=staff["fay"])
+        world.answer(request, "approve", by=staff["fay"])
     sweep()
     assert request_of(run).version == 2
 
@@ -110,7 +110,7 @@ def test_whoever_is_asked_then_decides(clock, staff):
     clock.advance(4 * HOUR)
     sweep()
 
-    human.answer(request_of(run), "approve", by=staff["dan"])
+    world.answer(request_of(run), "approve", by=staff["dan"])
 
     assert drive(run).output.startswith("approved")
 
@@ -163,7 +163,7 @@ def test_where_nobody_is_left_to_ask_it_stays_with_whoever_is_asked(clock, staff
 
     request = request_of(run)
     assert (request.to, request.version, request.escalates_at, changed) == ("group:finance", 1, None, [])
-    human.answer(request, "approve", by=staff["fay"])
+    world.answer(request, "approve", by=staff["fay"])
     assert drive(run).output.startswith("approved")
 
 
@@ -193,13 +193,11 @@ def test_the_time_of_the_question_ends_before_its_steps(clock, staff):
 
 @pytest.mark.parametrize("kind", ["uncertain", "budget"])
 def test_what_only_a_person_can_decide_goes_on_and_never_expires(clock, staff, settings, kind):
-    from ravi_django.runtime import requests
-
     settings.RAVI = {**settings.RAVI, "ADDRESSEES": {kind: CHAIN}}
     run = make_run()
-    given = {"to": site_rules.addressees("budget"), "tool": "budget"} if kind == "budget" else {}
+    given = {"to": world.site_rules_addressees("budget"), "tool": "budget"} if kind == "budget" else {}
     kinds = HumanRequest.Kind
-    request = requests.new(
+    request = world.requests_new(
         run,
         "p",
         kinds.APPROVAL if kind == "budget" else kinds.UNCERTAIN,
@@ -220,14 +218,14 @@ def test_one_that_fails_does_not_stop_the_rest(clock, staff, monkeypatch):
     runs = [approving() for _ in range(3)]
     clock.advance(4 * HOUR)
     bad = request_of(runs[0])
-    meant = people.means_somebody
+    meant = world.means_somebody
 
     def fails_for_one(to, request):
         if request.pk == bad.pk:
             raise ValueError("bad")
         return meant(to, request)
 
-    monkeypatch.setattr(people, "means_somebody", fails_for_one)
+    world.patch(monkeypatch, "means_somebody", fails_for_one)
 
     sweep()
 
@@ -238,20 +236,20 @@ def test_a_bounded_batch_at_a_time(clock, staff):
     runs = [approving() for _ in range(3)]
     clock.advance(4 * HOUR)
 
-    assert store.due_to_escalate(2) == [request_of(run).pk for run in runs[:2]]
+    assert world.due_to_escalate(2) == [request_of(run).pk for run in runs[:2]]
 
 
 def test_one_that_is_decided_closed_or_over_is_left_alone(clock, staff):
     answered, cancelled, over, early = (approving() for _ in range(4))
     rows = [request_of(run) for run in (answered, cancelled, over, early)]
-    human.answer(rows[0], "deny", by=staff["fay"])
+    world.answer(rows[0], "deny", by=staff["fay"])
     cancel(cancelled.id, "enough")
     HumanRequest.objects.filter(pk=rows[2].pk).update(expires_at=clock.now)
-    assert not store.escalate(rows[3].pk), "not before its time"
+    assert not world.escalate(rows[3].pk), "not before its time"
     clock.advance(4 * HOUR)
 
-    assert store.due_to_escalate(10) == [rows[3].pk]
-    assert [store.escalate(row.pk) for row in rows] == [False, False, False, True]
+    assert world.due_to_escalate(10) == [rows[3].pk]
+    assert [world.escalate(row.pk) for row in rows] == [False, False, False, True]
     assert [request_of(run).version for run in (answered, cancelled, over, early)] == [2, 2, 1, 2]
 
 
@@ -262,7 +260,7 @@ def test_an_answer_from_a_page_of_before_is_refused(clock, staff, django_user_mo
     sweep()
 
     with pytest.raises(ConflictError, match="has changed since"):
-        human.answer(request_of(run), "approve", by=root, version=1)
+        world.answer(request_of(run), "approve", by=root, version=1)
 
     assert request_of(run).status == "pending"
 
@@ -278,7 +276,7 @@ def test_an_answer_and_an_escalation_at_once(clock, staff):
         clock.advance(4 * HOUR)
         request = request_of(run)
 
-        racing = [in_background(_answered, request.pk, staff["fay"]), in_background(store.escalate, request.pk)]
+        racing = [in_background(_answered, request.pk, staff["fay"]), in_background(world.escalate, request.pk)]
         counted, escalated = (future.result(60) for future in racing)
 
         assert counted is not escalated
@@ -288,7 +286,7 @@ def test_an_answer_and_an_escalation_at_once(clock, staff):
 
 def _answered(request_id, by):
     try:
-        human.answer(request_id, "approve", by=by)
+        world.answer(request_id, "approve", by=by)
     except (ConflictError, NotFoundError):
         return False
     return True
@@ -303,7 +301,7 @@ def test_of_two_sweeps_one_escalates(clock, staff):
 
     with transaction.atomic():
         HumanRequest.objects.select_for_update().get(pk=request.pk)
-        racing = [in_background(store.escalate, request.pk) for _ in range(2)]
+        racing = [in_background(world.escalate, request.pk) for _ in range(2)]
         until(somebody_waits_for_a_lock)
 
     assert sorted(future.result(60) for future in racing) == [False, True]
@@ -318,7 +316,7 @@ def test_a_run_that_is_cancelled_while_its_request_is_escalated(clock, staff):
         clock.advance(4 * HOUR)
         request = request_of(run)
 
-        racing = [in_background(store.escalate, request.pk), in_background(cancel, run.id, "enough")]
+        racing = [in_background(world.escalate, request.pk), in_background(cancel, run.id, "enough")]
         for future in racing:
             future.result(60)
 

@@ -7,23 +7,19 @@ import asyncio
 import pytest
 
 from ravi_django.kernel import ChatMessage, TextDelta
-from ravi_django.runtime import events, store
-from ravi_django.runtime.buffer_database import DatabaseBuffer
-from ravi_django.runtime.buffer_valkey import ValkeyBuffer
-from ravi_django.runtime.engine import Engine
 from ravi_django.testing import ScriptedModel
+from tests.support import world
 from tests.support.runs import auntil, code, drive, leased, make_run
+from tests.support.world import DatabaseBuffer, Engine, ValkeyBuffer
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture(params=["valkey", "database"])
 def buffer(request, monkeypatch):
-    from ravi_django.runtime import publish
-
     found = DatabaseBuffer() if request.param == "database" else ValkeyBuffer(request.getfixturevalue("valkey_url"))
-    for module in (events, publish):
-        monkeypatch.setattr(module, "get_buffer", lambda: found)
+    for verb in ("events_get_buffer", "publish_get_buffer"):
+        world.patch(monkeypatch, verb, lambda: found)
     return found
 
 
@@ -55,7 +51,7 @@ def test_followers_get_frames_as_they_come_until_done(buffer):
         seen = []
 
         async def watch():
-            async for frame in events.follow(run.id):
+            async for frame in world.events_follow(run.id):
                 seen.append(frame)
 
         watching = asyncio.create_task(watch())
@@ -89,10 +85,10 @@ def test_followers_get_frames_as_they_come_until_done(buffer):
 def test_a_reader_that_comes_back_gets_exactly_the_rest(buffer, after):
     code(ask, model=ScriptedModel(["hello"]))
     run = drive(make_run())
-    everything, _ = events.page(run.id)
+    everything, _ = world.events_page(run.id)
 
     async def rest():
-        return [frame async for frame in events.follow(run.id, after)]
+        return [frame async for frame in world.events_follow(run.id, after)]
 
     assert asyncio.run(asyncio.wait_for(rest(), 60)) == everything[after:]
 
@@ -106,7 +102,7 @@ def test_readers_that_come_and_go_miss_and_double_nothing(buffer):
         seen = []
         for _ in range(100):
             model.let.put_nowait(1)
-            async for frame in events.follow(run.id, len(seen)):
+            async for frame in world.events_follow(run.id, len(seen)):
                 seen.append(frame)
                 break
             if seen[-1]["type"] == "stream.done":
@@ -131,7 +127,7 @@ def test_many_followers_see_the_same(buffer):
         engine = Engine()
 
         async def watch():
-            return [frame async for frame in events.follow(run.id)]
+            return [frame async for frame in world.events_follow(run.id)]
 
         watching = [asyncio.create_task(watch()) for _ in range(8)]
         driving = asyncio.create_task(engine.drive(run.id))
@@ -152,11 +148,11 @@ def test_many_followers_see_the_same(buffer):
 def test_pages_have_a_limit_and_say_when_they_are_the_last(buffer):
     code(ask, model=ScriptedModel(["hello"]))
     run = drive(make_run())
-    total = len(events.page(run.id)[0])
+    total = len(world.events_page(run.id)[0])
 
     pages, after = [], 0
     while True:
-        found, done = events.page(run.id, after, limit=2)
+        found, done = world.events_page(run.id, after, limit=2)
         pages.append(len(found))
         if done:
             break
@@ -169,14 +165,14 @@ def test_pages_have_a_limit_and_say_when_they_are_the_last(buffer):
 def test_a_run_that_has_not_begun_has_an_empty_page_that_is_not_the_last(buffer):
     run = make_run()
 
-    assert events.page(run.id) == ([], False)
+    assert world.events_page(run.id) == ([], False)
 
 
 def test_a_suspended_or_retried_run_is_not_at_its_end(buffer):
     lease = leased()
-    store.requeue(lease)
+    world.requeue(lease)
 
-    assert events.page(lease.run_id)[1] is False
+    assert world.events_page(lease.run_id)[1] is False
 
 
 def test_an_end_that_is_published_while_it_is_looked_for_is_read(buffer, monkeypatch):
@@ -193,7 +189,7 @@ def test_an_end_that_is_published_while_it_is_looked_for_is_read(buffer, monkeyp
 
     monkeypatch.setattr(buffer, "read", read_before_it_was_there)
 
-    found, done = events.page(run.id)
+    found, done = world.events_page(run.id)
 
     assert done
     assert found[-1]["type"] == "stream.done"

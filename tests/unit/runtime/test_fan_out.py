@@ -10,10 +10,10 @@ from django.contrib.auth import get_user_model
 from ravi_django import register
 from ravi_django.access import AccessPolicy
 from ravi_django.models import Agent, FeedItem, Follow, InboxMessage, Publication, Run, Session, Signal, uuid7
-from ravi_django.runtime import fan_out, store, sweeper
-from ravi_django.runtime.store.followers import being_changed
+from tests.support import world
 from tests.support.feeds import FEED, TOPIC, WAITS, follow, followers, inboxes, publish, told, waiting_runs
 from tests.support.runs import CodeAgent, make_run
+from tests.support.world import being_changed
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -24,8 +24,7 @@ def _agent(monkeypatch):
         return None
 
     register(CodeAgent(nothing, key="feed"))
-    monkeypatch.setattr(fan_out, "wake", lambda run_ids: None)
-    monkeypatch.setattr(fan_out, "hint", lambda publication_id: None)
+    world.silence(monkeypatch, "fan_out_wake", "fan_out_hint")
 
 
 @pytest.fixture
@@ -34,7 +33,7 @@ def user(db):
 
 
 def deliver(publication, limit=100):
-    return store.deliver_batch(publication.id, limit)
+    return world.deliver_batch(publication.id, limit)
 
 
 # ------------------------------------------------------------------------------------------------------- to whom
@@ -95,7 +94,7 @@ def test_a_run_that_a_delivery_wakes_does_not_go_before_a_new_chat(clock, user, 
     (woken,) = deliver(publish("hello")).woken
     chat = make_run("test/chat")
 
-    assert [store.claim_next("w", ["test/chat", FEED]).run_id for _ in range(2)] == [chat.id, woken]
+    assert [world.claim_next("w", ["test/chat", FEED]).run_id for _ in range(2)] == [chat.id, woken]
 
 
 @pytest.mark.parametrize("status", ["pending", "running", "blocked"])
@@ -241,7 +240,7 @@ def test_the_policy_is_asked_once_a_batch_and_only_where_a_site_has_one(user, se
     publication = publish("hello")
     settings.RAVI = {**settings.RAVI, "ACCESS_POLICY": f"{__name__}.Choosy"}
 
-    fan_out.run(publication.id)
+    world.fan_out_run(publication.id)
 
     assert Choosy.asked == [(["ann", "bob"], TOPIC)]
     assert sorted(str(run.owner) for run in Run.objects.all()) == ["None", "ann"]
@@ -276,7 +275,7 @@ def test_a_batch_that_was_rolled_back_is_delivered_again_and_nothing_twice(monke
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("ravi_django.runtime.store.fan_out._set_all_aside", die)
+        world.patch(patched, "fan_out_set_all_aside", die)
         with pytest.raises(KeyboardInterrupt):
             deliver(publication, 2)
     assert Run.objects.count() == 2
@@ -287,7 +286,7 @@ def test_a_batch_that_was_rolled_back_is_delivered_again_and_nothing_twice(monke
 
 
 def test_a_large_message_goes_to_fewer_at_once(monkeypatch):
-    monkeypatch.setattr("ravi_django.runtime.store.fan_out.BATCH_BYTES", 5_000)
+    world.patch(monkeypatch, "FAN_OUT_BATCH_BYTES", 5_000)
     followers(5)
     publication = publish("x" * 1_000)
 
@@ -306,16 +305,16 @@ def test_the_publications_of_a_topic_come_one_after_the_other():
 
 def test_a_task_is_bounded_and_hints_the_rest(monkeypatch, settings):
     settings.RAVI = {**settings.RAVI, "FAN_OUT_BATCH": 2}
-    monkeypatch.setattr(fan_out, "BATCHES", 2)
+    world.patch(monkeypatch, "FAN_OUT_BATCHES", 2)
     hinted = []
-    monkeypatch.setattr(fan_out, "hint", hinted.append)
+    world.patch(monkeypatch, "fan_out_hint", hinted.append)
     followers(5)
     publication = publish("hello")
 
-    fan_out.run(publication.id)
+    world.fan_out_run(publication.id)
     assert (Run.objects.count(), hinted) == (4, [publication.id])
 
-    fan_out.run(publication.id)
+    world.fan_out_run(publication.id)
     assert (Run.objects.count(), hinted) == (5, [publication.id])
 
 
@@ -323,16 +322,16 @@ def test_the_sweep_goes_on_with_what_no_hint_has_reached(clock, settings):
     settings.RAVI = {**settings.RAVI, "FAN_OUT_BATCH": 1}
     followers(2)
     publish("hello")
-    fan_out.sweep()
+    world.fan_out_sweep()
     assert not Run.objects.exists()
 
     clock.advance(60)
-    fan_out.sweep()
+    world.fan_out_sweep()
     assert Run.objects.count() == 1
-    sweeper.sweep(lambda run_ids: [])
+    world.sweeper_sweep(lambda run_ids: [])
 
     assert Run.objects.count() == 2
-    assert store.unfinished(10) == []
+    assert world.fan_out_unfinished(10) == []
 
 
 def test_a_policy_that_raises_holds_up_its_topic_alone(clock, monkeypatch, caplog):
@@ -341,16 +340,16 @@ def test_a_policy_that_raises_holds_up_its_topic_alone(clock, monkeypatch, caplo
     publish("hello")
     art = publish("hello", topic="news/art")
     clock.advance(60)
-    real = store.deliver_batch
+    real = world.deliver_batch
 
     def deliver_batch(publication_id, *args):
         if publication_id != art.id:
             raise RuntimeError("the site's")
         return real(publication_id, *args)
 
-    monkeypatch.setattr(store, "deliver_batch", deliver_batch)
+    world.patch(monkeypatch, "deliver_batch", deliver_batch)
     with caplog.at_level(logging.ERROR, "ravi.fan_out"):
-        fan_out.sweep()
+        world.fan_out_sweep()
 
     assert Run.objects.count() == 1
     assert caplog.records[0].action == "fan_out.failed"
@@ -363,7 +362,7 @@ def test_two_follows_that_come_to_one_run_give_it_one_message(user):
     publication = publish("hello")
 
     deliver(publication)
-    fan_out.deliver_due()
+    world.deliver_due()
 
     assert list(inboxes().values()) == [["hello"]]
     assert not FeedItem.objects.exists()
@@ -373,4 +372,4 @@ def test_two_follows_that_come_to_one_run_give_it_one_message(user):
 
 def test_nobody_is_looked_for_when_nothing_was_published(django_assert_max_num_queries):
     with django_assert_max_num_queries(2):
-        fan_out.sweep()
+        world.fan_out_sweep()

@@ -7,7 +7,7 @@ import pytest
 from ravi_django import register, tasks
 from ravi_django.kernel import AgentId
 from ravi_django.models import Run, WorkerProcess, uuid7
-from ravi_django.runtime import background, clock, dispatch, fan_out, worker
+from tests.support import world
 from tests.support.runs import CodeAgent, make_run, until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -16,16 +16,16 @@ pytestmark = pytest.mark.django_db(transaction=True)
 @pytest.fixture
 def sent(monkeypatch):
     sent = []
-    monkeypatch.setattr(dispatch, "send_many", lambda run_ids: sent.extend(run_ids))
-    monkeypatch.setattr(background, "hint", lambda task, *args: sent.append(task.name))
+    world.patch(monkeypatch, "send_many", lambda run_ids: sent.extend(run_ids))
+    world.patch(monkeypatch, "background_hint", lambda task, *args: sent.append(task.name))
     return sent
 
 
 def test_few_are_hinted_one_by_one(sent):
-    ids = [uuid7() for _ in range(fan_out.FEW)]
+    ids = [uuid7() for _ in range(world.FAN_OUT_FEW)]
 
-    fan_out.wake(ids)
-    fan_out.wake([])
+    world.fan_out_wake(ids)
+    world.fan_out_wake([])
 
     assert sent == ids
 
@@ -33,10 +33,10 @@ def test_few_are_hinted_one_by_one(sent):
 @pytest.mark.parametrize(("workers", "looks"), [(0, 16), (3, 16), (40, 80)])
 def test_of_many_all_workers_are_set_going(sent, workers, looks):
     WorkerProcess.objects.bulk_create(
-        WorkerProcess(name=f"w{number}", seen_at=clock.now(), started_at=clock.now()) for number in range(workers)
+        WorkerProcess(name=f"w{number}", seen_at=world.now(), started_at=world.now()) for number in range(workers)
     )
 
-    fan_out.wake([uuid7() for _ in range(10_000)])
+    world.fan_out_wake([uuid7() for _ in range(10_000)])
 
     assert sent == ["ravi.look"] * looks
 
@@ -50,7 +50,7 @@ def driven(monkeypatch):
     assert agent.id == AgentId("test", "code")
     register(agent)
     yield [make_run() for _ in range(5)]
-    worker.close_worker()
+    world.close_worker()
 
 
 def test_one_look_drives_them_all(driven):

@@ -11,8 +11,7 @@ from django.db import transaction
 from ravi_django import register
 from ravi_django.kernel import PermanentError
 from ravi_django.models import FeedItem, Follow, InboxMessage, Run, Session
-from ravi_django.runtime import fan_out, store
-from ravi_django.runtime import follow as site
+from tests.support import world
 from tests.support.feeds import FEED, TOPIC, follow, follow_row, inboxes, publish, waiting_runs, words
 from tests.support.runs import BOUND_S, CodeAgent, drive, in_background, make_run, on_postgresql
 
@@ -24,8 +23,7 @@ ART = "news/art"
 @pytest.fixture(autouse=True)
 def _agent(monkeypatch):
     register(CodeAgent(print, key="feed"))
-    monkeypatch.setattr(fan_out, "wake", lambda run_ids: None)
-    monkeypatch.setattr(fan_out, "hint", lambda publication_id: None)
+    world.silence(monkeypatch, "fan_out_wake", "fan_out_hint")
 
 
 @pytest.fixture
@@ -38,9 +36,9 @@ def test_a_new_follow_is_at_home_where_the_other_one_is(user):
     stranger = get_user_model().objects.create_user("bob")
     follow(owner=user, home=session)
 
-    one, _ = site.follow(FEED, ART, user=user)
-    other, _ = site.follow(FEED, ART, user=stranger)
-    own, _ = site.follow(FEED, ART, user=user, session=Session.objects.create(owner=user, agent=FEED))
+    one, _ = world.follow(FEED, ART, user=user)
+    other, _ = world.follow(FEED, ART, user=stranger)
+    own, _ = world.follow(FEED, ART, user=user, session=Session.objects.create(owner=user, agent=FEED))
 
     assert one.home_id == Follow.objects.get(id=one.id).home_id == session.id
     assert other.home_id is None
@@ -51,8 +49,8 @@ def test_two_topics_of_an_idle_agent_come_to_one_run(user):
     follow(owner=user)
     follow(owner=user, topic=ART)
 
-    fan_out.run(publish("tech").id)
-    fan_out.run(publish("art", topic=ART).id)
+    world.fan_out_run(publish("tech").id)
+    world.fan_out_run(publish("art", topic=ART).id)
 
     run = Run.objects.get()
     assert inboxes() == {run.id: ["tech", "art"]}
@@ -62,10 +60,10 @@ def test_two_topics_of_an_idle_agent_come_to_one_run(user):
 def test_the_home_stays_when_the_follow_that_brought_it_goes(user):
     follow(owner=user, topic=ART)
     brought = follow(owner=user)
-    fan_out.run(publish("tech").id)
+    world.fan_out_run(publish("tech").id)
     brought.delete()
 
-    fan_out.run(publish("art", topic=ART).id)
+    world.fan_out_run(publish("art", topic=ART).id)
 
     assert list(inboxes().values()) == [["tech", "art"]]
 
@@ -79,7 +77,7 @@ def test_what_is_due_of_two_topics_at_once_comes_to_one_run(user, clock):
         FeedItem.objects.create(follow=one, publication=publications[-1], due_at=clock.now)
     for _ in range(3):
         clock.advance(60)
-        fan_out.deliver_due()
+        world.deliver_due()
 
     assert [sorted(given) for given in inboxes().values()] == [[ART, TOPIC]]
 
@@ -99,23 +97,21 @@ def test_who_has_the_first_follow_gives_the_home_and_nobody_waits_for_it(user):
 
     future = in_background(hold)
     assert locked.wait(BOUND_S)
-    batch = in_background(store.deliver_batch, publication.id, 100).result(BOUND_S)
+    batch = in_background(world.deliver_batch, publication.id, 100).result(BOUND_S)
     over.set()
     future.result(BOUND_S)
 
     assert (batch.delivered, batch.waiting, batch.at_once, Run.objects.count()) == (0, 1, True, 0)
-    fan_out.deliver_due()
+    world.deliver_due()
     assert list(inboxes().values()) == [["art"]]
 
 
 @on_postgresql
 def test_a_home_that_was_given_before_the_lock_is_found(user, monkeypatch):
-    from ravi_django.runtime.store import homes
-
     first = follow(owner=user)
     follow(owner=user, topic=ART)
     publication = publish("art", topic=ART)
-    session, look, looks = Session.objects.create(owner=user, agent=FEED), homes._look, []
+    session, look, looks = Session.objects.create(owner=user, agent=FEED), world.homes_look, []
 
     def given(ids):
         rows = look(ids)
@@ -124,8 +120,8 @@ def test_a_home_that_was_given_before_the_lock_is_found(user, monkeypatch):
         looks.append(ids)
         return rows
 
-    monkeypatch.setattr(homes, "_look", given)
-    store.deliver_batch(publication.id, 100)
+    world.patch(monkeypatch, "homes_look", given)
+    world.deliver_batch(publication.id, 100)
 
     assert Run.objects.get().session == session
 
@@ -144,13 +140,13 @@ def test_two_topics_at_the_same_moment_give_each_follower_one_home_and_one_run()
 
         def work(publication, start=start):
             start.wait(BOUND_S)
-            fan_out.run(publication.id)
+            world.fan_out_run(publication.id)
 
         for future in [in_background(work, one) for one in (*publications, *reversed(publications))]:
             future.result(BOUND_S)
         for _ in range(10):
             FeedItem.objects.update(due_at="2000-01-01T00:00:00Z")
-            fan_out.deliver_due()
+            world.deliver_due()
 
         assert not FeedItem.objects.exists()
         runs = Run.objects.filter(agent=agent)
@@ -183,17 +179,17 @@ def drive_all():
 def test_who_has_just_failed_does_not_begin_anew_with_each_publication(user, clock):
     failing(user)
     for number in range(10):
-        fan_out.run(publish(str(number)).id)
+        world.fan_out_run(publish(str(number)).id)
         drive_all()
         clock.advance(10)
-        fan_out.sweep()
+        world.fan_out_sweep()
         drive_all()
 
     assert Run.objects.count() == 1
     clock.advance(300)
-    fan_out.sweep()
+    world.fan_out_sweep()
     drive_all()
-    fan_out.sweep()
+    world.fan_out_sweep()
 
     assert sorted(inboxes().values()) == [["0"], ["1+2+3+4+5+6+7+8+9"]]
     assert not FeedItem.objects.exists()
@@ -201,24 +197,24 @@ def test_who_has_just_failed_does_not_begin_anew_with_each_publication(user, clo
 
 def test_who_has_run_well_since_does_not_rest(user, clock):
     one = failing(user)
-    fan_out.run(publish("one").id)
+    world.fan_out_run(publish("one").id)
     drive_all()
     one.refresh_from_db()
     later = make_run(FEED, owner=user, session=one.home)
     Run.objects.filter(id=later.id).update(status="completed")
 
-    fan_out.run(publish("two").id)
+    world.fan_out_run(publish("two").id)
 
     assert ["two"] in inboxes().values()
 
 
 def test_nor_does_one_whose_person_has_begun_a_run(user, clock):
     one = failing(user)
-    fan_out.run(publish("one").id)
+    world.fan_out_run(publish("one").id)
     drive_all()
     one.refresh_from_db()
     (run,) = waiting_runs([one])
 
-    fan_out.run(publish("two").id)
+    world.fan_out_run(publish("two").id)
 
     assert inboxes()[run.id] == ["two"]

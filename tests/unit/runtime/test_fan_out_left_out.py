@@ -11,8 +11,7 @@ from django.contrib.auth import get_user_model
 from ravi_django import register
 from ravi_django.kernel import AgentId
 from ravi_django.models import Agent, FeedItem, Publication, Run
-from ravi_django.runtime import fan_out, registry, store
-from ravi_django.runtime.store import digests
+from tests.support import world
 from tests.support.feeds import FEED, TOPIC, WAITS, follow, followers, inboxes, publish, told, waiting_runs
 from tests.support.runs import CodeAgent, drive, make_run
 
@@ -22,9 +21,9 @@ pytestmark = pytest.mark.django_db(transaction=True)
 @pytest.fixture(autouse=True)
 def hinted(monkeypatch):
     register(CodeAgent(print, key="feed"))
-    monkeypatch.setattr(fan_out, "wake", lambda run_ids: None)
+    world.silence(monkeypatch, "fan_out_wake")
     found = []
-    monkeypatch.setattr(fan_out, "hint", found.append)
+    world.patch(monkeypatch, "fan_out_hint", found.append)
     return found
 
 
@@ -52,7 +51,7 @@ def test_what_an_agent_publishes_does_not_come_back_to_it(user, live):
         one.save()
     publication = published_by(FEED, user)
 
-    fan_out.run(publication.id)
+    world.fan_out_run(publication.id)
 
     got = [Run.objects.get(id=run_id).owner for run_id, given in inboxes().items() if "hello" in given]
     assert got == [other]
@@ -68,7 +67,7 @@ def test_nor_does_a_run_that_was_handed_over_get_what_it_has_published(user):
     one.home = run.session
     one.save()
 
-    fan_out.run(published_by(FEED, user, run).id)
+    world.fan_out_run(published_by(FEED, user, run).id)
 
     assert told(run) == 0
     assert not FeedItem.objects.exists()
@@ -81,12 +80,12 @@ def test_an_agent_that_answers_what_it_hears_is_no_loop(user):
 
     register(CodeAgent(agent, key="feed"))
     follow(owner=user)
-    fan_out.run(publish("hello").id)
+    world.fan_out_run(publish("hello").id)
     for _ in range(5):
         for run in Run.objects.filter(status="pending"):
             drive(run)
         for publication in Publication.objects.filter(done_at=None):
-            fan_out.run(publication.id)
+            world.fan_out_run(publication.id)
 
     assert (Run.objects.count(), Publication.objects.count()) == (1, 2)
 
@@ -98,17 +97,17 @@ def test_an_agent_that_this_process_does_not_know_gets_it_where_it_is_known(cloc
     followers(1, agent="test/unknown")
 
     with caplog.at_level(logging.WARNING, "ravi.fan_out"):
-        fan_out.run(publish("one").id)
-        fan_out.run(publish("two").id)
+        world.fan_out_run(publish("one").id)
+        world.fan_out_run(publish("two").id)
     assert not Run.objects.exists()
     assert "test/unknown" in caplog.text
     clock.advance(60)
-    fan_out.sweep()
+    world.fan_out_sweep()
     assert FeedItem.objects.count() == 2
 
     register(CodeAgent(print, key="unknown"))
     clock.advance(400)
-    fan_out.sweep()
+    world.fan_out_sweep()
 
     assert list(inboxes().values()) == [["one+two"]]
     assert {one.delivered for one in Publication.objects.all()} == {1}
@@ -116,12 +115,12 @@ def test_an_agent_that_this_process_does_not_know_gets_it_where_it_is_known(cloc
 
 def test_it_is_given_up_for_all_to_see_when_nobody_does(clock, caplog):
     followers(1, agent="test/unknown")
-    fan_out.run(publish("one").id)
+    world.fan_out_run(publish("one").id)
 
     with caplog.at_level(logging.ERROR, "ravi.fan_out"):
-        for _ in range(digests.TRIES):
+        for _ in range(world.DIGESTS_TRIES):
             clock.advance(400)
-            fan_out.sweep()
+            world.fan_out_sweep()
 
     assert not FeedItem.objects.exists()
     assert caplog.records[-1].action == "fan_out.given_up"
@@ -131,10 +130,10 @@ def test_it_is_given_up_for_all_to_see_when_nobody_does(clock, caplog):
 def test_one_that_is_switched_off_is_skipped_with_a_line_in_the_log(caplog):
     Agent.objects.create(address="test/off", enabled=False)
     followers(3, agent="test/off")
-    assert "test/off" not in registry._agents
+    assert "test/off" not in world.agents_by_address
 
     with caplog.at_level(logging.WARNING, "ravi.fan_out"):
-        fan_out.run(publish("one").id)
+        world.fan_out_run(publish("one").id)
 
     assert not FeedItem.objects.exists()
     (record,) = caplog.records
@@ -151,7 +150,7 @@ def test_nobodys_follow_does_not_come_to_the_run_of_a_user_who_was_deleted(user)
     user.delete()
     follow()
 
-    fan_out.run(publish("hello").id)
+    world.fan_out_run(publish("hello").id)
 
     assert told(run) == 0
 
@@ -162,33 +161,33 @@ def test_nobodys_follow_does_not_come_to_the_run_of_a_user_who_was_deleted(user)
 def test_many_publications_of_one_topic_do_not_starve_another(clock, monkeypatch):
     followers(1)
     followers(1, topic="news/art")
-    hot = [publish("hot") for _ in range(3 * fan_out.BATCHES)]
+    hot = [publish("hot") for _ in range(3 * world.FAN_OUT_BATCHES)]
     art = publish("art", topic="news/art")
     clock.advance(60)
 
-    assert sorted(store.unfinished(fan_out.BATCHES)) == [hot[0].id, art.id]
-    fan_out.sweep()
+    assert sorted(world.fan_out_unfinished(world.FAN_OUT_BATCHES)) == [hot[0].id, art.id]
+    world.fan_out_sweep()
 
     assert ["art"] in inboxes().values()
 
 
 def test_topics_that_fail_do_not_stand_before_the_others(clock, monkeypatch):
-    for number in range(2 * fan_out.BATCHES):
+    for number in range(2 * world.FAN_OUT_BATCHES):
         followers(1, topic=f"bad/{number}")
         publish("bad", topic=f"bad/{number}")
     followers(1)
     good = publish("good")
     clock.advance(60)
-    real = store.deliver_batch
+    real = world.deliver_batch
 
     def deliver_batch(publication_id, *args):
         if publication_id != good.id:
             raise RuntimeError("the site's")
         return real(publication_id, *args)
 
-    monkeypatch.setattr(store, "deliver_batch", deliver_batch)
+    world.patch(monkeypatch, "deliver_batch", deliver_batch)
     for _ in range(60):  # by chance: one in two sweeps comes to it
-        fan_out.sweep()
+        world.fan_out_sweep()
 
     assert list(inboxes().values()) == [["good"]]
 
@@ -199,9 +198,9 @@ def test_the_sweep_has_the_next_publication_of_the_topic_hinted(clock, hinted):
     publish("two")
     clock.advance(60)
 
-    fan_out.sweep()
+    world.fan_out_sweep()
     assert hinted == [first.id]
-    fan_out.sweep()
+    world.fan_out_sweep()
 
     assert hinted == [first.id]
     assert not Publication.objects.filter(done_at=None).exists()

@@ -11,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 
 from ravi_django import register
 from ravi_django.models import FeedItem, Follow, InboxMessage, Publication, Run, Session, Signal, Status
-from ravi_django.runtime import fan_out, follow, store
+from tests.support import world
 from tests.support.feeds import FEED, TOPIC, follow_row, followers, inboxes, publish, told, waiting_runs, words
 from tests.support.runs import (
     BOUND_S,
@@ -31,8 +31,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), on_postgresql]
 @pytest.fixture(autouse=True)
 def _agent(monkeypatch):
     register(CodeAgent(print, key="feed"))
-    monkeypatch.setattr(fan_out, "wake", lambda run_ids: None)
-    monkeypatch.setattr(fan_out, "hint", lambda publication_id: None)
+    world.silence(monkeypatch, "fan_out_wake", "fan_out_hint")
 
 
 def in_time(function, *args):
@@ -40,7 +39,7 @@ def in_time(function, *args):
 
 
 def deliver(publication):
-    return in_time(store.deliver_batch, publication.id, 100)
+    return in_time(world.deliver_batch, publication.id, 100)
 
 
 def test_a_run_that_somebody_holds_is_for_later_and_the_others_are_not():
@@ -52,7 +51,7 @@ def test_a_run_that_somebody_holds_is_for_later_and_the_others_are_not():
         batch = deliver(publication)
         assert (batch.delivered, batch.waiting, batch.at_once, batch.done) == (4, 1, True, True)
     assert told(runs[2]) == 0
-    fan_out.deliver_due()
+    world.deliver_due()
 
     assert inboxes() == {run.id: ["hello"] for run in runs}
     assert InboxMessage.objects.get(run=runs[2]).message_id == publication.id.hex  # as any other, no digest
@@ -66,7 +65,7 @@ def test_a_run_that_ends_meanwhile_leaves_the_message_to_a_new_one():
 
     with uncommitted(lambda: Run.objects.filter(id=run.id).update(status=Status.COMPLETED)):
         assert deliver(publication).waiting == 1
-    fan_out.deliver_due()
+    world.deliver_due()
 
     new = Run.objects.exclude(id=run.id).get()
     assert inboxes() == {new.id: ["hello"]}
@@ -76,22 +75,20 @@ def test_a_run_that_ends_meanwhile_leaves_the_message_to_a_new_one():
 @pytest.mark.parametrize("change", [{"status": "completed"}, {"agent": "test/other"}])
 def test_a_run_that_has_changed_since_it_was_found_is_not_told(monkeypatch, change):
     """The closer look finds it, and locks it when it is another's, or over."""
-    from ravi_django.runtime.store import deliveries
-
     (one,) = followers(1)
     (run,) = waiting_runs([one])
     publication = publish("hello")
-    monkeypatch.setattr("ravi_django.runtime.store.fan_out._told_at_home", lambda *args: None)
-    find = deliveries._targets
+    world.patch(monkeypatch, "fan_out_told_at_home", lambda *args: None)
+    find = world.deliveries_targets
 
     def changed(dues):
         found = find(dues)
         Run.objects.filter(id=run.id).update(**change)
         return found
 
-    monkeypatch.setattr(deliveries, "_targets", changed)
+    world.patch(monkeypatch, "deliveries_targets", changed)
 
-    batch = store.deliver_batch(publication.id, 100)
+    batch = world.deliver_batch(publication.id, 100)
 
     assert (batch.delivered, batch.waiting, inboxes()) == (0, 1, {})
 
@@ -103,7 +100,7 @@ def test_whoever_is_given_the_message_by_others_meanwhile_has_it_once():
     same = {"message_id": publication.id.hex, "body": publication.body}
 
     with uncommitted(lambda: InboxMessage.objects.create(run=runs[1], **same)):
-        delivering = in_background(store.deliver_batch, publication.id, 100)
+        delivering = in_background(world.deliver_batch, publication.id, 100)
         until(somebody_waits_for_a_lock)
 
     assert delivering.result(BOUND_S).delivered == 3
@@ -118,18 +115,16 @@ def test_a_run_that_is_submitted_meanwhile_in_the_home_is_told():
 
     with uncommitted(lambda: begun.append(make_run(FEED, session=one.home))):
         assert deliver(publication).waiting == 1
-    fan_out.deliver_due()
+    world.deliver_due()
 
     assert inboxes() == {begun[0].id: ["", "hello"]}
     assert told(begun[0]) == 1
 
 
 def test_a_run_that_was_submitted_right_before_the_lock_is_told(monkeypatch):
-    from ravi_django.runtime.store import deliveries
-
     (one,) = followers(1)
     publication = publish("hello")
-    find = deliveries._targets
+    find = world.deliveries_targets
     begun = []
 
     def submitted(dues):
@@ -138,9 +133,9 @@ def test_a_run_that_was_submitted_right_before_the_lock_is_told(monkeypatch):
             begun.append(make_run(FEED, session=one.home))
         return found
 
-    monkeypatch.setattr(deliveries, "_targets", submitted)
-    store.deliver_batch(publication.id, 100)
-    fan_out.deliver_due()
+    world.patch(monkeypatch, "deliveries_targets", submitted)
+    world.deliver_batch(publication.id, 100)
+    world.deliver_due()
 
     assert inboxes() == {begun[0].id: ["", "hello"]}
 
@@ -161,7 +156,7 @@ def test_who_is_just_following_anew_gets_it_a_moment_later():
 
     with uncommitted(lambda: Follow.objects.filter(id=follows[1].id).update(every_s=5)):
         assert deliver(publication).waiting == 1
-    fan_out.deliver_due()
+    world.deliver_due()
 
     assert list(inboxes().values()) == [["hello"]] * 3
 
@@ -188,11 +183,11 @@ def test_two_publications_to_the_same_runs_at_once_close_no_circle():
 
         def work(publication, start=start):
             start.wait(BOUND_S)
-            fan_out.run(publication.id)
+            world.fan_out_run(publication.id)
 
         for future in [in_background(work, one) for one in (*publications, *publications)]:
             future.result(BOUND_S)
-    fan_out.deliver_due()
+    world.deliver_due()
 
     assert {tuple(sorted(given)) for given in inboxes().values()} == {("art",) * 3 + ("tech",) * 3}
     assert len(inboxes()) == len(runs)
@@ -208,19 +203,23 @@ def test_ends_submits_and_fan_outs_at_once_lose_nothing():
 
     def end():
         for run in runs:
-            store.request_cancel(run.id, "enough")
+            world.request_cancel(run.id, "enough")
 
     def submit():
         for one in reversed(follows):
-            store.create_run(Run(agent=FEED, session=one.home), {"id": f"s{one.id.hex}", "payload": {}})
+            world.create_run(Run(agent=FEED, session=one.home), {"id": f"s{one.id.hex}", "payload": {}})
 
     publications = [publish(str(number)) for number in range(3)]
-    futures = [in_background(end), in_background(submit), *(in_background(fan_out.run, one.id) for one in publications)]
+    futures = [
+        in_background(end),
+        in_background(submit),
+        *(in_background(world.fan_out_run, one.id) for one in publications),
+    ]
     for future in futures:
         future.result(BOUND_S)
     for one in publications:
-        fan_out.run(one.id)
-    until(lambda: fan_out.deliver_due() or not FeedItem.objects.exists())  # who was held twice is for the next sweep
+        world.fan_out_run(one.id)
+    until(lambda: world.deliver_due() or not FeedItem.objects.exists())  # who was held twice is for the next sweep
 
     given = {}
     for session_id, body in InboxMessage.objects.values_list("run__session_id", "body"):
@@ -236,11 +235,11 @@ def test_a_run_that_comes_to_its_end_beside_the_delivery_is_given_the_message():
         seen.append([words(message.model_dump(mode="json")) for message in inbox])
         if len(seen) == 1:
             publication = await asyncio.to_thread(in_time, publish, "late")
-            await asyncio.to_thread(in_time, fan_out.run, publication.id)
+            await asyncio.to_thread(in_time, world.fan_out_run, publication.id)
 
     register(CodeAgent(agent, key="feed"))
     followers(1)
-    fan_out.run(publish("early").id)
+    world.fan_out_run(publish("early").id)
     run = Run.objects.get()
 
     drive(run)
@@ -256,7 +255,7 @@ def test_a_small_publication_goes_on_beside_a_huge_one():
     followers(1, topic="news/art")
     huge, small = publish("huge"), publish("small", topic="news/art")
 
-    with uncommitted(lambda: store.deliver_batch(huge.id, 10)):
+    with uncommitted(lambda: world.deliver_batch(huge.id, 10)):
         assert deliver(small).done
 
 
@@ -267,7 +266,7 @@ def test_ten_times_the_followers_are_no_more_statements():
         waiting_runs(follows[: many // 2])
         publication = publish("hello", topic=f"news/{many}")
         with CaptureQueriesContext(connection) as captured:
-            store.deliver_batch(publication.id, 1_000)
+            world.deliver_batch(publication.id, 1_000)
         counts.append(len(captured))
 
     assert counts[0] == counts[1] < 40
@@ -275,13 +274,13 @@ def test_ten_times_the_followers_are_no_more_statements():
 
 def test_what_the_site_publishes_is_delivered_after_its_commit(monkeypatch):
     hinted = []
-    monkeypatch.setattr(fan_out, "hint", lambda publication_id: hinted.append(publication_id))
+    world.patch(monkeypatch, "fan_out_hint", lambda publication_id: hinted.append(publication_id))
     session = Session.objects.create(agent=FEED)
-    follow.follow(FEED, TOPIC, session=session)
+    world.follow(FEED, TOPIC, session=session)
     with transaction.atomic():
-        publication = follow.emit(TOPIC, {"said": "hello"})
+        publication = world.emit(TOPIC, {"said": "hello"})
         assert hinted == []
 
     assert hinted == [publication.id]
-    fan_out.run(publication.id)
+    world.fan_out_run(publication.id)
     assert list(inboxes().values()) == [["hello"]]

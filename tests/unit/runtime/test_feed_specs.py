@@ -17,8 +17,8 @@ from ravi_django.agents import (
 )
 from ravi_django.kernel import InvalidInputError, TopicId
 from ravi_django.models import Follow, Publication, Run, Status
-from ravi_django.runtime import specs
 from ravi_django.testing import ScriptedModel, run_until_idle
+from tests.support import world
 from tests.support.arriving import logged, publish
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -38,7 +38,7 @@ FEED: dict[str, Any] = {"kind": "personal_feed", "follow_topics": ["news/tech"],
 
 @pytest.fixture(autouse=True)
 def _no_fan_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ravi_django.runtime.fan_out.hint", lambda publication_id: None)
+    world.silence(monkeypatch, "fan_out_hint")
 
 
 def build(spec: Any, **options: Any) -> Any:
@@ -139,8 +139,8 @@ def test_a_parameter_that_makes_no_agent_is_named(made: Any, field: str) -> None
 
 def test_rows_run(django_user_model: Any) -> None:
     ann = django_user_model.objects.create_superuser("ann")
-    specs.save_spec("news/tech", NEWS)
-    specs.save_spec("reader/mine", FEED)
+    world.save_spec("news/tech", NEWS)
+    world.save_spec("reader/mine", FEED)
 
     news = submit("news/tech", "A story", user=ann, metadata={"variables": {"reader": "adults"}})
     feed = submit("reader/mine", "Begin", user=ann, metadata={"preferences": "dogs"})
@@ -156,11 +156,11 @@ def test_rows_run(django_user_model: Any) -> None:
 
 
 def test_a_new_generation_has_the_newest_spec() -> None:
-    specs.save_spec("reader/mine", {**FEED, "items_per_generation": 1})
+    world.save_spec("reader/mine", {**FEED, "items_per_generation": 1})
     feed = submit("reader/mine", "Begin")
     run_until_idle()
 
-    specs.save_spec("reader/mine", {**FEED, "preferences": "dogs"})
+    world.save_spec("reader/mine", {**FEED, "preferences": "dogs"})
     for title in ("Cats", "Dogs"):
         publish(Run.objects.get(id=feed.id), {"title": title})
         run_until_idle()

@@ -13,11 +13,10 @@ from django.db import connections
 from ravi_django import register, signal
 from ravi_django.kernel import AgentId, Event
 from ravi_django.models import Run, Signal, Status
-from ravi_django.runtime.bus import Bus, base, courier, feed_agent, get_bus, relay
-from ravi_django.runtime.bus.site import forget_buses
-from ravi_django.runtime.store import unread
 from ravi_django.testing import run_until_idle
+from tests.support import world
 from tests.support.runs import CodeAgent, auntil, code, drive, make_run
+from tests.support.world import Bus, feed_agent, forget_buses, get_bus
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -28,9 +27,9 @@ NAME = "new_source_item"
 @pytest.fixture(autouse=True)
 def _site(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     settings.RAVI = {**settings.RAVI, "EVENT_BUS": "memory", "SOURCE_UNREAD": 2}
-    monkeypatch.setattr(courier, "hint", lambda: None)
-    monkeypatch.setattr(base, "RETRY_S", 0.001)
-    monkeypatch.setattr(base, "NOT_YET_S", (0.001, 0.01))
+    world.silence(monkeypatch, "courier_hint")
+    world.patch(monkeypatch, "BASE_RETRY_S", 0.001)
+    world.patch(monkeypatch, "NOT_YET_S", (0.001, 0.01))
     yield
     forget_buses()
 
@@ -84,7 +83,7 @@ def test_a_run_is_not_fed_what_its_children_do() -> None:
 
     async def story(bus: Bus) -> None:
         id = await feed_agent(run, after="0")
-        await sync_to_async(relay.relay)()
+        await sync_to_async(world.relay)()
         ends = [one async for one in bus.history(types="run.completed")]
         assert [one.correlation_id for one in ends] == [str(child.id)]
         await bus.publish(sold(1))
@@ -123,8 +122,8 @@ async def counts(ctx: Any, inbox: Any) -> None:
 def test_what_a_run_has_no_room_for_waits_until_it_has_read(monkeypatch: pytest.MonkeyPatch) -> None:
     code(counts)
     looked: list[bool] = []
-    is_full = unread.is_full
-    monkeypatch.setattr(unread, "is_full", lambda *of: looked.append(is_full(*of)) or looked[-1])
+    is_full = world.is_full
+    world.patch(monkeypatch, "is_full", lambda *of: looked.append(is_full(*of)) or looked[-1])
     run = drive(make_run())
     signal(run, "other", {})
 

@@ -20,9 +20,9 @@ from ravi_django.kernel import (
     TopicId,
 )
 from ravi_django.models import Agent, FeedItem, Follow, Publication, Session
-from ravi_django.runtime import catalog, store
-from ravi_django.runtime.follow import followers
+from tests.support import world
 from tests.support.runs import CodeAgent, code
+from tests.support.world import followers
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("hinted")]
 
@@ -47,7 +47,7 @@ def another(key):
 
 
 def session_of(user, tenant=""):
-    return store.create_session(Session(owner=user, tenant=tenant))
+    return world.create_session(Session(owner=user, tenant=tenant))
 
 
 # ---------------------------------------------------------------------------------------------------- following
@@ -134,7 +134,7 @@ def test_sessions_of_others_and_of_other_tenants_are_refused(agent, ada):
 def test_an_agent_that_nobody_can_run_follows_nothing(agent):
     with pytest.raises(AgentNotFoundError):
         follow("test/nobody", NEWS)
-    catalog.sync_agents()
+    world.sync_agents()
     Agent.objects.filter(address="test/code").update(enabled=False)
     with pytest.raises(AgentNotFoundError):
         follow(agent, NEWS)
@@ -190,7 +190,7 @@ def test_an_anonymous_user_is_refused(agent):
 
 
 def test_followers_come_by_id_page_by_page_and_of_one_tenant(monkeypatch, django_assert_num_queries):
-    monkeypatch.setattr(store.follows, "PAGE", 2)
+    world.patch(monkeypatch, "FOLLOWS_PAGE", 2)
     agents = [another(f"a{number}") for number in range(5)]
     ids = [follow(one, NEWS)[0].id for one in agents]
     follow(agents[0], NEWS, tenant="acme")
@@ -292,6 +292,6 @@ def test_what_is_deleted_takes_what_was_still_to_be_given(agent):
     row = emit(NEWS, "goal")
     FeedItem.objects.create(follow=found, publication=row, due_at=row.created_at)
 
-    assert store.delete_follows(Follow.objects.all()) == 1
+    assert world.delete_follows(Follow.objects.all()) == 1
 
     assert not FeedItem.objects.exists()

@@ -22,14 +22,11 @@ from ravi_django.kernel import (
     Usage,
 )
 from ravi_django.models import InboxMessage, JournalEntry, Run, Session, Status, Turn
-from ravi_django.runtime import events, registry, store
-from ravi_django.runtime.cancel import cancel
-from ravi_django.runtime.entries import Entry, NewTurn
-from ravi_django.runtime.fork import fork
-from ravi_django.runtime.retry import retry
 from ravi_django.testing import ScriptedModel, journal_of
+from tests.support import world
 from tests.support.runs import code, drive, in_background, leased, make_run, message, on_postgresql, take_over
 from tests.support.trees import ended, spawn
+from tests.support.world import Entry, NewTurn, cancel, fork, retry
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -60,7 +57,7 @@ def written(*entries, run=None):
     """A run whose journal has these rows, from seq 1 on, under its first lease."""
     lease = leased(run)
     for entry in entries:
-        store.append(lease, [entry])
+        world.append(lease, [entry])
     return Run.objects.get(id=lease.run_id)
 
 
@@ -101,20 +98,20 @@ def test_the_past_ends_at_the_nearest_place_where_nothing_was_open(rows, after_s
 
 def test_a_run_that_had_ended_is_shared_up_to_before_its_end():
     run = written(result("1"))
-    store.finish(leased_again(run), Status.COMPLETED, [result("2"), Entry("run.completed", "@completed.1")])
+    world.finish(leased_again(run), Status.COMPLETED, [result("2"), Entry("run.completed", "@completed.1")])
 
     assert quietly(run, 3).fork_seq == 2
 
 
 def leased_again(run):
-    return store.Lease(run, run.lease_epoch, run.lease_owner)
+    return world.Lease(run, run.lease_epoch, run.lease_owner)
 
 
 def test_behind_a_retry_the_superseded_effect_counts_as_open_when_it_was_begun():
     error = {"type": "E", "message": "m"}
     run = written(result("1"), started("2"), result("2", error=error))
-    store.finish(leased_again(run), Status.FAILED, [Entry("run.failed", "@failed.1", error=error)], error=error)
-    store.retry(run.id)
+    world.finish(leased_again(run), Status.FAILED, [Entry("run.failed", "@failed.1", error=error)], error=error)
+    world.store_retry(run.id)
 
     assert quietly(run, 5).fork_seq == 3
     assert quietly(run, 4).fork_seq == 3
@@ -139,7 +136,7 @@ def test_a_run_that_has_recorded_nothing_has_no_place():
 def test_an_earlier_generation_is_no_place():
     run = written(result("1"), result("2"))
     lease = leased_again(run)
-    store.continue_as_new(lease, [Entry("run.continued", "@continued.1")], messages=[message("on")], inbox_upto=0)
+    world.continue_as_new(lease, [Entry("run.continued", "@continued.1")], messages=[message("on")], inbox_upto=0)
     run = written(result("1"), run=run)
 
     with pytest.raises(InvalidInputError, match=r"after_seq 3 is in an earlier generation .* begins with entry 4"):
@@ -231,7 +228,7 @@ def test_messages_are_given_in_the_same_batches(clock, step):
         given.append([one.payload.message.text for one in inbox])
         if ctx.run_id == str(run.id) and len(given) == 1:
             await sync_to_async(InboxMessage.objects.create)(run_id=ctx.run_id, message_id="m2", body=message("more"))
-            await sync_to_async(store.touch)([run.id])
+            await sync_to_async(world.touch)([run.id])
             await sync_to_async(connections.close_all)()
         await ctx.tool("step", name=str(len(inbox)))
         return "done"
@@ -286,8 +283,8 @@ def test_the_source_does_not_grow_while_it_is_copied(monkeypatch):
     lease = leased_again(run)
 
     with transaction.atomic():
-        forked = store.fork(run.id, 1)
-        appended = in_background(store.append, lease, [result("2")])
+        forked = world.store_fork(run.id, 1)
+        appended = in_background(world.append, lease, [result("2")])
         with pytest.raises(TimeoutError):
             appended.result(0.3)
 
@@ -492,9 +489,7 @@ def test_a_fork_can_fail_and_be_retried(clock):
 
 def memory(*script, tools=()):
     context = ContextConfig(DjangoHistoryProvider())
-    return registry.register(
-        ReActAgent("memory", model=ScriptedModel(list(script)), tools=list(tools), context=context)
-    )
+    return world.register(ReActAgent("memory", model=ScriptedModel(list(script)), tools=list(tools), context=context))
 
 
 def said(session_id):
@@ -540,14 +535,14 @@ def turn(session, text):
 def test_turns_after_its_own_first_are_not_copied():
     first = make_run()
     lease = leased(first)
-    store.append(lease, [result("1")], [turn(first.session, "one")])
-    store.finish(lease, Status.COMPLETED, [])
+    world.append(lease, [result("1")], [turn(first.session, "one")])
+    world.finish(lease, Status.COMPLETED, [])
     run = make_run(session=first.session)
     lease = leased(run)
-    store.append(lease, [result("1")], [turn(first.session, "mine")])
-    store.finish(lease, Status.COMPLETED, [])
+    world.append(lease, [result("1")], [turn(first.session, "mine")])
+    world.finish(lease, Status.COMPLETED, [])
     later = make_run(session=first.session)
-    store.append(leased(later), [result("1")], [turn(first.session, "later")])
+    world.append(leased(later), [result("1")], [turn(first.session, "later")])
 
     forked = quietly(run, 1)
 
@@ -560,15 +555,15 @@ def test_turns_after_its_own_first_are_not_copied():
 def test_a_run_without_turns_could_read_up_to_where_it_read_last(clock):
     first = make_run()
     lease = leased(first)
-    store.append(lease, [result("1")], [turn(first.session, str(place)) for place in range(5)])
-    store.finish(lease, Status.COMPLETED, [])
+    world.append(lease, [result("1")], [turn(first.session, str(place)) for place in range(5)])
+    world.finish(lease, Status.COMPLETED, [])
     read = {"position": 3, "count": 3, "digest": "d"}
     reader, other = make_run("test/a", session=first.session), make_run("test/b", session=first.session)
     reader = written(Entry("history.read", "1", result=read), result("2"), run=reader)
     other = written(result("1"), run=other)
     clock.advance(60)
     late = make_run("test/c", session=first.session)
-    store.append(leased(late), [result("1")], [turn(first.session, "late")])
+    world.append(leased(late), [result("1")], [turn(first.session, "late")])
 
     assert len(said(quietly(reader, 2).session_id)) == 3
     assert len(said(quietly(other, 1).session_id)) == 5
@@ -578,7 +573,7 @@ def test_a_run_without_turns_could_read_up_to_where_it_read_last(clock):
 
 
 def stream(run):
-    found, done = events.page(run.id)
+    found, done = world.events_page(run.id)
     return [frame["seq"] for frame in found], [(frame["type"], frame.get("step")) for frame in found], done
 
 
@@ -600,7 +595,7 @@ def test_its_stream_begins_with_the_shared_past_and_is_without_a_gap(clock, step
     assert numbers == list(range(1, len(numbers) + 1))
     assert types[-3:] == [("progress", "tool_result"), ("progress", "done"), ("stream.done", None)]
     assert types.count(("progress", "started")) == 1
-    assert {frame["run"] for frame in events.page(forked.id)[0]} == {str(forked.id)}
+    assert {frame["run"] for frame in world.events_page(forked.id)[0]} == {str(forked.id)}
 
 
 def test_without_the_past_its_stream_begins_at_one_all_the_same(clock, step, monkeypatch):
@@ -612,7 +607,7 @@ def test_without_the_past_its_stream_begins_at_one_all_the_same(clock, step, mon
     def away(run):
         raise ConnectionError("no buffer")
 
-    monkeypatch.setattr("ravi_django.runtime.publish.publish_past", away)
+    world.patch(monkeypatch, "publish_past", away)
     code(work, tools=[step])
     run = drive(make_run())
 
@@ -663,7 +658,7 @@ def test_a_fork_from_within_a_tree_keeps_the_limits_of_the_tree_and_its_own(allo
     middle = leased(spawn(top))
     low = spawn(middle, allowed=None if allowed is None else SpawnBudget(max_agents=allowed))
     lease = leased(Run.objects.get(id=low.id))
-    store.append(lease, [Entry("log", "1", result={})])
+    world.append(lease, [Entry("log", "1", result={})])
     ended(lease)
 
     new = quietly(low, 1)

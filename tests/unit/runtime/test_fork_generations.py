@@ -10,8 +10,8 @@ import pytest
 from ravi_django import register, signal
 from ravi_django.agents import InformationAgent, PersonalFeedAgent
 from ravi_django.models import InboxMessage, JournalEntry, Run, Status
-from ravi_django.runtime import fan_out, store
 from ravi_django.testing import FakeClock, run_until_idle
+from tests.support import world
 from tests.support.arriving import arrive, logged, publish
 from tests.support.runs import code, drive, make_run, take_over
 from tests.unit.runtime.test_newsrooms_backlog import HEARD, begun, digest, heard, note
@@ -27,7 +27,7 @@ IDS = ["news", "mine"]
 
 @pytest.fixture(autouse=True)
 def _no_fan_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fan_out, "hint", lambda publication_id: None)
+    world.silence(monkeypatch, "fan_out_hint")
 
 
 def idle(run: Run) -> Run:
@@ -63,7 +63,7 @@ def test_it_goes_on_from_anywhere_with_its_memory(agent: Any) -> None:
     taken = places(run)
 
     for seq in taken:
-        forked = drive(store.fork(run.id, seq))
+        forked = drive(world.store_fork(run.id, seq))
         assert (forked.status, forked.error) == (Status.SUSPENDED, None), seq
         past = heard(forked)
         assert past == [f"Item {number}" for number in range(len(past))], "what had come, each once, no note among it"
@@ -86,9 +86,9 @@ def test_a_digest_goes_on_at_its_place(again: bool, dies: Any, clock: FakeClock)
     idle(run)
     first = places(run)[0]
 
-    forked = store.fork(run.id, first)
+    forked = world.store_fork(run.id, first)
     if again:
-        forked = store.fork(drive(forked).id, first)
+        forked = world.store_fork(drive(forked).id, first)
     drive(forked, dies=dies)
     take_over(clock, forked)
 
@@ -104,7 +104,7 @@ def test_what_a_signal_had_brought_is_no_question_of_the_source() -> None:
     assert run.generation == 1
 
     for seq in places(run):
-        forked = drive(store.fork(run.id, seq))
+        forked = drive(world.store_fork(run.id, seq))
         assert logged(forked, HEARD) == [[f"Item {number}", number + 1] for number in range(4)]
         assert replied(forked) == 0
 
@@ -118,7 +118,7 @@ def test_a_reader_keeps_its_preferences() -> None:
     idle(run)
     assert run.generation
 
-    forked = drive(store.fork(run.id, places(run)[0]))
+    forked = drive(world.store_fork(run.id, places(run)[0]))
     publish(forked, {"title": "Cats"})
     publish(forked, {"title": "Dogs"})
     idle(forked)
@@ -142,7 +142,7 @@ def test_what_the_run_has_told_itself_the_fork_has() -> None:
     Run.objects.filter(id=run.id).update(status=Status.PENDING)
     drive(run)
 
-    forked = store.fork(run.id, run.next_seq - 1)
+    forked = world.store_fork(run.id, run.next_seq - 1)
 
     def bodies(run: Run) -> dict[str, Any]:
         return {body["id"]: body for body in InboxMessage.objects.filter(run=run).values_list("body", flat=True)}
@@ -172,7 +172,7 @@ def test_what_it_began_on_is_there_whatever_the_clocks_say() -> None:
     ahead(run)
 
     for seq in places(run):
-        assert drive(store.fork(run.id, seq)).error is None
+        assert drive(world.store_fork(run.id, seq)).error is None
 
     assert set(given) == {2}
 
@@ -184,5 +184,5 @@ def test_so_is_what_it_was_carried() -> None:
     idle(run)
     ahead(run)
 
-    forked = drive(store.fork(run.id, places(run)[0]))
+    forked = drive(world.store_fork(run.id, places(run)[0]))
     assert logged(forked, HEARD) == [[f"Item {number}", number + 1] for number in range(4)]

@@ -8,9 +8,8 @@ from ravi_django import register, signal
 from ravi_django.conf import conf
 from ravi_django.kernel import AgentId
 from ravi_django.models import JournalEntry, Status, Turn, WorkerProcess
-from ravi_django.runtime import clock as clocks
-from ravi_django.runtime import store
 from ravi_django.testing import journal_of, run_until_idle
+from tests.support import world
 from tests.support.runs import CodeAgent, code, drive, make_run, take_over
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -197,8 +196,8 @@ def test_a_question_asked_of_the_former_generation_is_answered_by_the_next():
 def test_history_goes_on_over_generations(clock):
     from ravi_django.agents import ReActAgent
     from ravi_django.agents.context import ContextConfig
-    from ravi_django.runtime.history import DjangoHistoryProvider
     from ravi_django.testing import ScriptedModel
+    from tests.support.world import DjangoHistoryProvider
 
     class Endless(ReActAgent):
         async def run(self, ctx, inbox):
@@ -223,7 +222,7 @@ def test_history_goes_on_over_generations(clock):
 
 
 def seen(release):
-    WorkerProcess.objects.create(name=f"w-{release}", release=release, started_at=clocks.now(), seen_at=clocks.now())
+    WorkerProcess.objects.create(name=f"w-{release}", release=release, started_at=world.now(), seen_at=world.now())
 
 
 def written_by(settings, release, run, function, step):
@@ -246,7 +245,7 @@ def test_a_mismatch_goes_back_for_a_worker_of_the_release_that_wrote_last(settin
 
     run = written_by(settings, "r2", run, changed, step)
     assert (run.status, run.for_release, run.release) == (Status.PENDING, "r1", "r1")
-    assert store.claim(run.id, "w") is None
+    assert world.claim(run.id, "w") is None
     run = written_by(settings, "r1", run, before_the_change, step)
 
     assert (run.status, run.output) == (Status.COMPLETED, "old")

@@ -12,7 +12,7 @@ from ravi_django.kernel import (
     TopicId,
 )
 from ravi_django.models import FeedItem, Follow, JournalEntry, Status
-from ravi_django.runtime.store import fence, follows
+from tests.support import world
 from tests.support.runs import code, drive, make_run, patch_append
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("hinted")]
@@ -83,7 +83,7 @@ def test_following_anew_is_one_look_and_the_journal_row(monkeypatch):
     async def story(ctx, inbox):
         await ctx.follow(NEWS)
 
-    seen = follows.known
+    seen = world.follows_known
 
     def counted(follow):
         queries.append(follow.topic)
@@ -92,8 +92,8 @@ def test_following_anew_is_one_look_and_the_journal_row(monkeypatch):
     code(story)
     drive(make_run())
     row = Follow.objects.get()
-    monkeypatch.setattr(follows, "known", counted)
-    monkeypatch.setattr(follows, "add_follow", None)  # nothing beside the journal is written
+    world.patch(monkeypatch, "follows_known", counted)
+    world.patch(monkeypatch, "add_follow", None)  # nothing beside the journal is written
 
     run = drive(make_run(session=row.home))
 
@@ -110,7 +110,7 @@ def test_a_follow_that_is_deleted_meanwhile_is_there_again(monkeypatch):
     code(story)
     drive(make_run())
     home = Follow.objects.get().home
-    append = fence.append
+    append = world.fence_append
 
     def deleted_first(*args):
         Follow.objects.all().delete()

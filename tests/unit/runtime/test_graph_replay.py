@@ -13,7 +13,7 @@ from ravi_django.kernel import (
     TopicId,
 )
 from ravi_django.models import Follow, JournalEntry, Publication, Run, Status
-from ravi_django.runtime import fork
+from tests.support import world
 from tests.support.runs import code, drive, make_run, take_over
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("hinted")]
@@ -106,7 +106,7 @@ def test_a_fork_publishes_anew_what_is_not_of_the_shared_past():
     run = drive(make_run())
     first = entries(run, "emit")[0]
 
-    drive(fork.fork(run.id, first.seq))
+    drive(world.fork(run.id, first.seq))
 
     said = [
         body["payload"]["message"]["content"][0]["text"] for body in Publication.objects.values_list("body", flat=True)

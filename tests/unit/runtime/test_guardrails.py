@@ -21,8 +21,8 @@ from ravi_django.kernel import (
 )
 from ravi_django.middleware import InputGuardrail, OutputGuardrail, ToolGuardrail
 from ravi_django.models import JournalEntry, Status
-from ravi_django.runtime import store
 from ravi_django.testing import ScriptedModel
+from tests.support import world
 from tests.support.runs import asked, code, drive, make_run, take_over
 from tests.support.tool_calls import calling, phases
 
@@ -168,11 +168,9 @@ def test_an_answer_that_trips_fails_the_run_and_was_paid(clock, dies):
 
 
 def test_an_answer_that_trips_is_replaced_and_not_one_word_of_it_was_shown(monkeypatch, clock):
-    from ravi_django.runtime import frames
-
     shown = []
-    delta = frames.delta
-    monkeypatch.setattr(frames, "delta", lambda *args, **kwargs: shown.append(args[2]) or delta(*args, **kwargs))
+    delta = world.frames_delta
+    world.patch(monkeypatch, "frames_delta", lambda *args, **kwargs: shown.append(args[2]) or delta(*args, **kwargs))
     react(ScriptedModel([PAID], chunk="words"), OutputGuardrail(rude, on_trip="reply", reply="No."))
     run = drive(make_run(), dies="end")
 
@@ -317,7 +315,7 @@ def test_a_retry_of_such_a_run_does_not_do_it_again(effect, ran, clock):
     paying(effect, ran, ToolGuardrail(check_result=leaks, on_trip="fail"), amount=1)
     run = drive(make_run())
 
-    store.retry(run.id)
+    world.store_retry(run.id)
     run = drive(run)
 
     assert run.status == Status.FAILED
@@ -401,7 +399,7 @@ def test_a_check_that_raised_is_asked_again_by_a_retry(guardrail):
     run = drive(make_run())
     assert run.error["message"] == "guardrail 'check' tripped: the check failed: ConnectionError: no route"
     assert len(told) == 1
-    store.retry(run.id)
+    world.store_retry(run.id)
 
     run = drive(run)
 

@@ -19,11 +19,10 @@ from ravi_django.kernel import (
     RunHandle,
 )
 from ravi_django.models import Ask, InboxMessage, Run, Status
-from ravi_django.runtime import human, store
-from ravi_django.runtime.cancel import cancel
-from ravi_django.runtime.registry import unregister
 from ravi_django.testing import journal_of, run_until_idle
+from tests.support import world
 from tests.support.runs import CodeAgent, asked, code, drive, make_run, take_over
+from tests.support.world import cancel, unregister
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -344,7 +343,7 @@ def test_an_effect_that_may_have_happened_is_decided_before_it_is_forgotten(cloc
     request = asked(run)
     clock.advance(200)
 
-    human.resolve(request.id, "happened", result="sent")
+    world.human_resolve(request.id, "happened", result="sent")
     run_until_idle()
 
     run.refresh_from_db()
@@ -416,7 +415,7 @@ def test_a_worker_that_dies_in_the_part_of_the_other_replays_that_part_alone(clo
 
 
 def test_code_that_hands_over_before_what_it_did_then_is_blocked(clock, step, monkeypatch):
-    monkeypatch.setattr("ravi_django.runtime.replay.STALL_S", 0.2)
+    world.patch(monkeypatch, "STALL_S", 0.2)
 
     async def first(ctx, inbox):
         await ctx.tool("step", name="a1")
@@ -564,7 +563,7 @@ def test_a_worker_without_the_others_code_leaves_it_alone():
     run_until_idle()
     run.refresh_from_db()
     assert (run.status, run.agent) == (Status.PENDING, "test/b")
-    assert store.claim(run.id, "w", ["test/code"]) is None
+    assert world.claim(run.id, "w", ["test/code"]) is None
 
     register(found)
     run_until_idle()
@@ -581,13 +580,13 @@ def test_a_cancel_right_at_it_ends_the_run_once(monkeypatch):
     async def answer(ctx, inbox):
         ran_on.append(1)
 
-    before = store.hand_over
+    before = world.hand_over
 
     def cancelled_meanwhile(lease, *args, **kwargs):
         cancel(lease.run_id, "enough")
         return before(lease, *args, **kwargs)
 
-    monkeypatch.setattr(store, "hand_over", cancelled_meanwhile)
+    world.patch(monkeypatch, "hand_over", cancelled_meanwhile)
     agent("b", answer)
     code(handing_over())
     run = make_run()

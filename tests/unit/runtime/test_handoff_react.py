@@ -9,17 +9,17 @@ from ravi_django.agents import ReActAgent
 from ravi_django.agents.context import ContextConfig
 from ravi_django.kernel import AgentId, FinishAgentResult, ToolResultBlock, ToolUseBlock
 from ravi_django.models import Run, Status, Turn
-from ravi_django.runtime import dispatch
-from ravi_django.runtime.history import DjangoHistoryProvider
 from ravi_django.testing import ScriptedModel, journal_of, run_until_idle
+from tests.support import world
 from tests.support.runs import CodeAgent, code, drive, make_run, take_over
+from tests.support.world import DjangoHistoryProvider
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture(autouse=True)
 def _no_hints(monkeypatch):
-    monkeypatch.setattr(dispatch, "send", lambda run_id: None)
+    world.silence(monkeypatch, "dispatch_send")
 
 
 @tool

@@ -19,13 +19,8 @@ from ravi_django.kernel import (
     ToolUseBlock,
 )
 from ravi_django.models import InboxMessage, Run, Status, Turn
-from ravi_django.runtime import dispatch, events, publish, specs
-from ravi_django.runtime.fork import fork
-from ravi_django.runtime.history import DjangoHistoryProvider
-from ravi_django.runtime.publish import Publisher
-from ravi_django.runtime.retry import retry
-from ravi_django.runtime.store import handing_over as handing_over_store
 from ravi_django.testing import ScriptedModel, journal_of, run_until_idle
+from tests.support import world
 from tests.support.runs import (
     CodeAgent,
     code,
@@ -37,6 +32,7 @@ from tests.support.runs import (
     take_over,
     until,
 )
+from tests.support.world import DjangoHistoryProvider, Publisher, fork, retry
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -45,7 +41,7 @@ B = AgentId("test", "b")
 
 @pytest.fixture(autouse=True)
 def _no_hints(monkeypatch):
-    monkeypatch.setattr(dispatch, "send", lambda run_id: None)
+    world.silence(monkeypatch, "dispatch_send")
 
 
 def agent(key, function, *, tools=()):
@@ -175,8 +171,8 @@ def test_a_run_that_is_submitted_meanwhile_is_queued_behind_the_one_that_comes_o
         until(lambda: others[0].done() or somebody_waits_for_a_lock())
         return found
 
-    look = handing_over_store._is_occupied
-    monkeypatch.setattr(handing_over_store, "_is_occupied", looking)
+    look = world.handing_over_is_occupied
+    world.patch(monkeypatch, "handing_over_is_occupied", looking)
 
     run = drive(run)
 
@@ -213,13 +209,13 @@ SPEC = {
 @pytest.fixture
 def model(monkeypatch):
     found = ScriptedModel(["done"], name="scripted", loop=True)
-    monkeypatch.setattr(specs, "build_model", lambda name, **options: found)
+    world.patch(monkeypatch, "build_model", lambda name, **options: found)
     return found
 
 
 def test_an_agent_that_is_a_row_goes_on_with_its_newest_version_and_its_variables(model):
-    specs.save_spec(ROW, {**SPEC, "system_instructions": "Old."})
-    newest = specs.save_spec(ROW, SPEC)
+    world.save_spec(ROW, {**SPEC, "system_instructions": "Old."})
+    newest = world.save_spec(ROW, SPEC)
     code(handing_over(ROW, "work"))
     run = make_run(metadata={"variables": {"customer": "ACME", "mine": 1}, "else": 2})
 
@@ -239,8 +235,8 @@ def test_back_to_code_the_run_is_no_rows_any_more(monkeypatch):
 
     register_tool(leave)
     leaving = ScriptedModel([ToolUseBlock(tool_name="leave", arguments={}, call_id="c1")], name="scripted")
-    monkeypatch.setattr(specs, "build_model", lambda name, **options: leaving)
-    specs.save_spec(ROW, {"model": "scripted", "system_instructions": "Hm.", "tool_names": ["leave"]})
+    world.patch(monkeypatch, "build_model", lambda name, **options: leaving)
+    world.save_spec(ROW, {"model": "scripted", "system_instructions": "Hm.", "tool_names": ["leave"]})
 
     async def on(ctx, inbox):
         if text_of(inbox[0]) == "hi":
@@ -263,7 +259,7 @@ def test_a_row_whose_variables_nobody_brings_refuses(model):
         except PermanentError as error:
             return str(error)
 
-    specs.save_spec(ROW, SPEC)
+    world.save_spec(ROW, SPEC)
     code(story)
     run = make_run()
 
@@ -306,7 +302,7 @@ def test_the_stream_tells_it_once_and_ends_once():
 
     run_until_idle()
 
-    found, done = events.page(run.id)
+    found, done = world.events_page(run.id)
     assert done
     assert [frame["seq"] for frame in found] == list(range(1, len(found) + 1))
     told = [(frame["type"], frame.get("step"), frame["agent"]) for frame in found]
@@ -334,7 +330,7 @@ def test_who_dies_over_telling_it_has_it_told_by_the_next(clock, monkeypatch):
         drive(run)
     drive(run)
 
-    steps = [frame.get("step") for frame in events.page(run.id)[0]]
+    steps = [frame.get("step") for frame in world.events_page(run.id)[0]]
     assert steps == ["started", "handoff", "started", "done", None]
 
 
@@ -345,10 +341,10 @@ def test_frames_made_again_from_the_journal_are_from_who_drove_the_run_then(monk
     run = make_run()
     run_until_idle()
     loaded = []
-    monkeypatch.setattr(publish, "PAGE", 1, raising=False)
-    monkeypatch.setattr(publish, "internalize", lambda rows: loaded.append(len(rows)))
+    world.patch(monkeypatch, "PUBLISH_PAGE", 1, raising=False)
+    world.patch(monkeypatch, "publish_internalize", lambda rows: loaded.append(len(rows)))
 
-    frames = publish.snapshot(str(run.id))["frames"]
+    frames = world.snapshot(str(run.id))["frames"]
 
     assert [(frame["step"], frame["agent"]) for frame in frames] == [
         ("started", "test/code"),

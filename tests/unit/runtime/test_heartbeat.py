@@ -15,11 +15,9 @@ from django.db import connection, transaction
 from ravi_django import signal, tool
 from ravi_django.conf import conf
 from ravi_django.models import Run
-from ravi_django.runtime import store
-from ravi_django.runtime.engine import Engine
-from ravi_django.runtime.entries import Entry
-from ravi_django.runtime.store import leases
+from tests.support import world
 from tests.support.runs import auntil, code, in_background, leased, make_run, on_postgresql, uncommitted, until
+from tests.support.world import Engine, Entry
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -114,7 +112,7 @@ def test_a_beat_that_fails_is_logged_and_repeated_at_once(caplog, monkeypatch, s
             raise ValueError("no database")
         beats.set()
 
-    monkeypatch.setattr(store, "worker_seen", worker_seen)
+    world.patch(monkeypatch, "worker_seen", worker_seen)
 
     async def main():
         engine = Engine()
@@ -136,28 +134,28 @@ def test_a_row_that_somebody_else_holds_does_not_cost_the_others_their_lease(clo
 
     with transaction.atomic():
         Run.objects.select_for_update().get(id=held.id)
-        verdicts = in_background(store.heartbeat, "w", both).result(60)
+        verdicts = in_background(world.heartbeat, "w", both).result(60)
 
     assert verdicts == {held.id: "unknown", free.id: "ok"}
     clock.advance(20)
-    assert store.claim(free.id, "other") is None
-    assert store.claim(held.id, "other") is not None
+    assert world.claim(free.id, "other") is None
+    assert world.claim(held.id, "other") is not None
 
 
 @on_postgresql
 @pytest.mark.parametrize("ms", [1, 3, 5])
 def test_a_run_that_works_without_pause_keeps_its_lease_however_slow_commits_are(ms, monkeypatch):
-    monkeypatch.setattr(leases, "LOCK_S", 30.0)
+    world.patch(monkeypatch, "LEASES_LOCK_S", 30.0)
     lease, over = leased(owner="w"), threading.Event()
 
     def work():
         while not over.is_set():
-            store.append(lease, [Entry("log", str(uuid4()))])
+            world.append(lease, [Entry("log", str(uuid4()))])
 
     with slow_commits(ms):
         working = in_background(work)
         try:
-            verdicts = [in_background(store.heartbeat, "w", [(lease.run_id, 1)]).result(60) for _ in range(20)]
+            verdicts = [in_background(world.heartbeat, "w", [(lease.run_id, 1)]).result(60) for _ in range(20)]
         finally:
             over.set()
         working.result(60)
@@ -186,9 +184,9 @@ def test_a_long_transaction_that_has_signalled_runs_keeps_nobody_from_them():
     working, waiting = leased(owner="w"), make_run()
 
     with uncommitted(lambda: [signal(run_id, "go") for run_id in (working.run_id, waiting.id)]):
-        beat = in_background(store.heartbeat, "w", [(working.run_id, 1)]).result(60)
-        hinted = in_background(store.due_for_hint, 10).result(60)
-        claimed = in_background(store.claim_next, "w", ["test/code"]).result(60)
+        beat = in_background(world.heartbeat, "w", [(working.run_id, 1)]).result(60)
+        hinted = in_background(world.due_for_hint, 10).result(60)
+        claimed = in_background(world.claim_next, "w", ["test/code"]).result(60)
 
     assert beat == {working.run_id: "ok"}
     assert hinted == [waiting.id]
@@ -198,7 +196,7 @@ def test_a_long_transaction_that_has_signalled_runs_keeps_nobody_from_them():
 @on_postgresql
 def test_a_row_that_a_beat_does_not_reach_comes_first_in_the_next(settings, monkeypatch, clock):
     settings.RAVI = {**settings.RAVI, "HEARTBEAT_S": 1.0}
-    monkeypatch.setattr(leases, "LOCK_S", 0.6)  # more than half of a beat: one row each
+    world.patch(monkeypatch, "LEASES_LOCK_S", 0.6)  # more than half of a beat: one row each
 
     async def check(engine, *active):
         *held, last = [one.lease.run_id for one in active]

@@ -14,10 +14,10 @@ from ravi_django.agents import ReActAgent
 from ravi_django.agents.context import ContextConfig, DjangoHistoryProvider
 from ravi_django.kernel import AgentId, ChatMessage, RunContext, ToolUseBlock
 from ravi_django.models import Session, Status, Turn
-from ravi_django.runtime import cancel, registry, store
-from ravi_django.runtime.history import read_window
 from ravi_django.testing import ScriptedModel
+from tests.support import world
 from tests.support.runs import code, drive, make_run, take_over
+from tests.support.world import read_window
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -35,7 +35,7 @@ def add(session, *texts, agent="test/code"):
 
 
 def session_with(*texts):
-    session = store.create_session(Session(agent="test/code"))
+    session = world.create_session(Session(agent="test/code"))
     add(session, *texts)
     return session
 
@@ -124,7 +124,7 @@ def test_clearing_a_run_leaves_the_turns_of_other_agents(clock):
 def test_a_worker_without_its_lease_clears_nothing(clock):
     async def story(ctx, inbox):
         await sync_to_async(clock.advance)(10_000)
-        await ctx.effects.database.call(store.claim, ctx.effects.lease.run_id, "another")
+        await ctx.effects.database.call(world.claim, ctx.effects.lease.run_id, "another")
         await HISTORY.clear(ctx.agent_id, ctx.session_id)
 
     code(story)
@@ -144,7 +144,7 @@ async def hold(ctx: RunContext) -> str:
 def private(*script, retention="run"):
     context = ContextConfig(DjangoHistoryProvider(), retention=retention)
     agent = ReActAgent("private", model=ScriptedModel(list(script)), tools=[hold], context=context)
-    return registry.register(agent)
+    return world.register(agent)
 
 
 def held():
@@ -158,7 +158,7 @@ def test_a_run_that_is_cancelled_while_it_waits_takes_its_own_turns_along(clock,
     assert run.status == Status.SUSPENDED
     assert texts_of_users() == ["hi"]
 
-    cancel.cancel(run.id, "enough")
+    world.cancel(run.id, "enough")
 
     run.refresh_from_db()
     assert run.status == Status.CANCELLED
@@ -184,7 +184,7 @@ def test_a_run_whose_deadline_passes_while_it_waits_takes_its_own_turns_along(cl
 
 def test_a_run_that_completes_takes_its_own_turns_along_and_no_other(clock):
     private("fine")
-    session = store.create_session(Session(agent="react/private"))
+    session = world.create_session(Session(agent="react/private"))
     add(session, "before", agent="react/private")
 
     run = drive(make_run("react/private", session=session), dies="end")

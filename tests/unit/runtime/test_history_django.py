@@ -13,8 +13,8 @@ from ravi_django.agents import ReActAgent
 from ravi_django.agents.context import ContextConfig, DjangoHistoryProvider
 from ravi_django.kernel import AgentId, ChatMessage
 from ravi_django.models import JournalEntry, Session, Status, Turn
-from ravi_django.runtime import registry, store
 from ravi_django.testing import ScriptedModel, journal_of
+from tests.support import world
 from tests.support.gates import cancelled_in
 from tests.support.history_contract import AGENT, HistoryContract
 from tests.support.runs import code, drive, make_run, take_over
@@ -29,7 +29,7 @@ class TestDjangoHistoryProvider(HistoryContract):
         await sync_to_async(connections.close_all)()
 
     async def new_session(self):
-        session = await sync_to_async(store.create_session)(Session(agent=str(AGENT)))
+        session = await sync_to_async(world.create_session)(Session(agent=str(AGENT)))
         return str(session.id)
 
     async def new_run(self, session_id):
@@ -52,7 +52,7 @@ def add(agent_id, session, texts):
 
 
 def remembering(*script):
-    return registry.register(
+    return world.register(
         ReActAgent("memory", model=ScriptedModel(list(script)), context=ContextConfig(DjangoHistoryProvider()))
     )
 
@@ -156,10 +156,10 @@ def test_the_turns_of_a_cancelled_run_are_kept(clock):
 
 
 def test_reading_a_long_history_is_one_query(django_assert_num_queries):
-    from ravi_django.runtime.history import read
+    from tests.support.world import history_read
 
-    session = store.create_session(Session())
+    session = world.create_session(Session())
     add(AGENT, session, map(str, range(50)))
 
     with django_assert_num_queries(1):
-        assert len(read(AGENT, session.id)) == 50
+        assert len(history_read(AGENT, session.id)) == 50

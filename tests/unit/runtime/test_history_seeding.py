@@ -12,8 +12,8 @@ from ravi_django.agents import ReActAgent, load_session_memory, tool
 from ravi_django.agents.context import ContextConfig, DjangoHistoryProvider
 from ravi_django.kernel import ChatMessage, ToolUseBlock
 from ravi_django.models import Session, Status, Turn
-from ravi_django.runtime import store
 from ravi_django.testing import ScriptedModel
+from tests.support import world
 from tests.support.runs import code, drive, make_run, on_postgresql, take_over
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -104,7 +104,7 @@ def test_an_agent_that_runs_twice_in_a_run_keeps_both_conversations(clock):
 
 @on_postgresql
 def test_several_processes_that_seed_at_once_seed_once():
-    session = store.create_session(Session(agent="test/code"))
+    session = world.create_session(Session(agent="test/code"))
     together = asyncio.Barrier(3)
 
     async def load(session_id):

@@ -21,7 +21,8 @@ asyncio.new_event_loop = lambda: made.append(1) or new_loop()
 
 import django
 django.setup()
-import ravi_django.runtime.engine, ravi_django.runtime.worker, ravi_django.tasks, ravi_django.testing
+import ravi_django.tasks, ravi_django.testing
+from tests.support.world import Engine, get_worker
 import ravi_django.agents, ravi_django.capabilities.tools
 from django.apps import apps
 from django.db import connections
@@ -64,11 +65,11 @@ def test_importing_the_package_needs_no_django():
 FORK = """
 import django, os, sys
 django.setup()
-from ravi_django.runtime import worker
-assert worker._worker is None
+from tests.support import world
+assert world.current_worker is None
 pid = os.fork()
 if pid == 0:
-    from ravi_django.runtime.worker import close_worker, get_worker
+    from tests.support.world import close_worker, get_worker
     get_worker()
     close_worker()
     os._exit(7)

@@ -9,11 +9,11 @@ import pytest
 from ravi_django import register, signal
 from ravi_django.kernel import InvalidInputError, Message
 from ravi_django.models import InboxMessage, Run, Status
-from ravi_django.runtime import store
-from ravi_django.runtime.store.inboxes import CARRIED
 from ravi_django.testing import FakeClock, run_until_idle
+from tests.support import world
 from tests.support.arriving import arrive
 from tests.support.runs import CodeAgent, code, drive, make_run, take_over
+from tests.support.world import INBOXES_CARRIED
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -135,7 +135,7 @@ def test_it_is_given_before_the_others_and_in_place_of_the_one_before() -> None:
     for _ in range(3):
         drive(run)
     assert rounds == [["hi", "1"], [{"n": 1}, "1", "again"], [{"n": 2}, "again", "again"]]
-    assert not InboxMessage.objects.filter(run=run, message_id=CARRIED).exists()
+    assert not InboxMessage.objects.filter(run=run, message_id=INBOXES_CARRIED).exists()
     drive(run)
 
     assert rounds[-1] == ["no more"]
@@ -212,7 +212,7 @@ def test_it_is_no_message_to_who_is_handed_the_run() -> None:
         drive(run)
 
     assert (run.status, given) == (Status.COMPLETED, [["1"]])
-    assert not InboxMessage.objects.filter(run=run, message_id=CARRIED).exists()
+    assert not InboxMessage.objects.filter(run=run, message_id=INBOXES_CARRIED).exists()
 
 
 def test_a_fork_has_it_too() -> None:
@@ -228,7 +228,7 @@ def test_a_fork_has_it_too() -> None:
     run = drive(make_run())
     arrive(run, "1")
     drive(run)
-    new = drive(store.fork(run.id, run.next_seq - 1))
+    new = drive(world.store_fork(run.id, run.next_seq - 1))
 
     assert given[-2:] == [[{"n": 1}, "1"], [{"n": 1}, "1"]]
     assert new.status == Status.SUSPENDED

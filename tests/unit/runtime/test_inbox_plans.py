@@ -11,8 +11,7 @@ import pytest
 from django.db import connection, transaction
 
 from ravi_django.models import InboxMessage, Run
-from ravi_django.runtime import store
-from ravi_django.runtime.store import inboxes, postgres
+from tests.support import world
 from tests.support.runs import make_run, on_postgresql
 
 pytestmark = [pytest.mark.django_db, on_postgresql]
@@ -64,7 +63,7 @@ def read_by(function: Callable[..., Any], *args: Any) -> int:
         return []
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(postgres, "execute", explain)
+        world.patch(patch, "postgres_execute", explain)
         function(*args)
     (plan,) = plans
     return sum(map(_looked_at, _scans(plan["Plan"])))
@@ -96,18 +95,18 @@ def test_it_looks_at_the_batch_alone(mode: str, name: str, backlogs: dict[str, R
     with connection.cursor() as cursor:
         cursor.execute(f"SET LOCAL plan_cache_mode = {mode}")
     for after in places(run):
-        assert read_by(store.some_after, run.id, after, LIMIT) <= LIMIT + 1
+        assert read_by(world.some_after, run.id, after, LIMIT) <= LIMIT + 1
 
 
 @pytest.mark.parametrize("name", ["first", "last", "among"])
 def test_it_is_the_right_batch(name: str, backlogs: dict[str, Run]) -> None:
     run = backlogs[name]
     InboxMessage.objects.filter(id=InboxMessage.objects.filter(run=run).order_by("id")[3].id).update(
-        message_id=inboxes.CARRIED
+        message_id=world.INBOXES_CARRIED
     )
     for after in places(run):
-        expected = InboxMessage.objects.filter(run=run, id__gt=after).exclude(message_id=inboxes.CARRIED)
-        found, more = store.some_after(run.id, after, LIMIT)
+        expected = InboxMessage.objects.filter(run=run, id__gt=after).exclude(message_id=world.INBOXES_CARRIED)
+        found, more = world.some_after(run.id, after, LIMIT)
 
         assert [number for number, _ in found] == list(expected.order_by("id").values_list("id", flat=True)[:LIMIT])
         assert more == (expected.count() > LIMIT)

@@ -11,8 +11,8 @@ from ravi_django import register, signal
 from ravi_django.agents import InformationAgent
 from ravi_django.kernel import AgentId, BudgetExhaustedError, DataPayload, Message, ModelError
 from ravi_django.models import InboxMessage, JournalEntry, Publication, Run, Signal, Status
-from ravi_django.runtime import store
 from ravi_django.testing import FakeClock, ScriptedModel, run_until_idle
+from tests.support import world
 from tests.support.arriving import TOPIC, arrive, logged
 from tests.support.runs import code, drive, make_run, take_over
 
@@ -24,7 +24,7 @@ ADDRESS = "information/news"
 
 @pytest.fixture(autouse=True)
 def _no_fan_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ravi_django.runtime.fan_out.hint", lambda publication_id: None)
+    world.silence(monkeypatch, "fan_out_hint")
 
 
 def says(answer: Any = None) -> ScriptedModel:
@@ -223,7 +223,7 @@ def test_a_budget_that_is_used_up_ends_it() -> None:
 def test_a_cancelled_newsroom_ends() -> None:
     newsroom()
     run = begun()
-    store.request_cancel(run.id, "enough")
+    world.request_cancel(run.id, "enough")
     run_until_idle()
     run.refresh_from_db()
     assert run.status == Status.CANCELLED

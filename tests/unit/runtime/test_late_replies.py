@@ -10,8 +10,8 @@ from ravi_django.agents.flow import BaseAgentProxy, PauseForChildResult, Subagen
 from ravi_django.conf import conf
 from ravi_django.kernel import AgentId, ChatMessage, ChatPayload, Message, RunContext, ToolUseBlock
 from ravi_django.models import Ask, InboxMessage, Run, Status
-from ravi_django.runtime import dispatch
 from ravi_django.testing import ScriptedModel, journal_of, run_until_idle
+from tests.support import world
 from tests.support.runs import CodeAgent, drive, make_run
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -21,7 +21,7 @@ SLOW = AgentId("test", "slow")
 
 @pytest.fixture(autouse=True)
 def _no_hints(monkeypatch):
-    monkeypatch.setattr(dispatch, "send", lambda run_id: None)
+    world.silence(monkeypatch, "dispatch_send")
 
 
 @pytest.fixture(autouse=True)

@@ -11,11 +11,10 @@ import pytest
 from ravi_django.conf import conf
 from ravi_django.kernel import ChatMessage
 from ravi_django.models import JournalEntry, Status
-from ravi_django.runtime import store
-from ravi_django.runtime.appending import append_repeatable
-from ravi_django.runtime.engine import Active, Engine
+from tests.support import world
 from tests.support.gates import Gate, steal
 from tests.support.runs import code, drive, in_background, leased, make_run, take_over
+from tests.support.world import Active, Engine, append_repeatable
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -156,7 +155,7 @@ def test_a_lease_that_ends_late_leaves_the_next_one_of_the_same_process_alone():
             await engine.close(drain_s=0)
 
     old = leased()
-    store.requeue(old)
+    world.requeue(old)
     new = leased(old.run)
 
     asyncio.run(main())

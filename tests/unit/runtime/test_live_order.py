@@ -11,8 +11,8 @@ from django.db.models import F
 from ravi_django import tool
 from ravi_django.kernel import ChatMessage, Effect
 from ravi_django.models import Run, Status
-from ravi_django.runtime import replay, tool_promises
 from ravi_django.testing import ScriptedModel
+from tests.support import world
 from tests.support.runs import BOUND_S, auntil, code, drive, in_background, make_run, take_over
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -103,7 +103,7 @@ def test_who_was_committed_first_comes_first_though_its_answer_is_later(clock, w
 
 
 def test_what_a_transactional_tool_has_committed_comes_first_too(clock, won, monkeypatch):
-    on_a_thread = tool_promises.on_a_thread
+    on_a_thread = world.tool_promises_on_a_thread
 
     @tool(effect=Effect.TRANSACTIONAL)
     def write(name: str) -> str:
@@ -126,7 +126,7 @@ def test_what_a_transactional_tool_has_committed_comes_first_too(clock, won, mon
         await auntil(lambda: steps.committed == ["a"])
 
     steps = Steps(before)
-    monkeypatch.setattr(tool_promises, "on_a_thread", late)
+    world.patch(monkeypatch, "tool_promises_on_a_thread", late)
     code(story, tools=[step, write])
     run = drive(make_run(), dies="end", setup=steps)
 
@@ -264,7 +264,7 @@ def test_a_long_transaction_holds_up_nobody_though_a_row_is_not_ours(clock):
 
 def test_tasks_that_come_one_after_the_other_hold_up_no_replay(clock, monkeypatch):
     """As a tool makes that runs again beside them."""
-    monkeypatch.setattr(replay, "STALL_S", 2.0)
+    world.patch(monkeypatch, "STALL_S", 2.0)
     recorded = asyncio.Event()
 
     leases = []

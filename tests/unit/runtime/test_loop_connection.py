@@ -13,13 +13,9 @@ from psycopg import OperationalError
 from ravi_django.conf import conf
 from ravi_django.kernel import ChatMessage, LeaseLostError
 from ravi_django.models import JournalEntry, Run, Turn
-from ravi_django.runtime import appending, entries
-from ravi_django.runtime.appending import Appender
-from ravi_django.runtime.database import DatabaseThreads
-from ravi_django.runtime.entries import Entry, NewTurn
-from ravi_django.runtime.own_connections import SHAPES
-from ravi_django.runtime.store.fence import Statement
+from tests.support import world
 from tests.support.runs import auntil, in_background, leased, on_postgresql, uncommitted
+from tests.support.world import OWN_CONNECTIONS_SHAPES, Appender, DatabaseThreads, Entry, NewTurn, Statement
 
 pytestmark = [pytest.mark.django_db(transaction=True), on_postgresql]
 
@@ -172,25 +168,25 @@ def test_its_connection_waits_for_locks_less_long_than_a_lease_lives():
 
 def test_appends_of_any_shape_leave_few_prepared_statements():
     async def story(my, lease):
-        for count in range(1, SHAPES + 10):
+        for count in range(1, OWN_CONNECTIONS_SHAPES + 10):
             await my.append(lease, *(effect(f"{count}.{n}") for n in range(count)))
         assert my.threads.given == 0
         kept = await my.shown("SELECT count(*) FROM pg_prepared_statements")
-        assert kept == SHAPES + 1  # the question is one of them, and the oldest goes next
+        assert kept == OWN_CONNECTIONS_SHAPES + 1  # the question is one of them, and the oldest goes next
 
     run_story(story)
 
-    assert [seq for seq, _ in rows()] == list(range(1, 2 + sum(range(SHAPES + 10))))
+    assert [seq for seq, _ in rows()] == list(range(1, 2 + sum(range(OWN_CONNECTIONS_SHAPES + 10))))
 
 
 def test_a_value_too_big_for_a_row_is_left_to_the_threads(monkeypatch):
-    encoding, encode = set(), entries.encode
+    encoding, encode = set(), world.entries_encode
 
     def noted(value):
         encoding.add(threading.current_thread())
         return encode(value)
 
-    monkeypatch.setattr(entries, "encode", noted)
+    world.patch(monkeypatch, "entries_encode", noted)
 
     async def story(my, lease):
         encoding.clear()
@@ -216,7 +212,7 @@ def test_what_the_server_refuses_is_raised_as_by_the_threads():
 
 def test_a_plan_that_the_server_has_no_more_costs_the_connection(monkeypatch):
     """Prepared again under its name it could be one that is only out of date: every append would fail once more."""
-    monkeypatch.setattr(appending, "REST_S", 0.0)
+    world.patch(monkeypatch, "APPENDING_REST_S", 0.0)
     execute(FORGETTING)
 
     async def story(my, lease):
@@ -297,7 +293,7 @@ def terminate(pid):
 
 
 def test_after_a_rest_it_is_there_again(monkeypatch):
-    monkeypatch.setattr(appending, "REST_S", 0.0)
+    world.patch(monkeypatch, "APPENDING_REST_S", 0.0)
 
     async def story(my, lease):
         await my.threads.call(terminate, my.its._raw.pgconn.backend_pid)

@@ -25,6 +25,7 @@ from ravi_django.kernel import (
 )
 from ravi_django.models import HumanRequest, JournalEntry, Status
 from ravi_django.testing import ScriptedModel
+from tests.support import world
 from tests.support.runs import asked, code, drive, in_background, make_run, take_over
 from tests.support.tool_calls import calling, phases
 
@@ -646,13 +647,12 @@ def test_a_model_call_that_is_tried_again_ends_with_its_error(clock):
 
 
 def test_a_tool_that_waits_starts_once(clock):
-    from ravi_django.runtime import human
     from ravi_django.tools import AskHumanTool
 
     story = calling("ask_human", question="Which colour?")
     told = told_events(story, "tool_start", "tool_end", tools=[AskHumanTool()])
     run = drive(make_run())
-    human.answer(asked(run).id, text="red")
+    world.answer(asked(run).id, text="red")
 
     run = drive(run)
 
@@ -795,11 +795,10 @@ def test_a_sites_middleware_is_around_every_agents_own(name, settings):
 
 def test_a_sites_middleware_is_around_an_agent_that_is_a_row(settings, monkeypatch):
     from ravi_django import save_spec, submit
-    from ravi_django.runtime import dispatch, specs
 
     model = ScriptedModel(["fine"], name="scripted")
-    monkeypatch.setattr(dispatch, "send", lambda run_id: None)
-    monkeypatch.setattr(specs, "build_model", lambda name, **options: model)
+    world.silence(monkeypatch, "dispatch_send")
+    world.patch(monkeypatch, "build_model", lambda name, **options: model)
     settings.RAVI = {**settings.RAVI, "MIDDLEWARE": [f"{HERE}.Replace"]}
     save_spec("react/row", {"model": "scripted", "tool_names": []})
 

@@ -19,8 +19,8 @@ from ravi_django.kernel import (
     Usage,
 )
 from ravi_django.models import JournalEntry, Status
-from ravi_django.runtime import events
 from ravi_django.testing import ScriptedModel, journal_of
+from tests.support import world
 from tests.support.runs import code, drive, make_run, take_over
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -53,7 +53,7 @@ async def ask(ctx, inbox):
 
 
 def frames_of(run, *types):
-    found, done = events.page(run.id)
+    found, done = world.events_page(run.id)
     assert done
     return [frame for frame in found if frame["type"] in types]
 

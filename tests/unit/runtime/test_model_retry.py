@@ -8,8 +8,8 @@ from ravi_django.capabilities.llm import LLMFactory, close_clients
 from ravi_django.capabilities.llm.loading import load_litellm
 from ravi_django.kernel import ChatMessage, ModelError, RetryPolicy, TransientError
 from ravi_django.models import JournalEntry, Status
-from ravi_django.runtime import settle
 from ravi_django.testing import ScriptedModel
+from tests.support import world
 from tests.support.openai_server import OpenAIServer, Reply
 from tests.support.runs import code, drive, make_run, take_over
 
@@ -127,7 +127,7 @@ def test_retry_after_of_a_real_server_is_a_row_with_a_time(clock):
         assert retried() == [("RateLimitError", 1, 7)]
         assert (run.wake_at - clock.now).total_seconds() == 7
         clock.advance(6.9)
-        assert not settle.store.claim(run.id, "early"), "nobody may have it before"
+        assert not world.claim(run.id, "early"), "nobody may have it before"
         clock.advance(0.2)
         drive(run)
 

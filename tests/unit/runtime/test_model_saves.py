@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
 from typing import Any
 
@@ -13,8 +14,8 @@ from django.db.models.signals import post_save
 
 from project.models import Invoice
 from ravi_django.models import Source, SourceItem
-from ravi_django.runtime import model_sources
 from ravi_django.testing import FakeClock
+from tests.support import world
 from tests.support.runs import in_background, on_postgresql, somebody_waits_for_a_lock, until
 from tests.support.saves import declare, hinted, invoice, invoices_named, told  # noqa: F401 - a fixture
 
@@ -35,7 +36,7 @@ def test_a_note_that_fails_fails_no_save(monkeypatch, caplog):
         with transaction.atomic():
             fail()
 
-    monkeypatch.setattr(model_sources, "note_save", noted)
+    world.patch(monkeypatch, "model_sources_note_save", noted)
     with transaction.atomic():
         invoice()
         assert Invoice.objects.count() == 1, "the transaction goes on"
@@ -46,7 +47,7 @@ def test_a_note_that_fails_fails_no_save(monkeypatch, caplog):
 
 def test_a_source_deleted_this_moment_fails_no_save():
     source = declare()
-    assert model_sources._sources_of("project.invoice") == (source.id,)
+    assert world.model_sources_sources_of("project.invoice") == (source.id,)
     Source.objects.filter(id=source.id)._raw_delete("default")  # without a signal, as another process does
 
     with transaction.atomic():
@@ -71,7 +72,7 @@ def test_a_source_stays_until_the_save_that_it_wants_has_committed():
 @on_postgresql
 def test_a_save_does_not_wait_for_a_source_that_is_being_deleted():
     source = declare()
-    assert model_sources._sources_of("project.invoice") == (source.id,)
+    assert world.model_sources_sources_of("project.invoice") == (source.id,)
     with transaction.atomic():
         Source.objects.filter(id=source.id)._raw_delete("default")
         assert in_background(invoice).result(timeout=60).pk
@@ -86,9 +87,9 @@ def test_savers_do_not_wait_for_each_other_nor_for_who_tells():
         row.save()
         other = in_background(invoice, "OTHER")
         assert other.result(timeout=60).customer == "OTHER"
-        teller = in_background(model_sources.run, source.id)
+        teller = in_background(world.model_sources_run, source.id)
         assert teller.result(timeout=60) == 2, "what has committed; this one waits for its own commit"
-    assert model_sources.run(source.id) == 1
+    assert world.model_sources_run(source.id) == 1
 
 
 @on_postgresql
@@ -105,7 +106,7 @@ def test_two_who_tell_at_once_tell_once():
     source = declare()
     for number in range(30):
         invoice(str(number))
-    tellers = [in_background(model_sources.run, source.id) for _ in range(4)]
+    tellers = [in_background(world.model_sources_run, source.id) for _ in range(4)]
 
     assert sum(teller.result(timeout=60) for teller in tellers) == 30
     assert len(told()) == 30
@@ -114,18 +115,18 @@ def test_two_who_tell_at_once_tell_once():
 def test_a_teller_that_dies_leaves_its_notes(monkeypatch):
     source = declare()
     invoice()
-    read = model_sources._read
+    read = world.model_sources_read
 
     def die(*args: Any) -> Any:
         read(*args)
         raise SystemExit
 
-    monkeypatch.setattr(model_sources, "_read", die)
+    world.patch(monkeypatch, "model_sources_read", die)
     with pytest.raises(SystemExit):
-        model_sources.run(source.id)
-    monkeypatch.setattr(model_sources, "_read", read)
+        world.model_sources_run(source.id)
+    world.patch(monkeypatch, "model_sources_read", read)
 
-    assert told() == [] and model_sources.run(source.id) == 1
+    assert told() == [] and world.model_sources_run(source.id) == 1
     assert len(told()) == 1
 
 
@@ -135,10 +136,10 @@ def test_a_lost_hint_is_found_by_the_sweep():
         source = declare()
         invoice()
         hinted.clear()
-        assert model_sources.sweep() == 0, "its own hint may be on its way"
-        clock.advance(model_sources.LATE_S + 1)
+        assert world.model_sources_sweep() == 0, "its own hint may be on its way"
+        clock.advance(world.LATE_S + 1)
 
-        assert model_sources.sweep() == 1
+        assert world.model_sources_sweep() == 1
 
     assert hinted == [("ravi.tell_saves", str(source.id))]
 
@@ -146,12 +147,12 @@ def test_a_lost_hint_is_found_by_the_sweep():
 def test_while_the_agent_is_not_there_saves_are_kept():
     source = declare(agent="test/gone")
     invoice()
-    assert model_sources.run(source.id) == 0
+    assert world.model_sources_run(source.id) == 0
     source.refresh_from_db()
     assert "test/gone" in source.error
     Source.objects.update(agent="test/code")
 
-    assert model_sources.run(source.id) == 1
+    assert world.model_sources_run(source.id) == 1
     source.refresh_from_db()
     assert source.error == ""
 
@@ -167,7 +168,7 @@ def test_a_row_that_cannot_be_read_does_not_hold_up_the_others(monkeypatch):
         return self.customer
 
     monkeypatch.setattr(Invoice, "__str__", shown)
-    assert model_sources.run(source.id) == 2
+    assert world.model_sources_run(source.id) == 2
 
     found = {payload["extra"]["pk"]: payload for payload in told()}
     assert found[good.pk]["title"] == "GOOD"
@@ -182,13 +183,13 @@ def test_the_owner_must_be_allowed_to_see_the_model():
     source = declare(owner=ann)
     invoice()
 
-    assert model_sources.run(source.id) == 0
+    assert world.model_sources_run(source.id) == 0
     assert told() == []
     source.refresh_from_db()
     assert "project.view_invoice" in source.error and "kept for 7 days" in source.error
     ann.user_permissions.add(Permission.objects.get(codename="view_invoice"))
     invoice("SEEN")
-    assert model_sources.run(source.id) == 2
+    assert world.model_sources_run(source.id) == 2
     assert [payload["title"].split()[-1] for payload in told()] == ["ACME", "SEEN"], "a permission can be given"
     source.refresh_from_db()
     assert source.error == ""
@@ -198,11 +199,11 @@ def test_keys_and_passwords_are_never_told(settings):
     settings.RAVI = {**settings.RAVI, "SOURCE_MODELS": ["auth.User"]}
     source = declare(location="auth.User", options={"fields": ["username", "password"]})
     get_user_model().objects.create_user("ann", password="tiger")
-    model_sources.run(source.id)
+    world.model_sources_run(source.id)
 
     (payload,) = told()
     assert payload["extra"]["fields"] == {"username": "ann"}
-    assert next(model_sources.field_faults(get_user_model(), ["password"])).startswith("auth.User has no field")
+    assert next(world.field_faults(get_user_model(), ["password"])).startswith("auth.User has no field")
 
 
 def test_a_model_that_is_not_named_any_more_is_not_told(settings):
@@ -210,7 +211,7 @@ def test_a_model_that_is_not_named_any_more_is_not_told(settings):
     invoice()
     settings.RAVI = {**settings.RAVI, "SOURCE_MODELS": []}
 
-    assert model_sources.run(source.id) == 0
+    assert world.model_sources_run(source.id) == 0
     assert told() == []
     source.refresh_from_db()
     assert "SOURCE_MODELS" in source.error
@@ -226,14 +227,14 @@ def test_a_save_that_cannot_be_told_is_kept_for_a_week(settings, fault):
         invoice("NEW")
         clock.advance(4 * 86400)
         settings.RAVI = named if fault == "no agent" else {**named, "SOURCE_MODELS": []}
-        assert model_sources.run(source.id) == 0
+        assert world.model_sources_run(source.id) == 0
         assert SourceItem.objects.count() == 2, "7 days are not over"
         clock.advance(1)
-        assert model_sources.run(source.id) == 0
+        assert world.model_sources_run(source.id) == 0
         settings.RAVI = named
         Source.objects.update(agent="test/code")
 
-        assert model_sources.run(source.id) == 1
+        assert world.model_sources_run(source.id) == 1
 
     assert [payload["title"].split()[-1] for payload in told()] == ["NEW"]
 
@@ -242,15 +243,15 @@ def test_a_save_that_cannot_be_told_is_kept_for_a_week(settings, fault):
 def test_a_model_that_cannot_be_told_of_is_a_fault(settings, names):
     settings.RAVI = {**settings.RAVI, "SOURCE_MODELS": names}
 
-    assert list(model_sources.faults())
-    assert model_sources.named_models() == {}
+    assert list(world.model_sources_faults())
+    assert world.named_models() == {}
 
 
 def test_a_whole_app_may_be_named(settings):
     settings.RAVI = {**settings.RAVI, "SOURCE_MODELS": ["auth"]}
 
-    assert {"auth.user", "auth.group", "auth.permission"} <= set(model_sources.named_models())
-    assert list(model_sources.faults()) == []
+    assert {"auth.user", "auth.group", "auth.permission"} <= set(world.named_models())
+    assert list(world.model_sources_faults()) == []
 
 
 # ----------------------------------------------------------------------------------------------------- what it costs
@@ -270,14 +271,14 @@ def test_a_named_model_that_no_source_wants_costs_no_query(django_assert_num_que
 
 def test_a_source_of_another_process_is_known_within_seconds(monkeypatch):
     now = [1000.0]
-    monkeypatch.setattr(model_sources.time, "monotonic", lambda: now[0])
-    model_sources._forget()
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    world.model_sources_forget()
     invoice()
     source = declare()
-    model_sources._declared = (now[0] + model_sources.DECLARED_S, {})  # as the other process has it
+    world.replace("model_sources_declared", (now[0] + world.DECLARED_S, {}))  # as the other process has it
     invoice()
     assert not SourceItem.objects.exists()
-    now[0] += model_sources.DECLARED_S
+    now[0] += world.DECLARED_S
 
     invoice()
 

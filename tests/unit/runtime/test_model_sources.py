@@ -13,7 +13,7 @@ from django.db.models import F
 
 from project.models import Invoice
 from ravi_django.models import Run, SourceItem
-from ravi_django.runtime import model_sources
+from tests.support import world
 from tests.support.saves import declare, hinted, invoice, invoices_named, told  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -27,7 +27,7 @@ def test_a_save_is_told_when_it_has_committed():
         assert hinted == []
     assert hinted == [("ravi.tell_saves", str(source.id))]
     assert told() == []
-    assert model_sources.run(source.id) == 1
+    assert world.model_sources_run(source.id) == 1
 
     (payload,) = told()
     assert payload["title"] == "5 to ACME" or payload["title"] == "5.00 to ACME"
@@ -59,17 +59,17 @@ def test_what_is_rolled_back_was_never_told():
 
     assert SourceItem.objects.count() == 1
     assert hinted == [("ravi.tell_saves", str(source.id))]
-    model_sources.run(source.id)
+    world.model_sources_run(source.id)
     assert [payload["title"].split()[-1] for payload in told()] == ["KEPT"]
 
 
 def test_each_save_is_a_revision_whatever_it_changed():
     source = declare()
     row = invoice()
-    model_sources.run(source.id)
+    world.model_sources_run(source.id)
     for _ in range(2):
         row.save()
-        model_sources.run(source.id)
+        world.model_sources_run(source.id)
 
     assert [(payload["revision"], payload["extra"]["created"]) for payload in told()] == [
         (1, True),
@@ -83,7 +83,7 @@ def test_each_save_is_a_revision_whatever_it_changed():
 def test_only_the_key_and_its_words_are_told_where_no_field_is_named():
     source = declare()
     invoice()
-    model_sources.run(source.id)
+    world.model_sources_run(source.id)
 
     (payload,) = told()
     assert payload["extra"]["fields"] == {}
@@ -100,7 +100,7 @@ def test_saves_that_come_together_are_told_as_the_row_is_by_then():
     gone = invoice("GONE")
     gone.delete()
 
-    assert model_sources.run(source.id) == 3
+    assert world.model_sources_run(source.id) == 3
 
     (payload,) = told()
     assert (payload["extra"]["fields"], payload["extra"]["created"]) == ({"amount": "8.00"}, True)
@@ -116,7 +116,7 @@ def test_a_bulk_create_sends_no_signal_and_a_fixture_is_not_told(tmp_path):
     fixture.write_text(out.getvalue())
     call_command("loaddata", str(fixture), verbosity=0)
 
-    assert not SourceItem.objects.exists() and model_sources.run(source.id) == 0
+    assert not SourceItem.objects.exists() and world.model_sources_run(source.id) == 0
 
 
 def test_one_hint_for_a_transaction_of_many_saves():
@@ -126,7 +126,7 @@ def test_one_hint_for_a_transaction_of_many_saves():
             invoice(str(number))
 
     assert hinted == [("ravi.tell_saves", str(source.id))]
-    assert model_sources.run(source.id) == 5
+    assert world.model_sources_run(source.id) == 5
     assert len(told()) == 5
 
 

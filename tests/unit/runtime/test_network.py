@@ -11,13 +11,10 @@ from django.db import connection
 
 from ravi_django import tool
 from ravi_django.models import JournalEntry, Run
-from ravi_django.runtime.appending import Appender
-from ravi_django.runtime.database import DatabaseThreads
-from ravi_django.runtime.engine import Engine
-from ravi_django.runtime.entries import Entry
 from tests.support.network import Proxy
 from tests.support.patience import BOUND_S, seconds
 from tests.support.runs import auntil, code, in_background, leased, make_run, on_postgresql
+from tests.support.world import Appender, DatabaseThreads, Engine, Entry
 
 pytestmark = [pytest.mark.django_db(transaction=True), on_postgresql]
 

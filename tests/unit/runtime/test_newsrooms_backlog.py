@@ -12,9 +12,8 @@ from ravi_django import register, signal
 from ravi_django.agents import InformationAgent, PersonalFeedAgent
 from ravi_django.kernel import AgentId, DataPayload, Message
 from ravi_django.models import InboxMessage, JournalEntry, Run, Signal, Status
-from ravi_django.runtime import fan_out, store
-from ravi_django.runtime.store import inboxes
 from ravi_django.testing import FakeClock, run_until_idle
+from tests.support import world
 from tests.support.arriving import arrive, logged, publish
 from tests.support.runs import drive, make_run, take_over
 
@@ -26,7 +25,7 @@ ADDRESS = "information/news"
 
 @pytest.fixture(autouse=True)
 def _no_fan_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fan_out, "hint", lambda publication_id: None)
+    world.silence(monkeypatch, "fan_out_hint")
 
 
 async def note(ctx: Any, item: Any, state: dict[str, Any]) -> None:
@@ -72,11 +71,11 @@ def loads() -> Iterator[list[int]]:
         return reading
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            store, "load_with_facts", counting(store.load_with_facts, lambda result: len(result[0].unread.messages))
+        world.patch(
+            patch, "load_with_facts", counting(world.load_with_facts, lambda result: len(result[0].unread.messages))
         )
-        patch.setattr(store, "some_after", counting(store.some_after, lambda result: len(result[0])))
-        patch.setattr(store, "inbox_after", counting(store.inbox_after, len))
+        world.patch(patch, "some_after", counting(world.some_after, lambda result: len(result[0])))
+        world.patch(patch, "inbox_after", counting(world.inbox_after, len))
         yield found
 
 
@@ -127,7 +126,7 @@ def test_what_is_left_of_a_generation_is_one_note() -> None:
     while run.status != Status.SUSPENDED or run.generation < 12:
         drive(run)
         unread.append(len(carried(run)))
-        (kept,) = InboxMessage.objects.filter(run=run, message_id=inboxes.CARRIED)
+        (kept,) = InboxMessage.objects.filter(run=run, message_id=world.INBOXES_CARRIED)
         rows = JournalEntry.objects.filter(run=run, name=HEARD, generation__lt=run.generation)
         assert kept.body["payload"]["data"] == {"seen": rows.count()}
 

@@ -11,11 +11,11 @@ from ravi_django import register, signal
 from ravi_django.agents import InformationAgent, PersonalFeedAgent
 from ravi_django.kernel import AgentId, DataPayload, Message, PermanentError, TopicId
 from ravi_django.models import InboxMessage, JournalEntry, Publication, Run, Signal, Status
-from ravi_django.runtime import fan_out
-from ravi_django.runtime.follow import MAX_HOPS
 from ravi_django.testing import FakeClock, run_until_idle
+from tests.support import world
 from tests.support.arriving import TOPIC, arrive, logged, publish
 from tests.support.runs import code, drive, make_run, take_over
+from tests.support.world import MAX_HOPS
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -24,7 +24,7 @@ HEARD = "heard"
 
 @pytest.fixture(autouse=True)
 def _no_fan_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fan_out, "hint", lambda publication_id: None)
+    world.silence(monkeypatch, "fan_out_hint")
 
 
 async def note(ctx: Any, item: Any, state: dict[str, Any]) -> None:
@@ -204,7 +204,7 @@ def test_agents_that_follow_each_other_come_to_an_end() -> None:
 
     for _ in range(3 * MAX_HOPS):
         for publication in Publication.objects.filter(done_at=None):
-            fan_out.run(publication.id)
+            world.fan_out_run(publication.id)
         run_until_idle()
 
     assert not Publication.objects.filter(done_at=None).exists()

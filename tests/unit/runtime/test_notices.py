@@ -14,7 +14,7 @@ from channels.layers import channel_layers
 
 from project.process import wait_until
 from ravi_django import signals
-from ravi_django.runtime import notices
+from tests.support import world
 
 
 class Layer:
@@ -42,12 +42,12 @@ class Layer:
 @pytest.fixture
 def layer(monkeypatch) -> Any:
     found = Layer()
-    monkeypatch.setattr(notices, "_complained_at", None)
-    monkeypatch.setattr(notices, "REST_S", 0.05)
+    world.patch(monkeypatch, "notices_complained_at", None)
+    world.patch(monkeypatch, "NOTICES_REST_S", 0.05)
     before = channel_layers.set("default", found)
-    notices.close()
+    world.notices_close()
     yield found
-    notices.close()
+    world.notices_close()
     channel_layers.backends.pop("default", None)
     if before is not None:
         channel_layers.set("default", before)
@@ -60,7 +60,7 @@ def threads() -> list[str]:
 def test_many_hints_are_a_few_messages_from_one_thread(layer) -> None:
     layer.let.clear()
     for number in range(250):
-        notices.hint(str(number))
+        world.notices_hint(str(number))
     assert threads() == ["ravi-notices"]
     layer.let.set()
 
@@ -70,13 +70,13 @@ def test_many_hints_are_a_few_messages_from_one_thread(layer) -> None:
 
 
 def test_a_full_queue_drops_the_oldest(layer, monkeypatch) -> None:
-    monkeypatch.setattr(notices, "MOST", 10)
+    world.patch(monkeypatch, "NOTICES_MOST", 10)
     layer.let.clear()
-    notices.hint("under way")
-    assert wait_until(lambda: notices._sender is not None and not notices._sender._waiting, 30)
+    world.notices_hint("under way")
+    assert wait_until(lambda: world.notices_sender is not None and not world.notices_sender._waiting, 30)
 
     for number in range(25):
-        notices.hint(str(number))
+        world.notices_hint(str(number))
     layer.let.set()
 
     assert wait_until(lambda: "24" in layer.ids, 30)
@@ -86,11 +86,11 @@ def test_a_full_queue_drops_the_oldest(layer, monkeypatch) -> None:
 def test_a_layer_that_fails_is_told_of_once_and_tried_again(layer, caplog) -> None:
     layer.fails = 2
     with caplog.at_level(logging.WARNING, "ravi.notices"):
-        notices.hint("1")
+        world.notices_hint("1")
         assert wait_until(lambda: layer.fails == 1, 30)
 
         def arrives() -> bool:
-            notices.hint("2")
+            world.notices_hint("2")
             return "2" in layer.ids
 
         assert wait_until(arrives, 30)
@@ -101,11 +101,11 @@ def test_a_layer_that_fails_is_told_of_once_and_tried_again(layer, caplog) -> No
 
 
 def test_a_layer_that_cannot_be_made_raises_nothing(settings, monkeypatch, caplog) -> None:
-    monkeypatch.setattr(notices, "_complained_at", None)
+    world.patch(monkeypatch, "notices_complained_at", None)
     settings.CHANNEL_LAYERS = {"default": {"BACKEND": "no.such.Layer"}}
 
     with caplog.at_level(logging.WARNING, "ravi.notices"):
-        notices.hint("1")
+        world.notices_hint("1")
 
     assert "no.such.Layer" in caplog.text
 
@@ -113,35 +113,35 @@ def test_a_layer_that_cannot_be_made_raises_nothing(settings, monkeypatch, caplo
 def test_what_waits_is_sent_before_the_thread_ends(layer) -> None:
     layer.let.clear()
     for number in range(150):
-        notices.hint(str(number))
+        world.notices_hint(str(number))
     layer.let.set()
 
-    notices.close()
+    world.notices_close()
 
     assert len(layer.ids) == 150
     assert threads() == []
 
 
 def test_a_layer_that_hangs_does_not_hold_up_the_end(layer, monkeypatch) -> None:
-    monkeypatch.setattr(notices, "SEND_S", 0.1)
+    world.patch(monkeypatch, "SEND_S", 0.1)
     layer.let.clear()
-    notices.hint("1")
+    world.notices_hint("1")
 
-    notices.close()
+    world.notices_close()
 
     assert wait_until(lambda: threads() == [], 30)
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # of a fork with threads, on newer Pythons
 def test_a_forked_child_makes_a_thread_of_its_own(layer) -> None:
-    notices.hint("parent")
+    world.notices_hint("parent")
     assert wait_until(lambda: layer.ids == ["parent"], 30)
     read, write = os.pipe()
 
     child = os.fork()
     if child == 0:
         layer.sent.clear()
-        notices.hint("child")
+        world.notices_hint("child")
         wait_until(lambda: layer.ids == ["child"], 30)
         os.write(write, ",".join(layer.ids).encode())
         os._exit(0)

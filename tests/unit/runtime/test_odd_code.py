@@ -8,16 +8,15 @@ import time
 import pytest
 
 from ravi_django import tool
-from ravi_django.agents._loop import persist_turns
 from ravi_django.agents.context import ContextConfig
 from ravi_django.kernel import ChatMessage, ModelError, TransientError
 from ravi_django.models import Status, Turn
-from ravi_django.runtime import paths
-from ravi_django.runtime.history import DjangoHistoryProvider
 from ravi_django.testing import ScriptedModel
+from tests.support import world
 from tests.support.gates import drained
 from tests.support.runs import BOUND_S, asked, code, drive, make_run, take_over
 from tests.support.tool_calls import calling, phases
+from tests.support.world import DjangoHistoryProvider, persist_turns
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -247,7 +246,7 @@ def test_a_thread_that_the_engine_waits_for_takes_no_place_in_a_tools_numbering(
     @tool
     def look() -> str:
         """Look."""
-        scope = paths.current()
+        scope = world.paths_current()
         places.append((scope.prefix, scope.children))
         return ""
 

@@ -10,10 +10,8 @@ from django.db import transaction
 from ravi_django import register, submit
 from ravi_django.kernel.event_types import MAX_TEXT
 from ravi_django.models import OutboxEvent, Run, Status
-from ravi_django.runtime import cancel, fork, retry, store
-from ravi_django.runtime.entries import Entry
-from ravi_django.runtime.store import outbox
 from ravi_django.testing import FakeClock
+from tests.support import world
 from tests.support.outboxes import MODEL, answers, steps, told, types
 from tests.support.runs import (
     CodeAgent,
@@ -27,6 +25,7 @@ from tests.support.runs import (
     take_over,
     until,
 )
+from tests.support.world import Entry
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -71,7 +70,7 @@ def test_a_failure_says_what_it_was(hints: list[int]) -> None:
     assert types(run) == ["workflow.started", "run.started", "run.failed"]
     assert (told()[-1].data["error"], told()[-1].data["message"]) == ("ValueError", "api says no")
 
-    retry.retry(run.id)
+    world.retry(run.id)
     assert types(run)[3:] == ["run.retried"]
     drive(run)
     assert types(run)[3:] == ["run.retried", "run.failed"]
@@ -80,7 +79,7 @@ def test_a_failure_says_what_it_was(hints: list[int]) -> None:
 def test_a_cancelled_run_says_why(hints: list[int]) -> None:
     run = make_run()
 
-    cancel.cancel(run.id, "not wanted")
+    world.cancel(run.id, "not wanted")
 
     assert types(run) == ["workflow.started", "run.cancelled"]
     assert told()[-1].data["reason"] == "not wanted"
@@ -89,7 +88,7 @@ def test_a_cancelled_run_says_why(hints: list[int]) -> None:
 def test_a_blocked_run_waits_for_an_operator(hints: list[int]) -> None:
     lease = leased()
     entry = Entry("run.blocked", "@blocked.1", error={"type": "DeterminismError", "message": "another call"})
-    store.block(lease, [entry], error=entry.error or {})
+    world.journal_block(lease, [entry], error=entry.error or {})
 
     assert types() == ["workflow.started", "run.blocked"]
     assert told()[-1].data["error"] == "DeterminismError"
@@ -144,7 +143,7 @@ def test_a_fork_is_a_run_too(hints: list[int]) -> None:
     run = drive(make_run(text="question"))
     OutboxEvent.objects.all().delete()
 
-    new = fork.fork(run.id, run.next_seq - 1)
+    new = world.fork(run.id, run.next_seq - 1)
     drive(new)
 
     assert types(new) == ["workflow.started", "run.started", "run.completed"]
@@ -169,7 +168,7 @@ def test_who_takes_over_from_a_dead_worker_says_so(hints: list[int]) -> None:
             **{f.attname: getattr(run, f.attname) for f in Run._meta.concrete_fields if f.attname != "crashes"},
             crashes=1,
         )
-        by_code = outbox.of_crash(claimed, dead)
+        by_code = world.of_crash(claimed, dead)
         assert event.model_dump(exclude={"ts"}) == by_code.model_dump(exclude={"ts"})
 
 
@@ -179,9 +178,9 @@ def test_each_crash_is_told_once(hints: list[int], how: str) -> None:
         run = leased().run
         for _ in range(2):
             clock.advance(100)
-            found = store.claim(run.id, "next") if how == "claim" else store.claim_next("next", ["test/code"])
+            found = world.claim(run.id, "next") if how == "claim" else world.claim_next("next", ["test/code"])
             assert found
-        assert not store.claim(run.id, "other")
+        assert not world.claim(run.id, "other")
 
         assert [event.data["crashes"] for event in told(run)[1:]] == [1, 2]
         assert len({event.id for event in told(run)}) == 3
@@ -192,10 +191,10 @@ def test_a_crash_is_no_crash_again_when_the_run_is_claimed_later(hints: list[int
     with FakeClock() as clock:
         run = leased().run
         clock.advance(100)
-        lease = store.claim(run.id, "next")
+        lease = world.claim(run.id, "next")
         assert lease is not None
-        store.requeue(lease)
-        assert store.claim(run.id, "third") is not None
+        world.requeue(lease)
+        assert world.claim(run.id, "third") is not None
 
         assert types(run) == ["workflow.started", "agent.crashed"]
 
@@ -206,12 +205,12 @@ def test_a_run_that_was_given_back_meanwhile_has_not_crashed(hints: list[int]) -
     with FakeClock() as clock:
         run = leased().run
         clock.advance(100)
-        alive = store.claim(run.id, "slow")  # the first crash
+        alive = world.claim(run.id, "slow")  # the first crash
         assert alive is not None
         clock.advance(100)
         with transaction.atomic():
-            store.requeue(alive)
-            claiming = in_background(store.claim, run.id, "next")
+            world.requeue(alive)
+            claiming = in_background(world.claim, run.id, "next")
             until(somebody_waits_for_a_lock)
         lease = claiming.result(60)
 

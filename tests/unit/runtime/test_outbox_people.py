@@ -10,8 +10,7 @@ from django.test.utils import CaptureQueriesContext
 
 from ravi_django.kernel import BudgetExhaustedError, ChatMessage
 from ravi_django.models import HumanRequest, Run, Status
-from ravi_django.runtime import cancel, human, store
-from ravi_django.runtime.entries import Entry
+from tests.support import world
 from tests.support.outboxes import MODEL, told, types
 from tests.support.runs import (
     asked,
@@ -20,6 +19,7 @@ from tests.support.runs import (
     leased,
     make_run,
 )
+from tests.support.world import Entry
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -32,7 +32,7 @@ def test_a_question_is_told_with_its_answer(hints: list[int], django_user_model:
     code(asks)
     run = drive(make_run(owner=user))
     request = asked(run)
-    human.answer(request.id, by=user, action="answer", text="b")
+    world.answer(request.id, by=user, action="answer", text="b")
     drive(run)
 
     assert types(run) == ["workflow.started", "run.started", "hitl.requested", "hitl.answered", "run.completed"]
@@ -50,7 +50,7 @@ def _approval(run: Run, **fields: Any) -> HumanRequest:
     made = HumanRequest(
         run=run, path="0", kind="approval", tool="refund", text="refund?", owner=run.owner, tenant=run.tenant, **fields
     )
-    store.open_request(lease, [Entry("request.opened", "@request.0.1")], request=made)
+    world.open_request(lease, [Entry("request.opened", "@request.0.1")], request=made)
     return made
 
 
@@ -67,7 +67,7 @@ def _approval(run: Run, **fields: Any) -> HumanRequest:
 def test_an_approval_is_approved_or_denied(hints: list[int], action: str, type: str) -> None:
     run = make_run(tenant="acme")
     request = _approval(run, arguments={"api_key": "sk-very-secret"})
-    store.answer_request(request.id, {"action": action, "reason": "because", "by": "ann"}, by=None)
+    world.answer_request(request.id, {"action": action, "reason": "because", "by": "ann"}, by=None)
 
     opened, answered = told(run)[1:]
     assert (opened.type, answered.type) == ("hitl.requested", type)
@@ -79,7 +79,7 @@ def test_a_request_that_ends_with_its_run_is_closed(hints: list[int]) -> None:
     run = make_run()
     request = _approval(run)
     Run.objects.filter(id=run.id).update(status=Status.SUSPENDED, lease_owner="")
-    cancel.cancel(run.id, "over")
+    world.cancel(run.id, "over")
 
     assert types(run) == ["workflow.started", "hitl.requested", "run.cancelled", "hitl.closed"]
     assert told(run)[-1].data["status"] == "cancelled"
@@ -91,7 +91,7 @@ def test_an_answer_reads_nothing_more_of_the_run(hints: list[int]) -> None:
     request = _approval(make_run())
 
     with CaptureQueriesContext(connection) as found:
-        store.answer_request(request.id, {"action": "approve", "by": "ann"}, by=None)
+        world.answer_request(request.id, {"action": "approve", "by": "ann"}, by=None)
 
     reads = [query for query in found.captured_queries if 'FROM "ravi_run"' in query["sql"]]
     assert len(reads) == 1, reads

@@ -12,13 +12,8 @@ from django.test.utils import CaptureQueriesContext
 from ravi_django import submit
 from ravi_django.kernel import Event, LeaseLostError, SecretRefusedError
 from ravi_django.models import HumanRequest, OutboxEvent, Run, Status
-from ravi_django.runtime import store
-from ravi_django.runtime.appending import append_repeatable
-from ravi_django.runtime.bus import courier, enqueue
-from ravi_django.runtime.bus.relay import _event
-from ravi_django.runtime.entries import Entry
-from ravi_django.runtime.store import fence
 from ravi_django.testing import FakeClock
+from tests.support import world
 from tests.support.outboxes import answers, told, types
 from tests.support.runs import (
     code,
@@ -26,6 +21,7 @@ from tests.support.runs import (
     make_run,
     on_postgresql,
 )
+from tests.support.world import Entry, append_repeatable, enqueue, relay_event
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -35,7 +31,7 @@ def _approval(run: Run, **fields: Any) -> HumanRequest:
     made = HumanRequest(
         run=run, path="0", kind="approval", tool="refund", text="refund?", owner=run.owner, tenant=run.tenant, **fields
     )
-    store.open_request(lease, [Entry("request.opened", "@request.0.1")], request=made)
+    world.open_request(lease, [Entry("request.opened", "@request.0.1")], request=made)
     return made
 
 
@@ -55,10 +51,10 @@ def test_a_zombie_tells_nothing(hints: list[int]) -> None:
     with FakeClock() as clock:
         zombie = leased()
         clock.advance(100)
-        assert store.claim(zombie.run_id, "next") is not None
+        assert world.claim(zombie.run_id, "next") is not None
         OutboxEvent.objects.all().delete()
         entry = Entry("run.completed", "@completed.1")
-        for write in (store.append, partial(store.finish, status=Status.COMPLETED, output="x")):
+        for write in (world.append, partial(world.finish, status=Status.COMPLETED, output="x")):
             with pytest.raises(LeaseLostError):
                 write(zombie, entries=[Entry("run.started", "@started"), entry])
 
@@ -77,8 +73,8 @@ def test_a_repeated_append_tells_once(hints: list[int]) -> None:
 @on_postgresql
 def test_many_rows_go_through_the_orm_and_tell_the_same(hints: list[int]) -> None:
     lease = leased()
-    rows = [Entry("log", f"{number}") for number in range(fence.MAX_ROWS)]
-    fence.append(lease, [Entry("run.started", "@started"), *rows], [])
+    rows = [Entry("log", f"{number}") for number in range(world.MAX_ROWS)]
+    world.fence_append(lease, [Entry("run.started", "@started"), *rows], [])
 
     assert types() == ["workflow.started", "run.started"]
 
@@ -93,18 +89,18 @@ def _statements(settings: Any, bus: str | None, work: Any) -> list[str]:
 def _one_run() -> None:
     run = make_run()
     lease = leased(run)
-    store.append(lease, [Entry("run.started", "@started"), Entry("tool.call", "0", "t")])
-    store.append(lease, [Entry("tool.call", "1", "t")])
-    store.finish(lease, Status.COMPLETED, [Entry("run.completed", "@completed.1")], output="x")
+    world.append(lease, [Entry("run.started", "@started"), Entry("tool.call", "0", "t")])
+    world.append(lease, [Entry("tool.call", "1", "t")])
+    world.finish(lease, Status.COMPLETED, [Entry("run.completed", "@completed.1")], output="x")
 
 
 def test_without_a_bus_nothing_is_asked_or_written(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     hinted: list[int] = []
-    monkeypatch.setattr(courier, "hint", lambda: hinted.append(1))
+    world.patch(monkeypatch, "courier_hint", lambda: hinted.append(1))
 
     off = _statements(settings, None, _one_run)
     request = _approval(make_run())
-    store.answer_request(request.id, {"action": "approve", "by": "ann"}, by=None)
+    world.answer_request(request.id, {"action": "approve", "by": "ann"}, by=None)
 
     assert not any("outbox" in sql for sql in off)
     assert OutboxEvent.objects.count() == 0
@@ -133,7 +129,7 @@ def test_a_site_tells_of_its_own_changes(hints: list[int]) -> None:
     assert enqueue(event, "shop") is True
 
     (row,) = OutboxEvent.objects.all()
-    found = _event(row)
+    found = relay_event(row)
     assert row.topic == "shop"
     assert found is not None and found.model_dump(exclude={"ts"}) == event.model_dump(exclude={"ts"})
     assert hints == [1]

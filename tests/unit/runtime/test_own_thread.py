@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from ravi_django.runtime import own_thread
-from ravi_django.runtime.own_thread import Hangs, on_own_thread
+from tests.support import world
 from tests.support.runs import BOUND_S, until
+from tests.support.world import Hangs, on_own_thread
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_a_forked_process_has_none_of_the_threads(go):
     with pytest.raises(Hangs):
         called("a", go.wait, 0.05)
 
-    own_thread._after_fork()
+    world.own_thread_after_fork()
 
     assert called("a", lambda: "its own") == "its own"
 
@@ -82,7 +82,7 @@ def test_a_forked_process_has_none_of_the_threads(go):
 def test_a_process_ends_though_a_call_hangs():
     script = (
         "import asyncio, threading\n"
-        "from ravi_django.runtime.own_thread import Hangs, on_own_thread\n"
+        "from tests.support.world import Hangs, on_own_thread\n"
         "try:\n"
         "    asyncio.run(on_own_thread('a', threading.Event().wait, 0.05))\n"
         "except Hangs:\n"

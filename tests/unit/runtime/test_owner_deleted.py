@@ -10,8 +10,8 @@ from django.db import IntegrityError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from ravi_django.models import ACTIVE, TERMINAL, Run, Status
-from ravi_django.runtime import store
 from ravi_django.testing import FakeClock
+from tests.support import world
 from tests.support.runs import (
     code,
     drive,
@@ -122,7 +122,7 @@ def test_who_has_no_run_costs_two_looks(ada: Any) -> None:
 @on_postgresql
 def test_a_run_that_is_made_behind_the_first_look_is_cancelled_too(ada: Any, monkeypatch: Any) -> None:
     looks: list[bool] = []
-    original = store.owns_runs
+    original = world.owns_runs
 
     def look(user: Any) -> bool:
         looks.append(original(user))
@@ -130,7 +130,7 @@ def test_a_run_that_is_made_behind_the_first_look_is_cancelled_too(ada: Any, mon
             in_background(lambda: make_run(owner=ada)).result(60)
         return looks[-1]
 
-    monkeypatch.setattr(store, "owns_runs", look)
+    world.patch(monkeypatch, "owns_runs", look)
     ada.delete()
 
     assert not looks[0]

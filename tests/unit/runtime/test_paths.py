@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ravi_django.runtime import paths
-from ravi_django.runtime.branches import Branches
+from tests.support import world
+from tests.support.world import Branches
 
 
 def paths_of(code, *, seed=0):
@@ -21,7 +21,7 @@ def paths_of(code, *, seed=0):
     found = {}
 
     async def call(label):
-        path = paths.current().next_path()
+        path = world.paths_current().next_path()
         assert label not in found
         found[label] = path
         for _ in range(order.randrange(6)):
@@ -29,11 +29,11 @@ def paths_of(code, *, seed=0):
         return label
 
     async def story():
-        paths._scope.set(paths.Scope())
+        world.paths_scope.set(world.Scope())
         await code(call)
 
     async def main():
-        undo = paths.install(asyncio.get_running_loop())
+        undo = world.paths_install(asyncio.get_running_loop())
         try:
             await asyncio.create_task(story())
         finally:
@@ -214,21 +214,21 @@ def test_a_task_that_calls_first_and_names_later_is_numbered():
 
 
 def named(name, call_id=""):
-    return paths.entered(paths.current().for_name(name, call_id))
+    return world.paths_entered(world.paths_current().for_name(name, call_id))
 
 
 def test_the_models_call_id_goes_down_to_the_tasks_inside():
     async def main():
-        undo = paths.install(asyncio.get_running_loop())
-        paths._scope.set(paths.Scope())
+        undo = world.paths_install(asyncio.get_running_loop())
+        world.paths_scope.set(world.Scope())
         with named("call0", call_id="c7"):
 
             async def inside():
-                return paths.current().call_id
+                return world.paths_current().call_id
 
             found = await asyncio.create_task(inside())
         undo()
-        return found, paths.current().call_id
+        return found, world.paths_current().call_id
 
     assert asyncio.run(main()) == ("c7", "")
 
@@ -236,11 +236,11 @@ def test_the_models_call_id_goes_down_to_the_tasks_inside():
 def test_tasks_outside_of_the_numbering_change_none():
     async def code(call):
         async def background():
-            assert paths.current() is None
+            assert world.paths_current() is None
             await asyncio.gather(asyncio.sleep(0), asyncio.sleep(0))
 
         await call("a")
-        with paths.entered(None):
+        with world.paths_entered(None):
             task = asyncio.create_task(background())
         await asyncio.gather(call("b"), call("c"))
         await task
@@ -255,9 +255,9 @@ def test_tasks_of_a_scope_are_reported_and_others_are_not():
         pass
 
     async def main():
-        undo = paths.install(asyncio.get_running_loop())
+        undo = world.paths_install(asyncio.get_running_loop())
         await asyncio.create_task(nothing())
-        with paths.entered(paths.Scope(branches=branches)):
+        with world.paths_entered(world.Scope(branches=branches)):
             task = asyncio.create_task(nothing())
             assert [*branches.others] == [task]
             await task
@@ -280,7 +280,7 @@ def test_the_factory_that_was_there_before_is_used_and_put_back():
     async def main():
         loop = asyncio.get_running_loop()
         loop.set_task_factory(factory)
-        undo = paths.install(loop)
+        undo = world.paths_install(loop)
         await asyncio.create_task(nothing())
         undo()
         return loop.get_task_factory()

@@ -21,11 +21,11 @@ from ravi_django.kernel import (
 )
 from ravi_django.kernel.messages import ChatMessage, ChatPayload
 from ravi_django.models import Ask, HumanRequest, Run, Status
-from ravi_django.runtime import events, human, store
-from ravi_django.runtime.cancel import cancel
 from ravi_django.testing import journal_of
+from tests.support import world
 from tests.support.runs import CodeAgent, code, drive, make_run, take_over
 from tests.support.tool_calls import calling
+from tests.support.world import cancel
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -141,7 +141,7 @@ def test_the_time_that_people_take_to_answer_the_child_is_added(clock, calls):
     run = drive(make_run())
     child = drive(child_of(run))
     clock.advance(100)
-    human.answer(HumanRequest.objects.get(run=child).id, text="yes")
+    world.answer(HumanRequest.objects.get(run=child).id, text="yes")
     run.refresh_from_db()
     if run.status == Status.PENDING:
         run = drive(run)
@@ -274,7 +274,7 @@ def test_a_tool_may_ask_a_person_first_and_hire_then():
     helper(greets)
     code(calling("hire"), tools=[hire])
     run = drive(make_run())
-    human.answer(HumanRequest.objects.get(run=run).id, text="Ann")
+    world.answer(HumanRequest.objects.get(run=run).id, text="Ann")
     run = drive(run)
     drive(child_of(run))
     run = drive(run)
@@ -375,12 +375,12 @@ def test_a_retry_hires_anew_where_the_tool_may_run_again(clock, calls, effect):
     helper(greets)
     code(story, tools=[hire])
     run = drive(make_run())
-    store.send_signal(run.id, "go", None)
+    world.send_signal(run.id, "go", None)
     run = drive(run)
     assert (run.status, child_of(run).status) == (Status.FAILED, Status.CANCELLED)
     fails.clear()
 
-    run = drive(store.retry(run.id))
+    run = drive(world.store_retry(run.id))
     for child in Run.objects.filter(parent=run, status=Status.PENDING):
         drive(child)
     run = drive(run) if run.status != Status.COMPLETED else run
@@ -400,7 +400,7 @@ def test_the_pause_shows_whom_it_waits_for(calls):
 
     (paused,) = [
         frame["content"]
-        for frame in events.page(run.id)[0]
+        for frame in world.events_page(run.id)[0]
         if frame.get("step") == "paused" and frame["content"].get("tool") == "hire"
     ]
 

@@ -15,11 +15,11 @@ from ravi_django.agents import FunctionMiddleware
 from ravi_django.conf import conf
 from ravi_django.kernel import ConflictError, HumanInput, InvalidInputError, PauseForInputResult, RunContext, Tool
 from ravi_django.models import HumanRequest, Run, Status
-from ravi_django.runtime import events, human, store, tool_pauses
-from ravi_django.runtime.cancel import cancel
 from ravi_django.testing import journal_of
+from tests.support import world
 from tests.support.runs import asked, code, drive, make_run, take_over
 from tests.support.tool_calls import calling, output_of
+from tests.support.world import cancel
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -72,7 +72,7 @@ def test_the_tool_is_called_again_with_the_answer(ann, calls, effect):
     )  # fmt: skip
     assert request.arguments == {"what": "door"}  # as of an approval or an uncertain effect
     assert request.details == {"context": "For the door.", "free_text": False}
-    (frame,) = [frame for frame in events.page(run.id)[0] if frame["type"] == "request"]
+    (frame,) = [frame for frame in world.events_page(run.id)[0] if frame["type"] == "request"]
     assert frame["arguments"] == request.arguments
     assert {name: frame[name] for name in request.details} == request.details
 
@@ -317,7 +317,7 @@ def test_a_tool_that_always_asks_again_is_ended_with_words(calls):
         run = drive(run)
 
     assert run.output == "error: nag has paused 20 times in one call, which is the limit; it was ended"
-    assert len(calls) == tool_pauses.MAX_PAUSES + 1
+    assert len(calls) == world.MAX_PAUSES + 1
 
 
 @pytest.mark.parametrize("effect", EFFECTS)
@@ -407,7 +407,7 @@ def test_an_at_most_once_tool_that_died_in_its_second_attempt_is_uncertain_and_k
     assert (asked(run).kind, asked(run).attempt, calls) == ("uncertain", 2, [None, "answer"])
     clock.advance(conf.TOOL_TIMEOUT_S + conf.LEASE_S + 1)
 
-    human.resolve(asked(run).id, "run_again")
+    world.human_resolve(asked(run).id, "run_again")
     run = drive(run)
 
     assert (run.output, calls) == ("ok: answer|red|", [None, "answer", "answer"])
@@ -467,7 +467,7 @@ def test_what_an_attempt_did_through_the_run_is_not_done_again_by_the_next(clock
 
 def drive_again(run):
     """A replay of all of it, on the same rows."""
-    again = store.fork(run.id, run.next_seq - 2)
+    again = world.store_fork(run.id, run.next_seq - 2)
     return drive(again).output
 
 
@@ -690,7 +690,7 @@ def test_whoever_watches_sees_the_pause_the_request_and_its_end(calls):
     answer(request.id, text="red")
     run = drive(run)
 
-    frames = events.page(run.id)[0]
+    frames = world.events_page(run.id)[0]
     kinds = [frame["type"] for frame in frames]
     assert kinds.count("request") == kinds.count("request.closed") == 1
     (paused,) = [frame["content"] for frame in frames if "paint" in str(frame) and frame.get("step") == "paused"]
@@ -723,13 +723,13 @@ def test_a_retry_opens_the_request_again_that_the_failure_closed(calls):
     code(story, tools=[paint])
     fails.append(1)
     run = drive(make_run())
-    store.send_signal(run.id, "go", None)
+    world.send_signal(run.id, "go", None)
     run = drive(run)
     request = HumanRequest.objects.get(run=run)
     assert (run.status, request.status) == (Status.FAILED, "cancelled")
     fails.clear()
 
-    run = store.retry(run.id)
+    run = world.store_retry(run.id)
     run = drive(run)
     request.refresh_from_db()
     assert (run.status, request.status) == (Status.SUSPENDED, "pending")
@@ -745,7 +745,7 @@ def test_a_fork_shares_the_answer(calls):
     run = drive(run)
     result = next(row for row in journal_of(run) if row.kind == "tool.call" and row.phase == "result")
 
-    new = store.fork(run.id, result.seq)
+    new = world.store_fork(run.id, result.seq)
 
     assert (new.fork_seq, drive(new).output, calls) == (result.seq, "ok: answer|red|", [None, "answer"])
 
@@ -754,7 +754,7 @@ def test_a_fork_from_inside_a_pause_begins_before_the_call(calls):
     run = pausing(calls)
     paused = next(row for row in journal_of(run) if row.phase == "paused")
 
-    new = drive(store.fork(run.id, paused.seq + 1))
+    new = drive(world.store_fork(run.id, paused.seq + 1))
 
     assert new.fork_seq < paused.seq
     answer(HumanRequest.objects.get(run=new).id, text="blue")

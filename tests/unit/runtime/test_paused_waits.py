@@ -10,11 +10,11 @@ from ravi_django import register
 from ravi_django.kernel import AgentId, RunHandle, SpawnDeniedError
 from ravi_django.kernel.supervision import Priority
 from ravi_django.models import Ask, AskKind, Run, Status, uuid7
-from ravi_django.runtime import store
-from ravi_django.runtime.entries import Entry
 from ravi_django.testing import journal_of, run_until_idle
+from tests.support import world
 from tests.support.runs import CodeAgent, code, drive, in_background, leased, make_run, on_postgresql, take_over
 from tests.support.trees import TAKER, ended, is_paused, paused, root, spawn, suspended
+from tests.support.world import Entry
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -25,7 +25,7 @@ def asks(lease, target):
     """Wait for its end. Returns the paused runs that go on because of it."""
     cell = Ask(id=uuid7(), asker_id=lease.run_id, generation=0, path=uuid7().hex, target_id=target.id)
     resumed = []
-    store.open_ask(lease, [Entry("ask", cell.path, phase="started")], ask=cell, message=None, resumed=resumed)
+    world.open_ask(lease, [Entry("ask", cell.path, phase="started")], ask=cell, message=None, resumed=resumed)
     return resumed
 
 
@@ -93,7 +93,7 @@ def test_who_waits_over_others_counts_too():
     assert asks(high, middle.run) == [low.id]
 
     assert not is_paused(low)
-    assert store.live(lease.run_id) == 4  # as after an operator's word
+    assert world.slots_live(lease.run_id) == 4  # as after an operator's word
 
 
 def test_it_counts_too_when_the_one_between_is_the_last_to_wait():

@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from ravi_django.kernel import Addressees, ForbiddenError, NotFoundError
 from ravi_django.models import Delegation, HumanRequest, Run
-from ravi_django.runtime import addresses, people
+from tests.support import world
 from tests.support.runs import make_run
 
 pytestmark = pytest.mark.django_db
@@ -160,9 +160,9 @@ def test_list_page_and_answer_say_what_the_rule_says(users, requests, settings, 
     try:
         for person in people_here:
             user = users[person.name]
-            listed = set(people.answerable(user).values_list("pk", flat=True))
-            seen = set(people.visible(user).values_list("pk", flat=True))
-            open_now = people.open_among(user, requests)
+            listed = set(world.answerable(user).values_list("pk", flat=True))
+            seen = set(world.people_visible(user).values_list("pk", flat=True))
+            open_now = world.open_among(user, requests)
             for place, request in enumerate(requests, people_here.index(person)):
                 owner = names.get(request.owner_id)
                 case = (person.name, request.kind, request.to, request.tenant, request.four_eyes, owner)
@@ -176,14 +176,14 @@ def test_list_page_and_answer_say_what_the_rule_says(users, requests, settings, 
                 assert _checked(user, request) == ("may" if allowed else "reads" if reads else "nothing"), case
                 unsaved = copy(request)
                 unsaved.pk = None
-                assert people.could_answer(user, unsaved) is allowed, case
+                assert world.could_answer(user, unsaved) is allowed, case
     finally:
         BY_NAME.update((person.name, person) for person in PEOPLE)
 
 
 def _checked(user, request):
     try:
-        people.check(user, request)
+        world.people_check(user, request)
     except ForbiddenError:
         return "reads"
     except NotFoundError:
@@ -201,21 +201,21 @@ def test_whom_an_address_means_may_answer_and_nobody_else_is_named(users, reques
         }
     some = requests[::3]
     alone = [users[person.name] for person in PEOPLE if not person.superuser and not person.stands_in_for]
-    theirs = {user.pk: people.open_among(user, some) for user in alone}
+    theirs = {user.pk: world.open_among(user, some) for user in alone}
     for request in some:
-        meant = {user.pk for user in people.candidates(request.to, request)}
+        meant = {user.pk for user in world.people_candidates(request.to, request)}
         for user in alone:
             may_now = request.pk in theirs[user.pk]
             assert (user.pk in meant) is may_now, (user, request.to, request.tenant, request.owner)
 
 
 def test_the_sites_own_operator_may_all_and_nobody_unknown_anything(users, requests):
-    assert people.check(None, requests[0]).user is None
-    assert people.open_among(None, requests[:3]) == {request.pk for request in requests[:3]}
+    assert world.people_check(None, requests[0]).user is None
+    assert world.open_among(None, requests[:3]) == {request.pk for request in requests[:3]}
     for nobody in (AnonymousUser(), type(users["ann"])(username="unsaved", is_superuser=True)):
         assert _checked(nobody, requests[0]) == "nothing"
-        assert not people.visible(nobody).exists() and not people.answerable(nobody).exists()
-        assert people.open_among(nobody, requests) == set()
+        assert not world.people_visible(nobody).exists() and not world.answerable(nobody).exists()
+        assert world.open_among(nobody, requests) == set()
 
 
 def test_who_was_dismissed_meanwhile_may_not_whatever_their_session_says(users, django_user_model):
@@ -225,7 +225,7 @@ def test_who_was_dismissed_meanwhile_may_not_whatever_their_session_says(users, 
     django_user_model.objects.filter(pk=mia.pk).update(is_active=False)
 
     assert _checked(mia, request) == "nothing"
-    assert not people.answerable(mia).exists()
+    assert not world.answerable(mia).exists()
 
 
 def test_who_left_the_group_meanwhile_may_not(users):
@@ -238,7 +238,7 @@ def test_who_left_the_group_meanwhile_may_not(users):
 
 
 def test_a_delegation_is_named_in_what_is_kept(users):
-    found = people.check(users["eve"], a_request())
+    found = world.people_check(users["eve"], a_request())
 
     assert (found.user, found.instead_of) == (users["eve"], users["mia"])
 
@@ -246,7 +246,7 @@ def test_a_delegation_is_named_in_what_is_kept(users):
 def test_their_own_right_goes_before_a_delegation(users):
     Delegation.objects.create(user=users["gus"], delegate=users["mia"])
 
-    assert people.check(users["mia"], a_request()).instead_of is None
+    assert world.people_check(users["mia"], a_request()).instead_of is None
 
 
 def test_a_hook_that_refuses_the_one_refuses_the_other_in_their_place(users, settings):
@@ -290,8 +290,8 @@ def test_lists_cost_the_same_for_any_number_of_rows_and_of_people_away(users, dj
     run, eve = make_run(), users["eve"]
     few = [a_request(run) for _ in range(2)]
     costs = [
-        connection_queries(lambda: list(people.answerable(eve))),
-        connection_queries(lambda: people.open_among(eve, few)),
+        connection_queries(lambda: list(world.answerable(eve))),
+        connection_queries(lambda: world.open_among(eve, few)),
     ]
     many = [a_request(run) for _ in range(40)]
     for number in range(20):
@@ -299,8 +299,8 @@ def test_lists_cost_the_same_for_any_number_of_rows_and_of_people_away(users, dj
         Delegation.objects.create(user=other, delegate=eve)
 
     assert costs == [
-        connection_queries(lambda: list(people.answerable(eve))),
-        connection_queries(lambda: people.open_among(eve, many)),
+        connection_queries(lambda: list(world.answerable(eve))),
+        connection_queries(lambda: world.open_among(eve, many)),
     ]
 
 
@@ -333,9 +333,9 @@ class NumberedUser:
 
 
 def test_a_user_of_another_make_is_meant_by_its_name(monkeypatch):
-    monkeypatch.setattr(addresses, "get_user_model", lambda: NumberedUser)
+    world.patch(monkeypatch, "addresses_get_user_model", lambda: NumberedUser)
 
-    assert addresses.of_users([NumberedUser(7)], None) == {7: ["user:7"]}
+    assert world.of_users([NumberedUser(7)], None) == {7: ["user:7"]}
 
 
 def test_a_name_that_cannot_be_one_means_nobody(users, monkeypatch, django_user_model):
@@ -343,8 +343,8 @@ def test_a_name_that_cannot_be_one_means_nobody(users, monkeypatch, django_user_
     mia = users["mia"]
     request = a_request(to=f"user:{mia.pk}")
 
-    assert not people.means_somebody("user:mia", request)
-    assert people.means_somebody(f"user:{mia.pk}", request)
+    assert not world.means_somebody("user:mia", request)
+    assert world.means_somebody(f"user:{mia.pk}", request)
     assert _checked(mia, request) == "may"
     assert _checked(users["ann"], request) == "nothing"
 
@@ -375,13 +375,13 @@ def test_nobody_is_said_of_an_address_only_when_all_were_looked_at(users, settin
 
     found = []
     for most in (3, 5, 6):
-        monkeypatch.setattr(addresses, "READ", most)
-        found.append((people.means_somebody(to, request), people.means_somebody(to, other)))
-        assert [one.username for one in people.candidates(to, request)] == (["member4"] if most > 3 else [])
+        world.patch(monkeypatch, "ADDRESSES_READ", most)
+        found.append((world.means_somebody(to, request), world.means_somebody(to, other)))
+        assert [one.username for one in world.people_candidates(to, request)] == (["member4"] if most > 3 else [])
 
     assert found == [(True, True), (True, True), (True, False)]
     calls.clear()
-    people.means_somebody(to, request)
+    world.means_somebody(to, request)
     assert calls == [f"member{number}" for number in range(5)], "none behind the first one that may"
 
 
@@ -398,8 +398,8 @@ def test_permissions_of_the_sites_own_backend_count(users, settings):
     Delegation.objects.create(user=users["stranger"], delegate=users["sue"])
 
     assert [_checked(users[name], request) for name in ("stranger", "sue", "mia")] == ["may", "may", "nothing"]
-    assert people.means_somebody("permission:shop.pay", request), "nobody can say"
-    assert people.candidates(f"permission:{PAY}", request) == [users["pia"], users["gus"]]
+    assert world.means_somebody("permission:shop.pay", request), "nobody can say"
+    assert world.people_candidates(f"permission:{PAY}", request) == [users["pia"], users["gus"]]
 
 
 # ------------------------------------------------------------------------------------------------- four eyes
@@ -418,11 +418,9 @@ def test_permissions_of_the_sites_own_backend_count(users, settings):
     ],
 )
 def test_four_eyes_by_the_site_or_by_the_addressees(settings, kind, to, site, expected):
-    from ravi_django.runtime import requests as maker
-
     settings.RAVI = {**settings.RAVI, "FOUR_EYES": site}
     given = None if to is None else Addressees.of(to)
 
-    request = maker.new(Run(), "p", HumanRequest.Kind(kind), present=timezone.now(), to=given)
+    request = world.requests_new(Run(), "p", HumanRequest.Kind(kind), present=timezone.now(), to=given)
 
     assert request.four_eyes is expected

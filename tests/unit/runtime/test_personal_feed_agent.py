@@ -12,8 +12,8 @@ from ravi_django import access, register, signal
 from ravi_django.agents import PersonalFeedAgent
 from ravi_django.kernel import AgentId, ChatMessage, ChatPayload, DataPayload, ForbiddenError, Message, ModelError
 from ravi_django.models import Follow, InboxMessage, JournalEntry, Run, Signal, Status
-from ravi_django.runtime import frames
 from ravi_django.testing import FakeClock, ScriptedModel, run_until_idle
+from tests.support import world
 from tests.support.arriving import NEW_ITEM, TOPIC, arrive, logged, publish
 from tests.support.runs import code, drive, make_run, take_over
 
@@ -350,6 +350,6 @@ def test_whoever_watches_sees_what_was_judged() -> None:
     drive(run)
 
     row = JournalEntry.objects.get(run=run, kind="log", name="feed.curated")
-    (frame,) = frames.durable(frames.Source.of(run), row, row.seq)
+    (frame,) = world.frames_durable(world.Source.of(run), row, row.seq)
     assert (frame.type, frame.data) == ("progress", {"step": "done", "content": {"item": row.result}})
     assert frame.key == f"{run.id}:{row.seq}:0"

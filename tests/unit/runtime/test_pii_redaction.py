@@ -30,6 +30,7 @@ from ravi_django.kernel import (
 from ravi_django.middleware import PIIRedaction
 from ravi_django.models import JournalEntry
 from ravi_django.testing import ScriptedModel
+from tests.support import world
 from tests.support.openai_server import Body, OpenAIServer, Reply, tool_results
 from tests.support.runs import code, drive, make_run, take_over
 
@@ -184,11 +185,9 @@ def test_custom_patterns_are_redacted_too():
     ],
 )
 def test_a_placeholder_that_may_be_split_is_held_back(monkeypatch, restore, text, streamed):
-    from ravi_django.runtime import frames
-
     shown = []
-    delta = frames.delta
-    monkeypatch.setattr(frames, "delta", lambda *args, **kwargs: shown.append(args[2]) or delta(*args, **kwargs))
+    delta = world.frames_delta
+    world.patch(monkeypatch, "frames_delta", lambda *args, **kwargs: shown.append(args[2]) or delta(*args, **kwargs))
     model = ScriptedModel(["Dear [email 1] , hello"], chunk="words")
     saying(ChatMessage.of("user", text), redaction=PIIRedaction(restore=restore), model=model)
 

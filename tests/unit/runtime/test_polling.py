@@ -17,8 +17,8 @@ from ravi_django.capabilities.feeds import Item
 from ravi_django.capabilities.feeds.polled import Polled, SourceError
 from ravi_django.kernel import InvalidInputError
 from ravi_django.models import InboxMessage, Run, Session, Signal, Source, SourceItem
-from ravi_django.runtime import background, polling, sources, store, sweeper
 from ravi_django.testing import FakeClock
+from tests.support import world
 from tests.support.feed_server import FeedServer, rss, serving
 from tests.support.runs import code, in_background, on_postgresql, until
 
@@ -48,13 +48,13 @@ def server() -> Iterator[FeedServer]:
 @pytest.fixture
 def kind(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Sources of the kind `drop` come to what a function of the test says."""
-    monkeypatch.setattr(polling, "_pollers", dict(polling._pollers))
+    world.patch(monkeypatch, "pollers_by_kind", dict(world.pollers_by_kind))
 
     def use(poll: Any) -> None:
         async def poller(source: Source, _: Any) -> Polled:
             return await asyncio.wrap_future(in_background(poll, source))  # it may look into the database
 
-        polling.register_poller("drop", poller)
+        world.register_poller("drop", poller)
 
     return use
 
@@ -83,7 +83,7 @@ def wait_s(source: Source) -> float:
 def test_a_feed_is_polled_its_items_told_and_the_next_time_set(server: FeedServer) -> None:
     source = a_source(server.url(), every_s=600, failures=3, error="it was away")
 
-    made = sources.poll_due()
+    made = world.poll_due()
 
     assert made == 1
     assert told() == ["one", "two"]
@@ -95,11 +95,11 @@ def test_a_feed_is_polled_its_items_told_and_the_next_time_set(server: FeedServe
 def test_what_has_not_changed_is_not_read_again_and_what_is_new_is(server: FeedServer) -> None:
     a_source(server.url())
     for _ in range(2):
-        sources.poll_due()
+        world.poll_due()
         due_again()
 
     server.answers["/feed"] = (200, {"ETag": '"v2"'}, rss("three", "two"))
-    sources.poll_due()
+    world.poll_due()
 
     assert [headers.get("if-none-match") for _, headers in server.seen] == [None, '"v1"', '"v1"']
     assert told() == ["one", "two", "three"]
@@ -118,9 +118,9 @@ def test_what_has_not_changed_is_not_read_again_and_what_is_new_is(server: FeedS
 def test_what_is_not_due_is_left_alone(server: FeedServer, fields: dict[str, Any]) -> None:
     a_source(server.url(), **fields)
 
-    assert sources.poll_due() == 0
+    assert world.poll_due() == 0
     assert server.seen == []
-    assert not store.any_source_due(polling.pollers())
+    assert not world.any_source_due(world.pollers())
 
 
 def test_failures_wait_twice_as_long_each_time_and_a_day_at_the_most(kind: Any) -> None:
@@ -130,7 +130,7 @@ def test_failures_wait_twice_as_long_each_time_and_a_day_at_the_most(kind: Any) 
     kind(fails)
     source, waits = a_source(every_s=900), []
     for _ in range(9):
-        sources.poll_due()
+        world.poll_due()
         waits.append(wait_s(source))
         due_again()
 
@@ -149,7 +149,7 @@ def test_what_the_other_side_wishes_is_waited_for(kind: Any, wished: str) -> Non
     kind(poll)
     source = a_source(every_s=60)
 
-    sources.poll_due()
+    world.poll_due()
 
     assert 5000 <= wait_s(source) <= 5500
 
@@ -158,7 +158,7 @@ def test_a_feed_that_is_gone_is_switched_off_and_says_why(server: FeedServer) ->
     server.answers["/feed"] = (410, {}, b"")
     source = a_source(server.url())
 
-    sources.poll_due()
+    world.poll_due()
 
     source.refresh_from_db()
     assert not source.enabled
@@ -170,7 +170,7 @@ def test_a_feed_that_moved_for_good_is_polled_there_from_then_on(server: FeedSer
     source = a_source(server.url("/old"))
 
     for _ in range(2):
-        sources.poll_due()
+        world.poll_due()
         due_again()
 
     source.refresh_from_db()
@@ -182,7 +182,7 @@ def test_a_private_address_is_refused_where_the_site_does_not_allow_it(server: F
     settings.RAVI = {**settings.RAVI, "SOURCE_NETWORKS": []}
     source = a_source(server.url())
 
-    sources.poll_due()
+    world.poll_due()
 
     source.refresh_from_db()
     assert "in a network that must not be asked" in source.error
@@ -191,14 +191,14 @@ def test_a_private_address_is_refused_where_the_site_does_not_allow_it(server: F
 
 def test_what_nobody_can_be_told_of_comes_again_when_somebody_can(server: FeedServer) -> None:
     source = a_source(server.url(), agent="test/later")
-    sources.poll_due()
+    world.poll_due()
     source.refresh_from_db()
     assert (source.etag, source.failures, SourceItem.objects.count()) == ("", 1, 0)
     assert "there is no agent test/later" in source.error
 
     Source.objects.update(agent="test/code")
     due_again()
-    sources.poll_due()
+    world.poll_due()
 
     assert told() == ["one", "two"]
 
@@ -211,7 +211,7 @@ def test_one_that_fails_or_is_odd_holds_up_no_other(kind: Any, server: FeedServe
     odd, good = a_source(), a_source(server.url())
     bad = a_source(server.url("/nothing"), kind="feed")
 
-    assert sources.poll_due() == 3
+    assert world.poll_due() == 3
 
     errors = {source.id: source.error for source in Source.objects.all()}
     assert errors == {
@@ -233,7 +233,7 @@ def test_what_a_poller_remembers_is_kept_among_the_options(kind: Any) -> None:
     kind(poll)
     source = a_source()
     for _ in range(2):
-        sources.poll_due()
+        world.poll_due()
         due_again()
 
     source.refresh_from_db()
@@ -257,14 +257,14 @@ def test_a_poller_that_dies_leaves_its_source_to_the_next_and_nothing_is_told_tw
     a_source(server.url())
     with FakeClock() as clock:
         with monkeypatch.context() as patch:
-            patch.setattr(store, "tell" if place == "fetched" else "source_polled", dies)
+            world.patch(patch, "tell" if place == "fetched" else "source_polled", dies)
             with pytest.raises(Killed):
-                sources.poll_due()
+                world.poll_due()
         assert told() == ([] if place == "fetched" else ["one", "two"])
 
-        assert sources.poll_due() == 0  # it holds the source still
-        clock.advance(sources.LEASE_S + 1)
-        assert sources.poll_due() == 1
+        assert world.poll_due() == 0  # it holds the source still
+        clock.advance(world.LEASE_S + 1)
+        assert world.poll_due() == 1
 
     assert told() == ["one", "two"]
     assert Run.objects.count() == 1
@@ -273,14 +273,14 @@ def test_a_poller_that_dies_leaves_its_source_to_the_next_and_nothing_is_told_tw
 def test_a_poller_that_lost_its_source_meanwhile_writes_nothing_over_the_next_ones(kind: Any) -> None:
     def slow(source: Source) -> Polled:
         Source.objects.update(polling_until=None)
-        (taken,) = store.claim_sources(["drop"], 1, 60)
-        assert store.source_polled(taken, Polled(etag="new"), 60)
+        (taken,) = world.claim_sources(["drop"], 1, 60)
+        assert world.source_polled(taken, Polled(etag="new"), 60)
         return Polled([Item(id="late")], etag="old")
 
     kind(slow)
     source = a_source()
 
-    sources.poll_due()
+    world.poll_due()
 
     source.refresh_from_db()
     assert source.etag == "new"
@@ -296,7 +296,7 @@ def test_two_pollers_share_what_is_due_and_each_feed_is_asked_once(server: FeedS
     server.hold.clear()
 
     def poll() -> int:
-        return asyncio.run(sources._Polls(None, 20.0).run())  # as in a process of its own
+        return asyncio.run(world.Polls(None, 20.0).run())  # as in a process of its own
 
     polls = [in_background(poll) for _ in range(2)]
     until(lambda: server.at_once == 4)
@@ -314,7 +314,7 @@ def test_what_another_takes_at_this_moment_is_left_to_it() -> None:
     source = a_source("https://example.org/feed")
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("SELECT FROM ravi_source WHERE id = %s FOR UPDATE", [source.id])
-        elsewhere = in_background(store.claim_sources, ["feed"], 10, 60.0)
+        elsewhere = in_background(world.claim_sources, ["feed"], 10, 60.0)
 
         assert elsewhere.result(60) == []
 
@@ -325,12 +325,12 @@ def test_a_crowd_of_one_server_is_put_off(server: FeedServer) -> None:
         a_source(server.url(f"/{number}"))
 
     with FakeClock() as clock:
-        first = sources.poll_due()
+        first = world.poll_due()
         clock.advance(10)
-        while sources.poll_due():
+        while world.poll_due():
             clock.advance(10)
 
-    assert first == sources.PER_HOST
+    assert first == world.PER_HOST
     assert Source.objects.exclude(checked_at=None).count() == 12
     assert server.most == 1
 
@@ -339,14 +339,14 @@ def test_only_one_task_of_a_process_polls(kind: Any) -> None:
     second: list[int] = []
 
     def poll(source: Source) -> Polled:
-        second.append(sources.poll_due())
+        second.append(world.poll_due())
         return Polled()
 
     kind(poll)
     a_source()
     a_source()
 
-    assert sources.poll_due(limit=1) == 1
+    assert world.poll_due(limit=1) == 1
     assert second == [0]
 
 
@@ -354,15 +354,15 @@ def test_a_task_ends_when_its_time_is_over(kind: Any) -> None:
     kind(lambda source: Polled())
     a_source()
 
-    assert sources.poll_due(bound_s=-1.0) == 0
-    assert store.any_source_due(["drop"])
+    assert world.poll_due(bound_s=-1.0) == 0
+    assert world.any_source_due(["drop"])
 
 
 def test_many_sources_cost_no_query_each_to_find(kind: Any) -> None:
     Source.objects.bulk_create(Source(name="x", agent="a/b", kind="drop") for _ in range(50))
 
     with CaptureQueriesContext(connection) as queries:
-        claimed = store.claim_sources(["drop"], 100, 60)
+        claimed = world.claim_sources(["drop"], 100, 60)
 
     assert len(claimed) == 50
     assert len([query for query in queries if "ravi_source" in query["sql"]]) == 3
@@ -373,14 +373,14 @@ def test_many_sources_cost_no_query_each_to_find(kind: Any) -> None:
 
 def test_the_sweep_hints_the_polls_when_something_is_due_and_looks_once(monkeypatch: pytest.MonkeyPatch) -> None:
     hints: list[str] = []
-    monkeypatch.setattr(background, "hint", lambda task, *args: hints.append(task.name))
+    world.patch(monkeypatch, "background_hint", lambda task, *args: hints.append(task.name))
     with CaptureQueriesContext(connection) as queries:
-        sweeper.sweep(send=lambda runs: [])
+        world.sweeper_sweep(send=lambda runs: [])
     assert "ravi.poll_sources" not in hints
     assert len([query for query in queries if "ravi_source" in query["sql"] and "next_at" in query["sql"]]) == 1
 
     a_source("https://example.org/feed")
-    sweeper.sweep(send=lambda runs: [])
+    world.sweeper_sweep(send=lambda runs: [])
 
     assert hints.count("ravi.poll_sources") == 1
 
@@ -389,19 +389,19 @@ def test_without_a_broker_the_polls_are_made_in_this_process(server: FeedServer,
     settings.RAVI = {**settings.RAVI, "ENGINE": "inline"}
     source = a_source(server.url())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ravi_django.runtime.dispatch.send", lambda run_id: None)
-        sources.sweep()
+        world.silence(patch, "dispatch_send")
+        world.sources_sweep()
         until(lambda: Source.objects.exclude(checked_at=None).filter(id=source.id).exists())
-        until(lambda: not sources._at_work.locked())
+        until(lambda: not world.sources_at_work.locked())
 
     assert told() == ["one", "two"]
 
 
 def test_a_source_is_added_in_python() -> None:
     ann = get_user_model().objects.create_user("ann")
-    home = store.create_session(Session(owner=ann, tenant="acme"))
+    home = world.create_session(Session(owner=ann, tenant="acme"))
 
-    source = sources.add_source(
+    source = world.add_source(
         "feed", "https://example.org/feed", "test/code", user=ann, tenant="acme", session=home, options={"newest": 5}
     )
 
@@ -427,7 +427,7 @@ def test_a_source_that_cannot_work_is_not_added(given: dict[str, Any], field: st
     whole = {"kind": "feed", "location": "https://example.org/feed", "agent": "test/code", **given}
 
     with pytest.raises(InvalidInputError) as caught:
-        sources.add_source(**whole)
+        world.add_source(**whole)
 
     assert caught.value.field == field
     assert not Source.objects.exists()
@@ -435,9 +435,9 @@ def test_a_source_that_cannot_work_is_not_added(given: dict[str, Any], field: st
 
 def test_a_session_of_somebody_else_is_no_home() -> None:
     ann = get_user_model().objects.create_user("ann")
-    home = store.create_session(Session())
+    home = world.create_session(Session())
 
     with pytest.raises(InvalidInputError) as caught:
-        sources.add_source("feed", "https://example.org/feed", "test/code", user=ann, session=home.id)
+        world.add_source("feed", "https://example.org/feed", "test/code", user=ann, session=home.id)
 
     assert caught.value.field == "session"

@@ -12,7 +12,7 @@ import pytest
 from ravi_django.capabilities.feeds import Item
 from ravi_django.capabilities.feeds.polled import Polled
 from ravi_django.models import InboxMessage, Signal, Source
-from ravi_django.runtime import drops, polling, sources
+from tests.support import world
 from tests.support.feed_server import FeedServer, rss, serving
 from tests.support.runs import code, in_background, until
 
@@ -26,7 +26,7 @@ def _here(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
     code(read)
     settings.RAVI = {**settings.RAVI, "SOURCE_NETWORKS": ["127.0.0.0/8"], "SOURCE_GAP_S": 0.0}
-    monkeypatch.setattr(sources, "LOOK_S", 0.01)
+    world.patch(monkeypatch, "SOURCES_LOOK_S", 0.01)
 
 
 @pytest.fixture
@@ -49,21 +49,21 @@ def a_source(name: str, location: str = "", kind: str = "drop") -> Source:
 
 def polled_again(*found: Source) -> None:
     Source.objects.filter(id__in=[source.id for source in found]).update(next_at=None)
-    assert in_background(sources.poll_due).result(60) == len(found)
+    assert in_background(world.poll_due).result(60) == len(found)
     for source in found:
         source.refresh_from_db()
 
 
 def test_directories_that_hang_when_files_are_put_aside(monkeypatch: pytest.MonkeyPatch, go: threading.Event) -> None:
-    monkeypatch.setattr(polling, "_pollers", {})
-    monkeypatch.setattr(sources, "AFTER_S", 0.2)
+    world.patch(monkeypatch, "pollers_by_kind", {})
+    world.patch(monkeypatch, "AFTER_S", 0.2)
 
     async def poll(source: Source, _: Any) -> Polled:
         hanging = source.name.startswith("slow")
         return Polled([Item(id=source.name)], etag="read", after=(lambda: str(go.wait())) if hanging else None)
 
-    polling.register_poller("drop", poll)
-    slow = [a_source(f"slow {number}") for number in range(sources.DB_THREADS + 1)]
+    world.register_poller("drop", poll)
+    slow = [a_source(f"slow {number}") for number in range(world.DB_THREADS + 1)]
     good = a_source("good")
 
     polled_again(*slow, good)
@@ -85,7 +85,7 @@ def test_directories_that_hang_when_they_are_read(
     server: FeedServer, tmp_path: Path, settings: Any, monkeypatch: pytest.MonkeyPatch, go: threading.Event
 ) -> None:
     settings.RAVI = {**settings.RAVI, "DROP_ROOTS": [str(tmp_path)]}
-    look = drops._look
+    look = world.drops_look
     hanging = [a_source("slow", str(tmp_path / str(number))) for number in range(4)]
 
     def hang(location: str, options: Any) -> Polled:
@@ -93,8 +93,8 @@ def test_directories_that_hang_when_they_are_read(
             go.wait()
         return look(location, options)
 
-    monkeypatch.setattr(drops, "_look", hang)
-    polls = in_background(sources.poll_due)
+    world.patch(monkeypatch, "drops_look", hang)
+    polls = in_background(world.poll_due)
     until(lambda: not Source.objects.filter(polling_until=None).exists())
     server.answers["/feed"] = (200, {"ETag": "read"}, rss("one"))
     feed, near = a_source("feed", server.url(), "feed"), a_source("near", str(tmp_path))
@@ -119,39 +119,39 @@ def test_a_feed_that_no_thread_has_time_for_is_put_off_without_a_failure(
         go.wait()
         return []
 
-    monkeypatch.setattr(polling, "parse", hang)
-    monkeypatch.setattr(polling, "WAIT_S", 0.1)
-    for number in range(polling.PARSERS + 1):
+    world.patch(monkeypatch, "polling_parse", hang)
+    world.patch(monkeypatch, "WAIT_S", 0.1)
+    for number in range(world.POLLING_PARSERS + 1):
         server.answers[f"/{number}"] = (200, {"ETag": "read"}, rss("one"))
         a_source("feed", server.url(f"/{number}"), "feed")
-    polls = in_background(sources.poll_due)
+    polls = in_background(world.poll_due)
 
     until(lambda: Source.objects.filter(polling_until=None, failures=0, error="", next_at__isnull=False).exists())
 
-    assert len(begun) == polling.PARSERS
+    assert len(begun) == world.POLLING_PARSERS
     go.set()
     polls.result(60)
-    assert Source.objects.filter(etag="read", failures=0).count() == polling.PARSERS
+    assert Source.objects.filter(etag="read", failures=0).count() == world.POLLING_PARSERS
 
 
 def test_a_feed_that_waited_to_be_read_has_its_whole_time_then(
     server: FeedServer, monkeypatch: pytest.MonkeyPatch, go: threading.Event
 ) -> None:
-    real, begun = polling.parse, []
+    real, begun = world.polling_parse, []
 
     def hang(*args: Any) -> Any:
         begun.append(args)
-        if len(begun) <= polling.PARSERS:
+        if len(begun) <= world.POLLING_PARSERS:
             go.wait()
         return real(*args)
 
-    monkeypatch.setattr(polling, "parse", hang)
-    monkeypatch.setattr(polling, "THREAD_S", 0.3)
-    for number in range(polling.PARSERS + 1):
+    world.patch(monkeypatch, "polling_parse", hang)
+    world.patch(monkeypatch, "THREAD_S", 0.3)
+    for number in range(world.POLLING_PARSERS + 1):
         server.answers[f"/{number}"] = (200, {"ETag": "read"}, rss("one"))
         a_source("feed", server.url(f"/{number}"), "feed")
 
-    assert in_background(sources.poll_due).result(60) == polling.PARSERS + 1
+    assert in_background(world.poll_due).result(60) == world.POLLING_PARSERS + 1
 
-    assert Source.objects.filter(failures=1, error__contains="no answer within 0.3 s").count() == polling.PARSERS
+    assert Source.objects.filter(failures=1, error__contains="no answer within 0.3 s").count() == world.POLLING_PARSERS
     assert Source.objects.filter(etag="read", failures=0).count() == 1

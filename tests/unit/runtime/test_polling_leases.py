@@ -10,8 +10,8 @@ import pytest
 from ravi_django.capabilities.feeds import Item
 from ravi_django.capabilities.feeds.polled import Polled
 from ravi_django.models import Run, Signal, Source, SourceItem
-from ravi_django.runtime import polling, sources, store
 from ravi_django.testing import FakeClock
+from tests.support import world
 from tests.support.runs import auntil, code, in_background, on_postgresql
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -27,8 +27,8 @@ def agent() -> Any:
 
 @pytest.fixture
 def kind(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(polling, "_pollers", {})
-    return lambda poller: polling.register_poller("drop", poller)
+    world.patch(monkeypatch, "pollers_by_kind", {})
+    return lambda poller: world.register_poller("drop", poller)
 
 
 def a_source(**fields: Any) -> Source:
@@ -38,30 +38,30 @@ def a_source(**fields: Any) -> Source:
 def test_who_dies_holds_its_sources_for_a_minute() -> None:
     a_source()
     with FakeClock() as clock:
-        assert store.claim_sources(["drop"], 1, sources.LEASE_S)
+        assert world.claim_sources(["drop"], 1, world.LEASE_S)
         clock.advance(59)
-        assert not store.any_source_due(["drop"])
+        assert not world.any_source_due(["drop"])
         clock.advance(2)
-        assert store.any_source_due(["drop"])
+        assert world.any_source_due(["drop"])
 
 
 @on_postgresql
 def test_who_lives_holds_a_source_for_as_long_as_it_reads(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "RENEWALS", 3000)
+    world.patch(monkeypatch, "SOURCES_RENEWALS", 3000)
     stolen: list[list[Source]] = []
 
     async def slow(source: Source, _: Any) -> Polled:
         for _ in range(4):  # four minutes, in all
             before = source.polling_until
-            clock.advance(sources.LEASE_S - 1)
+            clock.advance(world.LEASE_S - 1)
             await auntil(lambda before=before: source.polling_until != before)
-            stolen.append(await asyncio.wrap_future(in_background(store.claim_sources, ["drop"], 1, 60.0)))
+            stolen.append(await asyncio.wrap_future(in_background(world.claim_sources, ["drop"], 1, 60.0)))
         return Polled([Item(id="one", title="one")], etag="read")
 
     kind(slow)
     source = a_source()
     with FakeClock() as clock:
-        assert sources.poll_due() == 1
+        assert world.poll_due() == 1
 
     source.refresh_from_db()
     assert stolen == [[], [], [], []]
@@ -72,12 +72,12 @@ def test_who_lives_holds_a_source_for_as_long_as_it_reads(kind: Any, monkeypatch
 def test_a_source_that_another_has_taken_is_not_taken_back() -> None:
     a_source()
     with FakeClock() as clock:
-        (lost,) = store.claim_sources(["drop"], 1, 60.0)
+        (lost,) = world.claim_sources(["drop"], 1, 60.0)
         clock.advance(61)
-        (taken,) = store.claim_sources(["drop"], 1, 60.0)
+        (taken,) = world.claim_sources(["drop"], 1, 60.0)
         clock.advance(5)
 
-        store.renew_sources([lost], 60.0)
+        world.renew_sources([lost], 60.0)
 
         assert Source.objects.get().polling_until == taken.polling_until
 
@@ -95,21 +95,21 @@ def test_a_source_whose_agent_has_too_much_unread_is_put_off_unread(
 
     kind(poll)
     source = a_source(etag="old")
-    store.tell(source, [Item(id=str(number)) for number in range(4)])
+    world.tell(source, [Item(id=str(number)) for number in range(4)])
     if in_the_middle:  # it became so while the source was read
-        monkeypatch.setattr(store, "full_sources", lambda ids: set())
+        world.patch(monkeypatch, "full_sources", lambda ids: set())
 
-    made = sources.poll_due()
+    made = world.poll_due()
 
     source.refresh_from_db()
     assert (made, polls) == ((1, ["old"]) if in_the_middle else (0, []))
-    assert (source.etag, source.failures, source.error) == ("old", 0, store.UNREAD)
+    assert (source.etag, source.failures, source.error) == ("old", 0, world.TELLING_UNREAD)
     assert source.polling_until is None and source.next_at is not None
     assert SourceItem.objects.count() == 4
 
     Signal.objects.update(consumed_at="2026-11-22T12:00:00Z")
     Source.objects.update(next_at=None)
-    assert sources.poll_due() == 1
+    assert world.poll_due() == 1
     source.refresh_from_db()
     assert (source.etag, source.error, Run.objects.count()) == ("new", "", 1)
     assert Signal.objects.get(consumed_at=None).payload["id"] == "more"

@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 
-from ravi_django import tasks
 from ravi_django.capabilities.feeds import Item, fetch
 from ravi_django.capabilities.feeds.polled import NotItsTurn, Polled, SourceError
 from ravi_django.models import Source
-from ravi_django.runtime import Runtime, background, polling, sources, store
-from ravi_django.runtime.worker import Worker
+from tests.support import world
 from tests.support.feed_server import FeedServer, rss, serving
 from tests.support.runs import code, in_background, until
+from tests.support.world import Runtime, Worker
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -32,7 +31,7 @@ def agent() -> Any:
 @pytest.fixture(autouse=True)
 def _here(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.RAVI = {**settings.RAVI, "SOURCE_NETWORKS": ["127.0.0.0/8"], "SOURCE_GAP_S": 0.0, "SOURCE_TIMEOUT_S": 20}
-    monkeypatch.setattr(sources, "LOOK_S", 0.01)
+    world.patch(monkeypatch, "SOURCES_LOOK_S", 0.01)
 
 
 class Polls:
@@ -60,8 +59,8 @@ class Polls:
 @pytest.fixture
 def polls(monkeypatch: pytest.MonkeyPatch) -> Iterator[Polls]:
     made = Polls()
-    monkeypatch.setattr(polling, "_pollers", dict(polling._pollers))
-    polling.register_poller("drop", made)
+    world.patch(monkeypatch, "pollers_by_kind", dict(world.pollers_by_kind))
+    world.register_poller("drop", made)
     yield made
     made.go.set()
 
@@ -88,11 +87,13 @@ def is_read(source: Source) -> bool:
 def test_an_error_that_no_row_can_hold_is_cleaned(
     polls: Polls, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sources.log, "disabled", True)  # pytest cannot send half a pair from one process to another
+    monkeypatch.setattr(
+        world.sources_log, "disabled", True
+    )  # pytest cannot send half a pair from one process to another
     polls.errors["bad"] = error
     bad, good = a_source("bad"), a_source("good")
 
-    assert sources.poll_due() == 2
+    assert world.poll_due() == 2
 
     bad.refresh_from_db()
     assert bad.error.endswith("a\ufffdb?")
@@ -101,15 +102,15 @@ def test_an_error_that_no_row_can_hold_is_cleaned(
 
 
 def test_a_note_that_no_row_can_hold_is_cleaned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(polling, "_pollers", {})
+    world.patch(monkeypatch, "pollers_by_kind", {})
 
     async def odd(source: Source, _: Any) -> Polled:
         return Polled(note="a\0b", etag="read")
 
-    polling.register_poller("drop", odd)
+    world.register_poller("drop", odd)
     source = a_source("odd")
 
-    sources.poll_due()
+    world.poll_due()
 
     assert is_read(source)
     assert (source.error, source.failures) == ("a\ufffdb", 0)
@@ -120,18 +121,18 @@ def test_a_failure_that_cannot_be_written_ends_no_other_poll(polls: Polls, monke
         polls.go.set()
         raise ValueError("the row cannot be written")
 
-    monkeypatch.setattr(store, "source_failed", refuses)
+    world.patch(monkeypatch, "source_failed", refuses)
     polls.errors["bad"] = SourceError("away")
     _, slow = a_source("bad"), a_source("slow")
 
-    assert sources.poll_due() == 2
+    assert world.poll_due() == 2
 
     assert is_read(slow)
 
 
 def test_what_becomes_due_while_one_takes_its_time_is_polled(polls: Polls) -> None:
     slow = a_source("slow")
-    polled = in_background(sources.poll_due)
+    polled = in_background(world.poll_due)
     until(lambda: polls.seen)
 
     later = a_source("later")
@@ -144,11 +145,11 @@ def test_what_becomes_due_while_one_takes_its_time_is_polled(polls: Polls) -> No
 
 def test_when_a_tasks_time_is_over_the_next_polls_beside_it(polls: Polls) -> None:
     slow = a_source("slow")
-    polled = in_background(lambda: sources.poll_due(bound_s=0.5))
-    until(lambda: polls.seen and not sources._at_work.locked())
+    polled = in_background(lambda: world.poll_due(bound_s=0.5))
+    until(lambda: polls.seen and not world.sources_at_work.locked())
     later = a_source("later")
 
-    assert sources.poll_due() == 1
+    assert world.poll_due() == 1
 
     assert is_read(later)
     assert not polled.done()
@@ -158,11 +159,11 @@ def test_when_a_tasks_time_is_over_the_next_polls_beside_it(polls: Polls) -> Non
 
 
 def test_one_that_hears_of_no_end_is_given_up(polls: Polls, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "WHOLE_S", -19.9)
+    world.patch(monkeypatch, "WHOLE_S", -19.9)
     polls.deaf = True
     slow, good = a_source("slow"), a_source("good")
 
-    assert in_background(sources.poll_due).result(60) == 2
+    assert in_background(world.poll_due).result(60) == 2
 
     slow.refresh_from_db()
     assert slow.error == "the poll took longer than 0.1 s"
@@ -174,7 +175,7 @@ def test_one_whose_turn_did_not_come_is_put_off_without_a_failure(polls: Polls) 
     polls.errors["behind"] = NotItsTurn("too much else is asked of it")
     behind = a_source("behind", failures=2, error="as it was", etag="old")
 
-    sources.poll_due()
+    world.poll_due()
 
     behind.refresh_from_db()
     assert (behind.failures, behind.error, behind.etag, behind.polling_until) == (2, "as it was", "old", None)
@@ -185,11 +186,11 @@ def test_a_server_that_polls_before_are_still_at_is_not_asked_beside(polls: Poll
     server.answers["/slow"] = server.answers["/other"] = (200, {"ETag": "read"}, rss("one"))
     a_source("at it", server.url("/slow"))
     server.hold.clear()
-    polled = in_background(lambda: sources.poll_due(bound_s=0.5))
-    until(lambda: server.seen and not sources._at_work.locked())
+    polled = in_background(lambda: world.poll_due(bound_s=0.5))
+    until(lambda: server.seen and not world.sources_at_work.locked())
 
     other, elsewhere = a_source("other", server.url("/other")), a_source("elsewhere")
-    assert sources.poll_due() == 1
+    assert world.poll_due() == 1
 
     other.refresh_from_db()
     assert is_read(elsewhere)
@@ -197,7 +198,7 @@ def test_a_server_that_polls_before_are_still_at_is_not_asked_beside(polls: Poll
     server.hold.set()
     assert polled.result(60) == 1
     Source.objects.update(next_at=None)
-    assert sources.poll_due() == 3
+    assert world.poll_due() == 3
     assert is_read(other)
 
 
@@ -207,25 +208,25 @@ def test_what_was_taken_and_never_begun_keeps_its_server_for_nobody(
     def dies(*args: Any) -> None:
         raise ValueError("the database is away")
 
-    for number in range(sources.PER_HOST + 1):
+    for number in range(world.PER_HOST + 1):
         server.answers[f"/{number}"] = (200, {"ETag": "read"}, rss("one"))
         a_source("x", server.url(f"/{number}"))
     with monkeypatch.context() as patch:
-        patch.setattr(store, "put_off", dies)
+        world.patch(patch, "put_off", dies)
         with pytest.raises(ValueError, match="away"):
-            sources.poll_due()
+            world.poll_due()
     assert server.seen == []
 
     Source.objects.update(polling_until=None)
 
-    assert sources.poll_due() == sources.PER_HOST
+    assert world.poll_due() == world.PER_HOST
 
 
 def test_one_that_fails_is_asked_no_more_often_than_one_that_works(polls: Polls) -> None:
     polls.errors["weekly"] = SourceError("away")
     weekly = a_source("weekly", every_s=7 * 86400, failures=3)
 
-    sources.poll_due()
+    world.poll_due()
 
     weekly.refresh_from_db()
     assert (weekly.next_at - weekly.checked_at).total_seconds() >= 7 * 86400
@@ -235,7 +236,7 @@ def test_one_that_fails_is_asked_no_more_often_than_one_that_works(polls: Polls)
 
 
 def stopped_by_celery() -> None:
-    tasks._stop_claiming()
+    world.tasks_stop_claiming()
 
 
 def stopped_by_a_runtime() -> None:
@@ -253,28 +254,28 @@ def stopped_with_its_worker() -> None:
 @pytest.mark.parametrize("stop", [stopped_by_celery, stopped_by_a_runtime, stopped_with_its_worker])
 def test_a_worker_that_ends_takes_no_more_and_sees_through_what_it_has(polls: Polls, stop: Any) -> None:
     slow = a_source("slow")
-    polled = in_background(sources.poll_due)
+    polled = in_background(world.poll_due)
     until(lambda: polls.seen)
 
     stop()
-    until(lambda: not sources._at_work.locked())
+    until(lambda: not world.sources_at_work.locked())
     later = a_source("later")
     polls.go.set()
 
     assert polled.result(60) == 1
     assert is_read(slow)
     assert not is_read(later)
-    assert sources.poll_due() == 1, "what is begun after it was not meant"
+    assert world.poll_due() == 1, "what is begun after it was not meant"
 
 
 def test_a_worker_that_ends_waits_for_no_poll_beyond_its_time(polls: Polls, settings: Any) -> None:
     settings.RAVI = {**settings.RAVI, "DRAIN_S": 0.05}
     polls.deaf = True
     slow = a_source("slow")
-    polled = in_background(sources.poll_due)
+    polled = in_background(world.poll_due)
     until(lambda: polls.seen)
 
-    background.stop()
+    world.background_stop()
 
     assert polled.result(60) == 0
     slow.refresh_from_db()
@@ -292,8 +293,8 @@ def test_without_a_broker_other_work_does_not_wait_behind_polls(settings: Any) -
 
     try:
         for number in range(4):
-            background.hint(Task("ravi.poll_sources", lambda _: go.wait(20)), str(number))
-        background.hint(Task("ravi.fan_out", done.set))
+            world.background_hint(Task("ravi.poll_sources", lambda _: go.wait(20)), str(number))
+        world.background_hint(Task("ravi.fan_out", done.set))
 
         assert done.wait(10)
     finally:

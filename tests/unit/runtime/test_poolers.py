@@ -14,14 +14,10 @@ from ravi_django import tool
 from ravi_django.db import connection, is_shared, transaction
 from ravi_django.management.diagnosis import database
 from ravi_django.models import Run, Status
-from ravi_django.runtime.appending import Appender
-from ravi_django.runtime.database import DatabaseThreads
-from ravi_django.runtime.engine import Engine
-from ravi_django.runtime.entries import Entry
-from ravi_django.runtime.store import postgres
-from ravi_django.runtime.store.fence import Statement
+from tests.support import world
 from tests.support.pgbouncer import pgbouncer
 from tests.support.runs import auntil, code, in_background, leased, make_run, on_postgresql, uncommitted
+from tests.support.world import Appender, DatabaseThreads, Engine, Entry, Statement
 
 pytestmark = [pytest.mark.django_db(transaction=True), on_postgresql]
 
@@ -117,7 +113,7 @@ def test_behind_pgbouncer_a_database_thread_has_its_limits_in_each_transaction(m
     def three_ways():
         with transaction.atomic():
             inside = shown()
-        return [inside, shown(), postgres.execute(SHOWN, [])[0]]
+        return [inside, shown(), world.postgres_execute(SHOWN, [])[0]]
 
     with behind_pgbouncer(monkeypatch):
         monkeypatch.setitem(connections.settings["default"], "OPTIONS", {"isolation_level": 4})
@@ -164,8 +160,8 @@ def test_behind_pgbouncer_what_a_statement_is_refused_leaves_its_connection_usab
 
     def write():
         with pytest.raises(OperationalError, match="timeout"):
-            postgres.execute("UPDATE ravi_run SET crashes = 7 WHERE id = %s::uuid RETURNING 1", [str(run.id)])
-        return postgres.execute("SELECT 1", [])
+            world.postgres_execute("UPDATE ravi_run SET crashes = 7 WHERE id = %s::uuid RETURNING 1", [str(run.id)])
+        return world.postgres_execute("SELECT 1", [])
 
     with behind_pgbouncer(monkeypatch), uncommitted(lambda: Run.objects.select_for_update().get(id=run.id)):
         assert on_a_thread(write) == [(1,)]
@@ -177,7 +173,7 @@ def test_workers_go_past_the_pooler_by_database_direct(monkeypatch, direct):
 
     with behind_pgbouncer(monkeypatch):
         assert driven(runs)  # the loop has a connection too
-        assert on_a_thread(lambda: postgres.execute("SHOW lock_timeout", [])) == [("9s",)]
+        assert on_a_thread(lambda: world.postgres_execute("SHOW lock_timeout", [])) == [("9s",)]
         assert found() == [
             ("ok", "connection: web: behind a pooler"),
             *(

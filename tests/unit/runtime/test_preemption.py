@@ -11,14 +11,12 @@ from ravi_django.conf import conf
 from ravi_django.kernel import AgentId, ControlPayload, Message
 from ravi_django.kernel.supervision import Priority
 from ravi_django.models import Run, Status
-from ravi_django.runtime import events, pausing, store, sweeper
-from ravi_django.runtime.cancel import cancel
-from ravi_django.runtime.engine import Engine
-from ravi_django.runtime.entries import Entry
 from ravi_django.testing import journal_of, run_until_idle
+from tests.support import world
 from tests.support.gates import Gate
 from tests.support.runs import CodeAgent, adrive, auntil, code, drive, in_background, leased, make_run, on_postgresql
 from tests.support.trees import TAKER, ended, expire, is_paused, paused, root, spawn, suspended
+from tests.support.world import Engine, Entry, cancel
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -96,7 +94,7 @@ def test_a_paused_run_yields_at_its_next_check_and_goes_on_without_repeating_any
     assert (low.status, low.crashes, low.attempts, low.lease_owner) == (Status.PENDING, 0, 0, "")
     assert low.paused_at is not None
     assert (ran, tools_of(low)) == (["first"], ["first", "held"])
-    assert store.claim(low.id, "w") is None
+    assert world.claim(low.id, "w") is None
     ended(leased(taker))
     assert not is_paused(low)
     drive(low)
@@ -153,7 +151,7 @@ def test_it_gives_way_at_once_when_its_own_process_took_the_slot(clock, ran, ste
 
 def test_who_is_resumed_before_it_has_yielded_is_claimed_again_at_once(clock, ran, step):
     """The hint of the resumer came to nothing: it was still leased."""
-    _, low, _ = paused_while_driven(three_steps, [step], between=lambda low: pausing.resume(low.id))
+    _, low, _ = paused_while_driven(three_steps, [step], between=lambda low: world.resume(low.id))
 
     assert (low.status, low.output) == (Status.COMPLETED, "firstheldlast")
     assert (ran, low.lease_epoch) == (["first", "last"], 2)
@@ -249,12 +247,12 @@ def test_a_paused_timer_does_not_fire_until_the_run_is_resumed(clock):
     taker = spawn(lease, HIGH)
     Run.objects.filter(id=low.id).update(wake_at=clock.now)
 
-    assert store.claim(low.id, "w") is None
-    assert sweeper.sweep(lambda run_ids: [run_id for run_id in run_ids if run_id == low.id]).hinted == 1
-    store.finish(leased(taker), Status.COMPLETED, [Entry("run.completed", "@completed.1")], output="")
-    store.resume_paused(lease.run_id)
+    assert world.claim(low.id, "w") is None
+    assert world.sweeper_sweep(lambda run_ids: [run_id for run_id in run_ids if run_id == low.id]).hinted == 1
+    world.finish(leased(taker), Status.COMPLETED, [Entry("run.completed", "@completed.1")], output="")
+    world.resume_paused(lease.run_id)
 
-    assert store.claim(low.id, "w") is not None
+    assert world.claim(low.id, "w") is not None
 
 
 def test_a_takeover_does_not_drive_a_paused_run_on(clock, ran, step):
@@ -273,7 +271,7 @@ def test_a_takeover_does_not_drive_a_paused_run_on(clock, ran, step):
 
     assert (low.status, low.lease_owner, ran) == (Status.PENDING, "", ["first"])
     assert is_paused(low)
-    assert store.claim(low.id, "w") is None
+    assert world.claim(low.id, "w") is None
     ended(leased(taker))
     drive(low)
     assert (low.status, low.output, ran) == (Status.COMPLETED, "last", ["first", "last"])
@@ -285,10 +283,10 @@ def test_a_run_that_suspends_before_it_is_told_stays_paused(clock):
     spawn(lease, HIGH)
 
     suspended(low)
-    store.touch([low.run_id])
+    world.touch([low.run_id])
 
     assert Run.objects.get(id=low.run_id).status == Status.PENDING
-    assert store.claim(low.run_id, "w") is None
+    assert world.claim(low.run_id, "w") is None
 
 
 @pytest.mark.parametrize("status", ["pending", "suspended", "running"])
@@ -317,10 +315,10 @@ def test_its_worker_writes_on_under_its_lease_until_it_is_told():
     low = leased(spawn(lease, LOW))
     spawn(lease, HIGH)
 
-    first = store.append(low, [Entry("tool.call", "1", "step", result={})])
+    first = world.append(low, [Entry("tool.call", "1", "step", result={})])
 
     assert first == 2  # behind the row of the pause
-    assert store.heartbeat("worker", [(low.run_id, low.epoch)]) == {low.run_id: "paused"}
+    assert world.heartbeat("worker", [(low.run_id, low.epoch)]) == {low.run_id: "paused"}
 
 
 def test_watchers_see_the_pause_and_its_end(clock, ran, step):
@@ -328,7 +326,7 @@ def test_watchers_see_the_pause_and_its_end(clock, ran, step):
     ended(leased(taker))
     drive(low)
 
-    frames, _ = events.page(lease.run_id)
+    frames, _ = world.events_page(lease.run_id)
     steps = [(one["step"], one["content"]) for one in frames if one["type"] == "progress" and one["run"] == str(low.id)]
     assert ("started", {"status": "unpaused"}) in steps
     assert [step for step, _ in steps].count("done") == 1
@@ -346,7 +344,7 @@ def test_watchers_see_at_once_who_took_the_slot():
     run = drive(make_run(budget={"max_agents": 2}))
 
     low, high = Run.objects.filter(parent=run).order_by("id")
-    seen = [one for one in events.page(run.id)[0] if one.get("step") == "paused" and one["run"] == str(low.id)]
+    seen = [one for one in world.events_page(run.id)[0] if one.get("step") == "paused" and one["run"] == str(low.id)]
     taken_by = {"run": str(high.id), "agent": "test/child", "priority": "high"}
     assert [one["content"] for one in seen] == [{"status": "paused", "taken_by": taken_by}]
 
@@ -374,9 +372,9 @@ def test_several_free_slots_are_given_back_together():
         spawn(above, CRITICAL)
     assert len(paused(lease)) == 2
 
-    store.finish(above, Status.COMPLETED, [Entry("run.completed", "@completed.1")], output="", entangled=True)
+    world.finish(above, Status.COMPLETED, [Entry("run.completed", "@completed.1")], output="", entangled=True)
 
-    assert store.resume_paused(lease.run_id) == [run.id for run in lows]
+    assert world.resume_paused(lease.run_id) == [run.id for run in lows]
 
 
 def test_the_end_of_a_run_in_a_full_tree_resumes_one_and_no_more():
@@ -388,22 +386,22 @@ def test_the_end_of_a_run_in_a_full_tree_resumes_one_and_no_more():
     assert len(ended(takers[0])) == 1
 
     assert len(paused(lease)) == 1
-    assert store.live(lease.run_id) == 3
+    assert world.slots_live(lease.run_id) == 3
 
 
 def test_a_free_slot_is_for_one_that_can_use_it():
     lease = root(limit=3)
     blocked, waiting = spawn(lease, LOW), spawn(lease, LOW)
     error = {"type": "Odd", "message": "odd"}
-    store.block(leased(blocked), [Entry("run.blocked", "@blocked.1", error=error)], error=error)
+    world.journal_block(leased(blocked), [Entry("run.blocked", "@blocked.1", error=error)], error=error)
     takers = [leased(spawn(lease, HIGH, TAKER)) for _ in range(2)]
     assert [run.id for run in paused(lease)] == [blocked.id, waiting.id]
 
     assert ended(takers[0]) == [waiting.id]
     assert ended(takers[1]) == []
-    store.retry(blocked.id)
+    world.store_retry(blocked.id)
 
-    assert store.resume_paused(lease.run_id) == [blocked.id]
+    assert world.resume_paused(lease.run_id) == [blocked.id]
 
 
 def test_a_handoff_gives_the_slots_of_the_children_that_end_with_it_back(clock):
@@ -477,12 +475,12 @@ def test_an_abort_by_the_parent_resumes(clock):
 def test_the_sweep_resumes_what_a_crash_after_an_ending_has_left():
     lease = root(limit=2)
     low, taker = spawn(lease, LOW), leased(spawn(lease, HIGH))
-    store.finish(taker, Status.COMPLETED, [Entry("run.completed", "@completed.1")], output="")
+    world.finish(taker, Status.COMPLETED, [Entry("run.completed", "@completed.1")], output="")
     full = root(limit=2)
     spawn(full, LOW), spawn(full, HIGH)
     hinted = []
 
-    sweeper.sweep(hinted.extend)
+    world.sweeper_sweep(hinted.extend)
 
     assert low.id in hinted
     assert (len(paused(lease)), len(paused(full))) == (0, 1)
@@ -493,10 +491,10 @@ def test_an_ancestor_resumes_a_run_where_there_is_room(room):
     lease = root(limit=2)
     low, taker = spawn(lease, LOW), leased(spawn(lease, HIGH))
     if room:
-        store.finish(taker, Status.COMPLETED, [Entry("run.completed", "@completed.1")], output="")
+        world.finish(taker, Status.COMPLETED, [Entry("run.completed", "@completed.1")], output="")
     entry = Entry("msg.sent", "1", "test/child")
 
-    store.control(lease, [entry], target_id=low.id, signal="resume", data={}, key="k")
+    world.asking_control(lease, [entry], target_id=low.id, signal="resume", data={}, key="k")
 
     assert is_paused(low) is not room
 
@@ -506,10 +504,10 @@ def test_an_operator_resumes_a_run_whether_there_is_room_or_not():
     low = spawn(lease, LOW)
     spawn(lease, HIGH)
 
-    assert pausing.resume(low.id) is True
+    assert world.resume(low.id) is True
 
     assert not is_paused(low)
-    assert pausing.resume(low.id) is False
+    assert world.resume(low.id) is False
     assert kinds_of(low) == ["run.paused", "run.unpaused"]
 
 
@@ -530,9 +528,9 @@ def test_a_paused_and_running_child_of_a_cancelled_run_learns_of_it():
     spawn(lease, HIGH)
     cancel(lease.run_id, "enough")
 
-    store.requeue(low)  # it was told of the pause before the cancellation came
+    world.requeue(low)  # it was told of the pause before the cancellation came
 
-    assert store.claim(low.run_id, "another").run.cancel_requested_at is not None
+    assert world.claim(low.run_id, "another").run.cancel_requested_at is not None
 
 
 @on_postgresql
@@ -542,12 +540,12 @@ def test_an_ending_costs_a_run_outside_of_a_tree_no_query_and_a_child_one(django
     ended(child_lease)
 
     with django_assert_num_queries(1):
-        assert store.resume_paused(lease.run_id) == []
+        assert world.resume_paused(lease.run_id) == []
 
 
 def test_a_run_outside_of_a_tree_looks_for_no_paused_run(clock, monkeypatch):
     asked = []
-    monkeypatch.setattr(store, "resume_paused", lambda tree: asked.append(tree) or [])
+    world.patch(monkeypatch, "resume_paused", lambda tree: asked.append(tree) or [])
 
     async def done(ctx, inbox):
         return "done"

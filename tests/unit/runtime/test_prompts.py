@@ -13,8 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ravi_django.kernel import InvalidInputError
-from ravi_django.runtime.prompt_engine import FILTERS, TAGS
-from ravi_django.runtime.prompts import PromptTemplate
+from tests.support.world import PROMPT_ENGINE_FILTERS, PROMPT_ENGINE_TAGS, PromptTemplate
 
 FACTS = {
     "agent": {"name": "Helper", "address": "react/helper"},
@@ -251,7 +250,7 @@ arguments = st.one_of(paths, st.integers(0, 10**10).map(str), st.sampled_from(["
 expressions = st.builds(
     lambda path, used: path + "".join(f"|{name}" + (f":{arg}" if arg else "") for name, arg in used),
     paths,
-    st.lists(st.tuples(st.sampled_from([*FILTERS, "random", "date"]), st.none() | arguments), max_size=4),
+    st.lists(st.tuples(st.sampled_from([*PROMPT_ENGINE_FILTERS, "random", "date"]), st.none() | arguments), max_size=4),
 )
 tags = st.builds(
     lambda tag, expression, body: f"{{% {tag.format(expression)} %}}{body}{{% end{tag.split()[0]} %}}",
@@ -299,8 +298,8 @@ def test_nonsense_is_text_or_a_named_error(text) -> None:
 
 def test_what_there_is_is_listed() -> None:
     """A tag or filter that Django adds one day is not available until somebody has looked at it."""
-    assert not {"include", "extends", "load", "url", "debug", "now", "lorem"} & set(TAGS)
-    assert not {"random", "date", "time", "timesince", "timeuntil", "stringformat", "safe"} & set(FILTERS)
+    assert not {"include", "extends", "load", "url", "debug", "now", "lorem"} & set(PROMPT_ENGINE_TAGS)
+    assert not {"random", "date", "time", "timesince", "timeuntil", "stringformat", "safe"} & set(PROMPT_ENGINE_FILTERS)
 
 
 # -------------------------------------------------------------------------------------------------- how long it takes

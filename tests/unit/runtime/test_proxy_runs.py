@@ -24,10 +24,10 @@ from ravi_django.agents.flow import (
 from ravi_django.conf import conf
 from ravi_django.kernel import AgentId, AgentNotFoundError, DataPayload, Message, PermanentError, ToolUseBlock
 from ravi_django.models import HumanRequest, InboxMessage, Run, Session, Status, Turn
-from ravi_django.runtime import Runtime, events, human, store
-from ravi_django.runtime.cancel import cancel
 from ravi_django.testing import ScriptedModel, journal_of, run_until_idle
+from tests.support import world
 from tests.support.runs import CodeAgent, asked, code, drive, in_background, make_run, message, take_over
+from tests.support.world import Runtime, cancel
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -53,7 +53,7 @@ def texts(frames, *types):
 
 
 def frames_of(run):
-    return events.page(run.tree_id)[0]
+    return world.events_page(run.tree_id)[0]
 
 
 async def asks_for_a_name(self, prompt):
@@ -69,7 +69,7 @@ def test_a_yielded_question_suspends_the_run_and_the_answer_comes_back_through_t
     generator(asks_for_a_name)
     ann = django_user_model.objects.create_user("ann")
     run = drive(the_run(text="hello", owner=ann))
-    human.answer(asked(run).id, text="Ada", by=ann)
+    world.answer(asked(run).id, text="Ada", by=ann)
     run = drive(run)
     second = asked(run)
     assert (second.text, second.choices, second.details["context"]) == (
@@ -77,7 +77,7 @@ def test_a_yielded_question_suspends_the_run_and_the_answer_comes_back_through_t
         ["Bern", "Basel"],
         "For the parcel.",
     )
-    human.answer(second.id, text="Bern")
+    world.answer(second.id, text="Bern")
 
     run = drive(run)
 
@@ -88,9 +88,9 @@ def test_a_yielded_question_suspends_the_run_and_the_answer_comes_back_through_t
 def test_what_is_said_streams_at_once_and_is_recorded_once_over_all_replays():
     generator(asks_for_a_name)
     run = drive(the_run())
-    human.answer(asked(run).id, text="Ada")
+    world.answer(asked(run).id, text="Ada")
     run = drive(run)
-    human.answer(asked(run).id, text="Bern")
+    world.answer(asked(run).id, text="Bern")
     run = drive(run)
 
     frames = frames_of(run)
@@ -225,9 +225,9 @@ def test_questions_by_key_are_open_at_once_and_the_values_come_by_key():
     open_ones = {request.text: request for request in HumanRequest.objects.filter(run=run, status="pending")}
     assert set(open_ones) == {"Who?", "Where?"}
 
-    human.answer(open_ones["Where?"].id, text="Bern")
+    world.answer(open_ones["Where?"].id, text="Bern")
     run = drive(run)
-    human.answer(open_ones["Who?"].id, "skip")
+    world.answer(open_ones["Who?"].id, "skip")
     run = drive(run)
 
     assert run.output == '{"action":"skip","values":{"town":"Bern"},"text":""}'
@@ -274,7 +274,7 @@ def test_finally_blocks_do_nothing_when_the_run_suspends(step, ran):
     run = drive(the_run())
     assert (seen, ran, rows(run, "tool.call")) == (["finally"], [], [])
 
-    human.answer(asked(run).id, text="yes")
+    world.answer(asked(run).id, text="yes")
     run = drive(run)
 
     assert (run.output, ran) == ("yes", ["tidied"])  # at the turn's own end it may
@@ -319,10 +319,10 @@ def test_each_message_of_a_run_has_a_request_of_its_own():
     with_second = message("two", GENERATOR)
     InboxMessage.objects.create(run=run, message_id=with_second["id"], body=with_second)
     run = drive(run)
-    human.answer(asked(run).id, text="a")
+    world.answer(asked(run).id, text="a")
     run = drive(run)
     assert asked(run).text == "two?"
-    human.answer(asked(run).id, text="b")
+    world.answer(asked(run).id, text="b")
 
     run = drive(run)
 
@@ -384,7 +384,7 @@ def test_the_conversation_is_kept_and_shown_to_the_model():
 
     model = ScriptedModel(["one", "two"])
     generator(story, model=model, instructions="Be brief.", context=ContextConfig(DjangoHistoryProvider()))
-    session = store.create_session(Session(agent=GENERATOR))
+    session = world.create_session(Session(agent=GENERATOR))
     drive(the_run(text="first", session=session))
     drive(the_run(text="second", session=session))
 
@@ -553,7 +553,7 @@ def test_a_result_that_is_no_text_is_kept_as_the_runs_output_shows_it(result):
         yield TurnEnd(result)
 
     generator(story, context=ContextConfig(DjangoHistoryProvider()))
-    session = store.create_session(Session(agent=GENERATOR))
+    session = world.create_session(Session(agent=GENERATOR))
     run = drive(the_run(session=session))
 
     asked, said = Turn.objects.filter(session=session).order_by("position")

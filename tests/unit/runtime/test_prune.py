@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import time
 
 import pytest
 from django.db import connection, transaction
@@ -24,34 +25,31 @@ from ravi_django.models import (
     StreamFrame,
     Turn,
 )
-from ravi_django.runtime import bodies, entries, events, prune, store, tickets
-from ravi_django.runtime.buffer_database import DatabaseBuffer
-from ravi_django.runtime.entries import Entry, NewTurn
-from ravi_django.runtime.retry import retry
-from ravi_django.runtime.store import prune as rows
 from ravi_django.testing import ScriptedModel, journal_of
+from tests.support import world
 from tests.support.runs import code, drive, in_background, leased, make_run, message, on_postgresql
+from tests.support.world import DatabaseBuffer, Entry, NewTurn, retry
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-DAY = prune.DAY_S
-MONTH = dict.fromkeys(prune.KINDS, 30 * DAY)
+DAY = world.DAY_S
+MONTH = dict.fromkeys(world.PRUNE_KINDS, 30 * DAY)
 
 
 def ended(run=None, status=Status.COMPLETED, more=2):
     """A run with a journal, a turn, frames and a signal, at its end; the output is said."""
     run = run or make_run()
     lease = leased(run)
-    store.append(lease, [Entry("run.started", "@started")])
+    world.append(lease, [Entry("run.started", "@started")])
     for place in range(more):
-        store.append(lease, [Entry("tool.call", str(place + 1), "t", result={"x": place})])
-    store.append(lease, [Entry("log", "log")], [NewTurn(run.session_id, run.agent, ChatMessage.of("user", "said"))])
+        world.append(lease, [Entry("tool.call", str(place + 1), "t", result={"x": place})])
+    world.append(lease, [Entry("log", "log")], [NewTurn(run.session_id, run.agent, ChatMessage.of("user", "said"))])
     Signal.objects.create(run=run, name="read", consumed_at=lease.run.started_at)
     Signal.objects.create(run=run, name="unread")
     Ask.objects.create(asker=run, path="1", target=run, outcome="replied")
     if run.parent_id is None:
         StreamFrame.objects.bulk_create(StreamFrame(tree=run, seq=seq, body={"type": "x"}) for seq in range(1, 4))
-    store.finish(lease, status, [Entry(f"run.{status}", f"@{status}.1")], output="the answer", error={"type": "E"})
+    world.finish(lease, status, [Entry(f"run.{status}", f"@{status}.1")], output="the answer", error={"type": "E"})
     run.refresh_from_db()
     return run
 
@@ -78,7 +76,7 @@ def test_an_old_trees_rows_go_and_its_answer_and_conversation_stay(clock, status
     run = ended(status=status)
     clock.advance(30 * DAY + 1)
 
-    removed = prune.prune(MONTH)
+    removed = world.prune(MONTH)
 
     assert left(run) == NONE
     assert removed == {
@@ -105,7 +103,7 @@ def test_a_younger_tree_stays_whole(clock):
     run = ended()
     clock.advance(30 * DAY - 1)
 
-    removed = prune.prune(MONTH)
+    removed = world.prune(MONTH)
 
     assert (left(run), set(removed.values())) == (ALL, {0})
 
@@ -116,7 +114,7 @@ def test_a_live_run_stays_whole_however_old(clock, status):
     Run.objects.filter(id=run.id).update(status=status)
     clock.advance(999 * DAY)
 
-    prune.prune(MONTH)
+    world.prune(MONTH)
 
     assert left(run) == ALL
 
@@ -132,7 +130,7 @@ def test_a_tree_lives_as_long_as_any_run_of_it(clock, status):
     )
     clock.advance(31 * DAY)
 
-    prune.prune(MONTH)
+    world.prune(MONTH)
 
     terminal = status in (Status.COMPLETED, Status.FAILED, Status.CANCELLED)
     assert JournalEntry.objects.count() == (0 if terminal else 11)
@@ -143,13 +141,13 @@ def test_each_kind_has_its_own_time(clock):
     run = ended()
     clock.advance(10 * DAY)
 
-    prune.prune({"streams": 7 * DAY})
+    world.prune({"streams": 7 * DAY})
 
     assert left(run) == {**ALL, "frames": 1}
     assert left(run)["frames"] == 1
-    prune.prune({"journal": 7 * DAY})
+    world.prune({"journal": 7 * DAY})
     assert left(run) == {**NONE, "frames": 1}
-    prune.prune({"streams": 7 * DAY})
+    world.prune({"streams": 7 * DAY})
     assert left(run) == NONE
 
 
@@ -158,7 +156,7 @@ def test_what_people_decided_is_kept_for_ever(clock):
     HumanRequest.objects.create(run=run, path="1", kind="approval", status="answered")
     clock.advance(31 * DAY)
 
-    prune.prune(MONTH)
+    world.prune(MONTH)
 
     assert HumanRequest.objects.count() == 1
 
@@ -167,7 +165,7 @@ def test_nothing_is_removed_when_nothing_is_asked_for(clock):
     run = ended()
     clock.advance(999 * DAY)
 
-    prune.prune({})
+    world.prune({})
 
     assert left(run) == ALL
 
@@ -175,22 +173,22 @@ def test_nothing_is_removed_when_nothing_is_asked_for(clock):
 def test_a_second_prune_finds_nothing(clock):
     ended()
     clock.advance(31 * DAY)
-    prune.prune(MONTH)
+    world.prune(MONTH)
 
-    assert set(prune.prune(MONTH).values()) == {0}
+    assert set(world.prune(MONTH).values()) == {0}
 
 
 def test_a_dry_run_counts_what_would_go_and_removes_nothing(clock, django_user_model):
     run = ended()
-    store.save_blobs([entries.make_blob(b"[1]")])
-    tickets.issue(django_user_model.objects.create_user("ann"))
+    world.save_blobs([world.make_blob(b"[1]")])
+    world.tickets_issue(django_user_model.objects.create_user("ann"))
     clock.advance(31 * DAY)
 
-    would = prune.prune(MONTH, dry_run=True)
+    would = world.prune(MONTH, dry_run=True)
 
     assert left(run) == ALL
     assert Blob.objects.count() == 1
-    assert {**would, "frames": 3} == prune.prune(MONTH)  # the last frame goes with the journal's end
+    assert {**would, "frames": 3} == world.prune(MONTH)  # the last frame goes with the journal's end
     assert would["blobs"] == would["tickets"] == 1
 
 
@@ -198,15 +196,15 @@ def test_a_dry_run_counts_what_would_go_and_removes_nothing(clock, django_user_m
 
 
 def test_each_transaction_is_bounded_and_everything_goes(clock, monkeypatch):
-    monkeypatch.setattr(rows, "ROWS", 3)
-    monkeypatch.setattr(rows, "TREES", 2)
+    world.patch(monkeypatch, "PRUNE_ROWS", 3)
+    world.patch(monkeypatch, "PRUNE_TREES", 2)
     sizes = []
-    delete = rows._delete
-    monkeypatch.setattr(rows, "_delete", lambda found: sizes.append(delete(found)) or sizes[-1])
+    delete = world.prune_delete
+    world.patch(monkeypatch, "prune_delete", lambda found: sizes.append(delete(found)) or sizes[-1])
     runs = [ended(more=4) for _ in range(5)]
     clock.advance(31 * DAY)
 
-    removed = prune.prune(MONTH)
+    removed = world.prune(MONTH)
 
     assert (removed["journal"], removed["frames"]) == (35, 15)
     assert max(sizes) == 3
@@ -214,25 +212,25 @@ def test_each_transaction_is_bounded_and_everything_goes(clock, monkeypatch):
 
 
 def test_an_interrupted_prune_leaves_no_run_that_could_go_on_from_half_its_past(clock, monkeypatch):
-    monkeypatch.setattr(rows, "ROWS", 3)
+    world.patch(monkeypatch, "PRUNE_ROWS", 3)
     run = ended(status=Status.FAILED, more=4)
     clock.advance(31 * DAY)
 
-    assert rows.prune_trees([run.id], rows.journal_rows, 30 * DAY) == 3
+    assert world.prune_trees([run.id], world.journal_rows, 30 * DAY) == 3
 
     assert [row.seq for row in journal_of(run)] == [1, 2, 3, 4]
     with pytest.raises(IllegalTransitionError, match=f"the journal of run {run.id} was pruned"):
-        store.retry(run.id)
+        world.store_retry(run.id)
 
 
 def test_runs_that_were_pruned_before_cost_no_write(clock):
     for _ in range(3):
         ended()
     clock.advance(31 * DAY)
-    prune.prune(MONTH)
+    world.prune(MONTH)
 
     with CaptureQueriesContext(connection) as asked:
-        prune.prune(MONTH)
+        world.prune(MONTH)
 
     said = [query["sql"] for query in asked if "ravi_ticket" not in query["sql"]]
     assert not [sql for sql in said if "FOR UPDATE" in sql or sql.startswith(("DELETE", "UPDATE"))]
@@ -244,7 +242,7 @@ def test_the_number_of_queries_does_not_rise_with_the_rows(clock):
             ended(more=more)
         clock.advance(31 * DAY)
         with CaptureQueriesContext(connection) as asked:
-            prune.prune(MONTH)
+            world.prune(MONTH)
         return len(asked)
 
     assert counted(1, 1) == counted(20, 30)
@@ -259,8 +257,8 @@ def test_a_run_that_is_retried_meanwhile_is_left_alone(clock):
     clock.advance(31 * DAY)
 
     with transaction.atomic():
-        store.retry(run.id)
-        pruned = in_background(prune.prune, MONTH)
+        world.store_retry(run.id)
+        pruned = in_background(world.prune, MONTH)
         with pytest.raises(TimeoutError):
             pruned.result(0.3)
 
@@ -274,8 +272,8 @@ def test_a_retry_that_comes_during_the_prune_is_refused(clock):
     clock.advance(31 * DAY)
 
     with transaction.atomic():
-        rows.prune_trees([run.id], rows.journal_rows, 30 * DAY)
-        retried = in_background(store.retry, run.id)
+        world.prune_trees([run.id], world.journal_rows, 30 * DAY)
+        retried = in_background(world.store_retry, run.id)
         with pytest.raises(TimeoutError):
             retried.result(0.3)
 
@@ -288,7 +286,7 @@ def test_two_prunes_at_once_are_as_one(clock):
         ended()
     clock.advance(31 * DAY)
 
-    removed = [found.result(60) for found in [in_background(prune.prune, MONTH) for _ in range(3)]]
+    removed = [found.result(60) for found in [in_background(world.prune, MONTH) for _ in range(3)]]
 
     assert sum(one["journal"] for one in removed) == 100
     assert JournalEntry.objects.count() == 0
@@ -301,9 +299,9 @@ def generations(clock, run):
     """One row in each of three generations, ten days apart."""
     for place in range(3):
         lease = leased(run)
-        store.append(lease, [Entry("tool.call", "1", "t")])
+        world.append(lease, [Entry("tool.call", "1", "t")])
         if place < 2:
-            store.continue_as_new(lease, [Entry("run.continued", "@on")], messages=[message("on")], inbox_upto=0)
+            world.continue_as_new(lease, [Entry("run.continued", "@on")], messages=[message("on")], inbox_upto=0)
             clock.advance(10 * DAY)
     return run
 
@@ -311,10 +309,10 @@ def generations(clock, run):
 def test_generations_that_are_over_go_and_the_present_one_stays(clock):
     run = generations(clock, make_run())
 
-    prune.prune({"journal": 15 * DAY})
+    world.prune({"journal": 15 * DAY})
     assert list(JournalEntry.objects.values_list("generation", flat=True)) == [1, 1, 2]
     clock.advance(100 * DAY)
-    assert prune.prune({"journal": 15 * DAY})["journal"] == 1
+    assert world.prune({"journal": 15 * DAY})["journal"] == 1
 
     rows = JournalEntry.objects.filter(run=run).order_by("seq").values_list("generation", "kind")
     assert list(rows) == [(1, "run.continued"), (2, "tool.call")]  # by which the present one began: a lease reads it
@@ -323,18 +321,18 @@ def test_generations_that_are_over_go_and_the_present_one_stays(clock):
 def test_a_run_whose_old_generations_went_can_be_retried(clock):
     run = generations(clock, make_run())
     run.refresh_from_db()
-    lease = store.Lease(run, run.lease_epoch, run.lease_owner)
-    store.finish(lease, Status.FAILED, [Entry("run.failed", "@failed.9")], error={"type": "E"})
-    prune.prune({"journal": 1 * DAY})
+    lease = world.Lease(run, run.lease_epoch, run.lease_owner)
+    world.finish(lease, Status.FAILED, [Entry("run.failed", "@failed.9")], error={"type": "E"})
+    world.prune({"journal": 1 * DAY})
 
-    assert store.retry(run.id).status == Status.PENDING
+    assert world.store_retry(run.id).status == Status.PENDING
 
 
 # ------------------------------------------------------------------------------------------------- bodies
 
 
 def body(text):
-    return entries.make_blob(f'"{text}"'.encode())
+    return world.make_blob(f'"{text}"'.encode())
 
 
 def test_bodies_that_nothing_names_go_after_a_day(clock, settings):
@@ -342,34 +340,34 @@ def test_bodies_that_nothing_names_go_after_a_day(clock, settings):
     run = make_run()
     lease = leased(run)
     named = {name: body(name) for name in ("digest", "spec", "archive")}
-    store.save_blobs([*named.values(), body("nobody's")])
+    world.save_blobs([*named.values(), body("nobody's")])
     big = {"text": "x" * 200}
-    store.append(lease, [Entry("run.started", "@started", result={"spec": named["spec"].id})])
-    store.append(lease, [Entry("tool.call", "1", "t", request={"arguments": big}, result={"other": "y" * 200})])
-    store.append(lease, [Entry("llm.call", "2", "m", digests={"tools": named["digest"].id, "view": "short"})])
-    store.finish(lease, Status.COMPLETED, [Entry("run.completed", "@completed.1")])
-    store.mark_published(run.id, named["archive"], epoch=1)
+    world.append(lease, [Entry("run.started", "@started", result={"spec": named["spec"].id})])
+    world.append(lease, [Entry("tool.call", "1", "t", request={"arguments": big}, result={"other": "y" * 200})])
+    world.append(lease, [Entry("llm.call", "2", "m", digests={"tools": named["digest"].id, "view": "short"})])
+    world.finish(lease, Status.COMPLETED, [Entry("run.completed", "@completed.1")])
+    world.mark_published(run.id, named["archive"], epoch=1)
     clock.advance(DAY - 1)
-    assert prune.prune({})["blobs"] == 0
+    assert world.prune({})["blobs"] == 0
     clock.advance(2)
 
-    assert prune.prune({})["blobs"] == 1
+    assert world.prune({})["blobs"] == 1
 
     kept = set(Blob.objects.values_list("id", flat=True))
     assert len(kept) == 5
     assert kept > {one.id for one in named.values()}
     assert journal_of(run)[1].request == {"arguments": big}
     clock.advance(31 * DAY)
-    assert prune.prune(MONTH)["blobs"] == 5
+    assert world.prune(MONTH)["blobs"] == 5
     assert Run.objects.get(id=run.id).archive_id is None
 
 
 def test_a_body_that_is_stored_again_is_young_again(clock):
-    store.save_blobs([body("a"), body("b")])
+    world.save_blobs([body("a"), body("b")])
     clock.advance(2 * DAY)
-    store.save_blobs([body("a"), body("a")])
+    world.save_blobs([body("a"), body("a")])
 
-    assert prune.prune({})["blobs"] == 1
+    assert world.prune({})["blobs"] == 1
 
     assert Blob.objects.get().id == body("a").id
 
@@ -377,13 +375,13 @@ def test_a_body_that_is_stored_again_is_young_again(clock):
 @on_postgresql
 def test_a_body_stored_while_the_prune_looks_is_not_taken(clock):
     """Its row comes a moment later: without it, that would name nothing."""
-    store.save_blobs([body("a")])
+    world.save_blobs([body("a")])
     clock.advance(2 * DAY)
-    found = list(rows.unreferenced_blobs())
+    found = list(world.unreferenced_blobs())
 
     with transaction.atomic():
-        store.save_blobs([body("a")])
-        deleted = in_background(rows.prune_blobs, found)
+        world.save_blobs([body("a")])
+        deleted = in_background(world.prune_blobs, found)
         with pytest.raises(TimeoutError):
             deleted.result(0.3)
 
@@ -398,48 +396,48 @@ def test_a_process_stores_again_what_it_has_not_stored_for_hours(monkeypatch):
         async def call(self, function, *args):
             saved.append(len(args[0]))
 
-    monkeypatch.setattr(bodies.time, "monotonic", lambda: present[0])
+    monkeypatch.setattr(time, "monotonic", lambda: present[0])
     for hours in (0, 1, 7):
         present[0] = 1000.0 + hours * 3600
-        asyncio.run(bodies.keep(Database(), {"d": lambda: {"a": 1}}))
+        asyncio.run(world.bodies_keep(Database(), {"d": lambda: {"a": 1}}))
 
     assert saved == [1, 1]
-    bodies.forget()
+    world.bodies_forget()
 
 
 def test_many_bodies_go_in_batches(clock, monkeypatch):
-    monkeypatch.setattr(prune, "BLOBS", 3)
-    store.save_blobs([body(str(place)) for place in range(10)])
+    world.patch(monkeypatch, "PRUNE_BLOBS", 3)
+    world.save_blobs([body(str(place)) for place in range(10)])
     clock.advance(2 * DAY)
 
-    assert prune.prune({})["blobs"] == 10
+    assert world.prune({})["blobs"] == 10
     assert Blob.objects.count() == 0
 
 
 def test_expired_tickets_go(clock, django_user_model):
     user = django_user_model.objects.create_user("ann")
-    tickets.issue(user)
+    world.tickets_issue(user)
     clock.advance(61)
 
-    assert prune.prune({})["tickets"] == 1
+    assert world.prune({})["tickets"] == 1
 
 
 # ------------------------------------------------------------------------------------------------- afterwards
 
 
 def test_a_stream_whose_frames_went_is_over(clock, monkeypatch):
-    monkeypatch.setattr(events, "get_buffer", DatabaseBuffer)
+    world.patch(monkeypatch, "events_get_buffer", DatabaseBuffer)
     run = ended()
-    store.mark_published(run.id, None, epoch=1)
+    world.mark_published(run.id, None, epoch=1)
     clock.advance(31 * DAY)
-    prune.prune(MONTH)
+    world.prune(MONTH)
 
-    assert events.page(run.id) == ([], True)
+    assert world.events_page(run.id) == ([], True)
 
 
 def test_numbers_go_on_after_a_retry_of_a_run_whose_frames_went(clock, monkeypatch):
-    for module in ("publish", "events"):
-        monkeypatch.setattr(f"ravi_django.runtime.{module}.get_buffer", DatabaseBuffer)
+    for verb in ("publish_get_buffer", "events_get_buffer"):
+        world.patch(monkeypatch, verb, DatabaseBuffer)
 
     async def ask(ctx, inbox):
         return (await ctx.llm([ChatMessage.of("user", "hi")])).text
@@ -449,16 +447,16 @@ def test_numbers_go_on_after_a_retry_of_a_run_whose_frames_went(clock, monkeypat
 
     code(fail)
     run = drive(make_run())
-    last = events.page(run.id)[0][-1]["seq"]
+    last = world.events_page(run.id)[0][-1]["seq"]
     clock.advance(8 * DAY)
-    prune.prune({"streams": 7 * DAY})
-    assert [frame["seq"] for frame in events.page(run.id)[0]] == [last]
+    world.prune({"streams": 7 * DAY})
+    assert [frame["seq"] for frame in world.events_page(run.id)[0]] == [last]
     code(ask, model=ScriptedModel(["hello"]))
 
     retry(run.id, send=lambda run_id: None)
     drive(run)
 
-    found, done = events.page(run.id, after=last)
+    found, done = world.events_page(run.id, after=last)
     assert done
     assert [frame["seq"] for frame in found] == list(range(last + 1, last + 1 + len(found)))
 
@@ -481,7 +479,7 @@ def test_what_is_no_duration_is_refused(text):
     ("given", "kept"),
     [
         (None, {}),
-        (90, dict.fromkeys(prune.KINDS, 90 * DAY)),
+        (90, dict.fromkeys(world.PRUNE_KINDS, 90 * DAY)),
         ({"streams": 0.5}, {"streams": DAY / 2}),
         ({"journal": None, "streams": 7}, {"streams": 7 * DAY}),
     ],
@@ -489,7 +487,7 @@ def test_what_is_no_duration_is_refused(text):
 def test_the_setting_is_in_days(settings, given, kept):
     settings.RAVI = {**settings.RAVI, "RETENTION": given}
 
-    assert prune.retention() == kept
+    assert world.retention() == kept
     assert not [found for found in check_settings() if found.id == "ravi.E006"]
 
 
@@ -498,5 +496,5 @@ def test_a_setting_that_says_nothing_is_reported(settings, given):
     settings.RAVI = {**settings.RAVI, "RETENTION": given}
 
     with pytest.raises(InvalidInputError):
-        prune.retention()
+        world.retention()
     assert [found.id for found in check_settings()] == ["ravi.E006"]

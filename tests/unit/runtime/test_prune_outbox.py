@@ -9,9 +9,8 @@ import pytest
 from ravi_django.kernel import Event
 from ravi_django.management import diagnosis
 from ravi_django.models import OutboxEvent
-from ravi_django.runtime import prune
-from ravi_django.runtime.bus import courier, enqueue
-from ravi_django.runtime.store import outbox_rows
+from tests.support import world
+from tests.support.world import enqueue
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -21,7 +20,7 @@ KEEP = {"outbox": 30 * DAY}
 
 @pytest.fixture(autouse=True)
 def _not_relayed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(courier, "hint", lambda: None)
+    world.silence(monkeypatch, "courier_hint")
 
 
 def bus(settings: Any, where: str | None) -> None:
@@ -39,23 +38,23 @@ def numbers() -> list[int]:
 
 
 def test_what_waits_for_no_bus_goes_when_it_is_old(settings: Any, clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outbox_rows, "ROWS", 2)
+    world.patch(monkeypatch, "OUTBOX_ROWS", 2)
     write(settings, 5)
     refused = OutboxEvent.objects.latest("id").pk
-    OutboxEvent.objects.filter(id=refused).update(tries=outbox_rows.TRIES, error="WRONGTYPE")
+    OutboxEvent.objects.filter(id=refused).update(tries=world.OUTBOX_ROWS_TRIES, error="WRONGTYPE")
     clock.advance(20 * DAY)
     write(settings, 1)
     bus(settings, None)
     clock.advance(10 * DAY)
-    assert prune.prune(KEEP)["outbox"] == 0
+    assert world.prune(KEEP)["outbox"] == 0
 
     clock.advance(1)
-    assert prune.prune(KEEP, dry_run=True)["outbox"] == 5
+    assert world.prune(KEEP, dry_run=True)["outbox"] == 5
     assert len(numbers()) == 6
-    assert prune.prune(KEEP)["outbox"] == 5
+    assert world.prune(KEEP)["outbox"] == 5
 
     assert numbers() == [0]
-    assert "outbox" not in prune.prune({"journal": 0})
+    assert "outbox" not in world.prune({"journal": 0})
 
 
 def test_what_waits_for_a_bus_that_is_away_stays_however_old(settings: Any, clock: Any) -> None:
@@ -63,7 +62,7 @@ def test_what_waits_for_a_bus_that_is_away_stays_however_old(settings: Any, cloc
     clock.advance(999 * DAY)
 
     for dry_run in (True, False):
-        assert prune.prune(KEEP, dry_run=dry_run)["outbox"] == 0
+        assert world.prune(KEEP, dry_run=dry_run)["outbox"] == 0
     assert numbers() == [0, 1]
 
 
@@ -71,7 +70,7 @@ def test_the_doctor_names_what_waits_for_no_bus(settings: Any, clock: Any) -> No
     assert list(diagnosis.outbox()) == []
     write(settings, 3)
     assert list(diagnosis.outbox()) == [], "the health of the bus says so"
-    OutboxEvent.objects.filter(id=OutboxEvent.objects.latest("id").pk).update(tries=outbox_rows.TRIES)
+    OutboxEvent.objects.filter(id=OutboxEvent.objects.latest("id").pk).update(tries=world.OUTBOX_ROWS_TRIES)
     clock.advance(90)
 
     bus(settings, None)

@@ -11,21 +11,17 @@ from django.contrib.auth import get_user_model
 from ravi_django import register
 from ravi_django.agents import PersonalFeedAgent
 from ravi_django.models import FeedItem, InboxMessage, JournalEntry, Publication, Signal, Status
-from ravi_django.runtime import clock as clocks
-from ravi_django.runtime import fan_out, prune, store
-from ravi_django.runtime.entries import Entry
-from ravi_django.runtime.store import prune as rows
-from ravi_django.runtime.store.inboxes import CARRIED
 from ravi_django.testing import run_until_idle
-from tests.support import feeds
+from tests.support import feeds, world
 from tests.support.arriving import TOPIC, arrive, logged, publish
 from tests.support.runs import CodeAgent, drive, leased, make_run, message
+from tests.support.world import INBOXES_CARRIED, Entry
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-DAY = prune.DAY_S
+DAY = world.DAY_S
 JOURNAL = {"journal": 10 * DAY}
-ALL = dict.fromkeys(prune.KINDS, 0.0)
+ALL = dict.fromkeys(world.PRUNE_KINDS, 0.0)
 
 
 def begun_anew(run=None):
@@ -34,7 +30,7 @@ def begun_anew(run=None):
     arrive(run, "one more")
     lease = leased(run)
     upto = InboxMessage.objects.filter(run=run).order_by("id").last().id
-    store.continue_as_new(lease, [Entry("run.continued", "@on")], messages=[message("on")], inbox_upto=upto)
+    world.continue_as_new(lease, [Entry("run.continued", "@on")], messages=[message("on")], inbox_upto=upto)
     run.refresh_from_db()
     return run
 
@@ -52,12 +48,12 @@ def test_what_earlier_generations_were_given_goes_and_what_the_run_was_asked_sta
     arrive(run, "unread")
     InboxMessage.objects.update(created_at=clock.now)
     clock.advance(10 * DAY)
-    assert prune.prune(JOURNAL)["inbox"] == 0
+    assert world.prune(JOURNAL)["inbox"] == 0
     clock.advance(1)
 
-    assert prune.prune(JOURNAL, dry_run=True)["inbox"] == 1
+    assert world.prune(JOURNAL, dry_run=True)["inbox"] == 1
     assert texts(run) == ["hi", "one more", "on", "unread"]
-    assert prune.prune(JOURNAL)["inbox"] == 1
+    assert world.prune(JOURNAL)["inbox"] == 1
 
     assert texts(run) == ["hi", "on", "unread"]
 
@@ -68,7 +64,7 @@ def test_a_run_that_has_not_begun_anew_keeps_what_it_was_told(clock):
     Signal.objects.create(run=run, name="told", consumed_at=clock.now)
     clock.advance(99 * DAY)
 
-    assert set(prune.prune(JOURNAL).values()) == {0}
+    assert set(world.prune(JOURNAL).values()) == {0}
 
 
 def test_signals_that_were_read_long_ago_go(clock):
@@ -82,8 +78,8 @@ def test_signals_that_were_read_long_ago_go(clock):
         Signal.objects.create(run=run, name=name, **fields)
     clock.advance(10 * DAY + 1)
 
-    assert prune.prune(JOURNAL, dry_run=True)["signals"] == 1
-    assert prune.prune(JOURNAL)["signals"] == 1
+    assert world.prune(JOURNAL, dry_run=True)["signals"] == 1
+    assert world.prune(JOURNAL)["signals"] == 1
 
     assert set(Signal.objects.values_list("name", flat=True)) == {"just read", "unread", "wakes nobody yet"}
 
@@ -94,28 +90,28 @@ def test_a_message_stays_while_a_signal_tells_of_it(clock):
     begun_anew(run)
     clock.advance(11 * DAY)
 
-    assert prune.prune(JOURNAL)["inbox"] == 1
+    assert world.prune(JOURNAL)["inbox"] == 1
     assert InboxMessage.objects.filter(run=run, body__payload__data__said="hello").exists()
-    Signal.objects.update(consumed_at=clocks.now())
-    assert prune.prune(JOURNAL)["inbox"] == 1
+    Signal.objects.update(consumed_at=world.now())
+    assert world.prune(JOURNAL)["inbox"] == 1
 
 
 def test_what_is_carried_for_the_next_generation_stays(clock):
     run = make_run()
-    InboxMessage.objects.create(run=run, message_id=CARRIED, body=message("carried"))
+    InboxMessage.objects.create(run=run, message_id=INBOXES_CARRIED, body=message("carried"))
     begun_anew(run)
     clock.advance(11 * DAY)
 
-    prune.prune(JOURNAL)
+    world.prune(JOURNAL)
 
     assert texts(run) == ["hi", "carried", "on"]
 
 
 def test_each_transaction_is_bounded(clock, monkeypatch):
-    monkeypatch.setattr(rows, "ROWS", 3)
+    world.patch(monkeypatch, "PRUNE_ROWS", 3)
     sizes = []
-    delete = rows._delete
-    monkeypatch.setattr(rows, "_delete", lambda found: sizes.append(delete(found)) or sizes[-1])
+    delete = world.prune_delete
+    world.patch(monkeypatch, "prune_delete", lambda found: sizes.append(delete(found)) or sizes[-1])
     run = make_run()
     for number in range(10):
         arrive(run, str(number))
@@ -123,7 +119,7 @@ def test_each_transaction_is_bounded(clock, monkeypatch):
     begun_anew(run)
     clock.advance(11 * DAY)
 
-    removed = prune.prune(JOURNAL)
+    removed = world.prune(JOURNAL)
 
     assert (removed["inbox"], removed["signals"], max(sizes)) == (11, 10, 3)
 
@@ -137,7 +133,7 @@ def test_a_feed_of_many_items_leaves_no_more_than_one_of_few(clock):
             publish(run, {"title": f"Cats {number}", "text": ""})
             run_until_idle()
         clock.advance(1)
-        prune.prune(ALL)
+        world.prune(ALL)
         return InboxMessage.objects.count(), Signal.objects.count()
 
     few, many = read_on(0, 10), read_on(10, 50)
@@ -158,15 +154,14 @@ def test_a_feed_of_many_items_leaves_no_more_than_one_of_few(clock):
 def delivered(monkeypatch, clock):
     """A publication that a run in its second generation has had in its first."""
     register(CodeAgent(print))
-    monkeypatch.setattr(fan_out, "wake", lambda run_ids: None)
-    monkeypatch.setattr(fan_out, "hint", lambda publication_id: None)
+    world.silence(monkeypatch, "fan_out_wake", "fan_out_hint")
 
     def deliver(**owner):
         (follow,) = feeds.followers(1, agent="test/code", **owner)
         publication = feeds.publish("hello")
         run = make_run(session=follow.home, **owner)
-        store.deliver_batch(publication.id, 10)
-        Signal.objects.update(consumed_at=clocks.now())
+        world.deliver_batch(publication.id, 10)
+        Signal.objects.update(consumed_at=world.now())
         begun_anew(run)
         clock.advance(11 * DAY)
         return run, follow, publication
@@ -182,7 +177,7 @@ def test_what_is_delivered_goes(delivered):
     run, _, publication = delivered()
     assert (had(run, publication), Publication.objects.filter(done_at=None).count()) == (1, 0)
 
-    prune.prune(JOURNAL)
+    world.prune(JOURNAL)
 
     assert had(run, publication) == 0
 
@@ -190,11 +185,11 @@ def test_what_is_delivered_goes(delivered):
 def test_not_while_its_fan_out_is_under_way(delivered):
     run, _, publication = delivered()
     Publication.objects.update(done_at=None)
-    prune.prune(JOURNAL)
+    world.prune(JOURNAL)
     assert had(run, publication) == 1
 
-    Publication.objects.update(done_at=clocks.now())
-    prune.prune(JOURNAL)
+    Publication.objects.update(done_at=world.now())
+    world.prune(JOURNAL)
     assert had(run, publication) == 0
 
 
@@ -205,8 +200,8 @@ def test_nor_while_it_waits_for_another_follow_of_the_same_agent(delivered, owne
     again = feeds.follow("test/code", home=run.session, **owner)
     FeedItem.objects.create(follow=again, publication=publication, due_at=clock.now)
 
-    prune.prune(JOURNAL)
-    fan_out.sweep()
+    world.prune(JOURNAL)
+    world.fan_out_sweep()
 
     assert not FeedItem.objects.exists()
     assert had(run, publication) == 1
@@ -219,7 +214,7 @@ def test_somebody_elses_waiting_keeps_nothing(delivered, clock, django_user_mode
     (follow,) = feeds.followers(1, agent="test/code", owner=bob)
     FeedItem.objects.create(follow=follow, publication=publication, due_at=clock.now + timedelta(days=99))
 
-    prune.prune(JOURNAL)
+    world.prune(JOURNAL)
 
     assert had(run, publication) == 0
 
@@ -233,8 +228,8 @@ def ended():
     for run in (child, root):
         arrive(run, "one more")
         lease = leased(run)
-        store.append(lease, [Entry("run.started", "@started"), Entry("log", "log")])
-        store.finish(lease, Status.COMPLETED, [Entry("run.completed", "@completed.1")], output="done")
+        world.append(lease, [Entry("run.started", "@started"), Entry("log", "log")])
+        world.finish(lease, Status.COMPLETED, [Entry("run.completed", "@completed.1")], output="done")
     return root, child
 
 
@@ -242,11 +237,11 @@ def test_of_an_ended_tree_what_each_run_was_asked_stays(clock):
     runs = ended()
     clock.advance(10 * DAY + 1)
 
-    assert prune.prune(JOURNAL, dry_run=True)["inbox"] == 2
-    assert prune.prune(JOURNAL)["inbox"] == 2
+    assert world.prune(JOURNAL, dry_run=True)["inbox"] == 2
+    assert world.prune(JOURNAL)["inbox"] == 2
 
     assert [texts(run) for run in runs] == [["hi"]] * 2
-    assert prune.prune(JOURNAL)["inbox"] == 0
+    assert world.prune(JOURNAL)["inbox"] == 0
 
 
 def test_not_before_its_journal(clock, monkeypatch):
@@ -258,14 +253,14 @@ def test_not_before_its_journal(clock, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(rows, "_delete", die)
+        world.patch(patched, "prune_delete", die)
         with pytest.raises(KeyboardInterrupt):
-            prune.prune(JOURNAL)
-    monkeypatch.setattr(rows, "ROWS", 1)
+            world.prune(JOURNAL)
+    world.patch(monkeypatch, "PRUNE_ROWS", 1)
     deleted = []
-    delete = rows._delete
-    monkeypatch.setattr(rows, "_delete", lambda found: deleted.append(found.model) or delete(found))
-    prune.prune(JOURNAL)
+    delete = world.prune_delete
+    world.patch(monkeypatch, "prune_delete", lambda found: deleted.append(found.model) or delete(found))
+    world.prune(JOURNAL)
 
     kinds = [model for model in deleted if model in (JournalEntry, InboxMessage)]
     assert kinds == [JournalEntry] * 6 + [InboxMessage] * 2
@@ -275,11 +270,11 @@ def test_a_dry_run_counts_an_ended_runs_earlier_generations_once(clock):
     run = begun_anew()
     lease = leased(run)
     Signal.objects.create(run=run, name="read", consumed_at=clock.now)
-    store.finish(lease, Status.COMPLETED, [Entry("run.completed", "@completed.1")], output="done")
+    world.finish(lease, Status.COMPLETED, [Entry("run.completed", "@completed.1")], output="done")
     begun_anew()
     clock.advance(11 * DAY)
 
-    would = prune.prune(JOURNAL, dry_run=True)
+    would = world.prune(JOURNAL, dry_run=True)
 
-    assert would == prune.prune(JOURNAL)
+    assert would == world.prune(JOURNAL)
     assert (would["inbox"], would["signals"]) == (3, 1)

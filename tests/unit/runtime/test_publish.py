@@ -14,26 +14,32 @@ from project.services import Valkey
 from ravi_django.conf import conf
 from ravi_django.kernel import ChatMessage
 from ravi_django.models import Run, Status
-from ravi_django.runtime import events, publish, store
-from ravi_django.runtime.buffer import get_buffer
-from ravi_django.runtime.buffer_database import DatabaseBuffer
-from ravi_django.runtime.buffer_valkey import ValkeyBuffer
-from ravi_django.runtime.entries import Entry
-from ravi_django.runtime.frames import Frame, Source, delta, durable, stream_done
-from ravi_django.runtime.publish import Publisher
 from ravi_django.testing import ScriptedModel
+from tests.support import world
 from tests.support.patience import BOUND_S
 from tests.support.runs import code, drive, leased, make_run, on_postgresql, uncommitted, until
+from tests.support.world import (
+    DatabaseBuffer,
+    Entry,
+    Frame,
+    Publisher,
+    Source,
+    ValkeyBuffer,
+    frames_delta,
+    frames_durable,
+    get_buffer,
+    stream_done,
+)
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def types_of(run, after=0):
-    return [frame["type"] for frame in events.page(run.tree_id, after)[0]]
+    return [frame["type"] for frame in world.events_page(run.tree_id, after)[0]]
 
 
 def numbers_of(run, after=0):
-    return [frame["seq"] for frame in events.page(run.tree_id, after)[0]]
+    return [frame["seq"] for frame in world.events_page(run.tree_id, after)[0]]
 
 
 class HeldBuffer:
@@ -69,9 +75,9 @@ def test_neighbouring_deltas_of_one_call_become_one_frame(held):
     source = Source.of(run)
 
     for call, text in [("1", "a"), ("1", "b"), ("1", "c"), ("2", "d"), ("1", "e"), ("1", "f")]:
-        publisher.emit(delta(source, "text.delta", text, call=call, attempt="1"))
-    publisher.emit(delta(source, "reasoning.delta", "g", call="1", attempt="1"))
-    publisher.emit(delta(source, "reasoning.delta", "h", call="1", attempt="2"))
+        publisher.emit(frames_delta(source, "text.delta", text, call=call, attempt="1"))
+    publisher.emit(frames_delta(source, "reasoning.delta", "g", call="1", attempt="1"))
+    publisher.emit(frames_delta(source, "reasoning.delta", "h", call="1", attempt="2"))
     until(lambda: buffer.tries)
     buffer.there.set()
     publisher.close()
@@ -97,15 +103,15 @@ def test_frames_wait_in_order_while_the_buffer_is_away(held):
 
 
 def test_of_too_many_frames_the_durable_ones_are_made_again_from_the_journal(held, monkeypatch):
-    monkeypatch.setattr(publish, "MAX_WAITING", 3)
-    monkeypatch.setattr(publish, "MAX_PAUSE_S", 0.01)
+    world.patch(monkeypatch, "MAX_WAITING", 3)
+    world.patch(monkeypatch, "MAX_PAUSE_S", 0.01)
     buffer, publisher = held
     lease = leased()
     publisher.open(lease.run)
     rows = [Entry("tool.call", str(number), "t", result={"content": []}) for number in range(9)]
-    first = store.append(lease, rows)
+    first = world.append(lease, rows)
 
-    frames = [frame for seq, row in enumerate(rows, first) for frame in durable(Source.of(lease.run), row, seq)]
+    frames = [frame for seq, row in enumerate(rows, first) for frame in frames_durable(Source.of(lease.run), row, seq)]
     publisher.emit(*frames)
     until(lambda: buffer.tries)
     buffer.there.set()
@@ -166,7 +172,7 @@ def test_a_lost_buffer_is_announced_by_one_gap_and_numbered_on_above_the_mark(pu
         publisher.emit(Frame(source, "progress", {"number": number}))
         until(lambda number=number: numbers_of(run)[-1:] == [1001 + number])
 
-    gap, *others = events.page(run.id)[0]
+    gap, *others = world.events_page(run.id)[0]
     assert (gap["seq"], gap["type"], gap["from"], gap["to"]) == (1001, "stream.gap", 1, 1000)
     assert [(frame["seq"], frame["number"]) for frame in others] == [(1002, 1), (1003, 2)]
     assert gap["snapshot"]["status"] == Status.RUNNING
@@ -177,7 +183,7 @@ def test_the_gaps_snapshot_has_the_durable_frames_so_far(publisher, valkey_url):
     lease = leased()
     run = lease.run
     publisher.open(run)
-    store.append(lease, [Entry("run.started", "@started"), Entry("tool.call", "1", "t", result={"content": []})])
+    world.append(lease, [Entry("run.started", "@started"), Entry("tool.call", "1", "t", result={"content": []})])
     publisher.emit(Frame(Source.of(run), "progress", {"number": 0}))
     until(lambda: numbers_of(run) == [1])
     empty(valkey_url)
@@ -185,7 +191,7 @@ def test_the_gaps_snapshot_has_the_durable_frames_so_far(publisher, valkey_url):
     publisher.emit(Frame(Source.of(run), "progress", {"number": 1}))
     until(lambda: len(numbers_of(run)) == 2)
 
-    gap = events.page(run.id)[0][0]
+    gap = world.events_page(run.id)[0][0]
     assert [frame["step"] for frame in gap["snapshot"]["frames"]] == ["started", "tool_result"]
 
 
@@ -193,11 +199,11 @@ def test_a_lease_that_ends_before_the_first_flush_leaves_no_gap(publisher, monke
     monkeypatch.setattr(publisher, "flush", lambda: None)  # not yet
     lease = leased()
     publisher.open(lease.run)
-    publisher.emit(delta(Source.of(lease.run), "text.delta", "a", call="1", attempt="1"))
-    store.requeue(lease)
+    publisher.emit(frames_delta(Source.of(lease.run), "text.delta", "a", call="1", attempt="1"))
+    world.requeue(lease)
     again = leased(lease.run)
     publisher.open(again.run)
-    publisher.emit(delta(Source.of(again.run), "text.delta", "b", call="2", attempt="2"))
+    publisher.emit(frames_delta(Source.of(again.run), "text.delta", "b", call="2", attempt="2"))
     monkeypatch.undo()
 
     publisher.flush()
@@ -210,7 +216,7 @@ def test_a_lease_that_goes_to_another_process_has_sent_its_frames(settings, monk
     """The next lease's frames come behind them, and nobody takes its first ones for lost."""
     settings.RAVI = {**settings.RAVI, "STREAM_FLUSH_S": 60.0}
     out = []
-    suspend = store.suspend
+    suspend = world.suspend
 
     def suspending(lease, *args, **kwargs):
         out.append(types_of(lease.run)[-1:])
@@ -228,10 +234,10 @@ def test_a_lease_that_goes_to_another_process_has_sent_its_frames(settings, monk
         engine.publisher.emit(Frame(Source.of(other), "progress", {"number": 0}))
         until(lambda: get_buffer().read(str(other.id), 0, 1))
 
-    monkeypatch.setattr(store, "suspend", suspending)
+    world.patch(monkeypatch, "suspend", suspending)
     code(story, model=ScriptedModel(["hello"]))
     run = drive(make_run(), setup=flushed_just_now)
-    store.send_signal(run.id, "go", 1)
+    world.send_signal(run.id, "go", 1)
     drive(run, setup=flushed_just_now)
 
     assert out == [["progress"], ["completion"]]
@@ -249,7 +255,7 @@ def test_nobody_waits_long_for_a_buffer_that_is_away(held):
 
 
 def test_a_reached_mark_is_raised_on_the_row_and_leaves_no_gap(publisher, monkeypatch):
-    monkeypatch.setattr(publish, "RESERVE", 5)
+    world.patch(monkeypatch, "PUBLISH_RESERVE", 5)
     run = make_run()
     Run.objects.filter(id=run.id).update(event_mark=3)
     run = leased(run).run
@@ -278,13 +284,13 @@ def test_frames_of_a_deleted_tree_are_not_kept(publisher):
 @pytest.mark.parametrize("ended", [False, True])
 @pytest.mark.parametrize("kind", [ValkeyBuffer, DatabaseBuffer])
 def test_a_tree_whose_row_is_locked_holds_up_no_other(kind, ended, valkey_url, monkeypatch):
-    monkeypatch.setattr(publish, "RESERVE", 5)
-    monkeypatch.setattr(publish, "ARCHIVE_S", 0.0)
+    world.patch(monkeypatch, "PUBLISH_RESERVE", 5)
+    world.patch(monkeypatch, "ARCHIVE_S", 0.0)
     buffer = kind(valkey_url) if kind is ValkeyBuffer else kind()
     locked, other = leased(make_run(event_mark=3)), leased().run
     source = Source.of(locked.run)
     if ended:
-        store.finish(locked, Status.COMPLETED, [])
+        world.finish(locked, Status.COMPLETED, [])
     publisher = Publisher(buffer)
 
     with uncommitted(lambda: Run.objects.filter(id=locked.run_id).update(hints=1)):
@@ -301,7 +307,7 @@ def test_a_tree_whose_row_is_locked_holds_up_no_other(kind, ended, valkey_url, m
 
 @pytest.mark.parametrize("kind", [ValkeyBuffer, DatabaseBuffer])
 def test_a_flush_whose_answer_is_lost_doubles_no_tokens(kind, valkey_url, monkeypatch):
-    monkeypatch.setattr(publish, "MAX_PAUSE_S", 0.01)
+    world.patch(monkeypatch, "MAX_PAUSE_S", 0.01)
     buffer = kind(valkey_url) if kind is ValkeyBuffer else kind()
     append, lost = buffer.append, []
 
@@ -317,7 +323,7 @@ def test_a_flush_whose_answer_is_lost_doubles_no_tokens(kind, valkey_url, monkey
     publisher = Publisher(buffer)
     publisher.open(run)
     for number, text in enumerate(["Hello", " world", "!"]):
-        publisher.emit(delta(Source.of(run), "text.delta", text, call="1", attempt="1"))
+        publisher.emit(frames_delta(Source.of(run), "text.delta", text, call="1", attempt="1"))
         until(lambda number=number: lost and (number == 0 or len(buffer.read(str(run.id), 0, 9)) == number + 1))
     publisher.close()
 
@@ -338,4 +344,4 @@ def test_a_zombies_frames_are_refused(publisher, clock):
     publisher.emit(Frame(Source.of(new), "progress", {"from": "new again"}))
 
     until(lambda: len(numbers_of(run)) == 3)
-    assert [frame["from"] for frame in events.page(run.id)[0]] == ["old", "new", "new again"]
+    assert [frame["from"] for frame in world.events_page(run.id)[0]] == ["old", "new", "new again"]

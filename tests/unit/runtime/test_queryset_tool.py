@@ -11,9 +11,9 @@ from django.contrib.contenttypes.models import ContentType
 
 from ravi_django.kernel import Effect, Risk
 from ravi_django.models import Blob, Run, Session
-from ravi_django.runtime.tools.queryset import QuerysetTool
 from tests.support.runs import code, drive, make_run, take_over
 from tests.support.tool_calls import calling
+from tests.support.world import QuerysetTool
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

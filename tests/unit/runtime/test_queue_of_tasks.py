@@ -15,7 +15,7 @@ from celery.signals import celeryd_after_setup, celeryd_init
 from project.celery import app
 from ravi_django import tasks
 from ravi_django.conf import conf
-from ravi_django.runtime import dispatch
+from tests.support import world
 
 
 @pytest.fixture
@@ -23,9 +23,9 @@ def site_conf() -> Iterator[Any]:
     names = ("task_routes", "broker_transport_options", "broker_write_url")
     before = {name: app.conf[name] for name in names}
     yield app.conf
-    for pool in dispatch._pools.values():
+    for pool in world.dispatch_pools.values():
         pool.connections.force_close_all()
-    dispatch._pools.clear()
+    world.dispatch_pools.clear()
     app.conf.update(before)
     app.amqp.flush_routes()
     app.amqp.router = app.amqp.Router()
@@ -41,7 +41,7 @@ def test_tasks_go_to_the_queue_of_the_settings_whatever_the_site_routes(
     app.amqp.flush_routes()
     app.amqp.router = app.amqp.Router()
 
-    dispatch.publish(task)
+    world.dispatch_publish(task)
     with app.connection_for_write() as connection:
         task.apply_async(producer=app.amqp.Producer(connection))  # as beat does
 
@@ -55,7 +55,7 @@ def test_the_producer_gives_up_soon_and_leaves_the_options_of_the_site_alone(sit
     site_conf.broker_transport_options = {"global_keyprefix": "shop-", "max_retries": 50}
     pool = app.amqp._producer_pool
 
-    own = dispatch.broker_connection().transport_options
+    own = world.broker_connection().transport_options
 
     assert (own["global_keyprefix"], own["max_retries"]) == ("shop-", 1)
     assert site_conf.broker_transport_options == {"global_keyprefix": "shop-", "max_retries": 50}
@@ -66,9 +66,9 @@ def test_the_producer_gives_up_soon_and_leaves_the_options_of_the_site_alone(sit
 def test_the_producer_gives_up_soon_with_several_brokers_too(site_conf: Any) -> None:
     site_conf.broker_write_url = ["redis://one.example:6379/0", "redis://two.example:6379/0"]
 
-    own = dispatch.broker_connection().transport_options
+    own = world.broker_connection().transport_options
 
-    assert (own["socket_connect_timeout"], own["socket_timeout"]) == (dispatch.CONNECT_S, dispatch.ANSWER_S)
+    assert (own["socket_connect_timeout"], own["socket_timeout"]) == (world.CONNECT_S, world.DISPATCH_ANSWER_S)
 
 
 def test_a_site_that_lists_its_queues_need_not_list_ours(
@@ -79,7 +79,7 @@ def test_a_site_that_lists_its_queues_need_not_list_ours(
     monkeypatch.setattr(app.amqp.queues, "create_missing", False)
     monkeypatch.setattr(tasks.tell_saves, "_exec_options", None)  # Celery reads them once a process
 
-    dispatch.publish(tasks.tell_saves, "1")
+    world.dispatch_publish(tasks.tell_saves, "1")
 
     with app.connection_for_read() as connection, connection.SimpleQueue(conf.QUEUE) as queue:
         assert queue.get(timeout=10).headers["task"] == tasks.tell_saves.name
@@ -110,7 +110,7 @@ class OldQueues(Queues):
 
 @pytest.mark.parametrize("kind", [Queues, OldQueues])
 def test_a_threads_worker_of_other_queues_never_consumes_ours(monkeypatch: pytest.MonkeyPatch, kind: Any) -> None:
-    monkeypatch.setattr(tasks, "_serves", None)
+    world.patch(monkeypatch, "tasks_serves", None)
     queues = kind()
     queues.select_add("celery")
     worker = SimpleNamespace(app=SimpleNamespace(amqp=SimpleNamespace(queues=queues)), pool_cls=TaskPool)

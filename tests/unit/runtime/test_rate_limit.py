@@ -14,17 +14,17 @@ from ravi_django import submit
 from ravi_django.kernel import AgentId, InvalidInputError
 from ravi_django.middleware import UserRateLimit
 from ravi_django.models import JournalEntry, Run, Session, Status
-from ravi_django.runtime import dispatch, store
-from ravi_django.runtime.entries import Entry
 from ravi_django.testing import run_until_idle
+from tests.support import world
 from tests.support.runs import CodeAgent, code, drive, leased, make_run, message, on_postgresql, take_over
+from tests.support.world import Entry
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture(autouse=True)
 def _driven_by_the_test(monkeypatch):
-    monkeypatch.setattr(dispatch, "send", lambda run_id: None)
+    world.silence(monkeypatch, "dispatch_send")
 
 
 @pytest.fixture
@@ -136,9 +136,9 @@ def test_a_decision_stands_whatever_the_rows_say_later(ann, clock, step):
     note = JournalEntry.objects.get(run=passed, kind="pinned")
     assert note.result == {"passes": True, "until": None, "retry_after": 0.0}
     # As if an earlier run had come to light since.
-    session = store.create_session(Session(agent="test/code"))
+    session = world.create_session(Session(agent="test/code"))
     early = Run(id=UUID(int=passed.id.int - 1), agent="test/code", session=session, owner=ann)
-    store.create_run(early, message())
+    world.create_run(early, message())
 
     assert take_over(clock, passed).status == Status.COMPLETED
 
@@ -147,7 +147,7 @@ def test_a_later_message_of_a_run_is_not_counted_again(ann, clock):
     limited(UserRateLimit(1, per_s=60, on_limit="wait"))
     drive(submit("test/code", "hi", user=ann))
     run = drive(submit("test/code", "hi", user=ann))
-    store.deliver(leased(), [Entry("msg.sent", "1")], target_id=run.id, message=message("more"))
+    world.asking_deliver(leased(), [Entry("msg.sent", "1")], target_id=run.id, message=message("more"))
 
     clock.advance(61)
     run = drive(run)
@@ -245,9 +245,7 @@ def test_who_would_wait_too_long_is_refused_and_takes_nobodys_place(ann, clock):
 
 
 def test_an_earlier_runs_own_word_goes_before_what_can_be_computed(ann, clock, monkeypatch):
-    from ravi_django.runtime.middleware import rate_limit
-
-    monkeypatch.setattr(rate_limit, "_LOOK_BACK", 4)
+    world.patch(monkeypatch, "RATE_LIMIT_LOOK_BACK", 4)
     limited(UserRateLimit(1, per_s=60, on_limit="wait"))
     runs = [drive(submit("test/code", "hi", user=ann)) for _ in range(8)]
 
@@ -275,10 +273,10 @@ def test_bad_parameters_are_refused_by_name(parameters, field):
 
 def _fork(run, ann, clock):
     """All of its past but the end."""
-    from ravi_django.runtime.store.fork import fork
+    from tests.support.world import store_fork
 
     clock.advance(1)
-    return fork(run.id, JournalEntry.objects.filter(run=run).exclude(kind__startswith="run.c").count())
+    return store_fork(run.id, JournalEntry.objects.filter(run=run).exclude(kind__startswith="run.c").count())
 
 
 @pytest.mark.parametrize("on_limit", ["refuse", "wait"])

@@ -13,14 +13,11 @@ from hypothesis import strategies as st
 from ravi_django import tool
 from ravi_django.kernel import DataBlock, ImageBlock, TextBlock
 from ravi_django.models import Blob, JournalEntry, Session, Status, uuid7
-from ravi_django.runtime import prune, store
-from ravi_django.runtime.fork import fork
-from ravi_django.runtime.retry import retry
-from ravi_django.runtime.tools import results
-from ravi_django.runtime.tools.results import ReadResultTool
 from ravi_django.testing import journal_of
+from tests.support import world
 from tests.support.runs import code, drive, make_run, take_over
 from tests.support.tool_calls import calling, output_of
+from tests.support.world import ReadResultTool, fork, retry
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -73,7 +70,7 @@ def test_a_takeover_neither_makes_nor_reads_it_anew(report, clock, ran, dies, mo
     code(reading, tools=[report, ReadResultTool()])
     run = drive(make_run(), dies=dies)
     if dies == "end":
-        monkeypatch.setattr(results, "_blob", None)
+        world.patch(monkeypatch, "results_blob", None)
 
     run = take_over(clock, run)
 
@@ -267,13 +264,13 @@ def test_the_prune_leaves_it_while_its_row_lives(report, clock, settings, inline
     settings.RAVI = {**settings.RAVI, "INLINE_BYTES": inline}
     entry, _ = a_result(report)
     whole = JournalEntry.objects.get(id=entry).digests["whole"]
-    clock.advance(10 * prune.DAY_S)
+    clock.advance(10 * world.DAY_S)
 
-    prune.prune(dict.fromkeys(prune.KINDS, 30 * prune.DAY_S))
+    world.prune(dict.fromkeys(world.PRUNE_KINDS, 30 * world.DAY_S))
 
     assert Blob.objects.filter(id=whole).exists()
-    clock.advance(30 * prune.DAY_S)
-    prune.prune(dict.fromkeys(prune.KINDS, 30 * prune.DAY_S))
+    clock.advance(30 * world.DAY_S)
+    world.prune(dict.fromkeys(world.PRUNE_KINDS, 30 * world.DAY_S))
     assert not Blob.objects.filter(id=whole).exists()
 
 
@@ -281,7 +278,7 @@ def test_the_prune_leaves_it_while_its_row_lives(report, clock, settings, inline
 
 
 def blob_of(text):
-    from ravi_django.runtime.entries import make_text_blob
+    from tests.support.world import make_text_blob
 
     return make_text_blob(text.encode())
 
@@ -291,7 +288,7 @@ def test_pages_make_the_whole(text, limit):
     blob, place, pages = blob_of(text), 0, []
 
     while place < blob.size:
-        page = results._aligned(results._part(blob, place, limit + 4), limit)
+        page = world.results_aligned(world.results_part(blob, place, limit + 4), limit)
         pages.append(page.decode())  # no page has half of a character
         assert 0 < len(page) <= max(limit, 4)
         place += len(page)
@@ -306,24 +303,25 @@ def test_pages_make_the_whole(text, limit):
     step=st.integers(1, 700),
 )
 def test_what_is_found_is_what_there_is(text, wanted, offset, step):
-    was, results._STEP = results._STEP, step
+    was = world.RESULTS_STEP
+    world.replace("RESULTS_STEP", step)
     try:
-        answer = results._found(blob_of(text), offset, wanted)
+        answer = world.results_found(blob_of(text), offset, wanted)
     finally:
-        results._STEP = was
+        world.replace("RESULTS_STEP", was)
 
     body = text.encode()
     places = [match.start() for match in re.finditer(re.escape(wanted.encode()), body[offset:])]
-    expected = [place + offset for place in places][: results.MAX_FOUND]
+    expected = [place + offset for place in places][: world.MAX_FOUND]
     assert [int(place) for place in re.findall(r"^at (\d+): ", answer, re.MULTILINE)] == expected
 
 
 def test_the_same_bytes_as_json_and_as_text_are_one_blob(report):
     """A body is known by its bytes, however it is packed."""
-    from ravi_django.runtime.entries import blob_value, make_blob, make_text_blob
+    from tests.support.world import blob_value, make_blob, make_text_blob
 
-    store.save_blobs([make_text_blob(b'"abc"')])
-    store.save_blobs([make_blob(b'"abc"')])
+    world.save_blobs([make_text_blob(b'"abc"')])
+    world.save_blobs([make_blob(b'"abc"')])
 
     assert blob_value(Blob.objects.get()) == "abc"
     assert Session.objects.count() == 0

@@ -8,10 +8,10 @@ from django.contrib.auth.models import Group, Permission
 
 from ravi_django.kernel import Addressees, ConflictError, ForbiddenError, InvalidInputError, NotFoundError
 from ravi_django.models import AuditRecord, Delegation, HumanRequest
-from ravi_django.runtime import human, reassignment, sweeper
-from ravi_django.runtime.cancel import cancel
 from ravi_django.signals import request_changed
+from tests.support import world
 from tests.support.runs import code, drive, in_background, make_run, on_postgresql
+from tests.support.world import cancel
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -55,7 +55,7 @@ def test_who_may_answer_it_hands_it_to_another(users):
     request_changed.connect(receiver)
     request = approving(users["ann"])
 
-    found = human.reassign(request, "user:dan", by=users["fay"], reason="his cost centre")
+    found = world.reassign(request, "user:dan", by=users["fay"], reason="his cost centre")
 
     request_changed.disconnect(receiver)
     assert (found.to, found.version, found.level, told) == ("user:dan", 2, 0, [("user:dan", 2)])
@@ -67,17 +67,17 @@ def test_who_may_answer_it_hands_it_to_another(users):
     words = "Reassigned from group:finance to user:dan: his cost centre"
     assert (entry.user, entry.change_message) == (users["fay"], words)
     with pytest.raises(NotFoundError):
-        human.answer(request.pk, "approve", by=users["fay"])
-    human.answer(request.pk, "approve", by=users["dan"])
+        world.answer(request.pk, "approve", by=users["fay"])
+    world.answer(request.pk, "approve", by=users["dan"])
     assert drive(request.run).output.startswith("approved")
 
 
 def test_an_operator_of_the_site_may_though_not_answer(users):
     request = approving()
     with pytest.raises(NotFoundError):
-        human.answer(request, "approve", by=users["op"])
+        world.answer(request, "approve", by=users["op"])
 
-    human.reassign(request, "user:dan", by=users["op"])
+    world.reassign(request, "user:dan", by=users["op"])
 
     assert now_asked(request).to == "user:dan"
 
@@ -96,17 +96,17 @@ def test_an_operator_makes_nobody_an_approver_but_others(users, settings, to):
     settings.RAVI = {**settings.RAVI, "MAY_ANSWER": lambda user, request: user.username != "op"}
 
     with pytest.raises(ForbiddenError, match="means you"):
-        human.reassign(request, to, by=op)
+        world.reassign(request, to, by=op)
 
     assert now_asked(request).version == 1
     settings.RAVI = {**settings.RAVI, "MAY_ANSWER": None}
     with pytest.raises((ForbiddenError, NotFoundError)):
-        human.answer(request.pk, "approve", by=op)
-    assert human.reassign(request, "user:ann", by=op).to == "user:ann"
+        world.answer(request.pk, "approve", by=op)
+    assert world.reassign(request, "user:ann", by=op).to == "user:ann"
 
 
 def test_who_may_answer_it_already_may_keep_it_to_themselves(users):
-    assert human.reassign(approving(), "user:fay", by=users["fay"]).to == "user:fay"
+    assert world.reassign(approving(), "user:fay", by=users["fay"]).to == "user:fay"
 
 
 def test_an_operator_of_one_tenant_reassigns_none_of_anothers(users, settings):
@@ -114,7 +114,7 @@ def test_an_operator_of_one_tenant_reassigns_none_of_anothers(users, settings):
     HumanRequest.objects.update(tenant="acme")
 
     with pytest.raises(NotFoundError):
-        human.reassign(request.pk, "user:dan", by=users["op"])
+        world.reassign(request.pk, "user:dan", by=users["op"])
 
 
 @pytest.mark.parametrize(("who", "error"), [("eve", NotFoundError), ("dan", NotFoundError), ("ann", ForbiddenError)])
@@ -122,7 +122,7 @@ def test_nobody_else_may(users, who, error):
     request = approving(users["ann"])
 
     with pytest.raises(error):
-        human.reassign(request, "user:dan", by=users[who])
+        world.reassign(request, "user:dan", by=users[who])
 
     assert now_asked(request).version == 1
 
@@ -145,7 +145,7 @@ def test_an_address_that_means_nobody_is_refused(users, django_user_model, to, w
     request = approving()
 
     with pytest.raises(InvalidInputError, match=words) as found:
-        human.reassign(request, to, by=users["fay"])
+        world.reassign(request, to, by=users["fay"])
 
     assert (found.value.field, now_asked(request).version) == ("to", 1)
 
@@ -154,32 +154,32 @@ def test_four_eyes_stay(users):
     request = approving(users["ann"], four_eyes=True)
 
     with pytest.raises(InvalidInputError, match="means nobody"):
-        human.reassign(request, "user:ann", by=users["fay"])
-    human.reassign(request, "group:directors", by=users["fay"])
+        world.reassign(request, "user:ann", by=users["fay"])
+    world.reassign(request, "group:directors", by=users["fay"])
     users["ann"].groups.add(Group.objects.get(name="directors"))
 
     with pytest.raises(ForbiddenError, match="four eyes"):
-        human.answer(request.pk, "approve", by=users["ann"])
+        world.answer(request.pk, "approve", by=users["ann"])
 
 
 def test_the_owner_of_a_run_without_one_is_the_staff(users, django_user_model):
     request = approving()
     with pytest.raises(InvalidInputError, match="staff means nobody"):
-        human.reassign(request, "owner", by=users["fay"])
+        world.reassign(request, "owner", by=users["fay"])
     django_user_model.objects.create_user("sue", is_staff=True)
 
-    assert human.reassign(request, "owner", by=users["fay"]).to == "staff"
+    assert world.reassign(request, "owner", by=users["fay"]).to == "staff"
 
 
 def test_the_time_that_was_left_stays_and_so_do_the_later_steps(clock, users):
     request = approving(to=[("group:finance", HOUR), "group:directors"])
     clock.advance(HOUR / 2)
 
-    found = human.reassign(request, "user:ann", by=users["fay"])
+    found = world.reassign(request, "user:ann", by=users["fay"])
 
     assert (found.escalates_at, found.expires_at) == (request.escalates_at, request.expires_at)
     clock.advance(HOUR / 2)
-    sweeper.sweep(lambda runs: None)
+    world.sweeper_sweep(lambda runs: None)
     assert now_asked(request).to == "group:directors"
 
 
@@ -187,28 +187,28 @@ def test_those_who_are_asked_now_are_written_to(users):
     request = approving()
     HumanRequest.objects.update(notified=0)
 
-    assert human.reassign(request.pk, "user:dan").notified == -1
+    assert world.reassign(request.pk, "user:dan").notified == -1
 
 
 def test_a_page_of_before_reassigns_nothing(users):
     request = approving()
-    human.reassign(request, "group:directors", by=users["fay"], version=1)
+    world.reassign(request, "group:directors", by=users["fay"], version=1)
 
     with pytest.raises(ConflictError, match="version 2 now"):
-        human.reassign(request.pk, "user:ann", version=1)
+        world.reassign(request.pk, "user:ann", version=1)
 
     assert now_asked(request).to == "group:directors"
 
 
 def test_what_is_decided_closed_or_over_is_not_reassigned(clock, users):
     answered, cancelled, over = (approving(to=[("group:finance", HOUR)]) for _ in range(3))
-    human.answer(answered, "deny")
+    world.answer(answered, "deny")
     cancel(cancelled.run_id, "enough")
     clock.advance(HOUR)
 
     for request in (answered, cancelled, over):
         with pytest.raises(ConflictError):
-            human.reassign(request.pk, "user:dan")
+            world.reassign(request.pk, "user:dan")
 
     assert not AuditRecord.objects.filter(name="reassigned").exists()
 
@@ -225,7 +225,7 @@ def test_a_request_is_withdrawn(users, kind):
         code(story)
         request = HumanRequest.objects.get(run=drive(make_run()))
 
-    human.cancel(request, by=users["fay"], reason="no longer needed")
+    world.human_cancel(request, by=users["fay"], reason="no longer needed")
 
     request = now_asked(request)
     assert (request.status, request.answer["action"], request.answered_by) == ("answered", "cancel", users["fay"])
@@ -239,7 +239,7 @@ def test_an_uncertain_effect_cannot_be_withdrawn(users):
     request = HumanRequest.objects.create(run=make_run(), kind="uncertain", to="staff", path="p")
 
     with pytest.raises(InvalidInputError, match="resolve"):
-        human.cancel(request)
+        world.human_cancel(request)
 
 
 # ------------------------------------------------------------------------------------------- at the same time
@@ -252,8 +252,8 @@ def test_an_answer_and_a_reassignment_at_once(users):
         request = approving()
 
         racing = [
-            in_background(_done, human.answer, request.pk, "approve", users["fay"]),
-            in_background(_done, human.reassign, request.pk, "user:dan", users["fred"]),
+            in_background(_done, world.answer, request.pk, "approve", users["fay"]),
+            in_background(_done, world.reassign, request.pk, "user:dan", users["fred"]),
         ]
         answered, reassigned = (future.result(60) for future in racing)
 
@@ -267,7 +267,7 @@ def test_an_answer_and_a_reassignment_at_once(users):
 def test_of_two_reassignments_one_counts(users):
     request = approving()
 
-    racing = [in_background(_done, human.reassign, request.pk, f"user:{name}", None, 1) for name in ("dan", "ann")]
+    racing = [in_background(_done, world.reassign, request.pk, f"user:{name}", None, 1) for name in ("dan", "ann")]
 
     assert sorted(future.result(60) for future in racing) == [False, True]
     assert now_asked(request).version == 2
@@ -286,4 +286,4 @@ def test_the_rule_of_who_may_reassign_is_asked_of_the_user_as_they_are_now(users
     django_user_model.objects.filter(username="op").update(is_active=False)
 
     with pytest.raises(NotFoundError):
-        reassignment.check(users["op"], request)
+        world.reassignment_check(users["op"], request)

@@ -11,14 +11,12 @@ from django.db import connection
 from ravi_django import signal
 from ravi_django.kernel import InvalidInputError
 from ravi_django.models import InboxMessage, JournalEntry, Run, Status
-from ravi_django.runtime import receiving, store
-from ravi_django.runtime.appending import LoopConnection
-from ravi_django.runtime.database import DatabaseThreads
-from ravi_django.runtime.rehearse import rehearse
 from ravi_django.testing import FakeClock, ScriptedModel, run_until_idle
 from ravi_django.testing.running import journal_of
+from tests.support import world
 from tests.support.arriving import arrive
 from tests.support.runs import code, drive, in_background, make_run, take_over
+from tests.support.world import DatabaseThreads, LoopConnection, rehearse
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -86,7 +84,7 @@ def test_what_has_come_is_given_once_and_is_no_next_inbox(step: Any, monkeypatch
 
 def arriving_at(monkeypatch: pytest.MonkeyPatch, come: Any) -> None:
     """`come(name, path)` right before the row of each tool call is written; on a database thread."""
-    original = store.append
+    original = world.append
 
     def append(lease: Any, entries: Any, turns: Any = ()) -> int:
         for entry in entries:
@@ -94,7 +92,7 @@ def arriving_at(monkeypatch: pytest.MonkeyPatch, come: Any) -> None:
                 come(entry.request["arguments"]["name"], entry.path)
         return original(lease, entries, turns)
 
-    monkeypatch.setattr(store, "append", append)
+    world.patch(monkeypatch, "append", append)
     monkeypatch.setattr(LoopConnection, "is_idle", False)  # it would append beside it
 
 
@@ -247,8 +245,8 @@ def test_a_model_call_says_what_the_code_had_seen() -> None:
 
 def test_a_look_is_one_query_and_a_replay_of_it_none(step: Any, monkeypatch: pytest.MonkeyPatch, clock: Any) -> None:
     asked: list[str] = []
-    original = store.inbox_after
-    monkeypatch.setattr(store, "inbox_after", lambda *args: asked.append("live") or original(*args))
+    original = world.inbox_after
+    world.patch(monkeypatch, "inbox_after", lambda *args: asked.append("live") or original(*args))
     Reader(step)
     run = make_run()
 
@@ -322,7 +320,7 @@ def test_a_fork_is_given_what_the_source_had_read(step: Any, monkeypatch: pytest
     drive(run)
     last = next(row.seq for row in journal_of(run) if row.path == "4")
 
-    new = store.fork(run.id, last)
+    new = world.store_fork(run.id, last)
     drive(new)
 
     assert (new.status, new.output) == (Status.COMPLETED, run.output)
@@ -356,7 +354,7 @@ def test_who_delivers_waits_for_who_delivers_to_the_same_run() -> None:
         pytest.skip("needs two writers at once")
     run = make_run()
     first, second = arrive(run, "one"), arrive(run, "two")
-    with_ids = store.inbox_after(run.id, 0)
+    with_ids = world.inbox_after(run.id, 0)
     assert [body["id"] for _, body in with_ids][1:] == [first.id, second.id]
-    assert store.inbox_after(run.id, with_ids[1][0]) == with_ids[2:]
-    assert receiving.KIND == "msg.received"
+    assert world.inbox_after(run.id, with_ids[1][0]) == with_ids[2:]
+    assert world.RECEIVING_KIND == "msg.received"

@@ -11,8 +11,8 @@ import pytest
 from ravi_django import signal
 from ravi_django.kernel import InvalidInputError, Message
 from ravi_django.models import JournalEntry, Run, Signal, Status
-from ravi_django.runtime import store
 from ravi_django.testing import FakeClock, run_until_idle
+from tests.support import world
 from tests.support.arriving import NEW_ITEM, arrive, publish
 from tests.support.runs import code, drive, make_run, take_over
 
@@ -53,9 +53,9 @@ def test_what_is_read_has_no_signal_left_in_memory_either() -> None:
 
 def test_it_costs_a_commit_only_where_there_are_such_signals(monkeypatch: pytest.MonkeyPatch) -> None:
     looks, commits = [], []
-    told_of, receive = store.told_of, store.receive
-    monkeypatch.setattr(store, "told_of", lambda *args: looks.append(args) or told_of(*args))
-    monkeypatch.setattr(store, "receive", lambda *args, **more: commits.append(more) or receive(*args, **more))
+    told_of, receive = world.told_of, world.receive
+    world.patch(monkeypatch, "told_of", lambda *args: looks.append(args) or told_of(*args))
+    world.patch(monkeypatch, "receive", lambda *args, **more: commits.append(more) or receive(*args, **more))
 
     async def story(ctx: Any, inbox: Any) -> None:
         for name in ("a", "b", "c", "d"):
@@ -115,7 +115,7 @@ def test_whatever_dies_each_is_given_once_and_none_is_left(at: Any, written: boo
 def test_a_signal_that_a_wait_has_taken_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """A wait and a look at once, of which the look writes first: neither makes the other's write fail."""
     read_first = threading.Event()
-    receive, consume = store.receive, store.consume_signal
+    receive, consume = world.receive, world.consume_signal
 
     def receiving(*args: Any, **more: Any) -> int:
         try:
@@ -128,8 +128,8 @@ def test_a_signal_that_a_wait_has_taken_is_its_own(monkeypatch: pytest.MonkeyPat
             read_first.wait(5)
         return consume(lease, entries, turns, signal_id=signal_id)
 
-    monkeypatch.setattr(store, "receive", receiving)
-    monkeypatch.setattr(store, "consume_signal", consuming)
+    world.patch(monkeypatch, "receive", receiving)
+    world.patch(monkeypatch, "consume_signal", consuming)
 
     async def story(ctx: Any, inbox: Any) -> Any:
         await ctx.sleep_until_signal("go")

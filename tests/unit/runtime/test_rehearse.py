@@ -11,8 +11,8 @@ from django.core.management import call_command
 
 from ravi_django import register, signal
 from ravi_django.models import JournalEntry, Run, Status
-from ravi_django.runtime import registry
 from ravi_django.testing import run_until_idle
+from tests.support import world
 from tests.support.runs import CodeAgent, code, drive, make_run
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -109,7 +109,7 @@ def test_code_that_does_not_fit_fails_the_check_with_the_list(suspended, step, r
 
 
 def test_an_agent_that_is_gone_fails_the_check(suspended):
-    registry._agents.clear()
+    world.agents_by_address.clear()
 
     status, said = check()
 

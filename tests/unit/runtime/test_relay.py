@@ -17,13 +17,11 @@ from project.services import Valkey
 from ravi_django import submit
 from ravi_django.kernel import Event
 from ravi_django.models import OutboxEvent, Run, Signal
-from ravi_django.runtime import background, sweeper
-from ravi_django.runtime.bus import MemoryBus, courier, enqueue, feed_agent, get_bus, relay
-from ravi_django.runtime.bus.site import forget_buses
-from ravi_django.runtime.store import outbox_rows
 from ravi_django.tasks import relay_events
+from tests.support import world
 from tests.support.bus_story import Heard
 from tests.support.runs import BOUND_S, auntil, code, drive, in_background, make_run, on_postgresql
+from tests.support.world import MemoryBus, enqueue, feed_agent, forget_buses, get_bus
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -31,10 +29,10 @@ pytestmark = pytest.mark.django_db(transaction=True)
 @pytest.fixture(autouse=True)
 def _fresh(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     settings.RAVI = {**settings.RAVI, "EVENT_BUS": "memory"}
-    monkeypatch.setattr(relay, "_rests_until", 0.0)
-    monkeypatch.setattr(courier, "IDLE_S", 0.05)
+    world.patch(monkeypatch, "relay_rests_until", 0.0)
+    world.patch(monkeypatch, "IDLE_S", 0.05)
     yield
-    courier.join()
+    world.courier_join()
     forget_buses()
 
 
@@ -42,7 +40,7 @@ def _fresh(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def by_hand(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Nobody relays but the test; the list grows with each hint."""
     hints: list[int] = []
-    monkeypatch.setattr(courier, "hint", lambda: hints.append(1))
+    world.patch(monkeypatch, "courier_hint", lambda: hints.append(1))
     return hints
 
 
@@ -73,19 +71,19 @@ def numbers() -> list[int]:
 
 @pytest.mark.sqlite
 def test_all_of_the_outbox_goes_out_in_its_order(by_hand: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relay, "BATCH", 7)
+    world.patch(monkeypatch, "RELAY_BATCH", 7)
     for number in range(30):
         enqueue(event(number))
     enqueue(event(30), "other")
     rows = {row.body["id"]: row.created_at for row in OutboxEvent.objects.all()}
 
-    assert relay.relay() == 31
+    assert world.relay() == 31
 
     assert numbers() == list(range(30))
     assert [one.data["number"] for one in kept("other")] == [30]
     assert {one.id: one.ts for one in kept()}.items() <= rows.items()
     assert OutboxEvent.objects.count() == 0
-    assert relay.relay() == 0
+    assert world.relay() == 0
 
 
 def test_what_a_relay_died_over_comes_again_with_its_id(by_hand: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,10 +94,10 @@ def test_what_a_relay_died_over_comes_again_with_its_id(by_hand: list[int], monk
         raise RuntimeError("killed")
 
     with monkeypatch.context() as patched:
-        patched.setattr(outbox_rows, "forget", dies)
+        world.patch(patched, "outbox_rows_forget", dies)
         with pytest.raises(RuntimeError):
-            relay.relay()
-    assert relay.relay() == 3
+            world.relay()
+    assert world.relay() == 3
 
     assert numbers() == [0, 1, 2, 0, 1, 2]
     assert len({one.id for one in kept()}) == 3
@@ -112,19 +110,19 @@ def test_one_relay_at_a_time_and_it_finds_what_the_others_came_for(
     """The second comes for a row that the first does not see any more in its batch: the first looks once more."""
     enqueue(event(0))
     second: list[int] = []
-    read = outbox_rows.waiting
+    read = world.outbox_rows_waiting
 
     def meanwhile(limit: int, most: int) -> list[OutboxEvent]:
         found = read(limit, most)
         if not found and not second:  # the first is about to end
             in_background(enqueue, event(1)).result(BOUND_S)
-            second.append(in_background(relay.relay).result(BOUND_S))
+            second.append(in_background(world.relay).result(BOUND_S))
         return found
 
-    monkeypatch.setattr(outbox_rows, "waiting", meanwhile)
-    monkeypatch.setattr(relay, "BATCH", 1)
+    world.patch(monkeypatch, "outbox_rows_waiting", meanwhile)
+    world.patch(monkeypatch, "RELAY_BATCH", 1)
 
-    assert relay.relay() == 2
+    assert world.relay() == 2
     assert second == [0]
     assert numbers() == [0, 1]
 
@@ -132,7 +130,7 @@ def test_one_relay_at_a_time_and_it_finds_what_the_others_came_for(
 @on_postgresql
 def test_a_relay_that_stands_still_is_thrown_out(by_hand: list[int]) -> None:
     with transaction.atomic():
-        assert outbox_rows.alone()
+        assert world.outbox_rows_alone()
         with connection.cursor() as cursor:
             cursor.execute("SHOW idle_in_transaction_session_timeout")
             assert cursor.fetchone() == ("30s",)
@@ -143,7 +141,7 @@ def test_a_row_that_nobody_can_read_holds_up_no_other(by_hand: list[int]) -> Non
     OutboxEvent.objects.create(topic="events", body=["no event"])
     enqueue(event(1))
 
-    relay.relay()
+    world.relay()
 
     assert numbers() == [1]
 
@@ -162,16 +160,16 @@ def test_without_the_server_the_outbox_waits_and_nothing_else_fails(
         assert run.status == "completed"
         relay_events.run()
         assert OutboxEvent.objects.count() == 3
-        count, age = outbox_rows.backlog()
+        count, age = world.outbox_rows_backlog()
         assert count == 3 and 0 < age < BOUND_S
 
         server.start()
         relay_events.run()
         assert OutboxEvent.objects.count() == 3, "it rests after a failure"
-        monkeypatch.setattr(relay, "_rests_until", 0.0)
+        world.patch(monkeypatch, "relay_rests_until", 0.0)
         relay_events.run()
 
-        assert outbox_rows.backlog() == (0, 0.0)
+        assert world.outbox_rows_backlog() == (0, 0.0)
         assert [one.type for one in kept()] == ["workflow.started", "run.started", "run.completed"]
 
 
@@ -179,18 +177,18 @@ def test_the_sweep_finds_what_no_hint_has_reached(by_hand: list[int]) -> None:
     enqueue(event(1))
     by_hand.clear()
 
-    sweeper.sweep(lambda run_ids: None)
+    world.sweeper_sweep(lambda run_ids: None)
     assert by_hand == [1]
 
-    relay.relay()
-    sweeper.sweep(lambda run_ids: None)
+    world.relay()
+    world.sweeper_sweep(lambda run_ids: None)
     assert by_hand == [1]
 
 
 def test_a_thousand_events_are_a_few_messages_to_the_broker(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[Any] = []
     settings.RAVI = {**settings.RAVI, "EVENT_BUS": "redis://127.0.0.1:1/0", "ENGINE": "celery"}
-    monkeypatch.setattr(background, "hint", lambda task, *args: sent.append(task))
+    world.patch(monkeypatch, "background_hint", lambda task, *args: sent.append(task))
 
     rests, goes_on = threading.Semaphore(0), threading.Semaphore(0)
 
@@ -198,15 +196,15 @@ def test_a_thousand_events_are_a_few_messages_to_the_broker(settings: Any, monke
         rests.release()
         assert goes_on.acquire(timeout=BOUND_S)
 
-    courier.join()
-    monkeypatch.setattr(courier, "time", SimpleNamespace(sleep=rest))
-    courier.hint()
+    world.courier_join()
+    world.patch(monkeypatch, "courier_time", SimpleNamespace(sleep=rest))
+    world.courier_hint()
     for hints in (1000, 1000, 0):
         assert rests.acquire(timeout=BOUND_S)
         for _ in range(hints):
-            courier.hint()
+            world.courier_hint()
         goes_on.release()
-    courier.join()
+    world.courier_join()
 
     assert sent == [relay_events] * 3
 
@@ -222,10 +220,10 @@ def test_a_hint_that_comes_as_the_courier_goes_home_is_not_lost(monkeypatch: pyt
             return super().wait(timeout) and self.in_vain < 0
 
     sent = threading.Event()
-    monkeypatch.setattr(courier, "_send", sent.set)
-    monkeypatch.setattr(courier, "_wake", Late())
+    world.patch(monkeypatch, "courier_send", sent.set)
+    world.patch(monkeypatch, "courier_wake", Late())
 
-    courier.hint()
+    world.courier_hint()
 
     assert sent.wait(BOUND_S)
 

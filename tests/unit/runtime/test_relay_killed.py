@@ -16,9 +16,9 @@ from django.db import connection, transaction
 from project.services import Valkey
 from ravi_django.kernel import Event
 from ravi_django.models import OutboxEvent
-from ravi_django.runtime.bus import courier, enqueue
-from tests.support import forks
+from tests.support import forks, world
 from tests.support.runs import in_background, on_postgresql, until
+from tests.support.world import enqueue
 
 KEY = "ravi:bus:events"
 RUNS, EACH, KILLS = 20, 30, 3
@@ -55,7 +55,7 @@ def read(client: Any) -> list[Event]:
 
 
 def test_no_event_is_lost(settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(courier, "hint", lambda: None)
+    world.silence(monkeypatch, "courier_hint")
     with Valkey(tmp_path, fast=True) as server:
         settings.RAVI = {**settings.RAVI, "EVENT_BUS": server.url}
         client = redis.Redis.from_url(server.url, socket_timeout=5)
@@ -89,7 +89,7 @@ def test_a_restart_of_the_server_in_the_middle_loses_nothing_of_the_outbox(
     settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the server had acknowledged and forgot is its own affair: here it is read before."""
-    monkeypatch.setattr(courier, "hint", lambda: None)
+    world.silence(monkeypatch, "courier_hint")
     with Valkey(tmp_path, fast=True) as server:
         settings.RAVI = {**settings.RAVI, "EVENT_BUS": server.url}
         client = redis.Redis.from_url(server.url, socket_timeout=5)

@@ -15,12 +15,9 @@ from project.services import Valkey
 from ravi_django.kernel import Event
 from ravi_django.management.diagnosis import services
 from ravi_django.models import OutboxEvent
-from ravi_django.runtime import health
-from ravi_django.runtime.bus import MemoryBus, courier, get_bus, memory, relay
-from ravi_django.runtime.bus.base import Relayed
-from ravi_django.runtime.bus.site import forget_buses
-from ravi_django.runtime.store import outbox, outbox_rows
 from ravi_django.testing import FakeClock
+from tests.support import world
+from tests.support.world import MemoryBus, Relayed, forget_buses, get_bus
 
 pytestmark = pytest.mark.django_db(transaction=True)
 KEY = "ravi:bus:events"
@@ -29,14 +26,14 @@ KEY = "ravi:bus:events"
 @pytest.fixture(autouse=True)
 def _by_hand(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     settings.RAVI = {**settings.RAVI, "EVENT_BUS": "memory"}
-    monkeypatch.setattr(courier, "hint", lambda: None)
-    monkeypatch.setattr(relay, "_rests_until", 0.0)
+    world.silence(monkeypatch, "courier_hint")
+    world.patch(monkeypatch, "relay_rests_until", 0.0)
     yield
     forget_buses()
 
 
 def tell(*numbers: int, topic: str = "events", **data: Any) -> None:
-    outbox.write([Event.create("shop.sold", source="shop", number=number, **data) for number in numbers], topic)
+    world.outbox_write([Event.create("shop.sold", source="shop", number=number, **data) for number in numbers], topic)
 
 
 def numbers(client: Any, key: str = KEY) -> list[int]:
@@ -57,18 +54,18 @@ def test_a_topic_of_another_type_holds_up_no_other(client: Any) -> None:
         tell(2, topic="odd")
         tell(3)
 
-        assert relay.relay() == 2
+        assert world.relay() == 2
         assert numbers(client) == [1, 3]
         (row,) = OutboxEvent.objects.all()
         assert (row.topic, row.tries) == ("odd", 1) and row.error.startswith("WRONGTYPE")
-        assert outbox_rows.is_empty(), "it is not its time"
+        assert world.is_empty(), "it is not its time"
         tell(4)
-        assert relay.relay() == 1
+        assert world.relay() == 1
         assert OutboxEvent.objects.get().tries == 1
 
         client.delete("ravi:bus:odd")
-        clock.advance(outbox_rows.AGAIN_S[0] + 1)
-        assert relay.relay() == 1
+        clock.advance(world.AGAIN_S[0] + 1)
+        assert world.relay() == 1
         assert numbers(client, "ravi:bus:odd") == [2]
         assert numbers(client) == [1, 3, 4], "what had gone out did not come again"
 
@@ -77,26 +74,26 @@ def test_after_its_tries_somebody_is_told_and_it_comes_again_all_the_same(client
     with FakeClock() as clock:
         client.set("ravi:bus:odd", "a string")
         tell(1, topic="odd")
-        for tries in range(1, outbox_rows.TRIES + 1):
-            assert outbox_rows.refused() == (0, "")
-            assert outbox_rows.backlog()[0] == 1
-            assert relay.relay() == 0
+        for tries in range(1, world.OUTBOX_ROWS_TRIES + 1):
+            assert world.outbox_rows_refused() == (0, "")
+            assert world.outbox_rows_backlog()[0] == 1
+            assert world.relay() == 0
             assert OutboxEvent.objects.get().tries == tries
-            if tries < outbox_rows.TRIES:
-                clock.advance(outbox_rows.AGAIN_S[0] * 2 ** (tries - 1) + 1)
+            if tries < world.OUTBOX_ROWS_TRIES:
+                clock.advance(world.AGAIN_S[0] * 2 ** (tries - 1) + 1)
 
-        assert outbox_rows.backlog() == (0, 0.0)
-        count, why = outbox_rows.refused()
+        assert world.outbox_rows_backlog() == (0, 0.0)
+        count, why = world.outbox_rows_refused()
         assert count == 1 and why.startswith("topic 'odd': WRONGTYPE")
-        assert "1 refused by the server" in health.event_bus() and "WRONGTYPE" in health.event_bus()
+        assert "1 refused by the server" in world.event_bus() and "WRONGTYPE" in world.event_bus()
         (finding,) = [found for found in services() if found.what.startswith("event_bus")]
         assert finding.level == "warning" and "key" in finding.mend
         clock.advance(600)
-        assert outbox_rows.is_empty()
+        assert world.is_empty()
         client.delete("ravi:bus:odd")
-        clock.advance(outbox_rows.AGAIN_S[1])
-        assert relay.relay() == 1
-        assert outbox_rows.refused() == (0, "")
+        clock.advance(world.AGAIN_S[1])
+        assert world.relay() == 1
+        assert world.outbox_rows_refused() == (0, "")
 
 
 def test_a_topic_that_the_servers_user_may_not_write_is_refused(client: Any, settings: Any, valkey_url: str) -> None:
@@ -107,7 +104,7 @@ def test_a_topic_that_the_servers_user_may_not_write_is_refused(client: Any, set
         tell(1, topic="other")
         tell(2)
 
-        assert relay.relay() == 1
+        assert world.relay() == 1
         assert numbers(client) == [2]
         assert OutboxEvent.objects.get().topic == "other"
     finally:
@@ -123,7 +120,7 @@ def test_an_event_that_is_too_large_for_the_server_is_refused(settings: Any, tmp
         tell(2, text="x" * (2 * 1024 * 1024))
         tell(3)
 
-        assert relay.relay() == 2
+        assert world.relay() == 2
         assert set(numbers(client)) == {1, 3}
         assert OutboxEvent.objects.get().tries == 1
 
@@ -133,12 +130,12 @@ def test_what_is_wrong_with_the_server_is_no_events_fault(client: Any) -> None:
     client.config_set("maxmemory", "1")
     try:
         with pytest.raises(redis.exceptions.OutOfMemoryError):
-            relay.relay()
+            world.relay()
     finally:
         client.config_set("maxmemory", "0")
 
     assert list(OutboxEvent.objects.values_list("tries", flat=True)) == [0, 0]
-    assert relay.relay() == 2
+    assert world.relay() == 2
     assert numbers(client) == [1, 2]
 
 
@@ -149,7 +146,7 @@ def test_what_has_gone_out_is_forgotten_when_the_server_stops_taking(monkeypatch
     monkeypatch.setattr(MemoryBus, "relay", lambda bus, events: came)
 
     with pytest.raises(redis.exceptions.OutOfMemoryError):
-        relay.relay()
+        world.relay()
 
     assert [(row.body["data"]["number"], row.tries) for row in OutboxEvent.objects.all()] == [(2, 1), (3, 0)]
 
@@ -163,21 +160,21 @@ def test_a_batch_is_bounded_by_its_bytes(monkeypatch: pytest.MonkeyPatch) -> Non
         return send(bus, events)
 
     monkeypatch.setattr(MemoryBus, "relay", measured)
-    monkeypatch.setattr(relay, "BATCH_BYTES", 25_000)
+    world.patch(monkeypatch, "RELAY_BATCH_BYTES", 25_000)
     for number in range(5):
         # Bytes count, and not letters; SQLite keeps JSON in ASCII.
         tell(number, text="ä" * 5_000 if connection.vendor == "postgresql" else "x" * 10_000)
     tell(5, text="x" * 40_000)
     tell(6)
 
-    assert relay.relay() == 7
+    assert world.relay() == 7
     assert sizes == [[0, 1], [2, 3], [4], [5], [6]]
 
 
 def test_what_a_reader_in_memory_has_no_room_for_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     import asyncio
 
-    monkeypatch.setattr(memory, "KEPT", 3)
+    world.patch(monkeypatch, "MEMORY_KEPT", 3)
     tell(*range(8))
     bus = get_bus()
 
@@ -192,7 +189,7 @@ def test_what_a_reader_in_memory_has_no_room_for_stays(monkeypatch: pytest.Monke
         from django.db import connections
 
         try:
-            return relay.relay()
+            return world.relay()
         finally:
             connections.close_all()
 
@@ -202,17 +199,18 @@ def test_what_a_reader_in_memory_has_no_room_for_stays(monkeypatch: pytest.Monke
 
 def test_a_fork_leaves_no_lock_held() -> None:
     """The child has what another thread held, and nobody who gives it back."""
-    from ravi_django.runtime import background
-
-    with courier._lock, relay._one_here, background._lock:
-        courier._wake.set()
-        held = courier._wake._cond  # type: ignore[attr-defined]
+    with world.courier_lock, world.relay_one_here, world.background_lock:
+        world.courier_wake.set()
+        held = world.courier_wake._cond  # type: ignore[attr-defined]
         with held:
             child = os.fork()
             if child == 0:
-                free = [lock.acquire(blocking=False) for lock in (courier._lock, relay._one_here, background._lock)]
-                wake = courier._wake._cond.acquire(blocking=False)  # type: ignore[attr-defined]
-                os._exit(0 if all(free) and wake and courier._thread is None else 1)
-        courier._wake.clear()
+                free = [
+                    lock.acquire(blocking=False)
+                    for lock in (world.courier_lock, world.relay_one_here, world.background_lock)
+                ]
+                wake = world.courier_wake._cond.acquire(blocking=False)  # type: ignore[attr-defined]
+                os._exit(0 if all(free) and wake and world.courier_thread is None else 1)
+        world.courier_wake.clear()
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0

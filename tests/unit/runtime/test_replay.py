@@ -18,9 +18,9 @@ from ravi_django.kernel import (
     Usage,
 )
 from ravi_django.models import Blob, JournalEntry, Run, Status
-from ravi_django.runtime import replay
 from ravi_django.testing import ScriptedModel, journal_of
 from tests.support.runs import code, drive, make_run, take_over
+from tests.support.world import check_identity
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -268,7 +268,7 @@ def test_a_step_behind_a_takeover_looks_at_no_more_of_a_longer_journal(clock, ef
                 await ctx.tool("step", number=number)
             if len(leases) == 2:
                 await ctx.tool("step", number=-1)  # the first one sums up what the run has spent
-                with counted_in(replay) as opcodes:
+                with counted_in(check_identity.__code__.co_filename) as opcodes:
                     await ctx.tool("step", number=recorded)
                 looked[recorded] = len(opcodes)
 
@@ -282,12 +282,12 @@ def test_a_step_behind_a_takeover_looks_at_no_more_of_a_longer_journal(clock, ef
 
 
 @contextmanager
-def counted_in(module):
-    """The opcodes that this thread executes in a module's functions."""
+def counted_in(file):
+    """The opcodes that this thread executes in a file's functions."""
     opcodes = []
 
     def trace(frame, event, arg):
-        if frame.f_code.co_filename != module.__file__:
+        if frame.f_code.co_filename != file:
             return None
         frame.f_trace_opcodes = True
         if event == "opcode":

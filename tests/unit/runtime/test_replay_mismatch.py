@@ -9,8 +9,8 @@ import pytest
 from ravi_django import tool
 from ravi_django.kernel import ChatMessage, GenerationOptions, ToolSpec
 from ravi_django.models import JournalEntry, Status
-from ravi_django.runtime import replay
 from ravi_django.testing import ScriptedModel, journal_of
+from tests.support import world
 from tests.support.runs import code, drive, make_run, take_over
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -21,7 +21,7 @@ USER = ChatMessage.of("user", "hi")
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
     """What is never asked for need not be waited for."""
-    monkeypatch.setattr(replay, "STALL_S", 0.2)
+    world.patch(monkeypatch, "STALL_S", 0.2)
 
 
 @tool

@@ -9,12 +9,10 @@ import pytest
 
 from ravi_django.api.request_serializers import RequestSerializer, marked
 from ravi_django.models import HumanRequest, JournalEntry, Status
-from ravi_django.runtime import events, frames, human
-from ravi_django.runtime.cancel import cancel
-from ravi_django.runtime.frames import Source
-from ravi_django.runtime.retry import retry
+from tests.support import world
 from tests.support.approvals import payer, paying, run_of, user
 from tests.support.runs import code, drive, make_run
+from tests.support.world import Source, cancel, retry
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -23,7 +21,7 @@ OF_THE_ROW = {"may_answer", "actions", "answer", "not_before", "escalates_at"}  
 
 
 def of_requests(run):
-    return [frame for frame in events.page(run.id)[0] if frame["type"].startswith("request")]
+    return [frame for frame in world.events_page(run.id)[0] if frame["type"].startswith("request")]
 
 
 def as_rest(request):
@@ -92,7 +90,7 @@ def test_what_was_answered_is_closed_with_who_has(make, by):
     request = HumanRequest.objects.get()
     ann = user("ann", is_superuser=True)
     said = {"text": "red"} if request.kind == "question" else {}
-    human.answer(request, "answer" if said else "deny", by=ann if by else None, **said)
+    world.answer(request, "answer" if said else "deny", by=ann if by else None, **said)
     drive(run)
 
     closed = of_requests(run)[1]
@@ -107,7 +105,7 @@ def test_what_was_answered_is_closed_with_who_has(make, by):
 
 def test_the_operators_refusal_is_an_answer():
     run = asking()
-    human.answer(HumanRequest.objects.get(), "cancel")
+    world.answer(HumanRequest.objects.get(), "cancel")
     drive(run)
 
     assert [frame.get("status") for frame in of_requests(run)] == ["pending", "answered"]
@@ -143,7 +141,7 @@ def row_of(kind, result):
 
 def frame_of(kind, result):
     source = Source("root", "run", "test/code", None, 0, 1)
-    (found,) = frames.durable(source, row_of(kind, result), 4)
+    (found,) = world.frames_durable(source, row_of(kind, result), 4)
     return found.body()
 
 

@@ -20,10 +20,10 @@ from django.test.utils import CaptureQueriesContext
 from ravi_django import tasks
 from ravi_django.kernel import Addressees
 from ravi_django.models import HumanRequest, RequestLink
-from ravi_django.runtime import dispatch, human, letters, links, mail, store, sweeper
-from ravi_django.runtime.store.links import TRIES
+from tests.support import world
 from tests.support.asked import Kind, approval_of, asked_by
 from tests.support.runs import code, drive, in_background, make_run, on_postgresql, somebody_waits_for_a_lock, until
+from tests.support.world import LINKS_TRIES
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -39,8 +39,8 @@ def published(monkeypatch, settings):
     """What is sent to the broker: the tasks' names and arguments."""
     found = []
     settings.RAVI = {**settings.RAVI, "ENGINE": "celery", "REQUEST_EMAIL": "https://example.com/"}
-    monkeypatch.setattr(dispatch, "publish", lambda task, *args: found.append((task.name, *args)))
-    monkeypatch.setattr(mail, "_rests_until", 0.0)
+    world.patch(monkeypatch, "dispatch_publish", lambda task, *args: found.append((task.name, *args)))
+    world.patch(monkeypatch, "mail_rests_until", 0.0)
     return found
 
 
@@ -68,7 +68,7 @@ def smtp(monkeypatch):
                 raise error
             return super().send_messages(messages)
 
-    monkeypatch.setattr(mail, "_site_connection", Server)
+    world.patch(monkeypatch, "mail_site_connection", Server)
     return Server
 
 
@@ -79,7 +79,7 @@ def sent_to():
 def escalate(request):
     """As the sweep does when the first step has had its time."""
     HumanRequest.objects.filter(id=request.id).update(escalates_at=request.created_at)
-    assert store.escalate(request.id)
+    assert world.escalate(request.id)
     request.refresh_from_db()
 
 
@@ -94,7 +94,7 @@ def test_everybody_who_is_meant_gets_one_e_mail_of_their_own(person):
     person("eve", "directors")
     request = approval_of(make_run(), FIRST)
 
-    assert mail.send(request.id) == 2
+    assert world.mail_send(request.id) == 2
 
     assert sent_to() == ["ann@example.com", "bob@example.com"]
     assert all(len(letter.to) == 1 and not letter.cc and not letter.bcc for letter in django_mail.outbox)
@@ -105,10 +105,10 @@ def test_everybody_who_is_meant_gets_one_e_mail_of_their_own(person):
 def test_a_second_time_nobody_is_written_to_again(person):
     person("ann", "finance")
     request = approval_of(make_run(), FIRST)
-    mail.send(request.id)
+    world.mail_send(request.id)
     HumanRequest.objects.filter(id=request.id).update(notified=-1)  # as if that had been lost
 
-    assert mail.send(request.id) == 0
+    assert world.mail_send(request.id) == 0
 
     assert sent_to() == ["ann@example.com"]
 
@@ -117,7 +117,7 @@ def test_the_owner_is_asked_a_question(person):
     ann = person("ann")
     request = asked_by(make_run(owner=ann))
 
-    mail.send(request.id)
+    world.mail_send(request.id)
 
     assert sent_to() == ["ann@example.com"]
 
@@ -127,9 +127,9 @@ def test_a_request_of_before_there_were_addresses_goes_to_whom_it_is_for(person)
     question, approval = asked_by(make_run(owner=ann)), approval_of(make_run(owner=ann))
     HumanRequest.objects.update(to="")
 
-    mail.send(question.id)
+    world.mail_send(question.id)
     assert sent_to() == ["ann@example.com"]
-    mail.send(approval.id)
+    world.mail_send(approval.id)
     assert sent_to() == ["ann@example.com", "boss@example.com"]
 
 
@@ -137,7 +137,7 @@ def test_with_four_eyes_the_owner_is_not_written_to(person):
     ann, _ = person("ann", "finance"), person("bob", "finance")
     to = Addressees.of({"steps": [{"to": FIRST}], "four_eyes": True})
 
-    mail.send(approval_of(make_run(owner=ann), to).id)
+    world.mail_send(approval_of(make_run(owner=ann), to).id)
 
     assert sent_to() == ["bob@example.com"]
 
@@ -145,10 +145,10 @@ def test_with_four_eyes_the_owner_is_not_written_to(person):
 def test_after_an_escalation_the_next_ones_are_written_to(person):
     person("ann", "finance"), person("eve", "directors", "finance")
     request = approval_of(make_run(), [(FIRST, 3600), SECOND])
-    mail.send(request.id)
+    world.mail_send(request.id)
 
     escalate(request)
-    mail.send(request.id)
+    world.mail_send(request.id)
 
     assert sent_to() == ["ann@example.com", "eve@example.com", "eve@example.com"]
     assert sorted(RequestLink.objects.values_list("user__username", "level")) == [("ann", 0), ("eve", 0), ("eve", 1)]
@@ -159,24 +159,24 @@ def test_after_an_escalation_the_next_ones_are_written_to(person):
 def test_whom_it_is_reassigned_to_is_written_to(person):
     person("ann", "finance"), person("eve", "directors")
     request = approval_of(make_run(), FIRST)
-    mail.send(request.id)
+    world.mail_send(request.id)
 
-    human.reassign(request.id, SECOND)
-    mail.send(request.id)
+    world.reassign(request.id, SECOND)
+    world.mail_send(request.id)
 
     assert sent_to() == ["ann@example.com", "eve@example.com"]
-    assert store.unwritten(10) == []
+    assert world.links_unwritten(10) == []
 
 
 def test_who_gets_it_back_is_written_to_again_and_the_first_link_is_gone(person):
     person("ann", "finance"), person("eve", "directors")
     request = approval_of(make_run(), FIRST)
-    mail.send(request.id)
+    world.mail_send(request.id)
     first = RequestLink.objects.get()
 
     for to in (SECOND, FIRST):
-        human.reassign(request.id, to)
-        assert mail.send(request.id) == 1
+        world.reassign(request.id, to)
+        assert world.mail_send(request.id) == 1
 
     assert sent_to() == ["ann@example.com", "ann@example.com", "eve@example.com"]
     assert not RequestLink.objects.filter(id=first.id).exists()  # it would decide on what was asked before
@@ -186,37 +186,37 @@ def test_who_gets_it_back_is_written_to_again_and_the_first_link_is_gone(person)
 def test_somebody_of_both_groups_is_written_to_for_each(person):
     person("ann", "finance", "directors")
     request = approval_of(make_run(), FIRST)
-    mail.send(request.id)
+    world.mail_send(request.id)
 
-    human.reassign(request.id, SECOND)
+    world.reassign(request.id, SECOND)
 
-    assert (mail.send(request.id), sent_to()) == (1, ["ann@example.com", "ann@example.com"])
+    assert (world.mail_send(request.id), sent_to()) == (1, ["ann@example.com", "ann@example.com"])
 
 
 @pytest.mark.parametrize("change", ["answered", "escalated"])
 def test_nobody_is_written_to_about_what_has_changed_since_the_link_was_made(person, change):
     ann, _ = person("ann", "finance"), person("eve", "directors")
     request = approval_of(make_run(), [(FIRST, 3600), SECOND])
-    (link,) = store.make_links(request, [ann], 60)
+    (link,) = world.make_links(request, [ann], 60)
     seen = copy(request)
 
     if change == "answered":
-        human.answer(request.id, "deny")
+        world.answer(request.id, "deny")
     else:
         escalate(request)
 
-    assert not store.claim_link(link, seen)
+    assert not world.claim_link(link, seen)
 
 
 def test_a_reassignment_leaves_the_links_of_an_earlier_level(person):
     """They decide nothing any more, and say so."""
     person("ann", "finance"), person("eve", "directors")
     request = approval_of(make_run(), [(FIRST, 3600), SECOND])
-    mail.send(request.id)
+    world.mail_send(request.id)
     escalate(request)
-    mail.send(request.id)
+    world.mail_send(request.id)
 
-    human.reassign(request.id, FIRST)
+    world.reassign(request.id, FIRST)
 
     assert list(RequestLink.objects.values_list("user__username", "level")) == [("ann", 0)]
 
@@ -234,25 +234,25 @@ def test_a_retried_run_has_everybody_written_to_again(person, clock):
     code(story)
     run = drive(make_run())
     request = HumanRequest.objects.get()
-    mail.send(request.id)
+    world.mail_send(request.id)
     clock.advance(3601)
-    assert store.escalate(request.id)
-    mail.send(request.id)
+    assert world.escalate(request.id)
+    world.mail_send(request.id)
     used = set(RequestLink.objects.values_list("id", flat=True))
-    store.send_signal(run.id, "go", None)
+    world.send_signal(run.id, "go", None)
     assert drive(run).status == "failed"
     request.refresh_from_db()
     assert request.status == "cancelled"
     fails.clear()
 
-    store.retry(run.id)
-    mail.send(request.id)
+    world.store_retry(run.id)
+    world.mail_send(request.id)
 
     assert sent_to() == ["ann@example.com", "ann@example.com", "eve@example.com"]
     assert not RequestLink.objects.filter(id__in=used).exists()
     clock.advance(3601)
-    assert store.escalate(request.id)
-    mail.send(request.id)
+    assert world.escalate(request.id)
+    world.mail_send(request.id)
     assert sent_to() == [f"{name}@example.com" for name in ("ann", "ann", "eve", "eve")]
 
 
@@ -264,18 +264,18 @@ def test_who_is_asked_no_more_is_not_written_to_in_the_middle(person, smtp, monk
 
     def reassigning(self, messages):
         monkeypatch.setattr(smtp, "send_messages", send)
-        human.reassign(request.id, SECOND)
+        world.reassign(request.id, SECOND)
         return send(self, messages)
 
     monkeypatch.setattr(smtp, "send_messages", reassigning)
 
-    assert mail.send(request.id) == 1
+    assert world.mail_send(request.id) == 1
 
     assert sent_to() == ["ann@example.com"]
-    assert store.unwritten(10) == [request.id]  # eve has to be written to
-    mail.send(request.id)
+    assert world.links_unwritten(10) == [request.id]  # eve has to be written to
+    world.mail_send(request.id)
     assert sent_to() == ["ann@example.com", "eve@example.com"]
-    assert store.unwritten(10) == []
+    assert world.links_unwritten(10) == []
 
 
 def test_whom_it_is_reassigned_to_during_the_last_e_mail_is_not_taken_for_written_to(person, smtp, monkeypatch):
@@ -285,15 +285,15 @@ def test_whom_it_is_reassigned_to_during_the_last_e_mail_is_not_taken_for_writte
 
     def reassigning(self, messages):
         monkeypatch.setattr(smtp, "send_messages", send)
-        human.reassign(request.id, SECOND)
+        world.reassign(request.id, SECOND)
         return send(self, messages)
 
     monkeypatch.setattr(smtp, "send_messages", reassigning)
 
-    mail.send(request.id)
+    world.mail_send(request.id)
 
-    assert store.unwritten(10) == [request.id]
-    assert mail.send(request.id) == 1
+    assert world.links_unwritten(10) == [request.id]
+    assert world.mail_send(request.id) == 1
     assert sent_to() == ["ann@example.com", "eve@example.com"]
 
 
@@ -303,17 +303,17 @@ def test_about_what_is_over_nobody_is_written_to(person, ended):
     request = approval_of(make_run(), FIRST)
     HumanRequest.objects.filter(id=request.id).update(status=ended)
 
-    assert mail.send(request.id) == 0
+    assert world.mail_send(request.id) == 0
 
-    assert (sent_to(), store.unwritten(10)) == ([], [])
+    assert (sent_to(), world.links_unwritten(10)) == ([], [])
 
 
 def test_where_nobody_is_meant_or_has_an_address_it_is_done():
     request = approval_of(make_run(), FIRST)
 
-    assert mail.send(request.id) == 0
+    assert world.mail_send(request.id) == 0
 
-    assert store.unwritten(10) == []
+    assert world.links_unwritten(10) == []
 
 
 def test_a_hook_of_the_site_that_fails_is_logged_and_holds_up_nobody(person, settings, caplog):
@@ -324,9 +324,9 @@ def test_a_hook_of_the_site_that_fails_is_logged_and_holds_up_nobody(person, set
     request = approval_of(make_run(), FIRST)
     settings.RAVI = {**settings.RAVI, "MAY_ANSWER": fail}
 
-    assert mail.send(request.id) == 0
+    assert world.mail_send(request.id) == 0
 
-    assert (sent_to(), store.unwritten(10)) == ([], [])
+    assert (sent_to(), world.links_unwritten(10)) == ([], [])
     assert caplog.records
 
 
@@ -338,7 +338,7 @@ def test_the_letter_says_what_is_asked_and_has_the_link_of_that_person(person, s
     ann = person("ann", "finance")
     request = approval_of(make_run(), FIRST)
 
-    mail.send(request.id)
+    world.mail_send(request.id)
 
     (letter,) = django_mail.outbox
     link = RequestLink.objects.get()
@@ -347,7 +347,7 @@ def test_the_letter_says_what_is_asked_and_has_the_link_of_that_person(person, s
     assert "Pay?" in letter.body and '"amount": 100' in letter.body and "risk high" in letter.body
     (address,) = [line for line in letter.body.splitlines() if line.startswith("https://")]
     assert address.startswith("https://example.com/ravi/decide/")
-    assert links.id_of(address.rstrip("/").rpartition("/")[2]) == link.id
+    assert world.id_of(address.rstrip("/").rpartition("/")[2]) == link.id
     assert (link.user, link.level, link.used_at) == (ann, 0, None)
     html, kind = letter.alternatives[0]
     assert kind == "text/html" and address in html
@@ -358,7 +358,7 @@ def test_html_in_a_question_is_text_in_the_letter(person):
     evil = "<script>alert('evil')</script>"
     request = approval_of(make_run(), "user:ann", text=evil, tool=evil, arguments={evil: evil})
 
-    mail.send(request.id)
+    world.mail_send(request.id)
 
     (letter,) = django_mail.outbox
     assert evil in letter.body
@@ -371,7 +371,7 @@ def test_a_subject_has_no_line_break(person, break_):
     request = asked_by(make_run(), to="user:ann")
     request.text = f"Which?{break_}Bcc: eve@example.com"
 
-    assert letters.title_of(request) == "Question: Which? Bcc: eve@example.com"
+    assert world.title_of(request) == "Question: Which? Bcc: eve@example.com"
 
 
 def test_what_is_long_is_shortened_and_what_is_secret_is_left_out(person):
@@ -379,12 +379,12 @@ def test_what_is_long_is_shortened_and_what_is_secret_is_left_out(person):
     key = "sk-" + "a1B2" * 10
     request = approval_of(make_run(), "user:ann", text=f"{key} " + "x" * 9_000, arguments={"note": "y" * 9_000})
 
-    mail.send(request.id)
+    world.mail_send(request.id)
 
     (letter,) = django_mail.outbox
     for body in (letter.body, letter.alternatives[0][0]):
         assert len(body) < 6_000 and "…" in body and key not in body
-    assert len(letter.subject) <= letters.MOST_SUBJECT
+    assert len(letter.subject) <= world.MOST_SUBJECT
 
 
 # ------------------------------------------------------------------------------------------------------ off
@@ -396,8 +396,8 @@ def test_a_site_that_has_it_off_pays_nothing(person, settings, published):
     request = approval_of(make_run(), FIRST)
 
     with CaptureQueriesContext(connection) as queries:
-        mail.on_request(HumanRequest, request)
-        assert (mail.sweep(), mail.send(request.id)) == (0, 0)
+        world.on_request(HumanRequest, request)
+        assert (world.mail_sweep(), world.mail_send(request.id)) == (0, 0)
 
     assert (len(queries), published, sent_to()) == (0, [], [])
 
@@ -410,8 +410,8 @@ def test_opening_escalating_and_reassigning_send_a_hint_once_they_have_committed
 
     request = approval_of(make_run(), [(FIRST, 3600), SECOND])
     escalate(request)
-    human.reassign(request.id, "user:ann")
-    human.answer(request.id, "deny")
+    world.reassign(request.id, "user:ann")
+    world.answer(request.id, "deny")
 
     hints = [hint for hint in published if hint[0] == "ravi.mail_request"]
     assert hints == [("ravi.mail_request", str(request.id))] * 3
@@ -429,20 +429,20 @@ def test_the_task_sends(person):
 def test_the_sweep_hints_what_no_hint_has_reached(person, published):
     person("ann", "finance")
     done, missed = approval_of(make_run(), FIRST), approval_of(make_run(), FIRST)
-    mail.send(done.id)
+    world.mail_send(done.id)
     published.clear()
 
-    sweeper.sweep(lambda run_ids: None)
+    world.sweeper_sweep(lambda run_ids: None)
 
     assert published == [("ravi.mail_request", str(missed.id))]
 
 
 def test_a_sweep_takes_a_bounded_number(published, monkeypatch):
-    monkeypatch.setattr(mail, "BATCH", 3)
+    world.patch(monkeypatch, "MAIL_BATCH", 3)
     ids = [str(approval_of(make_run(), FIRST).id) for _ in range(5)]
     published.clear()
 
-    assert mail.sweep() == 3
+    assert world.mail_sweep() == 3
 
     assert [name for _, name in published] == ids[:3]
 
@@ -451,7 +451,7 @@ def test_a_broker_that_is_away_harms_nobody(person, monkeypatch, caplog):
     def refuse(task, *args):
         raise ConnectionError("no broker")
 
-    monkeypatch.setattr(dispatch, "publish", refuse)
+    world.patch(monkeypatch, "dispatch_publish", refuse)
 
     request = approval_of(make_run(), FIRST)
 
@@ -477,11 +477,11 @@ def test_killed_before_the_claim_the_e_mail_is_sent_later(person, monkeypatch):
     person("ann", "finance")
     request = approval_of(make_run(), FIRST)
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(store, "claim_link", _kill)
-        mail.send(request.id)
+        world.patch(patch, "claim_link", _kill)
+        world.mail_send(request.id)
 
-    assert store.unwritten(10) == [request.id]
-    assert mail.send(request.id) == 1
+    assert world.links_unwritten(10) == [request.id]
+    assert world.mail_send(request.id) == 1
     assert sent_to() == ["ann@example.com"]
 
 
@@ -489,25 +489,25 @@ def test_killed_between_claim_and_sending_that_one_e_mail_is_lost_and_no_other(p
     person("ann", "finance"), person("bob", "finance")
     request = approval_of(make_run(), FIRST)
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(mail, "letter_to", _kill)
-        mail.send(request.id)
+        world.patch(patch, "mail_letter_to", _kill)
+        world.mail_send(request.id)
 
-    assert mail.send(request.id) == 1
+    assert world.mail_send(request.id) == 1
 
     assert sent_to() == ["bob@example.com"]
-    assert store.unwritten(10) == []
+    assert world.links_unwritten(10) == []
 
 
 def test_killed_after_sending_nobody_gets_a_second_one(person, monkeypatch):
     person("ann", "finance")
     request = approval_of(make_run(), FIRST)
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(store, "mark_written", _kill)
-        mail.send(request.id)
+        world.patch(patch, "mark_written", _kill)
+        world.mail_send(request.id)
 
-    assert store.unwritten(10) == [request.id]
-    assert mail.send(request.id) == 0
-    assert (sent_to(), store.unwritten(10)) == (["ann@example.com"], [])
+    assert world.links_unwritten(10) == [request.id]
+    assert world.mail_send(request.id) == 0
+    assert (sent_to(), world.links_unwritten(10)) == (["ann@example.com"], [])
 
 
 def _kill(*args):
@@ -523,13 +523,13 @@ def test_several_senders_at_once_send_one_e_mail_each(person):
 
     def work():
         ready.wait(10)
-        return mail.send(request.id)
+        return world.mail_send(request.id)
 
     counts = [future.result(30) for future in [in_background(work) for _ in range(6)]]
 
     assert sum(counts) == 12
     assert len(set(sent_to())) == len(sent_to()) == 12
-    assert store.unwritten(10) == []
+    assert world.links_unwritten(10) == []
 
 
 @on_postgresql
@@ -537,11 +537,11 @@ def test_of_two_that_claim_the_same_link_at_once_one_may(person):
     """The second waits for the first one's commit, and must look again."""
     ann = person("ann", "finance")
     request = approval_of(make_run(), FIRST)
-    (link,) = store.make_links(request, [ann], 60)
+    (link,) = world.make_links(request, [ann], 60)
 
     with transaction.atomic():
-        assert store.claim_link(link, request)
-        second = in_background(store.claim_link, link, request)
+        assert world.claim_link(link, request)
+        second = in_background(world.claim_link, link, request)
         until(somebody_waits_for_a_lock)
 
     assert second.result(60) is False
@@ -552,15 +552,15 @@ def test_a_refused_address_is_tried_again_and_holds_up_nobody(person, smtp, cloc
     request = approval_of(make_run(), FIRST)
     smtp.fails = [smtplib.SMTPRecipientsRefused({"ann@example.com": (450, b"later")})]
 
-    assert mail.send(request.id) == 1
+    assert world.mail_send(request.id) == 1
 
     assert sent_to() == ["bob@example.com"]
-    assert store.unwritten(10) == []  # not yet: a minute
-    assert mail.send(request.id) == 0
+    assert world.links_unwritten(10) == []  # not yet: a minute
+    assert world.mail_send(request.id) == 0
     clock.advance(61)
-    assert store.unwritten(10) == [request.id]
-    assert mail.send(request.id) == 1
-    assert (sent_to(), store.unwritten(10)) == (["ann@example.com", "bob@example.com"], [])
+    assert world.links_unwritten(10) == [request.id]
+    assert world.mail_send(request.id) == 1
+    assert (sent_to(), world.links_unwritten(10)) == (["ann@example.com", "bob@example.com"], [])
 
 
 def test_an_e_mail_that_can_never_be_sent_is_given_up(person, smtp, clock, caplog):
@@ -570,10 +570,10 @@ def test_an_e_mail_that_can_never_be_sent_is_given_up(person, smtp, clock, caplo
 
     for _ in range(20):
         clock.advance(4 * 3600)
-        mail.send(request.id)
+        world.mail_send(request.id)
 
-    assert smtp.attempts == TRIES
-    assert store.unwritten(10) == []
+    assert smtp.attempts == LINKS_TRIES
+    assert world.links_unwritten(10) == []
     assert "it is given up" in caplog.text
     assert [record.levelno for record in caplog.records if "given up" in record.getMessage()] == [logging.ERROR]
 
@@ -581,12 +581,12 @@ def test_an_e_mail_that_can_never_be_sent_is_given_up(person, smtp, clock, caplo
 def test_what_is_given_up_stays_so_while_others_are_tried(person, smtp):
     ann, _ = person("ann", "finance"), person("bob", "finance")
     request = approval_of(make_run(), FIRST)
-    store.make_links(request, [ann], 60)
-    RequestLink.objects.update(tries=TRIES)
+    world.make_links(request, [ann], 60)
+    RequestLink.objects.update(tries=LINKS_TRIES)
 
-    assert mail.send(request.id) == 1
+    assert world.mail_send(request.id) == 1
 
-    assert (sent_to(), smtp.attempts, store.unwritten(10)) == (["bob@example.com"], 1, [])
+    assert (sent_to(), smtp.attempts, world.links_unwritten(10)) == (["bob@example.com"], 1, [])
 
 
 def test_a_server_that_is_away_is_left_alone_for_a_while(person, smtp, clock, monkeypatch):
@@ -595,14 +595,14 @@ def test_a_server_that_is_away_is_left_alone_for_a_while(person, smtp, clock, mo
     request = approval_of(make_run(), FIRST)
     smtp.fails = [smtplib.SMTPServerDisconnected("gone")]
 
-    assert mail.send(request.id) == 0
-    assert mail.send(request.id) == 0
+    assert world.mail_send(request.id) == 0
+    assert world.mail_send(request.id) == 0
 
     assert smtp.attempts == 1
-    monkeypatch.setattr(mail, "_rests_until", 0.0)
-    assert mail.send(request.id) == 2  # the first one's has to wait for its minute
+    world.patch(monkeypatch, "mail_rests_until", 0.0)
+    assert world.mail_send(request.id) == 2  # the first one's has to wait for its minute
     clock.advance(61)
-    assert mail.send(request.id) == 1
+    assert world.mail_send(request.id) == 1
     assert sent_to() == ["ann@example.com", "bob@example.com", "eve@example.com"]
 
 
@@ -614,12 +614,12 @@ def test_a_server_that_cannot_be_reached_costs_no_try(person, smtp, monkeypatch)
     request = approval_of(make_run(), FIRST)
     with monkeypatch.context() as patch:
         patch.setattr(smtp, "open", refuse)
-        assert mail.send(request.id) == 0
+        assert world.mail_send(request.id) == 0
 
     assert RequestLink.objects.get().tries == 0
-    monkeypatch.setattr(mail, "_rests_until", 0.0)
-    assert store.unwritten(10) == [request.id]
-    assert mail.send(request.id) == 1
+    world.patch(monkeypatch, "mail_rests_until", 0.0)
+    assert world.links_unwritten(10) == [request.id]
+    assert world.mail_send(request.id) == 1
 
 
 def test_while_one_sender_waits_to_try_again_another_does_not_take_it_for_done(person, smtp, clock, monkeypatch):
@@ -629,17 +629,17 @@ def test_while_one_sender_waits_to_try_again_another_does_not_take_it_for_done(p
     send = smtp.send_messages
 
     def meanwhile(self, messages):
-        mail.send(request.id)
+        world.mail_send(request.id)
         assert HumanRequest.objects.get().notified == 0
         raise smtplib.SMTPRecipientsRefused({})
 
     monkeypatch.setattr(smtp, "send_messages", meanwhile)
-    mail.send(request.id)
+    world.mail_send(request.id)
 
     monkeypatch.setattr(smtp, "send_messages", send)
     clock.advance(61)
-    assert store.unwritten(10) == [request.id]
-    assert mail.send(request.id) == 1
+    assert world.links_unwritten(10) == [request.id]
+    assert world.mail_send(request.id) == 1
 
 
 def test_where_the_urls_are_not_mounted_nothing_is_claimed(person, settings, caplog):
@@ -647,37 +647,37 @@ def test_where_the_urls_are_not_mounted_nothing_is_claimed(person, settings, cap
     request = approval_of(make_run(), FIRST)
     settings.ROOT_URLCONF = "django.contrib.auth.urls"
 
-    assert mail.send(request.id) == 0
+    assert world.mail_send(request.id) == 0
 
     assert "'ravi' is not a registered namespace" in caplog.text
     assert RequestLink.objects.get().sent_at is None
-    assert store.unwritten(10) == [request.id]
+    assert world.links_unwritten(10) == [request.id]
 
 
 def test_an_smtp_server_that_says_nothing_is_not_waited_for_for_ever(settings):
     backend = "django.core.mail.backends.smtp.EmailBackend"
-    for timeout, used in ((None, mail.SMTP_TIMEOUT_S), (3, 3)):
+    for timeout, used in ((None, world.SMTP_TIMEOUT_S), (3, 3)):
         if django.VERSION >= (6, 1):
             settings.MAILERS = {"default": {"BACKEND": backend, "OPTIONS": {"host": "localhost", "timeout": timeout}}}
         else:
             settings.EMAIL_BACKEND, settings.EMAIL_TIMEOUT = backend, timeout
 
-        assert mail._connection().timeout == used
+        assert world.mail_connection().timeout == used
 
 
 def test_an_e_mail_of_an_uncertain_effect_and_of_a_budget_has_a_title():
     uncertain = asked_by(make_run(), Kind.UNCERTAIN, "staff", tool="pay")
-    budget = approval_of(make_run(), tool=store.TOP_UP)
+    budget = approval_of(make_run(), tool=world.TOP_UP)
 
-    assert letters.title_of(uncertain) == "What became of it?: pay"
-    assert letters.title_of(budget) == "More budget wanted"
+    assert world.title_of(uncertain) == "What became of it?: pay"
+    assert world.title_of(budget) == "More budget wanted"
 
 
 def test_it_says_for_whom_and_what_it_has_cost_and_hides_nothing(person):
     spoof, shown = "AC\u202e001 fo\u202cME", r"AC\u202e001 fo\u202cME"
     person("ann", "finance")
     run = make_run(owner=person("olga"), cost="0.0421", input_tokens=5)
-    mail.send(approval_of(run, FIRST, text=spoof, tool="pay", arguments={"to": spoof}).id)
+    world.mail_send(approval_of(run, FIRST, text=spoof, tool="pay", arguments={"to": spoof}).id)
 
     (letter,) = django_mail.outbox
     for body in (letter.body, letter.alternatives[0].content):
@@ -691,7 +691,7 @@ def test_times_are_those_of_the_page_with_the_name_of_the_zone(person, settings,
     request = asked_by(make_run(owner=ann), to="owner")
     HumanRequest.objects.update(expires_at=datetime(2030, 1, 31, 8, 58, 12, tzinfo=UTC))
 
-    mail.send(request.id)
+    world.mail_send(request.id)
 
     body = str(django_mail.outbox[0].body)
     assert "If nobody answers until 31.01.2030 09:58:12 CET" in body

@@ -13,12 +13,11 @@ from ravi_django import tool
 from ravi_django.conf import conf
 from ravi_django.kernel import Addressees, AgentId, ConflictError
 from ravi_django.models import AuditRecord, HumanRequest, Run, Session, Status
-from ravi_django.runtime import human, prune, store
-from ravi_django.runtime.cancel import cancel
-from ravi_django.runtime.retry import retry
 from ravi_django.signals import request_answered, request_changed, request_closed, request_opened
+from tests.support import world
 from tests.support.runs import code, drive, in_background, make_run, on_postgresql, take_over
 from tests.support.tool_calls import calling
+from tests.support.world import cancel, retry
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -80,7 +79,7 @@ def test_what_was_asked_and_what_was_answered_by_whom(ann, told):
     run = asking("Which colour?", owner=ann)
     request = request_of(run)
 
-    human.answer(request, text="red", by=ann, reason="it is hers")
+    world.answer(request, text="red", by=ann, reason="it is hers")
 
     opened, answered = records()
     assert (opened.name, opened.detail["text"], opened.run_id, opened.session_id) == (
@@ -107,7 +106,7 @@ def test_a_crash_in_between_leaves_one_record_of_each(clock, told):
 
     code(story)
     run = take_over(clock, drive(make_run(), dies=1, written=True))
-    human.answer(request_of(run), "skip")
+    world.answer(request_of(run), "skip")
     run = drive(run, dies=1, written=True)
     run = take_over(clock, run)
 
@@ -147,7 +146,7 @@ def test_a_run_that_asks_nobody_pays_one_look():
     code(story)
     run = make_run()
     with CaptureQueriesContext(connection) as queries:
-        store.request_cancel(run.id, "enough")
+        world.request_cancel(run.id, "enough")
 
     about = [query["sql"] for query in queries if "ravi_humanrequest" in query["sql"]]
     assert len(about) == 2, "what ends with it, for whoever watches; and what is to be closed"
@@ -160,10 +159,10 @@ def test_a_run_that_asks_nobody_pays_one_look():
 def failed(run):
     """A worker has failed it, whatever it waited for."""
     Run.objects.filter(pk=run.pk).update(status=Status.PENDING, waiting_on=None, wake_at=None)
-    lease = store.claim(run.pk, "w")
-    from ravi_django.runtime.entries import Entry
+    lease = world.claim(run.pk, "w")
+    from tests.support.world import Entry
 
-    store.finish(
+    world.finish(
         lease, Status.FAILED, [Entry("run.failed", "@failed.1")], error={"type": "E", "message": "x"}, entangled=True
     )
     run.refresh_from_db()
@@ -184,7 +183,7 @@ def test_a_retry_asks_again_from_the_first_step_with_all_its_time(clock, chain, 
     run = asking("Which?", to=chain)
     before = request_of(run)
     clock.advance(HOUR)
-    store.escalate(before.pk)
+    world.escalate(before.pk)
     HumanRequest.objects.update(notified=1)
     clock.advance(HOUR / 2)
     run = failed(run)
@@ -202,7 +201,7 @@ def test_a_retry_asks_again_from_the_first_step_with_all_its_time(clock, chain, 
 
     drive(run)
     clock.advance(HOUR)
-    store.escalate(request.pk)
+    world.escalate(request.pk)
     assert request_of(run).to == "group:directors"
     clock.advance(HOUR)
     assert drive(run).output == "expired"
@@ -227,7 +226,7 @@ def test_an_uncertain_effect_that_was_decided_to_fail_is_asked_as_a_new_request(
     run = take_over(clock, drive(make_run(), dies=2))
     clock.advance(conf.LEASE_S + 10)
     first = request_of(run)
-    human.resolve(first, "fail", by=ann)
+    world.human_resolve(first, "fail", by=ann)
     drive(run)
 
     retry(run.id)
@@ -246,7 +245,7 @@ def test_an_uncertain_effect_that_was_decided_to_fail_is_asked_as_a_new_request(
 def test_the_records_outlive_the_run_and_the_user(ann, settings):
     settings.RAVI = {**settings.RAVI, "ON_USER_DELETE": "keep"}
     run = asking("Which?", owner=ann)
-    human.answer(request_of(run), text="red", by=ann)
+    world.answer(request_of(run), text="red", by=ann)
 
     Session.objects.filter(pk=run.session_id).delete()
     ann.delete()
@@ -259,37 +258,37 @@ def test_the_records_outlive_the_run_and_the_user(ann, settings):
 
 def test_pruning_leaves_the_records(clock, ann):
     run = asking("Which?", owner=ann)
-    human.answer(request_of(run), text="red", by=ann)
+    world.answer(request_of(run), text="red", by=ann)
     assert drive(run).status == Status.COMPLETED
     before = names()
-    clock.advance(400 * prune.DAY_S)
+    clock.advance(400 * world.DAY_S)
 
-    assert prune.prune(dict.fromkeys(prune.KINDS, prune.DAY_S))["journal"] > 0
+    assert world.prune(dict.fromkeys(world.PRUNE_KINDS, world.DAY_S))["journal"] > 0
 
     assert names() == before == ["opened", "answered"]
 
 
 def test_the_answer_names_who_gave_it_when_the_user_is_gone(ann):
     run = asking("Which?", owner=ann)
-    human.answer(request_of(run), text="red", by=ann)
+    world.answer(request_of(run), text="red", by=ann)
     ann.delete()
 
     request = request_of(run)
     assert (request.answered_by, request.answer["by"]) == (None, "ann")
     with pytest.raises(ConflictError, match="answered already by ann"):
-        human.answer(request, "skip")
+        world.answer(request, "skip")
 
 
 ACTS = {
-    "answer": lambda request: human.answer(request.pk, text="blue"),
-    "skip": lambda request: human.answer(request.pk, "skip"),
-    "cancel": lambda request: human.cancel(request.pk),
-    "reassign": lambda request: human.reassign(request.pk, "staff"),
-    "store.answer": lambda request: store.answer_request(request.pk, {"action": "skip"}, by=None),
-    "store.reassign": lambda request: store.reassign_request(
+    "answer": lambda request: world.answer(request.pk, text="blue"),
+    "skip": lambda request: world.answer(request.pk, "skip"),
+    "cancel": lambda request: world.human_cancel(request.pk),
+    "reassign": lambda request: world.reassign(request.pk, "staff"),
+    "store.answer": lambda request: world.answer_request(request.pk, {"action": "skip"}, by=None),
+    "store.reassign": lambda request: world.reassign_request(
         request.pk, "staff", by=None, name="", reason="", version=request.version
     ),
-    "escalate": lambda request: store.escalate(request.pk),
+    "escalate": lambda request: world.escalate(request.pk),
     "end": lambda request: cancel(request.run_id, "enough"),
     "retry": lambda request: retry(failed(request.run).id),
     "expire": lambda request: drive(request.run),
@@ -314,7 +313,7 @@ def test_nothing_changes_a_request_that_is_decided(clock, ann, act, status):
     run = asking("Which?", timeout=60, to=[("user:ann", 30), "staff"])
     request = request_of(run)
     if status == "answered":
-        human.answer(request, text="red", by=ann)
+        world.answer(request, text="red", by=ann)
     clock.advance(61)
     if status == "expired":
         run = drive(run)
@@ -336,7 +335,7 @@ def test_nobody_is_told_of_what_is_rolled_back(told):
     run = asking("Which?")
     told.clear()
     with transaction.atomic():
-        human.answer(request_of(run), "skip")
+        world.answer(request_of(run), "skip")
         assert told == []
         transaction.set_rollback(True)
 
@@ -357,7 +356,7 @@ def test_a_receiver_that_raises_harms_nothing(caplog):
         signal.connect(good)
     try:
         run = asking("Which?")
-        human.answer(request_of(run), "skip")
+        world.answer(request_of(run), "skip")
     finally:
         for signal in SIGNALS.values():
             signal.disconnect(bad)
@@ -369,13 +368,13 @@ def test_a_receiver_that_raises_harms_nothing(caplog):
 
 def test_a_second_answer_is_not_recorded(ann, told):
     run = asking("Which?")
-    human.answer(request_of(run), "skip")
+    world.answer(request_of(run), "skip")
     told.clear()
 
     with pytest.raises(ConflictError):
-        human.answer(request_of(run), "cancel", by=ann)
+        world.answer(request_of(run), "cancel", by=ann)
     with pytest.raises(ConflictError):
-        store.answer_request(request_of(run).pk, {"action": "cancel"}, by=ann)
+        world.answer_request(request_of(run).pk, {"action": "cancel"}, by=ann)
 
     assert (names(), told, LogEntry.objects.count()) == (["opened", "answered"], [], 0)
 
@@ -401,9 +400,9 @@ def test_answers_an_expiry_and_the_end_of_the_run_at_once(clock):
         first, second = HumanRequest.objects.filter(run=run).order_by("id")
 
         racing = [
-            in_background(attempt, human.answer, first.pk, "skip"),
-            in_background(attempt, human.answer, first.pk, "cancel"),
-            in_background(attempt, human.answer, second.pk, "skip"),
+            in_background(attempt, world.answer, first.pk, "skip"),
+            in_background(attempt, world.answer, first.pk, "cancel"),
+            in_background(attempt, world.answer, second.pk, "skip"),
             in_background(attempt, cancel, run.id, "enough"),
         ]
         won = [future.result(60) for future in racing]
@@ -422,7 +421,7 @@ def test_an_answer_and_an_expiry_at_once(clock):
         run = asking("Which?", timeout=60)
         request = request_of(run)
         clock.advance(59.9)
-        answering = in_background(attempt, human.answer, request.pk, "skip")
+        answering = in_background(attempt, world.answer, request.pk, "skip")
         clock.advance(1)
         Run.objects.filter(pk=run.pk, status="suspended").update(status="pending")
 
@@ -443,12 +442,12 @@ def test_an_answer_and_a_retry_at_once():
         request = request_of(run)
 
         retrying = in_background(attempt, partial(retry, send=lambda run_id: None), run.id)
-        answering = in_background(attempt, human.answer, request.pk, "skip")
+        answering = in_background(attempt, world.answer, request.pk, "skip")
         assert retrying.result(60)
 
         if not answering.result(60):
             assert request_of(run).status == "pending"
-            human.answer(request.pk, "skip")
+            world.answer(request.pk, "skip")
         run.refresh_from_db()
         assert run.status == "pending"
         assert drive(run).output == "skip"
@@ -474,7 +473,7 @@ def test_requests_of_a_tree_are_closed_with_it_while_people_answer(django_user_m
         request = request_of(child)
 
         racing = [
-            in_background(attempt, human.answer, request.pk, "skip"),
+            in_background(attempt, world.answer, request.pk, "skip"),
             in_background(attempt, cancel, root.id, "enough"),
         ]
         answered = racing[0].result(60)

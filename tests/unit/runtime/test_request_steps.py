@@ -12,11 +12,10 @@ from django.test.utils import CaptureQueriesContext
 from ravi_django import tool
 from ravi_django.kernel import HumanInput, PauseForInputResult
 from ravi_django.models import HumanRequest, JournalEntry, Status
-from ravi_django.runtime import addresses, human, requests
-from ravi_django.runtime.shown import in_utc
-from ravi_django.runtime.tools.ask_human import AskHumanTool
+from tests.support import world
 from tests.support.approvals import user
 from tests.support.runs import code, drive, make_run, take_over
+from tests.support.world import AskHumanTool, in_utc
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -83,7 +82,7 @@ def test_a_step_that_means_nobody_is_passed_over_at_once(clock, settings, dan, m
     assert announced.result["to"] == "group:directors"
     assert announced.result["expires_at"] == in_utc(request.expires_at)
     clock.advance(HOUR)
-    human.answer(request, **({"action": "resolve", "outcome": "fail"} if make is uncertain else {"text": "2"}), by=dan)
+    world.answer(request, **({"action": "resolve", "outcome": "fail"} if make is uncertain else {"text": "2"}), by=dan)
 
 
 @pytest.mark.parametrize("make", [question, wanted, uncertain])
@@ -100,8 +99,8 @@ def test_where_nobody_is_meant_the_first_step_stays_and_it_is_logged(clock, sett
 
 
 def test_a_single_step_is_not_looked_at(clock, monkeypatch):
-    looked, users_at = [], addresses.users_at
-    monkeypatch.setattr(addresses, "users_at", lambda *args: (looked.append(args), users_at(*args))[1])
+    looked, users_at = [], world.users_at
+    world.patch(monkeypatch, "users_at", lambda *args: (looked.append(args), users_at(*args))[1])
 
     async def story(ctx, inbox):
         return (await ctx.ask_human("May I?", to="group:finance"))["action"]
@@ -112,12 +111,12 @@ def test_a_single_step_is_not_looked_at(clock, monkeypatch):
 
 
 def test_a_question_to_several_costs_one_look_in_any_number_of_steps_that_are_somebody(dan):
-    request = requests.new(
+    request = world.requests_new(
         make_run(), "p", HumanRequest.Kind.QUESTION, present=dan.date_joined, to=None, text="?", expires=False
     )
     request.steps = [{"to": "group:directors", "within": HOUR}, {"to": "staff", "within": None}]
     with CaptureQueriesContext(connection) as captured:
-        assert requests.place_first(request, dan.date_joined)
+        assert world.place_first(request, dan.date_joined)
     assert len(captured) == 1
 
 
@@ -136,20 +135,20 @@ def test_the_steps_begin_when_it_may_be_decided(clock, settings, dan):
 
 def test_so_they_do_when_it_is_asked_again(clock, settings, dan):
     user("fin", "finance")
-    request = requests.new(
+    request = world.requests_new(
         make_run(),
         "p",
         HumanRequest.Kind.UNCERTAIN,
         present=clock.now,
-        to=requests.Addressees.of([("group:finance", 60), "group:directors"]),
+        to=world.Addressees.of([("group:finance", 60), "group:directors"]),
         not_before=clock.now + timedelta(seconds=600),
         expires=False,
     )
     request.created_at = clock.now
 
-    requests.begin_anew(request, clock.now + timedelta(seconds=10))
+    world.begin_anew(request, clock.now + timedelta(seconds=10))
     assert request.escalates_at == request.not_before + timedelta(seconds=60)
-    requests.begin_anew(request, clock.now + timedelta(seconds=900))
+    world.begin_anew(request, clock.now + timedelta(seconds=900))
     assert request.escalates_at == clock.now + timedelta(seconds=960)
 
 

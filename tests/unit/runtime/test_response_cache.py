@@ -19,8 +19,8 @@ from ravi_django.kernel import (
 )
 from ravi_django.middleware import ResponseCache
 from ravi_django.models import JournalEntry, Status
-from ravi_django.runtime.middleware import response_cache
 from ravi_django.testing import ScriptedModel
+from tests.support import world
 from tests.support.runs import BOUND_S, code, drive, make_run, take_over
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -177,7 +177,7 @@ def test_a_cache_that_hangs_is_waited_for_a_little(monkeypatch):
     from threading import Event
 
     over, came_back = Event(), []
-    monkeypatch.setattr(response_cache, "TIMEOUT_S", 0.05)
+    world.patch(monkeypatch, "TIMEOUT_S", 0.05)
     monkeypatch.setattr(LocMemCache, "get", lambda self, key: came_back.append(over.wait(BOUND_S)))
     asking(ResponseCache())
 

@@ -20,16 +20,15 @@ from ravi_django.models import (
     Status,
     Turn,
 )
-from ravi_django.runtime import human, prune, store
-from ravi_django.runtime.entries import Entry
-from ravi_django.runtime.store import erasures
 from ravi_django.testing import FakeClock
+from tests.support import world
 from tests.support.asked import approval_of
 from tests.support.runs import code, leased, make_run
+from tests.support.world import Entry
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.sqlite]
 
-DAY = prune.DAY_S
+DAY = world.DAY_S
 COUNTED = {"sessions": Session, "runs": Run, "requests": HumanRequest, "audit": AuditRecord}
 
 
@@ -40,10 +39,10 @@ def counts() -> dict[str, int]:
 def ended(status: Status = Status.COMPLETED, session: Session | None = None) -> Run:
     """A run with a request that was answered, a turn, and a journal with a big value."""
     run = make_run(session=session)
-    human.answer(approval_of(run), "deny", reason="no")
+    world.answer(approval_of(run), "deny", reason="no")
     lease = leased(run)
-    store.append(lease, [Entry("log", "x", result={"text": str(run.id) * 10_000})])
-    store.finish(lease, status, [Entry(f"run.{status}", "@end")], error=None)
+    world.append(lease, [Entry("log", "x", result={"text": str(run.id) * 10_000})])
+    world.finish(lease, status, [Entry(f"run.{status}", "@end")], error=None)
     Turn.objects.create(
         session=run.session, run=run, agent="a/b", position=run.session.turns.count(), role="user", content=[]
     )
@@ -64,20 +63,20 @@ def test_what_is_named_goes_when_it_is_old(clock: FakeClock, kind: str, goes: di
     clock.advance(10 * DAY)
     ended()
     before, details = counts(), list(AuditRecord.objects.order_by("id").values_list("detail", flat=True))
-    keep = prune.retention({kind: 5})
+    keep = world.retention({kind: 5})
 
-    dry = prune.prune(keep, dry_run=True)
+    dry = world.prune(keep, dry_run=True)
     assert (counts(), dry[kind]) == (before, goes[kind])
-    assert prune.prune(keep)[kind] == goes[kind]
+    assert world.prune(keep)[kind] == goes[kind]
 
     assert counts() == {name: count - goes[name] for name, count in before.items()}
     left = list(AuditRecord.objects.order_by("id").values_list("detail", flat=True))
     assert left == details[goes["audit"] :]
     assert Turn.objects.count() == 2 - goes["sessions"]
     assert JournalEntry.objects.filter(kind="log").count() == InboxMessage.objects.count() == 2 - goes["runs"]
-    assert prune.prune(keep)[kind] == 0
+    assert world.prune(keep)[kind] == 0
     clock.advance(3601)
-    prune.prune({})
+    world.prune({})
     assert Blob.objects.count() == 2 - goes["runs"]
 
 
@@ -86,7 +85,7 @@ def test_a_number_is_not_for_them(clock: FakeClock) -> None:
     clock.advance(10 * DAY)
     before = counts()
 
-    prune.prune(prune.retention(5))
+    world.prune(world.retention(5))
 
     assert counts() == before
 
@@ -104,26 +103,26 @@ def test_what_goes_on_stays(clock: FakeClock, django_user_model: Any) -> None:
     clock.advance(10 * DAY)
     before = counts()
 
-    prune.prune(prune.retention({"sessions": 5}))
+    world.prune(world.retention({"sessions": 5}))
     assert counts() == before
 
     Run.objects.filter(id=live.id).update(session=session, status=Status.CANCELLED, finished_at=clock.now)
-    prune.prune(prune.retention({"sessions": 5}))
+    world.prune(world.retention({"sessions": 5}))
     assert counts() == before
-    prune.prune(prune.retention({"requests": 5}))
+    world.prune(world.retention({"requests": 5}))
     assert HumanRequest.objects.get().run.status == Status.FAILED
 
 
 def test_an_old_run_is_not_retried_while_it_goes(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, erase = ended(Status.FAILED), erasures.erase_trees
+    run, erase = ended(Status.FAILED), world.erase_trees
     clock.advance(10 * DAY)
 
     def late(roots: Any, **more: Any) -> None:
         with pytest.raises(IllegalTransitionError, match="pruned"):
-            store.retry(run.id)
+            world.store_retry(run.id)
         erase(roots, **more)
 
-    monkeypatch.setattr(erasures, "erase_trees", late)
-    prune.prune(prune.retention({"runs": 5}))
+    world.patch(monkeypatch, "erase_trees", late)
+    world.prune(world.retention({"runs": 5}))
 
     assert not Run.objects.exists()

@@ -10,8 +10,8 @@ import pytest
 from ravi_django import tool
 from ravi_django.kernel import ChatMessage, RunContext, TransientError
 from ravi_django.models import JournalEntry, Status
-from ravi_django.runtime import backoff, store
 from ravi_django.testing import ScriptedModel, journal_of
+from tests.support import world
 from tests.support.runs import code, drive, make_run, take_over
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -49,7 +49,7 @@ def test_a_transient_error_gives_the_run_back_with_backoff(clock):
     retried = JournalEntry.objects.get(kind="run.retried")
     assert retried.error == {"type": "RateLimitError", "message": "slow down, 9 requests too many"}
     assert retried.result["attempt"] == 1
-    assert store.claim(run.id, "early") is None
+    assert world.claim(run.id, "early") is None
 
 
 @pytest.mark.sqlite
@@ -69,11 +69,11 @@ def test_the_retry_answers_and_forgets_the_attempts(clock):
 def test_the_backoff_doubles_up_to_a_minute(clock, monkeypatch):
     monkeypatch.setattr(random, "uniform", lambda low, high: high)
 
-    assert [backoff.delay_s(BUSY, failures) for failures in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
+    assert [world.delay_s(BUSY, failures) for failures in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
 
 
 def test_the_backoff_is_spread():
-    delays = {backoff.delay_s(BUSY, 3) for _ in range(50)}
+    delays = {world.delay_s(BUSY, 3) for _ in range(50)}
 
     assert len(delays) > 40
     assert 4 <= min(delays) <= max(delays) <= 8

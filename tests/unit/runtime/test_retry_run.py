@@ -12,12 +12,10 @@ from ravi_django import tool
 from ravi_django.conf import conf
 from ravi_django.kernel import ChatMessage, IllegalTransitionError, LeaseLostError, ModelError, ToolUseBlock
 from ravi_django.models import HumanRequest, JournalEntry, Run, Session, Status, Turn
-from ravi_django.runtime import events, store, sweeper
-from ravi_django.runtime.buffer_database import DatabaseBuffer
-from ravi_django.runtime.entries import Entry
-from ravi_django.runtime.retry import retry
 from ravi_django.testing import ScriptedModel, journal_of
+from tests.support import world
 from tests.support.runs import code, drive, in_background, leased, make_run, on_postgresql
+from tests.support.world import DatabaseBuffer, Entry, retry
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -54,7 +52,7 @@ def again(run):
 
 def failed(run=None, error=None):
     run = run or make_run()
-    store.finish(leased(run), Status.FAILED, [Entry("run.failed", "@failed.1")], error=error or {"type": "E"})
+    world.finish(leased(run), Status.FAILED, [Entry("run.failed", "@failed.1")], error=error or {"type": "E"})
     run.refresh_from_db()
     return run
 
@@ -73,7 +71,7 @@ def test_a_failed_run_is_pending_again_with_everything_of_its_failure_gone(clock
         attempts=4, crashes=3, cancel_requested_at=clock.now, cancel_reason="x", published_at=clock.now, hints=5
     )
 
-    found = store.retry(run.id)
+    found = world.store_retry(run.id)
 
     assert (found.id, found.status, found.attempts, found.crashes, found.hints) == (run.id, Status.PENDING, 0, 0, 0)
     assert (found.error, found.finished_at, found.published_at) == (None, None, None)
@@ -86,9 +84,11 @@ def test_a_failed_run_is_pending_again_with_everything_of_its_failure_gone(clock
 
 def test_a_blocked_run_is_pending_again():
     run = make_run()
-    store.block(leased(run), [Entry("run.blocked", "@blocked.1")], error={"type": "DeterminismError", "message": "x"})
+    world.journal_block(
+        leased(run), [Entry("run.blocked", "@blocked.1")], error={"type": "DeterminismError", "message": "x"}
+    )
 
-    assert store.retry(run.id).status == Status.PENDING
+    assert world.store_retry(run.id).status == Status.PENDING
 
 
 @pytest.mark.parametrize("status", [s for s in Status if s not in (Status.FAILED, Status.BLOCKED)])
@@ -98,7 +98,7 @@ def test_in_any_other_state_it_is_a_conflict_and_nothing_changes(status):
     before = Run.objects.filter(id=run.id).values().get()
 
     with pytest.raises(IllegalTransitionError, match=f"run {run.id} is {status}; only a failed or a blocked run"):
-        store.retry(run.id)
+        world.store_retry(run.id)
 
     assert Run.objects.filter(id=run.id).values().get() == before
     assert JournalEntry.objects.filter(kind="run.retried").count() == 0
@@ -114,7 +114,7 @@ def test_it_is_queued_behind_the_active_run_of_its_session_and_started_after_it(
 
     assert Run.objects.get(id=run.id).status == Status.QUEUED
     assert sent == []
-    store.finish(leased(active), Status.COMPLETED, [])
+    world.finish(leased(active), Status.COMPLETED, [])
     assert Run.objects.get(id=run.id).status == Status.PENDING
 
 
@@ -122,7 +122,7 @@ def test_another_agents_run_in_the_session_is_not_in_its_way():
     run = failed()
     make_run("test/other", session=run.session)
 
-    assert store.retry(run.id).status == Status.PENDING
+    assert world.store_retry(run.id).status == Status.PENDING
 
 
 def test_a_worker_is_told_after_the_commit():
@@ -138,7 +138,7 @@ def test_a_worker_is_told_after_the_commit():
 def test_of_two_at_once_one_is_a_conflict():
     run = failed()
 
-    outcomes = [in_background(store.retry, run.id) for _ in range(2)]
+    outcomes = [in_background(world.store_retry, run.id) for _ in range(2)]
 
     errors = [outcome.exception(20) for outcome in outcomes]
     assert sorted(error is None for error in errors) == [False, True]
@@ -148,11 +148,11 @@ def test_of_two_at_once_one_is_a_conflict():
 def test_a_worker_of_before_the_retry_cannot_record():
     run = make_run()
     lease = leased(run)
-    store.block(lease, [Entry("run.blocked", "@blocked.1")], error={})
-    store.retry(run.id)
+    world.journal_block(lease, [Entry("run.blocked", "@blocked.1")], error={})
+    world.store_retry(run.id)
 
     with pytest.raises(LeaseLostError):
-        store.append(lease, [Entry("tool.call", "1", "t")])
+        world.append(lease, [Entry("tool.call", "1", "t")])
 
 
 # ------------------------------------------------------------------------------------------- children, deadlines
@@ -161,22 +161,22 @@ def test_a_worker_of_before_the_retry_cannot_record():
 def test_a_blocked_child_can_be_retried_and_a_failed_one_cannot():
     root = make_run()
     blocked, ended = make_run(parent=root, root=root, depth=1), make_run(parent=root, root=root, depth=1)
-    store.block(leased(blocked), [Entry("run.blocked", "@blocked.1")], error={})
+    world.journal_block(leased(blocked), [Entry("run.blocked", "@blocked.1")], error={})
     failed(ended)
 
-    assert store.retry(blocked.id).status == Status.PENDING
+    assert world.store_retry(blocked.id).status == Status.PENDING
     with pytest.raises(IllegalTransitionError, match=f"retry the root run {root.id}"):
-        store.retry(ended.id)
+        world.store_retry(ended.id)
 
 
 def test_a_child_of_a_run_that_has_ended_cannot_be_retried():
     root = make_run()
     child = make_run(parent=root, root=root, depth=1)
-    store.block(leased(child), [Entry("run.blocked", "@blocked.1")], error={})
+    world.journal_block(leased(child), [Entry("run.blocked", "@blocked.1")], error={})
     Run.objects.filter(id=root.id).update(status=Status.FAILED)
 
     with pytest.raises(IllegalTransitionError, match="the parent of run"):
-        store.retry(child.id)
+        world.store_retry(child.id)
 
 
 def test_a_deadline_that_has_passed_is_said(clock):
@@ -185,9 +185,9 @@ def test_a_deadline_that_has_passed_is_said(clock):
     clock.advance(61)
 
     with pytest.raises(IllegalTransitionError, match=r"the deadline of run .* passed at 2030-01-01 00:01:00 UTC"):
-        store.retry(run.id)
+        world.store_retry(run.id)
     clock.advance(-2)
-    assert store.retry(run.id).status == Status.PENDING
+    assert world.store_retry(run.id).status == Status.PENDING
 
 
 def test_the_seconds_of_a_budget_count_from_the_first_start_unless_they_are_over(clock):
@@ -196,10 +196,10 @@ def test_the_seconds_of_a_budget_count_from_the_first_start_unless_they_are_over
     for run in (early, late):
         failed(run)
     clock.advance(59)
-    assert store.retry(early.id).started_at == begun
+    assert world.store_retry(early.id).started_at == begun
     clock.advance(1)
 
-    assert store.retry(late.id).started_at == clock.now
+    assert world.store_retry(late.id).started_at == clock.now
 
 
 def test_a_run_that_its_deadline_failed_has_its_seconds_anew(clock):
@@ -421,16 +421,16 @@ def test_an_at_most_once_effect_that_may_have_happened_is_not_done_again_by_a_re
 def test_what_people_were_still_asked_is_open_again():
     run = make_run()
     lease = leased(run)
-    store.append(lease, [Entry("tool.call", path, "t", phase="started") for path in ("1", "2")])
-    store.append(lease, [Entry("tool.call", "2", "t")])
+    world.append(lease, [Entry("tool.call", path, "t", phase="started") for path in ("1", "2")])
+    world.append(lease, [Entry("tool.call", "2", "t")])
     wanted, settled, answered = (
         HumanRequest.objects.create(run=run, path=path, attempt=attempt, kind="uncertain", answer=answer)
         for path, attempt, answer in (("1", 1, None), ("2", 1, None), ("1", 2, {"outcome": "fail"}))
     )
-    store.finish(lease, Status.FAILED, [Entry("run.failed", "@failed.1")], error={"type": "E"}, entangled=True)
+    world.finish(lease, Status.FAILED, [Entry("run.failed", "@failed.1")], error={"type": "E"}, entangled=True)
     assert set(HumanRequest.objects.values_list("status", flat=True)) == {"cancelled"}
 
-    store.retry(run.id)
+    world.store_retry(run.id)
 
     for request, status in ((wanted, "pending"), (settled, "cancelled"), (answered, "cancelled")):
         request.refresh_from_db()
@@ -441,7 +441,6 @@ def test_what_people_were_still_asked_is_open_again():
 def test_a_react_agents_conversation_has_each_turn_once(clock, step):
     from ravi_django.agents import ReActAgent
     from ravi_django.agents.context import ContextConfig, DjangoHistoryProvider
-    from ravi_django.runtime import registry
 
     calls = []
 
@@ -453,7 +452,7 @@ def test_a_react_agents_conversation_has_each_turn_once(clock, step):
 
     script = [ToolUseBlock(tool_name="step", arguments={"name": "x"}, call_id="c1"), answer]
     context = ContextConfig(DjangoHistoryProvider())
-    registry.register(ReActAgent("retried", model=ScriptedModel(script), tools=[step], context=context))
+    world.register(ReActAgent("retried", model=ScriptedModel(script), tools=[step], context=context))
     run = drive(make_run("react/retried"))
     assert run.status == Status.FAILED
 
@@ -472,7 +471,7 @@ def test_a_react_agents_conversation_has_each_turn_once(clock, step):
 
 
 def page(run, after=0):
-    found, done = events.page(run.id, after)
+    found, done = world.events_page(run.id, after)
     return [frame["seq"] for frame in found], [frame["type"] for frame in found], done
 
 
@@ -480,8 +479,8 @@ def page(run, after=0):
 def buffered(request, monkeypatch):
     """Valkey's and the table's."""
     if request.param == "the database's":
-        for module in ("publish", "events"):
-            monkeypatch.setattr(f"ravi_django.runtime.{module}.get_buffer", DatabaseBuffer)
+        for verb in ("publish_get_buffer", "events_get_buffer"):
+            world.patch(monkeypatch, verb, DatabaseBuffer)
 
 
 @pytest.mark.parametrize("times", [1, 2])
@@ -505,7 +504,7 @@ def test_the_numbers_go_on_and_a_new_done_follows(clock, buffered, times):
     after, types, done = page(run, after=seen[-1])
     assert done
     assert (after[0], types.count("stream.done")) == (seen[-1] + 1, times)
-    assert events.page(run.id)[0][-1]["reason"] == "completed"
+    assert world.events_page(run.id)[0][-1]["reason"] == "completed"
 
 
 def test_an_old_end_is_not_the_end_before_the_new_frames_are_there(clock, buffered):
@@ -524,13 +523,13 @@ def test_an_old_end_is_not_the_end_before_the_new_frames_are_there(clock, buffer
     assert page(run)[2] is False
     assert page(run, after=old[-1])[2] is False
     clock.advance(60)
-    sweeper.sweep(lambda run_ids: None)
+    world.sweeper_sweep(lambda run_ids: None)
     assert page(run)[1][-1] == "stream.done"
     assert page(run)[2] is True
 
 
 def test_before_the_retried_frame_the_old_end_is_none_either(clock, monkeypatch):
-    monkeypatch.setattr("ravi_django.runtime.publish.publish_retried", lambda run: None)
+    world.patch(monkeypatch, "publish_retried", lambda run: None)
     code(ask, model=model_failing(1))
     run = drive(make_run())
     retry(run.id, send=lambda run_id: None)
@@ -552,17 +551,17 @@ def forget(url):
 def test_after_the_buffer_has_let_go_the_archive_comes_first_then_a_gap(clock, valkey_url):
     code(ask, model=model_failing(1))
     run = drive(make_run())
-    old = events.page(run.id)[0]
+    old = world.events_page(run.id)[0]
     forget(valkey_url)
     retry(run.id, send=lambda run_id: None)
-    assert [frame["seq"] for frame in events.page(run.id)[0]] == [frame["seq"] for frame in old]
+    assert [frame["seq"] for frame in world.events_page(run.id)[0]] == [frame["seq"] for frame in old]
 
     drive(run)
 
     for emptied in (False, True):  # from the buffer, and from the new archive
         if emptied:
             forget(valkey_url)
-        found, done = events.page(run.id)
+        found, done = world.events_page(run.id)
         assert done
         assert found[: len(old)] == old
         gap = found[len(old)]
@@ -570,23 +569,23 @@ def test_after_the_buffer_has_let_go_the_archive_comes_first_then_a_gap(clock, v
         numbers = [frame["seq"] for frame in found[len(old) :]]
         assert numbers == list(range(gap["seq"], gap["seq"] + len(numbers)))
         assert (found[-1]["type"], found[-1]["reason"]) == ("stream.done", "completed")
-        assert events.page(run.id, after=gap["seq"])[0] == found[len(old) + 1 :]
-        assert events.page(run.id, limit=2)[0] == found[:2]
+        assert world.events_page(run.id, after=gap["seq"])[0] == found[len(old) + 1 :]
+        assert world.events_page(run.id, limit=2)[0] == found[:2]
 
 
 def test_a_retried_run_that_is_cancelled_before_it_goes_on_ends_its_stream_again(clock, valkey_url):
-    from ravi_django.runtime.cancel import cancel
+    from tests.support.world import cancel
 
     code(ask, model=model_failing(1))
     run = drive(make_run())
-    old = events.page(run.id)[0]
+    old = world.events_page(run.id)[0]
     forget(valkey_url)
     clock.advance(1)
     retry(run.id, send=lambda run_id: None)
 
     cancel(run.id, "never mind")
 
-    found, done = events.page(run.id)
+    found, done = world.events_page(run.id)
     assert done
     assert found[: len(old)] == old
     new = [frame["type"] for frame in found[len(old) :]]
@@ -595,24 +594,22 @@ def test_a_retried_run_that_is_cancelled_before_it_goes_on_ends_its_stream_again
 
 def test_a_late_end_of_before_the_retry_marks_nothing(clock):
     run = failed()
-    store.retry(run.id)
+    world.store_retry(run.id)
 
-    assert store.mark_published(run.id, None, epoch=1) is False
+    assert world.mark_published(run.id, None, epoch=1) is False
     assert Run.objects.get(id=run.id).published_at is None
 
 
 def test_the_sweep_does_not_end_the_stream_of_a_run_retried_meanwhile(clock):
-    from ravi_django.runtime import publish
-
     run = failed()
-    store.retry(run.id)
+    world.store_retry(run.id)
 
-    publish.republish(str(run.id))
+    world.republish(str(run.id))
 
     assert "stream.done" not in page(run)[1]
 
 
 def test_a_run_that_is_not_there():
     with pytest.raises(Run.DoesNotExist):
-        store.retry(uuid4())
+        world.store_retry(uuid4())
     assert not Session.objects.exists()

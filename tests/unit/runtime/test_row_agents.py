@@ -14,12 +14,10 @@ from ravi_django import register, register_tool, signal, submit, tool
 from ravi_django.agents import ReActAgent
 from ravi_django.kernel import AgentId, Message, ModelError, RunContext, ToolUseBlock
 from ravi_django.models import Agent, AgentVersion, JournalEntry, Run, Status
-from ravi_django.runtime import dispatch, registry, specs, store
-from ravi_django.runtime.fork import fork
-from ravi_django.runtime.prompts import PromptTemplate
-from ravi_django.runtime.retry import retry
 from ravi_django.testing import ScriptedModel, journal_of, run_until_idle
+from tests.support import world
 from tests.support.runs import code, drive, leased, make_run, message, on_postgresql, take_over
+from tests.support.world import PromptTemplate, fork, retry
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -40,7 +38,7 @@ CALLS = [
 
 @pytest.fixture(autouse=True)
 def _no_hints(monkeypatch):
-    monkeypatch.setattr(dispatch, "send", lambda run_id: None)
+    world.silence(monkeypatch, "dispatch_send")
 
 
 @pytest.fixture
@@ -50,7 +48,7 @@ def models(monkeypatch):
         "scripted": ScriptedModel([*CALLS, "done"], name="scripted"),
         "other": ScriptedModel(["pah"], name="other"),
     }
-    monkeypatch.setattr(specs, "build_model", lambda name, **options: found[name])
+    world.patch(monkeypatch, "build_model", lambda name, **options: found[name])
     return found
 
 
@@ -62,7 +60,7 @@ def model(models):
 @pytest.fixture
 def helper(models, step):
     register_tool(step)
-    return specs.save_spec(ADDRESS, SPEC)
+    return world.save_spec(ADDRESS, SPEC)
 
 
 def told(call):
@@ -72,7 +70,7 @@ def told(call):
 
 def edit():
     """What an operator may do under a live run."""
-    specs.save_spec(ADDRESS, NEW, enabled=False)
+    world.save_spec(ADDRESS, NEW, enabled=False)
 
 
 def test_a_row_runs_without_a_line_of_code(helper, model, ran):
@@ -137,7 +135,7 @@ def test_instructions_are_recorded_text_under_another_renderer(helper, model, cl
 
 def test_plain_text_is_pinned_by_its_version_alone(models, step):
     register_tool(step)
-    specs.save_spec(ADDRESS, {**SPEC, "system_instructions": "Be brief.", "variables": {}})
+    world.save_spec(ADDRESS, {**SPEC, "system_instructions": "Be brief.", "variables": {}})
     run = submit(ADDRESS, "hi")
     run_until_idle()
 
@@ -146,7 +144,7 @@ def test_plain_text_is_pinned_by_its_version_alone(models, step):
 
 
 def test_new_runs_take_the_new_version_at_once(helper, models):
-    specs.save_spec(ADDRESS, NEW)
+    world.save_spec(ADDRESS, NEW)
 
     run = submit(ADDRESS, "hi")
     run_until_idle()
@@ -189,7 +187,7 @@ def test_a_child_has_a_version_and_its_variables_of_the_message_that_boots_it(he
 
 def test_a_child_without_a_required_variable_is_refused_and_every_replay_says_so(models, step):
     register_tool(step)
-    specs.save_spec(ADDRESS, {**SPEC, "variables": {"customer": {"required": True}}})
+    world.save_spec(ADDRESS, {**SPEC, "variables": {"customer": {"required": True}}})
     refusals = []
 
     async def parent(ctx, inbox):
@@ -201,7 +199,7 @@ def test_a_child_without_a_required_variable_is_refused_and_every_replay_says_so
 
     code(parent)
     run = drive(submit("test/code", "hi"))
-    specs.save_spec(ADDRESS, {**SPEC, "variables": {"customer": {"default": "you"}}})
+    world.save_spec(ADDRESS, {**SPEC, "variables": {"customer": {"default": "you"}}})
     signal(run.id, "go")
 
     run = drive(run)
@@ -228,7 +226,7 @@ def test_a_replayed_spawn_does_not_look_for_the_agent_again(helper, model):
 
 @pytest.mark.parametrize("how", ["spawn", "send"])
 def test_a_row_that_is_switched_off_is_not_there_for_other_runs(helper, how):
-    specs.save_spec(ADDRESS, SPEC, enabled=False)
+    world.save_spec(ADDRESS, SPEC, enabled=False)
 
     async def parent(ctx, inbox):
         await getattr(ctx, how)(AgentId.parse(ADDRESS), "work")
@@ -254,7 +252,7 @@ def test_a_message_to_an_idle_row_makes_a_run_with_its_version(helper, model):
 
 
 def test_a_message_to_a_row_that_has_a_run_need_not_bring_variables(helper, model):
-    specs.save_spec(ADDRESS, {**SPEC, "variables": {"customer": {"required": True}}})
+    world.save_spec(ADDRESS, {**SPEC, "variables": {"customer": {"required": True}}})
 
     async def sender(ctx, inbox):
         await ctx.send(AgentId.parse(ADDRESS), "one more thing")
@@ -271,7 +269,7 @@ def test_a_message_to_a_row_that_has_a_run_need_not_bring_variables(helper, mode
 
 def test_a_run_that_misses_a_variable_after_all_fails_with_its_name(models, step):
     register_tool(step)
-    specs.save_spec(ADDRESS, {**SPEC, "variables": {"customer": {"required": True}}})
+    world.save_spec(ADDRESS, {**SPEC, "variables": {"customer": {"required": True}}})
 
     run = drive(make_run(ADDRESS, agent_version=1))
 
@@ -294,7 +292,7 @@ def test_a_fork_keeps_the_version_of_its_source(helper, model):
 def test_a_retried_run_keeps_its_version(models, step):
     register_tool(step)
     models["scripted"].script[:] = [ModelError("no"), "well"]
-    specs.save_spec(ADDRESS, SPEC)
+    world.save_spec(ADDRESS, SPEC)
     run = submit(ADDRESS, "hi")
     run_until_idle()
     models["scripted"].script[:] = ["well"]
@@ -309,12 +307,12 @@ def test_a_retried_run_keeps_its_version(models, step):
 
 @pytest.mark.parametrize(("version", "then", "gone"), [(1, 2, False), (1, 1, True), (None, None, False)])
 def test_a_new_generation_takes_the_newest_version_of_a_row(helper, version, then, gone):
-    specs.save_spec(ADDRESS, NEW)
+    world.save_spec(ADDRESS, NEW)
     run = make_run(ADDRESS, agent_version=version)
     if gone:
         Agent.objects.all().delete()
 
-    store.continue_as_new(leased(run), [], messages=[message("go on", ADDRESS)], inbox_upto=0)
+    world.continue_as_new(leased(run), [], messages=[message("go on", ADDRESS)], inbox_upto=0)
 
     run.refresh_from_db()
     assert (run.generation, run.agent_version) == (1, then)
@@ -329,10 +327,10 @@ def test_a_run_that_begins_anew_renders_the_new_instructions(models, monkeypatch
 
     register_tool(begin_anew)
     models["scripted"].script[:] = [ToolUseBlock(tool_name="begin_anew", arguments={}, call_id="c")]
-    specs.save_spec(ADDRESS, {**SPEC, "tool_names": ["begin_anew"]})
+    world.save_spec(ADDRESS, {**SPEC, "tool_names": ["begin_anew"]})
     run = submit(ADDRESS, "hi", metadata={"variables": {"customer": "Ada"}})
     adieu = {"model": "other", "system_instructions": "Adieu {{ customer }}.", "tool_names": []}
-    specs.save_spec(ADDRESS, {**SPEC, **adieu})
+    world.save_spec(ADDRESS, {**SPEC, **adieu})
 
     run_until_idle()
 
@@ -345,8 +343,8 @@ def test_a_run_that_begins_anew_renders_the_new_instructions(models, monkeypatch
 
 
 def forget_tools():
-    registry._tools.clear()
-    registry._known = None
+    world.registry_tools.clear()
+    world.replace("registry_known", None)
 
 
 def test_a_worker_without_the_tool_gives_the_run_back_with_words(helper, model, step, clock):
@@ -392,7 +390,7 @@ def test_a_live_run_whose_tool_goes_is_not_lost(helper, model, ran, step, clock)
 def test_a_run_whose_version_is_gone_is_blocked_until_it_is_back(helper, model, clock):
     run = submit(ADDRESS, "hi")
     drive(run, dies=2, written=True)
-    specs.save_spec(ADDRESS, NEW)
+    world.save_spec(ADDRESS, NEW)
     version = AgentVersion.objects.get(number=1)
     AgentVersion.objects.filter(number=1).delete()
 
@@ -462,7 +460,7 @@ def test_a_submit_of_a_row_costs_what_that_of_code_does(helper):
 
 def test_a_lease_of_a_row_costs_one_query_more_and_that_of_code_none(helper, model, monkeypatch):
     asked = []
-    monkeypatch.setattr(specs, "load", lambda *args, load=specs.load: asked.append(args) or load(*args))
+    world.patch(monkeypatch, "specs_load", lambda *args, load=world.specs_load: asked.append(args) or load(*args))
 
     async def nothing(ctx, inbox):
         return "done"
@@ -473,12 +471,12 @@ def test_a_lease_of_a_row_costs_one_query_more_and_that_of_code_none(helper, mod
 
     drive(submit(ADDRESS, "hi"))
     assert asked == [(ADDRESS, 1)]
-    assert len(queries_of(specs.load, ADDRESS, 1)) == 1
+    assert len(queries_of(world.specs_load, ADDRESS, 1)) == 1
 
 
 def test_concurrent_runs_of_two_versions_keep_apart(helper, models):
     runs = [submit(ADDRESS, "hi")]
-    specs.save_spec(ADDRESS, NEW)
+    world.save_spec(ADDRESS, NEW)
     runs.append(submit(ADDRESS, "hi"))
 
     run_until_idle()

@@ -6,8 +6,8 @@ import pytest
 from django.db import OperationalError, connection, transaction
 
 from ravi_django.models import Ask, Run
-from ravi_django.runtime.store.touching import lock
 from tests.support.runs import in_background, make_run, on_postgresql
+from tests.support.world import touching_lock
 
 pytestmark = [pytest.mark.django_db(transaction=True), on_postgresql]
 
@@ -28,7 +28,7 @@ def test_a_row_that_refers_to_a_locked_run_is_written_at_once():
     runs = [make_run().id, make_run().id]
 
     with transaction.atomic():
-        lock(runs)
+        touching_lock(runs)
         in_background(at_once(lambda: Ask.objects.create(asker_id=runs[0], target_id=runs[1]))).result(60)
 
     assert Ask.objects.filter(asker_id=runs[0]).exists()
@@ -38,6 +38,6 @@ def test_a_locked_run_is_written_by_nobody_else():
     runs = [make_run().id, make_run().id]
 
     with transaction.atomic():
-        lock(runs)
+        touching_lock(runs)
         with pytest.raises(OperationalError):
             in_background(at_once(lambda: Run.objects.filter(id=runs[1]).update(hints=7))).result(60)

@@ -9,10 +9,10 @@ from ravi_django.agents import ReActAgent
 from ravi_django.agents.context import ContextConfig, DjangoHistoryProvider
 from ravi_django.kernel import ChatMessage, Message, RunContext, ToolUseBlock
 from ravi_django.models import InboxMessage, Turn
-from ravi_django.runtime import store
-from ravi_django.runtime.entries import Entry
 from ravi_django.testing import ScriptedModel
+from tests.support import world
 from tests.support.runs import CodeAgent, drive, in_background, leased, make_run, message, take_over
+from tests.support.world import Entry
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -35,7 +35,7 @@ def deliver(run):
     if InboxMessage.objects.filter(run=run).count() == 1:
         sender = leased(make_run())
         body = message("second", "react/turns")
-        store.deliver(sender, [Entry("msg.sent", "1", run.agent)], target_id=run.id, message=body)
+        world.asking_deliver(sender, [Entry("msg.sent", "1", run.agent)], target_id=run.id, message=body)
 
 
 @pytest.mark.parametrize("dies", [None, 1, 2, "end"])

@@ -10,8 +10,7 @@ import pytest
 from django.db import connection
 
 from ravi_django.models import Run, SourceItem
-from ravi_django.runtime import model_sources
-from tests.support import forks
+from tests.support import forks, world
 from tests.support.runs import on_postgresql
 from tests.support.saves import declare, hinted, told
 from tests.support.saves import invoices_named as invoices_named
@@ -27,22 +26,21 @@ django.setup()
 settings.RAVI = {**settings.RAVI, "SOURCE_MODELS": ["project.Invoice"]}
 from django.db import transaction
 from project.models import Invoice
-from ravi_django.runtime import background, model_sources
-from ravi_django.runtime.store import saves
+from tests.support import world
 from tests.support.runs import code
 
 def dies(*args):
     os.kill(os.getpid(), signal.SIGKILL)
 
 code(lambda ctx, inbox: None)
-model_sources.connect()
+world.connect()
 if sys.argv[1] == "save":
-    background.hint = dies
+    world.replace("background_hint", dies)
     with transaction.atomic():
         Invoice.objects.create(customer="ACME", amount=5, idempotency_key="key-1")
 else:
-    saves.heard = dies
-    model_sources.run(sys.argv[3])
+    world.replace("heard", dies)
+    world.model_sources_run(sys.argv[3])
 """
 
 
@@ -61,9 +59,9 @@ def test_a_save_whose_process_is_killed_is_found_and_told_once(monkeypatch: pyte
     assert killed("tell", str(source.id))
     assert (told(), Run.objects.count()) == ([], 0)
 
-    assert model_sources.sweep() == 0, "a hint may be on its way"
-    monkeypatch.setattr(model_sources, "LATE_S", -1.0)
-    assert model_sources.sweep() == 1
+    assert world.model_sources_sweep() == 0, "a hint may be on its way"
+    world.patch(monkeypatch, "LATE_S", -1.0)
+    assert world.model_sources_sweep() == 1
     assert hinted == [("ravi.tell_saves", str(source.id))]
-    assert [model_sources.run(source.id), model_sources.run(source.id)] == [1, 0]
+    assert [world.model_sources_run(source.id), world.model_sources_run(source.id)] == [1, 0]
     assert [row["extra"]["created"] for row in told()] == [True]

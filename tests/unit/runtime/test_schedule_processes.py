@@ -17,8 +17,7 @@ from django.db import connections
 
 from ravi_django import schedule
 from ravi_django.models import Run, Schedule, ScheduleTick
-from ravi_django.runtime import scheduler, schedules
-from ravi_django.runtime.store import schedules as rows
+from tests.support import world
 from tests.support.runs import code, on_postgresql
 
 pytestmark = [pytest.mark.django_db(transaction=True), on_postgresql]
@@ -40,7 +39,7 @@ def agent():
 def due(name: str, ticks: int) -> Schedule:
     """A schedule of which so many ticks have come."""
     row = schedule("test/code", "hi", name=name, every=DAY_S, catch_up="all")
-    first = rows.present() - timedelta(days=ticks, seconds=-DAY_S // 2)
+    first = world.schedules_present() - timedelta(days=ticks, seconds=-DAY_S // 2)
     Schedule.objects.filter(id=row.id).update(starts_at=first, next_at=first, due_at=first)
     return row
 
@@ -66,10 +65,10 @@ def _in_child(work: Callable[[], Any]) -> None:
 
 def schedule_until_none_is_due(barrier: Any = None) -> None:
     if barrier is not None:
-        rows.present()  # connected
+        world.schedules_present()  # connected
         barrier.wait(30)
-    while rows.due(1):
-        scheduler.tick(limit=1)
+    while world.schedules_due(1):
+        world.scheduler_tick(limit=1)
 
 
 def check_each_tick_has_its_run(ticks: int) -> None:
@@ -78,7 +77,7 @@ def check_each_tick_has_its_run(ticks: int) -> None:
     assert len({run for *_, run in recorded} - {None}) == len(recorded) == ticks
     made = {(run.metadata["schedule"], run.metadata["tick"]) for run in Run.objects.all()}
     assert made == {(str(row), at.isoformat()) for row, at, _ in recorded}
-    assert not rows.due(1)
+    assert not world.schedules_due(1)
 
 
 def full(*values: Any) -> Any:
@@ -93,7 +92,7 @@ def test_schedulers_submit_each_tick_once(processes, schedules, ticks, locks, mo
     for number in range(schedules):
         due(str(number), ticks // schedules)
     if locks == "wait":  # all want the same row, and the compare-and-set alone decides
-        monkeypatch.setattr(rows.connection.features.__class__, "has_select_for_update_skip_locked", False)
+        monkeypatch.setattr(world.db_connection.features.__class__, "has_select_for_update_skip_locked", False)
     barrier = fork.Barrier(processes)
 
     started = [start(partial(schedule_until_none_is_due, barrier)) for _ in range(processes)]
@@ -119,9 +118,8 @@ def dying(seed: int, risk: float) -> None:
 
         return stepping
 
-    for module, name in ((rows, "advance"), (rows, "seen"), (rows, "record"), (schedules, "submit_once"),
-                         (scheduler, "see_to")):  # fmt: skip
-        setattr(module, name, deadly(getattr(module, name)))
+    for verb in ("schedules_advance", "schedules_seen", "schedules_record", "schedules_submit_once", "see_to"):
+        world.replace(verb, deadly(getattr(world, verb)))
     schedule_until_none_is_due()
 
 

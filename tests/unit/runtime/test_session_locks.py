@@ -10,8 +10,7 @@ from django.db import transaction
 from ravi_django import register, submit
 from ravi_django.kernel import ChatMessage
 from ravi_django.models import Run, Session, Status, StickyDecision, Turn
-from ravi_django.runtime import human, store
-from ravi_django.runtime.entries import Entry, NewTurn
+from tests.support import world
 from tests.support.approvals import call, open_requests, payer, paying, run_of, user
 from tests.support.runs import (
     BOUND_S,
@@ -25,6 +24,7 @@ from tests.support.runs import (
     uncommitted,
     until,
 )
+from tests.support.world import Entry, NewTurn
 
 pytestmark = [pytest.mark.django_db(transaction=True), on_postgresql]
 
@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), on_postgresql]
 def test_an_answer_for_the_session_and_one_in_a_submits_transaction_close_no_circle():
     ann = user("ann", is_staff=True)
     payer(paying([]), [call(5), call(6, "c2")], approvers="owner")
-    session = store.create_session(Session(agent="react/payer", owner=ann))
+    session = world.create_session(Session(agent="react/payer", owner=ann))
     run = drive(run_of(session=session, owner=ann))
     mine, theirs = open_requests(run)
     submitted, go = threading.Event(), threading.Event()
@@ -42,11 +42,11 @@ def test_an_answer_for_the_session_and_one_in_a_submits_transaction_close_no_cir
             submit("react/payer", "more", session=session, user=ann)
             submitted.set()
             assert go.wait(BOUND_S)
-            human.answer(mine, "approve", by=ann)
+            world.answer(mine, "approve", by=ann)
 
     first = in_background(submits_and_answers)
     assert submitted.wait(BOUND_S)
-    second = in_background(lambda: human.answer(theirs, "approve", sticky=True, by=ann))
+    second = in_background(lambda: world.answer(theirs, "approve", sticky=True, by=ann))
     until(lambda: second.done() or somebody_waits_for_a_lock())
     go.set()
 
@@ -65,8 +65,8 @@ def test_an_open_transaction_that_has_submitted_holds_up_no_live_run_of_the_conv
     turn = NewTurn(session.id, live.agent, ChatMessage.of("assistant", "hi"))
 
     with uncommitted(lambda: submit(agent, "more", session=session)):
-        in_background(store.append, lease, [Entry("tool.call", "1", "t")], [turn]).result(BOUND_S)
-        in_background(store.finish, lease, Status.COMPLETED, [], [turn]).result(BOUND_S)
+        in_background(world.append, lease, [Entry("tool.call", "1", "t")], [turn]).result(BOUND_S)
+        in_background(world.finish, lease, Status.COMPLETED, [], [turn]).result(BOUND_S)
 
     assert Turn.objects.filter(run=live).count() == 2
     assert Run.objects.exclude(id=live.id).get().status == Status.PENDING

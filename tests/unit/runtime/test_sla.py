@@ -13,7 +13,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from ravi_django.models import HumanRequest, first_id_of, uuid7
-from ravi_django.runtime import human, sla, store
+from tests.support import world
 from tests.support.asked import approval_of
 from tests.support.runs import make_run
 
@@ -45,14 +45,14 @@ def the_one(found):
 
 
 def test_without_requests_there_are_no_figures():
-    assert sla.figures() == [] == sla.totals()
+    assert world.sla_figures() == [] == world.sla_totals()
 
 
 def test_what_has_become_of_them(run):
     put(run, 10), put(run, 30, action="deny"), put(run), put(run, age=7200)
     put(run, status="expired"), put(run, status="cancelled")
 
-    found = the_one(sla.figures())
+    found = the_one(world.sla_figures())
 
     assert (found.tool, found.to) == ("pay", "group:finance")
     assert (found.asked, found.open, found.answered, found.denied) == (6, 2, 2, 1)
@@ -68,7 +68,7 @@ def test_the_times_to_an_answer_are_quantiles(run, count):
     for took in spans:
         put(run, took)
 
-    found = the_one(sla.figures())
+    found = the_one(world.sla_figures())
 
     assert found.answer_s_p50 == pytest.approx(statistics.median(spans), abs=0.001)
     place = 0.95 * (count - 1)
@@ -82,16 +82,16 @@ def test_only_answers_have_a_time_to_answer(run):
     put(run, 10)
     put(run, status="expired", answered_at=datetime.now(UTC) + timedelta(days=9))
 
-    found = the_one(sla.figures())
+    found = the_one(world.sla_figures())
 
-    assert (found.answer_s_p95, found.answer_s_max, the_one(sla.totals()).answer_s_total) == (10, 10, 10)
+    assert (found.answer_s_p95, found.answer_s_max, the_one(world.sla_totals()).answer_s_total) == (10, 10, 10)
 
 
 @pytest.mark.sqlite
 def test_they_are_told_apart_by_tool_and_address(run):
     put(run, 1), put(run, 2, to="group:directors"), put(run, 3, tool="refund"), put(run, 4, tool="", kind="question")
 
-    found = [(one.tool, one.to, one.answer_s_p50) for one in sla.figures()]
+    found = [(one.tool, one.to, one.answer_s_p50) for one in world.sla_figures()]
 
     assert found == [
         ("pay", "group:directors", 2),
@@ -104,7 +104,7 @@ def test_they_are_told_apart_by_tool_and_address(run):
 def test_only_what_was_opened_since_is_counted_but_all_that_is_open(run):
     put(run, 1, age=10 * 86400), put(run, age=40 * 86400), put(run, 5)
 
-    month, week = sla.figures(), sla.figures(datetime.now(UTC) - timedelta(days=7))
+    month, week = world.sla_figures(), world.sla_figures(datetime.now(UTC) - timedelta(days=7))
 
     assert (month[0].asked, month[0].answered, month[0].open) == (2, 2, 1)
     assert (week[0].asked, week[0].answered, week[0].open, week[0].answer_s_p50) == (1, 1, 1, 5)
@@ -114,13 +114,13 @@ def test_only_what_was_opened_since_is_counted_but_all_that_is_open(run):
 def test_what_is_open_alone_has_figures_as_well(run):
     put(run, age=40 * 86400)
 
-    found = the_one(sla.figures())
+    found = the_one(world.sla_figures())
 
     assert (found.asked, found.open, found.answered, found.answer_s_p50, found.denied_share) == (0, 1, 0, None, None)
 
 
 def by_address(*, tool="pay"):
-    return {one.to: one for one in sla.figures() if one.tool == tool}
+    return {one.to: one for one in world.sla_figures() if one.tool == tool}
 
 
 def ago(request, seconds, **fields):
@@ -136,8 +136,8 @@ def test_who_is_asked_second_is_timed_from_then_on_and_the_first_let_it_pass(run
     request = approval_of(run, [("group:finance", 7200), "staff"])
     made = ago(request, 7200)
     HumanRequest.objects.filter(id=request.id).update(escalates_at=made + timedelta(seconds=7200))
-    assert store.escalate(request.id)
-    human.answer(request.id, "approve")
+    assert world.escalate(request.id)
+    world.answer(request.id, "approve")
 
     found = by_address()
 
@@ -146,14 +146,16 @@ def test_who_is_asked_second_is_timed_from_then_on_and_the_first_let_it_pass(run
     finance = found["group:finance"]
     assert (finance.asked, finance.let_pass, finance.answered, finance.open, finance.reassigned) == (1, 1, 0, 0, 0)
     assert finance.answer_s_p50 is None
-    assert the_one(sla.totals()).answer_s_total == pytest.approx(7200, abs=60)  # of the request, whoever it was put to
+    assert the_one(world.sla_totals()).answer_s_total == pytest.approx(
+        7200, abs=60
+    )  # of the request, whoever it was put to
 
 
 def test_who_gets_it_from_another_is_timed_from_then_on(run, django_user_model):
     django_user_model.objects.create_user("dora", is_staff=True)
     request = approval_of(run, "group:finance")
     ago(request, 7200)
-    human.reassign(request.id, "staff")
+    world.reassign(request.id, "staff")
 
     found = by_address()
     assert found["staff"].oldest_open_s < 60
@@ -163,7 +165,7 @@ def test_who_gets_it_from_another_is_timed_from_then_on(run, django_user_model):
         0,
     )
 
-    human.answer(request.id, "approve")
+    world.answer(request.id, "approve")
     assert by_address()["staff"].answer_s_max < 60
 
 
@@ -171,8 +173,8 @@ def test_who_gets_it_back_is_counted_twice(run, django_user_model):
     django_user_model.objects.create_user("dora", is_staff=True)
     django_user_model.objects.create_user("eve")
     request = approval_of(run, "staff")
-    human.reassign(request.id, "user:eve")
-    human.reassign(request.id, "staff")
+    world.reassign(request.id, "user:eve")
+    world.reassign(request.id, "staff")
 
     found = by_address()
 
@@ -188,7 +190,7 @@ def test_who_let_pass_what_was_opened_before_is_not_counted(run):
 
 
 def test_of_those_that_let_pass_the_busiest_are_shown(run, monkeypatch):
-    monkeypatch.setattr(sla, "GROUPS", 1)
+    world.patch(monkeypatch, "SLA_GROUPS", 1)
     put(run, passed=[["group:rare", "escalated"]])
     for _ in range(2):
         put(run, passed=[["group:often", "escalated"]])
@@ -200,7 +202,7 @@ def test_of_those_that_let_pass_the_busiest_are_shown(run, monkeypatch):
 def test_an_approval_that_was_decided_and_not_approved_was_denied(run, action, denied):
     put(run, 5, action=action), put(run, 5), put(run, status="expired")
 
-    found, total = the_one(sla.figures()), the_one(sla.totals())
+    found, total = the_one(world.sla_figures()), the_one(world.sla_totals())
 
     assert (found.denied, found.denied_share, total.denied) == (denied, denied / 2, denied)
 
@@ -208,7 +210,7 @@ def test_an_approval_that_was_decided_and_not_approved_was_denied(run, action, d
 def test_a_question_that_was_passed_over_denied_nothing(run):
     put(run, 5, kind="question", action="skip"), put(run, 5, kind="uncertain", action="resolve")
 
-    found = the_one(sla.figures())
+    found = the_one(world.sla_figures())
 
     assert (found.answered, found.denied, found.denied_share) == (2, 0, None)
 
@@ -216,24 +218,24 @@ def test_a_question_that_was_passed_over_denied_nothing(run):
 def test_what_is_no_approval_does_not_thin_out_the_share(run):
     put(run, 5, action="deny"), put(run, 5, kind="uncertain", action="resolve")
 
-    assert the_one(sla.figures()).denied_share == 1
+    assert the_one(world.sla_figures()).denied_share == 1
 
 
 def test_totals_never_fall_whoever_is_asked(run, django_user_model):
     django_user_model.objects.create_user("dora", is_staff=True)
     request = approval_of(run, [("group:finance", 3600), "staff"])
-    before = the_one(sla.totals())
+    before = the_one(world.sla_totals())
 
     ago(request, 4000, escalates_at=datetime.now(UTC) - timedelta(seconds=400))
-    assert store.escalate(request.id)
+    assert world.escalate(request.id)
 
-    assert the_one(sla.totals()) == before
+    assert the_one(world.sla_totals()) == before
 
 
 def test_totals_are_of_all_that_are_kept(run):
     put(run, 1, age=400 * 86400), put(run, 2), put(run)
 
-    found = the_one(sla.totals())
+    found = the_one(world.sla_totals())
 
     assert (found.opened, found.answered, found.answer_s_total) == (3, 2, 3)
 
@@ -241,16 +243,16 @@ def test_totals_are_of_all_that_are_kept(run):
 def test_an_answer_of_a_clock_that_is_behind_took_no_time(run):
     put(run, -5)
 
-    assert the_one(sla.figures()).answer_s_max == 0
+    assert the_one(world.sla_figures()).answer_s_max == 0
 
 
 def test_more_groups_than_a_page_can_take_are_cut_to_the_busiest(run, monkeypatch):
-    monkeypatch.setattr(sla, "GROUPS", 2)
+    world.patch(monkeypatch, "SLA_GROUPS", 2)
     for number, tool in enumerate(("rare", "often", "most")):
         for _ in range(number + 1):
             put(run, 1, tool=tool)
 
-    assert [one.tool for one in sla.figures()] == ["most", "often"]
+    assert [one.tool for one in world.sla_figures()] == ["most", "often"]
 
 
 def test_it_takes_a_few_queries_however_many_there_are(run):
@@ -258,7 +260,7 @@ def test_it_takes_a_few_queries_however_many_there_are(run):
         put(run, number, tool=f"t{number % 7}")
 
     with CaptureQueriesContext(connection) as queries:
-        sla.figures()
+        world.sla_figures()
 
     assert len(queries) == (3 if connection.vendor == "postgresql" else 4)
 
@@ -268,7 +270,7 @@ def test_what_is_older_is_not_read(run):
     put(run, 1)
     since = datetime.now(UTC) - timedelta(days=1)
     with CaptureQueriesContext(connection) as queries:
-        sla.figures(since)
+        world.sla_figures(since)
 
     with connection.cursor() as cursor:
         cursor.execute("SET LOCAL enable_seqscan = off")

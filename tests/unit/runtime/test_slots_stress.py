@@ -14,11 +14,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from ravi_django.kernel import CancellationError, IllegalTransitionError, LeaseLostError, SpawnDeniedError
 from ravi_django.kernel.supervision import Priority
 from ravi_django.models import TERMINAL, Run, Session, Status
-from ravi_django.runtime import store
-from ravi_django.runtime.database import with_retry
-from ravi_django.runtime.entries import Entry
+from tests.support import world
 from tests.support.runs import on_postgresql
 from tests.support.trees import ended, root, spawn, suspended
+from tests.support.world import Entry, with_retry
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -74,7 +73,7 @@ class SlotsMachine(RuleBasedStateMachine):
         run = self.pick(data, [run for run in self.rows() if run.status not in TERMINAL])
         if run is None:
             return
-        lease = store.claim(run.id, "worker")
+        lease = world.claim(run.id, "worker")
         assert (lease is not None) == (
             run.status == Status.PENDING and (run.paused_at is None or run.cancel_requested_at is not None)
         )
@@ -89,25 +88,25 @@ class SlotsMachine(RuleBasedStateMachine):
         if end == "suspend":
             suspended(lease)
         elif end == "requeue":
-            store.requeue(lease)
+            world.requeue(lease)
         elif end is None:
-            store.request_cancel(lease.run_id, "enough")
+            world.request_cancel(lease.run_id, "enough")
             ended(lease, Status.CANCELLED)
         else:
-            store.finish(lease, end, [_end(lease)], output="", entangled=True, inbox_upto=2**60)
-            store.resume_paused(self.root.run_id)
+            world.finish(lease, end, [_end(lease)], output="", entangled=True, inbox_upto=2**60)
+            world.resume_paused(self.root.run_id)
 
     @rule(data=st.data())
     def wake(self, data):
         if (run := self.pick(data, self.rows())) is not None and run.status not in TERMINAL:
-            store.touch([run.id])
+            world.touch([run.id])
 
     @invariant()
     def no_more_live_than_slots(self):
         if hasattr(self, "root"):
             live = [run for run in self.rows() if run.status not in TERMINAL and run.paused_at is None]
             assert len(live) + 1 <= self.limit
-            assert store.live(self.root.run_id) == len(live) + 1
+            assert world.slots_live(self.root.run_id) == len(live) + 1
             assert not [run for run in self.rows() if run.status in TERMINAL and run.paused_at]
 
     @invariant()
@@ -141,7 +140,7 @@ def test_many_at_once_never_have_more_slots_than_there_are():
     def watch():
         try:
             while not done.is_set():
-                if (live := store.live(lease.run_id)) > LIMIT:
+                if (live := world.slots_live(lease.run_id)) > LIMIT:
                     over.append(live)
         finally:
             connections.close_all()
@@ -168,8 +167,8 @@ def test_many_at_once_never_have_more_slots_than_there_are():
     assert (errors, over) == ([], [])
     assert outcomes["granted"] > 20
     assert min(outcomes.values()) > 0
-    store.resume_paused(lease.run_id)
-    assert store.live(lease.run_id) == LIMIT or not Run.objects.filter(paused_at__isnull=False).exists()
+    world.resume_paused(lease.run_id)
+    assert world.slots_live(lease.run_id) == LIMIT or not Run.objects.filter(paused_at__isnull=False).exists()
 
 
 def _end(lease):
@@ -177,7 +176,7 @@ def _end(lease):
 
 
 def _one_step(lease, dice, outcomes):
-    mine = store.claim_next("worker", ["test/child"])
+    mine = world.claim_next("worker", ["test/child"])
     spawner = mine if mine is not None and mine.run.depth < 3 and dice.random() < 0.5 else lease
     try:
         spawn(spawner, dice.choice([Priority.LOW, Priority.NORMAL, Priority.HIGH, Priority.CRITICAL]))
@@ -191,14 +190,14 @@ def _one_step(lease, dice, outcomes):
     try:
         match dice.randrange(4):
             case 0:
-                store.requeue(mine)
+                world.requeue(mine)
             case 1:
-                store.suspend(mine, [_end(mine)], seen=-1, waits=[], wake_at=None)  # woken meanwhile: pending again
+                world.suspend(mine, [_end(mine)], seen=-1, waits=[], wake_at=None)  # woken meanwhile: pending again
             case 2:
-                store.finish(mine, Status.FAILED, [_end(mine)], error={"type": "Odd", "message": "odd"}, entangled=True)
+                world.finish(mine, Status.FAILED, [_end(mine)], error={"type": "Odd", "message": "odd"}, entangled=True)
             case _:
-                store.request_cancel(mine.run_id, "enough")
-                store.finish(mine, Status.CANCELLED, [_end(mine)], error={}, entangled=True)
+                world.request_cancel(mine.run_id, "enough")
+                world.finish(mine, Status.CANCELLED, [_end(mine)], error={}, entangled=True)
     except (LeaseLostError, IllegalTransitionError):
         pass
-    outcomes["resumed"] += len(store.resume_paused(lease.run_id))
+    outcomes["resumed"] += len(world.resume_paused(lease.run_id))

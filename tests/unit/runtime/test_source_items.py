@@ -11,9 +11,8 @@ from django.test.utils import CaptureQueriesContext
 
 from ravi_django.capabilities.feeds import Item
 from ravi_django.models import Source, SourceItem
-from ravi_django.runtime import prune, store
-from ravi_django.runtime.store import source_items
 from ravi_django.testing import FakeClock
+from tests.support import world
 from tests.support.runs import code, on_postgresql
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -43,33 +42,33 @@ def known() -> list[str]:
 
 def test_what_is_still_there_stays_however_old_it_is(clock: FakeClock) -> None:
     source = a_source()
-    store.tell(source, items("gone", "there"))
+    world.tell(source, items("gone", "there"))
     for _ in range(5):
         clock.advance(10 * DAY)
-        store.tell(source, items("there"))
+        world.tell(source, items("there"))
 
-    assert prune.prune(MONTH, dry_run=True)["source_items"] == 1
-    assert prune.prune(MONTH)["source_items"] == 1
+    assert world.prune(MONTH, dry_run=True)["source_items"] == 1
+    assert world.prune(MONTH)["source_items"] == 1
 
     assert known() == ["there"]
-    assert store.tell(source, items("there")).new == 0
+    assert world.tell(source, items("there")).new == 0
 
 
 def test_of_a_feed_that_says_nothing_new_for_long_all_stays(clock: FakeClock) -> None:
-    store.tell(a_source(), items("one", "two"))  # and then it answers 304
+    world.tell(a_source(), items("one", "two"))  # and then it answers 304
 
     clock.advance(400 * DAY)
 
-    assert prune.prune(MONTH)["source_items"] == 0
+    assert world.prune(MONTH)["source_items"] == 0
 
 
 def test_that_it_is_there_is_written_once_a_day(clock: FakeClock) -> None:
     source = a_source()
-    store.tell(source, items("one", "two"))
+    world.tell(source, items("one", "two"))
 
     def updates() -> int:
         with CaptureQueriesContext(connection) as queries:
-            store.tell(source, items("one", "two"))
+            world.tell(source, items("one", "two"))
         return len([query for query in queries if query["sql"].startswith("UPDATE")])
 
     clock.advance(DAY - 1)
@@ -83,22 +82,22 @@ def test_that_it_is_there_is_written_once_a_day(clock: FakeClock) -> None:
 )
 def test_of_models_and_of_what_can_be_sent_again_for_ever_all_stays(clock: FakeClock, fields: dict[str, Any]) -> None:
     source = a_source(**fields)
-    store.tell(source, items("old"))
+    world.tell(source, items("old"))
     clock.advance(60 * DAY)
-    store.tell(source, items("new"))
+    world.tell(source, items("new"))
 
-    assert prune.prune(MONTH)["source_items"] == 0
+    assert world.prune(MONTH)["source_items"] == 0
 
 
 def test_the_batches_are_bounded(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source_items, "ROWS", 2)
+    world.patch(monkeypatch, "SOURCE_ITEMS_ROWS", 2)
     source = a_source(kind="webhook")
-    store.tell(source, items("1", "2", "3", "4", "5"))
+    world.tell(source, items("1", "2", "3", "4", "5"))
     clock.advance(60 * DAY)
-    store.tell(source, items("6"))
+    world.tell(source, items("6"))
 
     with CaptureQueriesContext(connection) as queries:
-        assert prune.prune(MONTH)["source_items"] == 5
+        assert world.prune(MONTH)["source_items"] == 5
 
     assert [query["sql"].count("DELETE") for query in queries if 'DELETE FROM "ravi_sourceitem"' in query["sql"]] == [
         1
@@ -108,9 +107,9 @@ def test_the_batches_are_bounded(clock: FakeClock, monkeypatch: pytest.MonkeyPat
 
 def test_what_is_seen_again_this_moment_stays(clock: FakeClock) -> None:
     source = a_source()
-    store.tell(source, items("again", "gone"))
+    world.tell(source, items("again", "gone"))
     clock.advance(60 * DAY)
-    store.tell(source, items("there"))
+    world.tell(source, items("there"))
 
     def see(execute: Any, sql: str, *given: Any) -> Any:
         if sql.startswith("DELETE"):
@@ -118,7 +117,7 @@ def test_what_is_seen_again_this_moment_stays(clock: FakeClock) -> None:
         return execute(sql, *given)
 
     with connection.execute_wrapper(see):
-        assert prune.prune(MONTH)["source_items"] == 1
+        assert world.prune(MONTH)["source_items"] == 1
 
     assert known() == ["again", "there"]
 
@@ -128,13 +127,13 @@ def test_what_is_seen_again_this_moment_stays(clock: FakeClock) -> None:
 def test_each_item_is_read_a_few_times_however_many_there_are(clock: FakeClock, dry_run: bool) -> None:
     for number in range(3):
         source = a_source(name=str(number))
-        store.tell(source, items(*(f"{number} {item}" for item in range(200))))
+        world.tell(source, items(*(f"{number} {item}" for item in range(200))))
         clock.advance(60 * DAY)
-        store.tell(source, items(f"{number} there"))
+        world.tell(source, items(f"{number} there"))
 
     with transaction.atomic():
         before = items_read()
-        assert prune.prune(MONTH, dry_run=dry_run)["source_items"] == 600
+        assert world.prune(MONTH, dry_run=dry_run)["source_items"] == 600
         read = items_read() - before
 
     assert 603 <= read <= 10 * 603, "200 candidates of a source, and 201 rows read for each, are 120,600"
@@ -151,5 +150,5 @@ def items_read() -> int:
 
 
 def test_without_the_kind_all_is_kept(clock: FakeClock) -> None:
-    assert "source_items" not in prune.prune({})
-    assert prune.retention({"source_items": 30}) == MONTH
+    assert "source_items" not in world.prune({})
+    assert world.retention({"source_items": 30}) == MONTH

@@ -14,12 +14,11 @@ from ravi_django import register, signal
 from ravi_django.kernel import AgentId, InvalidInputError, SpawnBudget, SpawnDeniedError
 from ravi_django.kernel.supervision import Priority
 from ravi_django.models import Run, Session, Status
-from ravi_django.runtime import store
-from ravi_django.runtime.cancel import cancel
-from ravi_django.runtime.entries import Entry
 from ravi_django.testing import journal_of, run_until_idle
+from tests.support import world
 from tests.support.runs import CodeAgent, code, drive, in_background, leased, make_run, on_postgresql
 from tests.support.trees import ended, is_paused, paused, root, spawn, suspended
+from tests.support.world import Entry, cancel
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -115,7 +114,7 @@ def test_a_run_that_is_to_be_cancelled_is_not_paused():
     lease = root(limit=3)
     going, staying = spawn(lease, LOW), spawn(lease, NORMAL)
     leased(going)
-    store.request_cancel(going.id, "enough")
+    world.request_cancel(going.id, "enough")
 
     spawn(lease, HIGH)
 
@@ -145,7 +144,7 @@ def test_of_two_that_race_for_the_last_slot_one_gets_it(same_run):
         outcomes = [in_background(_tries, racer) for racer in racers]
 
         assert sorted(future.result(60) for future in outcomes) == ["denied", "granted"]
-        assert store.live(lease.run_id) == (3 if same_run else 4)
+        assert world.slots_live(lease.run_id) == (3 if same_run else 4)
 
 
 @on_postgresql
@@ -159,7 +158,7 @@ def test_of_two_that_race_for_the_slot_of_a_lower_one_one_gets_it():
 
         assert sorted(future.result(60) for future in outcomes) == ["denied", "granted"]
         assert is_paused(low)
-        assert store.live(lease.run_id) == 4
+        assert world.slots_live(lease.run_id) == 4
 
 
 def _tries(lease):
@@ -354,7 +353,7 @@ def _cancelled_while_pending(lease, run):
 def _cancelled_while_running(lease, run):
     its = leased(run)
     cancel(run.id, "enough")
-    assert store.live(lease.run_id) == 2  # until its worker has seen it
+    assert world.slots_live(lease.run_id) == 2  # until its worker has seen it
     ended(its, Status.CANCELLED)
 
 
@@ -365,8 +364,8 @@ def _cancelled_while_suspended(lease, run):
 
 def _cancelled_while_blocked(lease, run):
     its = leased(run)
-    store.block(its, [Entry("run.blocked", "@blocked.1")], error={"type": "Odd", "message": "odd"})
-    assert store.live(lease.run_id) == 2
+    world.journal_block(its, [Entry("run.blocked", "@blocked.1")], error={"type": "Odd", "message": "odd"})
+    assert world.slots_live(lease.run_id) == 2
     cancel(run.id, "enough")
 
 
@@ -398,7 +397,7 @@ def test_every_ending_frees_the_slot(ending):
 
     ending(lease, first)
 
-    assert store.live(lease.run_id) == 1
+    assert world.slots_live(lease.run_id) == 1
     spawn(lease)
 
 
@@ -407,11 +406,11 @@ def test_the_end_of_a_run_frees_the_slots_of_all_below_it():
     above = leased(spawn(lease))
     for _ in range(2):
         spawn(above)
-    assert store.live(lease.run_id) == 4
+    assert world.slots_live(lease.run_id) == 4
 
-    store.finish(above, Status.FAILED, [Entry("run.failed", "@failed.1")], error={}, entangled=True)
+    world.finish(above, Status.FAILED, [Entry("run.failed", "@failed.1")], error={}, entangled=True)
 
-    assert store.live(lease.run_id) == 1
+    assert world.slots_live(lease.run_id) == 1
 
 
 def test_neither_a_suspension_nor_an_ask_that_timed_out_frees_the_slot(clock):

@@ -12,10 +12,10 @@ from ravi_django import register, register_tool, submit, tasks, tool
 from ravi_django.agents import AgentSpec
 from ravi_django.kernel import AgentId, AgentNotFoundError, InvalidInputError, NotFoundError
 from ravi_django.models import Agent, AgentVersion, Run
-from ravi_django.runtime import registry, specs
-from ravi_django.runtime.catalog import sync_agents
 from ravi_django.testing import ScriptedModel
+from tests.support import world
 from tests.support.runs import CodeAgent, in_background, make_run, on_postgresql
+from tests.support.world import sync_agents
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -37,7 +37,7 @@ def numbers(address=ADDRESS):
 def test_a_spec_is_kept_as_a_row_with_its_first_version():
     ann = get_user_model().objects.create_user("ann")
 
-    row = specs.save_spec(ADDRESS, {**SPEC, "name": "Helper", "description": "Helps."}, by=ann)
+    row = world.save_spec(ADDRESS, {**SPEC, "name": "Helper", "description": "Helps."}, by=ann)
 
     row.refresh_from_db()
     assert (row.address, row.source, row.name, row.description) == (ADDRESS, "admin", "Helper", "Helps.")
@@ -47,9 +47,9 @@ def test_a_spec_is_kept_as_a_row_with_its_first_version():
 
 
 def test_a_change_is_the_next_version_and_the_former_stays_as_it_is():
-    first = specs.save_spec(ADDRESS, SPEC).spec
+    first = world.save_spec(ADDRESS, SPEC).spec
 
-    row = specs.save_spec(ADDRESS, {**SPEC, "system_instructions": "Be long."}, enabled=False)
+    row = world.save_spec(ADDRESS, {**SPEC, "system_instructions": "Be long."}, enabled=False)
 
     assert (row.version, row.enabled, numbers()) == (2, False, [1, 2])
     assert row.versions.get(number=1).spec == first
@@ -59,15 +59,15 @@ def test_a_change_is_the_next_version_and_the_former_stays_as_it_is():
 
 @pytest.mark.parametrize("again", [SPEC, {**SPEC, "max_iterations": 10}, AgentSpec(**SPEC)])
 def test_a_spec_that_says_the_same_makes_no_version(again):
-    specs.save_spec(ADDRESS, SPEC)
+    world.save_spec(ADDRESS, SPEC)
 
-    row = specs.save_spec(ADDRESS, again, enabled=False)
+    row = world.save_spec(ADDRESS, again, enabled=False)
 
     assert (row.version, row.enabled, numbers()) == (1, False, [1])
 
 
 def test_the_name_given_is_the_specs_own():
-    row = specs.save_spec(ADDRESS, {**SPEC, "name": "Old"}, name="New", description="It helps.")
+    row = world.save_spec(ADDRESS, {**SPEC, "name": "Old"}, name="New", description="It helps.")
 
     assert (row.name, row.spec["name"], row.description) == ("New", "New", "It helps.")
 
@@ -89,7 +89,7 @@ def test_what_makes_no_agent_is_not_kept(address, change, field):
     register(CodeAgent(nothing))
 
     with pytest.raises(InvalidInputError) as caught:
-        specs.save_spec(address, {**SPEC, **change})
+        world.save_spec(address, {**SPEC, **change})
 
     assert caught.value.field == field
     assert not Agent.objects.filter(address=address).exists()
@@ -99,7 +99,7 @@ def test_what_makes_no_agent_is_not_kept(address, change, field):
 def test_racing_savers_get_a_version_each():
     changes = [{**SPEC, "max_iterations": number} for number in range(1, 9)]
 
-    rows = [done.result(30) for done in [in_background(specs.save_spec, ADDRESS, change) for change in changes]]
+    rows = [done.result(30) for done in [in_background(world.save_spec, ADDRESS, change) for change in changes]]
 
     assert sorted(row.version for row in rows) == numbers() == list(range(1, 9))
     row = Agent.objects.get(address=ADDRESS)
@@ -108,30 +108,30 @@ def test_racing_savers_get_a_version_each():
 
 
 def test_a_row_made_anew_takes_no_number_that_a_run_knows():
-    specs.save_spec(ADDRESS, SPEC)
-    specs.save_spec(ADDRESS, {**SPEC, "max_iterations": 3})
+    world.save_spec(ADDRESS, SPEC)
+    world.save_spec(ADDRESS, {**SPEC, "max_iterations": 3})
     make_run(ADDRESS, agent_version=2)
     Agent.objects.get(address=ADDRESS).delete()
 
-    assert specs.save_spec(ADDRESS, {**SPEC, "max_iterations": 5}).version == 3
+    assert world.save_spec(ADDRESS, {**SPEC, "max_iterations": 5}).version == 3
 
 
 def test_a_row_that_code_had_taken_over_goes_on_counting():
-    specs.save_spec(ADDRESS, SPEC)
+    world.save_spec(ADDRESS, SPEC)
     Agent.objects.filter(address=ADDRESS).update(source="code", spec={"class": "ReActAgent"})
 
-    row = specs.save_spec(ADDRESS, SPEC)
+    row = world.save_spec(ADDRESS, SPEC)
 
     assert (row.source, row.version, row.spec["model"], numbers()) == ("admin", 2, "rehearsal", [1, 2])
 
 
 def test_a_sub_agent_may_be_code_or_a_row():
     register(CodeAgent(nothing))
-    specs.save_spec("react/writer", SPEC)
+    world.save_spec("react/writer", SPEC)
 
-    row = specs.save_spec(ADDRESS, {**SPEC, "sub_agents": ["test/code", "react/writer"]})
+    row = world.save_spec(ADDRESS, {**SPEC, "sub_agents": ["test/code", "react/writer"]})
 
-    assert [tool.name for tool in specs.load(ADDRESS, row.version).tools] == [
+    assert [tool.name for tool in world.specs_load(ADDRESS, row.version).tools] == [
         "calculator",
         "handoff_code",
         "handoff_writer",
@@ -142,21 +142,21 @@ def test_a_sub_agent_may_be_code_or_a_row():
 
 
 def test_a_row_is_found_with_its_newest_version_in_one_query(django_assert_num_queries):
-    specs.save_spec(ADDRESS, SPEC)
-    specs.save_spec(ADDRESS, {**SPEC, "max_iterations": 3})
+    world.save_spec(ADDRESS, SPEC)
+    world.save_spec(ADDRESS, {**SPEC, "max_iterations": 3})
 
     with django_assert_num_queries(1):
-        found = specs.find(ADDRESS)
+        found = world.specs_find(ADDRESS)
 
     assert (str(found.address), found.version, found.spec["max_iterations"]) == (ADDRESS, 2, 3)
 
 
 def test_a_code_agent_of_the_same_address_wins(django_assert_num_queries):
-    specs.save_spec("test/code", SPEC)
+    world.save_spec("test/code", SPEC)
     register(CodeAgent(nothing))
 
     with django_assert_num_queries(1):
-        found = specs.find("test/code")
+        found = world.specs_find("test/code")
 
     assert found.version is None
     assert submit("test/code", "hi").agent_version is None
@@ -164,7 +164,7 @@ def test_a_code_agent_of_the_same_address_wins(django_assert_num_queries):
 
 @pytest.mark.parametrize("change", [{"enabled": False}, {"source": "code"}])
 def test_what_is_switched_off_or_was_code_is_unknown(change):
-    specs.save_spec(ADDRESS, SPEC)
+    world.save_spec(ADDRESS, SPEC)
     Agent.objects.filter(address=ADDRESS).update(**change)
 
     with pytest.raises(AgentNotFoundError):
@@ -176,47 +176,47 @@ def test_what_is_switched_off_or_was_code_is_unknown(change):
 
 
 def test_a_version_is_built_once_and_looked_up_by_one_query(django_assert_num_queries):
-    version = specs.save_spec(ADDRESS, SPEC).version
+    version = world.save_spec(ADDRESS, SPEC).version
 
-    agent = specs.load(ADDRESS, version)
+    agent = world.specs_load(ADDRESS, version)
 
     with django_assert_num_queries(1):
-        assert specs.load(ADDRESS, version) is agent
+        assert world.specs_load(ADDRESS, version) is agent
     assert (str(agent.id), agent.system_instructions) == (ADDRESS, "Be brief.")
 
 
 def test_each_version_is_an_agent_of_its_own():
-    specs.save_spec(ADDRESS, SPEC)
-    specs.save_spec(ADDRESS, {**SPEC, "max_iterations": 3})
+    world.save_spec(ADDRESS, SPEC)
+    world.save_spec(ADDRESS, {**SPEC, "max_iterations": 3})
 
-    assert [specs.load(ADDRESS, number).max_iterations for number in (1, 2, 1)] == [10, 3, 10]
+    assert [world.specs_load(ADDRESS, number).max_iterations for number in (1, 2, 1)] == [10, 3, 10]
 
 
 def test_a_row_made_anew_is_not_taken_for_the_one_before():
-    specs.load(ADDRESS, specs.save_spec(ADDRESS, SPEC).version)
+    world.specs_load(ADDRESS, world.save_spec(ADDRESS, SPEC).version)
     Agent.objects.get(address=ADDRESS).delete()
 
-    row = specs.save_spec(ADDRESS, {**SPEC, "max_iterations": 5})
+    row = world.save_spec(ADDRESS, {**SPEC, "max_iterations": 5})
 
     assert row.version == 1
-    assert specs.load(ADDRESS, 1).max_iterations == 5
+    assert world.specs_load(ADDRESS, 1).max_iterations == 5
 
 
 def test_a_version_that_is_gone_says_so():
-    specs.save_spec(ADDRESS, SPEC)
+    world.save_spec(ADDRESS, SPEC)
 
     with pytest.raises(NotFoundError, match=f"version 7 of agent {ADDRESS}"):
-        specs.load(ADDRESS, 7)
+        world.specs_load(ADDRESS, 7)
 
 
 def test_a_row_that_came_by_a_fixture_runs_without_versions_beside_it():
-    spec = specs.check_spec(SPEC).to_json()
+    spec = world.check_spec(SPEC).to_json()
     Agent.objects.create(address="react/fixed", source=Agent.Source.ADMIN, spec=spec)
 
-    found = specs.find("react/fixed")
+    found = world.specs_find("react/fixed")
 
     assert found.version == 1
-    assert specs.load(found.address, 1).system_instructions == "Be brief."
+    assert world.specs_load(found.address, 1).system_instructions == "Be brief."
 
 
 def test_a_tool_registered_later_is_the_one_that_is_used():
@@ -231,12 +231,12 @@ def test_a_tool_registered_later_is_the_one_that_is_used():
         return "second"
 
     register_tool(first)
-    version = specs.save_spec(ADDRESS, {**SPEC, "tool_names": ["lookup"]}).version
-    assert specs.load(ADDRESS, version).tools.get("lookup") is first
+    version = world.save_spec(ADDRESS, {**SPEC, "tool_names": ["lookup"]}).version
+    assert world.specs_load(ADDRESS, version).tools.get("lookup") is first
 
     register_tool(second)
 
-    assert specs.load(ADDRESS, version).tools.get("lookup") is second
+    assert world.specs_load(ADDRESS, version).tools.get("lookup") is second
 
 
 def test_a_tool_that_is_gone_is_named_with_the_agent():
@@ -246,12 +246,12 @@ def test_a_tool_that_is_gone_is_named_with_the_agent():
         return ""
 
     register_tool(lookup)
-    version = specs.save_spec(ADDRESS, {**SPEC, "tool_names": ["lookup"]}).version
-    registry._tools.clear()
-    registry._known = None
+    version = world.save_spec(ADDRESS, {**SPEC, "tool_names": ["lookup"]}).version
+    world.registry_tools.clear()
+    world.replace("registry_known", None)
 
     with pytest.raises(InvalidInputError, match=f"agent {ADDRESS}, version 1: .*no tool 'lookup'") as caught:
-        specs.load(ADDRESS, version)
+        world.specs_load(ADDRESS, version)
     assert caught.value.field == "tool_names.0"
 
 
@@ -267,13 +267,13 @@ def test_known_tools_are_the_built_in_ones_those_of_agents_and_the_registered_on
     register(CodeAgent(nothing, tools=[step]))
     register_tool(lookup)
 
-    known = registry.known_tools()
+    known = world.known_tools()
 
     assert {"calculator", "current_time", "step", "lookup"} <= set(known.names())
     assert known.get("step") is step
-    assert registry.known_tools() is known
-    registry.unregister("test/code")
-    assert "step" not in registry.known_tools()
+    assert world.known_tools() is known
+    world.unregister("test/code")
+    assert "step" not in world.known_tools()
 
 
 def test_a_registered_tool_wins_over_one_of_an_agent(step):
@@ -285,7 +285,7 @@ def test_a_registered_tool_wins_over_one_of_an_agent(step):
     register_tool(mine)
     register(CodeAgent(nothing, tools=[step]))
 
-    assert registry.known_tools().get("step") is mine
+    assert world.known_tools().get("step") is mine
 
 
 def test_an_agent_that_means_something_else_by_tools_spoils_nothing(step):
@@ -294,7 +294,7 @@ def test_an_agent_that_means_something_else_by_tools_spoils_nothing(step):
     register(odd)
     register_tool(step)
 
-    assert {"calculator", "step"} <= set(registry.known_tools().names())
+    assert {"calculator", "step"} <= set(world.known_tools().names())
 
 
 @pytest.mark.parametrize("wrong", ["lookup", 3, ScriptedModel])
@@ -323,7 +323,7 @@ VARIABLES = {
     ],
 )
 def test_variables_are_checked_when_the_run_is_made(metadata, field, words):
-    specs.save_spec(ADDRESS, VARIABLES)
+    world.save_spec(ADDRESS, VARIABLES)
 
     with pytest.raises(InvalidInputError) as caught:
         submit(ADDRESS, "hi", metadata=metadata)
@@ -340,14 +340,14 @@ def test_a_code_agents_metadata_is_its_own_affair():
 
 
 def test_the_use_of_a_model_by_a_row_is_known():
-    specs.save_spec(ADDRESS, SPEC)
-    assert not specs.uses_litellm()
+    world.save_spec(ADDRESS, SPEC)
+    assert not world.uses_litellm()
 
-    specs.save_spec("react/other", {"model": "gpt-4o-mini"})
-    assert specs.uses_litellm()
+    world.save_spec("react/other", {"model": "gpt-4o-mini"})
+    assert world.uses_litellm()
 
-    specs.save_spec("react/other", {"model": "gpt-4o-mini"}, enabled=False)
-    assert not specs.uses_litellm()
+    world.save_spec("react/other", {"model": "gpt-4o-mini"}, enabled=False)
+    assert not world.uses_litellm()
 
 
 def test_a_worker_starts_though_the_database_is_away(monkeypatch):
@@ -357,11 +357,11 @@ def test_a_worker_starts_though_the_database_is_away(monkeypatch):
         raise OperationalError("no")
 
     worker = SimpleNamespace(keep_looking=lambda: looking.append(True))
-    monkeypatch.setattr("ravi_django.runtime.worker.get_worker", lambda: worker)
+    world.patch(monkeypatch, "get_worker", lambda: worker)
     monkeypatch.setattr(tasks.gc, "freeze", lambda: None)
-    monkeypatch.setattr(specs, "uses_litellm", away)
+    world.patch(monkeypatch, "uses_litellm", away)
 
-    tasks._start()
+    world.tasks_start()
 
     assert looking == [True]
 
@@ -370,33 +370,33 @@ def test_a_worker_starts_though_the_database_is_away(monkeypatch):
 
 
 def test_a_sub_agents_required_variables_are_declared_by_who_hands_over():
-    specs.save_spec("react/writer", {"model": "rehearsal", "variables": {"tone": {"required": True}}})
+    world.save_spec("react/writer", {"model": "rehearsal", "variables": {"tone": {"required": True}}})
     boss = {"model": "rehearsal", "sub_agents": ["react/writer"]}
 
     for variables in ({}, {"tone": {}}):
         with pytest.raises(InvalidInputError, match="'tone'") as caught:
-            specs.save_spec("react/boss", {**boss, "variables": variables})
+            world.save_spec("react/boss", {**boss, "variables": variables})
         assert caught.value.field == "sub_agents.0"
 
     for variables in ({"tone": {"required": True}}, {"tone": {"default": "kind"}}):
-        specs.save_spec("react/boss", {**boss, "variables": variables})
+        world.save_spec("react/boss", {**boss, "variables": variables})
 
 
 def test_a_row_that_code_had_taken_is_an_agent_again_when_the_code_is_gone():
-    specs.save_spec(ADDRESS, SPEC)
-    specs.save_spec(ADDRESS, {**SPEC, "name": "Helper", "system_instructions": "Be long."})
+    world.save_spec(ADDRESS, SPEC)
+    world.save_spec(ADDRESS, {**SPEC, "name": "Helper", "system_instructions": "Be long."})
     agent = CodeAgent(nothing, key="helper")
     agent.id = AgentId.parse(ADDRESS)
     register(agent)
     sync_agents()
     assert Agent.objects.get(address=ADDRESS).source == "code"
-    registry.unregister(ADDRESS)
+    world.unregister(ADDRESS)
 
     assert sync_agents() == [ADDRESS]
 
     row = Agent.objects.get(address=ADDRESS)
     assert (row.source, row.version, row.name, numbers()) == ("admin", 2, "Helper", [1, 2])
-    assert specs.find(ADDRESS).spec["system_instructions"] == "Be long."
+    assert world.specs_find(ADDRESS).spec["system_instructions"] == "Be long."
     assert sync_agents() == []
 
 
@@ -405,11 +405,11 @@ def test_a_row_that_code_had_taken_is_an_agent_again_when_the_code_is_gone():
 
 @pytest.mark.parametrize("change", ["variable", "disabled"])
 def test_a_repeat_gets_its_first_run_whatever_has_become_of_the_agent(change, monkeypatch):
-    monkeypatch.setattr("ravi_django.runtime.dispatch.send", lambda run_id: None)
-    specs.save_spec(ADDRESS, SPEC)
+    world.silence(monkeypatch, "dispatch_send")
+    world.save_spec(ADDRESS, SPEC)
     first = submit(ADDRESS, "hi", idempotency_key="k")
     if change == "variable":
-        specs.save_spec(ADDRESS, {**SPEC, "variables": {"tone": {"required": True}}})
+        world.save_spec(ADDRESS, {**SPEC, "variables": {"tone": {"required": True}}})
     else:
         Agent.objects.filter(address=ADDRESS).update(enabled=False)
 

@@ -7,7 +7,7 @@ from django.contrib.auth.models import Permission
 
 from ravi_django.kernel import ForbiddenError, NotFoundError
 from ravi_django.models import AuditRecord, Delegation, HumanRequest, Session, Status, StickyDecision
-from ravi_django.runtime import human, people, standing, store
+from tests.support import world
 from tests.support.approvals import PAYER, call, open_requests, payer, paying, run_of, user
 from tests.support.runs import asked, drive
 
@@ -28,13 +28,13 @@ def done():
 
 @pytest.fixture
 def session():
-    return store.create_session(Session(agent=PAYER))
+    return world.create_session(Session(agent=PAYER))
 
 
 def decided(session, done, by, action="approve", approvers="staff", owner=None):
     payer(paying(done), approvers=approvers)
     run = drive(run_of(session=session, owner=owner))
-    human.answer(asked(run), action, sticky=True, by=by)
+    world.answer(asked(run), action, sticky=True, by=by)
     assert drive(run).status == Status.COMPLETED
     done.clear()
     return StickyDecision.objects.get(revoked_at=None)
@@ -48,7 +48,7 @@ def next_run(session, done, approvers="staff", amount=7, **fields):
     waiting = open_requests(run)
     assert done == ([] if waiting else [amount])
     if waiting:
-        human.answer(waiting[0], "deny")
+        world.answer(waiting[0], "deny")
         drive(run)
     return bool(waiting)
 
@@ -134,8 +134,8 @@ def test_an_unsaved_request_at_any_of_its_steps(ann):
     asked_of = {"run": run_of(), "kind": "approval", "path": "p", "arguments": {}}
     request = HumanRequest(**asked_of, to="group:finance", steps=[{"to": "group:finance"}, {"to": "staff"}])
 
-    assert people.could_answer(ann, request) and people.could_answer(fin, request)
-    assert not people.could_answer(user("eve"), request)
+    assert world.could_answer(ann, request) and world.could_answer(fin, request)
+    assert not world.could_answer(user("eve"), request)
     assert request.to == "group:finance"
 
 
@@ -152,8 +152,8 @@ def revocations():
 
 
 def test_taking_it_back_is_recorded(ann, sticky):
-    assert standing.revoke([sticky], by=ann) == [sticky]
-    assert standing.revoke([sticky], by=ann) == []
+    assert world.standing_revoke([sticky], by=ann) == [sticky]
+    assert world.standing_revoke([sticky], by=ann) == []
 
     (record,) = revocations()
     request = HumanRequest.objects.get()
@@ -165,7 +165,7 @@ def test_taking_it_back_is_recorded(ann, sticky):
 def test_of_a_run_that_is_gone_too(sticky):
     HumanRequest.objects.all().delete()
 
-    standing.revoke([sticky], by=None)
+    world.standing_revoke([sticky], by=None)
 
     assert [(record.run_id.int, record.detail["revoked_by"]) for record in revocations()] == [(0, "")]
 
@@ -188,15 +188,15 @@ def test_it_is_taken_back_by_who_gave_it_or_may_change_it(sticky):
     viewer.user_permissions.add(Permission.objects.get(codename="view_stickydecision"))
 
     with pytest.raises(NotFoundError):
-        standing.revoke([sticky], by=eve)
+        world.standing_revoke([sticky], by=eve)
     with pytest.raises(ForbiddenError, match="whoever gave it"):
-        standing.revoke([sticky], by=viewer)
+        world.standing_revoke([sticky], by=viewer)
     assert not revocations()
-    assert standing.revoke([sticky], by=clerk) == [sticky]
+    assert world.standing_revoke([sticky], by=clerk) == [sticky]
 
 
 def test_not_by_who_gave_it_and_was_dismissed(ann, sticky):
     type(ann).objects.update(is_active=False)
 
     with pytest.raises(NotFoundError):
-        standing.revoke([sticky], by=ann)
+        world.standing_revoke([sticky], by=ann)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from ravi_django.models import Run, Status
-from ravi_django.runtime import store
-from ravi_django.runtime.entries import make_blob
+from tests.support import world
 from tests.support.runs import leased, make_run
+from tests.support.world import make_blob
 
 pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
 
@@ -20,12 +20,12 @@ def archive(text):
 def test_published_trees_are_marked_with_their_archives(clock, blobs):
     ended, also, third = runs = [make_run() for _ in range(3)]
     for run in runs:
-        store.finish(leased(run), Status.COMPLETED, [])
+        world.finish(leased(run), Status.COMPLETED, [])
     live, lost = leased().run, make_run()
-    store.finish(leased(lost), Status.FAILED, [])
+    world.finish(leased(lost), Status.FAILED, [])
     archives = {str(run.id): (text and archive(text), 1) for run, text in zip(runs, blobs, strict=True)}
 
-    marked = store.mark_many_published({**archives, str(live.id): (archive("c"), 1), str(lost.id): (archive("d"), 0)})
+    marked = world.mark_many_published({**archives, str(live.id): (archive("c"), 1), str(lost.id): (archive("d"), 0)})
 
     assert sorted(marked) == sorted(archives)
     for run in (ended, also, third):

@@ -7,9 +7,9 @@ import pytest
 from ravi_django.conf import conf
 from ravi_django.kernel import IllegalTransitionError, LeaseLostError
 from ravi_django.models import JournalEntry, Run, Status
-from ravi_django.runtime import store
-from ravi_django.runtime.entries import Entry
+from tests.support import world
 from tests.support.runs import leased, make_run
+from tests.support.world import Entry
 
 pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
 
@@ -19,7 +19,7 @@ def test_a_run_that_nobody_leases_is_cancelled_at_once(clock, status):
     run = make_run()
     Run.objects.filter(id=run.id).update(status=status, waiting_on={"kind": "timer"})
 
-    store.request_cancel(run.id, "not needed any more")
+    world.request_cancel(run.id, "not needed any more")
 
     run.refresh_from_db()
     entry = JournalEntry.objects.get()
@@ -33,18 +33,18 @@ def test_a_leased_run_goes_on_until_its_worker_is_told(clock):
     run = make_run()
     lease = leased(run, "w")
 
-    assert store.request_cancel(run.id, "stop") == []
+    assert world.request_cancel(run.id, "stop") == []
 
     run.refresh_from_db()
     assert (run.status, run.cancel_requested_at, run.cancel_reason) == (Status.RUNNING, clock.now, "stop")
-    assert store.heartbeat("w", [(run.id, lease.epoch)]) == {run.id: "cancel"}
-    assert store.append(lease, [Entry("tool.call", "1", "t")]) == 1
+    assert world.heartbeat("w", [(run.id, lease.epoch)]) == {run.id: "cancel"}
+    assert world.append(lease, [Entry("tool.call", "1", "t")]) == 1
 
 
 def test_the_next_worker_of_an_expired_lease_is_told(clock):
     run = make_run()
     leased(run)
-    store.request_cancel(run.id, "stop")
+    world.request_cancel(run.id, "stop")
 
     clock.advance(conf.LEASE_S + 1)
 
@@ -54,11 +54,11 @@ def test_the_next_worker_of_an_expired_lease_is_told(clock):
 @pytest.mark.parametrize("status", [Status.COMPLETED, Status.FAILED, Status.CANCELLED])
 def test_an_ended_run_cannot_be_cancelled(status):
     run = make_run()
-    store.finish(leased(run), status, [], output="x")
+    world.finish(leased(run), status, [], output="x")
     before = Run.objects.filter(id=run.id).values().get()
 
     with pytest.raises(IllegalTransitionError, match=f"run {run.id} is {status} already"):
-        store.request_cancel(run.id, "too late")
+        world.request_cancel(run.id, "too late")
 
     assert Run.objects.filter(id=run.id).values().get() == before
 
@@ -66,13 +66,13 @@ def test_an_ended_run_cannot_be_cancelled(status):
 def test_the_worker_that_had_the_run_before_is_fenced(clock):
     run = make_run()
     old = leased(run)
-    store.append(old, [Entry("tool.call", "1", "t")])
-    store.requeue(old)
+    world.append(old, [Entry("tool.call", "1", "t")])
+    world.requeue(old)
 
-    store.request_cancel(run.id, "stop")
+    world.request_cancel(run.id, "stop")
 
     with pytest.raises(LeaseLostError):
-        store.append(old, [Entry("tool.call", "2", "t")])
+        world.append(old, [Entry("tool.call", "2", "t")])
     assert list(JournalEntry.objects.order_by("seq").values_list("seq", "kind")) == [
         (1, "tool.call"),
         (2, "run.cancelled"),
@@ -82,7 +82,7 @@ def test_the_worker_that_had_the_run_before_is_fenced(clock):
 def test_a_long_reason_is_cut_for_its_column_and_kept_in_the_error():
     run = make_run()
 
-    store.request_cancel(run.id, "x" * 500)
+    world.request_cancel(run.id, "x" * 500)
 
     run.refresh_from_db()
     assert (len(run.cancel_reason), len(run.error["message"])) == (200, 500)

@@ -11,9 +11,9 @@ from django.db import connection, transaction
 from ravi_django.conf import conf
 from ravi_django.kernel import Priority
 from ravi_django.models import Run, Status
-from ravi_django.runtime import store
-from ravi_django.runtime.entries import Entry
+from tests.support import world
 from tests.support.runs import in_background, leased, make_run, on_postgresql, somebody_waits_for_a_lock, until
+from tests.support.world import Entry
 
 pytestmark = pytest.mark.django_db
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.django_db
 def test_claim_takes_the_lease(clock):
     run = make_run()
 
-    lease = store.claim(run.id, "w1")
+    lease = world.claim(run.id, "w1")
 
     run.refresh_from_db()
     assert lease is not None
@@ -33,10 +33,10 @@ def test_claim_takes_the_lease(clock):
 @pytest.mark.sqlite
 def test_a_leased_run_is_not_claimable(clock):
     run = make_run()
-    store.claim(run.id, "w1")
+    world.claim(run.id, "w1")
 
-    assert store.claim(run.id, "w2") is None
-    assert store.claim_next("w2", [run.agent]) is None
+    assert world.claim(run.id, "w2") is None
+    assert world.claim_next("w2", [run.agent]) is None
 
 
 @on_postgresql
@@ -45,8 +45,8 @@ def test_one_of_two_that_claim_at_once_gets_the_run():
     run = make_run()
 
     with transaction.atomic():
-        first = store.claim(run.id, "w1")
-        second = in_background(store.claim, run.id, "w2")
+        first = world.claim(run.id, "w1")
+        second = in_background(world.claim, run.id, "w2")
         until(somebody_waits_for_a_lock)
 
     run.refresh_from_db()
@@ -60,7 +60,7 @@ def test_one_of_two_that_claim_at_once_gets_the_run():
 def test_one_of_eight_that_race_gets_the_run():
     run = make_run()
 
-    claims = [in_background(store.claim, run.id, f"w{number}") for number in range(8)]
+    claims = [in_background(world.claim, run.id, f"w{number}") for number in range(8)]
     leases = [lease for claim in claims if (lease := claim.result(60)) is not None]
 
     run.refresh_from_db()
@@ -73,11 +73,11 @@ def test_one_of_eight_that_race_gets_the_run():
 def test_workers_that_look_at_once_get_different_runs():
     runs = [make_run() for _ in range(6)]
 
-    looks = [in_background(store.claim_next, f"w{number}", ["test/code"]) for number in range(6)]
+    looks = [in_background(world.claim_next, f"w{number}", ["test/code"]) for number in range(6)]
     found = [lease.run_id for look in looks if (lease := look.result(60)) is not None]
 
     assert len(set(found)) == len(found)
-    while (lease := store.claim_next("late", ["test/code"])) is not None:
+    while (lease := world.claim_next("late", ["test/code"])) is not None:
         found.append(lease.run_id)
     assert sorted(found) == sorted(run.id for run in runs)
 
@@ -90,8 +90,8 @@ def test_a_run_that_is_not_pending_is_not_claimable(status):
     run = make_run()
     Run.objects.filter(id=run.id).update(status=status)
 
-    assert store.claim(run.id, "w") is None
-    assert store.claim_next("w", [run.agent]) is None
+    assert world.claim(run.id, "w") is None
+    assert world.claim_next("w", [run.agent]) is None
 
 
 @pytest.mark.sqlite
@@ -100,9 +100,9 @@ def test_an_expired_lease_is_claimable_and_one_that_is_just_alive_is_not(clock):
     first = leased(run, "w1")
 
     clock.advance(conf.LEASE_S)
-    assert store.claim(run.id, "w2") is None
+    assert world.claim(run.id, "w2") is None
     clock.advance(0.001)
-    second = store.claim(run.id, "w2")
+    second = world.claim(run.id, "w2")
 
     assert second is not None
     assert (first.epoch, second.epoch) == (1, 2)
@@ -111,13 +111,13 @@ def test_an_expired_lease_is_claimable_and_one_that_is_just_alive_is_not(clock):
 @pytest.mark.sqlite
 def test_a_run_is_not_claimable_before_its_wake_time(clock):
     run = make_run()
-    store.requeue(leased(run), delay_s=60)
+    world.requeue(leased(run), delay_s=60)
 
     clock.advance(59.9)
-    assert store.claim(run.id, "w") is None
-    assert store.claim_next("w", [run.agent]) is None
+    assert world.claim(run.id, "w") is None
+    assert world.claim_next("w", [run.agent]) is None
     clock.advance(0.1)
-    lease = store.claim_next("w", [run.agent])
+    lease = world.claim_next("w", [run.agent])
 
     assert lease is not None
     assert lease.run.wake_at is None
@@ -128,7 +128,7 @@ def test_the_most_urgent_run_comes_first_and_the_oldest_of_equals(clock):
     order = [Priority.NORMAL, Priority.BACKGROUND, Priority.CRITICAL, Priority.LOW, Priority.HIGH, Priority.NORMAL]
     runs = [make_run(priority=priority.value) for priority in order]
 
-    taken = [store.claim_next("w", ["test/code"]).run_id for _ in runs]
+    taken = [world.claim_next("w", ["test/code"]).run_id for _ in runs]
 
     assert taken == [runs[number].id for number in (2, 4, 0, 5, 3, 1)]
 
@@ -136,56 +136,56 @@ def test_the_most_urgent_run_comes_first_and_the_oldest_of_equals(clock):
 def test_runs_of_agents_that_the_worker_does_not_know_are_left_alone():
     make_run("test/other")
 
-    assert store.claim_next("w", ["test/code"]) is None
-    assert store.claim_next("w", []) is None
+    assert world.claim_next("w", ["test/code"]) is None
+    assert world.claim_next("w", []) is None
 
 
 def test_a_hint_for_an_agent_that_the_worker_does_not_know_is_left_to_another():
     run = make_run("test/other")
 
-    assert store.claim(run.id, "w", ["test/code"]) is None
-    assert store.claim(run.id, "w", ["test/code", "test/other"]) is not None
+    assert world.claim(run.id, "w", ["test/code"]) is None
+    assert world.claim(run.id, "w", ["test/code", "test/other"]) is not None
 
 
 @pytest.mark.sqlite
 def test_an_expired_lease_and_a_due_timer_come_before_what_is_ready(clock):
     dead, timer = make_run(priority=Priority.BACKGROUND.value), make_run(priority=Priority.BACKGROUND.value)
     leased(dead)
-    store.suspend(leased(timer), [], seen=0, waits=[], wake_at=clock.now)
+    world.suspend(leased(timer), [], seen=0, waits=[], wake_at=clock.now)
     clock.advance(conf.LEASE_S + 1)
     ready = make_run(priority=Priority.CRITICAL.value)
 
-    taken = [store.claim_next("w", ["test/code"]).run_id for _ in range(3)]
+    taken = [world.claim_next("w", ["test/code"]).run_id for _ in range(3)]
 
     assert taken == [dead.id, timer.id, ready.id]
-    assert store.claim_next("w", ["test/code"]) is None
+    assert world.claim_next("w", ["test/code"]) is None
 
 
 def _woken(run):
-    store.suspend(leased(run), [], seen=0, waits=[], wake_at=None)
-    store.send_signal(run.id, "go", None)
+    world.suspend(leased(run), [], seen=0, waits=[], wake_at=None)
+    world.send_signal(run.id, "go", None)
 
 
 def _woken_before_it_suspends(run):
     lease = leased(run)
-    store.send_signal(run.id, "go", None)
-    store.suspend(lease, [], seen=0, waits=[], wake_at=None)
+    world.send_signal(run.id, "go", None)
+    world.suspend(lease, [], seen=0, waits=[], wake_at=None)
 
 
 def _promoted(run):
     Run.objects.filter(id=run.id).update(status=Status.QUEUED)
-    store.promote_orphan(run)
+    world.promote_orphan(run)
 
 
 def _retried(run):
-    store.finish(leased(run), Status.FAILED, [], error={"type": "X", "message": "x"})
-    store.retry(run.id)
+    world.finish(leased(run), Status.FAILED, [], error={"type": "X", "message": "x"})
+    world.store_retry(run.id)
 
 
 def _blocked_though_to_be_cancelled(run):
     lease = leased(run)
-    store.request_cancel(run.id, "enough")
-    store.block(lease, [], error={})
+    world.request_cancel(run.id, "enough")
+    world.journal_block(lease, [], error={})
 
 
 @pytest.mark.sqlite
@@ -198,9 +198,9 @@ def _blocked_though_to_be_cancelled(run):
         (_promoted, 0),
         (_retried, 0),
         (_blocked_though_to_be_cancelled, 0),
-        (lambda run: store.requeue(leased(run)), 0),
-        (lambda run: store.requeue(leased(run), delay_s=45), 45),
-        (lambda run: store.continue_as_new(leased(run), [], messages=[], inbox_upto=0), 0),
+        (lambda run: world.requeue(leased(run)), 0),
+        (lambda run: world.requeue(leased(run), delay_s=45), 45),
+        (lambda run: world.continue_as_new(leased(run), [], messages=[], inbox_upto=0), 0),
     ],
 )
 def test_each_way_of_becoming_ready_gives_the_head_start_of_the_priority(clock, becomes_ready, after_s):
@@ -220,7 +220,7 @@ def test_a_run_that_has_waited_longer_than_a_head_start_goes_first(clock):
     old, *_ = make_run(priority=Priority.BACKGROUND.value), clock.advance(121)
     new = make_run()
 
-    assert [store.claim_next("w", ["test/code"]).run_id for _ in range(2)] == [old.id, new.id]
+    assert [world.claim_next("w", ["test/code"]).run_id for _ in range(2)] == [old.id, new.id]
 
 
 def test_the_first_start_stays(clock):
@@ -243,7 +243,7 @@ def test_only_an_expired_running_lease_counts_as_a_crash(clock):
     again = leased(run)
     assert again.run.crashes == 1
 
-    store.requeue(again)
+    world.requeue(again)
     assert leased(run).run.crashes == 1
 
 
@@ -254,10 +254,10 @@ def test_a_recorded_effect_forgets_crashes_and_attempts(clock):
     lease = leased(run)
     Run.objects.filter(id=run.id).update(attempts=3)
 
-    store.append(lease, [Entry("log", "1")])
+    world.append(lease, [Entry("log", "1")])
     run.refresh_from_db()
     assert (run.crashes, run.attempts) == (1, 3)
-    store.append(lease, [Entry("tool.call", "2", "t")])
+    world.append(lease, [Entry("tool.call", "2", "t")])
     run.refresh_from_db()
     assert (run.crashes, run.attempts) == (0, 0)
 
@@ -266,7 +266,7 @@ def test_a_first_lease_reads_no_journal(django_assert_num_queries):
     lease = leased()
 
     with django_assert_num_queries(1):
-        loaded = store.load(lease)
+        loaded = world.leases_load(lease)
 
     assert loaded.journal == []
     assert [body["payload"]["message"]["content"][0]["text"] for _, body in loaded.unread.messages] == ["hi"]
@@ -277,12 +277,12 @@ def test_a_later_lease_reads_the_journal_in_order_in_one_query(clock, django_ass
     run = make_run()
     lease = leased(run)
     for number in range(1, 6):
-        store.append(lease, [Entry("tool.call", str(number), "t", result={"n": number})])
+        world.append(lease, [Entry("tool.call", str(number), "t", result={"n": number})])
     clock.advance(conf.LEASE_S + 1)
     lease = leased(run)
 
     with django_assert_num_queries(2):  # the inbox is the other one
-        loaded = store.load(lease)
+        loaded = world.leases_load(lease)
 
     assert [(row.seq, row.result) for row in loaded.journal] == [(n, {"n": n}) for n in range(1, 6)]
 
@@ -291,12 +291,12 @@ def test_a_later_lease_reads_the_journal_in_order_in_one_query(clock, django_ass
 def test_heartbeat_says_of_each_lease_whether_it_stands(clock):
     fine, cancelled, taken, ended = (make_run() for _ in range(4))
     leases = [leased(run, "w1") for run in (fine, cancelled, taken, ended)]
-    store.request_cancel(cancelled.id, "enough")
-    store.finish(leases[3], Status.COMPLETED, [])
+    world.request_cancel(cancelled.id, "enough")
+    world.finish(leases[3], Status.COMPLETED, [])
     clock.advance(conf.LEASE_S + 1)
     leased(taken, "w2")
 
-    verdicts = store.heartbeat("w1", [(lease.run_id, lease.epoch) for lease in leases])
+    verdicts = world.heartbeat("w1", [(lease.run_id, lease.epoch) for lease in leases])
 
     assert verdicts == {fine.id: "ok", cancelled.id: "cancel", taken.id: "lost", ended.id: "lost"}
 
@@ -307,7 +307,7 @@ def test_heartbeat_of_an_older_epoch_of_the_same_worker_is_lost(clock):
     clock.advance(conf.LEASE_S + 1)
     leased(run, "w1")
 
-    assert store.heartbeat("w1", [(run.id, old.epoch)]) == {run.id: "lost"}
+    assert world.heartbeat("w1", [(run.id, old.epoch)]) == {run.id: "lost"}
 
 
 @pytest.mark.sqlite
@@ -317,18 +317,18 @@ def test_heartbeat_renews_the_leases_of_its_own_worker_alone(clock):
     leased(other, "w2")
 
     clock.advance(20)
-    store.heartbeat("w1", [(mine.id, lease.epoch), (other.id, 1)])
+    world.heartbeat("w1", [(mine.id, lease.epoch), (other.id, 1)])
     clock.advance(20)
 
-    assert store.claim(mine.id, "w3") is None
-    assert store.claim(other.id, "w3") is not None
+    assert world.claim(mine.id, "w3") is None
+    assert world.claim(other.id, "w3") is not None
 
 
 def test_heartbeat_costs_one_select_and_one_update_whatever_it_holds(django_assert_num_queries):
     leases = [leased(make_run(), "w1") for _ in range(7)]
 
     with django_assert_num_queries(4):  # with the transaction's own two
-        store.heartbeat("w1", [(lease.run_id, lease.epoch) for lease in leases])
+        world.heartbeat("w1", [(lease.run_id, lease.epoch) for lease in leases])
 
 
 def test_times_are_the_databases_own():
@@ -360,7 +360,7 @@ def test_a_locked_row_does_not_hold_up_the_other_leases(clock):
     thread = threading.Thread(target=somebody_else)
     thread.start()
     assert held.wait(10)
-    verdicts = store.heartbeat("w1", leases)
+    verdicts = world.heartbeat("w1", leases)
     done.set()
     thread.join()
 

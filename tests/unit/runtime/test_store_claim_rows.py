@@ -11,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 from ravi_django.conf import conf
 from ravi_django.kernel import Priority
 from ravi_django.models import Run, Status
-from ravi_django.runtime import store
+from tests.support import world
 from tests.support.runs import leased, make_run
 
 pytestmark = pytest.mark.django_db
@@ -27,7 +27,7 @@ STATES = [  # seconds from now
 
 
 def all_claimed(agents, suspects=True):
-    return [lease.run_id for lease in iter(lambda: store.claim_next("w", agents, suspects), None)]
+    return [lease.run_id for lease in iter(lambda: world.claim_next("w", agents, suspects), None)]
 
 
 @pytest.mark.parametrize("vendor", [None, "another"])
@@ -43,11 +43,11 @@ def test_what_is_claimed_is_what_the_queries_call_claimable(clock, settings, mon
         Run.objects.filter(id=run.id).update(**values, crashes=place % 3)
     if vendor is not None:
         monkeypatch.setattr(connection, "vendor", vendor)
-    found = Run.objects.filter(store.claimable()).values_list("id", "crashes", "status")
+    found = Run.objects.filter(world.claimable()).values_list("id", "crashes", "status")
     expected = {run_id for run_id, crashes, status in found if suspects or crashes + (status == Status.RUNNING) < 2}
 
     with transaction.atomic():
-        one_by_one = {run.id for run in runs if store.claim(run.id, "w", None, suspects) is not None}
+        one_by_one = {run.id for run in runs if world.claim(run.id, "w", None, suspects) is not None}
         transaction.set_rollback(True)
     together = set(all_claimed(["test/code"], suspects))
 
@@ -64,7 +64,7 @@ def test_the_lease_holds_the_rows_as_claimed(monkeypatch, clock, vendor):
         monkeypatch.setattr(connection, "vendor", vendor)
 
     for run in (root, child):
-        found = store.claim(run.id, "w1").run
+        found = world.claim(run.id, "w1").run
 
         stored = Run.objects.select_related("session", "root", "parent").get(id=run.id)
         for mine, its in ((found, stored), (found.session, stored.session), (found.root, stored.root)):
@@ -88,9 +88,9 @@ def test_agents_that_are_rows_are_known_to_every_worker(monkeypatch, clock, vend
     if vendor is not None:
         monkeypatch.setattr(connection, "vendor", vendor)
 
-    assert store.claim(code.id, "w", []) is None
+    assert world.claim(code.id, "w", []) is None
     assert all_claimed([]) == [dead.id, row.id]
 
     clock.advance(conf.LEASE_S + 1)
-    assert store.claim(row.id, "w", ["test/x"]) is not None
-    assert store.claim(code.id, "w", ["test/other"]) is not None
+    assert world.claim(row.id, "w", ["test/x"]) is not None
+    assert world.claim(code.id, "w", ["test/other"]) is not None

@@ -8,10 +8,9 @@ from django.db import IntegrityError, connection, transaction
 from ravi_django.conf import conf
 from ravi_django.kernel import ChatMessage, LeaseLostError
 from ravi_django.models import Blob, JournalEntry, Run, Status, Turn
-from ravi_django.runtime import store
-from ravi_django.runtime.appending import append_repeatable
-from ravi_django.runtime.entries import Entry, NewTurn
+from tests.support import world
 from tests.support.runs import in_background, leased, make_run, on_postgresql, somebody_waits_for_a_lock, until
+from tests.support.world import Entry, NewTurn, append_repeatable
 
 pytestmark = pytest.mark.django_db
 
@@ -25,10 +24,12 @@ def said(run, text="hello"):
 
 
 WRITES = {
-    "append": lambda lease: store.append(lease, [effect()], [said(lease.run)]),
-    "finish": lambda lease: store.finish(lease, Status.COMPLETED, [effect()], [said(lease.run)], output="wrong"),
-    "block": lambda lease: store.block(lease, [effect()], [said(lease.run)], error={"type": "X", "message": "x"}),
-    "requeue": lambda lease: store.requeue(lease, [effect()], [said(lease.run)], delay_s=5, attempts=3),
+    "append": lambda lease: world.append(lease, [effect()], [said(lease.run)]),
+    "finish": lambda lease: world.finish(lease, Status.COMPLETED, [effect()], [said(lease.run)], output="wrong"),
+    "block": lambda lease: world.journal_block(
+        lease, [effect()], [said(lease.run)], error={"type": "X", "message": "x"}
+    ),
+    "requeue": lambda lease: world.requeue(lease, [effect()], [said(lease.run)], delay_s=5, attempts=3),
 }
 
 
@@ -67,8 +68,8 @@ def test_zombie_cannot_write_after_the_same_worker_claimed_again(clock, write):
 def test_nothing_is_written_after_the_release(write, release):
     run = make_run()
     lease = leased(run)
-    released = {"finish": lambda: store.finish(lease, Status.FAILED, []), "requeue": lambda: store.requeue(lease)}
-    released.get(release, lambda: store.block(lease, [], error={}))()
+    released = {"finish": lambda: world.finish(lease, Status.FAILED, []), "requeue": lambda: world.requeue(lease)}
+    released.get(release, lambda: world.journal_block(lease, [], error={}))()
 
     with pytest.raises(LeaseLostError):
         WRITES[write](lease)
@@ -80,14 +81,14 @@ def test_nothing_is_written_after_the_release(write, release):
 def test_the_rows_around_a_zombies_attempts_have_no_gap(clock):
     run = make_run()
     zombie = leased(run, "w1")
-    store.append(zombie, [effect("1"), effect("2")])
+    world.append(zombie, [effect("1"), effect("2")])
     clock.advance(conf.LEASE_S + 1)
     lease = leased(run, "w2")
 
     for number in range(3, 6):
         with pytest.raises(LeaseLostError):
-            store.append(zombie, [effect("9")])
-        store.append(lease, [effect(str(number))])
+            world.append(zombie, [effect("9")])
+        world.append(lease, [effect(str(number))])
 
     rows = JournalEntry.objects.order_by("seq").values_list("seq", "path", "epoch")
     assert list(rows) == [(1, "1", 1), (2, "2", 1), (3, "3", 2), (4, "4", 2), (5, "5", 2)]
@@ -102,7 +103,7 @@ def test_zombie_that_writes_while_another_claims_waits_and_is_refused(clock, wri
     clock.advance(conf.LEASE_S + 1)
 
     with transaction.atomic():
-        assert store.claim(run.id, "w2") is not None
+        assert world.claim(run.id, "w2") is not None
         attempt = in_background(WRITES[write], zombie)
         until(somebody_waits_for_a_lock)
 
@@ -120,11 +121,11 @@ def test_a_claim_during_an_append_sees_the_appended_row(clock):
     clock.advance(conf.LEASE_S + 1)
 
     with transaction.atomic():
-        store.append(lease, [effect()])
-        claim = in_background(store.claim, run.id, "w2")
+        world.append(lease, [effect()])
+        claim = in_background(world.claim, run.id, "w2")
         until(somebody_waits_for_a_lock)
 
-    assert [row.path for row in store.load(claim.result(60)).journal] == ["1"]
+    assert [row.path for row in world.leases_load(claim.result(60)).journal] == ["1"]
 
 
 @pytest.mark.sqlite
@@ -146,9 +147,9 @@ def append_in_savepoint(lease, entries):
     """As on a database thread, where the failed statement is a transaction of its own."""
     try:
         with transaction.atomic():
-            return store.append(lease, entries)
+            return world.append(lease, entries)
     except IntegrityError:
-        return store.already_appended(entries[0].id)
+        return world.already_appended(entries[0].id)
 
 
 @pytest.mark.django_db(transaction=True)
@@ -184,7 +185,7 @@ def test_seq_has_no_gap_when_four_threads_append_under_one_lease():
 
     def append_many(thread):
         for number in range(20):
-            store.append(lease, [effect(f"{thread}.{number}a"), effect(f"{thread}.{number}b")], [said(lease.run)])
+            world.append(lease, [effect(f"{thread}.{number}a"), effect(f"{thread}.{number}b")], [said(lease.run)])
 
     for done in [in_background(append_many, thread) for thread in range(4)]:
         done.result(60)
@@ -201,10 +202,10 @@ def test_a_rolled_back_append_uses_no_number():
     lease = leased()
 
     with pytest.raises(RuntimeError), transaction.atomic():
-        store.append(lease, [effect("1")])
+        world.append(lease, [effect("1")])
         raise RuntimeError("the tool failed")
 
-    assert store.append(lease, [effect("1")]) == 1
+    assert world.append(lease, [effect("1")]) == 1
 
 
 @pytest.mark.sqlite
@@ -212,19 +213,19 @@ def test_big_values_go_to_a_blob_and_come_back(clock):
     run = make_run()
     text = "é" * 40_000  # 80,000 bytes
     lease = leased(run)
-    store.append(lease, [Entry("tool.call", "1", "t", request={"arguments": {}}, result={"text": text})])
+    world.append(lease, [Entry("tool.call", "1", "t", request={"arguments": {}}, result={"text": text})])
 
     row = JournalEntry.objects.get()
     assert set(row.result) == {"$blob", "size"}
     assert Blob.objects.get(id=row.result["$blob"]).size > 80_000
     clock.advance(conf.LEASE_S + 1)
-    assert store.load(leased(run)).journal[0].result == {"text": text}
+    assert world.leases_load(leased(run)).journal[0].result == {"text": text}
 
 
 def test_a_value_at_the_limit_stays_in_its_row():
     lease = leased()
 
-    store.append(lease, [Entry("log", "1", result="x" * (conf.INLINE_BYTES - 2))])  # two quotes
+    world.append(lease, [Entry("log", "1", result="x" * (conf.INLINE_BYTES - 2))])  # two quotes
 
     assert connection.in_atomic_block
     assert JournalEntry.objects.get().result == "x" * (conf.INLINE_BYTES - 2)

@@ -10,10 +10,9 @@ from django.test.utils import CaptureQueriesContext
 
 from ravi_django.kernel import ChatMessage, LeaseLostError
 from ravi_django.models import Run, Status
-from ravi_django.runtime import clock, store
-from ravi_django.runtime.entries import Entry, NewTurn
-from ravi_django.runtime.store import fence
+from tests.support import world
 from tests.support.runs import leased, make_run, on_postgresql
+from tests.support.world import Entry, NewTurn
 
 pytestmark = [pytest.mark.django_db, on_postgresql]
 
@@ -77,7 +76,7 @@ def scans_of(plan):
 
 def scans_of_a_look(agents):
     with CaptureQueriesContext(connection) as captured:
-        lease = store.claim_next("w", agents)
+        lease = world.claim_next("w", agents)
     with transaction.atomic(), connection.cursor() as cursor:
         if lease is not None:
             Run.objects.filter(id=lease.run_id).update(status="pending")
@@ -107,7 +106,7 @@ def test_a_look_reads_no_run_of_agents_that_the_worker_does_not_know(busy_site):
 
 
 def test_the_sweep_finds_runs_by_the_partial_indexes(busy_site):
-    expired, timed, ready, *updates = plans_of(store.due_for_hint, 500)
+    expired, timed, ready, *updates = plans_of(world.due_for_hint, 500)
 
     assert_indexed(expired, "ravi_run_leased")
     assert_indexed(timed, "ravi_run_timers")
@@ -117,19 +116,19 @@ def test_the_sweep_finds_runs_by_the_partial_indexes(busy_site):
 
 
 def test_orphans_are_found_by_an_index(busy_site):
-    find, *_ = plans_of(store.orphans, 500)
+    find, *_ = plans_of(world.queue_orphans, 500)
 
     assert "Seq Scan on ravi_run" not in find, find
 
 
 def test_unpublished_trees_are_found_by_their_index(busy_site):
-    (find,) = plans_of(store.unpublished, 50, 10)
+    (find,) = plans_of(world.unpublished, 50, 10)
 
     assert_indexed(find, "ravi_run_unpublished")
 
 
 def test_due_timers_would_be_found_by_their_index(busy_site):
-    due = Run.objects.filter(status=Status.SUSPENDED, wake_at__lte=clock.now()).order_by("wake_at")
+    due = Run.objects.filter(status=Status.SUSPENDED, wake_at__lte=world.now()).order_by("wake_at")
 
     (find,) = plans_of(lambda: list(due.values_list("id", flat=True)[:500]))
 
@@ -139,7 +138,7 @@ def test_due_timers_would_be_found_by_their_index(busy_site):
 def test_heartbeats_reach_their_rows_by_key(busy_site):
     lease = leased(busy_site)
 
-    for plan in plans_of(store.heartbeat, lease.owner, [(lease.run_id, lease.epoch)]):
+    for plan in plans_of(world.heartbeat, lease.owner, [(lease.run_id, lease.epoch)]):
         assert_indexed(plan, "ravi_run_pkey")
 
 
@@ -153,10 +152,10 @@ def test_the_fence_reaches_its_row_by_the_primary_key(busy_site, monkeypatch):
         with ClientCursor(connection.connection) as cursor:
             plans.append("\n".join(row[0] for row in cursor.execute("EXPLAIN " + sql, params)))
 
-    monkeypatch.setattr(fence, "_execute", explain)
+    world.patch(monkeypatch, "fence_execute", explain)
     turn = NewTurn(busy_site.session_id, busy_site.agent, ChatMessage.of("user", "hi"))
     with pytest.raises(LeaseLostError):  # nothing was executed
-        store.append(lease, [Entry("tool.call", "1", "t"), Entry("tool.call", "2", "t")], [turn])
+        world.append(lease, [Entry("tool.call", "1", "t"), Entry("tool.call", "2", "t")], [turn])
 
     (plan,) = plans
     update = plan[plan.index("Update on ravi_run") :]
@@ -166,5 +165,5 @@ def test_the_fence_reaches_its_row_by_the_primary_key(busy_site, monkeypatch):
 def test_the_orm_fence_reaches_its_row_by_the_primary_key(busy_site):
     lease = leased(busy_site)
 
-    for plan in plans_of(store.requeue, lease):
+    for plan in plans_of(world.requeue, lease):
         assert_indexed(plan, "ravi_run_pkey")

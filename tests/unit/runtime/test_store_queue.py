@@ -7,14 +7,14 @@ from django.db import IntegrityError, transaction
 
 from ravi_django.conf import conf
 from ravi_django.models import ACTIVE, TERMINAL, Run, Session, Status, uuid7
-from ravi_django.runtime import store
+from tests.support import world
 from tests.support.runs import in_background, leased, make_run, on_postgresql, until
 
 pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
 
 
 def promoted_orphans(limit):
-    return [run_id for orphan in store.orphans(limit) for run_id in store.promote_orphan(orphan)]
+    return [run_id for orphan in world.queue_orphans(limit) for run_id in world.promote_orphan(orphan)]
 
 
 def status_of(run):
@@ -27,7 +27,7 @@ def test_a_second_run_of_the_session_is_queued():
     second = make_run(session=first.session)
 
     assert (first.status, second.status) == (Status.PENDING, Status.QUEUED)
-    assert store.claim(second.id, "w") is None
+    assert world.claim(second.id, "w") is None
 
 
 def test_another_agent_in_the_session_is_not_in_the_way():
@@ -43,7 +43,7 @@ def test_the_end_of_a_run_promotes_the_oldest_that_waits(end):
     first = make_run()
     second, third = make_run(session=first.session), make_run(session=first.session)
 
-    _, promoted = store.finish(leased(first), end, [])
+    _, promoted = world.finish(leased(first), end, [])
 
     assert promoted == [second.id]
     assert (status_of(second), status_of(third)) == (Status.PENDING, Status.QUEUED)
@@ -53,7 +53,7 @@ def test_a_cancelled_run_promotes_the_next():
     first = make_run()
     second = make_run(session=first.session)
 
-    promoted = store.request_cancel(first.id, "no")
+    promoted = world.request_cancel(first.id, "no")
 
     assert promoted == [second.id]
     assert status_of(second) == Status.PENDING
@@ -63,7 +63,7 @@ def test_a_cancelled_queued_run_promotes_nothing():
     first = make_run()
     second, third = make_run(session=first.session), make_run(session=first.session)
 
-    promoted = store.request_cancel(second.id, "no")
+    promoted = world.request_cancel(second.id, "no")
 
     assert promoted == []
     assert [status_of(run) for run in (first, second, third)] == [Status.PENDING, Status.CANCELLED, Status.QUEUED]
@@ -73,8 +73,8 @@ def test_a_blocked_or_retried_run_keeps_its_place():
     first = make_run()
     second = make_run(session=first.session)
 
-    store.requeue(leased(first))
-    store.block(leased(first), [], error={"type": "X", "message": "x"})
+    world.requeue(leased(first))
+    world.journal_block(leased(first), [], error={"type": "X", "message": "x"})
 
     assert status_of(second) == Status.QUEUED
 
@@ -84,7 +84,7 @@ def test_a_childs_end_promotes_nothing():
     waiting = make_run(session=first.session)
     child = make_run(session=first.session, parent=first, root=first)
 
-    _, promoted = store.finish(leased(child), Status.COMPLETED, [])
+    _, promoted = world.finish(leased(child), Status.COMPLETED, [])
 
     assert promoted == []
     assert status_of(waiting) == Status.QUEUED
@@ -92,14 +92,14 @@ def test_a_childs_end_promotes_nothing():
 
 @pytest.mark.django_db(transaction=True)
 def test_of_runs_submitted_at_once_one_is_active_and_each_gets_its_turn():
-    session = store.create_session(Session(agent="test/code"))
+    session = world.create_session(Session(agent="test/code"))
 
     runs = [made.result(30) for made in [in_background(lambda: make_run(session=session)) for _ in range(6)]]
 
     assert sorted(run.status for run in runs) == ["pending", *["queued"] * 5]
     for _ in runs:
-        lease = store.claim_next("w", ["test/code"])
-        store.finish(lease, Status.COMPLETED, [])
+        lease = world.claim_next("w", ["test/code"])
+        world.finish(lease, Status.COMPLETED, [])
     assert {status_of(run) for run in runs} == {Status.COMPLETED}
 
 
@@ -111,7 +111,7 @@ def test_a_run_submitted_while_the_active_one_ends_is_not_stranded():
         first = make_run()
         lease = leased(first)
 
-        ending = in_background(store.finish, lease, Status.COMPLETED, [])
+        ending = in_background(world.finish, lease, Status.COMPLETED, [])
         second = in_background(lambda run=first: make_run(session=run.session)).result(60)
         ending.result(60)
 
@@ -171,5 +171,5 @@ def test_an_expired_lease_keeps_the_place_in_the_session(clock):
     clock.advance(conf.LEASE_S + 1)
 
     assert promoted_orphans(10) == []
-    taken = store.claim_next("w", [second.agent])
+    taken = world.claim_next("w", [second.agent])
     assert taken is not None and taken.run_id == first.id

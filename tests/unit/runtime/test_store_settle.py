@@ -6,9 +6,9 @@ import pytest
 
 from ravi_django.kernel import LeaseLostError, Usage
 from ravi_django.models import JournalEntry, Run, Status
-from ravi_django.runtime import store
-from ravi_django.runtime.entries import Entry
+from tests.support import world
 from tests.support.runs import leased, make_run
+from tests.support.world import Entry
 
 pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
 
@@ -16,10 +16,10 @@ pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
 def test_finish_ends_the_run_and_writes_its_row(clock):
     run = make_run()
     lease = leased(run)
-    store.append(lease, [Entry("tool.call", "1", "t")])
+    world.append(lease, [Entry("tool.call", "1", "t")])
     clock.advance(3)
 
-    first, promoted = store.finish(lease, Status.COMPLETED, [Entry("run.completed", "@completed.1")], output="done")
+    first, promoted = world.finish(lease, Status.COMPLETED, [Entry("run.completed", "@completed.1")], output="done")
 
     run.refresh_from_db()
     assert (first, promoted) == (2, [])
@@ -31,17 +31,17 @@ def test_finish_ends_the_run_and_writes_its_row(clock):
 def test_block_sets_the_run_aside_with_its_error():
     run = make_run()
 
-    store.block(leased(run), [Entry("run.blocked", "@blocked.1")], error={"type": "X", "message": "look at it"})
+    world.journal_block(leased(run), [Entry("run.blocked", "@blocked.1")], error={"type": "X", "message": "look at it"})
 
     run.refresh_from_db()
     assert (run.status, run.error["message"], run.finished_at) == (Status.BLOCKED, "look at it", None)
-    assert store.claim(run.id, "w") is None
+    assert world.claim(run.id, "w") is None
 
 
 def test_requeue_gives_the_run_back_without_a_crash(clock):
     run = make_run()
 
-    store.requeue(leased(run, "w1"))
+    world.requeue(leased(run, "w1"))
 
     lease = leased(run, "w2")
     assert (lease.epoch, lease.run.crashes, lease.run.attempts) == (2, 0, 0)
@@ -50,7 +50,7 @@ def test_requeue_gives_the_run_back_without_a_crash(clock):
 def test_requeue_after_a_transient_error_waits_and_counts_the_attempt(clock):
     run = make_run()
 
-    store.requeue(leased(run), [Entry("run.retried", "@retried.1")], delay_s=7.5, attempts=2)
+    world.requeue(leased(run), [Entry("run.retried", "@retried.1")], delay_s=7.5, attempts=2)
 
     run.refresh_from_db()
     assert (run.status, run.attempts) == (Status.PENDING, 2)
@@ -59,10 +59,10 @@ def test_requeue_after_a_transient_error_waits_and_counts_the_attempt(clock):
 
 def test_a_run_ends_once():
     lease = leased()
-    store.finish(lease, Status.COMPLETED, [], output="first")
+    world.finish(lease, Status.COMPLETED, [], output="first")
 
     with pytest.raises(LeaseLostError):
-        store.finish(lease, Status.FAILED, [], error={"type": "X", "message": "second"})
+        world.finish(lease, Status.FAILED, [], error={"type": "X", "message": "second"})
 
     assert Run.objects.get(id=lease.run_id).output == "first"
 
@@ -71,9 +71,9 @@ def test_the_sums_of_the_run_grow_with_its_calls():
     lease = leased()
     usage = Usage(input_tokens=10, cached_tokens=4, output_tokens=3, reasoning_tokens=1)
     call = Entry("llm.call", "1", "m", usage=usage, cost=0.25)
-    store.append(lease, [call, Entry("llm.call", "2", "m", usage=usage, cost=None), Entry("log", "3")])
+    world.append(lease, [call, Entry("llm.call", "2", "m", usage=usage, cost=None), Entry("log", "3")])
 
-    store.finish(lease, Status.COMPLETED, [Entry("llm.call", "4", "m", usage=usage, cost=0.5)])
+    world.finish(lease, Status.COMPLETED, [Entry("llm.call", "4", "m", usage=usage, cost=0.5)])
 
     run = Run.objects.get(id=lease.run_id)
     assert (run.input_tokens, run.cached_tokens, run.output_tokens, run.reasoning_tokens) == (30, 12, 9, 3)
@@ -83,7 +83,7 @@ def test_the_sums_of_the_run_grow_with_its_calls():
 def test_a_known_price_is_not_called_unknown():
     lease = leased()
 
-    store.append(lease, [Entry("llm.call", "1", "m", usage=Usage(input_tokens=1), cost=0.0)])
+    world.append(lease, [Entry("llm.call", "1", "m", usage=Usage(input_tokens=1), cost=0.0)])
 
     assert Run.objects.get(id=lease.run_id).cost_unknown is False
 
@@ -91,5 +91,5 @@ def test_a_known_price_is_not_called_unknown():
 def test_event_numbers_are_reserved_above_those_that_may_have_been_used():
     run = make_run()
 
-    assert store.reserve_events(run.id, 5).event_mark == 1005
-    assert store.reserve_events(run.id, 5).event_mark == 1010
+    assert world.reserve_events(run.id, 5).event_mark == 1005
+    assert world.reserve_events(run.id, 5).event_mark == 1010

@@ -28,12 +28,11 @@ from hypothesis.stateful import (
 from ravi_django.conf import conf
 from ravi_django.kernel import ChatMessage, IllegalTransitionError, LeaseLostError
 from ravi_django.models import ACTIVE, TERMINAL, Session, Signal, Status
-from ravi_django.runtime import store
-from ravi_django.runtime.entries import Entry, NewTurn
-from ravi_django.runtime.store import Lease
 from ravi_django.testing import FakeClock
+from tests.support import world
 from tests.support.runs import make_run, message, on_postgresql
 from tests.support.store_model import Row, StoreModel, check_row, check_sessions, may_write, read, unchanged
+from tests.support.world import Entry, Lease, NewTurn
 
 WORKERS = st.sampled_from(["w1", "w2"])
 ENDS = st.sampled_from([Status.COMPLETED, Status.FAILED, Status.CANCELLED, Status.BLOCKED])
@@ -52,10 +51,10 @@ class StoreMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.clock = FakeClock().__enter__()
-        self.sessions = [store.create_session(Session(agent="test/code")).id for _ in range(2)]
+        self.sessions = [world.create_session(Session(agent="test/code")).id for _ in range(2)]
         self.model = StoreModel()
         self.held: list[Lease] = []  # every one ever had
-        self.seen: dict[Any, store.Facts] = {}  # by lease: what its holder knows of its run
+        self.seen: dict[Any, world.Facts] = {}  # by lease: what its holder knows of its run
         self.read: dict[Any, tuple[int, int]] = {}  # by lease: how many messages, and the last one's id
         self.before: dict[Any, Row] = {}  # after the step before
         self.touched: Any = None  # the run of this step
@@ -94,9 +93,9 @@ class StoreMachine(RuleBasedStateMachine):
         self.touched, model = run, self.model[run]
         if model.status in TERMINAL:
             with unchanged(run), pytest.raises(IllegalTransitionError):
-                store.request_cancel(run, "enough")
+                world.request_cancel(run, "enough")
             return
-        promoted = store.request_cancel(run, "enough")
+        promoted = world.request_cancel(run, "enough")
         model.cancel = True
         if model.status == Status.RUNNING:
             assert promoted == []
@@ -115,10 +114,10 @@ class StoreMachine(RuleBasedStateMachine):
         if model.status in TERMINAL:
             # What was told while it lived is no news: a repeat is the same signal, and harmless.
             with unchanged(run), nullcontext() if repeated else pytest.raises(IllegalTransitionError):
-                store.send_signal(run, "news", None, key)
+                world.send_signal(run, "news", None, key)
             return
         with transaction.atomic() if inside else nullcontext():
-            assert store.send_signal(run, "news", None, key).new is not repeated
+            assert world.send_signal(run, "news", None, key).new is not repeated
         if repeated:
             return
         model.unread += 1
@@ -131,9 +130,9 @@ class StoreMachine(RuleBasedStateMachine):
     def time_goes_by(self, seconds: float, swept: bool) -> None:
         self.clock.advance(seconds)
         silent = {run for run, model in self.model.runs.items() if model.silent}
-        assert set(store.silent(10)) == silent
+        assert set(world.waiting_silent(10)) == silent
         for run in silent if swept else ():
-            store.wake_silent(run)
+            world.wake_silent(run)
             self.model[run].silent = False
             self.model[run].woken()
 
@@ -143,19 +142,19 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(run=CLAIMABLE, worker=WORKERS)
     def claim(self, run: Any, worker: str) -> None:
         claimable = self.model[run].claimable(self.clock.now)
-        lease = store.claim(run, worker)
+        lease = world.claim(run, worker)
         assert (lease is not None) == claimable
-        assert store.claim(run, "another") is None
+        assert world.claim(run, "another") is None
         self._had(lease)
 
     @precondition(lambda self: self.claimable())
     @rule(worker=WORKERS)
     def claim_next(self, worker: str) -> None:
         claimable = self.claimable()
-        lease = store.claim_next(worker, ["test/code"])
+        lease = world.claim_next(worker, ["test/code"])
         assert lease is not None
         assert lease.run_id in claimable
-        assert claimable != [lease.run_id] or store.claim_next("another", ["test/code"]) is None
+        assert claimable != [lease.run_id] or world.claim_next("another", ["test/code"]) is None
         self._had(lease)
 
     def _had(self, lease: Lease | None) -> None:
@@ -165,7 +164,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.model[lease.run_id].claimed(lease.owner, self.clock.now)
         assert lease.epoch == self.model[lease.run_id].epoch
         self.held.append(lease)
-        self.seen[lease.epoch, lease.run_id] = store.facts(lease)
+        self.seen[lease.epoch, lease.run_id] = world.waiting_facts(lease)
         self.read[lease.epoch, lease.run_id] = (self.model[lease.run_id].messages, lease.run.inbox.latest("id").id)
 
     @precondition(lambda self: self.standing())
@@ -175,7 +174,7 @@ class StoreMachine(RuleBasedStateMachine):
         mine = [lease for lease in self.held if lease.owner == worker]
         beating = {lease.run_id: lease for lease in (reversed(mine) if stale else mine)}
         seen = {run: self.seen[lease.epoch, run].wake_seq for run, lease in beating.items()}
-        verdicts = store.heartbeat(worker, [(run, lease.epoch) for run, lease in beating.items()], seen)
+        verdicts = world.heartbeat(worker, [(run, lease.epoch) for run, lease in beating.items()], seen)
         for run, lease in beating.items():
             model = self.model[run]
             standing = "cancel" if model.cancel else "woken" if model.wakes > seen[run] else "ok"
@@ -189,7 +188,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(lease=LEASES, kinds=KINDS, turn=st.booleans())
     def append(self, lease: Lease, kinds: list[str], turn: bool) -> None:
         turns = [NewTurn(lease.run.session_id, lease.run.agent, ChatMessage.of("assistant", "x"))] if turn else []
-        self._write(lease, kinds, lambda entries: store.append(lease, entries, turns))
+        self._write(lease, kinds, lambda entries: world.append(lease, entries, turns))
 
     @precondition(lambda self: self.standing())
     @rule(lease=LEASES, kinds=KINDS, status=ENDS)
@@ -200,11 +199,11 @@ class StoreMachine(RuleBasedStateMachine):
 
         def write(entries: list[Entry]) -> Any:
             if status == Status.BLOCKED:
-                return store.block(lease, entries, error={})
-            return store.finish(lease, status, entries, output="x", inbox_upto=upto)
+                return world.journal_block(lease, entries, error={})
+            return world.finish(lease, status, entries, output="x", inbox_upto=upto)
 
         unread = model.messages > read and status == Status.COMPLETED
-        if (answer := self._write(lease, kinds, write, refusal=store.Unseen if unread else None)) is not None:
+        if (answer := self._write(lease, kinds, write, refusal=world.Unseen if unread else None)) is not None:
             # Whoever has asked for its end gets it, a mismatch or not.
             model.released(Status.PENDING if status == Status.BLOCKED and model.cancel else status)
             assert status == Status.BLOCKED or answer[1] == self.model.promoted(model)
@@ -212,7 +211,7 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.standing())
     @rule(lease=LEASES, kinds=KINDS, delay_s=DELAYS)
     def requeue(self, lease: Lease, kinds: list[str], delay_s: float) -> None:
-        if self._write(lease, kinds, lambda entries: store.requeue(lease, entries, delay_s=delay_s)) is not None:
+        if self._write(lease, kinds, lambda entries: world.requeue(lease, entries, delay_s=delay_s)) is not None:
             self.model[lease.run_id].released(Status.PENDING, self._later(delay_s))
 
     @precondition(lambda self: self.standing())
@@ -220,12 +219,12 @@ class StoreMachine(RuleBasedStateMachine):
     def suspend(self, lease: Lease, kinds: list[str], delay_s: float, looks: bool) -> None:
         """`looks` once more for what has happened, before it waits."""
         if looks:
-            self.seen[lease.epoch, lease.run_id] = store.facts(lease)
+            self.seen[lease.epoch, lease.run_id] = world.waiting_facts(lease)
         seen = self.seen[lease.epoch, lease.run_id]
         waits, until = [{"kind": "signal"}], self._later(delay_s)
 
         def write(entries: list[Entry]) -> Any:
-            return store.suspend(lease, entries, seen=seen.wake_seq, waits=waits, wake_at=until)
+            return world.suspend(lease, entries, seen=seen.wake_seq, waits=waits, wake_at=until)
 
         if (answer := self._write(lease, kinds, write)) is not None:
             model = self.model[lease.run_id]
@@ -237,11 +236,11 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(lease=LEASES)
     def consume_signal(self, lease: Lease) -> None:
         """The oldest that is unread, and then once more."""
-        seen = self.seen[lease.epoch, lease.run_id] = store.facts(lease)
+        seen = self.seen[lease.epoch, lease.run_id] = world.waiting_facts(lease)
         if seen.signals:
 
             def write(entries: list[Entry]) -> int:
-                return store.consume_signal(lease, entries, signal_id=seen.signals[0][0])
+                return world.consume_signal(lease, entries, signal_id=seen.signals[0][0])
 
             if self._write(lease, ["log"], write) is not None:
                 self.model[lease.run_id].unread -= 1
@@ -258,7 +257,7 @@ class StoreMachine(RuleBasedStateMachine):
         said = {**message(), "id": str(self.paths)}
 
         def write(entries: list[Entry]) -> int:
-            return store.deliver(lease, entries, target_id=to, message=said)
+            return world.asking_deliver(lease, entries, target_id=to, message=said)
 
         if self._write(lease, ["log"], write) is not None and self.model[to].status not in TERMINAL:
             self.model[to].messages += 1

@@ -9,8 +9,7 @@ from django.utils import timezone
 
 from ravi_django.conf import conf
 from ravi_django.models import Run, Status, SweepState, WorkerProcess
-from ravi_django.runtime import store
-from ravi_django.runtime.store import schedules
+from tests.support import world
 from tests.support.runs import leased, make_run
 
 pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
@@ -23,23 +22,23 @@ def test_pending_runs_and_expired_leases_are_due_and_nothing_else(clock):
     alive = make_run()
     leased(alive)
     pending = make_run()
-    store.requeue(leased(make_run()), delay_s=100)
+    world.requeue(leased(make_run()), delay_s=100)
     make_run(session=pending.session)  # queued
-    store.finish(leased(make_run()), Status.COMPLETED, [])
+    world.finish(leased(make_run()), Status.COMPLETED, [])
 
-    assert store.due_for_hint(10) == [dead.id, pending.id]
+    assert world.due_for_hint(10) == [dead.id, pending.id]
 
 
 def test_without_a_fake_clock_the_present_of_schedules_is_now():
-    assert abs(schedules.present() - timezone.now()) < timedelta(minutes=5)
+    assert abs(world.schedules_present() - timezone.now()) < timedelta(minutes=5)
 
 
 def test_hints_back_off_up_to_five_minutes(clock):
     run = make_run()
     pauses = []
     for _ in range(10):
-        assert store.due_for_hint(10) == [run.id]
-        assert store.due_for_hint(10) == []
+        assert world.due_for_hint(10) == [run.id]
+        assert world.due_for_hint(10) == []
         run.refresh_from_db()
         pauses.append((run.hint_after - clock.now).total_seconds())
         clock.advance(pauses[-1])
@@ -49,17 +48,17 @@ def test_hints_back_off_up_to_five_minutes(clock):
 
 def test_a_claim_forgets_the_hints(clock):
     run = make_run()
-    store.due_for_hint(10)
+    world.due_for_hint(10)
 
-    store.requeue(leased(run))
+    world.requeue(leased(run))
 
-    assert store.due_for_hint(10) == [run.id]
+    assert world.due_for_hint(10) == [run.id]
 
 
 def test_one_sweep_hints_no_more_than_its_batch(clock):
     runs = [make_run() for _ in range(5)]
 
-    batches = [store.due_for_hint(2) for _ in range(4)]
+    batches = [world.due_for_hint(2) for _ in range(4)]
 
     assert [len(batch) for batch in batches] == [2, 2, 1, 0]
     assert {run_id for batch in batches for run_id in batch} == {run.id for run in runs}
@@ -69,50 +68,50 @@ def test_runs_that_nobody_can_take_do_not_fill_every_batch(clock):
     stuck = [make_run("test/unknown", priority=8) for _ in range(3)]
     run = make_run()
 
-    assert store.due_for_hint(3) == [one.id for one in stuck]
+    assert world.due_for_hint(3) == [one.id for one in stuck]
     clock.advance(1)
 
-    assert store.due_for_hint(3) == [run.id]
+    assert world.due_for_hint(3) == [run.id]
 
 
 def test_unpublished_finds_ended_roots_after_a_while(clock):
     ended, child, published = make_run(), make_run(parent=make_run()), make_run()
     for run in (ended, child, published):
-        store.finish(leased(run), Status.COMPLETED, [])
-    store.mark_published(published.id, None, epoch=1)
+        world.finish(leased(run), Status.COMPLETED, [])
+    world.mark_published(published.id, None, epoch=1)
 
-    assert store.unpublished(10, older_than_s=10) == []
+    assert world.unpublished(10, older_than_s=10) == []
     clock.advance(10.1)
-    assert store.unpublished(10, older_than_s=10) == [ended.id]
+    assert world.unpublished(10, older_than_s=10) == [ended.id]
 
 
 def test_a_worker_is_seen_and_forgotten(clock):
-    store.worker_seen("w1", 3)
-    store.worker_seen("w2", 0)
+    world.worker_seen("w1", 3)
+    world.worker_seen("w2", 0)
     started = clock.now
     clock.advance(60)
-    store.worker_seen("w1", 5)
+    world.worker_seen("w1", 5)
 
     worker = WorkerProcess.objects.get(name="w1")
     assert (worker.runs, worker.started_at, worker.seen_at) == (5, started, clock.now)
-    store.forget_dead_workers(older_than_s=30)
+    world.forget_dead_workers(older_than_s=30)
     assert list(WorkerProcess.objects.values_list("name", flat=True)) == ["w1"]
-    store.worker_gone("w1")
+    world.worker_gone("w1")
     assert not WorkerProcess.objects.exists()
 
 
 def test_a_sweep_leaves_its_time(clock):
-    store.swept()
+    world.processes_swept()
     clock.advance(5)
-    store.swept()
+    world.processes_swept()
 
     assert SweepState.objects.get().ran_at == clock.now
 
 
 def test_a_published_tree_is_marked(clock):
     run = make_run()
-    store.finish(leased(run), Status.COMPLETED, [])
+    world.finish(leased(run), Status.COMPLETED, [])
 
-    store.mark_published(run.id, None, epoch=1)
+    world.mark_published(run.id, None, epoch=1)
 
     assert Run.objects.get(id=run.id).published_at == clock.now

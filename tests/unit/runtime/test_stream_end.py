@@ -8,15 +8,21 @@ import redis
 from ravi_django.conf import conf
 from ravi_django.kernel import ChatMessage, TextDelta, TransientError
 from ravi_django.models import Blob, Run, Status
-from ravi_django.runtime import events, publish, store, sweeper
-from ravi_django.runtime.archive import archive
-from ravi_django.runtime.buffer_valkey import ValkeyBuffer
-from ravi_django.runtime.entries import Entry, blob_value
-from ravi_django.runtime.frames import Frame, Source, durable, stream_done
-from ravi_django.runtime.publish import Publisher
 from ravi_django.testing import ScriptedModel
+from tests.support import world
 from tests.support.patience import BOUND_S
 from tests.support.runs import code, drive, in_background, leased, make_run, on_postgresql, take_over
+from tests.support.world import (
+    Entry,
+    Frame,
+    Publisher,
+    Source,
+    ValkeyBuffer,
+    archive,
+    blob_value,
+    frames_durable,
+    stream_done,
+)
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -26,11 +32,11 @@ async def ask(ctx, inbox):
 
 
 def types_of(run, after=0):
-    return [frame["type"] for frame in events.page(run.tree_id, after)[0]]
+    return [frame["type"] for frame in world.events_page(run.tree_id, after)[0]]
 
 
 def numbers_of(run, after=0):
-    return [frame["seq"] for frame in events.page(run.tree_id, after)[0]]
+    return [frame["seq"] for frame in world.events_page(run.tree_id, after)[0]]
 
 
 def empty(url):
@@ -43,7 +49,7 @@ def test_a_run_streams_its_steps_and_ends_with_done():
 
     run = drive(make_run())
 
-    found, done = events.page(run.id)
+    found, done = world.events_page(run.id)
     assert done
     assert [frame["seq"] for frame in found] == list(range(1, len(found) + 1))
     steps = [frame["step"] for frame in found if frame["type"] == "progress"]
@@ -58,10 +64,10 @@ def test_the_ended_stream_is_kept_without_its_single_tokens(valkey_url, settings
     model = ScriptedModel(["one two three four"], chunk="words")
     code(ask, model=model)
     run = drive(make_run())
-    live = events.page(run.id)[0]
+    live = world.events_page(run.id)[0]
 
     empty(valkey_url)
-    kept, done = events.page(run.id)
+    kept, done = world.events_page(run.id)
 
     assert done
     assert run.published_at is not None
@@ -70,9 +76,9 @@ def test_the_ended_stream_is_kept_without_its_single_tokens(valkey_url, settings
     assert text["text"] == "one two three four"
     assert (text.get("from_seq", text["seq"]), text["seq"]) == (singles[0]["seq"], singles[-1]["seq"])
     assert [frame for frame in kept if frame is not text] == [frame for frame in live if frame not in singles]
-    assert events.page(run.id, after=kept[-2]["seq"]) == ([kept[-1]], True)
-    assert events.page(run.id, after=kept[-1]["seq"]) == ([], True)
-    assert events.page(run.id, limit=2)[0] == kept[:2]
+    assert world.events_page(run.id, after=kept[-2]["seq"]) == ([kept[-1]], True)
+    assert world.events_page(run.id, after=kept[-1]["seq"]) == ([], True)
+    assert world.events_page(run.id, limit=2)[0] == kept[:2]
 
 
 def test_the_archive_is_one_compressed_blob():
@@ -97,18 +103,18 @@ def test_the_sweep_gives_an_ended_stream_its_done_exactly_once(clock, valkey_url
     publisher = Publisher(ValkeyBuffer(valkey_url))
     publisher.open(run)
     entries = [Entry("run.started", "@started"), Entry("run.completed", "@completed.1")]
-    store.finish(lease, Status.COMPLETED, entries, output="x")
-    publisher.emit(*durable(Source.of(run, 1), entries[0], 1))  # the last of what it sent
+    world.finish(lease, Status.COMPLETED, entries, output="x")
+    publisher.emit(*frames_durable(Source.of(run, 1), entries[0], 1))  # the last of what it sent
     publisher.close()
     assert types_of(run) == ["progress"]
     clock.advance(60)
 
     for _ in range(2):
-        sweeper.sweep(lambda run_ids: None)
+        world.sweeper_sweep(lambda run_ids: None)
         unpublished(run)
-    sweeper.sweep(lambda run_ids: None)
+    world.sweeper_sweep(lambda run_ids: None)
 
-    found, done = events.page(run.id)
+    found, done = world.events_page(run.id)
     assert [(frame["seq"], frame["type"], frame.get("step")) for frame in found] == [
         (1, "progress", "started"),
         (2, "progress", "done"),
@@ -120,14 +126,14 @@ def test_the_sweep_gives_an_ended_stream_its_done_exactly_once(clock, valkey_url
 def test_a_worker_and_the_sweep_that_both_publish_the_end_give_it_once(clock):
     code(ask, model=ScriptedModel(["hello"]))
     run = drive(make_run())
-    before = events.page(run.id)[0]
+    before = world.events_page(run.id)[0]
     unpublished(run)
     clock.advance(60)
 
-    swept = sweeper.sweep(lambda run_ids: None)
+    swept = world.sweeper_sweep(lambda run_ids: None)
 
     assert swept.published == 1
-    assert [(frame["seq"], frame["type"]) for frame in events.page(run.id)[0]] == [
+    assert [(frame["seq"], frame["type"]) for frame in world.events_page(run.id)[0]] == [
         (frame["seq"], frame["type"]) for frame in before
     ]
     run.refresh_from_db()
@@ -141,9 +147,9 @@ def test_a_stream_that_was_lost_before_it_was_archived_ends_behind_a_gap(clock, 
     empty(valkey_url)
     clock.advance(60)
 
-    sweeper.sweep(lambda run_ids: None)
+    world.sweeper_sweep(lambda run_ids: None)
 
-    found, done = events.page(run.id)
+    found, done = world.events_page(run.id)
     assert done
     first = found[0]["seq"]
     assert found[0]["type"] == "stream.gap"
@@ -163,8 +169,8 @@ def test_a_stream_that_is_lost_right_before_it_is_archived_is_not_archived_empty
     run.refresh_from_db()
     assert (run.published_at, run.archive_id) == (None, None)
     clock.advance(60)
-    sweeper.sweep(lambda run_ids: None)
-    found, done = events.page(run.id)
+    world.sweeper_sweep(lambda run_ids: None)
+    found, done = world.events_page(run.id)
     assert done
     assert (found[0]["type"], found[-1]["type"]) == ("stream.gap", "stream.done")
 
@@ -179,14 +185,14 @@ def test_two_sweeps_publish_an_ended_tree_once(clock, valkey_url, monkeypatch):
 
     def swept_meanwhile(*args):
         monkeypatch.undo()
-        in_background(publish.republish, str(run.id)).result(BOUND_S)
+        in_background(world.republish, str(run.id)).result(BOUND_S)
         empty(valkey_url)
-        return events.archived(*args)
+        return world.events_archived(*args)
 
-    monkeypatch.setattr(publish, "archived", swept_meanwhile)
-    sweeper.sweep(lambda run_ids: None)
+    world.patch(monkeypatch, "publish_archived", swept_meanwhile)
+    world.sweeper_sweep(lambda run_ids: None)
 
-    found, done = events.page(run.id)
+    found, done = world.events_page(run.id)
     assert [frame["type"] for frame in found] == ["stream.gap", "progress", "completion", "progress", "stream.done"]
     assert (found[0]["from"], found[0]["to"] + 1, done) == (1, found[0]["seq"], True)
 
@@ -194,7 +200,7 @@ def test_two_sweeps_publish_an_ended_tree_once(clock, valkey_url, monkeypatch):
 def test_what_somebody_still_had_for_an_archived_stream_does_not_begin_it_anew(valkey_url):
     code(ask, model=ScriptedModel(["hello"]))
     run = drive(make_run())
-    before = events.page(run.id)
+    before = world.events_page(run.id)
     empty(valkey_url)
     late = Publisher(ValkeyBuffer(valkey_url))
     late.open(leased(make_run(root=run, parent=run, depth=1)).run)
@@ -202,18 +208,18 @@ def test_what_somebody_still_had_for_an_archived_stream_does_not_begin_it_anew(v
     late.emit(Frame(Source.of(run, run.lease_epoch), "progress", {"step": "late"}))
     late.close()
 
-    assert events.page(run.id) == before
+    assert world.events_page(run.id) == before
     assert before[1]
 
 
 def test_a_run_cancelled_before_it_began_has_a_stream_that_ends(clock):
     run = make_run()
-    store.request_cancel(run.id, "no")
+    world.request_cancel(run.id, "no")
     clock.advance(60)
 
-    sweeper.sweep(lambda run_ids: None)
+    world.sweeper_sweep(lambda run_ids: None)
 
-    found, done = events.page(run.id)
+    found, done = world.events_page(run.id)
     assert done
     assert [frame["type"] for frame in found] == ["progress", "error", "stream.done"]
     assert [frame["seq"] for frame in found] == [1, 2, 3]
@@ -234,7 +240,7 @@ def test_what_a_dead_worker_had_recorded_is_published_by_the_next(clock):
     clock.advance(conf.LEASE_S + 1)
     drive(run)
 
-    found, done = events.page(run.id)
+    found, done = world.events_page(run.id)
     assert done
     numbers = [frame["seq"] for frame in found]
     assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
@@ -272,7 +278,7 @@ def test_a_retried_call_replaces_its_partial_text(clock):
     clock.advance(60)
     drive(run)
 
-    found = [frame for frame in events.page(run.id)[0] if frame["type"] == "text.delta"]
+    found = [frame for frame in world.events_page(run.id)[0] if frame["type"] == "text.delta"]
     assert [(frame["text"], frame["call"], frame["attempt"]) for frame in found] == [
         ("hel", "1", "1"),
         ("hello", "1", "2"),
@@ -283,4 +289,4 @@ def test_the_last_frame_of_each_end_has_a_key_of_its_own():
     source = Source.of(leased().run)
 
     assert stream_done(source, "failed").key == stream_done(source, "completed").key
-    assert stream_done(source, "failed").key != durable(source, Entry("run.completed", "@completed.1"), 1)[0].key
+    assert stream_done(source, "failed").key != frames_durable(source, Entry("run.completed", "@completed.1"), 1)[0].key

@@ -18,10 +18,10 @@ from ravi_django.kernel import (
     SessionNotFoundError,
 )
 from ravi_django.models import InboxMessage, Run, Session, Status
-from ravi_django.runtime import dispatch, registry, sweeper
-from ravi_django.runtime.submit import submit_once
 from ravi_django.testing import ScriptedModel, run_until_idle
+from tests.support import world
 from tests.support.runs import code, in_background
+from tests.support.world import submit_once
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -38,7 +38,7 @@ def agent():
 def hints(monkeypatch):
     """Where the hints go."""
     sent = []
-    monkeypatch.setattr(dispatch, "send", sent.append)
+    world.patch(monkeypatch, "dispatch_send", sent.append)
     return sent
 
 
@@ -97,7 +97,7 @@ def test_asubmit_does_the_same(hints):
 
 
 def test_a_failing_hint_does_not_reach_the_caller(monkeypatch, caplog):
-    monkeypatch.setattr(dispatch, "send", lambda run_id: 1 / 0)
+    world.patch(monkeypatch, "dispatch_send", lambda run_id: 1 / 0)
 
     run = submit("test/code", "hello")
 
@@ -111,7 +111,7 @@ def dead_broker(settings, monkeypatch):
     from project.celery import app
     from project.services import free_port
 
-    monkeypatch.setattr(dispatch, "_down_until", 0.0)
+    world.patch(monkeypatch, "dispatch_down_until", 0.0)
     before = app.conf.broker_url, app.conf.broker_write_url
     url = f"redis://127.0.0.1:{free_port()}/0"
     app.conf.broker_url = app.conf.broker_write_url = url
@@ -125,7 +125,7 @@ def test_submitting_succeeds_with_the_broker_down_and_the_sweep_finds_the_run(de
     run = submit("test/code", "hello")
 
     assert Run.objects.get().status == Status.PENDING
-    assert sweeper.sweep(hints_of_sweep.extend).hinted == 1
+    assert world.sweeper_sweep(hints_of_sweep.extend).hinted == 1
     assert hints_of_sweep == [run.id]
 
 
@@ -138,7 +138,7 @@ def test_many_submits_with_the_broker_down_do_not_wait_for_it_each_time(dead_bro
     settings.RAVI = {**settings.RAVI, "ENGINE": "celery"}
     tried, send = [], tasks.run.apply_async
     monkeypatch.setattr(tasks.run, "apply_async", lambda **options: tried.append(options["retry"]) or send(**options))
-    monkeypatch.setattr(dispatch, "REST_S", 1000.0)
+    world.patch(monkeypatch, "DISPATCH_REST_S", 1000.0)
 
     for _ in range(20):
         submit("test/code", "hello")
@@ -184,7 +184,7 @@ def test_a_repeated_key_with_another_body_is_a_mismatch(hints, ann, change):
 
 
 def test_a_key_belongs_to_its_user_and_agent(hints, ann, bob):
-    registry.register(ReActAgent("other", model=ScriptedModel("x")))
+    world.register(ReActAgent("other", model=ScriptedModel("x")))
 
     runs = {
         submit(agent, "hello", user=user, idempotency_key="k").id
@@ -255,7 +255,7 @@ def talking(replies):
     def say(messages, options):
         return f"{replies.pop(0)}: " + " / ".join(message.text for message in messages if message.role != "system")
 
-    return registry.register(
+    return world.register(
         ReActAgent("talker", model=ScriptedModel([say]), context=ContextConfig(DjangoHistoryProvider()))
     )
 

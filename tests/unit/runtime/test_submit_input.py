@@ -21,8 +21,8 @@ from ravi_django.kernel import (
     TextBlock,
 )
 from ravi_django.models import InboxMessage, Run, Session
-from ravi_django.runtime import dispatch
 from ravi_django.testing import run_until_idle
+from tests.support import world
 from tests.support.runs import code, make_run
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -48,7 +48,7 @@ def agent():
 def hints(monkeypatch):
     """Where the hints go."""
     sent = []
-    monkeypatch.setattr(dispatch, "send", sent.append)
+    world.patch(monkeypatch, "dispatch_send", sent.append)
     return sent
 
 
@@ -151,7 +151,7 @@ def test_limits_are_kept_with_the_run(hints):
 def test_a_hint_for_each_run_that_can_start(hints):
     runs = [make_run() for _ in range(3)]
 
-    assert dispatch.send_many([run.id for run in runs]) == []
+    assert world.send_many([run.id for run in runs]) == []
     assert hints == [run.id for run in runs]
 
 

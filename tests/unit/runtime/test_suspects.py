@@ -8,9 +8,9 @@ import pytest
 
 from ravi_django import register
 from ravi_django.models import Run, Status, WorkerProcess
-from ravi_django.runtime import store
-from ravi_django.runtime.engine import Engine
+from tests.support import world
 from tests.support.runs import BOUND_S, CodeAgent, auntil, leased, make_run
+from tests.support.world import Engine
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -22,11 +22,11 @@ def test_a_lost_lease_counts_a_crash_unless_its_worker_was_seen_later(clock, own
     lease = leased(make_run(), "w1")
     over = lease.run.lease_expires_at
     clock.advance((over - clock.now).total_seconds() + owner_seen_s)
-    store.worker_seen("w1", 1)
+    world.worker_seen("w1", 1)
     assert WorkerProcess.objects.get().seen_at == clock.now
     clock.advance(60)
 
-    claimed = store.claim_next("w2", ["test/code"]) if look else store.claim(lease.run_id, "w2")
+    claimed = world.claim_next("w2", ["test/code"]) if look else world.claim(lease.run_id, "w2")
 
     assert claimed.run.crashes == crashes
 

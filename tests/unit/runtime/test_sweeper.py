@@ -7,7 +7,7 @@ from django.db import connection, transaction
 
 from ravi_django.conf import conf
 from ravi_django.models import Run, Status, SweepState, WorkerProcess
-from ravi_django.runtime import dispatch, publish, store, sweeper
+from tests.support import world
 from tests.support.runs import in_background, leased, make_run, on_postgresql
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -24,7 +24,7 @@ def test_it_hints_lost_runs_dead_leases_and_orphans(clock):
     Run.objects.filter(id=ended.id).update(status=Status.COMPLETED)
     hinted = []
 
-    swept = sweeper.sweep(hinted.extend)
+    swept = world.sweeper_sweep(hinted.extend)
 
     assert hinted == [dead.id, pending.id, orphan.id]
     assert (swept.ran, swept.hinted, swept.promoted) == (True, 3, 1)
@@ -32,10 +32,10 @@ def test_it_hints_lost_runs_dead_leases_and_orphans(clock):
 
 def test_hints_that_did_not_go_out_are_tried_again_by_the_next(clock):
     runs = [make_run() for _ in range(3)]
-    sweeper.sweep(lambda run_ids: run_ids[1:])
+    world.sweeper_sweep(lambda run_ids: run_ids[1:])
     again = []
 
-    sweeper.sweep(again.extend)
+    world.sweeper_sweep(again.extend)
 
     assert again == [run.id for run in runs[1:]]
 
@@ -47,10 +47,10 @@ def test_a_broker_that_fails_is_asked_no_more_in_this_sweep(clock, monkeypatch):
         asked.append(run_id)
         raise ConnectionError("away")
 
-    monkeypatch.setattr(dispatch, "send", fail)
+    world.patch(monkeypatch, "dispatch_send", fail)
     runs = [make_run() for _ in range(3)]
 
-    swept = sweeper.sweep()
+    swept = world.sweeper_sweep()
 
     assert (asked, swept.hinted) == ([runs[0].id], 0)
     assert SweepState.objects.exists()
@@ -60,13 +60,13 @@ def test_a_broker_that_fails_is_asked_no_more_in_this_sweep(clock, monkeypatch):
 def test_only_one_sweeps_at_a_time(clock):
     make_run()
     with transaction.atomic(), connection.cursor() as cursor:
-        cursor.execute("SELECT pg_advisory_xact_lock(%s)", [sweeper._LOCK])
+        cursor.execute("SELECT pg_advisory_xact_lock(%s)", [world.SWEEPER_LOCK])
 
-        other = in_background(sweeper.sweep, lambda run_ids: None).result(60)
+        other = in_background(world.sweeper_sweep, lambda run_ids: None).result(60)
 
     assert other.ran is False
     assert Run.objects.get().hints == 0
-    assert sweeper.sweep(lambda run_ids: None).hinted == 1
+    assert world.sweeper_sweep(lambda run_ids: None).hinted == 1
 
 
 def test_hints_go_out_after_the_commit_and_outside_of_the_lock(clock):
@@ -76,7 +76,7 @@ def test_hints_go_out_after_the_commit_and_outside_of_the_lock(clock):
     def send(run_ids):
         seen.append((connection.in_atomic_block, Run.objects.get().hints))
 
-    sweeper.sweep(send)
+    world.sweeper_sweep(send)
 
     assert seen == [(False, 1)]
 
@@ -84,18 +84,18 @@ def test_hints_go_out_after_the_commit_and_outside_of_the_lock(clock):
 def test_a_stream_that_cannot_be_published_does_not_stop_the_others(clock, monkeypatch):
     ended = [make_run() for _ in range(3)]
     for run in ended:
-        store.finish(leased(run), Status.COMPLETED, [])
+        world.finish(leased(run), Status.COMPLETED, [])
     clock.advance(60)
-    republish = publish.republish
+    republish = world.republish
 
     def faulty(tree):
         if tree == str(ended[0].id):
             raise ConnectionError("away")
         republish(tree)
 
-    monkeypatch.setattr(publish, "republish", faulty)
+    world.patch(monkeypatch, "republish", faulty)
 
-    swept = sweeper.sweep(lambda run_ids: None)
+    swept = world.sweeper_sweep(lambda run_ids: None)
 
     assert swept.published == 2
     assert Run.objects.get(published_at=None).id == ended[0].id
@@ -103,17 +103,17 @@ def test_a_stream_that_cannot_be_published_does_not_stop_the_others(clock, monke
 
 @pytest.mark.sqlite
 def test_it_forgets_workers_that_are_long_gone(clock):
-    store.worker_seen("gone", 3)
+    world.worker_seen("gone", 3)
     clock.advance(10 * conf.HEARTBEAT_S + 61)
-    store.worker_seen("here", 3)
+    world.worker_seen("here", 3)
 
-    sweeper.sweep(lambda run_ids: None)
+    world.sweeper_sweep(lambda run_ids: None)
 
     assert list(WorkerProcess.objects.values_list("name", flat=True)) == ["here"]
 
 
 def test_it_leaves_its_time_for_health(clock):
-    sweeper.sweep(lambda run_ids: None)
+    world.sweeper_sweep(lambda run_ids: None)
 
     assert SweepState.objects.get().ran_at == clock.now
 
@@ -123,19 +123,19 @@ def test_a_row_that_cannot_be_mended_does_not_stop_the_others(clock, monkeypatch
     for run in runs:
         Run.objects.filter(id=run.id).update(status=Status.SUSPENDED)
         with transaction.atomic():
-            store.send_signal(run.id, "go", 1)
-    wake = store.wake_silent
+            world.send_signal(run.id, "go", 1)
+    wake = world.wake_silent
 
     def faulty(run_id):
         if run_id == runs[1].id:
             raise ValueError("a bad row")
         return wake(run_id)
 
-    monkeypatch.setattr(store, "wake_silent", faulty)
+    world.patch(monkeypatch, "wake_silent", faulty)
     clock.advance(conf.SWEEP_S + 1)
     hinted = []
 
-    sweeper.sweep(hinted.extend)
+    world.sweeper_sweep(hinted.extend)
 
     assert sorted(hinted) == sorted([runs[0].id, runs[2].id])
     assert Run.objects.get(status=Status.SUSPENDED).id == runs[1].id
@@ -147,7 +147,7 @@ def test_ten_sweeps_at_once_hint_each_run_once(clock):
     runs = [make_run() for _ in range(30)]
     hinted = []
 
-    sweeping = [in_background(sweeper.sweep, hinted.extend) for _ in range(10)]
+    sweeping = [in_background(world.sweeper_sweep, hinted.extend) for _ in range(10)]
     done = [future.result(30) for future in sweeping]
 
     assert any(swept.ran for swept in done)
@@ -155,12 +155,12 @@ def test_ten_sweeps_at_once_hint_each_run_once(clock):
 
 
 def test_a_sweep_takes_no_more_than_its_batch(clock, monkeypatch):
-    monkeypatch.setattr(sweeper, "BATCH", 2)
+    world.patch(monkeypatch, "SWEEPER_BATCH", 2)
     for _ in range(5):
         make_run()
     sizes = []
 
     for _ in range(3):
-        sweeper.sweep(lambda run_ids: sizes.append(len(run_ids)))
+        world.sweeper_sweep(lambda run_ids: sizes.append(len(run_ids)))
 
     assert sizes == [2, 2, 1]

@@ -10,8 +10,7 @@ from django.db import transaction
 
 from ravi_django.capabilities.feeds import Item
 from ravi_django.models import Agent, InboxMessage, Run, Session, Signal, Source, SourceItem, Status
-from ravi_django.runtime import store
-from ravi_django.runtime.store import telling
+from tests.support import world
 from tests.support.runs import code, drive, in_background, make_run, on_postgresql, somebody_waits_for_a_lock, until
 
 CITY = {"variables": {"city": {"required": True}}, "model": "rehearsal"}
@@ -51,11 +50,11 @@ def titles_of(run: Run) -> list[str]:
 def test_the_first_items_begin_one_run_of_the_owner_in_a_session_of_the_source(owner: Any) -> None:
     source = a_source(owner, tenant="acme")
 
-    told = store.tell(source, items("one", "two"))
+    told = world.tell(source, items("one", "two"))
 
     run = Run.objects.get()
     source.refresh_from_db()
-    assert told == store.Told(new=2, runs_to_hint=(run.id,))
+    assert told == world.Told(new=2, runs_to_hint=(run.id,))
     assert (run.owner, run.tenant, run.agent, run.session_id) == (owner, "acme", "test/code", source.home_id)
     assert (source.home.title, source.home.owner, source.home.tenant) == ("News", owner, "acme")
     assert titles_of(run) == ["one", "two"]
@@ -79,9 +78,9 @@ def test_the_first_items_begin_one_run_of_the_owner_in_a_session_of_the_source(o
 @pytest.mark.sqlite
 def test_what_was_told_is_not_told_again() -> None:
     source = a_source()
-    store.tell(source, items("one", "two"))
+    world.tell(source, items("one", "two"))
 
-    again = store.tell(source, items("two", "three", "three"))
+    again = world.tell(source, items("two", "three", "three"))
 
     assert again.new == 1
     assert titles_of(Run.objects.get()) == ["one", "two", "three"]
@@ -90,11 +89,11 @@ def test_what_was_told_is_not_told_again() -> None:
 
 def test_a_waiting_run_is_woken_and_reads_on() -> None:
     source = a_source()
-    store.tell(source, items("one"))
+    world.tell(source, items("one"))
     run = drive(Run.objects.get())
     assert run.status == Status.SUSPENDED
 
-    store.tell(source, items("two", "three"))
+    world.tell(source, items("two", "three"))
 
     run.refresh_from_db()
     assert run.status == Status.PENDING
@@ -103,10 +102,10 @@ def test_a_waiting_run_is_woken_and_reads_on() -> None:
 
 def test_when_its_run_has_ended_the_next_begins_in_the_same_session() -> None:
     source = a_source()
-    store.tell(source, items("one"))
+    world.tell(source, items("one"))
     Run.objects.update(status=Status.COMPLETED)
 
-    store.tell(source, items("two"))
+    world.tell(source, items("two"))
 
     old, new = Run.objects.order_by("id")
     assert new.session_id == old.session_id
@@ -118,11 +117,11 @@ def test_a_run_that_waits_for_its_signal_elsewhere_is_told_and_its_session_becom
         await ctx.sleep_until_signal("new_source_item")
 
     code(wait)
-    session = store.create_session(Session(owner=owner))
+    session = world.create_session(Session(owner=owner))
     waiting = drive(make_run(session=session, owner=owner))
     source = a_source(owner)
 
-    store.tell(source, items("one"))
+    world.tell(source, items("one"))
 
     source.refresh_from_db()
     assert source.home_id == session.id
@@ -143,18 +142,18 @@ def test_a_run_of_another_owner_tenant_or_agent_or_that_waits_for_something_else
     if "agent" in other:
         Run.objects.filter(id=waiting.id).update(agent=other["agent"])
 
-    store.tell(a_source(owner), items("one"))
+    world.tell(a_source(owner), items("one"))
 
     assert not Signal.objects.exists()
     assert Run.objects.exclude(id=waiting.id).get().owner == owner
 
 
 def test_a_session_that_a_strangers_run_has_taken_is_left_to_it(owner: Any) -> None:
-    session = store.create_session(Session(owner=owner))
+    session = world.create_session(Session(owner=owner))
     strangers = make_run(session=session, tenant="other", owner=owner)
     source = a_source(owner, home=session)
 
-    store.tell(source, items("one"))
+    world.tell(source, items("one"))
 
     source.refresh_from_db()
     new = Run.objects.exclude(id=strangers.id).get()
@@ -165,10 +164,10 @@ def test_a_session_that_a_strangers_run_has_taken_is_left_to_it(owner: Any) -> N
 @pytest.mark.parametrize("edits", [False, True])
 def test_an_edit_is_recorded_and_told_again_only_when_asked_for(edits: bool) -> None:
     source = a_source(options={"edits": True} if edits else {})
-    store.tell(source, [Item(id="1", title="one"), Item(id="2", title="two")])
+    world.tell(source, [Item(id="1", title="one"), Item(id="2", title="two")])
     changed = [Item(id="1", title="ONE"), Item(id="2", title="two", url="https://example.org/moved")]
 
-    told, again = store.tell(source, changed), store.tell(source, changed)
+    told, again = world.tell(source, changed), world.tell(source, changed)
 
     assert (told.new, told.changed, again.changed) == (0, 1, 0)
     row = SourceItem.objects.get(title="ONE")
@@ -189,7 +188,7 @@ def test_where_nobody_can_be_told_nothing_is_recorded_and_the_source_says_why(ow
         Agent.objects.create(address="spec/row", spec=CITY, source=Agent.Source.ADMIN)
         Source.objects.update(agent="spec/row")
 
-    told = store.tell(source, items("one"))
+    told = world.tell(source, items("one"))
 
     source.refresh_from_db()
     assert told.error == source.error != ""
@@ -200,7 +199,7 @@ def test_an_agent_that_is_a_row_is_run_in_its_present_version_with_the_sources_m
     Agent.objects.create(address="spec/row", spec=CITY, source=Agent.Source.ADMIN, version=7)
     source = a_source(agent="spec/row", options={"metadata": {"variables": {"city": "Rome"}}})
 
-    store.tell(source, items("one"))
+    world.tell(source, items("one"))
 
     run = Run.objects.get()
     assert (run.agent_version, run.metadata) == (7, {"variables": {"city": "Rome"}})
@@ -208,11 +207,11 @@ def test_an_agent_that_is_a_row_is_run_in_its_present_version_with_the_sources_m
 
 def test_a_source_that_is_switched_off_or_gone_tells_nobody() -> None:
     source = a_source(enabled=False)
-    told = store.tell(source, items("one"))
+    told = world.tell(source, items("one"))
     gone = source.id
     source.delete()
 
-    assert told == store.tell(gone, items("one")) == store.Told(error=telling.GONE), "they are to come again"
+    assert told == world.tell(gone, items("one")) == world.Told(error=world.TELLING_GONE), "they are to come again"
     assert not Run.objects.exists()
 
 
@@ -220,7 +219,7 @@ def test_many_items_are_told_in_bounded_transactions(django_assert_max_num_queri
     source = a_source()
 
     with django_assert_max_num_queries(60):
-        told = store.tell(source, items(*(str(number) for number in range(450))))
+        told = world.tell(source, items(*(str(number) for number in range(450))))
 
     assert told.new == 450
     assert titles_of(Run.objects.get()) == [str(number) for number in range(450)]
@@ -231,8 +230,8 @@ def test_two_who_bring_the_same_items_at_once_tell_them_once(owner: Any) -> None
     source = a_source(owner)
 
     with transaction.atomic():
-        first = store.tell(source, items("one", "two"))
-        second = in_background(store.tell, source, items("two", "one", "three"))
+        first = world.tell(source, items("one", "two"))
+        second = in_background(world.tell, source, items("two", "one", "three"))
         until(somebody_waits_for_a_lock)
 
     assert (first.new, second.result(60).new) == (2, 1)
@@ -242,12 +241,12 @@ def test_two_who_bring_the_same_items_at_once_tell_them_once(owner: Any) -> None
 @on_postgresql
 def test_a_run_that_ends_while_it_is_being_told_leaves_the_items_to_a_new_one() -> None:
     source = a_source()
-    store.tell(source, items("one"))
+    world.tell(source, items("one"))
     old = Run.objects.get()
 
     with transaction.atomic():
         Run.objects.filter(id=old.id).update(status=Status.COMPLETED)
-        telling = in_background(store.tell, source, items("two"))
+        telling = in_background(world.tell, source, items("two"))
         until(somebody_waits_for_a_lock)
 
     assert telling.result(60).new == 1
@@ -257,12 +256,12 @@ def test_a_run_that_ends_while_it_is_being_told_leaves_the_items_to_a_new_one() 
 @on_postgresql
 def test_a_run_that_is_handed_over_meanwhile_is_not_told() -> None:
     source = a_source()
-    store.tell(source, items("one"))
+    world.tell(source, items("one"))
     old = Run.objects.get()
 
     with transaction.atomic():
         Run.objects.filter(id=old.id).update(agent="test/other")
-        telling = in_background(store.tell, source, items("two"))
+        telling = in_background(world.tell, source, items("two"))
         until(somebody_waits_for_a_lock)
 
     assert telling.result(60).new == 1
@@ -271,12 +270,12 @@ def test_a_run_that_is_handed_over_meanwhile_is_not_told() -> None:
 
 @on_postgresql
 def test_two_sources_that_begin_in_one_session_share_its_run() -> None:
-    session = store.create_session(Session())
+    session = world.create_session(Session())
     first, second = a_source(home=session), a_source(home=session, name="More")
 
     with transaction.atomic():
-        store.tell(first, items("one"))
-        telling = in_background(store.tell, second, items("two"))
+        world.tell(first, items("one"))
+        telling = in_background(world.tell, second, items("two"))
         until(somebody_waits_for_a_lock)
 
     telling.result(60)
@@ -286,10 +285,10 @@ def test_two_sources_that_begin_in_one_session_share_its_run() -> None:
 
 
 def test_the_same_item_of_two_sources_is_told_for_each() -> None:
-    session = store.create_session(Session())
+    session = world.create_session(Session())
 
-    store.tell(a_source(home=session), items("one"))
-    store.tell(a_source(home=session, name="More"), items("one"))
-    store.tell(a_source(home=session, name="Even more"), items("one"))
+    world.tell(a_source(home=session), items("one"))
+    world.tell(a_source(home=session, name="More"), items("one"))
+    world.tell(a_source(home=session, name="Even more"), items("one"))
 
     assert titles_of(Run.objects.get()) == ["one", "one", "one"]

@@ -15,8 +15,8 @@ from ravi_django.agents import InformationAgent
 from ravi_django.capabilities.feeds import Item
 from ravi_django.kernel import BudgetExhaustedError
 from ravi_django.models import InboxMessage, Run, Session, Signal, Source, SourceItem, Status
-from ravi_django.runtime import sources, store, sweeper
 from ravi_django.testing import FakeClock
+from tests.support import world
 from tests.support.budgets import USER, model
 from tests.support.runs import code, drive, make_run, on_postgresql, take_over
 
@@ -71,24 +71,24 @@ def boot_of(run: Run) -> str:
 
 
 def test_an_agent_that_completes_after_one_item_reads_each_in_its_order(clock: FakeClock, read: list[str]) -> None:
-    store.tell(a_source(), numbered(5))
+    world.tell(a_source(), numbered(5))
     drive(Run.objects.get())
 
     for _ in range(4):
-        (begun,) = sources.sweep_unread()
+        (begun,) = world.sweep_unread()
         drive(Run.objects.get(id=begun))
 
     assert read == ["0", "1", "2", "3", "4"]
-    assert sources.sweep_unread() == unread() == []
+    assert world.sweep_unread() == unread() == []
     assert Run.objects.values("session_id").distinct().count() == 1
 
 
 def test_a_new_item_brings_what_was_left_before_it(clock: FakeClock, read: list[str]) -> None:
     source = a_source()
-    store.tell(source, items("one", "two", "three"))
+    world.tell(source, items("one", "two", "three"))
     drive(Run.objects.get())
 
-    (begun,) = store.tell(source, items("four")).runs_to_hint
+    (begun,) = world.tell(source, items("four")).runs_to_hint
 
     new = Run.objects.get(id=begun)
     assert boot_of(new) == "two"
@@ -108,7 +108,7 @@ def test_a_newsroom_whose_day_is_spent_loses_nothing_and_is_not_begun_each_sweep
 
     register(InformationAgent("news", handle=handle))
     owner = get_user_model().objects.create_user("ann")
-    store.tell(a_source(owner, agent="information/news"), numbered(50))
+    world.tell(a_source(owner, agent="information/news"), numbered(50))
     spender = code(lambda ctx, inbox: ctx.llm([USER]), model=model(10, 0.5))
     drive(make_run(owner=owner, agent=str(spender.id)))  # the day is spent
     runs = Run.objects.filter(agent="information/news").order_by("id")
@@ -118,14 +118,14 @@ def test_a_newsroom_whose_day_is_spent_loses_nothing_and_is_not_begun_each_sweep
     begun = 0
     for _ in range(12 * 12):  # twelve hours of the same day
         clock.advance(5 * MINUTE - 1)
-        for run_id in sources.sweep_unread():
+        for run_id in world.sweep_unread():
             begun += 1
             assert drive(Run.objects.get(id=run_id)).status == Status.FAILED
     assert 4 <= begun <= 9, "twice as late each time"
 
     settings.RAVI = {**settings.RAVI, "DAILY_BUDGETS": {}}
     clock.advance(24 * 60 * MINUTE)
-    (last,) = sources.sweep_unread()
+    (last,) = world.sweep_unread()
     while (run := drive(Run.objects.get(id=last))).status == Status.PENDING:
         pass
     assert (run.status, unread()) == (Status.SUSPENDED, [])
@@ -137,13 +137,13 @@ def test_an_item_that_makes_the_run_fail_holds_up_the_others_for_five_minutes(cl
         raise ValueError("not this one")
 
     code(fails)
-    store.tell(a_source(), items("bad", "good"))
+    world.tell(a_source(), items("bad", "good"))
     assert drive(Run.objects.get()).status == Status.FAILED
 
     clock.advance(5 * MINUTE - 1)
-    assert sources.sweep_unread() == []
+    assert world.sweep_unread() == []
     clock.advance(2)
-    (begun,) = sources.sweep_unread()
+    (begun,) = world.sweep_unread()
 
     assert boot_of(Run.objects.get(id=begun)) == "good"
 
@@ -162,22 +162,22 @@ def test_a_run_that_has_done_anything_keeps_the_item_that_it_began_with(
         await ctx.llm([USER])
 
     code(twice, model=model(10, 0.5))
-    store.tell(a_source(get_user_model().objects.create_user("ann")), items("one", "two"))
+    world.tell(a_source(get_user_model().objects.create_user("ann")), items("one", "two"))
     assert drive(Run.objects.get()).error["type"] == "BudgetExhaustedError"
 
     clock.advance(10 * MINUTE)
-    (begun,) = sources.sweep_unread()
+    (begun,) = world.sweep_unread()
 
     assert boot_of(Run.objects.get(id=begun)) == "two"
 
 
 def test_two_that_begin_at_once_begin_one_run(clock: FakeClock, read: list[str]) -> None:
     source = a_source()
-    store.tell(source, items("one", "two", "three"))
+    world.tell(source, items("one", "two", "three"))
     drive(Run.objects.get())
 
-    assert store.left_unread(10) == [source.id]
-    first, second = store.tell_unread(source.id), store.tell_unread(source.id)
+    assert world.left_unread(10) == [source.id]
+    first, second = world.tell_unread(source.id), world.tell_unread(source.id)
 
     assert (first is None, second) == (False, None)
     assert Run.objects.count() == 2
@@ -188,7 +188,7 @@ def test_who_dies_in_between_leaves_all_to_the_next(
     clock: FakeClock, read: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = a_source()
-    store.tell(source, items("one", "two", "three"))
+    world.tell(source, items("one", "two", "three"))
     drive(Run.objects.get())
 
     class Killed(BaseException):
@@ -198,15 +198,15 @@ def test_who_dies_in_between_leaves_all_to_the_next(
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr("ravi_django.runtime.store.telling.carry", dies)  # the run is written, the rest is not yet
+        world.patch(patch, "telling_carry", dies)  # the run is written, the rest is not yet
         with pytest.raises(Killed):
-            sources.sweep_unread()
+            world.sweep_unread()
     assert (Run.objects.count(), unread()) == (1, ["two", "three"])
 
-    (begun,) = sources.sweep_unread()
+    (begun,) = world.sweep_unread()
     drive(Run.objects.get(id=begun), dies=1)
     take_over(clock, Run.objects.get(id=begun))
-    (begun,) = sources.sweep_unread()
+    (begun,) = world.sweep_unread()
     drive(Run.objects.get(id=begun))
 
     assert list(dict.fromkeys(read)) == ["one", "two", "three"]
@@ -216,7 +216,7 @@ def test_who_dies_in_between_leaves_all_to_the_next(
 @pytest.mark.parametrize("why", ["disabled", "other signal", "somebody else's", "alive", "handed over"])
 def test_what_is_not_left_for_it_begins_no_run(clock: FakeClock, read: list[str], why: str) -> None:
     source = a_source()
-    store.tell(source, items("one", "two"))
+    world.tell(source, items("one", "two"))
     if why != "alive":
         drive(Run.objects.get())
     if why == "disabled":
@@ -228,18 +228,18 @@ def test_what_is_not_left_for_it_begins_no_run(clock: FakeClock, read: list[str]
     elif why == "handed over":
         Run.objects.update(agent="test/other")
 
-    assert sources.sweep_unread() == []
+    assert world.sweep_unread() == []
     assert Run.objects.count() == 1
 
 
 def test_what_two_sources_of_one_session_have_left_is_read_by_one_run(clock: FakeClock, read: list[str]) -> None:
-    home = store.create_session(Session())
-    store.tell(a_source(home=home), items("one", "two"))
-    store.tell(a_source(home=home, name="More", signal="more"), items("three"))
+    home = world.create_session(Session())
+    world.tell(a_source(home=home), items("one", "two"))
+    world.tell(a_source(home=home, name="More", signal="more"), items("three"))
     drive(Run.objects.get())
 
     for _ in range(2):
-        (begun,) = sources.sweep_unread()
+        (begun,) = world.sweep_unread()
         drive(Run.objects.get(id=begun))
 
     assert read == ["one", "two", "three"]
@@ -247,7 +247,7 @@ def test_what_two_sources_of_one_session_have_left_is_read_by_one_run(clock: Fak
 
 def test_what_was_left_goes_along_when_another_session_becomes_home(clock: FakeClock, read: list[str]) -> None:
     source = a_source()
-    store.tell(source, items("one", "two"))
+    world.tell(source, items("one", "two"))
     drive(Run.objects.get())
 
     async def wait(ctx: Any, inbox: Any) -> str:
@@ -256,19 +256,19 @@ def test_what_was_left_goes_along_when_another_session_becomes_home(clock: FakeC
     code(wait)
     waiting = drive(make_run())
 
-    store.tell(source, items("three"))
+    world.tell(source, items("three"))
 
     assert drive(waiting).output == "['two', 'three']"
 
 
 def test_the_sweep_begins_them_and_looks_once(clock: FakeClock, read: list[str]) -> None:
-    store.tell(a_source(), items("one", "two"))
+    world.tell(a_source(), items("one", "two"))
     with CaptureQueriesContext(connection) as queries:
-        assert sources.sweep_unread() == []
+        assert world.sweep_unread() == []
     assert len(queries) == 1
     drive(Run.objects.get())
 
-    sweeper.sweep(send=lambda runs: [])
+    world.sweeper_sweep(send=lambda runs: [])
 
     assert Run.objects.count() == 2
 
@@ -284,25 +284,25 @@ def few(settings: Any, read: list[str]) -> None:
 @pytest.mark.parametrize("status", [Status.PENDING, Status.BLOCKED, Status.FAILED])
 def test_a_run_with_much_unread_is_told_nothing_more_and_nothing_is_recorded(few: None, status: Status) -> None:
     source = a_source()
-    store.tell(source, numbered(4))
+    world.tell(source, numbered(4))
     Run.objects.update(status=status)
 
-    told = store.tell(source, items("more"))
+    told = world.tell(source, items("more"))
 
     source.refresh_from_db()
-    assert told == store.Told(error=store.UNREAD, again_in_s=store.UNREAD_S)
-    assert source.error == store.UNREAD
+    assert told == world.Told(error=world.TELLING_UNREAD, again_in_s=world.UNREAD_S)
+    assert source.error == world.TELLING_UNREAD
     assert (SourceItem.objects.count(), Run.objects.count(), unread()) == (4, 1, ["1", "2", "3"])
 
     Signal.objects.filter(payload__title="1").update(consumed_at="2026-11-22T12:00:00Z")
-    assert store.tell(source, items("more")).new == 1
+    assert world.tell(source, items("more")).new == 1
 
 
 def test_saves_stay_noted_and_do_not_keep_other_sources_out(few: None) -> None:
-    from ravi_django.runtime.store.saves import with_untold
+    from tests.support.world import with_untold
 
     full, other = (a_source(kind="model", location="project.Invoice", name=name) for name in ("full", "other"))
-    store.tell(full, numbered(4))
+    world.tell(full, numbered(4))
     for source in (full, other):
         SourceItem.objects.create(source=source, identity=source.name, untold={"pk": "1", "created": True})
 
@@ -310,7 +310,7 @@ def test_saves_stay_noted_and_do_not_keep_other_sources_out(few: None) -> None:
 
 
 def test_saves_that_nobody_can_be_told_of_keep_others_from_being_found_only_by_chance(few: None) -> None:
-    from ravi_django.runtime.store.saves import with_untold
+    from tests.support.world import with_untold
 
     late = [a_source(kind="model", location="project.Invoice", name=str(number)).id for number in range(3)]
     off = a_source(kind="model", location="project.Invoice", enabled=False).id
@@ -330,15 +330,15 @@ def test_saves_that_nobody_can_be_told_of_keep_others_from_being_found_only_by_c
 
 def test_a_source_brings_so_many_new_items_a_day(clock: FakeClock, read: list[str]) -> None:
     source = a_source(options={"max_items_a_day": 3})
-    store.tell(source, numbered(2))
+    world.tell(source, numbered(2))
 
-    told = store.tell(source, numbered(5))
+    told = world.tell(source, numbered(5))
 
     assert (told.new, told.again_in_s, SourceItem.objects.count()) == (1, 3600.0, 3)
     assert "max_items_a_day" in told.error
-    assert store.tell(source, numbered(5)).new == 0
+    assert world.tell(source, numbered(5)).new == 0
     clock.advance(12 * 3600)
-    assert store.tell(source, numbered(5)).new == 2
+    assert world.tell(source, numbered(5)).new == 2
 
 
 def worded(words: str, *titles: str) -> list[Item]:
@@ -348,11 +348,11 @@ def worded(words: str, *titles: str) -> list[Item]:
 def test_edits_that_are_told_are_counted_with_the_new_items(clock: FakeClock) -> None:
     code(lambda ctx, inbox: ctx.sleep_until_signal("never"))
     source = a_source(options={"edits": True, "max_items_a_day": 5})
-    store.tell(source, worded("", "0", "1", "2"))
+    world.tell(source, worded("", "0", "1", "2"))
 
-    told = store.tell(source, worded("first", "0", "1", "2", "new"))
+    told = world.tell(source, worded("first", "0", "1", "2", "new"))
     for number in range(29):
-        assert store.tell(source, worded(f"round {number}", "0", "1", "2", "new")).changed == 0
+        assert world.tell(source, worded(f"round {number}", "0", "1", "2", "new")).changed == 0
 
     assert (told.new, told.changed, told.again_in_s) == (1, 1, 3600.0)
     assert [signal["title"] + signal["text"] for signal in payloads()] == ["1", "2", "newfirst", "0first"]
@@ -361,7 +361,7 @@ def test_edits_that_are_told_are_counted_with_the_new_items(clock: FakeClock) ->
     assert source.options["told_today"]["items"] == 5
 
     clock.advance(12 * 3600)
-    told = store.tell(source, worded("last", "0", "1", "2", "new"))
+    told = world.tell(source, worded("last", "0", "1", "2", "new"))
     assert (told.changed, told.error) == (4, "")
     assert [(signal["title"], signal["revision"]) for signal in payloads()[4:]] == [
         ("0", 3),
@@ -373,12 +373,12 @@ def test_edits_that_are_told_are_counted_with_the_new_items(clock: FakeClock) ->
 
 def test_edits_that_nobody_is_told_of_take_no_room(clock: FakeClock, read: list[str]) -> None:
     source = a_source(options={"max_items_a_day": 3})
-    store.tell(source, worded("", "0", "1"))
+    world.tell(source, worded("", "0", "1"))
 
-    told = [store.tell(source, worded(f"round {number}", "0", "1")) for number in range(3)]
+    told = [world.tell(source, worded(f"round {number}", "0", "1")) for number in range(3)]
 
     assert [(one.changed, one.error) for one in told] == [(2, "")] * 3
-    assert store.tell(source, items("new")).new == 1
+    assert world.tell(source, items("new")).new == 1
 
 
 @pytest.mark.parametrize(
@@ -397,7 +397,7 @@ def test_edits_that_nobody_is_told_of_take_no_room(clock: FakeClock, read: list[
 def test_a_count_that_is_none_is_counted_anew(clock: FakeClock, read: list[str], nonsense: Any) -> None:
     source = a_source(options={"max_items_a_day": 2, "told_today": nonsense})
 
-    told = store.tell(source, numbered(3))
+    told = world.tell(source, numbered(3))
 
     source.refresh_from_db()
     assert (told.new, source.options["told_today"]) == (2, {"date": "2026-11-22", "items": 2})
@@ -406,9 +406,9 @@ def test_a_count_that_is_none_is_counted_anew(clock: FakeClock, read: list[str],
 def test_models_and_files_of_the_site_have_no_such_limit_of_their_own(
     clock: FakeClock, read: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ravi_django.runtime.store.source_items.A_DAY", 1)
+    world.patch(monkeypatch, "A_DAY", 1)
 
-    new = {kind: store.tell(a_source(kind=kind), numbered(2)).new for kind in ("feed", "webhook", "model", "drop")}
+    new = {kind: world.tell(a_source(kind=kind), numbered(2)).new for kind in ("feed", "webhook", "model", "drop")}
 
     assert new == {"feed": 1, "webhook": 1, "model": 2, "drop": 2}
 
@@ -427,10 +427,10 @@ def test_a_signal_behind_many_others_is_found_with_its_payload(clock: FakeClock)
     run = make_run()
     with transaction.atomic():
         for number in range(200):
-            store.send_signal(run.id, "a", {"n": number})
-        store.send_signal(run.id, "b", {"n": 7})
-        store.send_signal(run.id, "b", None)
-    store.wake_silent(run.id)
+            world.send_signal(run.id, "a", {"n": number})
+        world.send_signal(run.id, "b", {"n": 7})
+        world.send_signal(run.id, "b", None)
+    world.wake_silent(run.id)
 
     with FakeClock() as later:
         run = drive(run, dies=30)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ravi_django.kernel import InvalidInputError
-from ravi_django.runtime.ticks import Timetable, check_cron, zone_of
+from tests.support.world import Timetable, check_cron, zone_of
 
 NEW_YORK, BERLIN, CAIRO = "America/New_York", "Europe/Berlin", "Africa/Cairo"
 LORD_HOWE, APIA = "Australia/Lord_Howe", "Pacific/Apia"

@@ -12,12 +12,11 @@ from django.db import connections
 from ravi_django import tool
 from ravi_django.kernel import RunContext
 from ravi_django.models import JournalEntry, Status
-from ravi_django.runtime import signals, tool_caps
-from ravi_django.runtime.store import fence
-from ravi_django.runtime.tool_caps import Spent, Stopwatch, weight
 from ravi_django.testing import journal_of
+from tests.support import world
 from tests.support.runs import asked, auntil, code, drive, in_background, make_run, patch_append, take_over
 from tests.support.tool_calls import calling, output_of, phases
+from tests.support.world import Spent, Stopwatch, tool_caps_weight
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -65,7 +64,7 @@ class Timed:
 
     def __init__(self, monkeypatch):
         self.now = 1000.0
-        monkeypatch.setattr(tool_caps, "time", self)
+        world.patch(monkeypatch, "tool_caps_time", self)
 
     def monotonic(self):
         return self.now
@@ -131,7 +130,7 @@ def test_waiting_for_a_person_or_a_signal_is_no_time_of_the_tool(clock, settings
     for _ in range(2):
         assert run.status == Status.SUSPENDED
         clock.advance(1000)
-        signals.signal(run.id, "go", "went")
+        world.signal(run.id, "go", "went")
         run = drive(run)
 
     assert run.output == "ok | ok"
@@ -148,7 +147,7 @@ def test_a_wait_that_is_over_in_the_same_lease_is_no_time_of_the_tool(timed):
         """Busy: keeps the run here meanwhile."""
         await auntil(lambda: ctx.effects.waits_for)
         timed.now += 1000
-        await asyncio.wrap_future(in_background(signals.signal, ctx.run_id, "go", "went"))
+        await asyncio.wrap_future(in_background(world.signal, ctx.run_id, "go", "went"))
         await ctx.effects.refresh()
 
     async def story(ctx, inbox):
@@ -241,8 +240,8 @@ def test_what_was_spent_is_summed_once_a_lease(clock, monkeypatch):
 
 
 def test_bytes_are_counted_as_they_are_stored():
-    assert weight([{"type": "text", "text": "é"}]) == 4 + 2
-    assert weight([{"type": "data", "data": {"a": 1}}, {"x": None}]) == 4 + 7
+    assert tool_caps_weight([{"type": "text", "text": "é"}]) == 4 + 2
+    assert tool_caps_weight([{"type": "data", "data": {"a": 1}}, {"x": None}]) == 4 + 7
 
 
 def test_calls_inside_of_calls_count_after_a_takeover_as_before(clock, settings):
@@ -334,7 +333,7 @@ def test_a_timeout_leaves_an_at_most_once_tool_to_a_person(is_async):
 
 def test_a_timeout_rolls_a_transactional_tool_back_and_tells_the_model(clock, ran, monkeypatch):
     held, over = threading.Event(), threading.Event()
-    write = fence.append
+    write = world.fence_append
 
     def watching(lease, entries, turns):
         ran.extend("late" for entry in entries if entry.name == "hang" and not entry.result.get("is_error"))
@@ -377,7 +376,7 @@ def closing(over, close):
 @pytest.mark.parametrize("goes", ["on", "wrong"])
 def test_a_timeout_in_the_append_leaves_a_transactional_tool_to_another_lease(goes, clock, ran, monkeypatch):
     held, over = threading.Event(), threading.Event()
-    write = fence.append
+    write = world.fence_append
 
     @tool(timeout=0.3, effect="transactional")
     def work():

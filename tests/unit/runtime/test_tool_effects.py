@@ -11,8 +11,7 @@ from django.db import DatabaseError, InternalError, connection
 from ravi_django import tool
 from ravi_django.kernel import RunContext, ToolRefused
 from ravi_django.models import JournalEntry, Run, Status
-from ravi_django.runtime import store
-from ravi_django.runtime.store import fence
+from tests.support import world
 from tests.support.runs import (
     Died,
     asked,
@@ -210,7 +209,7 @@ def add_group(name: str) -> str:
 
 
 def test_a_transactional_tools_write_commits_with_its_row(monkeypatch, ran):
-    write = fence.append
+    write = world.fence_append
 
     def watching(lease, entries, turns):
         if any(entry.name == "add_group" for entry in entries):
@@ -225,7 +224,7 @@ def test_a_transactional_tools_write_commits_with_its_row(monkeypatch, ran):
 
 
 def test_a_transactional_tool_whose_row_cannot_be_written_has_written_nothing(clock, monkeypatch):
-    write = fence.append
+    write = world.fence_append
 
     def failing(lease, entries, turns):
         if any(entry.name == "add_group" for entry in entries):
@@ -248,7 +247,7 @@ def test_a_lost_lease_rolls_a_transactional_tool_back(clock, ran):
 
     def steal():
         Run.objects.filter(id=run.id).update(lease_expires_at="2000-01-01T00:00:00Z")
-        return store.claim(run.id, "thief")
+        return world.claim(run.id, "thief")
 
     async def story(ctx, inbox):
         if not ran:
@@ -298,7 +297,7 @@ def test_a_transactional_tool_whose_server_refuses_writes_is_left_to_the_next_le
 @on_postgresql
 @pytest.mark.parametrize("when", ["before the first statement", "between two", "behind the last", "at the commit"])
 def test_a_transactional_tool_whose_backend_is_terminated_is_left_to_the_next_lease(clock, monkeypatch, ran, when):
-    append = fence.append
+    append = world.fence_append
 
     @tool(effect="transactional")
     def add_two() -> str:

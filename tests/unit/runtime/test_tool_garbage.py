@@ -41,11 +41,10 @@ from ravi_django.kernel import (
 )
 from ravi_django.kernel.content import blocks_adapter, blocks_json
 from ravi_django.models import Blob, HumanRequest, JournalEntry, Run, Status, StreamFrame, Turn
-from ravi_django.runtime import tool_results
-from ravi_django.runtime.entries import encode
-from ravi_django.runtime.tool_results import is_small, result_of
+from tests.support import world
 from tests.support.runs import asked, code, drive, make_run, take_over
 from tests.support.tool_calls import calling
+from tests.support.world import entries_encode, is_small, result_of
 
 PROMISES = ["idempotent", "at_most_once", "transactional"]
 
@@ -156,7 +155,7 @@ def test_garbage_makes_a_message_that_a_model_can_be_sent(name):
     found = result_of(GARBAGE[name]())
 
     turn = ChatMessage(role=Role.TOOL, content=[ToolResultBlock(call_id="1", content=found.content)])
-    stored = json.loads(encode(turn.to_json()), parse_constant=pytest.fail)
+    stored = json.loads(entries_encode(turn.to_json()), parse_constant=pytest.fail)
     assert ChatMessage.model_validate(stored).to_json() == turn.to_json()
     assert turn.digest
     assert found.content
@@ -237,7 +236,7 @@ values = st.recursive(
 def test_every_value_has_a_form_that_a_row_holds(value):
     result = result_of(value)
 
-    row = json.loads(encode(blocks_json(result.content)), parse_constant=pytest.fail)
+    row = json.loads(entries_encode(blocks_json(result.content)), parse_constant=pytest.fail)
     assert blocks_adapter.validate_python(row) == result.content
     assert "\0" not in json.dumps(row)
     assert result.content or value == []
@@ -246,7 +245,7 @@ def test_every_value_has_a_form_that_a_row_holds(value):
 @given(value=values)
 def test_what_the_loop_converts_is_little(value):
     if is_small(value):
-        assert len(encode(value)) < 200_000
+        assert len(entries_encode(value)) < 200_000
 
 
 def test_what_is_much_is_none_of_the_loops():
@@ -424,6 +423,6 @@ def test_a_result_that_takes_for_ever_to_read_is_a_result_all_the_same(ran):
 
 
 def test_nothing_is_taken_of_what_never_ends(monkeypatch):
-    monkeypatch.setattr(tool_results, "MAX_ITEMS", 3)
+    world.patch(monkeypatch, "MAX_ITEMS", 3)
 
     assert result_of(itertools.count()).text == "[0,1,2]"

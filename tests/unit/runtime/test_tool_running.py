@@ -15,8 +15,8 @@ from ravi_django import signal, tool
 from ravi_django.conf import conf
 from ravi_django.kernel import CancellationError, RunContext
 from ravi_django.models import JournalEntry, Status
-from ravi_django.runtime import tool_running
 from ravi_django.testing import journal_of
+from tests.support import world
 from tests.support.gates import cancelled_in
 from tests.support.runs import auntil, code, drive, make_run, take_over
 from tests.support.tool_calls import output_of
@@ -113,7 +113,7 @@ def test_time_spent_is_on_the_row():
 
 @pytest.fixture
 def no_grace(monkeypatch):
-    monkeypatch.setattr(tool_running, "GRACE_S", 0.05)
+    world.patch(monkeypatch, "GRACE_S", 0.05)
 
 
 def stubborn(ran, **options):

@@ -14,11 +14,10 @@ from ravi_django import tool
 from ravi_django.conf import conf
 from ravi_django.kernel import ToolRefused
 from ravi_django.models import Status
-from ravi_django.runtime import health, tool_threads
-from ravi_django.runtime.health import Unhealthy
-from ravi_django.runtime.tool_threads import ToolThreads, hanging
 from ravi_django.testing import journal_of
+from tests.support import world
 from tests.support.runs import BOUND_S, auntil, code, drive, make_run
+from tests.support.world import ToolThreads, Unhealthy, tool_threads_hanging
 
 
 @pytest.fixture
@@ -76,7 +75,7 @@ def test_who_waits_for_a_thread_gets_the_replacement(held):
 
 
 def test_at_the_bound_nobody_waits_for_ever(held, monkeypatch):
-    monkeypatch.setattr(tool_threads, "LOST_PER_THREAD", 1)
+    world.patch(monkeypatch, "LOST_PER_THREAD", 1)
 
     async def story():
         pool = ToolThreads(2)
@@ -90,9 +89,9 @@ def test_at_the_bound_nobody_waits_for_ever(held, monkeypatch):
         with pytest.raises(ToolRefused, match="not run: 4 calls of tools hang"):
             await waits
         assert pool.is_exhausted
-        assert hanging() == (4, True)
+        assert tool_threads_hanging() == (4, True)
         with pytest.raises(Unhealthy, match="4 calls of tools hang"):
-            health.worker()
+            world.health_worker()
         with pytest.raises(ToolRefused, match="no thread left"):
             await pool.run(lambda: "ran")
         held.set()
@@ -151,7 +150,7 @@ def test_what_is_raised_comes_out(error):
 def test_a_process_ends_though_a_tool_hangs():
     program = """
 import asyncio, threading
-from ravi_django.runtime.tool_threads import ToolThreads
+from tests.support.world import ToolThreads
 
 async def main():
     pool, begun = ToolThreads(1), threading.Event()
@@ -200,7 +199,7 @@ def test_a_run_for_which_no_thread_is_left_goes_back_for_another_worker(
     effect, settings, held, ran, clock, monkeypatch
 ):
     settings.RAVI = {**settings.RAVI, "TOOL_THREADS": 1}
-    monkeypatch.setattr(tool_threads, "LOST_PER_THREAD", 0)
+    world.patch(monkeypatch, "LOST_PER_THREAD", 0)
 
     @tool(timeout=0.05)
     def hang() -> str:

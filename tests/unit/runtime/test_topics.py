@@ -10,8 +10,8 @@ from django.contrib.auth import get_user_model
 from ravi_django import register, submit
 from ravi_django.agents import ReActAgent
 from ravi_django.kernel import InvalidInputError, NotFoundError, TopicId, progress_topic, stream_topic
-from ravi_django.runtime import events
 from ravi_django.testing import ScriptedModel, run_until_idle
+from tests.support import world
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -39,19 +39,19 @@ def run(owner: Any) -> Any:
 def test_an_agents_stream_has_its_tokens_alone(run: Any, owner: Any) -> None:
     topic = stream_topic(ReActAgent("topical", model=ScriptedModel("")).id)
 
-    found = frames_of(events.follow_topic(topic, user=owner, run=run.id))
+    found = frames_of(world.follow_topic(topic, user=owner, run=run.id))
 
     assert [frame["type"] for frame in found] == ["text.delta", "completion", "stream.done"]
 
 
 def test_a_runs_progress_has_the_steps_of_its_tree(run: Any, owner: Any) -> None:
-    found = frames_of(events.follow_topic(progress_topic(str(run.id)), user=owner))
+    found = frames_of(world.follow_topic(progress_topic(str(run.id)), user=owner))
 
     assert [frame.get("step") for frame in found] == ["started", "thinking", "done", None]
 
 
 def test_another_agents_stream_is_empty(run: Any, owner: Any) -> None:
-    found = frames_of(events.follow_topic(TopicId("agent.stream", "other"), user=owner, run=run.id))
+    found = frames_of(world.follow_topic(TopicId("agent.stream", "other"), user=owner, run=run.id))
 
     assert [frame["type"] for frame in found] == ["stream.done"]
 
@@ -62,9 +62,9 @@ def test_nobody_subscribes_to_somebody_elses_run(run: Any, kind: str) -> None:
     topic = TopicId(kind, str(run.id) if kind == "agent.progress" else "topical")
 
     with pytest.raises(NotFoundError):
-        frames_of(events.follow_topic(topic, user=stranger, run=run.id))
+        frames_of(world.follow_topic(topic, user=stranger, run=run.id))
 
 
 def test_another_kind_of_topic_is_refused(owner: Any) -> None:
     with pytest.raises(InvalidInputError, match="topic must be"):
-        frames_of(events.follow_topic(TopicId("news", "x"), user=owner))
+        frames_of(world.follow_topic(TopicId("news", "x"), user=owner))

@@ -21,11 +21,8 @@ from ravi_django.kernel import (
     TransientError,
 )
 from ravi_django.models import BudgetAccount, JournalEntry, Reservation, Run, Status
-from ravi_django.runtime import budgets, cancel, store
-from ravi_django.runtime.entries import Entry
-from ravi_django.runtime.fork import fork
-from ravi_django.runtime.retry import retry
 from ravi_django.testing import ScriptedModel
+from tests.support import world
 from tests.support.budgets import USER, balances, model, recorded, reserved, spent
 from tests.support.runs import (
     BOUND_S,
@@ -38,6 +35,7 @@ from tests.support.runs import (
     on_postgresql,
     take_over,
 )
+from tests.support.world import Entry, fork, retry
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -198,7 +196,7 @@ def test_who_waits_for_room_is_cancelled_at_once(clock):
             await asyncio.gather(ctx.llm([USER]), ctx.llm([USER]))
 
     async def forever(messages, options):
-        await asyncio.wrap_future(in_background(cancel.cancel, run.id, "enough"))
+        await asyncio.wrap_future(in_background(world.cancel, run.id, "enough"))
         engines[0].cancel_run(run.id)
         await asyncio.sleep(60)
 
@@ -318,7 +316,7 @@ def test_a_zombie_reserves_nothing():
     Run.objects.filter(id=run.id).update(lease_epoch=lease.epoch + 1)
 
     with pytest.raises(LeaseLostError):
-        store.reserve(lease, "1", store.Amount(1, Decimal(0)), TODAY)
+        world.reserve(lease, "1", world.Amount(1, Decimal(0)), TODAY)
     assert not Reservation.objects.exists()
 
 
@@ -365,7 +363,7 @@ def test_runs_of_a_tree_that_are_cancelled_leave_nothing_behind(clock):
     root = drive(make_run(budget={"max_tokens": 1000}))
     drive(Run.objects.filter(parent=root).first(), dies=1)
 
-    cancel.cancel(root.id, "enough")
+    world.cancel(root.id, "enough")
     clock.advance(conf.LEASE_S + 1)
     for run in Run.objects.filter(status=Status.RUNNING):
         drive(run)
@@ -421,15 +419,15 @@ def test_a_fork_of_a_child_has_the_trees_limits():
 def test_a_cost_that_is_not_known_takes_all_that_is_left():
     lease = leased(make_run(budget={"max_cost_usd": 2.0}))
 
-    assert store.reserve(lease, "1", store.Amount(1, None), TODAY) is True
-    assert store.reserve(lease, "2", store.Amount(1, None), TODAY) is False
+    assert world.reserve(lease, "1", world.Amount(1, None), TODAY) is True
+    assert world.reserve(lease, "2", world.Amount(1, None), TODAY) is False
     assert reserved(lease.run)[1] == 2
 
 
 def test_a_price_that_is_known_is_what_is_reserved(settings):
     settings.RAVI = {**settings.RAVI, "PRICES": {"m": {"input_cost_per_token": 1.0, "output_cost_per_token": 2.0}}}
 
-    amount = asyncio.run(budgets._estimate(ScriptedModel("x", name="m"), [USER], GenerationOptions(max_tokens=3)))
+    amount = asyncio.run(world.budgets_estimate(ScriptedModel("x", name="m"), [USER], GenerationOptions(max_tokens=3)))
 
     assert amount.tokens > 3
     assert amount.cost == (amount.tokens - 3) * 1 + 3 * 2
@@ -437,10 +435,10 @@ def test_a_price_that_is_known_is_what_is_reserved(settings):
 
 def test_a_model_that_used_more_is_reserved_more():
     def estimate():
-        return asyncio.run(budgets._estimate(ScriptedModel("x", name="big"), [USER], GenerationOptions()))
+        return asyncio.run(world.budgets_estimate(ScriptedModel("x", name="big"), [USER], GenerationOptions()))
 
     before = estimate()
-    budgets._largest["big"] = (50_000, Decimal(3))
+    world.budgets_largest["big"] = (50_000, Decimal(3))
 
     after = estimate()
 
@@ -457,11 +455,11 @@ def test_a_run_without_a_budget_pays_nothing_for_them(budget):
     lease = leased(make_run(budget=budget))
     entry = Entry("llm.call", "1", "m")
 
-    assert not store.accounts_of(lease.run)
-    assert store.append_statement(lease, [entry], []) is not None
+    assert not world.accounts_of(lease.run)
+    assert world.append_statement(lease, [entry], []) is not None
     with CaptureQueriesContext(connection) as captured:
-        store.settled(lease, [entry], lambda: store.append(lease, [entry]))
-        store.settled(lease, [], lambda: None, ends=True)
+        world.budgets_settled(lease, [entry], lambda: world.append(lease, [entry]))
+        world.budgets_settled(lease, [], lambda: None, ends=True)
 
     assert [query["sql"].split()[0] for query in captured] == ["WITH"]
     assert not BudgetAccount.objects.exists()
@@ -471,5 +469,5 @@ def test_a_budgeted_tool_call_is_as_cheap_as_any():
     lease = leased(make_run(budget={"max_turns": 3}))
     lease.reserved.add("1")
 
-    assert not store.concerns_budgets(lease, [Entry("tool.call", "2", "t")])
-    assert store.concerns_budgets(lease, [Entry("llm.call", "1", "m")])
+    assert not world.budgets_concerns(lease, [Entry("tool.call", "2", "t")])
+    assert world.budgets_concerns(lease, [Entry("llm.call", "1", "m")])

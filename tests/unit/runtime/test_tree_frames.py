@@ -11,13 +11,11 @@ import pytest
 from ravi_django import register
 from ravi_django.kernel import AgentId
 from ravi_django.models import Run, Status
-from ravi_django.runtime import buffer, events, store
-from ravi_django.runtime.cancel import cancel
-from ravi_django.runtime.frames import Source, delta
-from ravi_django.runtime.publish import Publisher
 from ravi_django.testing import run_until_idle
+from tests.support import world
 from tests.support.patience import BOUND_S
 from tests.support.runs import CodeAgent, code, drive, leased, make_run, until
+from tests.support.world import Publisher, Source, cancel, frames_delta
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -26,7 +24,7 @@ CHILD = AgentId("test", "child")
 
 def steps(run: Run) -> list[tuple[str, str, str]]:
     """(run, step, status) of the tree's progress, and its end."""
-    found = events.page(run.id)[0]
+    found = world.events_page(run.id)[0]
     assert [frame["seq"] for frame in found] == list(range(1, len(found) + 1))
     return [
         (frame["run"], frame.get("step", frame["type"]), (frame.get("content") or {}).get("status", ""))
@@ -42,10 +40,10 @@ async def stay(ctx: Any, inbox: Any) -> Any:
 def test_a_child_that_another_process_has_at_once_finds_the_stream_begun(settings: Any, monkeypatch: Any) -> None:
     settings.RAVI = {**settings.RAVI, "STREAM_FLUSH_S": 60.0}
     out: list[int] = []
-    spawn = store.spawn
+    spawn = world.spawn
 
-    def spawning(lease: store.Lease, *args: Any, **kwargs: Any) -> int:
-        out.append(len(events.page(lease.run.id)[0]))
+    def spawning(lease: world.Lease, *args: Any, **kwargs: Any) -> int:
+        out.append(len(world.events_page(lease.run.id)[0]))
         return spawn(lease, *args, **kwargs)
 
     async def story(ctx: Any, inbox: Any) -> None:
@@ -55,10 +53,10 @@ def test_a_child_that_another_process_has_at_once_finds_the_stream_begun(setting
 
     def flushed_just_now(engine: Any) -> None:
         engine.publisher.open(other)
-        engine.publisher.emit(delta(Source.of(other), "text.delta", "a", call="1", attempt="1"))
-        until(lambda: buffer.get_buffer().read(str(other.id), 0, 1))
+        engine.publisher.emit(frames_delta(Source.of(other), "text.delta", "a", call="1", attempt="1"))
+        until(lambda: world.get_buffer().read(str(other.id), 0, 1))
 
-    monkeypatch.setattr(store, "spawn", spawning)
+    world.patch(monkeypatch, "spawn", spawning)
     register(CodeAgent(stay, key="child"))
     code(story)
     drive(make_run(), setup=flushed_just_now)
@@ -67,7 +65,7 @@ def test_a_child_that_another_process_has_at_once_finds_the_stream_begun(setting
 
 
 def test_nobody_waits_for_a_tree_that_has_nothing_to_send() -> None:
-    publisher = Publisher(buffer.get_buffer())
+    publisher = Publisher(world.get_buffer())
     run = leased().run
     publisher.open(run)
 
@@ -111,7 +109,7 @@ def test_a_child_that_is_cancelled_with_its_parent_says_so() -> None:
     child = Run.objects.get(parent=run)
     hand = Run.objects.get(parent=child)
 
-    store.send_signal(child.id, "go", None)
+    world.send_signal(child.id, "go", None)
     run_until_idle()
 
     found = steps(run)

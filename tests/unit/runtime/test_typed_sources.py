@@ -8,10 +8,9 @@ import pytest
 
 from ravi_django.kernel import InvalidInputError
 from ravi_django.models import Source
-from ravi_django.runtime import source_rules, webhooks
-from ravi_django.runtime.sources import add_source
-from ravi_django.runtime.store.hook_secrets import secrets_of
+from tests.support import world
 from tests.support.runs import code
+from tests.support.world import add_source, secrets_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -42,7 +41,7 @@ def test_a_secret_that_is_weak_or_would_be_two_is_refused(secret: str) -> None:
 def test_a_secret_of_ones_own_is_taken_and_has_room_for_the_next(secret: str) -> None:
     source = a_webhook(secret=secret)
 
-    second = webhooks.make_secret(source)
+    second = world.make_secret(source)
 
     source.refresh_from_db()
     assert secrets_of(source) == [second, *filter(None, [secret])]
@@ -53,13 +52,13 @@ def test_a_row_with_two_secrets_or_a_short_one_has_no_fault() -> None:
     for secret in ("tiger", f"{'a' * 43},{'b' * 43}"):
         Source.objects.update(secret=secret)
 
-        assert list(source_rules.faults(Source.objects.get(id=source.id))) == []
+        assert list(world.source_rules_faults(Source.objects.get(id=source.id))) == []
 
 
-@pytest.mark.parametrize("name", source_rules.WRITTEN_HERE)
+@pytest.mark.parametrize("name", world.WRITTEN_HERE)
 @pytest.mark.parametrize("kind", ["feed", "adapter"])
 def test_what_is_written_here_is_not_typed(kind: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ravi_django.capabilities.feeds.adapter._adapters", {"x": object()})
+    world.patch(monkeypatch, "adapters_by_kind", {"x": object()})
 
     with pytest.raises(InvalidInputError, match=f"{name} is written here") as refused:
         add_source(kind, FEED if kind == "feed" else "x", "test/code", options={name: {}})
@@ -69,6 +68,6 @@ def test_what_is_written_here_is_not_typed(kind: str, name: str, monkeypatch: py
 
 def test_a_row_that_has_them_has_no_fault() -> None:
     source = add_source("feed", FEED, "test/code")
-    source.options = {name: {"password": "x" * 70_000} for name in source_rules.WRITTEN_HERE}
+    source.options = {name: {"password": "x" * 70_000} for name in world.WRITTEN_HERE}
 
-    assert list(source_rules.faults(source)) == []
+    assert list(world.source_rules_faults(source)) == []

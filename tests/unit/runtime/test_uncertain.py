@@ -15,9 +15,8 @@ from ravi_django import tool
 from ravi_django.conf import conf
 from ravi_django.kernel import ConflictError, InvalidInputError, RunContext
 from ravi_django.models import HumanRequest, Run, Status
-from ravi_django.runtime import human, store, sweeper
-from ravi_django.runtime.cancel import cancel
 from ravi_django.testing import journal_of
+from tests.support import world
 from tests.support.gates import steal
 from tests.support.patience import BOUND_S
 from tests.support.runs import (
@@ -33,6 +32,7 @@ from tests.support.runs import (
     until,
 )
 from tests.support.tool_calls import calling
+from tests.support.world import cancel
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -65,7 +65,7 @@ def waited(clock):
 
 def test_it_happened_and_the_persons_result_is_the_tools(clock, sent, uncertain):
     waited(clock)
-    human.resolve(asked(uncertain).id, "happened", result="invoice 7")
+    world.human_resolve(asked(uncertain).id, "happened", result="invoice 7")
 
     run = drive(uncertain)
 
@@ -78,7 +78,7 @@ def test_it_happened_and_the_persons_result_is_the_tools(clock, sent, uncertain)
 @pytest.mark.sqlite
 def test_it_did_not_happen_and_is_run_again_as_the_next_attempt(clock, sent, uncertain):
     waited(clock)
-    human.resolve(asked(uncertain).id, "run_again")
+    world.human_resolve(asked(uncertain).id, "run_again")
 
     run = drive(uncertain)
 
@@ -89,7 +89,7 @@ def test_it_did_not_happen_and_is_run_again_as_the_next_attempt(clock, sent, unc
 
 def test_an_attempt_that_is_lost_too_is_decided_on_by_itself(clock, sent, uncertain):
     waited(clock)
-    human.resolve(asked(uncertain).id, "run_again")
+    world.human_resolve(asked(uncertain).id, "run_again")
     drive(uncertain, dies=2)
 
     run = take_over(clock, uncertain)
@@ -97,7 +97,7 @@ def test_an_attempt_that_is_lost_too_is_decided_on_by_itself(clock, sent, uncert
     assert sent == ["ACME", "ACME"]
     assert asked(run).attempt == 2
     waited(clock)
-    human.resolve(asked(run).id, "happened", result="twice")
+    world.human_resolve(asked(run).id, "happened", result="twice")
     assert drive(run).output == "ok: twice"
 
 
@@ -123,7 +123,7 @@ def test_what_it_had_recorded_inside_is_not_missed_while_a_person_decides(clock,
     run = drive(make_run(), dies=3)
     run = take_over(clock, run)
     waited(clock)
-    human.resolve(asked(run).id, outcome, **({"result": "sent"} if outcome == "happened" else {}))
+    world.human_resolve(asked(run).id, outcome, **({"result": "sent"} if outcome == "happened" else {}))
 
     run = drive(run)
 
@@ -165,7 +165,7 @@ def test_nobody_decides_on_what_is_recorded_though_the_call_was_cancelled_over_i
 
 def test_a_person_may_fail_the_run(clock, uncertain):
     waited(clock)
-    human.resolve(asked(uncertain).id, "fail", reason="nobody knows")
+    world.human_resolve(asked(uncertain).id, "fail", reason="nobody knows")
 
     run = drive(uncertain)
 
@@ -174,7 +174,7 @@ def test_a_person_may_fail_the_run(clock, uncertain):
 
 def test_nobody_may_decide_while_the_worker_that_began_it_may_still_be_at_it(uncertain):
     with pytest.raises(ConflictError, match="can be answered from"):
-        human.resolve(asked(uncertain).id, "run_again")
+        world.human_resolve(asked(uncertain).id, "run_again")
 
     assert asked(uncertain).answer is None
 
@@ -184,9 +184,9 @@ def test_the_first_answer_wins(clock, uncertain, django_user_model):
     waited(clock)
     request = asked(uncertain)
 
-    human.resolve(request.id, "happened", result="one", by=ann)
+    world.human_resolve(request.id, "happened", result="one", by=ann)
     with pytest.raises(ConflictError, match="answered already by ann"):
-        human.resolve(request.id, "run_again")
+        world.human_resolve(request.id, "run_again")
 
     request.refresh_from_db()
     assert (request.answer["outcome"], request.answered_by, request.version) == ("happened", ann, 2)
@@ -204,7 +204,7 @@ def test_of_two_answers_at_once_one_counts(clock, uncertain):
 
 def _resolved(request_id, outcome):
     try:
-        human.resolve(request_id, outcome)
+        world.human_resolve(request_id, outcome)
     except ConflictError:
         return False
     return True
@@ -214,7 +214,7 @@ def test_an_answer_to_an_older_version_is_refused(clock, uncertain):
     waited(clock)
 
     with pytest.raises(ConflictError, match="has changed since"):
-        human.resolve(asked(uncertain).id, "fail", version=0)
+        world.human_resolve(asked(uncertain).id, "fail", version=0)
 
 
 @pytest.mark.sqlite
@@ -241,9 +241,9 @@ def test_the_number_of_the_next_version_does_not_overwrite_an_answer(clock, unce
     request = asked(uncertain)
     with transaction.atomic():
         Run.objects.select_for_update().get(id=uncertain.id)
-        guessing = in_background(lambda: human.resolve(request.id, "fail", version=2))
+        guessing = in_background(lambda: world.human_resolve(request.id, "fail", version=2))
         until(somebody_waits_for_a_lock)
-        human.resolve(request.id, "run_again")  # the request has version 2 now
+        world.human_resolve(request.id, "run_again")  # the request has version 2 now
 
     with pytest.raises(ConflictError, match="answered already"):
         guessing.result(60)
@@ -253,13 +253,13 @@ def test_an_answer_within_a_transaction_counts_with_it(clock, uncertain):
     waited(clock)
     request = asked(uncertain)
     with transaction.atomic():
-        human.resolve(request.id, "happened", result="x")
+        world.human_resolve(request.id, "happened", result="x")
         transaction.set_rollback(True)
     uncertain.refresh_from_db()
     assert asked(uncertain).answer is None
 
     with transaction.atomic():
-        human.resolve(request.id, "happened", result="x")
+        world.human_resolve(request.id, "happened", result="x")
         assert Run.objects.get(id=uncertain.id).status == Status.SUSPENDED
     assert Run.objects.get(id=uncertain.id).status == Status.PENDING
 
@@ -268,11 +268,11 @@ def test_the_sweep_wakes_a_run_whose_answerer_died_after_the_commit(clock, uncer
     waited(clock)
     request = asked(uncertain)
     with transaction.atomic():
-        store.answer_request(request.id, {"outcome": "happened", "result": "x"}, by=None)
+        world.answer_request(request.id, {"outcome": "happened", "result": "x"}, by=None)
     assert Run.objects.get(id=uncertain.id).status == Status.SUSPENDED
     clock.advance(conf.SWEEP_S + 1)
 
-    sweeper.sweep(lambda run_ids: None)
+    world.sweeper_sweep(lambda run_ids: None)
 
     assert Run.objects.get(id=uncertain.id).status == Status.PENDING
     assert drive(uncertain).output == "ok: x"
@@ -286,7 +286,7 @@ def test_a_run_that_is_cancelled_closes_its_requests(uncertain):
     request.refresh_from_db()
     assert request.status == "cancelled"
     with pytest.raises(ConflictError):
-        store.answer_request(request.id, {"outcome": "fail"}, by=None)
+        world.answer_request(request.id, {"outcome": "fail"}, by=None)
 
 
 @pytest.mark.parametrize(
@@ -297,7 +297,7 @@ def test_a_bad_answer_names_its_field_and_changes_nothing(clock, uncertain, outc
     waited(clock)
 
     with pytest.raises(InvalidInputError) as found:
-        human.resolve(asked(uncertain).id, outcome, result=result)
+        world.human_resolve(asked(uncertain).id, outcome, result=result)
 
     assert found.value.field == field
     assert asked(uncertain).answer is None

@@ -24,8 +24,8 @@ from ravi_django.kernel import (
     ToolUseBlock,
 )
 from ravi_django.models import AuditRecord, HumanRequest, InboxMessage, Run, Signal, Status
-from ravi_django.runtime import events, human, store, sweeper
 from ravi_django.testing import ScriptedModel, journal_of, run_until_idle
+from tests.support import world
 from tests.support.runs import asked, code, drive, in_background, make_run, message, on_postgresql, take_over
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -84,7 +84,7 @@ def test_a_question_is_only_rows_until_a_person_answers_it(ann):
     logged = [row.result for row in journal_of(run) if row.name == "hitl.question"]
     assert logged == [{"correlation_id": cid, "text": "Send it?"}]
 
-    human.answer(request.id, text="Yes, today.", by=ann)
+    world.answer(request.id, text="Yes, today.", by=ann)
     run = drive(run)
 
     assert (run.status, run.output) == (Status.COMPLETED, "Yes, today.")
@@ -111,7 +111,7 @@ def test_a_signal_is_relayed_as_it_is_and_closes_the_question(payload):
     assert (child.status, json.loads(drive(run).output)) == (Status.COMPLETED, {"told": payload})
     request.refresh_from_db()
     assert (request.status, request.answer, read(child)) == ("cancelled", None, [])
-    frames = [frame for frame in events.page(run.id)[0] if frame["type"].startswith("request")]
+    frames = [frame for frame in world.events_page(run.id)[0] if frame["type"].startswith("request")]
     assert [(frame["type"], frame["id"]) for frame in frames] == [
         ("request", str(request.id)),
         ("request.closed", str(request.id)),
@@ -119,7 +119,7 @@ def test_a_signal_is_relayed_as_it_is_and_closes_the_question(payload):
     kept = AuditRecord.objects.get(event="request", name="cancelled")
     assert kept.detail["reason"] == f"answered by the signal {request.signal}"
     with pytest.raises(ConflictError, match="cancelled already"):
-        human.answer(request.id, text="no")
+        world.answer(request.id, text="no")
 
 
 @pytest.mark.parametrize("action", ["skip", "cancel"])
@@ -127,7 +127,7 @@ def test_no_answer_is_relayed_as_no_consent(action):
     boss()
     run, _ = proxied()
 
-    human.answer(asked(run).id, action)
+    world.answer(asked(run).id, action)
 
     assert "no consent" in drive(run).output
 
@@ -166,7 +166,7 @@ def test_a_signal_between_the_look_and_the_expiry_counts(clock):
 
         async def signalling(function, *args, **kwargs):
             found = await call(function, *args, **kwargs)
-            if function is store.load_with_facts:
+            if function is world.load_with_facts:
                 await asyncio.to_thread(in_background(signal, run.id, name, "Yes.").result, 10)
                 clock.advance(2)
             return found
@@ -194,7 +194,7 @@ def test_a_worker_that_dies_over_the_question_asks_it_once(clock, dies, written)
 
     assert HumanRequest.objects.filter(run=run).count() == 1
     assert [row.name for row in journal_of(run)].count("hitl.question") == 1
-    human.answer(asked(run).id, text="Yes.")
+    world.answer(asked(run).id, text="Yes.")
     assert drive(run).output == "Yes."
 
 
@@ -210,7 +210,7 @@ def test_a_worker_that_dies_over_the_reply_relays_it_once(clock, how, dies, writ
     child = drive(Run.objects.get(parent=run))
     request = asked(child)
     if how == "answer":
-        human.answer(request.id, text="Yes.")
+        world.answer(request.id, text="Yes.")
     else:
         signal(child, request.signal, "Yes.")
     child = drive(child, dies=dies, written=written)
@@ -232,7 +232,7 @@ def test_a_reply_while_the_worker_is_dead_is_found_by_the_next(clock, how):
     assert run.status == Status.RUNNING
 
     if how == "answer":
-        human.answer(request.id, text="Yes.")
+        world.answer(request.id, text="Yes.")
     else:
         signal(run, request.signal, "Yes.")
 
@@ -277,7 +277,7 @@ def test_a_signal_that_came_first_is_the_answer_and_a_person_is_told_so():
 
     signal(run, name, "By the program.")
     with pytest.raises(ConflictError, match="was sent the signal"):
-        human.answer(request.id, text="By a person.")
+        world.answer(request.id, text="By a person.")
 
     assert drive(run).output == "By the program."
     request.refresh_from_db()
@@ -288,7 +288,7 @@ def test_an_answer_that_came_first_counts_and_the_signal_does_not():
     boss()
     run, name = proxied()
 
-    human.answer(asked(run).id, text="By a person.")
+    world.answer(asked(run).id, text="By a person.")
     signal(run, name, "By the program.")
 
     assert drive(run).output == "By a person."
@@ -344,7 +344,7 @@ def accepting(request):
 def _accept(request_id):
     """As of an answer whose transaction could not see the signal's yet."""
     Signal.objects.filter(consumed_at=None).update(name="not seen")
-    human.answer(request_id, text="By a person.")
+    world.answer(request_id, text="By a person.")
     Signal.objects.filter(name="not seen").update(name=HumanRequest.objects.get(id=request_id).signal)
 
 
@@ -363,7 +363,7 @@ def test_of_a_person_and_a_program_at_the_same_moment_one_is_relayed(attempt):
         except ConflictError:
             return False
 
-    by_person = in_background(lambda: at_once(human.answer, request.id, text="By a person."))
+    by_person = in_background(lambda: at_once(world.answer, request.id, text="By a person."))
     by_program = in_background(lambda: at_once(signal, run.id, name, "By the program."))
     accepted = by_person.result(60)
     assert by_program.result(60)
@@ -382,7 +382,7 @@ def test_questions_of_one_inbox_are_open_at_once_and_each_gets_its_own_answer():
     assert (run.status, first.text, second.text) == (Status.SUSPENDED, "First?", "Second?")
     assert first.signal != second.signal
 
-    human.answer(second.id, text="two")
+    world.answer(second.id, text="two")
     run = drive(run)
     assert run.status == Status.SUSPENDED
     signal(run, first.signal, "one")
@@ -409,7 +409,7 @@ def test_askers_at_once_get_their_own_answers_in_reverse_order():
         drive(child)
 
     for request in HumanRequest.objects.filter(run__parent=run).order_by("-id"):
-        human.answer(request.id, text=f"re {request.text}")
+        world.answer(request.id, text=f"re {request.text}")
         drive(request.run)
         run.refresh_from_db()
         if run.status == Status.PENDING:
@@ -422,7 +422,7 @@ def test_a_question_of_long_ago_is_not_answered_by_its_successors_signal():
     """A message of the same conversation asks by the same name: what came late for the first is not for the second."""
     boss()
     run, name = proxied()
-    human.answer(asked(run).id, text="First.")
+    world.answer(asked(run).id, text="First.")
     signal(run, name, "late, for the first")
     again = {**message("And now?", BOSS), "correlation_id": name.removeprefix("human_reply:")}
     InboxMessage.objects.create(run=run, message_id=again["id"], body=again)
@@ -431,7 +431,7 @@ def test_a_question_of_long_ago_is_not_answered_by_its_successors_signal():
 
     request = asked(run)
     assert (request.text, request.signal) == ("And now?", name)
-    human.answer(request.id, text="Second.")
+    world.answer(request.id, text="Second.")
     assert drive(run).output == "Second."
 
 
@@ -465,12 +465,12 @@ def test_the_sweep_finds_an_answer_whose_sender_died_before_the_wake_up(clock, m
     run, _ = proxied()
     request = HumanRequest.objects.get(run=run)
     with transaction.atomic():  # a caller's own: the wake-up is for after the commit, and never comes
-        monkeypatch.setattr("ravi_django.runtime.dispatch.on_commit", lambda *args: None)
-        human.answer(request.id, text="Yes.")
+        world.patch(monkeypatch, "on_commit", lambda *args: None)
+        world.answer(request.id, text="Yes.")
     hinted = []
     clock.advance(conf.SWEEP_S * 2 + 1)
 
-    sweeper.sweep(lambda run_ids: hinted.extend(run_ids))
+    world.sweeper_sweep(lambda run_ids: hinted.extend(run_ids))
 
     assert run.id in hinted
     assert drive(run).output == "Yes."
@@ -485,9 +485,9 @@ def test_another_person_than_the_one_who_is_asked_may_not_answer(ann, bob):
     request = asked(run)
 
     with pytest.raises(ForbiddenError):
-        human.answer(request.id, text="Yes.", by=ann)
+        world.answer(request.id, text="Yes.", by=ann)
 
-    human.answer(request.id, text="No.", by=bob)
+    world.answer(request.id, text="No.", by=bob)
     assert drive(run).output == "No."
 
 
@@ -549,7 +549,7 @@ def test_an_orchestrator_asks_it_and_reads_the_answer(ann):
     request = HumanRequest.objects.get()
     assert (request.run.agent, request.text, request.to, request.owner) == (BOSS, "May I send it?", "staff", ann)
 
-    human.answer(request.id, text="Yes, do.")
+    world.answer(request.id, text="Yes, do.")
     run_until_idle()
 
     run.refresh_from_db()
@@ -561,12 +561,12 @@ def test_a_chat_with_it_is_a_conversation_with_a_person(ann):
     agent = boss(to="staff")
     first = submit(agent, "Are you there?", user=ann)
     run_until_idle()
-    human.answer(HumanRequest.objects.get(run=first).id, text="I am.")
+    world.answer(HumanRequest.objects.get(run=first).id, text="I am.")
     run_until_idle()
 
     second = submit(agent, "Good.", session=first.session_id, user=ann)
     run_until_idle()
-    human.answer(HumanRequest.objects.get(run=second).id, text="Is it?")
+    world.answer(HumanRequest.objects.get(run=second).id, text="Is it?")
     run_until_idle()
 
     outputs = [Run.objects.get(id=run.id).output for run in (first, second)]
@@ -587,8 +587,8 @@ def test_a_message_may_say_what_there_is_to_choose_from():
     assert (request.text, request.choices) == ("Which?", ["a", "b"])
 
     with pytest.raises(InvalidInputError, match="one of 'a', 'b'"):
-        human.answer(request.id, text="c")
-    human.answer(request.id, text="b")
+        world.answer(request.id, text="c")
+    world.answer(request.id, text="b")
     drive(child)
 
     assert drive(run).output == "b"
@@ -607,7 +607,7 @@ def test_the_time_that_people_take_is_none_of_the_askers(clock):
     run = drive(run)
     assert run.status == Status.SUSPENDED
 
-    human.answer(HumanRequest.objects.get(run=child).id, text="Yes.")
+    world.answer(HumanRequest.objects.get(run=child).id, text="Yes.")
     drive(child)
 
     assert drive(run).output == "replied: Yes."

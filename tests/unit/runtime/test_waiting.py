@@ -11,8 +11,8 @@ from django.db.models.functions import Now
 from ravi_django import signal
 from ravi_django.kernel import IllegalTransitionError
 from ravi_django.models import Run, Signal, Status
-from ravi_django.runtime import gate, store
 from ravi_django.testing import journal_of
+from tests.support import world
 from tests.support.runs import code, drive, make_run, take_over
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -74,7 +74,7 @@ def test_a_timer_wakes_the_run_and_is_not_set_anew_by_a_replay(clock):
     due = run.wake_at
     run = drive(run)
     assert (run.status, run.wake_at) == (Status.SUSPENDED, due)
-    assert store.claim(run.id, "w") is None
+    assert world.claim(run.id, "w") is None
     clock.advance(1800)
     run = drive(run)
 
@@ -92,7 +92,7 @@ def test_a_timer_goes_by_the_clock_of_the_database(monkeypatch):
     async def story(ctx, inbox):
         await ctx.sleep_until(timedelta(hours=1))
 
-    monkeypatch.setattr(gate, "datetime", Ahead)
+    world.patch(monkeypatch, "gate_datetime", Ahead)
     code(story)
     run = drive(make_run())
 

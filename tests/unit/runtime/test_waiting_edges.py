@@ -21,13 +21,10 @@ from ravi_django.kernel import (
     RunHandle,
 )
 from ravi_django.models import Agent, Ask, HumanRequest, InboxMessage, Run, Session, Status, uuid7
-from ravi_django.runtime import human, store
-from ravi_django.runtime.fork import fork
-from ravi_django.runtime.history import DjangoHistoryProvider
-from ravi_django.runtime.retry import retry
-from ravi_django.runtime.store import asking
 from ravi_django.testing import ScriptedModel, journal_of, run_until_idle
+from tests.support import world
 from tests.support.runs import CodeAgent, asked, code, drive, in_background, make_run, message
+from tests.support.world import DjangoHistoryProvider, fork, retry
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -61,7 +58,7 @@ def test_a_run_that_somebody_owns_spawns_children_of_the_same_owner(django_user_
     child(answer)
     code(story)
     ann = django_user_model.objects.create_user("ann")
-    run = make_run(session=store.create_session(Session(owner=ann)), owner=ann)
+    run = make_run(session=world.create_session(Session(owner=ann)), owner=ann)
 
     run_until_idle()
 
@@ -173,13 +170,13 @@ def test_a_run_that_waits_already_keeps_to_the_old_branch_before_its_wait(clock)
 
 
 def test_a_message_for_a_run_that_ends_at_that_moment_starts_another(monkeypatch):
-    session = store.create_session(Session())
+    session = world.create_session(Session())
     old = make_run("test/child", session=session)
-    lock = asking.lock
+    lock = world.asking_lock
 
     def late(run_ids):
         if old.id in run_ids and refreshed(old).status == Status.PENDING:
-            in_background(store.request_cancel, old.id, "just now").result(60)
+            in_background(world.request_cancel, old.id, "just now").result(60)
         lock(run_ids)
 
     async def story(ctx, inbox):
@@ -187,7 +184,7 @@ def test_a_message_for_a_run_that_ends_at_that_moment_starts_another(monkeypatch
 
     child(stay)
     code(story)
-    monkeypatch.setattr(asking, "lock", late)
+    world.patch(monkeypatch, "asking_lock", late)
 
     drive(make_run(session=session))
 
@@ -229,7 +226,7 @@ def test_a_read_of_the_history_is_no_idleness(step):
 
     code(story, tools=[step])
 
-    run = drive(make_run(session=store.create_session(Session(agent="test/code", next_position=3))))
+    run = drive(make_run(session=world.create_session(Session(agent="test/code", next_position=3))))
 
     assert run.output == '["done"]'
 
@@ -297,7 +294,7 @@ def test_an_undecided_effect_is_decided_before_a_new_generation_begins(clock):
     run = refreshed(run)
     assert (run.generation, run.status) == (0, Status.SUSPENDED)
 
-    human.resolve(HumanRequest.objects.get(run=run, status="pending").id, "happened", result="paid")
+    world.human_resolve(HumanRequest.objects.get(run=run, status="pending").id, "happened", result="paid")
     run_until_idle()
 
     assert (refreshed(run).generation, run.output) == (1, "second")
@@ -367,8 +364,8 @@ def test_what_the_code_was_told_is_told_it_again(clock):
     child(stay)
     code(story)
     run = drive(make_run())
-    session = store.create_session(Session(agent="test/child"))
-    store.create_run(Run(id=ghost, agent="test/child", session=session), message("hi", "test/child"))
+    session = world.create_session(Session(agent="test/child"))
+    world.create_run(Run(id=ghost, agent="test/child", session=session), message("hi", "test/child"))
     signal(run.id, "go")
 
     assert drive(run).output == "nobody there"
@@ -418,7 +415,7 @@ def test_a_retry_after_a_persons_no_asks_again(clock):
     code(story, tools=[pay])
     run = drive(make_run())
     first = asked(run)
-    human.resolve(first.id, "fail")
+    world.human_resolve(first.id, "fail")
     run = drive(run)
     assert run.status == Status.FAILED
 
@@ -427,7 +424,7 @@ def test_a_retry_after_a_persons_no_asks_again(clock):
 
     again = HumanRequest.objects.get(run=run, status="pending")
     assert (run.status, again.id == first.id) == (Status.SUSPENDED, False)
-    human.resolve(again.id, "happened", result="paid")
+    world.human_resolve(again.id, "happened", result="paid")
     assert drive(run).output == "paid"
     first.refresh_from_db()
     assert first.answer["outcome"] == "fail"
@@ -491,7 +488,7 @@ def test_a_cancelled_run_says_why(clock):
     def setup(engine):
         def ask_for_it():
             began.wait(10)
-            store.request_cancel(run.id, "deadline passed")
+            world.request_cancel(run.id, "deadline passed")
             engine.heartbeat.beat()
             connections.close_all()
 
@@ -508,7 +505,7 @@ def test_a_run_that_is_to_be_cancelled_is_not_left_blocked(step):
         await ctx.sleep_until_signal("go")
 
     async def second(ctx, inbox):
-        await asyncio.to_thread(lambda: in_background(store.request_cancel, run.id, "stop it").result(60))
+        await asyncio.to_thread(lambda: in_background(world.request_cancel, run.id, "stop it").result(60))
         await ctx.tool("step", name="b")
 
     code(first, tools=[step])

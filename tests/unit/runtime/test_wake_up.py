@@ -11,10 +11,8 @@ from django.db import connection, transaction
 from ravi_django import signal
 from ravi_django.kernel import LeaseLostError
 from ravi_django.models import Run, Signal, Status
-from ravi_django.runtime import store, sweeper
-from ravi_django.runtime.engine import Engine
-from ravi_django.runtime.entries import Entry
 from ravi_django.testing import journal_of, run_until_idle
+from tests.support import world
 from tests.support.runs import (
     LOCKS,
     auntil,
@@ -28,6 +26,7 @@ from tests.support.runs import (
     somebody_waits_for_a_lock,
     until,
 )
+from tests.support.world import Engine, Entry
 
 pytestmark = [pytest.mark.django_db(transaction=True), on_postgresql]
 
@@ -36,7 +35,7 @@ WAITS = [{"kind": "signal", "name": "go", "until": None}]
 
 def suspend(lease):
     entry = Entry("run.suspended", f"@suspended.{lease.epoch}")
-    return store.suspend(lease, [entry], seen=lease.run.wake_seq, waits=WAITS, wake_at=None)[1]
+    return world.suspend(lease, [entry], seen=lease.run.wake_seq, waits=WAITS, wake_at=None)[1]
 
 
 def status_of(run_id):
@@ -45,7 +44,7 @@ def status_of(run_id):
 
 def test_a_signal_before_the_suspension_keeps_the_run_from_suspending():
     lease = leased()
-    store.send_signal(lease.run_id, "go", 1)
+    world.send_signal(lease.run_id, "go", 1)
 
     assert suspend(lease) == Status.PENDING
     assert status_of(lease.run_id) == Status.PENDING
@@ -55,7 +54,7 @@ def test_a_signal_after_the_suspension_wakes_the_run():
     lease = leased()
     assert suspend(lease) == Status.SUSPENDED
 
-    store.send_signal(lease.run_id, "go", 1)
+    world.send_signal(lease.run_id, "go", 1)
 
     assert status_of(lease.run_id) == Status.PENDING
 
@@ -64,7 +63,7 @@ def test_a_signal_that_comes_while_the_suspension_is_not_yet_committed_wakes_the
     lease = leased()
     with transaction.atomic():
         assert suspend(lease) == Status.SUSPENDED
-        sending = in_background(store.send_signal, lease.run_id, "go", 1)
+        sending = in_background(world.send_signal, lease.run_id, "go", 1)
         until(somebody_waits_for_a_lock)  # it must not pass by a row that is being suspended
 
     assert sending.result(60).new
@@ -75,7 +74,7 @@ def test_a_suspension_that_comes_while_the_signal_is_not_yet_committed_sees_it()
     lease = leased()
     with transaction.atomic():
         Signal.objects.create(run_id=lease.run_id, name="go", payload=1)
-        store.touch([lease.run_id])
+        world.touch([lease.run_id])
         suspending = in_background(suspend, lease)
         until(somebody_waits_for_a_lock)
 
@@ -96,18 +95,18 @@ def test_a_sender_that_died_between_commit_and_touch_is_made_good_by_the_sweep(s
     lease = leased()
     suspend(lease)
     with transaction.atomic():
-        store.send_signal(lease.run_id, "go", 1)
+        world.send_signal(lease.run_id, "go", 1)
     assert status_of(lease.run_id) == Status.SUSPENDED
     hinted = []
 
-    sweeper.sweep(hinted.extend)
+    world.sweeper_sweep(hinted.extend)
 
     assert (status_of(lease.run_id), hinted) == (Status.PENDING, [lease.run_id])
 
 
 def test_a_cancel_before_the_suspension_keeps_the_run_from_suspending():
     lease = leased()
-    store.request_cancel(lease.run_id, "stop")
+    world.request_cancel(lease.run_id, "stop")
 
     assert suspend(lease) == Status.PENDING
 
@@ -159,11 +158,11 @@ def test_a_signal_for_a_run_that_other_effects_keep_here_is_seen_when_it_is_hint
 def test_the_heartbeat_tells_of_a_wake_up_that_no_hint_told_of():
     lease = leased(owner="w")
     seen = {lease.run_id: 0}
-    assert store.heartbeat("w", [(lease.run_id, lease.epoch)], seen) == {lease.run_id: "ok"}
+    assert world.heartbeat("w", [(lease.run_id, lease.epoch)], seen) == {lease.run_id: "ok"}
 
-    store.send_signal(lease.run_id, "go", 1)
+    world.send_signal(lease.run_id, "go", 1)
 
-    assert store.heartbeat("w", [(lease.run_id, lease.epoch)], seen) == {lease.run_id: "woken"}
+    assert world.heartbeat("w", [(lease.run_id, lease.epoch)], seen) == {lease.run_id: "woken"}
 
 
 def test_a_hundred_signals_from_many_threads_are_each_read_once():
@@ -184,7 +183,7 @@ def test_a_hundred_signals_from_many_threads_are_each_read_once():
 
 def _send_ten(run_id, start):
     for number in range(start, start + 10):
-        store.send_signal(run_id, "go", number)
+        world.send_signal(run_id, "go", number)
 
 
 def test_a_suspended_run_holds_no_connection_task_or_message():
@@ -223,7 +222,7 @@ def test_a_look_that_is_asked_for_during_another_is_made_after_it():
 
         async def late(function, *args, **kwargs):
             answer = await call(function, *args, **kwargs)
-            if function is store.facts and not free.is_set():
+            if function is world.waiting_facts and not free.is_set():
                 busy.set()
                 await free.wait()
             return answer
@@ -231,7 +230,7 @@ def test_a_look_that_is_asked_for_during_another_is_made_after_it():
         async def signalled():
             first = asyncio.create_task(ctx.effects.refresh())
             await busy.wait()
-            await asyncio.to_thread(lambda: in_background(store.send_signal, run.id, "go", 1).result(60))
+            await asyncio.to_thread(lambda: in_background(world.send_signal, run.id, "go", 1).result(60))
             await ctx.effects.refresh()
             free.set()
             await first
@@ -258,7 +257,7 @@ def test_a_look_at_the_facts_after_the_decision_to_suspend_does_not_hide_the_sig
         settle = engine._settle
 
         async def late(active, outcome):
-            await asyncio.to_thread(lambda: in_background(store.send_signal, run.id, "go", 1).result(60))
+            await asyncio.to_thread(lambda: in_background(world.send_signal, run.id, "go", 1).result(60))
             await active.effects.refresh()
             await settle(active, outcome)
 
@@ -277,12 +276,12 @@ def test_a_look_at_the_facts_after_the_decision_to_suspend_does_not_hide_the_sig
 
 def test_a_signal_is_consumed_once():
     lease = leased()
-    store.send_signal(lease.run_id, "go", 1)
+    world.send_signal(lease.run_id, "go", 1)
     signal_id = Signal.objects.get().id
-    store.consume_signal(lease, [Entry("signal", "1", "go")], signal_id=signal_id)
+    world.consume_signal(lease, [Entry("signal", "1", "go")], signal_id=signal_id)
 
     with pytest.raises(LeaseLostError):
-        store.consume_signal(lease, [Entry("signal", "2", "go")], signal_id=signal_id)
+        world.consume_signal(lease, [Entry("signal", "2", "go")], signal_id=signal_id)
 
     assert [entry.path for entry in journal_of(lease.run_id)] == ["1"]
 
@@ -290,10 +289,10 @@ def test_a_signal_is_consumed_once():
 def test_a_run_does_not_complete_over_a_message_that_came_while_it_was_driven():
     lease, other = leased(), leased()
     upto = lease.run.inbox.latest("id").id
-    store.deliver(other, [Entry("msg.sent", "1")], target_id=lease.run_id, message=message("more"))
+    world.asking_deliver(other, [Entry("msg.sent", "1")], target_id=lease.run_id, message=message("more"))
 
-    with pytest.raises(store.Unseen):
-        store.finish(lease, Status.COMPLETED, [Entry("run.completed", "@completed.1")], inbox_upto=upto)
+    with pytest.raises(world.Unseen):
+        world.finish(lease, Status.COMPLETED, [Entry("run.completed", "@completed.1")], inbox_upto=upto)
 
     assert status_of(lease.run_id) == Status.RUNNING
     assert not journal_of(lease.run_id)

@@ -18,10 +18,10 @@ from ravi_django import tools as built_in
 from ravi_django.agents.flow import BaseAgentProxy, PauseForInputResult, TurnEnd, WaitForInput
 from ravi_django.kernel import ForbiddenError, HumanInput, InvalidInputError, RunContext, Tool
 from ravi_django.models import HumanRequest, Status
-from ravi_django.runtime import human
-from ravi_django.runtime.context import DurableContext
 from ravi_django.tools import AskHumanTool
+from tests.support import world
 from tests.support.runs import asked, code, drive, make_run
+from tests.support.world import DurableContext
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -46,9 +46,9 @@ def test_the_tools_question_goes_to_whom_the_site_names(ann, bob):
     assert request.to == "staff"
 
     with pytest.raises(ForbiddenError):
-        human.answer(request.id, text="Yes.", by=ann)
+        world.answer(request.id, text="Yes.", by=ann)
 
-    human.answer(request.id, text="No.", by=bob)
+    world.answer(request.id, text="No.", by=bob)
     assert drive(run).output == "The person answered: No."
 
 
@@ -75,7 +75,7 @@ def test_a_pause_goes_to_whom_it_names_and_again_after_it(ann):
     request = asked(run)
     assert (request.kind, request.to) == ("input", "user:bob")
 
-    human.answer(request.id, text="card")
+    world.answer(request.id, text="card")
     assert drive(run).output == "paid by card"
 
 
@@ -109,7 +109,7 @@ def test_a_generators_question_goes_to_whom_it_names(ann, event):
     request = asked(run)
     assert request.to == "staff"
 
-    human.answer(request.id, text="card")
+    world.answer(request.id, text="card")
     assert drive(run).output == "card"
 
 
@@ -150,7 +150,9 @@ def imports(module: str) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             yield node.module
             if node.module == "ravi_django":  # whose names load their modules when they are used
-                yield from (ravi_django._EXPORTS[one.name] for one in node.names if one.name in ravi_django._EXPORTS)
+                yield from (
+                    world.RAVI_DJANGO_EXPORTS[one.name] for one in node.names if one.name in world.RAVI_DJANGO_EXPORTS
+                )
             yield from (f"{node.module}.{alias.name}" for alias in node.names if is_module(node.module, alias.name))
 
 

@@ -11,9 +11,8 @@ from ravi_django import register, submit, tool
 from ravi_django.agents import ReActAgent
 from ravi_django.kernel import ToolUseBlock
 from ravi_django.models import Run, Session
-from ravi_django.runtime import clock as clocks
-from ravi_django.runtime import dispatch, registry, store
 from ravi_django.testing import FakeClock, ScriptedModel, arun_until_idle, journal_of, run_until_idle
+from tests.support import world
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -21,11 +20,11 @@ pytestmark = pytest.mark.django_db(transaction=True)
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch):
     """No worker is hinted, and the agents of a test are its own."""
-    monkeypatch.setattr(dispatch, "send", lambda run_id: None)
-    known = dict(registry._agents)
+    world.silence(monkeypatch, "dispatch_send")
+    known = dict(world.agents_by_address)
     yield
-    registry._agents.clear()
-    registry._agents.update(known)
+    world.agents_by_address.clear()
+    world.agents_by_address.update(known)
 
 
 @tool
@@ -75,7 +74,7 @@ def test_nothing_to_do_is_no_lease():
 def test_runs_of_agents_that_are_not_registered_are_left():
     agent = adder("one")
     run = submit(agent, "a")
-    registry.unregister(agent.id)
+    world.unregister(agent.id)
 
     assert run_until_idle() == 0
 
@@ -131,9 +130,9 @@ def test_the_fake_clock_is_the_present_of_rows_and_comparisons():
     start = datetime(2040, 2, 3, tzinfo=UTC)
 
     with FakeClock(start) as clock:
-        session = store.create_session(Session())
+        session = world.create_session(Session())
         later = clock.advance(90)
-        store.swept()
+        world.processes_swept()
 
     assert (session.created_at, later) == (start, datetime(2040, 2, 3, 0, 1, 30, tzinfo=UTC))
 
@@ -141,6 +140,6 @@ def test_the_fake_clock_is_the_present_of_rows_and_comparisons():
 def test_the_clock_before_comes_back():
     with FakeClock() as outer:
         with FakeClock(datetime(2050, 1, 1, tzinfo=UTC)):
-            assert clocks.fixed().year == 2050
-        assert clocks.fixed() == outer.now
-    assert clocks.fixed() is None
+            assert world.clock_fixed().year == 2050
+        assert world.clock_fixed() == outer.now
+    assert world.clock_fixed() is None

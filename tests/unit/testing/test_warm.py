@@ -15,9 +15,8 @@ from django.db.backends.signals import connection_created
 
 from ravi_django import register
 from ravi_django.conf import conf
-from ravi_django.runtime import dispatch
 from ravi_django.testing import arun_until_idle, run_until_idle, warm
-from tests.support import runs
+from tests.support import runs, world
 from tests.support.runs import CodeAgent, code, in_background, make_run, on_postgresql
 
 pytestmark = [pytest.mark.django_db(transaction=True), on_postgresql]
@@ -25,7 +24,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), on_postgresql]
 
 @pytest.fixture(autouse=True)
 def _agent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch, "send", lambda run_id: None)
+    world.silence(monkeypatch, "dispatch_send")
 
     async def answer(ctx: Any, inbox: Any) -> str:
         return str(id(asyncio.get_running_loop()))

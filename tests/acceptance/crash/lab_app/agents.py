@@ -43,13 +43,13 @@ from ravi_django.kernel import (
     TransientError,
     Usage,
 )
-from ravi_django.runtime.context import current_context
 from ravi_django.testing.scripted import turns_since_user
 from tests.acceptance.crash.lab_app import ledger
 from tests.acceptance.crash.lab_app.crash_points import hit
 from tests.acceptance.crash.lab_app.models import Row
 from tests.acceptance.crash.story import INPUT, OUTPUT, Story, place_of
 from tests.acceptance.crash.wishes import AMOUNT, CHIEFS, CLERKS, ESCALATES_S, EXPIRES_S, done, heard
+from tests.support.world import current_context
 
 LAB = AgentId("react", "lab")
 USER = AgentId("user_proxy", "user")

@@ -15,36 +15,35 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial, wraps
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 from tests.acceptance.crash.lab_app import ledger
+from tests.support import world
 
-STORE = "ravi_django.runtime.store"
-# point: the function around which it lies. Its first argument says whose it is: a lease or what has one, the id of a
-# run or of a request, or several ids.
+# point: the verb of the function around which it lies. Its first argument says whose it is: a lease or what has one,
+# the id of a run or of a request, or several ids.
 FUNCTIONS = {
-    "suspend": f"{STORE}.suspend",
-    "signal": f"{STORE}.send_signal",
-    "consume": f"{STORE}.consume_signal",
-    "touch": f"{STORE}.touch",
-    "spawn": f"{STORE}.spawn",
-    "ask": f"{STORE}.open_ask",
-    "reply": f"{STORE}.reply",
-    "request": f"{STORE}.open_request",
-    "answer": f"{STORE}.answer_request",
-    "record": f"{STORE}.records.record",  # of a request: before is inside the transaction that opens or answers it
-    "wake": f"{STORE}.wake_silent",
-    "release": "ravi_django.runtime.settle.write",
-    "dispatch": "ravi_django.runtime.dispatch.send",
+    "suspend": "suspend",
+    "signal": "send_signal",
+    "consume": "consume_signal",
+    "touch": "touch",
+    "spawn": "spawn",
+    "ask": "open_ask",
+    "reply": "reply",
+    "request": "open_request",
+    "answer": "answer_request",
+    "record": "records_record",  # of a request: before is inside the transaction that opens or answers it
+    "wake": "wake_silent",
+    "release": "settle_write",
+    "dispatch": "dispatch_send",
 }
 # By hint or by look, whichever comes first.
-CLAIM = f"{STORE}.claims._claim_postgres"
-APPEND = f"{STORE}.fence.append"
+CLAIM = "claim_on_postgresql"
+APPEND = "fence_append"
 # The same append as one statement, which the event loop sends over a connection of its own.
-STATEMENT = f"{STORE}.append_statement"
+STATEMENT = "append_statement"
 # In the laboratory's own model and tools, which call `hit` themselves.
 OWN = ("model", "effect")
 # What an append is called by what it records; "commit" is the end of a transactional tool's transaction.
@@ -56,14 +55,14 @@ def install() -> None:
     """Wrap the functions wherever they are bound."""
     if "CRASH_FOLDER" not in os.environ:
         return
-    for point, path in FUNCTIONS.items():
-        function = _find(path)
+    for point, verb in FUNCTIONS.items():
+        function = getattr(world, verb)
         _replace(function, _around(point, function))
-    claim = _find(CLAIM)
+    claim = getattr(world, CLAIM)
     _replace(claim, _around_claim(claim))
-    append = _find(APPEND)
+    append = getattr(world, APPEND)
     _replace(append, _around_append(append))
-    statement = _find(STATEMENT)
+    statement = getattr(world, STATEMENT)
     _replace(statement, _around_statement(statement))
 
 
@@ -209,12 +208,6 @@ def _trees(point: str, given: Any) -> list[Any]:
         ids = list(HumanRequest.objects.filter(id__in=ids).values_list("run_id", flat=True))
     found = Run.objects.filter(id__in=ids).values_list("id", "root_id")
     return [root_id or run_id for run_id, root_id in found]
-
-
-def _find(path: str) -> Callable[..., Any]:
-    module, _, name = path.rpartition(".")
-    found: Callable[..., Any] = getattr(import_module(module), name)
-    return found
 
 
 def _replace(function: Callable[..., Any], wrapper: Callable[..., Any]) -> None:

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ravi_django.agents._task import _task_ctx
 from ravi_django.agents.compaction import (
     CompactionPipeline,
     SelectiveToolCallCompaction,
@@ -22,6 +21,7 @@ from ravi_django.agents.summary import keeps_of, normalized
 from ravi_django.agents.transcript import Transcript
 from ravi_django.kernel import ChatMessage, Role
 from tests.support.conversations import conversations, unpaired
+from tests.support.world import task_ctx
 from tests.unit.agents.compaction.test_summarization import Run
 
 small = st.integers(4, 12)
@@ -46,7 +46,7 @@ strategies = st.one_of(
 
 def view_of(strategy: Any, messages: Sequence[ChatMessage], run: Run | None = None) -> list[ChatMessage]:
     async def inside() -> list[ChatMessage]:
-        _task_ctx.set(run or Run())
+        task_ctx.set(run or Run())
         return await strategy.compact(messages)  # type: ignore[no-any-return]
 
     return asyncio.run(inside())

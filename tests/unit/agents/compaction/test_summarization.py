@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from ravi_django.agents._task import _task_ctx, _task_may_summarize
 from ravi_django.agents.compaction import SummarizationCompaction, TokenBudgetComposed
 from ravi_django.agents.compaction.quiet import QuietModel
 from ravi_django.agents.compaction.summarization import INSTRUCTIONS, SCOPE
@@ -13,6 +12,7 @@ from ravi_django.agents.summary import keeps_of, make_summary, summary_text
 from ravi_django.kernel import BudgetExhaustedError, ChatMessage, ModelError, ModelResponse, Role, TextBlock
 from ravi_django.testing import ScriptedModel
 from tests.support.conversations import assistant, calls, results, system, tool_row, user
+from tests.support.world import task_ctx, task_may_summarize
 
 
 class Run:
@@ -46,7 +46,7 @@ class Run:
 
 def compacted(run: Run | None, strategy: Any, messages: Sequence[ChatMessage]) -> list[ChatMessage]:
     async def inside() -> list[ChatMessage]:
-        _task_ctx.set(run)
+        task_ctx.set(run)
         return await strategy.compact(messages)  # type: ignore[no-any-return]
 
     return asyncio.run(inside())
@@ -144,8 +144,8 @@ def test_outside_of_runs_no_model_is_called() -> None:
 
 def test_where_no_summary_would_be_kept_none_is_made() -> None:
     async def inside() -> list[ChatMessage]:
-        _task_ctx.set(run)
-        _task_may_summarize.set(False)
+        task_ctx.set(run)
+        task_may_summarize.set(False)
         return await SummarizationCompaction(10, keep_last=4).compact(messages)
 
     run, messages = Run(), chat(20)

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from ravi_django.agents._task import _task_model
 from ravi_django.agents.compaction import SlidingWindowCompaction, TokenBudgetComposed, ToolResultCompaction
 from ravi_django.agents.compaction.tokens import DEFAULT_WINDOW, TokenCounter, estimate
 from ravi_django.agents.transcript import Transcript
 from ravi_django.kernel import ChatMessage, ImageBlock, Role, TextBlock
 from tests.support.conversations import assistant, calls, results, system, tool_row, user
+from tests.support.world import task_model
 
 
 class Model:
@@ -86,7 +86,7 @@ def test_the_window_of_an_unknown_model_is_the_documented_one() -> None:
 
 def test_the_model_of_the_context_counts() -> None:
     async def inside() -> list[ChatMessage]:
-        _task_model.set(Model(window=10))
+        task_model.set(Model(window=10))
         return await TokenBudgetComposed().compact([user("123456789"), user("12345678")])
 
     assert [message.text for message in asyncio.run(inside())] == ["12345678"]

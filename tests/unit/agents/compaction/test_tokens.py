@@ -7,6 +7,7 @@ import pytest
 from ravi_django.agents.compaction.tokens import TokenCounter
 from ravi_django.capabilities.llm import knowledge
 from ravi_django.kernel import ChatMessage
+from tests.support import world
 from tests.support.conversations import user
 
 LONG = "x" * 16_000
@@ -64,7 +65,7 @@ def test_others_have_their_turn_while_much_is_counted(monkeypatch: pytest.Monkey
         await TokenCounter().total([user(LONG) for _ in range(50)])
         task.cancel()
 
-    monkeypatch.setattr("ravi_django.agents.compaction.tokens._TURN_S", -1.0)
+    world.patch(monkeypatch, "TOKENS_TURN_S", -1.0)
 
     asyncio.run(counting())
 

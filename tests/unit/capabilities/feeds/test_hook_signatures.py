@@ -8,6 +8,7 @@ import hmac
 import pytest
 
 from ravi_django.capabilities.feeds.signatures import TOLERANCE_S, is_signed, sign
+from tests.support import world
 
 NOW = 1_790_000_000
 BODY = b'{"id": 7}'
@@ -80,7 +81,5 @@ def test_one_schemes_signature_is_not_the_others():
 
 
 def test_without_a_secret_nothing_is_signed():
-    from ravi_django.capabilities.feeds import signatures
-
     assert not signed(sign("", BODY, NOW), secrets=())
-    assert not signed(sign(signatures._NOBODYS, BODY, NOW), secrets=())
+    assert not signed(sign(world.SIGNATURES_NOBODYS, BODY, NOW), secrets=())

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ravi_django.capabilities.llm import FallbackModel, LiteLLMModel, LLMFactory, fallback
+from ravi_django.capabilities.llm import FallbackModel, LiteLLMModel, LLMFactory
 from ravi_django.kernel import (
     CancellationError,
     ChatMessage,
@@ -20,6 +20,7 @@ from ravi_django.kernel import (
     TransientError,
 )
 from ravi_django.testing import ScriptedModel
+from tests.support import world
 from tests.support.openai_server import OpenAIServer, Reply
 
 pytestmark = pytest.mark.asyncio
@@ -166,7 +167,7 @@ async def test_a_model_that_drips_is_given_up(events_of):
 
 @pytest.mark.parametrize("first", [Dripping("", name="drips"), ScriptedModel("late", name="slow", delay=60)])
 async def test_what_the_caller_waits_for_is_enough_for_the_next_one(events_of, monkeypatch, first):
-    monkeypatch.setattr(fallback, "_limits", lambda: (0.2, 0.3))
+    world.patch(monkeypatch, "fallback_limits", lambda: (0.2, 0.3))
 
     async with asyncio.timeout(30):
         *_, response = await events_of(FallbackModel([first, model("hello")]))
@@ -175,7 +176,7 @@ async def test_what_the_caller_waits_for_is_enough_for_the_next_one(events_of, m
 
 
 async def test_a_fallback_among_the_models_has_time_for_each_of_its_own(events_of, monkeypatch):
-    monkeypatch.setattr(fallback, "_limits", lambda: (0.4, 0.4))
+    world.patch(monkeypatch, "fallback_limits", lambda: (0.4, 0.4))
     inner = FallbackModel([Dripping("", name="drips"), ScriptedModel("hello", name="slow", delay=0.2)])
 
     *_, response = await events_of(FallbackModel([inner, model("not asked")]))

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from ravi_django.capabilities.llm import pricing
 from ravi_django.capabilities.llm.collector import ResponseCollector
 from ravi_django.capabilities.llm.loading import load_litellm
 from ravi_django.capabilities.llm.pricing import cost_by, site_prices
 from ravi_django.kernel import Usage
+from tests.support import world
 from tests.support.anthropic_server import AnthropicServer
 from tests.support.openai_server import OpenAIServer, Reply
 
@@ -23,7 +23,7 @@ CLAUDE = "claude-sonnet-4-5"
 def table(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The site's price table."""
     found: dict[str, Any] = {}
-    monkeypatch.setattr(pricing, "_table", lambda: found)
+    world.patch(monkeypatch, "pricing_table", lambda: found)
     return found
 
 

@@ -5,7 +5,6 @@ from typing import Any, ClassVar
 
 import pytest
 
-from ravi_django.capabilities.llm import wire
 from ravi_django.capabilities.llm.parts import Form
 from ravi_django.capabilities.llm.wire import to_wire, tools_to_wire
 from ravi_django.kernel import (
@@ -24,6 +23,7 @@ from ravi_django.kernel import (
     ToolUseBlock,
     VideoBlock,
 )
+from tests.support import world
 
 
 def message(role, *blocks, **fields):
@@ -225,8 +225,8 @@ class TestMediaOfTools:
 
 def test_a_message_is_converted_once(monkeypatch):
     converted = []
-    convert = wire._convert
-    monkeypatch.setattr(wire, "_convert", lambda *args: converted.append(args) or convert(*args))
+    convert = world.wire_convert
+    world.patch(monkeypatch, "wire_convert", lambda *args: converted.append(args) or convert(*args))
     messages = [ChatMessage.of("user", "a"), ChatMessage.of("assistant", "b")]
 
     first = to_wire(messages)

@@ -1,0 +1,38 @@
+"""The tests' door into ravi_django: every name inside the package that a test reads, calls or replaces.
+
+`world.claim(...)` and `from tests.support.world import Entry` look the name up in `ravi_django/testing/_verbs.py`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ravi_django.testing import _verbs
+
+if TYPE_CHECKING:  # a process that a test starts has no use for pytest
+    from pytest import MonkeyPatch
+
+
+def __getattr__(verb: str) -> Any:
+    return getattr(_verbs, verb)
+
+
+def place_of(verb: str) -> tuple[Any, str]:
+    """The module and the name in it, for `unittest.mock.patch.object`."""
+    return _verbs.place_of(verb)
+
+
+def replace(verb: str, value: Any) -> None:
+    """Replace what `verb` stands for, for good: for a process of its own, or to empty what is kept."""
+    setattr(*_verbs.place_of(verb), value)
+
+
+def patch(monkeypatch: MonkeyPatch, verb: str, value: Any, *, raising: bool = True) -> None:
+    """Replace what `verb` stands for, in the module whose code looks it up."""
+    monkeypatch.setattr(*_verbs.place_of(verb), value, raising=raising)
+
+
+def silence(monkeypatch: MonkeyPatch, *verbs: str) -> None:
+    """Let these functions do nothing: no hint leaves the process."""
+    for verb in verbs:
+        patch(monkeypatch, verb, lambda *args, **kwargs: None)

@@ -1,0 +1,66 @@
+"""A file of the package moves without touching a test: tests reach inside through `tests.support.world` alone."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ravi_django.testing import _verbs
+
+TESTS = Path(__file__).parents[2]
+DOOR = TESTS / "support" / "world.py"
+# `tests/support/guards` changes the package's text, and names its files for that.
+FILES = [path for path in TESTS.rglob("*.py") if path not in (DOOR, Path(__file__)) and "guards" not in path.parts]
+IMPORT = re.compile(r"^ *(?:from|import) ravi_django\.runtime\b", re.MULTILINE)
+
+
+def is_inside(name: str) -> bool:
+    parts = name.split(".")
+    return parts[0] == "ravi_django" and (parts[1:2] == ["runtime"] or any(re.match("_[^_]", part) for part in parts))
+
+
+def reached(tree: ast.AST) -> Iterator[str]:
+    """Names inside the package that a program imports, patches by their path, or imports in a program of its own."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "setattr":
+            yield from (str(part.value) for part in ast.walk(node.args[0]) if isinstance(part, ast.Constant))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield from ("ravi_django.runtime" for _ in IMPORT.findall(node.value))
+
+
+def test_tests_reach_inside_through_the_door_alone() -> None:
+    found = [(str(path.relative_to(TESTS)), name) for path in FILES for name in reached(ast.parse(path.read_text()))]
+
+    assert [place for place in found if is_inside(place[1])] == [], "add a verb to ravi_django/testing/_verbs.py"
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "from ravi_django.runtime import store",
+        "import ravi_django.runtime.store as store",
+        "from ravi_django.agents._loop import deliver",
+        "from ravi_django.tasks import _serves",
+        "monkeypatch.setattr('ravi_django.runtime.dispatch.send', None)",
+        "monkeypatch.setattr(f'ravi_django.runtime.{module}.get_buffer', None)",
+        "PROGRAM = '''\nfrom ravi_django.runtime import store\n'''",
+    ],
+)
+def test_what_the_rule_finds(program: str) -> None:
+    assert any(is_inside(name) for name in reached(ast.parse(program)))
+
+
+@pytest.mark.parametrize("program", ["from ravi_django.models import Run", "from ravi_django import __version__"])
+def test_what_the_rule_leaves(program: str) -> None:
+    assert not any(is_inside(name) for name in reached(ast.parse(program)))
+
+
+def test_every_verb_leads_to_something() -> None:
+    for verb in _verbs.VERBS:
+        getattr(_verbs, verb)
