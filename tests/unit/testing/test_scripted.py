@@ -151,6 +151,7 @@ async def test_without_records():
     assert model.calls == []
 
 
+@pytest.mark.full
 async def test_a_call_is_cheap():
     model = ScriptedModel("x")
     meta = RunMeta(run_id="r")

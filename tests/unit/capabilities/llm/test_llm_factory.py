@@ -118,6 +118,7 @@ def test_building_a_model_leaves_litellm_unimported():
     assert done.stdout.strip() == "False"
 
 
+@pytest.mark.full
 def test_loading_keeps_off_the_network_and_the_terminal():
     code = (
         "import os, socket\n"
