@@ -1,0 +1,30 @@
+"""Tables of cases inside one test: a failure names its case."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from ravi_django.kernel import InvalidInputError
+
+
+@contextmanager
+def case(*values: Any) -> Iterator[None]:
+    """Run one row of a table; note its values on what it raises."""
+    try:
+        yield
+    except BaseException as error:
+        error.add_note(f"case: {', '.join(map(repr, values))[:500]}")
+        raise
+
+
+@contextmanager
+def refused(field: str, words: str = "") -> Iterator[None]:
+    """The input is refused: the error names `field`, and says `words`."""
+    with pytest.raises(InvalidInputError) as caught:
+        yield
+    assert caught.value.field == field
+    assert words in str(caught.value)
