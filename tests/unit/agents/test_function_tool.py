@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
 from ravi_django.agents import FunctionTool, tool
+from ravi_django.agents.docstring import read_docstring
 from ravi_django.kernel import INVALID_ARGUMENTS_KEY, Effect, HumanInput, Risk, RunContext, Tool, ToolArgumentsError
+from tests.support.cases import case
 
 
 class Size(StrEnum):
@@ -43,36 +45,63 @@ def refusal(function: FunctionTool, arguments: dict[str, Any]) -> ToolArgumentsE
     return caught.value
 
 
-def test_name_description_and_schema_come_from_the_function() -> None:
+def test_what_a_function_says_is_its_tool() -> None:
+    # name description and schema come from the function
     assert send_invoice.name == "send_invoice"
     assert send_invoice.description == "Send an invoice."
     assert send_invoice.parameters == {
         "type": "object",
-        "properties": {
-            "customer": {"type": "string", "description": "who gets it"},
+        "properties": {"customer": {"type": "string", "description": "who gets it"},
             "amount": {"type": "number", "exclusiveMinimum": 0, "description": "in dollars"},
-            "copies": {"type": "integer", "default": 1, "description": "how many"},
-        },
-        "required": ["customer", "amount"],
-        "additionalProperties": False,
-    }
+            "copies": {"type": "integer", "default": 1, "description": "how many"}},
+        "required": ["customer", "amount"], "additionalProperties": False,
+    }  # fmt: skip
+    # options are kept
+    made = tool(
+        name="pay", description="Pays.", risk="critical", effect="transactional", timeout=5, permission="shop.pay"
+    )(lambda amount: amount)
+    assert (made.name, made.description) == ("pay", "Pays.")
+    assert (made.risk, made.effect, made.timeout, made.permission) == (
+        Risk.CRITICAL, Effect.TRANSACTIONAL, 5.0, "shop.pay",
+    )  # fmt: skip
+    # effect follows the risk
+    for risk, promised in [
+        ("safe", Effect.IDEMPOTENT),
+        ("high", Effect.AT_MOST_ONCE),
+        ("critical", Effect.AT_MOST_ONCE),
+    ]:
+        assert tool(risk=risk)(plain).promised_effect is promised, risk
+
+    # google style
+    docstring = read_docstring(with_doc(GOOGLE))
+    assert docstring.parameters == {"customer": "who gets it, by name", "amount": "in dollars: gross", "rest": "more"}
+    assert docstring.description == "Send an invoice.\n\nGoes out at once.\n\nNote: cannot be called back."
+    # rest style
+    docstring = read_docstring(with_doc(REST))
+    assert docstring.parameters == {"customer": "who gets it, by name", "amount": "in dollars: gross"}
+    assert docstring.description == "Send an invoice.\n\nGoes out at once."
+    # no docstring is empty
+    for doc in [None, "", "   \n  "]:
+        with case(doc):
+            docstring = read_docstring(with_doc(doc))
+            assert (docstring.description, docstring.parameters) == ("", {})
+    # a line with a colon is no parameter
+    docstring = read_docstring(with_doc("Adds. Example: 1 + 1.\n\nUnits: none"))
+    assert docstring.parameters == {}
+    assert docstring.description == "Adds. Example: 1 + 1.\n\nUnits: none"
 
 
-def test_the_object_is_called_like_the_function() -> None:
+def test_it_is_called_like_its_function() -> None:
     assert isinstance(send_invoice, Tool)
     assert send_invoice("ACME", 3.5, copies=2) == "ACME 3.5 2"
     assert send_invoice.__name__ == "send_invoice"
     assert list(inspect.signature(send_invoice).parameters) == ["customer", "amount", "copies"]
-
-
-def test_validated_arguments_have_python_types_and_defaults() -> None:
+    # validated arguments have python types and defaults
     values = send_invoice.validate({"customer": "ACME", "amount": "3.5"})
-
     assert values == {"customer": "ACME", "amount": 3.5, "copies": 1}
     assert send_invoice.execute(**values) == "ACME 3.5 1"
 
-
-def test_async_function_is_executed_as_one() -> None:
+    # async function is executed as one
     @tool
     async def double(number: int) -> int:
         return number * 2
@@ -81,83 +110,75 @@ def test_async_function_is_executed_as_one() -> None:
     assert asyncio.run(double.execute(**double.validate({"number": 4}))) == 8
     assert asyncio.run(double(5)) == 10
 
+    # bound method is a tool
+    class Shop:
+        def price(self, item: str) -> str:
+            return f"{item}: 3"
 
-@pytest.mark.parametrize(
-    ("arguments", "field", "words"),
-    [
+    made = FunctionTool(Shop().price)
+    assert made.name == "price"
+    assert made.execute(**made.validate({"item": "tea"})) == "tea: 3"
+    # without run context nothing is injected
+    assert send_invoice.context_parameter is None
+    assert send_invoice.input_parameter is None
+
+
+def test_what_a_model_got_wrong_is_named() -> None:
+    # bad argument is named
+    for arguments, field, words in [
         ({"amount": 1}, "customer", "argument 'customer' is missing"),
         ({"customer": "A", "amount": "much"}, "amount", "argument 'amount'"),
         ({"customer": "A", "amount": -1}, "amount", "greater than 0"),
-        (
-            {"customer": "A", "amount": 1, "cc": "x"},
-            "cc",
-            "unknown argument 'cc' (there are: customer, amount, copies)",
-        ),
+        ({"customer": "A", "amount": 1, "cc": "x"}, "cc",
+            "unknown argument 'cc' (there are: customer, amount, copies)"),
         ({"customer": None, "amount": 1}, "customer", "argument 'customer'"),
-    ],
-)
-def test_bad_argument_is_named(arguments: dict[str, Any], field: str, words: str) -> None:
-    error = refusal(send_invoice, arguments)
-
-    assert error.field == field
-    assert words in str(error)
-
-
-def test_words_for_the_model_stay_short_and_do_not_repeat_its_input() -> None:
+    ]:  # fmt: skip
+        with case(arguments, field, words):
+            error = refusal(send_invoice, arguments)
+            assert error.field == field
+            assert words in str(error)
+    # words for the model stay short and do not repeat its input
     error = refusal(send_invoice, {f"unknown_{number}": "x" * 10_000 for number in range(50)})
-
     assert len(str(error)) < 600
     assert "more" in str(error)
-
-
-def test_arguments_that_were_no_json_are_refused() -> None:
+    # arguments that were no json are refused
     assert "not valid JSON: {oops" in str(refusal(send_invoice, {INVALID_ARGUMENTS_KEY: "{oops"}))
 
-
-def test_a_nested_argument_is_named_by_its_place() -> None:
+    # a nested argument is named by its place
     @tool
     def ship(to: Address, items: list[int]) -> None: ...
 
     error = refusal(ship, {"to": {"street": "x", "zip": "y"}, "items": [1, "z"]})
-
     assert "'to.zip'" in str(error)
     assert "'items.1'" in str(error)
     assert ship.validate({"to": {"street": "x", "zip": 1}, "items": []})["to"] == Address(street="x", zip=1)
 
 
-def test_rich_annotations_have_a_schema_and_are_converted() -> None:
+def test_parameters_of_every_kind() -> None:
+    # rich annotations have a schema and are converted
     @tool
     def book(
         day: date, size: Size, price: Decimal, mode: Literal["fast", "slow"] = "fast", note: str | None = None
     ) -> None: ...
 
     values = book.validate({"day": "2025-01-02", "size": "large", "price": "1.10"})
-
     assert values == {
-        "day": date(2025, 1, 2),
-        "size": Size.LARGE,
-        "price": Decimal("1.10"),
-        "mode": "fast",
-        "note": None,
-    }
+        "day": date(2025, 1, 2), "size": Size.LARGE, "price": Decimal("1.10"), "mode": "fast", "note": None,
+    }  # fmt: skip
     assert book.parameters["properties"]["mode"]["enum"] == ["fast", "slow"]
     assert book.parameters["required"] == ["day", "size", "price"]
 
-
-def test_parameters_may_have_any_name() -> None:
+    # parameters may have any name
     @tool
     def odd(json: str, copy: int, model_config: bool, _x: float, schema: str = "s") -> None: ...
 
     arguments = {"json": "j", "copy": 1, "model_config": True, "_x": 0.5}
-
     assert list(odd.parameters["properties"]) == ["json", "copy", "model_config", "_x", "schema"]
     assert odd.validate(arguments) == {**arguments, "schema": "s"}
 
-
-def test_unannotated_and_missing_parameters() -> None:
+    # unannotated and missing parameters
     @tool
-    def anything(value, other=3): ...  # type: ignore[no-untyped-def]
-
+    def anything(value, other=3): ...
     @tool
     def nothing() -> None: ...
 
@@ -166,13 +187,11 @@ def test_unannotated_and_missing_parameters() -> None:
     assert nothing.parameters == {"type": "object", "properties": {}, "additionalProperties": False}
     assert "no arguments" in str(refusal(nothing, {"a": 1}))
 
-
-def test_mutable_default_is_not_shared_between_calls() -> None:
+    # mutable default is not shared between calls
     @tool
     def collect(items: list[int] = []) -> None: ...  # noqa: B006 - the point of the test
 
     collect.validate({})["items"].append(1)
-
     assert collect.validate({})["items"] == []
 
 
@@ -186,156 +205,120 @@ def test_any_arguments_are_either_ready_or_refused_with_words(arguments: dict[st
         assert values.keys() == {"customer", "amount", "copies"}
 
 
-# --- the injected context
-
-
 def plain(a: int, ctx: RunContext) -> None: ...
 def optional(a: int, ctx: RunContext | None = None) -> None: ...
 def old_optional(a: int, ctx: Optional[RunContext] = None) -> None: ...  # noqa: UP045 - people write it
 def as_text(a: int, ctx: "RunContext") -> None: ...
 def as_optional_text(a: int, ctx: "Optional[RunContext]" = None) -> None: ...  # noqa: UP045
 def as_union_text(a: int, ctx: "RunContext | None" = None) -> None: ...
-def unimported(a: int, ctx: "kernel.RunContext") -> None: ...  # type: ignore[name-defined]  # noqa: F821
+def unimported(a: int, ctx: "kernel.RunContext") -> None: ...  # noqa: F821
 def annotated(a: int, ctx: Annotated[RunContext, "injected"]) -> None: ...
 def first(ctx: RunContext, a: int) -> None: ...
 
 
-@pytest.mark.parametrize(
-    "function", [plain, optional, old_optional, as_text, as_optional_text, as_union_text, unimported, annotated, first]
-)
-def test_run_context_is_found_and_hidden(function: Any) -> None:
-    made = FunctionTool(function)
+def test_what_is_injected_is_found_and_hidden() -> None:
+    # run context is found and hidden
+    for function in [
+        plain, optional, old_optional, as_text, as_optional_text, as_union_text, unimported, annotated, first,
+    ]:  # fmt: skip
+        with case(function):
+            made = FunctionTool(function)
+            assert made.context_parameter == "ctx"
+            assert list(made.parameters["properties"]) == ["a"]
+            assert made.validate({"a": 1}) == {"a": 1}
+            assert refusal(made, {"a": 1, "ctx": {}}).field == "ctx"
+    # a persons input is found and hidden
+    for function in [asked, asked_maybe, asked_the_old_way, asked_as_text, asked_unimported, asked_async]:
+        with case(function):
+            made = FunctionTool(function)
+            assert made.input_parameter == "told"
+            assert made.context_parameter == ("ctx" if function is asked_async else None)
+            assert list(made.parameters["properties"]) == ["a"]
+            assert made.validate({"a": 1}) == {"a": 1}
+            assert refusal(made, {"a": 1, "told": {"action": "answer"}}).field == "told"
 
-    assert made.context_parameter == "ctx"
-    assert list(made.parameters["properties"]) == ["a"]
-    assert made.validate({"a": 1}) == {"a": 1}
-    assert refusal(made, {"a": 1, "ctx": {}}).field == "ctx"
 
-
-def test_without_run_context_nothing_is_injected() -> None:
-    assert send_invoice.context_parameter is None
-    assert send_invoice.input_parameter is None
-
-
-# --- the injected answer to a pause
-
-
-def asked(a: int, told: HumanInput = None) -> None: ...  # type: ignore[assignment]
+def asked(a: int, told: HumanInput = None) -> None: ...
 def asked_maybe(a: int, told: HumanInput | None = None) -> None: ...
 def asked_the_old_way(a: int, told: Optional[HumanInput] = None) -> None: ...  # noqa: UP045 - people write it
 def asked_as_text(a: int, told: "HumanInput | None" = None) -> None: ...
-def asked_unimported(a: int, told: "flow.HumanInput | None" = None) -> None: ...  # type: ignore[name-defined]  # noqa: F821
+def asked_unimported(a: int, told: "flow.HumanInput | None" = None) -> None: ...  # noqa: F821
 async def asked_async(a: int, ctx: RunContext, told: Annotated[HumanInput | None, "injected"] = None) -> None: ...
 
 
-@pytest.mark.parametrize(
-    "function", [asked, asked_maybe, asked_the_old_way, asked_as_text, asked_unimported, asked_async]
-)
-def test_a_persons_input_is_found_and_hidden(function: Any) -> None:
-    made = FunctionTool(function)
-
-    assert made.input_parameter == "told"
-    assert made.context_parameter == ("ctx" if function is asked_async else None)
-    assert list(made.parameters["properties"]) == ["a"]
-    assert made.validate({"a": 1}) == {"a": 1}
-    assert refusal(made, {"a": 1, "told": {"action": "answer"}}).field == "told"
-
-
-# --- options
-
-
-def test_options_are_kept() -> None:
-    made = tool(
-        name="pay", description="Pays.", risk="critical", effect="transactional", timeout=5, permission="shop.pay"
-    )(lambda amount: amount)
-
-    assert (made.name, made.description) == ("pay", "Pays.")
-    assert (made.risk, made.effect, made.timeout, made.permission) == (
-        Risk.CRITICAL,
-        Effect.TRANSACTIONAL,
-        5.0,
-        "shop.pay",
-    )
-
-
-@pytest.mark.parametrize(
-    ("risk", "promised"),
-    [("safe", Effect.IDEMPOTENT), ("high", Effect.AT_MOST_ONCE), ("critical", Effect.AT_MOST_ONCE)],
-)
-def test_effect_follows_the_risk(risk: str, promised: Effect) -> None:
-    assert tool(risk=risk)(plain).promised_effect is promised
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
+def test_what_cannot_be_a_tool_is_refused_with_the_mend() -> None:
+    # wrong option is refused at import with its mend
+    for options, words in [
         ({"risk": "huge"}, "'safe', 'high', 'critical'"),
-        ({"effect": "maybe"}, "'idempotent', 'at_most_once', 'transactional'"),
-        ({"timeout": 0}, "seconds above 0"),
-        ({"timeout": "5"}, "seconds above 0"),
-        ({"timeout": True}, "seconds above 0"),
-        ({"timeout": float("inf")}, "seconds above 0"),
-        ({"permission": "pay"}, "app_label.codename"),
-        ({"name": "two words"}, "letters, digits"),
-        ({"name": ""}, "letters, digits"),
+        ({"effect": "maybe"}, "'idempotent', 'at_most_once', 'transactional'"), ({"timeout": 0}, "seconds above 0"),
+        ({"timeout": "5"}, "seconds above 0"), ({"timeout": True}, "seconds above 0"),
+        ({"timeout": float("inf")}, "seconds above 0"), ({"permission": "pay"}, "app_label.codename"),
+        ({"name": "two words"}, "letters, digits"), ({"name": ""}, "letters, digits"),
         ({"rsik": "high"}, "name, description, risk, effect, timeout, permission"),
-    ],
-)
-def test_wrong_option_is_refused_at_import_with_its_mend(options: dict[str, Any], words: str) -> None:
-    with pytest.raises((TypeError, ValueError)) as caught:
-        tool(**options)(plain)
-
-    assert words in str(caught.value)
+    ]:  # fmt: skip
+        with case(options, words):
+            with pytest.raises((TypeError, ValueError)) as caught:
+                tool(**options)(plain)
+            assert words in str(caught.value)
+    for function, words in [
+        (rest, "name each argument"), (keywords, "name each argument"), (positional, "drop the '/'"),
+        (generator, "returns one value"), (two_contexts, "keep one"), (two_inputs, "keep one"),
+        (unreadable, "import it at module level"), (no_json, "types that JSON can carry"),
+        (no_schema, "types that JSON can carry"), (method, "bound one"), (field_default, "Annotated"),
+        (Address, "takes a function"), ("greet", "write @tool(name='greet')"), (lambda a: a, "pass @tool(name=…)"),
+    ]:  # fmt: skip
+        with case(function, words):
+            with pytest.raises((TypeError, ValueError)) as caught:
+                tool(function)
+            assert words in str(caught.value)
 
 
 def rest(*names: str) -> None: ...
 def keywords(**names: str) -> None: ...
 def positional(a: int, /) -> None: ...
-def generator(a: int):  # type: ignore[no-untyped-def]
+def generator(a: int):
     yield a
 
 
 def two_contexts(one: RunContext, two: RunContext) -> None: ...
 def two_inputs(one: HumanInput, two: HumanInput) -> None: ...
-def unreadable(a: "Nowhere") -> None: ...  # type: ignore[name-defined]  # noqa: F821
+def unreadable(a: "Nowhere") -> None: ...  # noqa: F821
 def no_json(a: asyncio.Event) -> None: ...
 def no_schema(a: Callable[[int], int]) -> None: ...
-def method(self, a: int) -> None: ...  # type: ignore[no-untyped-def]
+def method(self, a: int) -> None: ...
 def field_default(a: int = Field(3)) -> None: ...
 
 
-@pytest.mark.parametrize(
-    ("function", "words"),
-    [
-        (rest, "name each argument"),
-        (keywords, "name each argument"),
-        (positional, "drop the '/'"),
-        (generator, "returns one value"),
-        (two_contexts, "keep one"),
-        (two_inputs, "keep one"),
-        (unreadable, "import it at module level"),
-        (no_json, "types that JSON can carry"),
-        (no_schema, "types that JSON can carry"),
-        (method, "bound one"),
-        (field_default, "Annotated"),
-        (Address, "takes a function"),
-        ("greet", "write @tool(name='greet')"),
-        (lambda a: a, "pass @tool(name=…)"),
-    ],
-)
-def test_function_that_cannot_be_a_tool_is_refused_with_the_mend(function: Any, words: str) -> None:
-    with pytest.raises((TypeError, ValueError)) as caught:
-        tool(function)
+def with_doc(doc: str | None) -> Callable[..., Any]:
+    def function() -> None: ...
 
-    assert words in str(caught.value)
+    function.__doc__ = doc
+    return function
 
 
-def test_bound_method_is_a_tool() -> None:
-    class Shop:
-        def price(self, item: str) -> str:
-            return f"{item}: 3"
+GOOGLE = """Send an invoice.
 
-    made = FunctionTool(Shop().price)
+    Goes out at once.
 
-    assert made.name == "price"
-    assert made.execute(**made.validate({"item": "tea"})) == "tea: 3"
+    Args:
+        customer (str): who gets it,
+            by name
+        amount: in dollars: gross
+        **rest: more
+
+    Returns:
+        its number
+
+    Note: cannot be called back.
+    """
+
+REST = """Send an invoice.
+
+    Goes out at once.
+
+    :param customer: who gets it,
+        by name
+    :param float amount: in dollars: gross
+    :returns: its number
+    :rtype: int
+    """

@@ -1,7 +1,5 @@
 """OrchestratorAgent without a runtime: its tools, what it refuses, what it says of itself."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -21,6 +19,7 @@ from ravi_django.kernel import (
     ToolRefused,
     ToolSpec,
 )
+from tests.support.cases import case
 from tests.support.fake_context import FakeContext, call
 from tests.support.react import Model, add, ask, results_in
 
@@ -49,30 +48,21 @@ class TeamContext(FakeContext):
         return AskOutcome("replied", {"text": message.payload.message.text.upper()}, target)
 
 
-def test_its_address_is_an_orchestrators() -> None:
-    assert team().id == AgentId("orchestrator", "boss")
-    assert team(id="team/lead").id == AgentId("team", "lead")
-
-
 def test_the_model_is_shown_a_tool_for_each_sub_agent_beside_the_others() -> None:
     made = team(SubAgentConfig("react/writer", "Writes."), "react/critic", tools=[add])
-
     shown = {spec.name: spec.description for spec in made._offers.plain.tools}
-
     assert list(shown) == ["add", "handoff_writer", "handoff_critic"]
     assert shown["handoff_writer"] == "Writes."
     assert shown["handoff_critic"] == "Hand a task to the agent react/critic and get its answer."
-
-
-def test_tools_of_base_options_come_beside_the_sub_agents() -> None:
+    # tools of base options come beside the sub agents
     made = team("react/writer", base_options=GenerationOptions(tools=[ToolSpec(name="add")], temperature=0.5))
-
     assert [spec.name for spec in made._offers.plain.tools] == ["add", "handoff_writer"]
     assert made._offers.plain.temperature == 0.5
 
-
-def test_the_first_move_may_be_a_delegation() -> None:
     assert team("react/writer", initial_tool_choice="handoff_writer")._offers.plain.tools
+
+    assert team().id == AgentId("orchestrator", "boss")
+    assert team(id="team/lead").id == AgentId("team", "lead")
 
 
 def test_a_delegate_tool_refuses_to_be_called() -> None:
@@ -80,15 +70,12 @@ def test_a_delegate_tool_refuses_to_be_called() -> None:
         DelegateTool("react/writer").execute(task="x")
 
 
-@pytest.mark.asyncio
 async def test_a_call_spawns_and_asks_with_the_same_message() -> None:
     made = team(SubAgentConfig("react/writer", ask_timeout=9, priority=Priority.HIGH))
     ctx = TeamContext([call("handoff_writer", "c1", task="rhyme"), "done"])
-
-    await made.run(ctx, [ask()])  # type: ignore[arg-type]
-
+    await made.run(ctx, [ask()])
     ((target, priority, boot),) = ctx.spawned
-    assert (target, priority, boot.payload.message.text) == ("react/writer", Priority.HIGH, "rhyme")  # type: ignore[attr-defined]
+    assert (target, priority, boot.payload.message.text) == ("react/writer", Priority.HIGH, "rhyme")
     assert boot.metadata["parent_agent_id"] == "orchestrator/boss"
     assert boot.correlation_id == "session-1"
     assert ctx.asked == [(RunHandle("run of writer", AgentId("react", "writer")), boot, 9.0)]
@@ -96,39 +83,28 @@ async def test_a_call_spawns_and_asks_with_the_same_message() -> None:
     assert ctx.effects == [("turn1", "llm"), ("turn2", "llm")]  # no tool was called
 
 
-@pytest.mark.asyncio
 async def test_arguments_that_are_nested_without_end_are_words_for_the_model() -> None:
     deep: Any = "x"
     for _ in range(60):
         deep = [deep]
     ctx = TeamContext([call("handoff_writer", "c1", task=deep), "done"])
-
-    await team("react/writer").run(ctx, [ask()])  # type: ignore[arg-type]
-
+    await team("react/writer").run(ctx, [ask()])
     assert results_in(ctx.views[1]) == [("c1", "the arguments are nested more than 50 levels deep", True)]
     assert ctx.spawned == []
 
 
-@pytest.mark.asyncio
 async def test_a_handoff_is_a_result_that_ends_the_message() -> None:
     made = team(SubAgentConfig("react/writer", handoff=True))
-
-    result = await made._perform(TeamContext(), call("handoff_writer", task="rhyme"))  # type: ignore[arg-type]
-
+    result = await made._perform(TeamContext(), call("handoff_writer", task="rhyme"))
     assert (result.text, result.status) == ("handed over to react/writer", "ok")
     assert result.finish == FinishAgentResult(AgentId("react", "writer"), "rhyme")
-
-
-# ------------------------------------------------------------------------------------------------------ refused
 
 
 @pytest.mark.parametrize("other", ["team/writer", "react/writer", "react/wri.ter"])
 def test_two_sub_agents_of_one_tool_name_are_refused(other: str) -> None:
     first = "react/wri_ter" if "." in other else "react/writer"
-
     with pytest.raises(InvalidInputError, match=f"{first} and {other} would both be the tool handoff_wri") as caught:
         team(first, other)
-
     assert caught.value.field == "sub_agents"
 
 
@@ -145,60 +121,32 @@ def test_a_tool_of_a_sub_agents_name_is_refused() -> None:
 
 def test_a_sub_agent_is_a_config() -> None:
     with pytest.raises(InvalidInputError, match=r"write SubAgentConfig\('react/writer'\)"):
-        OrchestratorAgent("boss", model=Model(), sub_agents=["react/writer"])  # type: ignore[arg-type, list-item]
-
-
-@pytest.mark.parametrize(
-    ("fields", "field"),
-    [
-        ({"ask_timeout": 0}, "ask_timeout"),
-        ({"ask_timeout": True}, "ask_timeout"),
-        ({"ask_timeout": float("inf")}, "ask_timeout"),
-        ({"priority": 3}, "priority"),
-        ({"priority": "high"}, "priority"),
-        ({"agent": 7}, "agent"),
-        ({"agent": "writer"}, None),
-    ],
-)
-def test_a_config_is_checked(fields: dict[str, Any], field: str | None) -> None:
-    with pytest.raises(InvalidInputError) as caught:
-        SubAgentConfig(**{"agent": "react/writer", **fields})
-
-    if field is not None:
-        assert caught.value.field == field
-
-
-# --------------------------------------------------------------------------------------------------------- spec
-
-
-def test_its_spec_names_the_team() -> None:
-    writer = ReActAgent("writer", model=Model())  # type: ignore[arg-type]
+        OrchestratorAgent("boss", model=Model(), sub_agents=["react/writer"])
+    # a config is checked
+    for fields, field in [
+        ({"ask_timeout": 0}, "ask_timeout"), ({"ask_timeout": True}, "ask_timeout"),
+        ({"ask_timeout": float("inf")}, "ask_timeout"), ({"priority": 3}, "priority"),
+        ({"priority": "high"}, "priority"), ({"agent": 7}, "agent"), ({"agent": "writer"}, None),
+    ]:  # fmt: skip
+        with case(fields, field):
+            with pytest.raises(InvalidInputError) as caught:
+                SubAgentConfig(**{"agent": "react/writer", **fields})
+            if field is not None:
+                assert caught.value.field == field
+    # its spec names the team
+    writer = ReActAgent("writer", model=Model())
     made = team(
         SubAgentConfig(writer, "Writes.", 30, Priority.HIGH),
         SubAgentConfig("react/critic", handoff=True),
         spawn_budget=SpawnBudget(max_agents=5),
     )
-
     said = made.spec()
-
     assert said["class"] == "OrchestratorAgent"
     assert said["spawn_budget"] == {"max_agents": 5, "allow_preempt": True}
     assert said["sub_agents"] == [
-        {
-            "agent": "react/writer",
-            "tool": "handoff_writer",
-            "description": "Writes.",
-            "ask_timeout": 30.0,
-            "priority": "high",
-            "handoff": False,
-        },
-        {
-            "agent": "react/critic",
-            "tool": "handoff_critic",
-            "description": "",
-            "ask_timeout": 120.0,
-            "priority": "normal",
-            "handoff": True,
-        },
-    ]
+        {"agent": "react/writer", "tool": "handoff_writer", "description": "Writes.", "ask_timeout": 30.0,
+            "priority": "high", "handoff": False},
+        {"agent": "react/critic", "tool": "handoff_critic", "description": "", "ask_timeout": 120.0,
+            "priority": "normal", "handoff": True},
+    ]  # fmt: skip
     assert "spawn_budget" not in team().spec()

@@ -1,7 +1,5 @@
 """Generator agents without a database: what may be yielded, how a turn ends, and whose the state is."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import OrderedDict, defaultdict, deque
 
@@ -21,6 +19,7 @@ from ravi_django.kernel import (
 )
 from ravi_django.testing import ScriptedModel
 from tests.support import world
+from tests.support.cases import case
 from tests.support.fake_context import FakeContext
 from tests.support.world import get_agent, register, spec_of, unregister
 
@@ -43,16 +42,9 @@ def run(agent, *messages, ctx=None):
 
 def test_the_facade_has_the_names_of_the_seed():
     assert {
-        "BaseAgentProxy",
-        "Prompt",
-        "TurnEnd",
-        "WaitForInput",
-        "ResumeWithInput",
-        "PauseForChildResult",
-        "PauseForInputResult",
-        "FinishAgentResult",
-        "HumanInput",
-    } <= set(flow.__all__)
+        "BaseAgentProxy", "Prompt", "TurnEnd", "WaitForInput", "ResumeWithInput", "PauseForChildResult",
+        "PauseForInputResult", "FinishAgentResult", "HumanInput",
+    } <= set(flow.__all__)  # fmt: skip
     assert all(hasattr(flow, name) for name in flow.__all__)
 
 
@@ -68,18 +60,22 @@ def test_the_turns_end_is_the_answer_and_nothing_behind_it_runs():
             ran.append("finally")
 
     returned, ctx = run(of(story))
-
     assert (returned, ran) == ("heard hi", ["finally"])
     assert [result for _, result in ctx.replies] == ["heard hi"]
 
-
-def test_a_reply_to_an_asker_is_a_text_under_its_name():
+    # a reply to an asker is a text under its name
     async def story(self, prompt):
         yield TurnEnd("yes")
 
     _, ctx = run(of(story), said(reply_to="run-0"))
-
     assert [result for _, result in ctx.replies] == [{"text": "yes"}]
+
+    # an empty turn answers with nothing
+    async def story(self, prompt):
+        if prompt.text == "never":
+            yield TurnEnd("something")
+
+    assert run(of(story))[0] == ""
 
 
 def test_without_an_end_the_last_output_is_the_answer():
@@ -96,16 +92,7 @@ def test_without_an_end_the_last_output_is_the_answer():
 
     assert run(of(story, tools=[double]))[0] == "second"
 
-
-def test_an_empty_turn_answers_with_nothing():
-    async def story(self, prompt):
-        if prompt.text == "never":
-            yield TurnEnd("something")
-
-    assert run(of(story))[0] == ""
-
-
-def test_a_plain_generator_does_as_well():
+    # a plain generator does as well
     def story(self, prompt):
         try:
             result = yield ToolCall("double", {"number": 4})
@@ -119,7 +106,6 @@ def test_a_plain_generator_does_as_well():
         return 2 * number
 
     returned, ctx = run(of(story, tools=[double]))
-
     assert returned == "8"
     assert ctx.replies[0] == "closed"  # before the answer goes out
 
@@ -140,7 +126,23 @@ def test_what_may_not_be_yielded_is_refused_at_the_yield_with_what_may(event):
     assert len(caught) == 1
 
 
-def test_code_that_is_no_generator_is_told_so():
+def test_names_addresses_and_what_cannot_be_one():
+    assert BaseAgentProxy("Weather reporter").id == AgentId("agent", "Weather_reporter")
+    assert BaseAgentProxy("x", id="flow/weather").id == AgentId("flow", "weather")
+    with pytest.raises(InvalidInputError, match="name is a text"):
+        BaseAgentProxy(" ")
+    with pytest.raises(TypeError, match="model must be a ChatModel"):
+        BaseAgentProxy("x", model="gpt")
+    # the spec says what a user is shown
+    agent = BaseAgentProxy(
+        "x", welcome="Hello!", prompts={"weather": "How is the weather?"}, description="Reports.",
+        result_model=list[int]
+    )  # fmt: skip
+    spec = spec_of(agent)
+    assert (spec["welcome"], spec["starter_prompts"]) == ("Hello!", ["How is the weather?"])
+    assert (spec["description"], spec["result_schema"]["type"]) == ("Reports.", "array")
+
+    # code that is no generator is told so
     async def story(self, prompt):
         return "hi"
 
@@ -148,6 +150,12 @@ def test_code_that_is_no_generator_is_told_so():
         run(of(story))
     with pytest.raises(NotImplementedError, match="needs a method"):
         run(BaseAgentProxy("generator"))
+    # the context is there inside a request alone
+    agent = BaseAgentProxy("generator")
+    with pytest.raises(RuntimeError, match=r"use self\.ctx inside next_turn"):
+        _ = agent.ctx
+    with pytest.raises(RuntimeError, match="inside next_turn"):
+        asyncio.run(agent.window())
 
 
 def test_a_finally_block_may_not_yield():
@@ -196,15 +204,6 @@ def test_what_ends_the_lease_goes_through_the_generator_and_on(stop, plain):
     assert seen == [type(stop).__name__]
 
 
-def test_the_context_is_there_inside_a_request_alone():
-    agent = BaseAgentProxy("generator")
-
-    with pytest.raises(RuntimeError, match=r"use self\.ctx inside next_turn"):
-        _ = agent.ctx
-    with pytest.raises(RuntimeError, match="inside next_turn"):
-        asyncio.run(agent.window())
-
-
 def test_an_invalid_result_is_raised_at_the_end_and_may_be_mended():
     async def story(self, prompt):
         try:
@@ -215,7 +214,6 @@ def test_an_invalid_result_is_raised_at_the_end_and_may_be_mended():
             yield TurnEnd("[1, 2]")
 
     agent = of(story, result_model=list[int])
-
     assert run(agent)[0] == "[1,2]"
     with pytest.raises(ResultInvalidError, match="ended its turn with what is no"):
         run(agent, said("raise"))
@@ -258,32 +256,16 @@ def test_a_request_may_be_given_a_copy_of_ones_own_making():
 
     agent = Own("own")
     agent.client, agent.pool = Client(), Client()
-
     assert run(agent)[0] == {"own": True, "shared": True}
-
-
-def test_names_addresses_and_what_cannot_be_one():
-    assert BaseAgentProxy("Weather reporter").id == AgentId("agent", "Weather_reporter")
-    assert BaseAgentProxy("x", id="flow/weather").id == AgentId("flow", "weather")
-    with pytest.raises(InvalidInputError, match="name is a text"):
-        BaseAgentProxy(" ")
-    with pytest.raises(TypeError, match="model must be a ChatModel"):
-        BaseAgentProxy("x", model="gpt")
-
-
-def test_the_spec_says_what_a_user_is_shown():
-    agent = BaseAgentProxy(
-        "x",
-        welcome="Hello!",
-        prompts={"weather": "How is the weather?"},
-        description="Reports.",
-        result_model=list[int],
-    )
-
-    spec = spec_of(agent)
-
-    assert (spec["welcome"], spec["starter_prompts"]) == ("Hello!", ["How is the weather?"])
-    assert (spec["description"], spec["result_schema"]["type"]) == ("Reports.", "array")
+    # a copy keeps what its kind has beside the values
+    agent = of(None)
+    agent.seen, agent.last, agent.names = defaultdict(set), deque([[1]], 2), Names([[1]])
+    agent.names.title, agent.names[0] = "who", agent.names  # a circle
+    agent.seen["self"] = agent.seen
+    mine = agent.for_request()
+    assert (mine.seen["new"], mine.last.maxlen, mine.names.title) == (set(), 2, "who")
+    assert (mine.names[0] is mine.names, mine.seen["self"] is mine.seen) == (True, True)
+    assert (mine.names is agent.names, "new" in agent.seen) == (False, False)
 
 
 def test_a_question_of_no_form_is_refused():
@@ -302,9 +284,6 @@ def test_a_question_of_no_form_is_refused():
     run(of(story), ctx=Asking())
 
 
-# ------------------------------------------------------------------------------------------------ agents as tools
-
-
 class Poet(BaseAgentProxy):
     """Writes poems. In any metre.
 
@@ -315,30 +294,23 @@ class Poet(BaseAgentProxy):
 def test_an_agent_given_as_a_tool_becomes_one():
     poet = Poet("poet")
     box = Toolbox([poet])
-
     (made,) = box.all()
-
     assert isinstance(made, AgentTool)
     assert (made.name, made.agent, made.agent_id) == ("handoff_poet", poet, poet.id)
     assert made.description.endswith("Writes poems.")
     with pytest.raises(TypeError, match="tools is a list"):
         Toolbox.of(poet)
-
-
-@pytest.mark.parametrize(
-    ("agent", "words"),
-    [
+    # an agent is described by what it says of itself
+    for agent, words in [
         (BaseAgentProxy("a", description="Does A."), "Does A."),
         (Poet("b"), "Hand a task to the agent agent/b and get its answer. Writes poems."),
         (BaseAgentProxy("c", instructions="You do C. And D."), "… You do C."),
         (ReActAgent("d", model=ScriptedModel(["x"]), system_instructions="Be D.\nAlways."), "… Be D."),
         (ReActAgent("e", model=ScriptedModel(["x"])), "Hand a task to the agent react/e and get its answer."),
-    ],
-)
-def test_an_agent_is_described_by_what_it_says_of_itself(agent, words):
-    words = words.replace("…", f"Hand a task to the agent {agent.id} and get its answer.")
-
-    assert description_of(agent) == words
+    ]:
+        with case(agent, words):
+            words = words.replace("…", f"Hand a task to the agent {agent.id} and get its answer.")
+            assert description_of(agent) == words
 
 
 def test_agents_given_as_tools_are_registered_along_unless_known_by_themselves():
@@ -370,50 +342,33 @@ class Counts(dict):
     pass
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
+def test_what_lies_in_values_of_any_kind_is_the_requests_own():
+    for make in [
         lambda one: defaultdict(list, a=one),
         lambda one: OrderedDict(a=one),
         lambda one: Counts(a=one),
         lambda one: {"a": one},
-    ],
-)
-def test_what_lies_in_a_dict_of_any_kind_is_the_requests_own(make):
-    class Noting(BaseAgentProxy):
-        async def next_turn(self, prompt):
-            self.seen["a"].append(prompt.text)
-            yield TurnEnd({"seen": self.seen["a"], "kind": type(self.seen) is type(agent.seen)})
+    ]:
+        with case(make):
 
-    agent = Noting("noting")
-    agent.seen = make([])
+            class Noting(BaseAgentProxy):
+                async def next_turn(self, prompt):
+                    self.seen["a"].append(prompt.text)
+                    yield TurnEnd({"seen": self.seen["a"], "kind": type(self.seen) is type(agent.seen)})
 
-    assert run(agent, said("one"), said("two"))[0] == {"seen": ["two"], "kind": True}
-    assert agent.seen["a"] == []
+            agent = Noting("noting")
+            agent.seen = make([])
+            assert run(agent, said("one"), said("two"))[0] == {"seen": ["two"], "kind": True}
+            assert agent.seen["a"] == []
+    for make in [lambda one: deque([one], 3), lambda one: Names([one]), lambda one: [one]]:
+        with case(make):
 
+            class Noting(BaseAgentProxy):
+                async def next_turn(self, prompt):
+                    self.seen[0].append(prompt.text)
+                    yield TurnEnd({"seen": self.seen[0], "kind": type(self.seen) is type(agent.seen)})
 
-@pytest.mark.parametrize("make", [lambda one: deque([one], 3), lambda one: Names([one]), lambda one: [one]])
-def test_what_lies_in_a_list_of_any_kind_is_the_requests_own(make):
-    class Noting(BaseAgentProxy):
-        async def next_turn(self, prompt):
-            self.seen[0].append(prompt.text)
-            yield TurnEnd({"seen": self.seen[0], "kind": type(self.seen) is type(agent.seen)})
-
-    agent = Noting("noting")
-    agent.seen = make([])
-
-    assert run(agent, said("one"), said("two"))[0] == {"seen": ["two"], "kind": True}
-    assert agent.seen[0] == []
-
-
-def test_a_copy_keeps_what_its_kind_has_beside_the_values():
-    agent = of(None)
-    agent.seen, agent.last, agent.names = defaultdict(set), deque([[1]], 2), Names([[1]])
-    agent.names.title, agent.names[0] = "who", agent.names  # a circle
-    agent.seen["self"] = agent.seen
-
-    mine = agent.for_request()
-
-    assert (mine.seen["new"], mine.last.maxlen, mine.names.title) == (set(), 2, "who")
-    assert (mine.names[0] is mine.names, mine.seen["self"] is mine.seen) == (True, True)
-    assert (mine.names is agent.names, "new" in agent.seen) == (False, False)
+            agent = Noting("noting")
+            agent.seen = make([])
+            assert run(agent, said("one"), said("two"))[0] == {"seen": ["two"], "kind": True}
+            assert agent.seen[0] == []

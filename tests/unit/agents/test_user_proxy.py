@@ -1,7 +1,5 @@
 """UserProxyAgent without a runtime: its address, what it asks of a message, what it relays."""
 
-from __future__ import annotations
-
 import asyncio
 from datetime import timedelta
 from typing import Any
@@ -19,6 +17,7 @@ from ravi_django.kernel import (
     InvalidInputError,
     Message,
 )
+from tests.support.cases import case
 from tests.support.fake_context import FakeContext
 
 CONSENT = {"yes", "ok", "approved", "answer"}
@@ -49,38 +48,56 @@ def data(**values: Any) -> Message:
     return Message(target=AgentId("user_proxy", "boss"), payload=DataPayload(data=values), correlation_id="c-1")
 
 
-def test_its_address_is_a_user_proxys() -> None:
+def test_it_says_what_it_is() -> None:
+    agent = UserProxyAgent("boss", to=[("group:finance", 60), "staff"], answer_within=90, description="Decides.")
+    assert agent.spec() == {
+        "class": "UserProxyAgent", "id": "user_proxy/boss", "name": "boss", "description": "Decides.",
+        "to": [{"to": "group:finance", "within": 60.0}, "staff"], "answer_within": 90.0,
+    }  # fmt: skip
     assert UserProxyAgent("boss").id == AgentId("user_proxy", "boss")
     assert UserProxyAgent().id == AgentId("user_proxy", "user")
     assert UserProxyAgent("boss", id="office/boss").id == AgentId("office", "boss")
     assert UserProxyAgent("boss", id=AgentId("office", "boss")).id == AgentId("office", "boss")
+    assert SubAgentConfig(UserProxyAgent("boss")).address == AgentId("user_proxy", "boss")
+    # a bad option names itself
+    for options, field in [
+        ({"to": "the boss"}, "to"), ({"to": [("group:a", None), "group:b"]}, "to"),
+        ({"answer_within": 0}, "answer_within"), ({"answer_within": True}, "answer_within"),
+        ({"answer_within": float("nan")}, "answer_within"), ({"answer_within": "soon"}, "answer_within"),
+        ({"id": "nonsense"}, None),
+    ]:  # fmt: skip
+        with case(options, field):
+            with pytest.raises(InvalidInputError) as found:
+                UserProxyAgent("boss", **options)
+            assert field is None or found.value.field == field
 
 
 def test_a_question_is_logged_asked_by_its_correlation_id_and_relayed() -> None:
     ctx, message = People(), chat("Send it?", reply_to="run-1")
-
     asyncio.run(UserProxyAgent("boss").run(ctx, [message]))
-
     assert ctx.logged == [("hitl.question", {"correlation_id": "c-1", "text": "Send it?"})]
     (asked,) = ctx.asked
     assert (asked["question"], asked["signal"], asked["to"], asked["timeout"]) == (
-        "Send it?",
-        "human_reply:c-1",
-        None,
-        None,
-    )
+        "Send it?", "human_reply:c-1", None, None,
+    )  # fmt: skip
     assert ctx.replies == [(message, "Yes.")]
-
-
-def test_who_is_asked_and_for_how_long_is_the_sites_choice() -> None:
+    # who is asked and for how long is the sites choice
     ctx = People()
-
     asyncio.run(
         UserProxyAgent("boss", to="group:finance", answer_within=timedelta(hours=1)).run(ctx, [chat("Send it?")])
     )
-
     assert ctx.asked[0]["to"] == Addressees.of("group:finance")
     assert ctx.asked[0]["timeout"] == 3600.0
+    # other data is asked as it is
+    ctx = People()
+    asyncio.run(UserProxyAgent("boss").run(ctx, [data(amount=5, question=7)]))
+    assert ctx.asked[0]["question"] == '{"amount":5,"question":7}'
+    # a cancelled run asks nobody
+    ctx = People()
+    ctx.meta.cancellation.cancel("no")
+    with pytest.raises(CancellationError):
+        asyncio.run(UserProxyAgent("boss").run(ctx, [chat("Send it?")]))
+    assert ctx.asked == []
 
 
 def test_a_payload_may_bring_choices_but_no_addressee() -> None:
@@ -88,55 +105,17 @@ def test_a_payload_may_bring_choices_but_no_addressee() -> None:
     message = data(
         question="Which?", choices=["a", "b"], free_text=False, context="So.", to="user:eve", answer_within=1
     )
-
     asyncio.run(UserProxyAgent("boss").run(ctx, [message, data(text="And?")]))
-
     assert ctx.asked[0] == {
-        "question": "Which?",
-        "choices": ["a", "b"],
-        "free_text": False,
-        "context": "So.",
-        "timeout": None,
-        "to": None,
-        "signal": "human_reply:c-1",
-    }
+        "question": "Which?", "choices": ["a", "b"], "free_text": False, "context": "So.", "timeout": None,
+        "to": None, "signal": "human_reply:c-1",
+    }  # fmt: skip
     assert ctx.asked[1]["question"] == "And?"
 
-
-def test_other_data_is_asked_as_it_is() -> None:
-    ctx = People()
-
-    asyncio.run(UserProxyAgent("boss").run(ctx, [data(amount=5, question=7)]))
-
-    assert ctx.asked[0]["question"] == '{"amount":5,"question":7}'
-
-
-@pytest.mark.parametrize("payload", [{"ok": True}, "yes", ["a"], {}, 0, False])
-def test_what_a_program_sends_is_relayed_as_it_is(payload: Any) -> None:
-    ctx = People({"action": "signal", "text": "", "by": "", "payload": payload})
-
-    asyncio.run(UserProxyAgent("boss").run(ctx, [chat("Send it?")]))
-
-    assert ctx.replies[0][1] == payload
-
-
-@pytest.mark.parametrize("action", ["skip", "cancel", "expired", "something new"])
-def test_no_answer_is_relayed_in_words_that_are_no_consent(action: str) -> None:
-    ctx = People({"action": action, "text": "", "by": "ann"})
-
-    asyncio.run(UserProxyAgent("boss").run(ctx, [chat("Send it?")]))
-
-    words = ctx.replies[0][1]
-    assert "no consent" in words
-    assert not CONSENT & set(words.lower().rstrip(".").split())
-
-
-def test_each_message_of_an_inbox_is_asked_by_a_name_of_its_own() -> None:
+    # each message of an inbox is asked by a name of its own
     ctx = People(lambda question: {"action": "answer", "text": f"re {question}", "by": ""})
     first, second, third = chat("One?"), chat("Two?"), chat("Three?", correlation_id="")
-
     asyncio.run(UserProxyAgent("boss").run(ctx, [first, second, third]))
-
     assert [asked["signal"] for asked in ctx.asked] == [
         "human_reply:c-1",
         f"human_reply:{second.id}",
@@ -149,59 +128,27 @@ def test_each_message_of_an_inbox_is_asked_by_a_name_of_its_own() -> None:
     }
 
 
-def test_a_question_that_cannot_be_asked_is_told_to_its_asker_alone() -> None:
+def test_what_is_relayed() -> None:
+    # what a program sends is relayed as it is
+    for payload in [{"ok": True}, "yes", ["a"], {}, 0, False]:
+        with case(payload):
+            ctx = People({"action": "signal", "text": "", "by": "", "payload": payload})
+            asyncio.run(UserProxyAgent("boss").run(ctx, [chat("Send it?")]))
+            assert ctx.replies[0][1] == payload
+    # no answer is relayed in words that are no consent
+    for action in ["skip", "cancel", "expired", "something new"]:
+        with case(action):
+            ctx = People({"action": action, "text": "", "by": "ann"})
+            asyncio.run(UserProxyAgent("boss").run(ctx, [chat("Send it?")]))
+            words = ctx.replies[0][1]
+            assert "no consent" in words
+            assert not CONSENT & set(words.lower().rstrip(".").split())
+
+    # a question that cannot be asked is told to its asker alone
     def say(question: str) -> Any:
         bad = InvalidInputError("choices are 2 to 20 texts", field="choices")
         return bad if question == "Bad?" else {"action": "answer", "text": "fine", "by": ""}
 
     ctx = People(say)
-
     asyncio.run(UserProxyAgent("boss").run(ctx, [data(question="Bad?", choices="x"), chat("Good?")]))
-
     assert [said for _, said in ctx.replies] == ["The question was not asked: choices are 2 to 20 texts", "fine"]
-
-
-def test_a_cancelled_run_asks_nobody() -> None:
-    ctx = People()
-    ctx.meta.cancellation.cancel("no")
-
-    with pytest.raises(CancellationError):
-        asyncio.run(UserProxyAgent("boss").run(ctx, [chat("Send it?")]))
-
-    assert ctx.asked == []
-
-
-@pytest.mark.parametrize(
-    ("options", "field"),
-    [
-        ({"to": "the boss"}, "to"),
-        ({"to": [("group:a", None), "group:b"]}, "to"),
-        ({"answer_within": 0}, "answer_within"),
-        ({"answer_within": True}, "answer_within"),
-        ({"answer_within": float("nan")}, "answer_within"),
-        ({"answer_within": "soon"}, "answer_within"),
-        ({"id": "nonsense"}, None),
-    ],
-)
-def test_a_bad_option_names_itself(options: dict[str, Any], field: str | None) -> None:
-    with pytest.raises(InvalidInputError) as found:
-        UserProxyAgent("boss", **options)
-
-    assert field is None or found.value.field == field
-
-
-def test_it_says_what_it_is() -> None:
-    agent = UserProxyAgent("boss", to=[("group:finance", 60), "staff"], answer_within=90, description="Decides.")
-
-    assert agent.spec() == {
-        "class": "UserProxyAgent",
-        "id": "user_proxy/boss",
-        "name": "boss",
-        "description": "Decides.",
-        "to": [{"to": "group:finance", "within": 60.0}, "staff"],
-        "answer_within": 90.0,
-    }
-
-
-def test_an_orchestrator_may_have_it() -> None:
-    assert SubAgentConfig(UserProxyAgent("boss")).address == AgentId("user_proxy", "boss")

@@ -1,4 +1,7 @@
+"""How messages are counted, and a view that fits into the model's window."""
+
 import asyncio
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -7,7 +10,10 @@ import pytest
 from ravi_django.agents.compaction import SlidingWindowCompaction, TokenBudgetComposed, ToolResultCompaction
 from ravi_django.agents.compaction.tokens import DEFAULT_WINDOW, TokenCounter, estimate
 from ravi_django.agents.transcript import Transcript
+from ravi_django.capabilities.llm import knowledge
 from ravi_django.kernel import ChatMessage, ImageBlock, Role, TextBlock
+from tests.support import world
+from tests.support.cases import case
 from tests.support.conversations import assistant, calls, results, system, tool_row, user
 from tests.support.world import task_model
 
@@ -43,48 +49,43 @@ def compacted(messages: list[ChatMessage], *strategies: Any, **options: Any) -> 
     return asyncio.run(TokenBudgetComposed(*strategies, **options).compact(messages))
 
 
-def test_what_fits_is_shown_as_it_is_and_no_strategy_runs() -> None:
+def test_strategies_run_in_order_until_it_fits() -> None:
+    # what fits is shown as it is and no strategy runs
     strategy, messages = Recording(), [user("u" * 800)]
-
     view = compacted(messages, strategy, model=Model())
-
     assert view == messages
     assert view is not messages
     assert strategy.calls == 0
-
-
-def test_strategies_run_in_order_until_it_fits() -> None:
     first, second, third = Recording(), Recording(), Recording()
-
     view = compacted([user("a" * 300)] * 4, first, second, third, model=Model())
-
     assert len(view) == 2  # 600 of 800
     assert (first.calls, second.calls, third.calls) == (1, 1, 0)
-
-
-def test_the_oldest_turns_go_when_the_strategies_are_not_enough() -> None:
+    # the oldest turns go when the strategies are not enough
     chat = [user("1" * 300), assistant("2" * 300), user("3" * 300), assistant("4" * 300)]
-
     assert compacted(chat, ToolResultCompaction(), model=Model()) == chat[2:]
+    # what is no strategy is refused
+    with pytest.raises(TypeError, match="not a compaction strategy"):
+        TokenBudgetComposed(ToolResultCompaction)
+
+    # calls keep their results and the system message stays
+    messages = [system("s"), user("the task"), *tool_row(50, text="r" * 100)]
+    view = compacted(messages, SlidingWindowCompaction(30), model=Model(window=500))
+    assert view == [*messages[:2], *messages[-6:]]
 
 
-def test_the_fraction_and_a_limit_of_ones_own() -> None:
+def test_what_the_limit_is() -> None:
+    # the fraction and a limit of ones own
     chat = [user("1" * 300), assistant("2" * 100), user("3" * 300)]
-
     assert compacted(chat, model=Model(), fraction=0.5) == chat[2:]
     assert compacted(chat, model=Model(window=None), max_tokens=700) == chat
     assert compacted(chat, model=Model(), max_tokens=699) == chat[2:]
-
-
-def test_the_window_of_an_unknown_model_is_the_documented_one() -> None:
+    # the window of an unknown model is the documented one
     fits, long = [user("x" * (DEFAULT_WINDOW * 3))] * 1, [user("x"), user("x" * 4 * DEFAULT_WINDOW)]
-
     assert compacted(fits) == fits
     assert compacted(long) == long[1:]
     assert asyncio.run(TokenCounter(Model(window=None)).window()) == DEFAULT_WINDOW
 
-
-def test_the_model_of_the_context_counts() -> None:
+    # the model of the context counts
     async def inside() -> list[ChatMessage]:
         task_model.set(Model(window=10))
         return await TokenBudgetComposed().compact([user("123456789"), user("12345678")])
@@ -92,28 +93,35 @@ def test_the_model_of_the_context_counts() -> None:
     assert [message.text for message in asyncio.run(inside())] == ["12345678"]
 
 
-def test_a_message_is_counted_once() -> None:
+def test_a_message_is_counted_once_for_each_model() -> None:
     model, messages = Model(), [user("a"), assistant("b")]
     transcript = Transcript(messages)
-
     for _ in range(3):
         compacted(messages, model=model)
         compacted(transcript, model=model)
     transcript.append(user("c"))
     compacted(transcript, model=model)
-
     assert model.counted == 3
     assert transcript.counted == {"tokens:counting": (3, 3)}
 
-
-def test_two_models_count_apart() -> None:
     messages = [user("abc")]
-
     assert asyncio.run(TokenCounter(Model()).total(messages)) == 3
     assert asyncio.run(TokenCounter().total(messages)) == estimate(messages[0])
 
 
-def test_a_tokenizer_that_fails_is_an_estimate(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_estimate_is_about_four_characters_a_token(caplog: pytest.LogCaptureFixture) -> None:
+    # the estimate is about four characters a token and flat for a picture
+    for message, least, most in [
+        (user("word " * 80), 90, 120),
+        (user("语" * 100), 70, 120),
+        (calls("1", "2"), 5, 40),
+        (results("1", text="x" * 400), 100, 120),
+        (ChatMessage(role=Role.USER, content=[ImageBlock(data="A" * 400_000), TextBlock(text="?")]), 1_000, 1_100),
+        (user(""), 1, 10),
+    ]:
+        assert least <= estimate(message) <= most, message
+
+    # a tokenizer that fails is an estimate
     class Broken(Model):
         def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
             raise OSError("no tokenizer file")
@@ -122,43 +130,84 @@ def test_a_tokenizer_that_fails_is_an_estimate(caplog: pytest.LogCaptureFixture)
             raise OSError("no price list")
 
     counter = TokenCounter(Broken())
-
     assert asyncio.run(counter.total([user("abc")])) == estimate(user("abc"))
     assert asyncio.run(counter.window()) == DEFAULT_WINDOW
     assert "estimating" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("message", "least", "most"),
-    [
-        (user("word " * 80), 90, 120),
-        (user("语" * 100), 70, 120),
-        (calls("1", "2"), 5, 40),
-        (results("1", text="x" * 400), 100, 120),
-        (ChatMessage(role=Role.USER, content=[ImageBlock(data="A" * 400_000), TextBlock(text="?")]), 1_000, 1_100),
-        (user(""), 1, 10),
-    ],
-)
-def test_the_estimate_is_about_four_characters_a_token_and_flat_for_a_picture(
-    message: ChatMessage, least: int, most: int
-) -> None:
-    assert least <= estimate(message) <= most
+LONG = "x" * 16_000
 
 
-def test_calls_keep_their_results_and_the_system_message_stays() -> None:
-    messages = [system("s"), user("the task"), *tool_row(50, text="r" * 100)]
+class Slow:
+    """Counts on its own, and notes how it was asked."""
 
-    view = compacted(messages, SlidingWindowCompaction(30), model=Model(window=500))
+    name = "slow"
 
-    assert view == [*messages[:2], *messages[-6:]]
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+        self.threads: set[str] = set()
+
+    def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
+        self.asked.append(len(messages))
+        self.threads.add(threading.current_thread().name)
+        return len(messages)
 
 
-@pytest.mark.parametrize(("name", "bad"), [("fraction", 0), ("fraction", 1.1), ("fraction", True), ("max_tokens", 0)])
-def test_numbers_are_checked(name: str, bad: Any) -> None:
-    with pytest.raises(ValueError, match=name):
-        TokenBudgetComposed(**{name: bad})
+class Async(Slow):
+    async def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
+        return super().count_tokens(messages)
 
 
-def test_what_is_no_strategy_is_refused() -> None:
-    with pytest.raises(TypeError, match="not a compaction strategy"):
-        TokenBudgetComposed(ToolResultCompaction)  # type: ignore[arg-type]
+def test_counting_runs_beside_the_event_loop() -> None:
+    # a model is given all that is new at once
+    model, messages = Async(), [user(str(n)) for n in range(5)]
+    assert asyncio.run(TokenCounter(model).total(messages)) == 5
+    assert model.asked[0] == 5
+    assert asyncio.run(TokenCounter(model).total([*messages, user("new")])) == 6
+    assert model.asked[6:] == [1]
+    # much is not counted on the event loop
+    for text, on_the_loop in [("short", True), (LONG, False)]:
+        with case(text, on_the_loop):
+            model = Slow()
+            assert asyncio.run(TokenCounter(model).total([user(text + str(n)) for n in range(5)])) == 5
+            assert (threading.current_thread().name in model.threads) is on_the_loop
+
+
+def test_others_have_their_turn_while_much_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = []
+
+    async def other() -> None:
+        while True:
+            turns.append(1)
+            await asyncio.sleep(0)
+
+    async def counting() -> None:
+        task = asyncio.create_task(other())
+        await TokenCounter().total([user(LONG) for _ in range(50)])
+        task.cancel()
+
+    world.patch(monkeypatch, "TOKENS_TURN_S", -1.0)
+
+    asyncio.run(counting())
+
+    assert len(turns) >= 40
+
+
+def test_a_counter_and_the_model_keep_their_figures_apart() -> None:
+    """The model's has the tokens that an answer is primed with, once for a request; the counter's are of a message."""
+
+    class LiteLLM:
+        @staticmethod
+        def token_counter(**options: object) -> int:
+            return 10
+
+    class Model:
+        name = "gpt"
+
+        async def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
+            return await knowledge.tokens_of(LiteLLM, "gpt", messages)
+
+    messages = [user("a"), user("b")]
+    assert asyncio.run(TokenCounter(Model()).total(messages)) == 2 * (10 + knowledge.REPLY_TOKENS)
+
+    assert asyncio.run(Model().count_tokens(messages)) == 20 + knowledge.REPLY_TOKENS
