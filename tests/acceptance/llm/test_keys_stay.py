@@ -62,7 +62,6 @@ def everything_shown(web: APIClient, browser: Any, run: Run) -> str:
     return "\n".join([json.dumps(frames), *pages, *admin])
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     "reply",
     [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.support.guards.mutant import Mutant
 
 PAGE = ("tests/unit/project/test_feed_page.py",)
-ITEMS = ("tests/unit/project/test_feed_items.py",)
+ITEMS = ("tests/unit/project/test_feed_page.py",)
 
 FEED_PAGE = [
     Mutant(

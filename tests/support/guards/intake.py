@@ -6,7 +6,7 @@ from tests.support.guards.mutant import RUNTIME, STORE, UNIT, Mutant
 
 _FEEDS = "ravi_django/capabilities/feeds/"
 _UNIT_FEEDS = "tests/unit/capabilities/feeds/"
-_SIGNED = _UNIT_FEEDS + "test_hook_signatures.py"
+_SIGNED = _UNIT_FEEDS + "test_hook_fields.py"
 _HOOKS = "tests/acceptance/api/test_api_hooks.py"
 _SAVES = UNIT + "test_model_saves.py"
 _TOLD = UNIT + "test_model_sources.py"
@@ -306,7 +306,7 @@ INTAKE = [
         ".ci/install",
         "if VENV.is_symlink():",
         "if False:",
-        ("tests/unit/project/test_ci_install.py",),
+        ("tests/unit/project/test_support.py",),
     ),
     Mutant(
         "source admin: who is no superuser chooses no owner",

@@ -29,6 +29,7 @@ from ravi_django.kernel import (
 )
 from ravi_django.kernel.content import BLOCK_TYPES, ContentBlock, blocks_adapter
 from tests.support import kernel_strategies as kernel
+from tests.support.cases import case
 
 AGENT = AgentId("react", "helper")
 
@@ -52,6 +53,7 @@ orders = st.builds(OrderPayload, number=kernel.counts, lines=st.lists(kernel.tex
 @given(kernel.block_lists)
 def test_blocks_read_back_equal(blocks: list[Any]) -> None:
     assert blocks_adapter.validate_json(blocks_adapter.dump_json(blocks)) == blocks
+    assert isinstance(text_of(blocks), str)
 
 
 @pytest.mark.parametrize("kind", [*BLOCK_TYPES, "unknown"])
@@ -59,9 +61,7 @@ def test_blocks_read_back_equal(blocks: list[Any]) -> None:
 @settings(max_examples=25)
 def test_block_of_every_type_reads_back_as_its_class(kind: str, data: st.DataObject) -> None:
     block = data.draw(kernel.blocks_by_type[kind])
-
     (read,) = blocks_adapter.validate_json(blocks_adapter.dump_json([block]))
-
     assert read == block
     assert type(read) is BLOCK_TYPES.get(kind, UnknownBlock)
 
@@ -69,41 +69,26 @@ def test_block_of_every_type_reads_back_as_its_class(kind: str, data: st.DataObj
 @given(kernel.json_objects)
 def test_a_block_of_an_unknown_type_is_kept_as_it_came(extra: dict[str, Any]) -> None:
     came = {**extra, "type": "hologram"}
-
     (block,) = blocks_adapter.validate_python([came])
-
     assert isinstance(block, UnknownBlock)
     assert block.model_dump(mode="json") == came
 
 
 @given(kernel.chat_messages)
-def test_chat_message_reads_back_equal(message: ChatMessage) -> None:
+def test_chat_message_reads_back_equal_with_its_digest(message: ChatMessage) -> None:
     assert again(message) == message
+    short = ChatMessage.model_validate(json.loads(json.dumps(message.to_json())))
+    assert short == message
+    assert short.digest == message.digest
 
 
-@given(kernel.chat_messages)
-def test_chat_messages_short_json_reads_back_equal(message: ChatMessage) -> None:
-    short = json.loads(json.dumps(message.to_json()))
-
-    assert ChatMessage.model_validate(short) == message
-
-
-@given(kernel.chat_messages)
-def test_digest_is_the_same_after_a_round_trip(message: ChatMessage) -> None:
-    assert ChatMessage.model_validate(message.to_json()).digest == message.digest
-
-
-@pytest.mark.parametrize("change", [{"role": "user"}, {"content": [TextBlock(text="b")]}, {"name": "x"}])
-def test_digest_changes_with_what_is_said(change: dict[str, Any]) -> None:
-    message = ChatMessage.of("assistant", "a")
-
-    other = ChatMessage(**{"role": message.role, "content": message.content, **change})
-
-    assert other.digest != message.digest
-
-
-def test_digest_does_not_depend_on_metadata() -> None:
-    assert ChatMessage(role="user", metadata={"a": 1}).digest == ChatMessage(role="user").digest  # type: ignore[arg-type]
+def test_digest_changes_with_what_is_said() -> None:
+    for change in [{"role": "user"}, {"content": [TextBlock(text="b")]}, {"name": "x"}]:
+        with case(change):
+            message = ChatMessage.of("assistant", "a")
+            other = ChatMessage(**{"role": message.role, "content": message.content, **change})
+            assert other.digest != message.digest
+    assert ChatMessage(role="user", metadata={"a": 1}).digest == ChatMessage(role="user").digest
 
 
 @given(
@@ -126,53 +111,55 @@ def test_value_reads_back_equal(value: BaseModel) -> None:
 @given(kernel.messages)
 def test_message_reads_back_equal_with_its_payloads_own_class(message: Message) -> None:
     read = Message.model_validate_json(message.model_dump_json())
-
     assert read == message
     assert type(read.payload) is type(message.payload)
     assert type(read.target) is type(message.target)
-
-
-@given(kernel.messages)
-def test_message_reads_back_equal_from_json_without_nulls(message: Message) -> None:
     assert Message.model_validate_json(message.model_dump_json(exclude_none=True)) == message
 
 
 @given(orders)
 def test_registered_payload_reads_back_as_its_class(order: OrderPayload) -> None:
     message = Message(target=AGENT, payload=order)
-
     read = Message.model_validate_json(message.model_dump_json())
-
     assert isinstance(read.payload, OrderPayload)
     assert read == message
 
 
-def test_payload_of_an_unknown_kind_is_kept_as_it_came() -> None:
+def test_payloads_and_targets_of_messages() -> None:
+    # payload of an unknown kind is kept as it came
     came = {"kind": "from.the.future", "depth": [1, None], "gone": None}
-
     message = Message.model_validate({"target": "react/helper", "payload": came})
-
     assert isinstance(message.payload, UnknownPayload)
     assert json.loads(message.model_dump_json())["payload"] == came
+    # is broadcast tells topics from agents
+    payload = DataPayload()
+    assert Message.model_validate({"target": "topic:news/sport", "payload": payload}).is_broadcast
+    assert not Message.model_validate({"target": "news/sport", "payload": payload}).is_broadcast
+    # child meta is cancelled with its parent
+    meta = RunMeta(run_id="r", trace_id="a")
+    child = meta.child(trace_id="b")
+    meta.cancellation.cancel("enough")
+    assert child.cancellation.reason == "enough"
+    assert (child.trace_id, meta.trace_id) == ("b", "a")
+    # text of a tool result is the text of its blocks
+    block = ToolResultBlock(call_id="c", content=[TextBlock(text="a"), TextBlock(text="b")])
+    assert text_of([block]) == block.text == "a\nb"
 
 
-def test_payload_kind_cannot_be_taken_twice() -> None:
+def test_what_cannot_be_a_payload_type_is_refused() -> None:
+    # payload kind cannot be taken twice
     class Mine(PayloadBase):
         kind: Literal["data"] = "data"
 
     with pytest.raises(ValueError, match="belongs to DataPayload already"):
         register_payload_type(Mine)
-
     assert isinstance(Message(target=AGENT, payload=DataPayload()).payload, DataPayload)
+    # payload type must subclass payload base
+    for cls in [dict, BaseModel, "DataPayload"]:
+        with case(cls), pytest.raises(TypeError, match="must subclass PayloadBase"):
+            register_payload_type(cls)
 
-
-@pytest.mark.parametrize("cls", [dict, BaseModel, "DataPayload"])
-def test_payload_type_must_subclass_payload_base(cls: Any) -> None:
-    with pytest.raises(TypeError, match="must subclass PayloadBase"):
-        register_payload_type(cls)
-
-
-def test_payload_type_needs_a_literal_kind() -> None:
+    # payload type needs a literal kind
     class Vague(PayloadBase):
         kind: str = "vague"
 
@@ -180,17 +167,9 @@ def test_payload_type_needs_a_literal_kind() -> None:
         register_payload_type(Vague)
 
 
-def test_is_broadcast_tells_topics_from_agents() -> None:
-    payload = DataPayload()
-
-    assert Message.model_validate({"target": "topic:news/sport", "payload": payload}).is_broadcast
-    assert not Message.model_validate({"target": "news/sport", "payload": payload}).is_broadcast
-
-
 @given(kernel.usages, kernel.usages)
 def test_usage_adds_field_by_field(one: Usage, other: Usage) -> None:
     total = one + other
-
     assert total.total == one.total + other.total
     assert total.cached_tokens == one.cached_tokens + other.cached_tokens
     assert total.reasoning_tokens == one.reasoning_tokens + other.reasoning_tokens
@@ -199,52 +178,23 @@ def test_usage_adds_field_by_field(one: Usage, other: Usage) -> None:
 @given(kernel.generation_options)
 def test_options_digest_leaves_out_the_tools(options: GenerationOptions) -> None:
     bare = GenerationOptions.model_validate({**options.model_dump(), "tools": []})
-
     assert bare.digest == options.digest
-    assert again(options).tools_digest == options.tools_digest  # type: ignore[attr-defined]
+    assert again(options).tools_digest == options.tools_digest
 
 
 @given(kernel.supervisions)
 def test_run_meta_travels_without_its_token(supervision: Supervision) -> None:
     meta = RunMeta(run_id="r", supervision=supervision, trace_id="t", tenant_id="acme")
-
     read = RunMeta.model_validate_json(meta.model_dump_json())
-
     assert read.supervision == supervision
     assert (read.run_id, read.trace_id, read.tenant_id) == ("r", "t", "acme")
 
 
-def test_child_meta_is_cancelled_with_its_parent() -> None:
-    meta = RunMeta(run_id="r", trace_id="a")
-    child = meta.child(trace_id="b")
-
-    meta.cancellation.cancel("enough")
-
-    assert child.cancellation.reason == "enough"
-    assert (child.trace_id, meta.trace_id) == ("b", "a")
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: ExecutionBudget(max_tokens=0),
-        lambda: ExecutionBudget(deadline_s=-1),
-        lambda: ExecutionBudget.model_validate({"max_token": 1}),
-        lambda: SpawnBudget(max_agents=0),
-        lambda: GenerationOptions.model_validate({"temprature": 1}),
-    ],
-)
+@pytest.mark.parametrize("make", [
+    lambda: ExecutionBudget(max_tokens=0), lambda: ExecutionBudget(deadline_s=-1),
+    lambda: ExecutionBudget.model_validate({"max_token": 1}), lambda: SpawnBudget(max_agents=0),
+    lambda: GenerationOptions.model_validate({"temprature": 1}),
+])  # fmt: skip
 def test_impossible_limits_and_misspelt_names_are_refused(make: Any) -> None:
     with pytest.raises(ValueError, match="validation error"):
         make()
-
-
-def test_text_of_a_tool_result_is_the_text_of_its_blocks() -> None:
-    block = ToolResultBlock(call_id="c", content=[TextBlock(text="a"), TextBlock(text="b")])
-
-    assert text_of([block]) == block.text == "a\nb"
-
-
-@given(kernel.block_lists)
-def test_text_of_any_blocks_is_text(blocks: list[Any]) -> None:
-    assert isinstance(text_of(blocks), str)

@@ -1,7 +1,5 @@
 """`ravi_requests` and `ravi_answer`: the inbox in a terminal."""
 
-from __future__ import annotations
-
 import json
 from datetime import timedelta
 from io import StringIO
@@ -59,15 +57,10 @@ def refused(request, *args, words):
     return caught.value.returncode
 
 
-# ------------------------------------------------------------------------------------------------------ the list
-
-
 def test_a_line_tells_who_is_asked_the_risk_and_the_age(run):
     request = approval_of(run, [("group:finance", 3600), "staff"])
     HumanRequest.objects.filter(id=request.id).update(created_at=timezone.now() - timedelta(minutes=125))
-
     head, *rest = listed().splitlines()
-
     assert head.startswith(f"{request.id}  ")
     for shown in ("  2 h  ", "  approval  ", "  high  ", "  to group:finance  ", 'pay({"to": "ACME", "amount": 100})'):
         assert shown in head
@@ -80,7 +73,6 @@ def test_a_line_tells_who_is_asked_the_risk_and_the_age(run):
 )
 def test_the_age_is_in_the_largest_unit(run, seconds, age):
     request = asked_by(run)
-
     with FakeClock(request.created_at + timedelta(seconds=seconds)):
         assert f"  {age}  " in listed()
 
@@ -88,7 +80,6 @@ def test_the_age_is_in_the_largest_unit(run, seconds, age):
 def test_the_list_is_by_status_oldest_first(run):
     first, second, third = (asked_by(run) for _ in range(3))
     world.answer(second, text="red")
-
     assert ids() == [str(first.id), str(third.id)]
     assert ids("--status", "answered") == [str(second.id)]
     assert ids("--status", "all") == [str(row.id) for row in (first, second, third)]
@@ -100,7 +91,6 @@ def test_the_list_is_by_status_oldest_first(run):
 
 def test_a_user_is_shown_what_they_may_answer(run, settings):
     question, approval, named = asked_by(run), approval_of(run), approval_of(run, "user:bob")
-
     assert ids("--user", "ann") == [str(question.id)]
     assert ids("--user", "bob") == [str(named.id)]
     assert ids("--user", "carla") == [str(approval.id)]
@@ -117,16 +107,13 @@ def test_what_the_sites_rule_refuses_leaves_room_for_the_rest(run, settings):
         **settings.RAVI,
         "MAY_ANSWER": lambda user, request: request.id in {row.id for row in requests[2:]},
     }
-
     assert ids("--user", "carla", "--limit", "2") == [str(row.id) for row in requests[2:]]
 
 
 def test_json_is_as_rest_shows_it(run, people):
     request = approval_of(run)
-
     (line,) = listed("--json").splitlines()
     (hers,) = listed("--json", "--user", "carla").splitlines()
-
     row = HumanRequest.objects.select_related("run", "answered_by").get(id=request.id)
     assert json.loads(hers) == RequestSerializer(marked([row], people["carla"])[0]).data == json.loads(line)
     assert json.loads(line)["actions"] == ["approve", "deny", "edit", "skip", "cancel"]
@@ -134,36 +121,24 @@ def test_json_is_as_rest_shows_it(run, people):
 
 def test_escape_sequences_do_not_reach_the_terminal(run):
     asked_by(run, text="\x1b[31mred\x1b[0m?", details={"context": "\x07<b>x</b>"}, choices=["\x1b]0;a\x07b"])
-
     assert "\x1b" not in listed() and "\x07" not in listed()
     assert "<b>x</b>" in listed()
 
 
-# --------------------------------------------------------------------------------------------------- the answers
-
-
-@pytest.mark.parametrize(
-    ("make", "args", "kept"),
-    [
-        (asked_by, ["answer", "red"], {"action": "answer", "text": "red"}),
-        (asked_by, ["skip"], {"action": "skip", "text": ""}),
-        (asked_by, ["cancel", "--reason", "Late."], {"action": "cancel", "text": "", "reason": "Late."}),
-        (approval_of, ["approve"], {"action": "approve"}),
-        (approval_of, ["deny", "--reason", "Too much."], {"action": "deny", "reason": "Too much."}),
-        (approval_of, ["skip"], {"action": "skip"}),
-        (approval_of, ["approve", "--sticky"], {"action": "approve", "sticky": True}),
-        (
-            approval_of,
-            ["edit", "--arguments", '{"to": "ACME", "amount": 5}'],
-            {"action": "edit", "arguments": {"to": "ACME", "amount": 5}},
-        ),
-    ],
-)
+@pytest.mark.parametrize(("make", "args", "kept"), [
+    (asked_by, ["answer", "red"], {"action": "answer", "text": "red"}),
+    (asked_by, ["skip"], {"action": "skip", "text": ""}),
+    (asked_by, ["cancel", "--reason", "Late."], {"action": "cancel", "text": "", "reason": "Late."}),
+    (approval_of, ["approve"], {"action": "approve"}),
+    (approval_of, ["deny", "--reason", "Too much."], {"action": "deny", "reason": "Too much."}),
+    (approval_of, ["skip"], {"action": "skip"}),
+    (approval_of, ["approve", "--sticky"], {"action": "approve", "sticky": True}),
+    (approval_of, ["edit", "--arguments", '{"to": "ACME", "amount": 5}'],
+        {"action": "edit", "arguments": {"to": "ACME", "amount": 5}}),
+])  # fmt: skip
 def test_every_action_is_there(run, make, args, kept):
     request = make(run)
-
     said = answered(request, *args)
-
     assert said == f"ravi_answer: {args[0]}; run {run.id} goes on\n"
     assert request.answer == {"reason": "", "by": "", **kept}
     assert request.answered_by is None
@@ -171,32 +146,24 @@ def test_every_action_is_there(run, make, args, kept):
 
 
 @pytest.mark.parametrize("spelled", [[], ["resolve"]])
-@pytest.mark.parametrize(
-    ("args", "kept"),
-    [
-        (["--happened", '{"invoice": 7}'], {"outcome": "happened", "result": {"invoice": 7}}),
-        (["--happened", "NaN"], {"outcome": "happened", "result": "NaN"}),
-        (["--run-again"], {"outcome": "run_again"}),
-        (["--fail"], {"outcome": "fail"}),
-    ],
-)
+@pytest.mark.parametrize(("args", "kept"), [
+    (["--happened", '{"invoice": 7}'], {"outcome": "happened", "result": {"invoice": 7}}),
+    (["--happened", "NaN"], {"outcome": "happened", "result": "NaN"}), (["--run-again"], {"outcome": "run_again"}),
+    (["--fail"], {"outcome": "fail"}),
+])  # fmt: skip
 def test_an_effect_is_resolved(run, spelled, args, kept):
     request = asked_by(run, Kind.UNCERTAIN, tool="pay")
-
     assert answered(request, *spelled, *args).startswith(f"ravi_answer: {kept['outcome']}; ")
-
     assert request.answer == {"action": "resolve", "reason": "", "by": "", **kept}
 
 
 def test_a_user_answers_with_that_users_rights(run, people):
     question, approval = asked_by(run), approval_of(run)
-
     assert refused(question, "answer", "red", "--user", "bob", words="no request") == 1
     assert refused(approval, "approve", "--user", "ann", words="addressed to staff") == 1
     assert refused(approval, "approve", "--user", "zoe", words="no user 'zoe'") == 2
     assert (question.status, approval.status) == ("pending", "pending")
     answered(approval, "deny", "--user", "carla")
-
     assert (approval.answered_by, approval.answer["by"]) == (people["carla"], "carla")
     assert refused(approval, "approve", words="answered already by carla") == 1
     assert approval.answer["action"] == "deny"
@@ -205,23 +172,16 @@ def test_a_user_answers_with_that_users_rights(run, people):
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        ([], "say what becomes of it"),
-        (["resolve"], "say what becomes of it"),
-        (["approve", "--fail"], "not both"),
-        (["--fail"], "of kind approval"),
-        (["approve", "yes"], "text goes with answer"),
-        (["edit"], "edit needs arguments"),
+        ([], "say what becomes of it"), (["resolve"], "say what becomes of it"),
+        (["approve", "--fail"], "not both"), (["--fail"], "of kind approval"),
+        (["approve", "yes"], "text goes with answer"), (["edit"], "edit needs arguments"),
         (["edit", "--arguments", '{"to": 5}'], "do not fit pay"),
         (["edit", "--arguments", '{"to": NaN}'], "--arguments is JSON"),
-        (["edit", "--arguments", "5"], "edit needs arguments"),
-        (["approve", "--value", "a"], "KEY=TEXT"),
-        (["approve", "--value", "a=b"], "values goes with answer"),
-        (["answer", "yes"], "of kind approval"),
+        (["edit", "--arguments", "5"], "edit needs arguments"), (["approve", "--value", "a"], "KEY=TEXT"),
+        (["approve", "--value", "a=b"], "values goes with answer"), (["answer", "yes"], "of kind approval"),
     ],
-)
+)  # fmt: skip
 def test_what_makes_no_decision_is_refused(run, args, words):
     request = approval_of(run)
-
     assert refused(request, *args, words=words) == 2
-
     assert (request.status, request.answer) == ("pending", None)

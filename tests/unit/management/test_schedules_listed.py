@@ -1,6 +1,4 @@
-"""Schedules as `ravi_schedules` lists them, and what `ravi_doctor` says of them."""
-
-from __future__ import annotations
+"""Schedules in `ravi_schedules`, and what `ravi_doctor` says of them and of tenants."""
 
 from io import StringIO
 
@@ -12,7 +10,7 @@ from ravi_django.management import diagnosis
 from ravi_django.models import Run, Schedule, Session
 from ravi_django.testing import FakeClock
 from tests.support import world
-from tests.support.runs import code
+from tests.support.runs import code, make_run
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -80,8 +78,18 @@ def test_the_doctor_names_those_that_will_submit_nothing(django_user_model):
     schedule("test/code", "hi", name="b", every=60)
     Schedule.objects.filter(name="b").update(next_at=None, due_at=None)
     session.delete()
-
     assert found() == [
         ("warning", "schedules: 1 on, and without a next tick: 'b'"),
         ("warning", "schedules: 1 off, since their conversation was deleted: 'a'"),
     ]
+
+
+def test_runs_with_tenants_need_a_rule_of_whose_requests_people_see(settings):
+    make_run()
+    assert list(diagnosis.tenants()) == []
+    make_run(tenant="acme")
+    (finding,) = [found for found in diagnosis.examine() if found.what.startswith("tenants:")]
+    assert (finding.level, "superusers alone" in finding.what) == ("warning", True)
+    assert finding.mend.startswith("RAVI['TENANT_OF'] =")
+    settings.RAVI = {**settings.RAVI, "TENANT_OF": lambda user: None}
+    assert list(diagnosis.tenants()) == []

@@ -1,7 +1,5 @@
 """What the migrations come to: the same from nothing, from the release before, and by Django's own operations."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
@@ -44,7 +42,7 @@ def schema() -> set[tuple[str, ...]]:
         return set(cursor.fetchall())
 
 
-@pytest.mark.full
+@pytest.mark.crash
 @pytest.mark.usefixtures("left_as_it_was")
 def test_from_nothing_and_from_the_release_before_it_is_the_same() -> None:
     migrate("zero")
@@ -55,11 +53,10 @@ def test_from_nothing_and_from_the_release_before_it_is_the_same() -> None:
     upgraded = schema()
     migrate("zero")
     migrate()
-
     assert schema() == upgraded != before
 
 
-@pytest.mark.full
+@pytest.mark.crash
 @pytest.mark.usefixtures("left_as_it_was")
 @on_postgresql
 def test_there_and_back_it_is_what_django_s_own_operations_come_to(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,18 +77,16 @@ def test_there_and_back_it_is_what_django_s_own_operations_come_to(monkeypatch: 
     assert schema() == live_back
 
 
-@pytest.mark.full
+@pytest.mark.crash
 @pytest.mark.usefixtures("left_as_it_was")
 def test_runs_of_before_are_kept_and_a_key_is_still_that_of_one() -> None:
     first, second = make_run(), make_run()
     Run.objects.filter(id=first.id).update(idempotency_scope="key")
     columns = [field.attname for field in Run._meta.concrete_fields if field.name != "claim_at"]  # of 0008
     rows = list(Run.objects.order_by("id").values(*columns))
-
     migrate("0008")
     assert list(Run.objects.order_by("id").values(*columns)) == rows
     migrate()
-
     assert list(Run.objects.order_by("id").values(*columns)) == rows
     with pytest.raises(IntegrityError):
         Run.objects.filter(id=second.id).update(idempotency_scope="key")
@@ -109,12 +104,10 @@ def test_nothing_is_done_in_a_database_that_has_not_its_tables(monkeypatch: pyte
     loader = MigrationLoader(connection)
     migration = loader.get_migration("ravi", "0009_lean_indexes")
     before = loader.project_state(("ravi", "0008_social"))
-
     with connection.schema_editor(collect_sql=True, atomic=False) as forwards:
         after = migration.apply(before.clone(), forwards, collect_sql=True)
     with connection.schema_editor(collect_sql=True, atomic=False) as back:
         migration.unapply(before.clone(), back, collect_sql=True)
-
     said = [*forwards.collected_sql, *back.collected_sql]
     assert after.models["ravi", "run"].fields["owner"].db_index is False
     assert [sql for sql in said if not sql.startswith(("--", "PRAGMA"))] == []

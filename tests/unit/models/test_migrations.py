@@ -1,10 +1,14 @@
-"""Every migration can run while workers of the former release are at work."""
+"""Every migration runs beside workers of the former release; each index is needed."""
 
-from __future__ import annotations
+from collections.abc import Iterator
 
+import pytest
+from django.apps import apps
 from django.db import migrations
 from django.db.migrations.loader import MigrationLoader
-from django.db.models import NOT_PROVIDED
+from django.db.models import NOT_PROVIDED, Model, UniqueConstraint
+
+from ravi_django.models.base import Owned
 
 FORWARD_SAFE = (
     *(migrations.AddField, migrations.CreateModel, migrations.AddIndex, migrations.RemoveIndex),
@@ -40,3 +44,27 @@ def test_what_a_migration_adds_the_former_release_need_not_know_of():
                 assert operation.constraint.name in RESTATED, (migration.name, operation)
             else:
                 assert isinstance(operation, FORWARD_SAFE), (migration.name, operation)
+
+
+MODELS = [pytest.param(model, id=model.__name__) for model in apps.get_app_config("ravi").get_models()]
+OWNED = [pytest.param(model, id=model.__name__) for model in Owned.__subclasses__()]
+
+
+def beginnings(model: type[Model]) -> Iterator[str]:
+    """The first columns of the indexes that every row is in."""
+    of = (*model._meta.indexes, *(one for one in model._meta.constraints if isinstance(one, UniqueConstraint)))
+    for one in of:
+        if one.fields and one.condition is None:
+            yield one.fields[0].lstrip("-")
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_no_column_has_an_index_beside_one_that_begins_with_it(model: type[Model]) -> None:
+    own = {field.name for field in model._meta.concrete_fields if field.db_index and not field.unique}
+    assert not own & set(beginnings(model))
+
+
+@pytest.mark.parametrize("model", OWNED)
+def test_rows_of_an_owner_are_found_by_an_index(model: type[Model]) -> None:
+    """They are listed, and looked for when the user is deleted."""
+    assert "owner" in beginnings(model)

@@ -1,7 +1,5 @@
 """What an operator sees of the event bus: checks, health, the doctor, figures, and the commands."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import signal
@@ -23,6 +21,7 @@ from ravi_django.kernel import Event
 from ravi_django.management.diagnosis import services
 from ravi_django.models import OutboxEvent
 from tests.support import forks, world
+from tests.support.cases import case
 from tests.support.world import Bus, forget_buses, get_bus
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -48,39 +47,24 @@ def publish(*events: Event) -> None:
     asyncio.run(send())
 
 
-# ------------------------------------------------------------------------------------------------------ checks
-
-
-@pytest.mark.parametrize(
-    ("given", "ids"),
-    [
-        ({"EVENT_BUS": None}, []),
-        ({"EVENT_BUS": "memory", "ENGINE": "inline"}, []),
-        ({"EVENT_BUS": "redis://host:6379/1"}, []),
-        ({"EVENT_BUS": "rediss://host"}, []),
+def test_a_bus_that_cannot_work_is_found_before_it_fails(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = settings.RAVI
+    for given, ids in [
+        ({"EVENT_BUS": None}, []), ({"EVENT_BUS": "memory", "ENGINE": "inline"}, []),
+        ({"EVENT_BUS": "redis://host:6379/1"}, []), ({"EVENT_BUS": "rediss://host"}, []),
         ({"EVENT_BUS": "memory", "ENGINE": "celery"}, ["ravi.W020"]),
-        ({"EVENT_BUS": "kafka://host"}, ["ravi.E020"]),
-        ({"EVENT_BUS": True}, ["ravi.E020"]),
-        ({"EVENT_BUS": ""}, ["ravi.E020"]),
-        ({"EVENT_MAXLEN": 0}, ["ravi.E020"]),
+        ({"EVENT_BUS": "kafka://host"}, ["ravi.E020"]), ({"EVENT_BUS": True}, ["ravi.E020"]),
+        ({"EVENT_BUS": ""}, ["ravi.E020"]), ({"EVENT_MAXLEN": 0}, ["ravi.E020"]),
         ({"EVENT_MAXLEN": "many"}, ["ravi.E020"]),
-    ],
-)
-def test_a_bus_that_cannot_work_is_found_before_it_fails(settings: Any, given: dict[str, Any], ids: list[str]) -> None:
-    site(settings, **given)
-
-    assert [found.id for found in check_event_bus()] == ids
-
-
-def test_auto_without_a_redis_is_one_process(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    site(settings, EVENT_BUS="auto", ENGINE="celery", STREAM_URL=None)
+    ]:  # fmt: skip
+        with case(given, ids):
+            settings.RAVI = {**before, **given}
+            assert [found.id for found in check_event_bus()] == ids
+    # auto without a redis is one process
+    settings.RAVI = {**before, "EVENT_BUS": "auto", "ENGINE": "celery", "STREAM_URL": None}
     settings.CHANNEL_LAYERS = {}
     monkeypatch.setattr(app.conf, "broker_write_url", "amqp://host")
-
     assert [found.id for found in check_event_bus()] == ["ravi.W020"]
-
-
-# -------------------------------------------------------------------------------------------------- the backlog
 
 
 def wait_for_bus(count: int, seconds: float) -> None:
@@ -124,9 +108,6 @@ def test_monitors_see_what_waits(settings: Any, admin_user: Any) -> None:
     assert "ravi_outbox_refused 0" in lines
     OutboxEvent.objects.filter(id=OutboxEvent.objects.earliest("id").pk).update(tries=5, error="WRONGTYPE")
     assert {"ravi_outbox_events 2", "ravi_outbox_refused 1"} <= {*text().splitlines()}
-
-
-# ------------------------------------------------------------------------------------------------- the commands
 
 
 def lines_of(*arguments: str) -> list[dict[str, Any]]:

@@ -1,7 +1,6 @@
-"""`manage.py check` about Celery: it reads the Celery app in use, and nothing else."""
+"""`manage.py check` about Celery and sources, and the demo site's settings."""
 
-from __future__ import annotations
-
+import os
 import socket
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +10,13 @@ from django.apps import apps
 from django.core import checks
 
 from project.celery import app
+from project.settings import database
+from ravi_django.checks import check_source_places
 from ravi_django.conf import conf
+from ravi_django.management import diagnosis
+from ravi_django.models import Source
+from tests.support import forks
+from tests.support.cases import case
 
 BROKER = "redis://broker.example:6379/0"
 SWEEP = {"task": "ravi.sweep", "schedule": 5}
@@ -35,24 +40,19 @@ def found() -> list[str]:
     return [message.id for message in checks.run_checks(tags=["ravi"]) if message.id != "ravi.I001"]
 
 
-def test_a_correct_site_hears_nothing_without_a_query_or_a_connection(
-    in_use: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_correct_site_hears_nothing_without_a_query_or_a_connection(in_use: Any, monkeypatch: Any) -> None:
     def refuse(*args: Any) -> None:
         raise AssertionError("a check opens a connection")
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
-
     assert found() == []  # pytest refuses queries of a test without the mark django_db
 
 
 def test_a_schedule_of_a_beat_app_is_not_asked_for(in_use: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     in_use.beat_schedule = {}
     assert found() == ["ravi.W003"]
-
     in_use.beat_scheduler = "redbeat.RedBeatScheduler"
     assert found() == []
-
     in_use.beat_scheduler = "celery.beat:PersistentScheduler"
     installed = apps.is_installed
     monkeypatch.setattr(apps, "is_installed", lambda name: name == "django_celery_beat" or installed(name))
@@ -62,7 +62,6 @@ def test_a_schedule_of_a_beat_app_is_not_asked_for(in_use: Any, monkeypatch: pyt
 def test_a_site_that_does_not_load_its_celery_app(in_use: Any, settings: Any) -> None:
     settings.CELERY_BROKER_URL = BROKER
     assert found() == []
-
     in_use.broker_url = in_use.broker_write_url = None
     (message,) = [message for message in checks.run_checks(tags=["ravi"]) if message.id == "ravi.W007"]
     assert message.msg == "the web process does not load your Celery app"
@@ -77,3 +76,85 @@ def test_the_engine_is_celerys_where_there_is_a_broker(in_use: Any, settings: An
     assert conf.ENGINE == "celery"
     settings.RAVI = {**settings.RAVI, "ENGINE": "inline"}
     assert conf.ENGINE == "inline"
+
+
+def ids(settings: Any, **given: Any) -> list[str]:
+    settings.RAVI = {**settings.RAVI, **given}
+    return [str(found.id) for found in check_source_places()]
+
+
+def test_source_places_are_checked(settings, tmp_path):
+    assert ids(settings) == []
+
+    assert ids(settings, DROP_ROOTS=[str(tmp_path), tmp_path]) == []
+    # a root that is no directory is named
+    for root in ["/no/such/place", "relative", ".", "", None, 5, __file__]:
+        with case(root):
+            assert ids(settings, DROP_ROOTS=[root]) == ["ravi.E018"]
+            assert repr(root) in check_source_places()[0].msg
+
+    assert ids(settings, DROP_ROOTS=str(tmp_path), SOURCE_MODELS="project.Invoice") == ["ravi.E018", "ravi.E019"]
+    # a model that is not there is named
+    for name in ["project.Nope", "nope", "ravi.Run", "ravi", "", "a.b.c", None]:
+        assert ids(settings, DROP_ROOTS=[], SOURCE_MODELS=["project.Invoice", name]) == ["ravi.E019"], name
+
+
+def findings() -> list[tuple[str, str]]:
+    return [(found.level, found.what) for found in diagnosis.sources()]
+
+
+@pytest.mark.django_db
+def test_the_doctor_names_the_sources_that_fail():
+    assert findings() == []
+
+    def made(name: str, kind: str = "feed", **fields: Any) -> None:
+        Source.objects.create(name=name, kind=kind, agent="test/code", **fields)
+
+    made("fine")
+    made("bad\u202e", failures=4, error="no\n answer <b>\x07" + "x" * 900)
+    made("hook", kind="webhook")
+    made("switched off", enabled=False, error="gone", failures=9)
+    (first, failing, silent) = findings()
+    assert first == ("ok", "sources: 3 enabled")
+    assert failing[0] == silent[0] == "warning"
+    assert (
+        failing[1].startswith("sources: bad\\u202e, 4 times in a row: no answer <b>\\u0007xxx")
+        and len(failing[1]) < 400
+    )
+    assert silent[1] == "sources: hook: it has no secret, and takes nothing"
+    for number in range(10):
+        made(str(number), error="no")
+    assert findings()[-1] == ("warning", "sources: 7 more have an error")
+
+    Source.objects.create(name="bad", agent="test/code", error="no")
+    assert all(found.mend for found in diagnosis.sources() if found.level != "ok")
+
+
+def test_load_with_no_environment_and_no_services() -> None:
+    script = (
+        "import django; django.setup()\n"
+        "from django.conf import settings as s\n"
+        "print(s.DATABASES['default']['ENGINE'], s.RAVI['ENGINE'], s.CHANNEL_LAYERS['default']['BACKEND'])"
+    )
+    environment = {"DJANGO_SETTINGS_MODULE": "project.settings", "PATH": os.environ["PATH"]}
+    done = forks.run(["-c", script], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["django.db.backends.sqlite3", "inline", "channels.layers.InMemoryChannelLayer"]
+
+
+def test_urls_of_databases() -> None:
+    settings = database("postgres://us%40er:p%2Fw@db.example:6432/my%20site?sslmode=require")
+    assert settings == {
+        "ENGINE": "django.db.backends.postgresql", "NAME": "my site", "USER": "us@er", "PASSWORD": "p/w",
+        "HOST": "db.example", "PORT": "6432", "OPTIONS": {"sslmode": "require"},
+    }  # fmt: skip
+    # sqlite url takes the write lock at once
+    for url, name in [("sqlite:////var/site.sqlite3", "/var/site.sqlite3"), ("sqlite:///site.sqlite3", "site.sqlite3")]:
+        with case(url, name):
+            settings = database(url)
+            assert settings["NAME"] == name
+            assert settings["OPTIONS"]["transaction_mode"] == "IMMEDIATE"
+            assert "journal_mode=WAL" in settings["OPTIONS"]["init_command"]
+    # another database is refused in words
+    with pytest.raises(ValueError, match=r"begins with 'mysql': use postgres://… or sqlite:///…"):
+        database("mysql://localhost/site")

@@ -1,21 +1,23 @@
-"""The demo's feed page: whose items are shown, and what its users begin with."""
-
-from __future__ import annotations
+"""The demo's feed page: whose items are shown, which of them, and what its users begin with."""
 
 import json
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.contrib.auth import get_user_model
 from django.core.management import call_command
 from django.test import Client
+from django.utils import timezone
 
 from project import feeds
 from project.models import FeedPreferences
 from ravi_django import emit, follow, submit
-from ravi_django.models import Follow, Run, Signal, Source
+from ravi_django.models import Follow, JournalEntry, Run, Signal, Source
+from ravi_django.models.ids import first_id_of
 from ravi_django.testing import run_until_idle
 from tests.support import world
+from tests.support.cases import case
 from tests.support.curated import curated
 
 pytestmark = pytest.mark.django_db
@@ -45,50 +47,38 @@ def test_everybody_sees_the_items_of_their_own_reader_alone(users: dict[str, Any
         curated(user, [f"for {name}"])
     curated(users["demo"], ["of another agent"], agent="react/assistant")
     curated(None, ["of the system"])
-
     assert {name: titles(browser(user)) for name, user in users.items()} == {
         name: [f"for {name}"] for name in ("demo", "ada", "staff", "admin")
     }
 
 
-def test_sessions_and_follows_are_ones_own_for_a_superuser_too(users: dict[str, Any]) -> None:
+def test_what_is_no_id_is_refused(users: dict[str, Any]) -> None:
+    for query in ["after=x", "before=1", f"after={'f' * 40}"]:
+        assert browser(users["demo"]).get(f"/feed/items/?{query}").status_code == 400, query
+    client = browser(users["demo"])
+    assert [client.get(f"/feed/items/?after={digit * 32}").status_code for digit in "0f"] == [400, 400]
+    # sessions and follows are ones own for a superuser too
     found = browser(users["admin"]).get("/feed/items/").json()
-
     assert (found["session"], found["follows"]) == (None, [])
 
 
-@pytest.mark.parametrize(
-    ("path", "status"), [("/feed/", 302), ("/feed/items/", 401), ("/feed/items/?after=x", 401), (PREFERENCES, 401)]
-)
-def test_strangers_are_asked_to_log_in(client: Client, path: str, status: int) -> None:
-    assert client.get(path).status_code == status
+def test_strangers_are_asked_to_log_in(client: Client) -> None:
+    for path, status in [("/feed/", 302), ("/feed/items/", 401), ("/feed/items/?after=x", 401), (PREFERENCES, 401)]:
+        assert client.get(path).status_code == status, path
 
 
-@pytest.mark.parametrize("query", ["after=x", "before=1", f"after={'f' * 40}"])
-def test_an_id_that_is_none_is_refused(users: dict[str, Any], query: str) -> None:
-    assert browser(users["demo"]).get(f"/feed/items/?{query}").status_code == 400
-
-
-def test_an_id_of_no_time_is_no_fault(users: dict[str, Any]) -> None:
-    client = browser(users["demo"])
-
-    assert [client.get(f"/feed/items/?after={digit * 32}").status_code for digit in "0f"] == [400, 400]
-
-
-@pytest.mark.parametrize("body", ["", "[]", '{"text": 1}', '{"text": "\\u0000"}', json.dumps({"text": "x" * 2001})])
-def test_preferences_that_are_none_are_refused(users: dict[str, Any], body: str) -> None:
-    before = list(Follow.objects.order_by("id").values_list("metadata", flat=True))
-
-    answer = browser(users["demo"]).post(PREFERENCES, body, content_type="application/json")
-
-    assert (answer.status_code, answer.json()["error"]["field"]) == (400, "text")
-    assert list(Follow.objects.order_by("id").values_list("metadata", flat=True)) == before
-    assert not Signal.objects.exists()
+def test_preferences_that_are_none_are_refused(users: dict[str, Any]) -> None:
+    for body in ["", "[]", '{"text": 1}', '{"text": "\\u0000"}', json.dumps({"text": "x" * 2001})]:
+        with case(body):
+            before = list(Follow.objects.order_by("id").values_list("metadata", flat=True))
+            answer = browser(users["demo"]).post(PREFERENCES, body, content_type="application/json")
+            assert (answer.status_code, answer.json()["error"]["field"]) == (400, "text")
+            assert list(Follow.objects.order_by("id").values_list("metadata", flat=True)) == before
+            assert not Signal.objects.exists()
 
 
 def test_preferences_are_told_to_the_reader_at_work_and_kept_for_the_next(users: dict[str, Any]) -> None:
     browser(users["demo"]).post(PREFERENCES, {"text": " stamps "}, content_type="application/json")
-
     signal = Signal.objects.get()
     assert (signal.run.owner, signal.payload) == (users["demo"], {"preferences": "stamps"})
     assert feeds.preferences_of(users["demo"]) == "stamps"
@@ -100,15 +90,11 @@ def test_the_page_begins_a_reader_and_finds_it_again(users: dict[str, Any]) -> N
     client = browser(users["admin"])
     assert "personal_feed/reader" in client.get("/feed/").content.decode()
     client.get("/feed/")
-
     run = Run.objects.get(owner=users["admin"])
     assert client.get("/feed/items/").json()["session"] == str(run.session_id)
-
-
-def test_who_follows_nothing_keeps_what_they_saved(users: dict[str, Any]) -> None:
+    # who follows nothing keeps what they saved
     client = browser(users["admin"])
     client.post(PREFERENCES, {"text": "stamps"}, content_type="application/json")
-
     assert ">stamps</textarea>" in client.get("/feed/").content.decode()
 
 
@@ -116,10 +102,8 @@ def test_a_follow_by_the_contracts_own_call_is_the_readers_and_leaves_the_prefer
     client = browser(users["demo"])
     before = feeds.preferences_of(users["demo"])
     client.post("/ravi/follows/", {"agent": feeds.READER, "topic": "news/business"}, content_type="application/json")
-
     assert before and f">{before}</textarea>" in client.get("/feed/").content.decode()
     listed = client.get("/feed/items/").json()["follows"]
-
     assert [row["topic"] for row in listed] == ["news/business", "news/music", "news/science", "news/sport"]
     row = Follow.objects.get(owner=users["demo"], topic="news/business")
     assert (row.home_id, row.metadata) == (feeds.session_of(users["demo"]), {"preferences": before})
@@ -129,28 +113,22 @@ def test_other_metadata_of_a_follow_stays_when_preferences_change(users: dict[st
     given = {"agent": feeds.READER, "topic": "news/science", "metadata": {"colour": "blue"}}
     client = browser(users["demo"])
     client.post("/ravi/follows/", given, content_type="application/json")
-
     client.post(PREFERENCES, {"text": "stamps"}, content_type="application/json")
-
     found = Follow.objects.get(owner=users["demo"], topic="news/science").metadata
     assert found == {"colour": "blue", "preferences": "stamps"}
 
 
 def test_follows_of_one_topic_are_one_entry_with_all_of_them(users: dict[str, Any]) -> None:
+    # what the users begin with is of no session and comes to their reader
+    rows = Follow.objects.filter(owner=users["demo"])
+    assert set(rows.values_list("session", "home")) == {(None, Run.objects.get(owner=users["demo"]).session_id)}
+    # follows of one topic are one entry with all of them
     own = Follow.objects.get(owner=users["demo"], topic="news/science")
     bound, _ = follow(feeds.READER, "news/science", user=users["demo"], session=own.home_id, every_s=60)
     assert bound.id != own.id
-
     listed = browser(users["demo"]).get("/feed/items/").json()["follows"]
-
     science = [row for row in listed if row["topic"] == "news/science"]
     assert science == [{"topic": "news/science", "every_s": 0, "ids": [str(own.id), str(bound.id)]}]
-
-
-def test_what_the_users_begin_with_is_of_no_session_and_comes_to_their_reader(users: dict[str, Any]) -> None:
-    rows = Follow.objects.filter(owner=users["demo"])
-
-    assert set(rows.values_list("session", "home")) == {(None, Run.objects.get(owner=users["demo"]).session_id)}
 
 
 def arrive_in_between(monkeypatch: pytest.MonkeyPatch, user: Any, *first: Any) -> None:
@@ -171,7 +149,6 @@ def test_first_visits_at_the_same_time_begin_one_reader(
     users: dict[str, Any], monkeypatch: pytest.MonkeyPatch, first: list[str]
 ) -> None:
     arrive_in_between(monkeypatch, users["admin"], *first)
-
     assert feeds.reader_of(users["admin"]) == Run.objects.get(owner=users["admin"])
 
 
@@ -181,7 +158,6 @@ def test_after_the_reader_has_ended_there_is_one_again(users: dict[str, Any], mo
         Run.objects.filter(owner=users["admin"]).update(status="failed")
         arrive_in_between(monkeypatch, users["admin"])
         ended.append(feeds.reader_of(users["admin"]))
-
     assert len({run.id for run in ended}) == Run.objects.filter(owner=users["admin"]).count() == 3
     assert {run.session_id for run in ended} == {ended[0].session_id}
 
@@ -189,10 +165,8 @@ def test_after_the_reader_has_ended_there_is_one_again(users: dict[str, Any], mo
 def test_a_reader_that_lives_is_found_behind_one_that_has_ended(users: dict[str, Any]) -> None:
     live = Run.objects.get(owner=users["demo"])
     curated(users["demo"], ["of a later run that has ended"])
-
     page = browser(users["demo"])
     page.get("/feed/")
-
     assert Run.objects.filter(owner=users["demo"], status="pending").get() == live
     assert page.get("/feed/items/").json()["session"] == str(live.session_id)
 
@@ -204,9 +178,7 @@ def test_seeding_again_moves_the_sources_and_changes_nothing_of_the_users(
     Source.objects.update(etag="old", failures=3)
     before = list(Follow.objects.values().order_by("id"))
     monkeypatch.setenv("FEED_SERVER_URL", "http://127.0.0.1:2")
-
     call_command("seed_demo", verbosity=0)
-
     assert list(Follow.objects.values().order_by("id")) == before
     assert Run.objects.count() == 2
     places = sorted(Source.objects.values_list("location", "etag", "failures", "enabled"))
@@ -241,5 +213,80 @@ def test_one_item_is_another_thing_to_each_of_the_demos_users(users: dict[str, A
 def test_no_page_of_the_demo_is_kept_in_caches(users: dict[str, Any], path: str) -> None:
     client = Client()
     client.force_login(users["ada"])
-
     assert "no-store" in client.get(path).headers["Cache-Control"]
+
+
+@pytest.fixture
+def user() -> Any:
+    return get_user_model().objects.create_user("reader")  # no password: hashing one is slow
+
+
+@pytest.fixture
+def items(user: Any, client: Client) -> Any:
+    """`items("?after=…")`: the answer to the user."""
+    client.force_login(user)
+    return lambda query="": client.get(f"/feed/items/{query}").json()
+
+
+def titled(answer: dict[str, Any]) -> list[str]:
+    return [item["title"] for item in answer["items"]]
+
+
+def test_the_items_after_one_are_there_though_committed_late(user: Any, items: Any) -> None:
+    last, late, old = (curated(user, [title])[0] for title in ("newest", "late", "old"))
+    JournalEntry.objects.filter(id=late.id).update(id=first_id_of(timezone.now() - timedelta(seconds=30)))
+    JournalEntry.objects.filter(id=old.id).update(id=first_id_of(timezone.now() - timedelta(hours=1)))
+    assert titled(items(f"?after={last.id}")) == ["late", "newest"]
+    assert titled(items()) == ["newest", "late", "old"]
+    assert titled(items(f"?before={last.id}")) == ["late", "old"]
+
+
+def test_items_come_in_pages(user: Any, items: Any) -> None:
+    rows = curated(user, map(str, range(53)))
+    first = items()
+    second = items(f"?before={first['items'][-1]['id']}")
+    assert [len(page["items"]) for page in (first, second)] == [50, 3]
+    assert [page["more"] for page in (first, second)] == [True, False]
+    assert first["after"] == str(rows[-1].id)
+
+
+def test_however_many_come_at_once_the_pages_after_an_item_go_on_to_the_last(user: Any, items: Any) -> None:
+    first, *_, last = curated(user, map(str, range(121)))
+    after, found, pages = str(first.id), set(), []
+    for _ in range(3):
+        page = items(f"?after={after}")
+        after = page["after"]
+        found.update(titled(page))
+        pages.append((len(found), page["more"]))
+    assert pages == [(51, True), (101, True), (121, False)]
+    assert after == str(last.id)
+
+
+def test_what_is_looked_at_again_is_the_newest_and_no_more_than_a_page(user: Any, items: Any) -> None:
+    *_, last, _ = curated(user, map(str, range(121)))
+    found = items(f"?after={last.id}")
+    assert titled(found) == [*map(str, range(70, 120)), "120"]
+    assert found["more"] is False
+
+
+def test_an_item_has_its_address(user: Any, items: Any) -> None:
+    for address in ["https://example.org/a?b=c#d", "HTTP://127.0.0.1:8000/a"]:
+        with case(address):
+            curated(user, ["a"], url=address)
+            assert items()["items"][0]["url"] == address
+    # an address of no web page is left out
+    for address in [
+        "javascript://example.org/\nalert(1)", "java\nscript:alert(1)", "data:text/html,a", "//a.org", "https:a",
+        "https://[", 7,
+    ]:  # fmt: skip
+        with case(address):
+            curated(user, ["a"], url=address)
+            assert items()["items"][0]["url"] == ""
+
+
+def test_what_an_agent_logged_otherwise_is_shown_as_it_can_be(user: Any, items: Any) -> None:
+    row = curated(user, [""])[0]
+    JournalEntry.objects.filter(id=row.id).update(result={"keep": "yes", "score": "high", "headline": "H", "reason": 3})
+    item = items()["items"][0]
+    assert (item["title"], item["kept"], item["score"], item["reason"]) == ("H", False, None, "3")
+    assert item["url"] == ""

@@ -1,14 +1,11 @@
 """The demo's feed server, as the process that the demo starts."""
 
-from __future__ import annotations
-
 import json
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from email.message import Message
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -16,6 +13,7 @@ import pytest
 from project.feed_server import HEADLINES, TOPICS, FeedServer, Newsroom
 from project.process import wait_until
 from ravi_django.capabilities.feeds.parse import parse
+from tests.support.cases import case
 
 HTTP = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 ODD = '<script>"&\x00\x0b\u202e'
@@ -46,26 +44,23 @@ def titles(server: FeedServer, name: str) -> list[str]:
     return [item.findtext(f"{atom}title") or item.findtext("title") or "" for item in items]
 
 
-@pytest.mark.parametrize("kind", ["rss", "atom", "json"])
-def test_what_is_published_leads_the_feed_whatever_it_says(server: FeedServer, kind: str) -> None:
-    server.publish("music", f"{ODD} {kind}", ODD)
-
-    assert titles(server, f"music.{kind}")[0] == f'<script>"&\u202e {kind}'
-    assert titles(server, f"music.{kind}")[-1] == HEADLINES["music"][0][0], "it begins with a written one"
-
-
-@pytest.mark.parametrize("kind", ["rss", "atom", "json"])
-def test_an_items_link_leads_to_it_as_a_text(server: FeedServer, kind: str) -> None:
-    server.publish("business", f"<b>{kind}", "Words.")
-    _, feed, about = ask(f"{server.url}/business.{kind}")
-    newest = parse(feed, about["Content-Type"], f"{server.url}/business.{kind}")[-1]
-
-    status, body, headers = ask(newest.url)
-
-    assert (status, body.decode()) == (200, f"<b>{kind}\n\nWords.\n")
-    assert headers.get_content_type() == "text/plain"
-    assert headers["X-Content-Type-Options"] == "nosniff"
-    assert ask(f"{server.url}/business/items/urn:uuid:0")[0] == 404
+def test_what_is_published_leads_the_feed_whatever_it_says(server: FeedServer) -> None:
+    for kind in ["rss", "atom", "json"]:
+        with case(kind):
+            server.publish("music", f"{ODD} {kind}", ODD)
+            assert titles(server, f"music.{kind}")[0] == f'<script>"&\u202e {kind}'
+            assert titles(server, f"music.{kind}")[-1] == HEADLINES["music"][0][0], "it begins with a written one"
+    # an items link leads to it as a text
+    for kind in ["rss", "atom", "json"]:
+        with case(kind):
+            server.publish("business", f"<b>{kind}", "Words.")
+            _, feed, about = ask(f"{server.url}/business.{kind}")
+            newest = parse(feed, about["Content-Type"], f"{server.url}/business.{kind}")[-1]
+            status, body, headers = ask(newest.url)
+            assert (status, body.decode()) == (200, f"<b>{kind}\n\nWords.\n")
+            assert headers.get_content_type() == "text/plain"
+            assert headers["X-Content-Type-Options"] == "nosniff"
+            assert ask(f"{server.url}/business/items/urn:uuid:0")[0] == 404
 
 
 def test_what_has_not_changed_is_not_sent_again(server: FeedServer) -> None:
@@ -73,28 +68,24 @@ def test_what_has_not_changed_is_not_sent_again(server: FeedServer) -> None:
     again = ask(f"{server.url}/sport.atom", If_None_Match=headers["ETag"])
     server.publish("sport", "New", "New.")
     changed = ask(f"{server.url}/sport.atom", If_None_Match=headers["ETag"])
-
     assert again[:2] == (304, b"")
     assert changed[0] == 200
     assert changed[2]["ETag"] != headers["ETag"]
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "kind", "status"),
-    [
+def test_what_is_no_item_is_refused(server: FeedServer) -> None:
+    for path, body, kind, status in [
         ("science/items", b'{"title": "a", "text": "b"}', "text/plain", 415),
         ("science/items", b'{"title": 1, "text": "b"}', "application/json", 400),
         ("science/items", b"[", "application/json", 400),
         ("science/items", b" " * 70_000, "application/json", 413),
         ("fashion/items", b"{}", "application/json", 404),
         ("fashion.rss", None, "", 404),
-    ],
-)
-def test_what_is_no_item_is_refused(server: FeedServer, path: str, body: Any, kind: str, status: int) -> None:
-    before = titles(server, "science.rss")
-
-    assert ask(f"{server.url}/{path}", body, Content_Type=kind)[0] == status
-    assert titles(server, "science.rss") == before
+    ]:
+        with case(path, body, kind, status):
+            before = titles(server, "science.rss")
+            assert ask(f"{server.url}/{path}", body, Content_Type=kind)[0] == status
+            assert titles(server, "science.rss") == before
 
 
 def test_it_publishes_by_itself(tmp_path: Path) -> None:
@@ -106,7 +97,6 @@ def test_a_feed_keeps_its_newest_items_each_with_an_id_of_its_own() -> None:
     newsroom = Newsroom()
     for _ in range(50 * len(TOPICS)):
         newsroom.publish_next()
-
     found = newsroom.items("science")
     assert len(found) == len({item.id for item in found}) == 30
     assert found[0].title == HEADLINES["science"][50 % len(HEADLINES["science"])][0]

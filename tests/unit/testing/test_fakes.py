@@ -1,7 +1,5 @@
 """What a site's own tests are given."""
 
-from __future__ import annotations
-
 import asyncio
 from datetime import UTC, datetime
 
@@ -49,35 +47,28 @@ def test_a_run_with_a_tool_call_is_driven_to_its_end():
     assert leases == 1
     assert run.output == "three", run.error
     assert [entry.kind for entry in journal_of(run)] == [
-        "run.started",
-        "llm.call",
-        "tool.call",
-        "llm.call",
-        "run.completed",
-    ]
+        "run.started", "llm.call", "tool.call", "llm.call", "run.completed",
+    ]  # fmt: skip
 
 
 def test_queued_runs_are_driven_too():
     agent = adder("one")
     first = submit(agent, "a")
     second = submit(agent, "b", session=first.session)
-
     assert run_until_idle() == 2
-
     assert set(Run.objects.values_list("id", "status")) == {(first.id, "completed"), (second.id, "completed")}
+    # async tests have it too
+    submit(adder("one"), "a")
+    assert asyncio.run(arun_until_idle()) == 1
 
 
 def test_nothing_to_do_is_no_lease():
     assert run_until_idle() == 0
-
-
-def test_runs_of_agents_that_are_not_registered_are_left():
+    # runs of agents that are not registered are left
     agent = adder("one")
     run = submit(agent, "a")
     world.unregister(agent.id)
-
     assert run_until_idle() == 0
-
     run.refresh_from_db()
     assert run.status == "pending"
 
@@ -89,11 +80,9 @@ def test_a_run_that_waits_for_a_retry_is_left_for_later():
         answers = [TransientError("busy"), "hello"]
         agent = register(ReActAgent("retrying", model=ScriptedModel([lambda *_: answers.pop(0)])))
         run = submit(agent, "a")
-
         assert run_until_idle() == 1
         clock.advance(60)
         assert run_until_idle() == 1
-
     run.refresh_from_db()
     assert run.output == "hello"
 
@@ -101,25 +90,16 @@ def test_a_run_that_waits_for_a_retry_is_left_for_later():
 def test_it_gives_up_after_its_time_and_leaves_the_run_claimable():
     agent = register(ReActAgent("slow", model=ScriptedModel(["late"], delay=60)))
     run = submit(agent, "a")
-
     with pytest.raises(TimeoutError, match=str(run.id)):
         run_until_idle(timeout=0.1)
-
     run.refresh_from_db()
     assert (run.status, run.crashes) == ("pending", 0)
-
-
-def test_async_tests_have_it_too():
-    submit(adder("one"), "a")
-
-    assert asyncio.run(arun_until_idle()) == 1
 
 
 def test_the_journal_is_in_order_with_big_values_put_back():
     text = "x" * 100_000
     run = submit(adder(text), "a")
     run_until_idle()
-
     for given in (run, run.id, str(run.id)):
         entries = journal_of(given)
         assert [entry.seq for entry in entries] == [1, 2, 3]
@@ -128,16 +108,12 @@ def test_the_journal_is_in_order_with_big_values_put_back():
 
 def test_the_fake_clock_is_the_present_of_rows_and_comparisons():
     start = datetime(2040, 2, 3, tzinfo=UTC)
-
     with FakeClock(start) as clock:
         session = world.create_session(Session())
         later = clock.advance(90)
         world.processes_swept()
-
     assert (session.created_at, later) == (start, datetime(2040, 2, 3, 0, 1, 30, tzinfo=UTC))
-
-
-def test_the_clock_before_comes_back():
+    # the clock before comes back
     with FakeClock() as outer:
         with FakeClock(datetime(2050, 1, 1, tzinfo=UTC)):
             assert world.clock_fixed().year == 2050

@@ -1,7 +1,5 @@
 """Drives of one process share a loop and connections."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal
@@ -63,7 +61,6 @@ def test_async_drives_share_the_connections_on_loops_of_their_own(opened):
         make_run()
         assert asyncio.run(arun_until_idle()) == 1
         drive()
-
     assert len(opened) <= conf.DB_THREADS + 1
 
 
@@ -80,9 +77,7 @@ def test_a_drive_during_another_has_a_loop_of_its_own():
     register(CodeAgent(end))
     register(CodeAgent(wait, key="outer"))
     inner = make_run()
-
     runs.drive(make_run("test/outer"))
-
     assert len(set(loops)) == 2
 
 
@@ -119,9 +114,7 @@ def test_nobody_closes_the_connections_of_a_drive():
 
     code(close)
     run = make_run()
-
     run_until_idle()
-
     run.refresh_from_db()
     assert "a drive is under way" in run.error["message"]
 
@@ -133,9 +126,7 @@ def test_another_setting_gets_connections_of_its_own(name, opened, settings):
     values = {"ENGINE": "inline", "LEASE_S": 20.0, "HEARTBEAT_S": 5.0, "DB_THREADS": 2}
     settings.RAVI = {**settings.RAVI, name: values[name]}
     assert getattr(conf, name) == values[name]
-
     drive()
-
     assert opened
 
 
@@ -163,6 +154,5 @@ def test_closing_ends_its_threads_and_the_next_drive_makes_them_anew(opened):
     warm.close()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("ravi-db")]
     opened.clear()
-
     assert drive() is not None
     assert opened

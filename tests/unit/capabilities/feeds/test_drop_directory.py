@@ -1,7 +1,5 @@
 """Files that are put into a directory: whole ones are taken, and nothing leads out of it."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path
@@ -11,6 +9,7 @@ import pytest
 
 from ravi_django.capabilities.feeds import drop
 from ravi_django.capabilities.feeds.drop import Drop, DropError, Taken
+from tests.support.cases import case
 
 MOST = {"most": 10_000, "most_text": 1_000}
 
@@ -44,15 +43,11 @@ def take(inside: Path, root: Path, name: str, **options: Any) -> Taken:
     return taken
 
 
-# ------------------------------------------------------------------------------------------------ the directory
-
-
 def test_only_below_a_root(root, inside, tmp_path):
     outside = tmp_path / "outside"
     outside.mkdir()
     (root / "link").symlink_to(outside)
     (tmp_path / "way").symlink_to(inside)
-
     assert drop.resolve(str(inside), [str(root)]) == inside
     assert drop.resolve(str(tmp_path / "way"), [str(root)]) == inside, "what counts is where it leads"
     for location in (outside, root / "link", root / "in" / ".." / ".." / "outside", "/", "", "."):
@@ -60,9 +55,7 @@ def test_only_below_a_root(root, inside, tmp_path):
             drop.resolve(str(location), [str(root)])
     with pytest.raises(DropError, match="DROP_ROOTS"):
         drop.resolve(str(inside), [])
-
-
-def test_what_is_no_directory_is_said(root, inside):
+    # what is no directory is said
     file = put(inside, "a.txt")
     for location in (file, inside / "gone", "\0", inside / ("x" * 5000)):
         with pytest.raises(DropError):
@@ -85,9 +78,6 @@ def test_a_link_that_is_put_there_while_it_is_opened_is_refused(root, inside, tm
         opened(inside, root)
 
 
-# ------------------------------------------------------------------------------------------------ which files
-
-
 def test_whole_files_are_listed_the_oldest_first(root, inside):
     put(inside, "b.txt", age=50)
     put(inside, "a.txt", age=40)
@@ -104,11 +94,28 @@ def test_whole_files_are_listed_the_oldest_first(root, inside):
         assert found.names(wait=lambda seconds: None) == ["c", "b.txt", "a.txt", "ahead.txt"]
 
 
-def test_a_file_counts_as_whole_when_nothing_has_changed_for_a_while(root, inside):
+def test_a_file_that_is_gone_or_still_grows_is_left(root, inside, monkeypatch):
+    # a file counts as whole when nothing has changed for a while
     path = put(inside, "a.txt", age=0)
     with opened(inside, root) as found:
         assert found.names(path.stat().st_mtime + 1.9) == []
         assert found.names(path.stat().st_mtime + 2.1) == ["a.txt"]
+
+    put(inside, "a.txt", "words")
+    states = iter([b"more", b""])
+    real = os.fstat
+
+    def growing(handle: int) -> os.stat_result:
+        found = real(handle)
+        if next(states, b""):
+            with (inside / "a.txt").open("ab") as file:
+                file.write(b"more")
+        return found
+
+    with opened(inside, root) as found:
+        assert found.take("gone.txt", {}, **MOST) is None
+        monkeypatch.setattr(drop.os, "fstat", growing)
+        assert found.take("a.txt", {}, **MOST) is None
 
 
 @pytest.mark.parametrize("ahead", [0.5, 7200])
@@ -139,25 +146,19 @@ def test_where_the_clock_of_the_files_is_ahead_they_are_looked_at_twice(root, in
 def test_no_more_than_so_many_at_once(root, inside):
     for number in range(drop.MOST + 5):
         put(inside, f"{number}.txt")
-
     with opened(inside, root) as found:
         assert len(found.names()) == drop.MOST
 
 
-# ---------------------------------------------------------------------------------------------- what is in them
-
-
-@pytest.mark.parametrize("name", ["a.txt", "a.md", "README", "a.CSV"])
-def test_a_text_is_one_item(root, inside, name):
-    put(inside, name, b"\xef\xbb\xbfgr\xc3\xbc\xc3\x9fe\xff\x00")
-
-    (item,) = take(inside, root, name).items
-
-    assert (item.title, item.text) == (name, "grüße\ufffd")
-    assert item.extra["bytes"] == 12 and item.extra["cut"] is False
-
-
-def test_the_same_words_under_the_same_name_are_the_same_item(root, inside):
+def test_what_is_read_of_a_file(root, inside):
+    # a text is one item
+    for name in ["a.txt", "a.md", "README", "a.CSV"]:
+        with case(name):
+            put(inside, name, b"\xef\xbb\xbfgr\xc3\xbc\xc3\x9fe\xff\x00")
+            (item,) = take(inside, root, name).items
+            assert (item.title, item.text) == (name, "grüße\ufffd")
+            assert item.extra["bytes"] == 12 and item.extra["cut"] is False
+    # the same words under the same name are the same item
     put(inside, "a.txt")
     put(inside, "b.txt")
     first, other = (take(inside, root, name).items[0].identity for name in ("a.txt", "b.txt"))
@@ -165,28 +166,19 @@ def test_the_same_words_under_the_same_name_are_the_same_item(root, inside):
     again = take(inside, root, "a.txt").items[0].identity
     put(inside, "a.txt", "new words")
     edited = take(inside, root, "a.txt").items[0].identity
-
     assert first == again and len({first, other, edited}) == 3
-
-
-def test_json_has_items_of_its_own(root, inside):
+    # json has items of its own
     put(inside, "a.json", '[{"key": 1, "title": "One"}, {"key": 2}]')
-
     assert [item.id for item in take(inside, root, "a.json", id="key").items] == ["1", "2"]
-
-
-def test_of_other_files_only_name_size_and_type_are_told(root, inside):
+    # of other files only name size and type are told
     put(inside, "a.pdf", b"%PDF" + b"x" * 5000)
-
     (item,) = take(inside, root, "a.pdf").items
-
     assert (item.title, item.text) == ("a.pdf", "")
     assert (item.extra["type"], item.extra["bytes"]) == ("application/pdf", 5004)
 
 
-@pytest.mark.parametrize(
-    ("name", "body", "words"),
-    [
+def test_what_cannot_be_taken_is_said(root, inside):
+    for name, body, words in [
         ("a.txt", "x" * 1001, "1001 bytes of text, the limit is 1000"),
         ("a.pdf", "x" * 10_001, "10001 bytes, the limit is 10000"),
         ("a.json", "{", "a.json: EOF"),
@@ -194,51 +186,23 @@ def test_of_other_files_only_name_size_and_type_are_told(root, inside):
         ("a.json", '[{"title": {}}]', "a.json, 0.title: must be a text"),
         ("a.json", "[" * 999, "recursion"),
         ("a.json", "NaN", "a.json"),
-    ],
-)
-def test_what_cannot_be_taken_is_said(root, inside, name, body, words):
-    put(inside, name, body)
-
-    taken = take(inside, root, name)
-
-    assert words in taken.error and taken.items == ()
-
-
-def test_links_pipes_and_folders_are_not_opened(root, inside):
+    ]:
+        with case(name, body, words):
+            put(inside, name, body)
+            taken = take(inside, root, name)
+            assert words in taken.error and taken.items == ()
+    # links pipes and folders are not opened
     (inside / "link.txt").symlink_to("/etc/hostname")
     os.mkfifo(inside / "pipe.txt")
     (inside / "folder.txt").mkdir()
-
     for name in ("link.txt", "pipe.txt", "folder.txt"):
         assert "cannot be read" in take(inside, root, name).error
-
-
-def test_a_file_that_is_gone_or_still_grows_is_left(root, inside, monkeypatch):
-    put(inside, "a.txt", "words")
-    states = iter([b"more", b""])
-    real = os.fstat
-
-    def growing(handle: int) -> os.stat_result:
-        found = real(handle)
-        if next(states, b""):
-            with (inside / "a.txt").open("ab") as file:
-                file.write(b"more")
-        return found
-
-    with opened(inside, root) as found:
-        assert found.take("gone.txt", {}, **MOST) is None
-        monkeypatch.setattr(drop.os, "fstat", growing)
-        assert found.take("a.txt", {}, **MOST) is None
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
 def test_a_file_that_may_not_be_read_is_said(root, inside):
     put(inside, "a.txt").chmod(0)
-
     assert "Permission denied" in take(inside, root, "a.txt").error
-
-
-# ------------------------------------------------------------------------------------------------------- aside
 
 
 def aside(inside: Path, root: Path, name: str) -> None:
@@ -254,7 +218,6 @@ def test_what_was_taken_is_put_aside_and_overwrites_nothing(root, inside):
         aside(inside, root, "a.txt")
     put(inside, "bad.json", "{")
     aside(inside, root, "bad.json")
-
     assert sorted(path.read_text() for path in (inside / "done").iterdir()) == ["one", "two"]
     assert [path.name for path in (inside / "failed").iterdir()] == ["bad.json"]
     assert not [path for path in inside.iterdir() if path.is_file()]
@@ -287,25 +250,20 @@ def test_a_file_that_is_another_meanwhile_is_left_for_the_next_poll(root, inside
     assert not (inside / name).exists()
 
 
-def test_a_file_in_the_place_of_a_pipe_is_left_too(root, inside):
+def test_what_stands_in_the_place_of_a_file_or_of_done_is_left(root, inside, tmp_path):
+    # a file in the place of a pipe is left too
     os.mkfifo(inside / "pipe.txt")
     taken = take(inside, root, "pipe.txt")
     replace(inside, "pipe.txt", "words")
-
     with opened(inside, root) as found:
         found.put_aside(taken)
-
     assert taken.error and (inside / "pipe.txt").read_text() == "words"
-
-
-def test_a_link_in_the_place_of_done_leads_nowhere(root, inside, tmp_path):
+    # a link in the place of done leads nowhere
     (tmp_path / "outside").mkdir()
     (inside / "done").symlink_to(tmp_path / "outside")
     put(inside, "a.txt")
-
     with pytest.raises(DropError, match="cannot be moved"):
         aside(inside, root, "a.txt")
-
     assert (inside / "a.txt").exists() and not list((tmp_path / "outside").iterdir())
 
 
@@ -313,5 +271,4 @@ def test_names_of_any_bytes_are_taken(root, inside):
     name = os.fsdecode(b"caf\xe9\xff \n<b>.txt")
     put(inside, name)
     aside(inside, root, name)
-
     assert [path.name for path in (inside / "done").iterdir()] == [name]

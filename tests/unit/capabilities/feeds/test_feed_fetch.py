@@ -1,7 +1,5 @@
 """Feeds are fetched only when they have changed, never beyond a bound, never from inside, and politely."""
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 from collections.abc import Iterator
@@ -13,6 +11,7 @@ import pytest
 
 from ravi_django.capabilities.feeds.fetch import Fetched, Fetcher
 from ravi_django.capabilities.feeds.polled import SourceError
+from tests.support.cases import case
 from tests.support.feed_server import FeedServer, rss, serving
 
 BODY = rss("one")
@@ -45,10 +44,8 @@ def refusal(url: str, **options: Any) -> SourceError:
 def test_a_feed_is_fetched_and_what_it_says_of_itself_is_sent_back(server: FeedServer) -> None:
     marks = {"ETag": '"v1"', "Last-Modified": "Sat, 07 Sep 2002 00:00:01 GMT"}
     server.answers["/feed"] = (200, {"Content-Type": "text/xml", **marks}, BODY)
-
     first = fetch(server.url())
     second = fetch(server.url(), etag=first.etag, modified=first.modified)
-
     assert (first.body, first.kind, first.url) == (BODY, "text/xml", server.url())
     assert (first.etag, first.modified) == tuple(marks.values())
     assert (second.body, second.etag) == (None, '"v1"')
@@ -58,129 +55,92 @@ def test_a_feed_is_fetched_and_what_it_says_of_itself_is_sent_back(server: FeedS
     assert asked["user-agent"].startswith("ravi-django")
 
 
-@pytest.mark.parametrize("etag", ['"' + "x" * 600 + '"', '"\xfc"'])
-def test_a_mark_that_cannot_be_sent_back_is_forgotten(server: FeedServer, etag: str) -> None:
-    server.answers["/feed"] = (200, {"ETag": etag}, BODY)
-
-    assert fetch(server.url()).etag == ""
-
-
-def test_a_packed_feed_is_unpacked(server: FeedServer) -> None:
+def test_what_is_kept_of_an_answer(server: FeedServer) -> None:
+    # a mark that cannot be sent back is forgotten
+    for etag in ['"' + "x" * 600 + '"', '"\xfc"']:
+        with case(etag):
+            server.answers["/feed"] = (200, {"ETag": etag}, BODY)
+            assert fetch(server.url()).etag == ""
+    # a packed feed is unpacked
     server.answers["/feed"] = (200, {"Content-Encoding": "gzip"}, gzip.compress(BODY))
-
     assert fetch(server.url()).body == BODY
+    # the age of an answer is heeded up to an hour
+    for header, seconds in [("max-age=60", 60), ("public, Max-Age=99999999", 3600), ("no-cache", 0)]:
+        with case(header, seconds):
+            server.answers["/feed"] = (200, {"Cache-Control": header}, BODY)
+            assert fetch(server.url()).max_age == seconds
 
 
-@pytest.mark.parametrize("packed", [False, True])
-def test_a_feed_beyond_the_bound_is_refused_without_being_read(server: FeedServer, packed: bool) -> None:
-    body = gzip.compress(b"x" * 20_000_000) if packed else b"x" * 20_000_000
-    server.answers["/feed"] = (200, {"Content-Encoding": "gzip"} if packed else {}, body)
-
-    assert str(refusal(server.url(), max_bytes=100_000)) == (
-        "the feed has more than 100000 bytes, which is RAVI['SOURCE_MAX_BYTES']"
-    )
-
-
-def test_a_server_that_does_not_answer_is_given_up(server: FeedServer) -> None:
+def test_an_answer_without_end_is_given_up(server: FeedServer) -> None:
+    # a feed beyond the bound is refused without being read
+    for packed in [False, True]:
+        with case(packed):
+            body = gzip.compress(b"x" * 20_000_000) if packed else b"x" * 20_000_000
+            server.answers["/feed"] = (200, {"Content-Encoding": "gzip"} if packed else {}, body)
+            assert str(refusal(server.url(), max_bytes=100_000)) == (
+                "the feed has more than 100000 bytes, which is RAVI['SOURCE_MAX_BYTES']"
+            )
+    # a server that does not answer is given up
     server.hold.clear()
-
     assert str(refusal(server.url(), timeout_s=0.2)) == "there was no whole answer within 0.2 s"
 
 
-@pytest.mark.parametrize("networks", [[], ["10.0.0.0/8"]])
-def test_an_address_inside_is_not_asked(server: FeedServer, networks: list[str]) -> None:
-    error = refusal(server.url(), allow_addresses=networks)
-
-    assert "in a network that must not be asked" in str(error)
-    assert server.seen == []
-
-
-def test_a_redirect_to_an_address_inside_is_not_followed(server: FeedServer) -> None:
+def test_an_address_inside_is_not_asked(server: FeedServer) -> None:
+    for networks in [[], ["10.0.0.0/8"]]:
+        with case(networks):
+            error = refusal(server.url(), allow_addresses=networks)
+            assert "in a network that must not be asked" in str(error)
+            assert server.seen == []
+    # a redirect to an address inside is not followed
     server.answers["/feed"] = (302, {"Location": server.url("/secret", "127.0.0.2")}, b"")
-
     error = refusal(server.url(), allow_addresses=["127.0.0.1/32"])
-
     assert "in a network that must not be asked" in str(error)
     assert server.paths() == ["/feed"]
 
 
-def test_the_address_that_was_checked_is_the_one_connected_to(server: FeedServer) -> None:
-    answers = [["127.0.0.1"], ["10.0.0.1"]]
-
-    async def rebinding(host: str, port: int) -> list[str]:
-        return answers.pop(0)
-
-    assert fetch(server.url(host="feeds.test"), resolver=rebinding).body == BODY
-    assert server.seen[0][1]["host"] == f"feeds.test:{server.server_port}"
+def test_what_is_no_address_of_the_web_is_refused() -> None:
+    for url in ["file:///etc/passwd", "gopher://x", "javascript:alert(1)", "http://", "x" * 3000, ""]:
+        assert "no address of the web" in str(refusal(url)), url
+    for url, words in [("http://a:b@x.test/", "a password"), ("http://127.0.0.1:25/", "port 25")]:
+        assert words in str(refusal(url)), url
 
 
-@pytest.mark.parametrize("url", ["file:///etc/passwd", "gopher://x", "javascript:alert(1)", "http://", "x" * 3000, ""])
-def test_what_is_no_address_of_the_web_is_refused(url: str) -> None:
-    assert "no address of the web" in str(refusal(url))
-
-
-@pytest.mark.parametrize(("url", "words"), [("http://a:b@x.test/", "a password"), ("http://127.0.0.1:25/", "port 25")])
-def test_passwords_and_ports_of_other_services_are_refused(url: str, words: str) -> None:
-    assert words in str(refusal(url))
-
-
-@pytest.mark.parametrize(("status", "moved"), [(301, True), (308, True), (302, False), (307, False)])
-def test_a_feed_that_moved_for_good_says_where(server: FeedServer, status: int, moved: bool) -> None:
-    server.answers["/old"] = (status, {"Location": "/feed"}, b"")
-
-    found = fetch(server.url("/old"))
-
-    assert (found.url, found.moved, found.body) == (server.url(), server.url() if moved else "", BODY)
-
-
-def test_a_move_behind_a_passing_redirect_is_not_for_good(server: FeedServer) -> None:
+def test_redirects_have_an_end_and_a_move_for_good_is_told(server: FeedServer) -> None:
+    server.answers["/round"] = (302, {"Location": "/round"}, b"")
+    assert str(refusal(server.url("/round"))) == "more than 5 redirects"
+    assert len(server.seen) == 6
+    # a feed that moved for good says where
+    for status, moved in [(301, True), (308, True), (302, False), (307, False)]:
+        with case(status, moved):
+            server.answers["/old"] = (status, {"Location": "/feed"}, b"")
+            found = fetch(server.url("/old"))
+            assert (found.url, found.moved, found.body) == (server.url(), server.url() if moved else "", BODY)
+    # a move behind a passing redirect is not for good
     server.answers["/old"] = (302, {"Location": "/middle"}, b"")
     server.answers["/middle"] = (301, {"Location": "/feed"}, b"")
-
     assert fetch(server.url("/old")).moved == ""
 
 
-def test_redirects_have_an_end(server: FeedServer) -> None:
-    server.answers["/feed"] = (302, {"Location": "/feed"}, b"")
-
-    assert str(refusal(server.url())) == "more than 5 redirects"
-    assert len(server.seen) == 6
-
-
-def test_gone_is_gone(server: FeedServer) -> None:
+def test_errors_of_a_server(server: FeedServer) -> None:
+    # gone is gone
     server.answers["/feed"] = (410, {}, b"")
-
     error = refusal(server.url())
-
     assert error.gone
     assert "gone for ever" in str(error)
-
-
-@pytest.mark.parametrize("status", [429, 503])
-def test_a_server_that_wants_to_be_left_alone_says_for_how_long(server: FeedServer, status: int) -> None:
-    in_an_hour = format_datetime(datetime.now(UTC) + timedelta(hours=1), usegmt=True)
-    waits = {"120": 120.0, "999999999": 86400.0, in_an_hour: 3600.0, "soon": None, "-5": None}
-
-    for header, seconds in waits.items():
-        server.answers["/feed"] = (status, {"Retry-After": header}, b"")
-        assert refusal(server.url()).retry_after == (None if seconds is None else pytest.approx(seconds, abs=60))
-
-
-def test_another_error_is_told(server: FeedServer) -> None:
+    # a server that wants to be left alone says for how long
+    for status in [429, 503]:
+        with case(status):
+            in_an_hour = format_datetime(datetime.now(UTC) + timedelta(hours=1), usegmt=True)
+            waits = {"120": 120.0, "999999999": 86400.0, in_an_hour: 3600.0, "soon": None, "-5": None}
+            for header, seconds in waits.items():
+                server.answers["/feed"] = (status, {"Retry-After": header}, b"")
+                assert refusal(server.url()).retry_after == (
+                    None if seconds is None else pytest.approx(seconds, abs=60)
+                )
+    # another error is told
     server.answers["/feed"] = (500, {"Retry-After": "120"}, b"")
-
     error = refusal(server.url())
-
     assert (str(error), error.retry_after, error.gone) == ("the server answered 500 Internal Server Error", None, False)
-
-
-@pytest.mark.parametrize(
-    ("header", "seconds"), [("max-age=60", 60), ("public, Max-Age=99999999", 3600), ("no-cache", 0)]
-)
-def test_the_age_of_an_answer_is_heeded_up_to_an_hour(server: FeedServer, header: str, seconds: float) -> None:
-    server.answers["/feed"] = (200, {"Cache-Control": header}, BODY)
-
-    assert fetch(server.url()).max_age == seconds
 
 
 def test_one_server_is_asked_for_one_thing_at_a_time_with_a_gap_and_others_beside_it(server: FeedServer) -> None:
@@ -193,7 +153,6 @@ def test_one_server_is_asked_for_one_thing_at_a_time_with_a_gap_and_others_besid
             fetcher.close()
 
     asyncio.run(many())
-
     assert server.most == 1
     assert all(later - earlier >= 0.05 for earlier, later in zip(server.begun, server.begun[1:], strict=False))
 

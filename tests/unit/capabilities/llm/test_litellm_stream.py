@@ -1,7 +1,5 @@
 """Through the real litellm, against a real HTTP server."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import json
@@ -32,6 +30,7 @@ from ravi_django.kernel import (
     ToolUseBlock,
 )
 from ravi_django.kernel.tools import INVALID_ARGUMENTS_KEY
+from tests.support.cases import case
 from tests.support.openai_server import OpenAIServer, Reply, steps_script
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("clients")]
@@ -58,56 +57,53 @@ async def until(condition, seconds: float = 10.0) -> None:
 async def test_text_streams_as_deltas_and_ends_with_one_response(model_at, events_of):
     with OpenAIServer(Reply(text="one two three")) as server:
         *deltas, response = await events_of(model_at(server))
-
     assert [delta.text for delta in deltas if isinstance(delta, TextDelta)] == ["one", " two", " three"]
     assert isinstance(response, ModelResponse)
     assert response.content == [TextBlock(text="one two three")]
     assert (response.model, response.finish_reason) == ("gpt-4o", "stop")
-
-
-async def test_deltas_arrive_before_the_answer_is_complete(model_at):
+    # deltas arrive before the answer is complete
     with OpenAIServer(Reply(text="first second"), token_delay=30) as server:
         stream = model_at(server).stream([ChatMessage.of("user", "hi")], GenerationOptions(), RunMeta(run_id="r"))
         first = await anext(stream)
         await stream.aclose()
-
     assert first == TextDelta(text="first")
+    # reasoning streams and is kept
+    with OpenAIServer(Reply(reasoning="let me see", text="yes")) as server:
+        events = await events_of(model_at(server))
+    assert ReasoningDelta(text="let me see") in events
+    assert events[-1].content == [ThinkingBlock(text="let me see"), TextBlock(text="yes")]
 
 
-async def test_usage_and_listed_price(model_at, events_of):
+async def test_usage_and_price(model_at, events_of, monkeypatch):
     usage = {
-        "prompt_tokens": 1000,
-        "completion_tokens": 100,
-        "total_tokens": 1100,
-        "prompt_tokens_details": {"cached_tokens": 400},
-        "completion_tokens_details": {"reasoning_tokens": 30},
-    }
+        "prompt_tokens": 1000, "completion_tokens": 100, "total_tokens": 1100,
+        "prompt_tokens_details": {"cached_tokens": 400}, "completion_tokens_details": {"reasoning_tokens": 30},
+    }  # fmt: skip
     with OpenAIServer(Reply(text="ok", usage=usage)) as server:
         response = (await events_of(model_at(server)))[-1]
-
     counted = response.usage
     assert (counted.input_tokens, counted.cached_tokens) == (1000, 400)
     assert (counted.output_tokens, counted.reasoning_tokens) == (100, 30)
     price = load_litellm().model_cost["gpt-4o"]
     expected = 600 * price["input_cost_per_token"] + 400 * price["cache_read_input_token_cost"]
     assert response.cost == pytest.approx(expected + 100 * price["output_cost_per_token"])
-
-
-async def test_unknown_price_is_none(model_at, events_of):
+    # unknown price is none
     with OpenAIServer() as server:
         response = (await events_of(model_at(server, "openai/my-own-model")))[-1]
-
     assert response.usage.total > 0
     assert response.cost is None
-
-
-async def test_given_prices_win(model_at, events_of):
+    # given prices win
     prices = {"input_cost_per_token": 0.5, "output_cost_per_token": 2.0}
     usage = {"prompt_tokens": 4, "completion_tokens": 3, "total_tokens": 7}
     with OpenAIServer(Reply(text="ok", usage=usage)) as server:
         response = (await events_of(model_at(server, prices=prices)))[-1]
-
     assert response.cost == pytest.approx(4 * 0.5 + 3 * 2.0)
+    # usage is estimated when the server reports none
+    monkeypatch.setattr("tests.support.openai_server._usage", lambda body, reply: None)
+    with OpenAIServer(Reply(text="one two three")) as server:
+        response = (await events_of(model_at(server), "how many tokens is this?"))[-1]
+    assert response.usage.input_tokens >= 6
+    assert response.usage.output_tokens == 3
 
 
 async def test_tool_call_round_trip(model_at, events_of):
@@ -128,11 +124,11 @@ async def test_tool_call_round_trip(model_at, events_of):
     assert sent["messages"][2]["tool_calls"][0]["id"] == sent["messages"][3]["tool_call_id"] == call.call_id
 
 
-async def test_tool_calls_stream_as_deltas(model_at, events_of):
+async def test_calls_of_tools_are_read(model_at, events_of):
+    # tool calls stream as deltas
     calls = (("calculator", {"expression": "1 + 1"}), ("calculator", {"expression": "2 + 2"}))
     with OpenAIServer(Reply(text="So", tool_calls=calls, call_ids=("a", "b"))) as server:
         *deltas, response = await events_of(model_at(server), tools=[CALCULATOR])
-
     pieces = [delta for delta in deltas if isinstance(delta, ToolCallDelta)]
     assert {(piece.index, piece.call_id, piece.name) for piece in pieces} == {
         (0, "a", "calculator"),
@@ -142,19 +138,14 @@ async def test_tool_calls_stream_as_deltas(model_at, events_of):
         written = [piece.arguments for piece in pieces if piece.index == index]
         assert len(written) > 1
         assert json.loads("".join(written)) == call.arguments
-
-
-async def test_parallel_calls_under_one_index_are_told_apart(model_at, events_of):
+    # parallel calls under one index are told apart
     collector = ResponseCollector()
     function = SimpleNamespace(name="add", arguments="{}")
     pieces = [SimpleNamespace(index=0, id=call_id, function=function) for call_id in ("a", "b")]
     delta = SimpleNamespace(content=None, tool_calls=pieces)
     chunk = SimpleNamespace(choices=[SimpleNamespace(delta=delta, finish_reason=None)])
-
     assert [(piece.index, piece.call_id) for piece in collector.add(chunk)] == [(0, "a"), (1, "b")]
-
-
-async def test_parallel_calls_keep_their_order_and_get_unique_ids(model_at, events_of):
+    # parallel calls keep their order and get unique ids
     calls = tuple(("calculator", {"expression": str(number)}) for number in range(4))
     earlier = ChatMessage(
         role=Role.ASSISTANT, content=[ToolUseBlock(tool_name="calculator", arguments={}, call_id="call_3")]
@@ -162,46 +153,27 @@ async def test_parallel_calls_keep_their_order_and_get_unique_ids(model_at, even
     with OpenAIServer(Reply(tool_calls=calls, call_ids=("a", "a", None, None))) as server:
         messages = [ChatMessage.of("user", "hi"), earlier]
         response = (await events_of(model_at(server), messages, tools=[CALCULATOR]))[-1]
-
     made = response.message.tool_calls
     assert [call.arguments["expression"] for call in made] == ["0", "1", "2", "3"]
     assert [call.call_id for call in made] == ["a", "a_2", "call_2", "call_3_2"]
-
-
-@pytest.mark.parametrize("raw", ['{"expression": ', "[1, 2]", "1 + 1"])
-async def test_arguments_that_are_no_json_object_are_kept_as_text(model_at, events_of, raw):
-    with OpenAIServer(Reply(tool_calls=(("calculator", raw),))) as server:
-        response = (await events_of(model_at(server), tools=[CALCULATOR]))[-1]
-
-    assert response.message.tool_calls[0].arguments == {INVALID_ARGUMENTS_KEY: raw}
-
-
-async def test_no_arguments_are_an_empty_object(model_at, events_of):
+    # arguments that are no json object are kept as text
+    for raw in ['{"expression": ', "[1, 2]", "1 + 1"]:
+        with case(raw):
+            with OpenAIServer(Reply(tool_calls=(("calculator", raw),))) as server:
+                response = (await events_of(model_at(server), tools=[CALCULATOR]))[-1]
+            assert response.message.tool_calls[0].arguments == {INVALID_ARGUMENTS_KEY: raw}
+    # no arguments are an empty object
     with OpenAIServer(Reply(tool_calls=(("current_time", ""),))) as server:
         response = (await events_of(model_at(server), tools=[ToolSpec(name="current_time")]))[-1]
-
     assert response.message.tool_calls[0].arguments == {}
-
-
-async def test_reasoning_streams_and_is_kept(model_at, events_of):
-    with OpenAIServer(Reply(reasoning="let me see", text="yes")) as server:
-        events = await events_of(model_at(server))
-
-    assert ReasoningDelta(text="let me see") in events
-    assert events[-1].content == [ThinkingBlock(text="let me see"), TextBlock(text="yes")]
 
 
 async def test_options_reach_the_provider(model_at, events_of):
     with OpenAIServer() as server:
         await events_of(
-            model_at(server, temperature=0.9, seed=7),
-            tools=[CALCULATOR],
-            tool_choice="calculator",
-            temperature=0.1,
-            max_tokens=50,
-            stop=["END"],
-            extra={"user": "u1"},
-        )
+            model_at(server, temperature=0.9, seed=7), tools=[CALCULATOR], tool_choice="calculator", temperature=0.1,
+            max_tokens=50, stop=["END"], extra={"user": "u1"}
+        )  # fmt: skip
 
     sent = server.requests[0].body
     assert sent["tool_choice"] == {"type": "function", "function": {"name": "calculator"}}
@@ -209,7 +181,8 @@ async def test_options_reach_the_provider(model_at, events_of):
     assert (sent["stop"], sent["user"]) == (["END"], "u1")
 
 
-async def test_cancelling_before_the_first_token_closes_the_connection(model_at, events_of):
+async def test_leaving_a_stream_closes_its_connection(model_at, events_of):
+    # cancelling before the first token closes the connection
     with OpenAIServer(delay=60) as server:
         call = asyncio.create_task(events_of(model_at(server)))
         await until(lambda: server.requests)
@@ -217,18 +190,14 @@ async def test_cancelling_before_the_first_token_closes_the_connection(model_at,
         with pytest.raises(asyncio.CancelledError):
             await call
         await until(lambda: server.disconnects == 1)
-
-
-async def test_closing_in_mid_stream_closes_the_connection(model_at):
+    # closing in mid stream closes the connection
     with OpenAIServer(Reply(text="a b c"), token_delay=60) as server:
         stream = model_at(server).stream([ChatMessage.of("user", "hi")], GenerationOptions(), RunMeta(run_id="r"))
         await anext(stream)
         assert server.disconnects == 0
         await stream.aclose()
         await until(lambda: server.disconnects == 1)
-
-
-async def test_a_cancelled_run_stops_at_the_next_token(model_at):
+    # a cancelled run stops at the next token
     token = CancellationToken()
     with OpenAIServer(Reply(text="a b c")) as server:
         meta = RunMeta(run_id="r", cancellation=token)
@@ -238,41 +207,35 @@ async def test_a_cancelled_run_stops_at_the_next_token(model_at):
         with pytest.raises(CancellationError, match="enough"):
             await anext(stream)
 
-
-@litellm_observed
-async def test_litellm_callbacks_of_the_site_still_run(model_at, events_of, site_callback):
-    with OpenAIServer(Reply(text="observed words")) as server:
-        *deltas, response = await events_of(model_at(server))
-        await until(lambda: site_callback)
-
-    assert site_callback == ["observed words"]
-    assert response.text == "".join(delta.text for delta in deltas) == "observed words"
-
-
-@litellm_observed
-async def test_tool_calls_and_usage_under_litellms_wrapper(model_at, events_of, site_callback):
-    usage = {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}
-    reply = Reply(tool_calls=(("calculator", {"expression": "1"}), ("calculator", "{bad")), usage=usage)
-    with OpenAIServer(reply) as server:
-        response = (await events_of(model_at(server), tools=[CALCULATOR]))[-1]
-
-    assert [call.arguments for call in response.message.tool_calls] == [
-        {"expression": "1"},
-        {INVALID_ARGUMENTS_KEY: "{bad"},
-    ]
-    assert (response.usage.input_tokens, response.usage.output_tokens) == (5, 2)
-    assert response.cost is not None
-
-
-async def test_no_connection_stays_open(model_at, events_of):
+    # no connection stays open
     def is_open(one) -> bool:
         return not one.is_closing() and one.get_extra_info("peername") == (server.host, server.port)
 
     with OpenAIServer() as server:
         await events_of(model_at(server))
         await close_clients()
-
         assert not [one for one in gc.get_objects() if issubclass(type(one), asyncio.Transport) and is_open(one)]
+
+
+@litellm_observed
+async def test_callbacks_of_the_site(model_at, events_of, site_callback):
+    # litellm callbacks of the site still run
+    with OpenAIServer(Reply(text="observed words")) as server:
+        *deltas, response = await events_of(model_at(server))
+        await until(lambda: site_callback)
+    assert site_callback == ["observed words"]
+    assert response.text == "".join(delta.text for delta in deltas) == "observed words"
+    # tool calls and usage under litellms wrapper
+    usage = {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}
+    reply = Reply(tool_calls=(("calculator", {"expression": "1"}), ("calculator", "{bad")), usage=usage)
+    with OpenAIServer(reply) as server:
+        response = (await events_of(model_at(server), tools=[CALCULATOR]))[-1]
+    assert [call.arguments for call in response.message.tool_calls] == [
+        {"expression": "1"},
+        {INVALID_ARGUMENTS_KEY: "{bad"},
+    ]
+    assert (response.usage.input_tokens, response.usage.output_tokens) == (5, 2)
+    assert response.cost is not None
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -304,14 +267,4 @@ async def test_a_hundred_streams_at_once(model_at, events_of):
     with OpenAIServer(lambda body: Reply(text=f"echo {body['messages'][-1]['content']}"), delay=0.2) as server:
         model = model_at(server)
         answers = await asyncio.gather(*(events_of(model, f"number {number}") for number in range(100)))
-
     assert [events[-1].text for events in answers] == [f"echo number {number}" for number in range(100)]
-
-
-async def test_usage_is_estimated_when_the_server_reports_none(model_at, events_of, monkeypatch):
-    monkeypatch.setattr("tests.support.openai_server._usage", lambda body, reply: None)
-    with OpenAIServer(Reply(text="one two three")) as server:
-        response = (await events_of(model_at(server), "how many tokens is this?"))[-1]
-
-    assert response.usage.input_tokens >= 6
-    assert response.usage.output_tokens == 3
