@@ -17,7 +17,7 @@ from ravi_django.db import connection, is_shared
 from ravi_django.kernel.visible import visible
 from ravi_django.models import OutboxEvent, Run, Schedule, Source
 from ravi_django.models.schedules import SESSION_GONE
-from ravi_django.runtime import clock, specs
+from ravi_django.runtime import addresses, clock, specs
 from ravi_django.runtime.own_connections import own_settings
 from ravi_django.runtime.registry import known_addresses
 
@@ -34,7 +34,7 @@ class Finding:
 
 def examine() -> list[Finding]:
     found: list[Finding] = []
-    for look in (settings, database, migrations, tenants, agents, sources, models, services, outbox, schedules):
+    for look in (settings, database, migrations, tenants, people, agents, sources, models, services, outbox, schedules):
         found += _safely(look)
     return found
 
@@ -148,6 +148,15 @@ def tenants() -> Iterator[Finding]:
         )
 
 
+def people() -> Iterator[Finding]:
+    """Whether "staff" is no column of the user model, where there are many users to read."""
+    most = addresses.READ
+    if not addresses.has_field("is_staff") and addresses.active_users()[: most + 1].count() > most:
+        what = f"a request to staff reads all active users, more than {most}: their model has no field is_staff"
+        fix = "add the field, or name a group or a permission in RAVI['ADDRESSEES']"
+        yield Finding("warning", f"people: {what}", fix)
+
+
 def agents() -> Iterator[Finding]:
     if addresses := sorted(known_addresses()):
         yield Finding("ok", f"agents: {', '.join(addresses)}")
@@ -183,8 +192,8 @@ def models() -> Iterator[Finding]:
             look = getattr(one, "missing_variables", None)
             missing = " or ".join(look()) if look else ""
             agents_of.setdefault((one.name, missing), []).append(address)
-    for (name, missing), addresses in sorted(agents_of.items()):
-        used = ", ".join(sorted(addresses)[:SHOWN]) + (", …" if len(addresses) > SHOWN else "")
+    for (name, missing), theirs in sorted(agents_of.items()):
+        used = ", ".join(sorted(theirs)[:SHOWN]) + (", …" if len(theirs) > SHOWN else "")
         if missing:
             fix = f"set {missing} in the environment of the workers"
             yield Finding("error", f"model: {name} has no API key: {used}", fix)
@@ -258,19 +267,16 @@ def schedules() -> Iterator[Finding]:
 
 
 _MENDS = {
-    "schedules": "start the database, or see to DATABASES",
+    **dict.fromkeys(
+        ("schedules", "migrations", "sources", "outbox", "models", "tenants", "people", "erasures"),
+        "start the database, or see to DATABASES",
+    ),
     "database": "start it, or see to DATABASES",
-    "migrations": "start the database, or see to DATABASES",
-    "sources": "start the database, or see to DATABASES",
-    "outbox": "start the database, or see to DATABASES",
-    "models": "start the database, or see to DATABASES",
-    "tenants": "start the database, or see to DATABASES",
     "broker": "start it, or see to CELERY_BROKER_URL and to the import of your Celery app in the project's __init__.py",
     "channel_layer": "start its Redis, or see to CHANNEL_LAYERS",
     "events": "start its Redis, or see to RAVI['STREAM_URL'], which is the channel layer's or the broker's when unset",
     "event_bus": "start the server of RAVI['EVENT_BUS']; its outbox grows until then",
     "event_bus_refused": "see to the topic's key in the server of RAVI['EVENT_BUS'] and to what its user may do",
-    "erasures": "start the database, or see to DATABASES",
     "sweep": "celery -A <site> beat, with the sweep in CELERY_BEAT_SCHEDULE",
 }
 

@@ -37,10 +37,10 @@ def permits(user: Any, permission: str, thing: Any = None) -> bool:
 
 def has_active_field() -> bool:
     """Whether the site's user model has the field `is_active`. Without it Django counts every user as active."""
-    return _has_field("is_active")
+    return has_field("is_active")
 
 
-def _has_field(name: str) -> bool:
+def has_field(name: str) -> bool:
     return any(field.name == name for field in get_user_model()._meta.get_fields())
 
 
@@ -118,7 +118,7 @@ def users_at(to: str, owner_id: Any) -> QuerySet[Any]:
                 found = active.filter(groups__name=name)
             case "permission":
                 found = active.filter(pk__in=_holders(name))
-            case _ if _has_field("is_staff"):
+            case _ if has_field("is_staff"):
                 found = active.filter(is_staff=True)
             case _:  # a property, as in the user model of Django's documentation
                 found = active.filter(pk__in=[user.pk for user in active.iterator() if has(user, "is_staff")])

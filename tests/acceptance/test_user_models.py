@@ -119,6 +119,7 @@ from django.test import Client
 from ravi_django import register
 from ravi_django.agents import ReActAgent
 from ravi_django.models import *
+from ravi_django.management import diagnosis
 from tests.support import world
 from ravi_django.testing import ScriptedModel, run_until_idle
 from ravi_django.ws.access import active
@@ -149,6 +150,8 @@ run_until_idle()
 print("completed:", Run.objects.filter(status="completed", owner=ada).count())
 print("sees all:", run in Run.objects.for_user(ada))
 print("metrics", client.get("/ravi/metrics/").status_code)
+world.replace("ADDRESSES_READ", 0)
+print("doctor:", [finding.what for finding in diagnosis.people()])
 if not hasattr(ada, "has_perm"):
     raise SystemExit
 agent = {"address": "a/b", "model": "x", "system_instructions": "For {{ user.full_name }}.", "_preview": "Preview"}
@@ -186,7 +189,8 @@ def test_mails_rest_and_pages(tmp_path: Path, name: str) -> None:
     said = _site(tmp_path, ALL[name], SERVED)
 
     may = name != "no_permissions"
-    assert said[:15] == [
+    told = "people: a request to staff reads all active users, more than 0: their model has no field is_staff"
+    assert said[:16] == [
         "connected at import: False",
         "mails: 1 True socket: True",
         *(f"{page} 200" for page in ("agents", "runs", "requests", "follows", "usage")),
@@ -195,8 +199,9 @@ def test_mails_rest_and_pages(tmp_path: Path, name: str) -> None:
         f"completed: {1 + may}",
         f"sees all: {may and name != 'no_superusers'}",
         f"metrics {200 if may else 403}",
+        f"doctor: {[told] if name in ('no_superusers', 'no_permissions') else []}",
     ]
-    pages = said[15:]
+    pages = said[16:]
     if not may:  # Django's admin needs has_perm
         assert pages == []
     else:
