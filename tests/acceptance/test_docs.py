@@ -502,3 +502,10 @@ def test_every_file_that_the_docs_name_exists() -> None:
     named = {(page, name) for page in pages for name in re.findall(r"\]\((?!http)([^)#]+)\)", page.read_text())}
 
     assert [name for page, name in named if not (page.parent / name).exists()] == []
+
+
+def test_the_index_leads_to_every_page_once() -> None:
+    linked = re.findall(r"\]\((\w[\w-]*\.md)\)", (ROOT / "docs/index.md").read_text())
+
+    assert sorted(linked) == sorted(page.name for page in ROOT.glob("docs/*.md") if page.name != "index.md")
+    assert "(docs/index.md)" in README

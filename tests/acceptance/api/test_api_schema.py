@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import sys
 import warnings
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
-from django.urls import URLPattern
+from django.urls import URLPattern, include, path
 from drf_spectacular.validation import validate_schema
 from rest_framework.test import APIClient
 
@@ -15,6 +19,7 @@ from ravi_django.api import openapi
 from tests.acceptance.api.api_support import error_of
 
 pytestmark = pytest.mark.django_db
+DOCS = (Path(__file__).resolve().parents[3] / "docs/settings.md").read_text()
 
 
 @pytest.fixture
@@ -88,6 +93,22 @@ def test_making_it_has_nothing_to_warn_of(capsys: pytest.CaptureFixture[str]) ->
         openapi.description("elsewhere/", "/prefix")  # not made before
 
     assert capsys.readouterr().err == ""
+
+
+def test_the_page_of_the_docs_shows_it(settings: Any, client: APIClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = DOCS.split("```python\n# the description as a page\n")[1].split("```")[0]
+    monkeypatch.setitem(sys.modules, "page_urls", urls := ModuleType("page_urls"))
+    urls.path, urls.INSTALLED_APPS, urls.urlpatterns = path, [], []
+    exec(shown, urls.__dict__)
+    assert set(urls.INSTALLED_APPS) <= set(settings.INSTALLED_APPS)
+    urls.urlpatterns += [path("agents/", include("ravi_django.urls"))]
+    settings.ROOT_URLCONF = "page_urls"
+
+    page = client.get("/agents-docs/", headers={"Accept": "text/html"})
+
+    assert page.status_code == 200
+    (address,) = re.findall(r'url: "([^"]+)"', page.content.decode())
+    assert (address, client.get(address).status_code) == ("/agents/schema/", 200)
 
 
 def test_without_the_package_it_is_404(client: APIClient, monkeypatch: pytest.MonkeyPatch) -> None:
