@@ -24,7 +24,7 @@ from ravi_django.runtime.store import erasures, names
 from ravi_django.runtime.store.personal import TABLES, Scope, all_of, trees_of
 
 SESSIONS = 50  # in one batch
-SWEPT = 400  # sessions and trees of runs, together, of one sweep: others wait for its end
+SWEPT = 400  # sessions and runs, together, of one sweep: others wait for its end
 BATCHES = 8  # of names, in one sweep
 POLICIES = ("erase", "anonymize", "keep")
 
@@ -53,7 +53,7 @@ def delete_session(session_id: UUID) -> None:
 
 
 def work(most: float = inf, batches: float = inf) -> None:
-    """Work the erasures off: all that can be done, or so many sessions and trees, and batches of names."""
+    """Work the erasures off: all that can be done, or so many sessions and runs, and batches of names."""
     for erasure in Erasure.objects.filter(position="").order_by("id"):
         if most > 0:
             most -= _work_off(erasure, most)
@@ -68,7 +68,7 @@ def sweep() -> None:
 
 
 def _work_off(erasure: Erasure, most: float) -> int:
-    """Erase so many sessions and trees, then the rest; returns how many there were."""
+    """Erase so many sessions and runs, then the rest; returns how many there were."""
     used, last = 0, None
     while ids := erasures.sessions_of(erasure, last, int(min(SESSIONS, most - used))):
         last = ids[-1]
@@ -80,17 +80,16 @@ def _work_off(erasure: Erasure, most: float) -> int:
 
 
 def _erase(sessions: list[UUID], most: float, *, audits: bool) -> int:
-    """So many trees, and the sessions without any more; returns how many trees there were."""
+    """So many runs of the ended trees, their roots last, and the sessions without any more; returns how many runs."""
     roots = trees_of(sessions)
     for run_id in erasures.live_in(roots):
         with suppress(IllegalTransitionError):  # it has ended with the one above it
             cancel.cancel(run_id, SESSION_GONE)
     ended = erasures.ended_of(roots)
-    ended = ended[: int(min(most, len(ended)))]
-    erasures.erase_trees(ended, audits=audits)
+    runs = erasures.erase_trees(ended, most, audits=audits)
     get_buffer().forget([str(root) for root in ended])
     erasures.erase_sessions(sessions)
-    return len(ended)
+    return runs
 
 
 # ---------------------------------------------------------------------------------------------------------- export

@@ -7,6 +7,7 @@ ended runs are neither retried nor forked. The rows go table by table; the sessi
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from math import inf
 from typing import Any
 from uuid import UUID
 
@@ -108,15 +109,17 @@ def ended_of(roots: Collection[UUID]) -> list[UUID]:
     return prune.without_live(list(ended))
 
 
-def erase_trees(roots: Collection[UUID], *, audits: bool = True) -> None:
-    """Delete ended trees that nobody can bring back: their sessions are marked, or their journals pruned. Without
-    `audits` their audit records stay as they are."""
+def erase_trees(roots: Collection[UUID], most: float = inf, *, audits: bool = True) -> int:
+    """Delete ended trees that nobody can bring back: their sessions are marked, or their journals pruned. At `most` so
+    many runs, the deepest first; returns how many. Without `audits` their audit records stay as they are."""
     runs = runs_of(roots)
+    runs = runs[: int(min(most, len(runs)))]
     for start in range(0, len(runs), prune.TREES):
         some = Scope(runs=runs[start : start + prune.TREES])
         for table in TABLES:
             if audits or not table.stays:
                 _all(table, some)
+    return len(runs)
 
 
 def erase_sessions(ids: Collection[UUID]) -> None:

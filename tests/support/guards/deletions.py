@@ -178,8 +178,8 @@ DELETIONS = [
     ),
     Mutant(
         "erasure: one sweep does a part of a big session",
-        RUNTIME + "erasing.py",
-        "    ended = ended[: int(min(most, len(ended)))]\n",
+        STORE + "erasures.py",
+        "    runs = runs[: int(min(most, len(runs)))]\n",
         "",
         _ERASED,
     ),

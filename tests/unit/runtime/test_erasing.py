@@ -174,11 +174,16 @@ def test_the_sweep_goes_on_after_a_crash(monkeypatch: pytest.MonkeyPatch, step: 
     assert left == set()
 
 
-def test_one_sweep_erases_a_part_of_a_big_conversation(ada: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_one_tree", [False, True])
+def test_one_sweep_erases_a_part_of_a_big_conversation(
+    ada: Any, monkeypatch: pytest.MonkeyPatch, is_one_tree: bool
+) -> None:
     door.patch(monkeypatch, "ERASING_SWEPT", 5)
     session = Session.objects.create(owner=ada)
+    of: dict[str, Any] = {}
     for _ in range(10):
-        make_run(owner=ada, session=session, status=Status.COMPLETED)
+        run = make_run(owner=ada, session=session, status=Status.COMPLETED, **of)
+        of = of or ({"parent": run, "root": run, "depth": 1} if is_one_tree else {})
     door.delete_session(session.id)
     left = []
     while not left or left[-1]:
