@@ -7,24 +7,29 @@ import math
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
 from threading import Event, Thread
 from typing import Any
 
 import psycopg
 import pytest
-from django.db import connection, connections, transaction
+from django.apps import apps
+from django.db import DEFAULT_DB_ALIAS, connection, connections, transaction
 
 from project.process import wait_until
 from ravi_django import register
 from ravi_django.conf import conf
 from ravi_django.kernel import AgentId, ChatMessage, ChatPayload, Message
-from ravi_django.models import HumanRequest, Run, Session, uuid7
+from ravi_django.models import HumanRequest, Run, Session, Status, uuid7
 from ravi_django.testing import FakeClock, warm
 from tests.support import world
 from tests.support.patience import BOUND_S
 from tests.support.world import Engine, Lease, LoopConnection
 
 on_postgresql = pytest.mark.skipif(connection.vendor != "postgresql", reason="needs two writers at once")
+
+MOST_DEATHS = 200  # in one story: it should have come to its end by then
 
 
 class CodeAgent:
@@ -67,6 +72,38 @@ class Died(Exception):
     """The worker is gone: nothing that it does from here on is written."""
 
 
+@dataclass
+class Death:
+    """Of a worker, at commit number `at` of its own: the settling of a lease is a commit too."""
+
+    at: float
+    written: bool = False  # the commit is made before it
+    at_settling: bool = False  # at the latest, and then before that commit
+    commits: int = 0
+    rows: list[str] = field(default_factory=list)  # kinds of the rows of that commit
+    came: bool = False
+
+    def lost(self, kind: str) -> int:
+        """How many rows of that kind were not written: their work is done again."""
+        return 0 if self.written else self.rows.count(kind)
+
+    async def commit(self, write: Callable[[], Awaitable[Any]], rows: list[str], *, settles: bool = False) -> Any:
+        self.commits += 1
+        at_settling = settles and self.at_settling
+        if self.commits < self.at and not at_settling and not self.came:
+            return await write()
+        if not self.came:
+            self.came, self.rows = True, rows
+            if self.written and not at_settling:
+                await write()
+        raise Died
+
+    def __str__(self) -> str:
+        if not self.came:
+            return "no worker died"
+        return f"the worker died {'after' if self.written else 'before'} commit {self.at} ({', '.join(self.rows)})"
+
+
 def drive(
     run: Run, *, dies: int | str | None = None, written: bool = False, setup: Callable[[Engine], Any] | None = None
 ) -> Run:
@@ -83,35 +120,86 @@ def drive(
 async def adrive(
     run: Run, *, dies: int | str | None = None, written: bool = False, setup: Callable[[Engine], Any] | None = None
 ) -> None:
+    death = None if dies is None else Death(math.inf if dies == "end" else int(dies), written, at_settling=True)
+    await _adrive(run, death, setup)
+
+
+async def _adrive(run: Run, death: Death | None, setup: Callable[[Engine], Any] | None) -> None:
     async with warm.engine() as engine:
-        if dies is not None:
-            _let_die(engine, math.inf if dies == "end" else int(dies), written)
+        if death is not None:
+            _let_die(engine, death)
         if setup is not None:
             setup(engine)
         had = await asyncio.wait_for(engine.drive(run.id), BOUND_S)
         assert had, "the run could not be claimed"
 
 
-def _let_die(engine: Engine, at: float, written: bool) -> None:
-    database = engine.database
-    call, append = database.call, engine.appender.append
-    appends = 0
+def _let_die(engine: Engine, death: Death) -> None:
+    call, append = engine.database.call, engine.appender.append
 
-    async def appending(*args: Any) -> Any:
-        nonlocal appends
-        appends += 1
-        if appends < at:
-            return await append(*args)
-        if written and appends == at:
-            await append(*args)
-        raise Died
+    async def appending(lease: Lease, entries: Any, turns: Any, *how: Any) -> Any:
+        return await death.commit(partial(append, lease, entries, turns, *how), _kinds(entries, turns))
 
     async def calling(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if function is world.settle_write:
-            raise Died
-        return await call(function, *args, **kwargs)
+        write = partial(call, function, *args, **kwargs)
+        if function is not world.settle_write:
+            return await write()
+        return await death.commit(write, [*_kinds(*args[2:]), "settle"], settles=True)
 
-    database.call, engine.appender.append = calling, appending  # type: ignore[method-assign]
+    engine.database.call, engine.appender.append = calling, appending  # type: ignore[method-assign]
+
+
+def _kinds(entries: Any, turns: Any) -> list[str]:
+    return [entry.kind for entry in entries] + ["turn"] * len(turns)
+
+
+def every_death(clock: FakeClock, story: Callable[[Callable[..., Run]], Run]) -> Iterator[tuple[Run, Death]]:
+    """Tell a story again and again: a worker dies at its commit 1, 2, 3 …, before and after it, and the next worker
+    takes over; until no commit is left to die at. Yields the run of each time, the last one undisturbed.
+
+        for run, death in every_death(clock, lambda drive: drive(make_run())):
+            assert run.status == "completed"
+            assert len(model.calls) == 1 + death.lost("llm.call")
+
+    `story(drive)` makes all rows and returns the run: those of the time before are deleted, users stay. Its `drive` is
+    a lease of which the worker may die, and the take-over; commits are counted over all of them. A story that keeps
+    lists empties them. pytest's captured output says which death it was.
+    """
+    for number in range(1, MOST_DEATHS):
+        for written in (False, True):
+            _begin_anew()
+            death = Death(number, written)
+            run = story(partial(_outlive, clock, death))
+            run.refresh_from_db()
+            print(f"{death}:")
+            assert death.came or number > 1, "the story commits nothing"
+            yield run, death
+            if not death.came:
+                return
+    raise AssertionError(f"the story has more than {MOST_DEATHS} commits")
+
+
+def _outlive(clock: FakeClock, death: Death, run: Run, *, setup: Callable[[Engine], Any] | None = None) -> Run:
+    had_come = death.came
+    try:
+        warm.run(_adrive(run, None if had_come else death, setup))
+        run.refresh_from_db()
+        if death.came and not had_come and run.status == Status.RUNNING:
+            take_over(clock, run, setup=setup)
+    except BaseException as error:
+        error.add_note(str(death))
+        raise
+    return run
+
+
+def _begin_anew() -> None:
+    """Without any row of ravi_django, as each test begins."""
+    world.bodies_forget()
+    world.budgets_forget()
+    world.accounts_forget()
+    with transaction.atomic():
+        for model in apps.get_app_config("ravi").get_models():
+            model._base_manager.all()._raw_delete(DEFAULT_DB_ALIAS)  # type: ignore[attr-defined]
 
 
 def patch_append(patch: pytest.MonkeyPatch, append: Callable[..., Any]) -> None:

@@ -19,7 +19,7 @@ from ravi_django.kernel import (
 )
 from ravi_django.models import Blob, JournalEntry, Run, Status
 from ravi_django.testing import ScriptedModel, journal_of
-from tests.support.runs import code, drive, make_run, take_over
+from tests.support.runs import code, drive, every_death, make_run, take_over
 from tests.support.world import check_identity
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -44,41 +44,31 @@ def effects_of(run):
 
 @pytest.mark.sqlite
 def test_recorded_calls_are_not_made_again(clock, ran, add):
-    async def story(ctx, inbox):
-        total = 0
-        for number in range(5):
-            total = int((await ctx.tool("add", a=total, b=number)).text)
-        return total
-
-    code(story, tools=[add])
-    run = drive(make_run(), dies=4)
-
-    run = take_over(clock, run)
-
-    assert (run.status, run.output) == (Status.COMPLETED, "10")
-    assert ran == [(0, 0), (0, 1), (1, 2), (3, 3), (3, 3), (6, 4)]  # the fourth was done, but not recorded
-    assert effects_of(run) == ["1", "2", "3", "4", "5"]
-
-
-def test_a_run_that_dies_at_its_end_makes_no_call_again(clock, ran, add):
-    async def story(ctx, inbox):
-        return (await ctx.tool("add", a=1, b=2)).text + (await ctx.llm([USER])).text
-
     model = ScriptedModel(["hello"])
-    code(story, tools=[add], model=model)
-    run = drive(make_run(), dies="end")
 
-    run = take_over(clock, run)
+    async def sums(ctx, inbox):
+        total = (await ctx.tool("add", a=1, b=2)).text
+        return total + (await ctx.llm([USER])).text
 
-    assert (run.status, run.output) == (Status.COMPLETED, "3hello")
-    assert (len(ran), len(model.calls)) == (1, 1)
-    assert [entry.kind for entry in journal_of(run)] == [
-        "run.started",
-        "tool.call",
-        "llm.call",
-        "run.resumed",
-        "run.completed",
-    ]
+    def story(drive):
+        ran.clear()
+        model.calls.clear()
+        code(sums, tools=[add], model=model)
+        return drive(make_run())
+
+    deaths = []
+    for run, death in every_death(clock, story):
+        deaths.append(str(death))
+        assert (run.status, run.output) == (Status.COMPLETED, "3hello")
+        assert (len(ran), len(model.calls)) == (1 + death.lost("tool.call"), 1 + death.lost("llm.call"))
+        kinds = [entry.kind for entry in journal_of(run)]
+        assert set(kinds) - {"run.resumed"} == {"run.started", "tool.call", "llm.call", "run.completed"}
+        assert len(kinds) == len(set(kinds))
+        assert [entry.seq for entry in journal_of(run)] == list(range(1, len(kinds) + 1))
+
+    commits = ["1 (run.started, tool.call)", "2 (llm.call)", "3 (run.completed, settle)"]
+    came = [f"the worker died {when} commit {commit}" for commit in commits for when in ("before", "after")]
+    assert deaths == [*came, "no worker died"]
 
 
 def test_a_replayed_response_is_the_response(clock):

@@ -11,7 +11,7 @@ from ravi_django.kernel import ChatMessage, Message, RunContext, ToolUseBlock
 from ravi_django.models import InboxMessage, Turn
 from ravi_django.testing import ScriptedModel
 from tests.support import world
-from tests.support.runs import CodeAgent, drive, in_background, leased, make_run, message, take_over
+from tests.support.runs import CodeAgent, every_death, in_background, leased, make_run, message
 from tests.support.world import Entry
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -38,48 +38,45 @@ def deliver(run):
         world.asking_deliver(sender, [Entry("msg.sent", "1", run.agent)], target_id=run.id, message=body)
 
 
-@pytest.mark.parametrize("dies", [None, 1, 2, "end"])
-def test_a_message_that_comes_meanwhile_and_its_answer_are_kept(clock, dies):
+def test_a_message_that_comes_meanwhile_and_its_answer_are_kept(clock):
     """The code is called once more for it, in the same run."""
 
-    def answer(messages, options):
-        if messages[-1].text == "second":
-            assert [message.text for message in messages] == ["hi", "first answer", "second"]
-            return "second answer"
-        in_background(deliver, run).result()
-        return "first answer"
+    def story(drive):
+        def answer(messages, options):
+            if messages[-1].text == "second":
+                assert [message.text for message in messages] == ["hi", "first answer", "second"]
+                return "second answer"
+            in_background(deliver, run).result()
+            return "first answer"
 
-    register(react(ScriptedModel([answer])))
-    run = make_run("react/turns")
-    run = drive(run, dies=dies)
-    if dies is not None:
-        run = take_over(clock, run)
+        register(react(ScriptedModel([answer])))
+        run = make_run("react/turns")
+        drive(run)
+        while run.status == "pending":
+            run = drive(run)
+        return run
 
-    while run.status == "pending":
-        run = drive(run)
-
-    assert run.output == "second answer"
-    assert turns_of(run) == ["user: hi", "assistant: first answer", "user: second", "assistant: second answer"]
+    for run, _ in every_death(clock, story):
+        assert run.output == "second answer"
+        assert turns_of(run) == ["user: hi", "assistant: first answer", "user: second", "assistant: second answer"]
 
 
-@pytest.mark.parametrize("dies", [None, 1, 2, "end"])
-def test_what_an_agent_of_ones_own_appends_takes_no_turns_place(clock, dies):
+def test_what_an_agent_of_ones_own_appends_takes_no_turns_place(clock):
     class Greeter(ReActAgent):
         async def run(self, ctx: RunContext, inbox: list[Message]) -> str | None:
             greeting = ChatMessage.of("assistant", "welcome")
             await self.context.history.append(self.id, ctx.session_id, greeting, run_id=ctx.run_id)
             return await super().run(ctx, inbox)
 
-    register(Greeter("turns", model=ScriptedModel(["fine"]), context=ContextConfig(DjangoHistoryProvider())))
-    run = drive(make_run("react/turns"), dies=dies)
-    if dies is not None:
-        run = take_over(clock, run)
+    def story(drive):
+        register(Greeter("turns", model=ScriptedModel(["fine"]), context=ContextConfig(DjangoHistoryProvider())))
+        return drive(make_run("react/turns"))
 
-    assert turns_of(run) == ["assistant: welcome", "user: hi", "assistant: fine"]
+    for run, _ in every_death(clock, story):
+        assert turns_of(run) == ["assistant: welcome", "user: hi", "assistant: fine"]
 
 
-@pytest.mark.parametrize("dies", [None, 1, 2, 3, "end"])
-def test_what_a_tool_appends_takes_no_turns_place(clock, dies):
+def test_what_a_tool_appends_takes_no_turns_place(clock):
     history = DjangoHistoryProvider()
 
     @tool
@@ -88,34 +85,31 @@ def test_what_a_tool_appends_takes_no_turns_place(clock, dies):
         await history.append(ctx.agent_id, ctx.session_id, ChatMessage.of("assistant", "noted"), run_id=ctx.run_id)
         return "ok"
 
-    call = ToolUseBlock(tool_name="note", arguments={}, call_id="c1")
-    register(react(ScriptedModel([call, "fine"]), tools=[note]))
-    run = drive(make_run("react/turns"), dies=dies)
-    if dies is not None:
-        run = take_over(clock, run)
+    def story(drive):
+        call = ToolUseBlock(tool_name="note", arguments={}, call_id="c1")
+        register(react(ScriptedModel([call, "fine"]), tools=[note]))
+        return drive(make_run("react/turns"))
 
-    kept = turns_of(run)
-    assert sorted(kept) == sorted(
-        ["user: hi", "assistant: tool_use", "assistant: noted", "tool: tool_result", "assistant: fine"]
-    )
+    words = ["user: hi", "assistant: tool_use", "assistant: noted", "tool: tool_result", "assistant: fine"]
+    for run, _ in every_death(clock, story):
+        assert sorted(turns_of(run)) == sorted(words)
 
 
-@pytest.mark.parametrize("dies", [None, 1, 2, "end"])
-def test_two_agents_in_one_run_keep_their_turns_each(clock, dies):
-    first = ReActAgent("one", model=ScriptedModel(["from one"]), context=ContextConfig(DjangoHistoryProvider()))
-    second = ReActAgent("two", model=ScriptedModel(["from two"]), context=ContextConfig(DjangoHistoryProvider()))
+def test_two_agents_in_one_run_keep_their_turns_each(clock):
+    def story(drive):
+        first = ReActAgent("one", model=ScriptedModel(["from one"]), context=ContextConfig(DjangoHistoryProvider()))
+        second = ReActAgent("two", model=ScriptedModel(["from two"]), context=ContextConfig(DjangoHistoryProvider()))
 
-    async def both(ctx, inbox):
-        with ctx.scope("one"):
-            await first.run(ctx, inbox)
-        with ctx.scope("two"):
-            return await second.run(ctx, inbox)
+        async def both(ctx, inbox):
+            with ctx.scope("one"):
+                await first.run(ctx, inbox)
+            with ctx.scope("two"):
+                return await second.run(ctx, inbox)
 
-    register(CodeAgent(both, model=first.model))
-    first.model.name = second.model.name
-    run = drive(make_run(), dies=dies)
-    if dies is not None:
-        run = take_over(clock, run)
+        register(CodeAgent(both, model=first.model))
+        first.model.name = second.model.name
+        return drive(make_run())
 
-    assert len(turns_of(run)) == 4
-    assert Turn.objects.filter(agent="react/one").count() == Turn.objects.filter(agent="react/two").count() == 2
+    for run, _ in every_death(clock, story):
+        assert len(turns_of(run)) == 4
+        assert Turn.objects.filter(agent="react/one").count() == Turn.objects.filter(agent="react/two").count() == 2
