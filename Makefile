@@ -2,10 +2,11 @@
 #
 #   make demo [PORT=8000] [HOST=127.0.0.1] [CHECK=1]    the demo site with all its services
 #   make demo MODEL=local                               … with a small real language model on this machine
-#   make test [ARGS="tests/unit -k journal"]            the test suite
-#   make test ARGS="-m crash"                           races and volumes at full size; RAVI_TEST_SLOW=3 triples all bounds
-#   make coverage [ARGS=…]                              the same with branch coverage, child processes included
-#   make test-sites                                     whole sites that install the app, one of each kind
+#   make test [ARGS="tests/unit -k journal"]            the gate: the tests before each change; RAVI_TEST_SLOW=3 triples all bounds
+#   make test-crash                                     death at each point, campaigns, races and volumes at full size
+#   make test-all                                       all tests, whole sites included; ARGS=--record-durations see tests/support/durations.py
+#   make test-sites                                     of these, the sites that install the app, one of each kind
+#   make coverage [ARGS=…]                              all tests with branch coverage, child processes included
 #   make test-llm                                       what that real model streams through the whole stack
 #   make chaos [N=40] [FAULTS=600] [SEED=7]             N runs while everything around them dies
 #   make chaos BACKENDS=2500 [SEED=7]                   one worker that loses so many connections to PostgreSQL
@@ -24,7 +25,10 @@ VENV := .venv/bin
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.cache/pyc
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-sites coverage test-llm chaos simulate mutants lint bench bench-peers clean
+# The files of tests are handed out one after the other, the longest first.
+PYTEST := $(VENV)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --durations 20
+
+.PHONY: demo test test-crash test-all test-sites coverage test-llm chaos simulate mutants lint bench bench-peers clean
 
 demo:
 	@$(PY) .ci/install demo $(filter local,$(MODEL))
@@ -32,17 +36,25 @@ demo:
 
 test:
 	@$(PY) .ci/install dev
-	@exec $(VENV)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --durations 20 $(ARGS)
+	@exec $(PYTEST) $(ARGS)
+
+test-crash:
+	@$(PY) .ci/install dev
+	@exec $(PYTEST) -m "crash and not llm" $(ARGS)
+
+test-all:
+	@$(PY) .ci/install dev
+	@exec $(PYTEST) -m "not llm" $(ARGS)
 
 coverage:
 	@$(PY) .ci/install dev
 	@rm -rf .cache/coverage
-	@$(MAKE) --no-print-directory test ARGS="--cov --cov-report= $(ARGS)"; code=$$?; \
+	@$(MAKE) --no-print-directory test-all ARGS="--cov --cov-report= $(ARGS)"; code=$$?; \
 	echo "coverage: $$($(VENV)/coverage report --format=total --precision=2) %"; exit $$code
 
 test-sites:
 	@$(PY) .ci/install dev
-	@exec $(VENV)/python -m pytest -m sites tests/acceptance/sites $(ARGS)
+	@exec $(VENV)/python -m pytest -m full tests/acceptance/sites $(ARGS)
 
 test-llm:
 	@$(PY) .ci/install dev local

@@ -22,7 +22,7 @@ import django
 import pytest
 
 from project.services import Postgres, Valkey
-from tests.support import patience, template, world
+from tests.support import durations, patience, template, world
 
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
 SERVER = "RAVI_TEST_POSTGRES"  # the URL of the controller's PostgreSQL, for its workers
@@ -32,11 +32,12 @@ _seconds: dict[str, float] = {}  # before the first test, by name
 _has_own_database = _has_own_valkey = False
 
 
-def pytest_addoption(pluginmanager: pytest.PytestPluginManager) -> None:
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
     """The first hook of this file: pytest-django has not read the settings yet, no conftest below imported models.
     pyproject.toml therefore names no settings module."""
     from django.conf import settings
 
+    parser.addoption("--record-durations", action="store_true", help=durations.HELP)
     if settings.configured and not os.environ.get("DATABASE_URL"):  # tests would empty the site's own database
         raise pytest.UsageError("Unset DJANGO_SETTINGS_MODULE: the tests set it once their servers are up.")
     options = pluginmanager.get_plugin("pytestconfig").known_args_namespace
@@ -113,6 +114,17 @@ def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool:
 
 def pytest_unconfigure() -> None:
     _stack.close()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--record-durations") and not WORKER:
+        config.pluginmanager.register(durations.Recorder())
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if WORKER:
+        items[:] = durations.longest_first(items)
 
 
 # --------------------------------------------------------------------------------------------------------- reports

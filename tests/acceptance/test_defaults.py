@@ -12,6 +12,8 @@ from django.core.management import call_command
 from tests.support import forks, template
 from tests.support.patience import seconds
 
+pytestmark = pytest.mark.full
+
 ROOT = Path(__file__).resolve().parents[2]
 AGENT = """
 from ravi_django import register

@@ -26,7 +26,7 @@ from tests.support.demo_process import ROOT, STOP_TIMEOUT_S, RunningDemo, all_go
 PARTS = {"postgresql", "valkey", "feeds", "web", "worker", "beat"}
 CONVERSATION = ("84", "demo's reader: A telescope on a hill", "ada's reader: A telescope on a hill")
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.timeout(400), pytest.mark.full]
 
 
 @pytest.fixture

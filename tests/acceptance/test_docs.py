@@ -16,6 +16,8 @@ from ravi_django.conf import DEFAULTS
 from tests.support import forks, template
 from tests.support.openai_server import Body, OpenAIServer, Reply, tool_results
 
+pytestmark = pytest.mark.full
+
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
 
@@ -476,6 +478,7 @@ def test_the_docs_team_shares_the_work_and_hands_over(site: Path) -> None:
     ], ran.stderr
 
 
+@pytest.mark.gate
 def test_every_command_of_the_docs_exists() -> None:
     shown = {*re.findall(r"manage\.py (ravi_\w+)", "".join(page.read_text() for page in ROOT.glob("docs/*.md")))}
 
@@ -484,6 +487,7 @@ def test_every_command_of_the_docs_exists() -> None:
         assert load_command_class(get_commands()[name], name).create_parser("manage.py", name).format_help()
 
 
+@pytest.mark.gate
 def test_every_make_target_of_the_readme_exists() -> None:
     makefile = (ROOT / "Makefile").read_text()
 
@@ -491,12 +495,14 @@ def test_every_make_target_of_the_readme_exists() -> None:
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
 
 
+@pytest.mark.gate
 def test_every_setting_is_documented() -> None:
     documented = (ROOT / "docs/settings.md").read_text()
 
     assert [key for key in DEFAULTS if f"`{key}`" not in documented] == []
 
 
+@pytest.mark.gate
 def test_every_file_that_the_docs_name_exists() -> None:
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
     named = {(page, name) for page in pages for name in re.findall(r"\]\((?!http)([^)#]+)\)", page.read_text())}

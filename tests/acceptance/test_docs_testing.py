@@ -12,6 +12,8 @@ from tests.support import forks, template
 from tests.support.docs import ROOT, Page
 from tests.support.patience import BOUND_S
 
+pytestmark = pytest.mark.full
+
 PAGE = Page("testing")
 SERVER = os.environ.get("RAVI_TEST_POSTGRES", "")
 DATABASE = f"ravi_docs_testing_{os.getpid()}"

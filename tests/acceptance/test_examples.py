@@ -334,6 +334,7 @@ def test_metrics_add_up_what_the_bus_tells_and_remember_it(published: list[Any])
     assert told == {"react/worker": {"run.completed": 25, "tokens": 175, "cost": 12.5}}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "words"),
     [

@@ -21,6 +21,8 @@ from tests.support import browser
 from tests.support.openai_server import OpenAIServer, Reply
 from tests.support.patience import seconds
 
+pytestmark = pytest.mark.full
+
 ROOT = Path(__file__).resolve().parents[2]
 SECTION = (ROOT / "README.md").read_text().partition("## A first answer\n")[2].partition("\n## ")[0]
 FILE = re.compile(r"(?:# |<!-- )(shop/[\w/]+\.\w+)(?: -->)?\n")

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.full
+
 IMPORTS = """
 import uuid
 from django.contrib.auth.base_user import AbstractBaseUser, BaseUserManager

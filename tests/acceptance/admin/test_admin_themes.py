@@ -11,7 +11,7 @@ import pytest
 from tests.support.admin_walk import RUN, log_in, walk
 from tests.support.themed_site import CUSTOMER, themed_site
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.full]
 
 
 @pytest.mark.parametrize("theme", ["stock", "unfold", "jazzmin"])

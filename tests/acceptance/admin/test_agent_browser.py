@@ -18,7 +18,7 @@ from tests.support.browser import contrast, elsewhere, looks
 from tests.support.patience import BOUND_S
 from tests.support.world import Runtime
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.full]
 
 
 @pytest.fixture
@@ -66,6 +66,7 @@ def ask_over_rest(question: str) -> tuple[dict[str, Any], Run]:
     return client.get(f"/ravi/runs/{run_id}/").json(), Run.objects.get(id=run_id)
 
 
+@pytest.mark.gate
 def test_an_agent_made_in_the_admin_answers_an_ordinary_user(open_page) -> None:
     page = open_page()
     make_agent(page)

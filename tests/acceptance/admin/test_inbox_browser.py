@@ -16,7 +16,7 @@ from tests.support import world
 from tests.support.browser import contrast, elsewhere, looks
 from tests.support.inbox import INBOX, ask, page_of, person
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.full]
 SHOTS = os.environ.get("RAVI_SHOTS", "")  # a folder to look at
 
 
@@ -60,6 +60,7 @@ def kept(request: HumanRequest) -> HumanRequest:
     return found
 
 
+@pytest.mark.gate
 def test_one_decides_by_keyboard_without_javascript(open_page: Any, fay: Any, request_: HumanRequest) -> None:
     page = open_page(fay, page_of(request_), java_script_enabled=False)
 

@@ -147,6 +147,7 @@ def wsgi_server(*command: str) -> Iterator[str]:
             process.terminate()
 
 
+@pytest.mark.full
 def test_a_stream_does_not_hold_gunicorns_only_worker(done: Run, user: Any) -> None:
     headers = {"Authorization": f"Token {Token.objects.create(user=user).key}"}
     sync_worker = ("-m", "gunicorn", "project.wsgi", "-w", "1", "-b", "{address}")

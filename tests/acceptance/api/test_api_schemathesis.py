@@ -19,7 +19,7 @@ from tests.acceptance.api.api_support import AGENT, client_of
 from tests.support import world
 from tests.support.asked import asked_by
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.full]
 EXAMPLES = 8  # an operation and mode
 
 quick = settings(

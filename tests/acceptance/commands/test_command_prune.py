@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.timeout(180), pytest.mark.full]
 
 
 @pytest.fixture

@@ -13,9 +13,10 @@ import pytest
 from project.process import wait_until
 from project.services import free_port
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.timeout(180), pytest.mark.full]
 
 
+@pytest.mark.gate
 def test_it_shows_tool_calls_and_the_answer(inline_site) -> None:
     done = inline_site.manage("ravi_run", "react/assistant", "What is 6 * 7?")
 

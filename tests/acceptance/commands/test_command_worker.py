@@ -9,9 +9,10 @@ import pytest
 
 from project.process import wait_until
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.timeout(180), pytest.mark.full]
 
 
+@pytest.mark.gate
 def test_a_worker_finds_runs_that_other_processes_submit_and_stops_when_asked(inline_site) -> None:
     early = inline_site.submit("react/assistant", "What is 6 * 7?")
     with inline_site.managed("ravi_worker") as worker:

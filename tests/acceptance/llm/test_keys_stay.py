@@ -62,6 +62,7 @@ def everything_shown(web: APIClient, browser: Any, run: Run) -> str:
     return "\n".join([json.dumps(frames), *pages, *admin])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "reply",
     [

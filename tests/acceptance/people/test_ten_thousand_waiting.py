@@ -30,7 +30,7 @@ MOST_QUERIES = 9  # of a page
 MOST_READ = 200  # rows of a sweep
 AGENT = "test/bench-approval"
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(300), on_postgresql]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(300), on_postgresql, pytest.mark.crash]
 
 
 @pytest.fixture

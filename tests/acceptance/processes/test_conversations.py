@@ -30,6 +30,7 @@ def failing_first(times: int, at_call: int, then: Script) -> Script:
     return script
 
 
+@pytest.mark.full
 def test_a_session_remembers_itself_and_no_other(site: Site, worker: Worker) -> None:
     first = site.model.conversation("my name is Ada", script=lambda body: Reply(text="Hello Ada."))
     other = site.model.conversation("my name is Bob", script=lambda body: Reply(text="Hello Bob."))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+import pytest
 import redis
 
 from project.process import wait_until
@@ -23,6 +24,7 @@ def assert_numbered(frames: list[dict[str, Any]], gaps: int) -> None:
         last = frame["seq"]
 
 
+@pytest.mark.full
 def test_a_run_is_submitted_and_driven_while_the_broker_is_down(site: Site, worker: Worker) -> None:
     about = site.model.conversation("no broker", steps=1)
     site.valkey.stop()

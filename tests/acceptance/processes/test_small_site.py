@@ -18,6 +18,8 @@ from tests.support.openai_server import Body, Reply
 from tests.support.patience import BOUND_S
 from tests.support.site_process import AGENT, ROOT, Client
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture
 def model() -> Iterator[ModelServer]:

@@ -11,6 +11,8 @@ import pytest
 
 from tests.support.site_process import Site, Worker
 
+pytestmark = pytest.mark.full
+
 
 @contextmanager
 def worker_with(site: Site, *options: str) -> Iterator[Worker]:

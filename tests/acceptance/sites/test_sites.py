@@ -27,7 +27,7 @@ from tests.support.browser import new_page
 from tests.support.patience import BOUND_S
 from tests.support.pgbouncer import pgbouncer
 
-pytestmark = [pytest.mark.sites, pytest.mark.timeout(600)]  # the first time an environment is installed
+pytestmark = [pytest.mark.full, pytest.mark.timeout(600)]  # the first time an environment is installed
 SERVERS = {
     "runserver": ("manage.py", "runserver", "--noreload", "{host}:{port}"),
     "gunicorn": ("-m", "gunicorn", "mysite.wsgi", "-w", "1", "-b", "{host}:{port}"),

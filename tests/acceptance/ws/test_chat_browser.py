@@ -20,6 +20,7 @@ from tests.support.world import retry
 pytestmark = [
     pytest.mark.django_db(transaction=True),
     pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume"),  # of the static files' middleware
+    pytest.mark.full,
 ]
 
 MARKUP = "<img src=x onerror=\"document.title='owned'\">"
@@ -59,6 +60,7 @@ def output_of(run: Run) -> Any:
     return elsewhere(lambda: Run.objects.get(id=run.id).output)
 
 
+@pytest.mark.gate
 def test_a_question_is_answered_by_a_choice_in_the_conversation(demo, submitted, asking, chat_of) -> None:
     agent = asking("Which colour?", ["red", MARKUP], context=MARKUP)
     run = elsewhere(submitted, agent)

@@ -19,6 +19,7 @@ from tests.support.runs import until
 pytestmark = [
     pytest.mark.django_db(transaction=True),
     pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume"),  # of the static files' middleware
+    pytest.mark.full,
 ]
 
 TOPIC = "news/science"
@@ -60,6 +61,7 @@ def follows(page: Any, topic: str = TOPIC) -> None:
     page.wait_for_selector(f"[id='follow-{topic}'][aria-pressed=true]")
 
 
+@pytest.mark.gate
 def test_two_readers_of_one_topic_have_each_their_own_feed_and_nobody_reloads(demo, stranger, feed_of) -> None:
     mine, theirs = feed_of(demo), feed_of(stranger)
     for page, word in ((mine, "telescope"), (theirs, "whales")):

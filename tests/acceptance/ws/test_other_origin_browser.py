@@ -14,7 +14,7 @@ from starlette.middleware.cors import CORSMiddleware
 from tests.support.browser import elsewhere
 from tests.support.docs import Page
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.full]
 
 SETTINGS, SCRIPT = re.search(
     r"A single-page app on another origin.*?\n\n((?: {4}.*\n)+)\n```js\n(.*?)```", Page("settings").text, re.DOTALL

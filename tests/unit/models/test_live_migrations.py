@@ -12,7 +12,7 @@ from ravi_django.models import Run, Signal
 from tests.support import world
 from tests.support.runs import BOUND_S, LOCKS, in_background, make_run, on_postgresql, uncommitted, until
 
-pytestmark = [pytest.mark.django_db(transaction=True), on_postgresql]
+pytestmark = [pytest.mark.django_db(transaction=True), on_postgresql, pytest.mark.full]
 
 OF_BEFORE = "ravi_run_idempotency_scope_"  # what kept a key to one run; its name goes on as Django likes
 
@@ -125,7 +125,6 @@ def test_it_gives_up_lets_others_write_and_done_again_leaves_what_stands(monkeyp
     assert added <= identities("pg_index").items()
 
 
-@pytest.mark.crash
 def test_runs_are_told_and_woken_while_their_tables_are_migrated() -> None:
     runs = [make_run() for _ in range(4)]
     over: list[bool] = []
@@ -146,7 +145,6 @@ def test_runs_are_told_and_woken_while_their_tables_are_migrated() -> None:
     assert {"ravi_run_tree_idx", "ravi_run_idempotency_once"} <= indexes()
 
 
-@pytest.mark.crash
 def test_an_index_that_is_not_valid_is_built_anew() -> None:
     make_run()
     left_by_a_build_that_was_interrupted(
@@ -157,7 +155,6 @@ def test_an_index_that_is_not_valid_is_built_anew() -> None:
     assert "ravi_run_tree_idx" in indexes()
 
 
-@pytest.mark.crash
 def test_done_again_after_all_of_it_was_done_it_changes_nothing() -> None:
     migrate()
     before = identities("pg_index"), identities("pg_constraint")
@@ -167,7 +164,6 @@ def test_done_again_after_all_of_it_was_done_it_changes_nothing() -> None:
     assert (identities("pg_index"), identities("pg_constraint")) == before
 
 
-@pytest.mark.crash
 def test_no_foreign_key_is_checked_again_nor_its_table_wanted() -> None:
     user = get_user_model().objects.create_user("ada")
     make_run(owner=user)
@@ -181,7 +177,6 @@ def test_no_foreign_key_is_checked_again_nor_its_table_wanted() -> None:
     assert all(name.startswith(("ravi_signal_run_id_", "ravi_inboxmessage_run_id_", OF_BEFORE)) for name in gone)
 
 
-@pytest.mark.crash
 def test_runs_are_locked_before_what_is_written_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
     world.patch(monkeypatch, "LIVE_LOCK_S", 0.1)
     world.patch(monkeypatch, "LIVE_TRIES", 10**6)

@@ -42,7 +42,7 @@ def schema() -> set[tuple[str, ...]]:
         return set(cursor.fetchall())
 
 
-@pytest.mark.crash
+@pytest.mark.full
 @pytest.mark.usefixtures("left_as_it_was")
 def test_from_nothing_and_from_the_release_before_it_is_the_same() -> None:
     migrate("zero")
@@ -56,7 +56,7 @@ def test_from_nothing_and_from_the_release_before_it_is_the_same() -> None:
     assert schema() == upgraded != before
 
 
-@pytest.mark.crash
+@pytest.mark.full
 @pytest.mark.usefixtures("left_as_it_was")
 @on_postgresql
 def test_there_and_back_it_is_what_django_s_own_operations_come_to(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +77,7 @@ def test_there_and_back_it_is_what_django_s_own_operations_come_to(monkeypatch: 
     assert schema() == live_back
 
 
-@pytest.mark.crash
+@pytest.mark.full
 @pytest.mark.usefixtures("left_as_it_was")
 def test_runs_of_before_are_kept_and_a_key_is_still_that_of_one() -> None:
     first, second = make_run(), make_run()

@@ -18,6 +18,8 @@ import redis
 from project.process import Child, ProcessError, wait_until
 from project.services import Postgres, Service, Valkey, free_port
 
+pytestmark = pytest.mark.full
+
 ROOT = Path(__file__).resolve().parents[3]
 
 # A supervisor that starts both servers, prints their pids and waits to be killed. Its argument says whether the

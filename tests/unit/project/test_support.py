@@ -1,17 +1,19 @@
 """The support of the tests, their fork server, and what makes their environment."""
 
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
 from project.process import wait_until
-from tests.support import forks, patience
+from tests.support import durations, forks, patience
 from tests.support.required import missing
 
 
@@ -112,3 +114,29 @@ def test_an_environment_that_is_a_link_is_left_alone(tmp_path: Path) -> None:
 
     assert done.returncode == 2 and f".venv is a link to {other}" in done.stderr
     assert not used.exists() and not list(other.glob(".installed-*"))
+
+
+@pytest.fixture
+def record(monkeypatch, tmp_path):
+    path = tmp_path / "durations.json"
+    path.write_text(json.dumps({"tests/conftest.py": 9.0, "tests/mutants.py": 1.0, "tests/gone.py": 5.0}))
+    monkeypatch.setattr(durations, "RECORD", path)
+    return path
+
+
+def test_the_longest_files_go_first_and_new_ones_are_average(record):
+    ids = ["tests/mutants.py::a", "tests/new.py::a", "tests/new.py::b", "tests/conftest.py::a"]
+
+    found = durations.longest_first([SimpleNamespace(nodeid=nodeid) for nodeid in ids])
+
+    assert [item.nodeid for item in found] == [ids[3], ids[1], ids[2], ids[0]]
+
+
+def test_what_ran_is_recorded_anew_and_what_is_gone_is_left_out(record):
+    recorder = durations.Recorder()
+    for seconds in (1.25, 2.0):
+        recorder.pytest_runtest_logreport(SimpleNamespace(nodeid="tests/mutants.py::a", duration=seconds))
+
+    recorder.pytest_sessionfinish()
+
+    assert json.loads(record.read_text()) == {"tests/conftest.py": 9.0, "tests/mutants.py": 3.2}

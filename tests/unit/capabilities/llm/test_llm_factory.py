@@ -99,7 +99,10 @@ def test_litellm_is_loaded_late_and_quietly():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
-    # loading keeps off the network and the terminal
+
+
+@pytest.mark.full
+def test_loading_keeps_off_the_network_and_the_terminal():
     code = (
         "import os, socket\n"
         "def refuse(*args): raise AssertionError('network')\n"
