@@ -37,22 +37,7 @@ HAPPENED: dict[str, set[int]] = {
     "nested": {2},
 }
 
-GATE = [
-    *(Case("once", point) for point in (*ASKING, *ANSWERING, "claim.after:2", "model_row.before:2")),
-    *(Case("once", point, caller=True) for point in ("record.after:2", *WAKING)),
-    *(Case("once", point) for point in ("started.after", "effect.after")),
-    Case("idempotent", "effect.after"),
-    Case("transactional", "commit.after"),
-    Case("question", "suspend.after"),
-    *(Case("proxy", point) for point in ("spawn.after", "reply.before", "reply.after")),
-    Case("edit", "effect.after"),
-    Case("deny", "record.before:2"),
-    *(Case("parallel", point) for point in ("request.after:2", "answer.after:3")),
-    Case("nested", "answer.after"),
-    Case("expire", "record.before:2"),
-    *(Case("escalate", point) for point in ("record.after:3", "answer.after")),
-]
-FULL = [
+CASES = [
     *(Case("once", point) for point in (*ASKING, *ANSWERING, *RESUMING)),
     *(Case("once", point, caller=True) for point in (*ANSWERING, *WAKING)),
     *(Case("question", point) for point in ("request.after", "suspend.after", *ANSWERING)),
@@ -72,9 +57,8 @@ FULL = [
     *(Case("escalate", f"record.{side}:{nth}") for nth in (2, 3) for side in SIDES),
     *(Case("escalate", point) for point in ("request.after", "suspend.after", "answer.after", "effect.after")),
 ]
-CASES = [*GATE, *(pytest.param(case, marks=pytest.mark.crash) for case in FULL if case not in GATE)]
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.crash]
 
 
 @pytest.fixture(scope="module")

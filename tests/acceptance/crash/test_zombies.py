@@ -30,7 +30,7 @@ POINTS = (
     "release.before",
 )
 
-pytestmark = pytest.mark.timeout(300)  # the first test waits while all of the cases run
+pytestmark = [pytest.mark.timeout(300), pytest.mark.crash]  # the first test waits while all of the cases run
 
 
 @pytest.fixture(scope="module")

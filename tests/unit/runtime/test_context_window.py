@@ -55,8 +55,8 @@ def window_of(session, pipeline):
 
 
 @pytest.mark.parametrize("of_user", [True, False])
-def test_a_window_over_ten_thousand_turns_is_two_queries(of_user):
-    session = conversation(10_000, of_user=of_user)
+def test_a_window_over_many_turns_is_two_queries(of_user):
+    session = conversation(2_500, of_user=of_user)
 
     for pipeline in PIPELINES:
         with CaptureQueriesContext(connection) as queries:
@@ -64,12 +64,13 @@ def test_a_window_over_ten_thousand_turns_is_two_queries(of_user):
 
         assert len(queries) <= 2, pipeline
         assert (window[0].text, window[1].role.value) == ("Be brief.", "user")
-        assert window[-1].text == ("turn 9999" if of_user else "c4999")
+        assert window[-1].text == ("turn 2499" if of_user else "c1249")
         assert 10 < len(window) <= 101
 
 
+@pytest.mark.full
 def test_memory_is_flat():
-    short, long = conversation(2_000), conversation(10_000)
+    short, long = conversation(2_000), conversation(5_000)
 
     def peak(session, pipeline):
         window_of(session, pipeline)  # what is loaded and cached once

@@ -16,7 +16,7 @@ from tests.support.patience import BOUND_S, seconds
 from tests.support.runs import auntil, code, in_background, leased, make_run, on_postgresql
 from tests.support.world import Appender, DatabaseThreads, Engine, Entry
 
-pytestmark = [pytest.mark.django_db(transaction=True), on_postgresql]
+pytestmark = [pytest.mark.django_db(transaction=True), on_postgresql, pytest.mark.full]
 
 LATE_S = seconds(10)  # a deadline is one second: what takes so long has none
 

@@ -19,7 +19,7 @@ from tests.support.runs import on_postgresql
 from tests.support.trees import ended, root, spawn, suspended
 from tests.support.world import Entry, with_retry
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.crash]
 
 LIMIT = 4
 
