@@ -169,10 +169,10 @@ def _asked_again(request: HumanRequest) -> HumanRequest:
 
 
 def _lost_children(run: Run) -> list[int]:
-    """Children that were cancelled because the run had failed: they are spawned anew, and asked anew. Returns the rows
-    to set aside."""
-    lost = Run.objects.filter(parent_id=run.id, status=Status.CANCELLED, cancel_reason=ended_reason(run.id))
-    children = list(lost.values_list("id", flat=True))
+    """Children that were cancelled because the run had failed, or that a worker still cancels: they are spawned anew,
+    and asked anew. Returns the rows to set aside."""
+    lost = Run.objects.filter(parent_id=run.id, cancel_reason=ended_reason(run.id))
+    children = list(lost.exclude(status__in=[Status.COMPLETED, Status.FAILED]).values_list("id", flat=True))
     if children:
         ended = _waited_for_in_vain(run)
         children = [child for child in children if str(child) not in ended]

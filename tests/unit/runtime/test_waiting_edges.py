@@ -23,7 +23,7 @@ from ravi_django.kernel import (
 from ravi_django.models import Agent, Ask, HumanRequest, InboxMessage, Run, Session, Status, uuid7
 from ravi_django.testing import ScriptedModel, journal_of, run_until_idle
 from tests.support import world
-from tests.support.runs import CodeAgent, asked, code, drive, in_background, make_run, message
+from tests.support.runs import CodeAgent, asked, code, drive, in_background, leased, make_run, message
 from tests.support.world import DjangoHistoryProvider, fork, retry
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -430,7 +430,8 @@ def test_a_retry_after_a_persons_no_asks_again(clock):
     assert first.answer["outcome"] == "fail"
 
 
-def test_a_retried_run_spawns_the_children_anew_that_its_failure_took_along():
+@pytest.mark.parametrize("is_leased", [False, True], ids=["idle", "still being cancelled"])
+def test_a_retried_run_spawns_the_children_anew_that_its_failure_took_along(is_leased):
     broken = [True]
 
     async def story(ctx, inbox):
@@ -443,10 +444,12 @@ def test_a_retried_run_spawns_the_children_anew_that_its_failure_took_along():
     child(stay)
     code(story)
     run = drive(make_run())
+    if is_leased:
+        leased(the_child(run), "another")
     signal(run.id, "on")
     run = drive(run)
     lost = the_child(run)
-    assert (run.status, lost.status) == (Status.FAILED, Status.CANCELLED)
+    assert (run.status, lost.status) == (Status.FAILED, Status.RUNNING if is_leased else Status.CANCELLED)
     broken.clear()
 
     retry(run.id)
