@@ -383,6 +383,7 @@ VERBS = {
     "MAX_PAUSE_S": "ravi_django.runtime.publish:MAX_PAUSE_S",
     "MAX_WAITING": "ravi_django.runtime.publish:MAX_WAITING",
     "PUBLISH_PAGE": "ravi_django.runtime.publish:PAGE",
+    "publish_ended": "ravi_django.runtime.publish:publish_ended",
     "publish_past": "ravi_django.runtime.publish:publish_past",
     "publish_retried": "ravi_django.runtime.publish:publish_retried",
     "Publisher": "ravi_django.runtime.publish:Publisher",
@@ -734,6 +735,7 @@ VERBS = {
     "sweeper_relay": "ravi_django.runtime.sweeper:relay",
     "sweeper_scheduler": "ravi_django.runtime.sweeper:scheduler",
     "sweeper_sources": "ravi_django.runtime.sweeper:sources",
+    "sweeper_store": "ravi_django.runtime.sweeper:store",
     "sweeper_sweep": "ravi_django.runtime.sweeper:sweep",
     # tickets
     "tickets_issue": "ravi_django.runtime.tickets:issue",

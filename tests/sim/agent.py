@@ -1,9 +1,9 @@
-"""The agent of the simulation: a ReActAgent that plays a story, and a ledger of what it did to the world."""
+"""The agent of the simulation: a ReActAgent that plays a story, and a ledger of its effects."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -13,9 +13,11 @@ from ravi_django import tool
 from ravi_django.agents import ReActAgent
 from ravi_django.agents.context import ContextConfig, DjangoHistoryProvider
 from ravi_django.kernel import (
+    AgentId,
     ChatMessage,
     GenerationOptions,
     Happened,
+    Message,
     ModelResponse,
     NotHappened,
     Role,
@@ -27,13 +29,20 @@ from ravi_django.kernel import (
 )
 from ravi_django.testing.scripted import turns_since_user
 from tests.acceptance.crash.story import INPUT, OUTPUT, Story
+from tests.acceptance.crash.wishes import AMOUNT, CLERKS, EXPIRES_S, done, heard
 from tests.support.world import current_context
 
-TOOLS = ("idempotent", "at_most_once", "transactional", "checked", "nap", "wait")
+SIM = AgentId("react", "sim")
 USAGE = Usage(input_tokens=INPUT, output_tokens=OUTPUT)
 MODEL_S, EFFECT_S = 0.5, 0.2
 
-ledger: list[dict[str, Any]] = []  # of the present schedule
+# Of the present schedule:
+ledger: list[dict[str, Any]] = []
+votes: list[dict[str, Any]] = []  # what each person heard of an answer
+broken: list[str] = []  # for each, the code of a root run raises once
+on_wait: Callable[[str, str], None] = (
+    print  # called with the run and the name of the signal that it is about to wait for
+)
 
 
 def note(kind: str, number: int, **said: Any) -> None:
@@ -79,7 +88,7 @@ def _heard(messages: Sequence[ChatMessage]) -> str:
         order += [block.call_id for block in message.tool_calls]
         if message.role is Role.TOOL:
             for block in message.content:
-                said[block.call_id] = "".join(part.text for part in block.content)
+                said[block.call_id] = heard("".join(part.text for part in block.content))
     return "; ".join(said[call_id] for call_id in order) or "nothing to do"
 
 
@@ -131,15 +140,67 @@ async def nap(number: int, seconds: float, ctx: RunContext) -> str:
 @tool(risk="safe", timeout=600)
 async def wait(number: int, ctx: RunContext) -> str:
     """Wait for the signal of this number."""
+    on_wait(ctx.run_id, f"go {number}")
     await ctx.sleep_until_signal(f"go {number}")
     return f"wait {number}"
 
 
+@tool(risk="safe", timeout=600)
+async def delegate(number: int, task: str, ctx: RunContext) -> str:
+    """Ask another run to do a task."""
+    return f"delegate {number}: {_outcome(await ctx.ask(SIM, task))}"
+
+
+@tool(risk="safe", timeout=600)
+async def hire(number: int, task: str, ctx: RunContext) -> str:
+    """Start another run with a task and wait for its end."""
+    return f"hire {number}: {_outcome(await ctx.join(await ctx.spawn(SIM, task)))}"
+
+
+def _outcome(outcome: Any) -> str:
+    if outcome.kind != "replied":
+        return f"({outcome.kind}: {outcome.result})"
+    return str(outcome.result["text"] if isinstance(outcome.result, dict) else outcome.result)
+
+
+@tool(risk="safe", timeout=600)
+async def ask_person(number: int, wish: str, ctx: RunContext) -> str:
+    """Ask a question."""
+    told = await ctx.ask_human(f"{wish} {number}", to=f"group:{CLERKS}")
+    return f"ask_person {number}: {told['action']} {told['text']}".rstrip()
+
+
+@tool(risk="critical", effect="at_most_once", timeout=3)
+async def gated_once(number: int, wish: str, ctx: RunContext, amount: int = AMOUNT) -> str:
+    """Do it once, when a person approves."""
+    await _effect("gated_once", number, ctx)
+    return done("gated_once", number, amount)
+
+
+@tool(risk="high", effect="at_most_once", timeout=3, approvers=[(f"group:{CLERKS}", EXPIRES_S)])
+async def expiring(number: int, wish: str, ctx: RunContext, amount: int = AMOUNT) -> str:
+    """Ask people who never answer."""
+    await _effect("expiring", number, ctx)
+    return done("expiring", number, amount)
+
+
+class Agent(ReActAgent):
+    async def run(self, ctx: RunContext, inbox: list[Message]) -> Any:
+        if broken and current_context().effects.lease.run.parent_id is None:
+            raise RuntimeError(broken.pop())
+        return await super().run(ctx, inbox)
+
+
+EFFECTS = [idempotent, at_most_once, checked, transactional]
+TOOLS = [*EFFECTS, nap, wait, delegate, hire, ask_person, gated_once, expiring]
+
+
 def agent() -> ReActAgent:
-    return ReActAgent(
-        "sim",
+    return Agent(
+        SIM.key,
         model=Model(),
-        tools=[idempotent, at_most_once, checked, transactional, nap, wait],
+        tools=TOOLS,
+        approvers={"gated_once": f"group:{CLERKS}"},
         context=ContextConfig(DjangoHistoryProvider()),
         max_iterations=50,
     )

@@ -33,11 +33,12 @@ def _tear_down(case: TransactionTestCase) -> None:
 
 
 @cache
-def _statement() -> str:
+def _statement(prefix: str = "") -> str:
     """What is locked has no writer any more: a thread that a test has left behind ends first, as with TRUNCATE."""
     kept = [apps.get_model(label) for label in KEPT]
     own = {model._meta.db_table for model in kept}
     tables = sorted(set(connection.introspection.django_table_names(only_existing=True)) - own)
+    tables = [name for name in tables if name.startswith(prefix)]
     names = ", ".join(f'"{name}"' for name in tables)
     array = ", ".join(f"'\"{name}\"'" for name in tables)
     added = "".join(
@@ -62,6 +63,7 @@ BEGIN
 END $$"""
 
 
-def empty() -> None:
+def empty(prefix: str = "") -> None:
+    """All tables, or those whose names begin with `prefix`."""
     with connection.cursor() as cursor:
-        cursor.execute(_statement())
+        cursor.execute(_statement(prefix))

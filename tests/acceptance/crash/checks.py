@@ -71,6 +71,7 @@ class Evidence:
             self.acknowledged.setdefault(line["run"], set()).update(line["rows"])
         self.submitted = set(lab.stories) if tree is None else {tree}
         self.stories = dict(lab.stories)
+        self.cancelled: set[str] = set()  # roots that somebody has cancelled
 
     @staticmethod
     def _by_request(table: str, lab: Lab) -> dict[str, list[Row]]:
@@ -122,8 +123,10 @@ class Evidence:
         known = {str(row["id"]) for row in self.journal.get(run_id, [])}
         if lost := self.acknowledged.get(run_id, set()) - known:
             yield f"rows that its worker took for recorded are missing: {sorted(lost)}"
-        if run["status"] != "cancelled" or parent is None or parent["status"] not in TERMINAL:
-            # What a parent leaves behind is cancelled with its end.
+        # What a parent leaves behind is cancelled with its end.
+        is_left = run["status"] == "cancelled" and parent is not None and parent["status"] in TERMINAL
+        is_cancelled = run["status"] in TERMINAL and str(run["root_id"] or run["id"]) in self.cancelled
+        if not (is_left or is_cancelled):
             yield from _ending(run, self.story(run_id), self.not_run(run))
         ledger, rows = self.ledger.get(run_id, []), self.rows.get(run_id, [])
         yield from _effects(self.story(run_id), ledger, rows, run, self.not_run(run))

@@ -128,8 +128,8 @@ class Author:
         self._waits = [tool for tool in tools if tool not in EFFECTS]
         self._number = 0
 
-    def story(self, depth: int = 0) -> Story:
-        turns = self._random.randint(1, 3 if depth else 5)
+    def story(self, depth: int = 0, turns: int | None = None) -> Story:
+        turns = turns or self._random.randint(1, 3 if depth else 5)
         return Story.of(*(self._turn(depth) for _ in range(turns)))
 
     def _turn(self, depth: int) -> list[Step]:
