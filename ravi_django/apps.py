@@ -4,6 +4,7 @@ from django.db import router
 from django.db.backends.signals import connection_created
 from django.db.models.signals import post_migrate, pre_save
 from django.utils.module_loading import autodiscover_modules
+from django.utils.translation import gettext_lazy as _
 
 from ravi_django.conf import conf
 from ravi_django.db import Router
@@ -12,7 +13,7 @@ from ravi_django.db import Router
 class RaviConfig(AppConfig):
     name = "ravi_django"
     label = "ravi"
-    verbose_name = "Ravi agents"
+    verbose_name = _("Ravi agents")
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:

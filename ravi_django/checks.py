@@ -111,7 +111,7 @@ def _people() -> list[CheckMessage]:
     found: list[CheckMessage] = [
         Error(f"RAVI['ADDRESSEES']{fault}.", hint=hint, id="ravi.E012") for fault in faults(conf.ADDRESSEES)
     ]
-    for name, takes in (("MAY_ANSWER", "(user, request)"), ("TENANT_OF", "(user)")):
+    for name, takes in (("MAY_ANSWER", "(user, request)"), ("TENANT_OF", "(user)"), ("LANGUAGE_OF", "(user)")):
         given, why = getattr(conf, name), ""
         try:
             hook = import_string(given) if isinstance(given, str) else given

@@ -97,6 +97,8 @@ DEFAULTS: dict[str, Any] = {
     "MAY_ANSWER": None,
     # Dotted path, or function (user) -> the tenant, several, or None for all: whose requests a person may see.
     "TENANT_OF": None,
+    # Dotted path, or function (user) -> the language of their e-mails, "de"; None is the site's LANGUAGE_CODE.
+    "LANGUAGE_OF": None,
     # E-mail to those who may answer: None sends none, else the site's address ("https://example.com").
     "REQUEST_EMAIL": None,
     "REQUEST_LINK_S": 7 * 24 * 3600,

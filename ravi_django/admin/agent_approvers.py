@@ -12,6 +12,7 @@ from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group, Permission
 from django.core.exceptions import ValidationError
 from django.db.models import Q
+from django.utils.translation import gettext
 
 from ravi_django.agents.approvers import Approvers
 from ravi_django.kernel import InvalidInputError
@@ -37,10 +38,10 @@ class ApproversField(forms.CharField):
         except InvalidInputError as error:
             raise ValidationError(str(error)) from error
         except (ValueError, RecursionError):
-            raise ValidationError('Give an address, as group:finance, or JSON, as {"pay": "staff"}.') from None
+            raise ValidationError(gettext('Give an address, as group:finance, or JSON, as {"pay": "staff"}.')) from None
         if gone := missing(found):
             raise ValidationError(
-                "%(names)s: nobody could be asked there. Make it first, or name another.",
+                gettext("%(names)s: nobody could be asked there. Make it first, or name another."),
                 params={"names": ", ".join(gone)},
             )
         return found.to_json()

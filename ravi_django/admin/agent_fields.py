@@ -9,6 +9,7 @@ from typing import Any
 
 from django import forms
 from django.forms.fields import InvalidJSONInput
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ravi_django import access
@@ -58,7 +59,7 @@ class ObjectField(forms.JSONField):
         try:
             return super().to_python(value)
         except RecursionError:
-            raise forms.ValidationError("It is nested too deep; make it flatter.") from None
+            raise forms.ValidationError(gettext("It is nested too deep; make it flatter.")) from None
 
     def bound_data(self, data: Any, initial: Any) -> Any:
         try:
@@ -69,7 +70,7 @@ class ObjectField(forms.JSONField):
     def clean(self, value: Any) -> Any:
         found = super().clean(value)
         if found is not None and not isinstance(found, dict):
-            raise forms.ValidationError('Give a JSON object, as {"name": "value"}.')
+            raise forms.ValidationError(gettext('Give a JSON object, as {"name": "value"}.'))
         return found or None
 
     def has_changed(self, initial: Any, data: Any) -> bool:
@@ -117,9 +118,9 @@ class VariablesField(forms.Field):
         seen = set()
         for row in value or []:
             if not row["name"]:
-                raise forms.ValidationError("A variable has no name: give it one, or clear its row.")
+                raise forms.ValidationError(gettext("A variable has no name: give it one, or clear its row."))
             if row["name"] in seen:
-                raise forms.ValidationError("%(name)s is there twice.", params={"name": row["name"]})
+                raise forms.ValidationError(gettext("%(name)s is there twice."), params={"name": row["name"]})
             seen.add(row["name"])
         return value or []
 
@@ -186,7 +187,8 @@ class DescribedChoices(forms.CheckboxSelectMultiple):
 
     template_name = "ravi/admin/agent_choices.html"
     notes: Mapping[str, Mapping[str, str]] = {}
-    empty_words = "There is none."
+    empty_words = _("There is none.")
+    label = ""
 
     def create_option(self, name: str, value: Any, *args: Any, **options: Any) -> dict[str, Any]:
         option = super().create_option(name, value, *args, **options)
@@ -194,7 +196,7 @@ class DescribedChoices(forms.CheckboxSelectMultiple):
 
     def get_context(self, name: str, value: Any, attrs: dict[str, Any] | None) -> dict[str, Any]:
         context = super().get_context(name, value, attrs)
-        context["widget"] |= {"empty_words": self.empty_words, "label": name.replace("_", " ")}
+        context["widget"] |= {"empty_words": self.empty_words, "label": self.label}
         return context
 
 
@@ -203,8 +205,10 @@ class DescribedField(forms.MultipleChoiceField):
 
     widget = DescribedChoices
 
-    def offer(self, notes: Mapping[str, Mapping[str, str]], chosen: Iterable[str], empty_words: str) -> None:
+    def offer(
+        self, notes: Mapping[str, Mapping[str, str]], chosen: Iterable[str], label: str, empty_words: str
+    ) -> None:
         gone = [value for value in chosen if value not in notes]
         self.choices = [(value, value) for value in [*notes, *gone]]
         self.widget.notes = notes
-        self.widget.empty_words = empty_words
+        self.widget.label, self.widget.empty_words = label, empty_words

@@ -9,6 +9,8 @@ from django.db import connections, router
 from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.text import capfirst
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
 from ravi_django.admin.agent_approvers import ApproversField
 from ravi_django.admin.agent_fields import DescribedField, LinesField, ObjectField, VariablesField, declared
@@ -26,16 +28,17 @@ from ravi_django.agents.spec import AgentSpec, validate_spec
 from ravi_django.agents.spec_kinds import INFORMATION, PERSONAL_FEED, REACT
 from ravi_django.kernel import AgentId, InvalidInputError
 from ravi_django.models import Agent
+from ravi_django.models.names import word
 from ravi_django.runtime.prompts import PromptTemplate
 from ravi_django.runtime.registry import check_access, known_addresses, known_tools
 from ravi_django.runtime.specs import check_spec
 
 FIELDSETS: list[Any] = [
     (None, {"fields": ["address", "kind", "name", "description", "access", "enabled", "version"]}),
-    ("Model", {"fields": ["model", "fallbacks"]}),
-    ("Instructions", {"fields": ["system_instructions", "variables"]}),
+    (_("Model"), {"fields": ["model", "fallbacks"]}),
+    (_("Instructions"), {"fields": ["system_instructions", "variables"]}),
     (
-        "Tools and sub-agents",
+        _("Tools and sub-agents"),
         {
             "fields": [
                 *("tool_names", "approval_required_risk", "approvers", "sub_agents", "initial_tool_choice"),
@@ -44,7 +47,7 @@ FIELDSETS: list[Any] = [
         },
     ),
     (
-        "News",
+        _("News"),
         {
             "classes": ["collapse"],
             "fields": [
@@ -58,11 +61,11 @@ FIELDSETS: list[Any] = [
         },
     ),
     (
-        "Conversation",
+        _("Conversation"),
         {"fields": ["welcome", "starter_prompts", "retention", ("window_messages", "window_tokens")]},
     ),
     (
-        "Limits of a run",
+        _("Limits of a run"),
         {
             "fields": [
                 "max_iterations",
@@ -72,7 +75,7 @@ FIELDSETS: list[Any] = [
         },
     ),
     (
-        "Generation",
+        _("Generation"),
         {
             "classes": ["collapse"],
             "fields": [
@@ -114,41 +117,44 @@ class AgentForm(forms.ModelForm):
 
     version = forms.IntegerField(required=False, widget=forms.HiddenInput)
     kind = forms.ChoiceField(
-        required=False, initial=REACT,
+        required=False, initial=REACT, label=_("Kind"),
         choices=[
-            (REACT, "assistant: answers, and uses tools"),
-            (INFORMATION, "information: summarizes what sources bring, and tells its followers"),
-            (PERSONAL_FEED, "personal feed: follows topics, and keeps what is for its user"),
+            (REACT, _("assistant: answers, and uses tools")),
+            (INFORMATION, _("information: summarizes what sources bring, and tells its followers")),
+            (PERSONAL_FEED, _("personal feed: follows topics, and keeps what is for its user")),
         ],
     )  # fmt: skip
-    model = forms.CharField(required=False, max_length=200, widget=_line(spellcheck="false"))
+    model = forms.CharField(required=False, max_length=200, label=_("Model"), widget=_line(spellcheck="false"))
     fallbacks = LinesField(
-        required=False, rows=2, help_text="Models that are asked when the first one fails, one a line, in this order."
+        required=False,
+        label=_("Fallbacks"),
+        rows=2,
+        help_text=_("Models that are asked when the first one fails, one a line, in this order."),
     )
     system_instructions = forms.CharField(
-        required=False, strip=False, widget=_code(14), label="text",
-        help_text=(
+        required=False, strip=False, widget=_code(14), label=_("text"),
+        help_text=_(
             "What the agent is told before anything else. Django's template language, with the variables below: "
             "Hello {{ user.full_name }}. {% if tone %}Be {{ tone }}.{% endif %}"
         ),
     )  # fmt: skip
-    variables = VariablesField(required=False)
-    tool_names = DescribedField(required=False, label="tools")
+    variables = VariablesField(required=False, label=_("Variables"))
+    tool_names = DescribedField(required=False, label=_("tools"))
     approval_required_risk = forms.ChoiceField(
-        required=False, label="ask about",
+        required=False, label=_("ask about"),
         choices=[
-            ("", "tools of high risk and up (the default)"),
-            ("safe", "every tool"),
-            ("high", "tools of high risk and up"),
+            ("", _("tools of high risk and up (the default)")),
+            ("safe", _("every tool")),
+            ("high", _("tools of high risk and up")),
         ],
-        help_text=(
+        help_text=_(
             "Calls of these tools wait until a person has approved them. Where nobody is named below, nor in the "
             "site's settings, the model is told that they were denied."
         ),
     )  # fmt: skip
     approvers = ApproversField(
-        label="approvers",
-        help_text=(
+        label=_("approvers"),
+        help_text=_(
             "Who is asked about tools whose code names nobody: staff, user:NAME, group:NAME or "
             "permission:app.codename; owner, for tools of safe risk alone. Or JSON: one after the "
             'other, with the seconds that each has, [["group:finance", 14400], "group:directors"]; or by tool, by risk '
@@ -157,89 +163,100 @@ class AgentForm(forms.ModelForm):
     )
     sub_agents = DescribedField(
         required=False,
-        label="sub-agents",
-        help_text="Each becomes a tool, handoff_&lt;key&gt;, that hands it a task and waits for its answer.",
+        label=_("sub-agents"),
+        help_text=_("Each becomes a tool, handoff_&lt;key&gt;, that hands it a task and waits for its answer."),
     )
     initial_tool_choice = forms.CharField(
-        required=False, label="first move", widget=_line(),
-        help_text="For the first model call of a message: auto, none, required, or a tool's name. Empty: auto.",
+        required=False, label=_("first move"), widget=_line(),
+        help_text=_("For the first model call of a message: auto, none, required, or a tool's name. Empty: auto."),
     )  # fmt: skip
     public_signals = LinesField(
-        required=False, rows=2, help_text="Names, one a line: the owner of a run may send these signals over REST."
+        required=False,
+        label=_("Public signals"),
+        rows=2,
+        help_text=_("Names, one a line: the owner of a run may send these signals over REST."),
     )
     output_topic = forms.CharField(
-        required=False, widget=_line(), help_text="type/source, as news/tech: where answers go that nobody asked for."
+        required=False,
+        label=_("Output topic"),
+        widget=_line(),
+        help_text=_("type/source, as news/tech: where answers go that nobody asked for."),
     )
     source_signal = forms.CharField(
-        required=False, max_length=200, widget=_line(),
-        help_text="Of kind information: the signal that brings it an item. Empty: new_source_item.",
+        required=False, label=_("Source signal"), max_length=200, widget=_line(),
+        help_text=_("Of kind information: the signal that brings it an item. Empty: new_source_item."),
     )  # fmt: skip
     follow_topics = LinesField(
-        required=False, rows=3, help_text="Of kind personal feed: type/source, one a line; followed when it is started."
+        required=False,
+        label=_("Follow topics"),
+        rows=3,
+        help_text=_("Of kind personal feed: type/source, one a line; followed when it is started."),
     )
     preferences = forms.CharField(
-        required=False, widget=_text(2),
-        help_text=(
+        required=False, label=_("Preferences"), widget=_text(2),
+        help_text=_(
             "Of its user, where the run says none. Without a model their words decide: cats, machine learning, "
             "not football."
         ),
     )  # fmt: skip
-    every_s = _whole("seconds between deliveries", "At least so many, all in one message. Empty: each at once.")
-    items_per_generation = _whole("items until it begins anew", "With an empty journal. Empty: 20.")
+    every_s = _whole(_("seconds between deliveries"), _("At least so many, all in one message. Empty: each at once."))
+    items_per_generation = _whole(_("items until it begins anew"), _("With an empty journal. Empty: 20."))
     welcome = forms.CharField(
-        required=False, widget=_text(2), label="welcome text", help_text="Shown before the first message."
+        required=False, widget=_text(2), label=_("welcome text"), help_text=_("Shown before the first message.")
     )
-    starter_prompts = LinesField(required=False, help_text="What a user may begin with, one a line.")
+    starter_prompts = LinesField(
+        required=False, label=_("Starter prompts"), help_text=_("What a user may begin with, one a line.")
+    )
     retention = forms.ChoiceField(
-        label="memory",
+        label=_("memory"),
         choices=[
-            ("permanent", "kept with the conversation"),
-            ("run", "dropped when the run ends"),
-            ("none", "not stored"),
+            ("permanent", _("kept with the conversation")),
+            ("run", _("dropped when the run ends")),
+            ("none", _("not stored")),
         ],
     )
-    window_messages = _whole("newest messages shown", "To the model. Empty: 100.")
-    window_tokens = _whole("tokens shown at most")
+    window_messages = _whole(_("newest messages shown"), _("To the model. Empty: 100."))
+    window_tokens = _whole(_("tokens shown at most"))
     max_iterations = forms.IntegerField(
-        initial=10, label="model calls", help_text="For one message; one more fails the run."
+        initial=10, label=_("model calls"), help_text=_("For one message; one more fails the run.")
     )
-    budget_max_turns = _whole("turns at most", "Of the run and its sub-agents.")
-    budget_max_tokens = _whole("tokens at most")
-    budget_max_cost_usd = _number("US dollars at most")
-    budget_deadline_s = _number("seconds at most")
-    budget_max_agents = _whole("agents at most")
-    options_temperature = _number("temperature")
-    options_top_p = _number("top p")
-    options_max_tokens = _whole("output tokens")
+    budget_max_turns = _whole(_("turns at most"), _("Of the run and its sub-agents."))
+    budget_max_tokens = _whole(_("tokens at most"))
+    budget_max_cost_usd = _number(_("US dollars at most"))
+    budget_deadline_s = _number(_("seconds at most"))
+    budget_max_agents = _whole(_("agents at most"))
+    options_temperature = _number(_("temperature"))
+    options_top_p = _number(_("top p"))
+    options_max_tokens = _whole(_("output tokens"))
     options_reasoning_effort = forms.CharField(
         required=False,
-        label="reasoning effort",
+        label=_("reasoning effort"),
         widget=_line(),
-        help_text="low, medium, high: what the provider knows.",
+        help_text=_("low, medium, high: what the provider knows."),
     )
     options_stop = LinesField(
-        required=False, rows=2, label="stop at", help_text="Texts that end the answer, one a line."
+        required=False, rows=2, label=_("stop at"), help_text=_("Texts that end the answer, one a line.")
     )
     options_extra = ObjectField(
-        label="further options", help_text="A JSON object, passed to the provider as it is. No keys or passwords."
+        label=_("further options"), help_text=_("A JSON object, passed to the provider as it is. No keys or passwords.")
     )
     result_schema = ObjectField(
         rows=6,
-        label="result schema",
-        help_text="JSON Schema that every answer has to fit. Empty: free text.",
+        label=_("result schema"),
+        help_text=_("JSON Schema that every answer has to fit. Empty: free text."),
     )
 
     class Meta:
         model = Agent
         fields = ["address", "name", "description", "access", "enabled"]
-        labels = {"address": "address"}
+        labels = {"address": _("address")}
         help_texts = {
-            "address": "type/key, as support/orders: how programs and people name the agent. It cannot be changed.",
-            "access": (
+            "address": _("type/key, as support/orders: how programs and people name the agent. It cannot be changed."),
+            "access": _(
                 "The users who may run it: private (holders of ravi.run_agent), staff, authenticated, or "
                 "perm:app.codename."
             ),
-            "enabled": "A disabled agent takes no new runs.",
+            "enabled": _("A disabled agent takes no new runs."),
         }
         widgets = {"description": _text(2)}
 
@@ -260,10 +277,13 @@ class AgentForm(forms.ModelForm):
         self.tools = {tool.name: tool for tool in known_tools()}
         self.fields["tool_names"].offer(
             {name: note_of(tool) for name, tool in self.tools.items()}, listed_in(self.old_spec, "tool_names"),
-            "No tool is known here: make one known with ravi_django.register_tool.",
+            word("tool names"),
+            gettext("No tool is known here: make one known with ravi_django.register_tool."),
         )  # fmt: skip
         self.agents = agents_but(self.instance)
-        self.fields["sub_agents"].offer(self.agents, addresses_in(self.old_spec), "There is no other agent yet.")
+        self.fields["sub_agents"].offer(
+            self.agents, addresses_in(self.old_spec), word("sub agents"), gettext("There is no other agent yet.")
+        )
 
     def is_valid(self) -> bool:
         self.valid = super().is_valid()
@@ -278,7 +298,10 @@ class AgentForm(forms.ModelForm):
         except InvalidInputError as error:
             raise forms.ValidationError(str(error)) from error
         if address in known_addresses() and not Agent.objects.filter(address=address).exists():
-            raise forms.ValidationError(f"{address} is an agent made known by code; choose another address.")
+            raise forms.ValidationError(
+                gettext("%(address)s is an agent made known by code; choose another address."),
+                params={"address": address},
+            )
         return address
 
     def clean_access(self) -> str:
@@ -329,8 +352,10 @@ class AgentForm(forms.ModelForm):
         self.add_error(
             None,
             format_html(
-                'Somebody saved <a href="{}">version {}</a> while you were editing. Nothing of yours is saved yet; it '
-                "is all below. Look at what they changed; save again to put yours in its place.",
+                gettext(
+                    'Somebody saved <a href="{}">version {}</a> while you were editing. Nothing of yours is saved yet; '
+                    "it is all below. Look at what they changed; save again to put yours in its place."
+                ),
                 link,
                 current,
             ),

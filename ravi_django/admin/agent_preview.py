@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.utils import timezone
+from django.utils.translation import gettext
 
 from ravi_django.admin import show
 from ravi_django.admin.agent_fields import declared, samples
@@ -23,7 +24,7 @@ def preview_of(form: AgentForm, user: Any) -> dict[str, Any]:
     text, error = "", ""
     try:
         if "variables" in form.errors:
-            raise InvalidInputError("the variables have an error, named below: mend it first")
+            raise InvalidInputError(gettext("the variables have an error, named below: mend it first"))
         text = _instructions(form, user)
     except InvalidInputError as fault:
         error = str(fault)

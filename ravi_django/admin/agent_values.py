@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 from django.utils.html import escape
+from django.utils.translation import gettext
 
 from ravi_django.admin.agent_fields import declared, rows_of
 from ravi_django.agents.spec_kinds import REACT
@@ -88,18 +89,18 @@ def note_of(tool: Any) -> dict[str, str]:
 
 def model_help() -> str:
     site = os.environ.get("RAVI_MODEL", "").strip()
-    here = f"This site's RAVI_MODEL is {escape(site)}. " if site else ""
-    return (
-        f"{here}As litellm names it: openai/gpt-4o-mini, anthropic/claude-sonnet-4-5, ollama/llama3.2; its key comes "
-        "from the environment. rehearsal is built in, offline, and for trying things out."
+    here = gettext("This site's RAVI_MODEL is %(model)s.") % {"model": escape(site)} + " " if site else ""
+    return here + gettext(
+        "As litellm names it: openai/gpt-4o-mini, anthropic/claude-sonnet-4-5, ollama/llama3.2; its key comes from the "
+        "environment. rehearsal is built in, offline, and for trying things out."
     )
 
 
 def variables_help() -> str:
-    there = "; ".join(f"{name}: {what}" for name, what in BUILT_IN.items())
-    return (
+    there = "; ".join(f"{name}: {gettext(what)}" for name, what in BUILT_IN.items())
+    return gettext(
         'A run brings their values as metadata {"variables": {…}}. What reads as JSON (3, true, ["a", "b"]) is taken '
         "as such, everything else as text. Clear a name to remove its row; save to get more rows. Always there, "
-        f"without being declared: {there}. <details><summary>Tags and filters</summary>Tags: {', '.join(TAGS)}. "
-        f"Filters: {', '.join(FILTERS)}.</details>"
-    )
+        "without being declared: %(there)s. <details><summary>Tags and filters</summary>Tags: %(tags)s. "
+        "Filters: %(filters)s.</details>"
+    ) % {"there": there, "tags": ", ".join(TAGS), "filters": ", ".join(FILTERS)}

@@ -13,12 +13,14 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllow
 from django.shortcuts import redirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
+from django.utils.translation import gettext
 
 from ravi_django.admin.base import page_of
 from ravi_django.agents.spec import AgentSpec
 from ravi_django.db import transaction
 from ravi_django.kernel import InvalidInputError
 from ravi_django.models import Agent, AgentVersion
+from ravi_django.models.names import word
 from ravi_django.runtime.specs import save_spec
 
 PAGE = 20
@@ -49,7 +51,7 @@ class VersionPages:
         context = {
             **self.admin_site.each_context(request),
             "opts": self.opts,
-            "title": f"Version {number}",
+            "title": gettext("Version %(number)s") % {"number": number},
             "subtitle": str(agent),
             "agent": agent,
             "version": version,
@@ -74,8 +76,8 @@ class VersionPages:
             agent = Agent.objects.select_for_update().get(pk=agent.pk)
             if request.POST.get("version") == str(agent.version):
                 return self._restore(request, agent, version)
-        words = f"Nothing was changed: version {agent.version} was saved meanwhile. Look at it, then try again."
-        self.message_user(request, words, messages.WARNING)
+        words = gettext("Nothing was changed: version %(number)s was saved meanwhile. Look at it, then try again.")
+        self.message_user(request, words % {"number": agent.version}, messages.WARNING)
         return redirect("admin:ravi_agent_version", agent.pk, number)
 
     def _restore(self, request: HttpRequest, agent: Agent, version: AgentVersion) -> HttpResponse:
@@ -83,12 +85,14 @@ class VersionPages:
         try:
             saved = save_spec(agent.address, version.spec, by=request.user)
         except InvalidInputError as error:
-            words = f"Version {number} cannot be made current: {error}. Mend that, or save the form with changes."
-            self.message_user(request, words, messages.ERROR)
+            words = gettext(
+                "Version %(number)s cannot be made current: %(error)s. Mend that, or save the form with changes."
+            )
+            self.message_user(request, words % {"number": number, "error": error}, messages.ERROR)
             return redirect("admin:ravi_agent_version", agent.pk, number)
-        words = f"Made version {number} current again, as version {saved.version}."
-        self.log_change(request, agent, words)
-        self.message_user(request, words, messages.SUCCESS)
+        self.log_change(request, agent, f"Made version {number} current again, as version {saved.version}.")
+        words = gettext("Made version %(number)s current again, as version %(current)s.")
+        self.message_user(request, words % {"number": number, "current": saved.version}, messages.SUCCESS)
         return redirect("admin:ravi_agent_change", agent.pk)
 
     def _version(self, request: HttpRequest, object_id: int, number: int) -> tuple[Agent, AgentVersion]:
@@ -127,19 +131,20 @@ def _changed(before: Any, after: Any) -> list[str]:
 
 
 def _shown(name: str) -> str:
-    return name.replace("_", " ")
+    return word(name.replace("_", " "))
 
 
 def _difference(old: Any, new: Any) -> list[tuple[str, str]]:
     before, after = _lines(old), _lines(new)
     if len(before) * len(after) > MOST_COMPARED:
-        return [("@", f"{len(before)} lines before, {len(after)} after: too many to compare")]
+        words = gettext("%(before)s lines before, %(after)s after: too many to compare")
+        return [("@", words % {"before": len(before), "after": len(after)})]
     lines = list(difflib.unified_diff(before, after, n=CONTEXT_LINES, lineterm=""))[2:]
     marked = [("@", "…") if line.startswith("@@") else (line[0], line[1:]) for line in lines]
     if marked and marked[0][0] == "@":
         marked = marked[1:]
     cut = len(marked) - MAX_LINES
-    return marked if cut <= 0 else [*marked[:MAX_LINES], ("@", f"and {cut} more lines")]
+    return marked if cut <= 0 else [*marked[:MAX_LINES], ("@", gettext("and %(count)s more lines") % {"count": cut})]
 
 
 def _lines(value: Any) -> list[str]:

@@ -10,6 +10,8 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
 from ravi_django.admin import show
 from ravi_django.admin.agent_form import FIELDSETS, AgentForm
@@ -98,47 +100,48 @@ class AgentAdmin(VersionPages, LiveAdmin):
         if obj is not None and not self.has_delete_permission(request, obj):
             raise PermissionDenied
         if obj is not None and (why := _why_kept(obj)):
-            self.message_user(request, f"{obj} is not deleted: {why} Disable it instead.", messages.ERROR)
+            words = gettext("%(agent)s is not deleted: %(why)s Disable it instead.") % {"agent": obj, "why": why}
+            self.message_user(request, words, messages.ERROR)
             return redirect("admin:ravi_agent_change", obj.pk)
         return super().delete_view(request, object_id, *args, **options)
 
     # ------------------------------------------------------------------------------------------------- columns
 
-    @admin.display(description="name")
+    @admin.display(description=_("name"))
     def shown_name(self, agent: Agent) -> str:
         return agent.name or show.NONE
 
-    @admin.display(description="owner")
+    @admin.display(description=_("owner"))
     def whose(self, agent: Agent) -> str:
         return show.visible(str(agent.owner)) if agent.owner else show.NONE
 
-    @admin.display(description="model")
+    @admin.display(description=_("model"))
     def model_name(self, agent: Agent) -> str:
         return str(agent.spec.get("model") or show.NONE)
 
-    @admin.display(description="tools")
+    @admin.display(description=_("tools"))
     def tools(self, agent: Agent) -> str:
         return ", ".join(str(tool.get("name")) for tool in _tools(agent)) or show.NONE
 
-    @admin.display(description="ready here", boolean=True)
+    @admin.display(description=_("ready here"), boolean=True)
     def loaded(self, agent: Agent) -> bool:
         """Whether this web process has the agent's code, which submitting needs; a row needs none."""
         return not _is_code(agent) or agent.address in known_addresses()
 
-    @admin.display(description="instructions")
+    @admin.display(description=_("instructions"))
     def instructions(self, agent: Agent) -> SafeString | str:
         text = agent.spec.get("system_instructions")
         return format_html('<pre class="ravi-pre">{}</pre>', text) if text else show.NONE
 
-    @admin.display(description="tools")
+    @admin.display(description=_("tools"))
     def tool_list(self, agent: Agent) -> SafeString | str:
         rows = [
-            (tool.get("name"), tool.get("risk", "safe"), tool.get("effect", ""), tool.get("description", ""))
+            (tool.get("name"), show.word(tool.get("risk", "safe")), tool.get("effect", ""), tool.get("description", ""))
             for tool in _tools(agent)
         ]
         return format_html_join("", _TOOL, rows) or show.NONE
 
-    @admin.display(description="specification")
+    @admin.display(description=_("specification"))
     def whole_spec(self, agent: Agent) -> SafeString:
         shown = show.pretty(agent.spec, None) or {"text": "{}"}
         return format_html('<details><summary>JSON</summary><pre class="ravi-pre">{}</pre></details>', shown["text"])
@@ -166,10 +169,10 @@ def _tools(agent: Agent) -> list[dict[str, Any]]:
 
 def _why_kept(agent: Agent) -> str:
     if Run.objects.filter(agent=agent.address).exists():
-        return "there are runs of it."
+        return gettext("there are runs of it.")
     others = Agent.objects.filter(source=Agent.Source.ADMIN).exclude(pk=agent.pk).values_list("address", "spec")
     users = [address for address, spec in others if agent.address in _sub_agents(spec)]
-    return f"{', '.join(users)} may hand tasks to it." if users else ""
+    return gettext("%(agents)s may hand tasks to it.") % {"agents": ", ".join(users)} if users else ""
 
 
 def _sub_agents(spec: Any) -> list[str]:

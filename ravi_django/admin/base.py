@@ -23,6 +23,7 @@ from django.utils.functional import cached_property
 from ravi_django.conf import conf
 from ravi_django.kernel import ForbiddenError
 from ravi_django.models import HumanRequest
+from ravi_django.pages.words import script_words
 from ravi_django.runtime import links, site_rules
 
 if apps.is_installed("unfold"):  # a theme that styles only the lists and forms of its own class
@@ -99,6 +100,8 @@ class LiveAdmin(ModelAdmin):
             return found
         inbox = reverse("admin:ravi_humanrequest_changelist", current_app=self.admin_site.name)
         told = {"data-inbox": inbox, "data-socket": links.socket("requests"), "defer": True}
+        if words := script_words():
+            told["data-words"] = words
         script = forms.Script("ravi/requests.js", **told)
         return found + forms.Media(js=[script], css={"all": ["ravi/requests.css"]})
 

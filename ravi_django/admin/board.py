@@ -9,6 +9,7 @@ from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext_lazy as _
 
 from ravi_django.admin import show
 from ravi_django.admin.base import InspectAdmin
@@ -28,21 +29,21 @@ class BoardTaskAdmin(InspectAdmin):
     ordering = ["-id"]
     sortable_by: list[str] = []
     search_fields = ["title"]
-    search_help_text = "Words of the title; an agent's address; the id of a session, or its first characters."
+    search_help_text = _("Words of the title; an agent's address; the id of a session, or its first characters.")
 
-    @admin.display(description="task")
+    @admin.display(description=_("task"))
     def task(self, task: BoardTask) -> SafeString:
         return format_html("{}. {}", task.number, task.title)
 
-    @admin.display(description="status")
+    @admin.display(description=_("status"))
     def status_badge(self, task: BoardTask) -> SafeString:
         return show.status(task.status)
 
-    @admin.display(description="conversation")
+    @admin.display(description=_("conversation"))
     def conversation(self, task: BoardTask) -> SafeString:
         return show.link_to("session", task.session_id, task.session)
 
-    @admin.display(description="changed")
+    @admin.display(description=_("changed"))
     def updated(self, task: BoardTask) -> str:
         return show.moment(task.updated_at)
 

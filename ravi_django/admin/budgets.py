@@ -12,6 +12,8 @@ from django.contrib import admin
 from django.contrib.auth import get_user_model
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
 from ravi_django.admin.base import InspectAdmin, LiveAdmin, may_name, users_of
 from ravi_django.admin.delegations import UserNameField
@@ -22,13 +24,13 @@ LIMITS = ("max_tokens", "max_cost_usd", "max_turns")
 
 
 class DailyBudgetForm(forms.ModelForm):
-    owner = UserNameField(required=False, help_text="A user's; empty for all of a tenant")
+    owner = UserNameField(label=_("Owner"), required=False, help_text=_("A user's; empty for all of a tenant"))
     by: Any  # who fills it in
 
     class Meta:
         model = DailyBudget
         fields = ["owner", "tenant", *LIMITS]
-        help_texts = {"max_cost_usd": "US dollars"}
+        help_texts = {"max_cost_usd": _("US dollars")}
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -38,15 +40,16 @@ class DailyBudgetForm(forms.ModelForm):
     def clean(self) -> dict[str, Any]:
         given = super().clean() or {}
         if given.get("owner") and given.get("tenant"):
-            self.add_error("tenant", "A budget is a user's or a tenant's, not both.")
+            self.add_error("tenant", gettext("A budget is a user's or a tenant's, not both."))
         theirs = site_rules.tenants_of(self.by)
         if given.get("owner") and not may_name(self.by, given["owner"]):
             self.add_error("owner", UserNameField.default_error_messages["invalid_choice"])
         elif not given.get("owner") and theirs is not None and given.get("tenant", "") not in theirs:
-            self.add_error("tenant", f"One of your tenants: {', '.join(sorted(theirs)) or 'you have none'}.")
+            names = ", ".join(sorted(theirs)) or gettext("you have none")
+            self.add_error("tenant", gettext("One of your tenants: %(names)s.") % {"names": names})
         for name in LIMITS:
             if (value := given.get(name)) is not None and value < 0:
-                self.add_error(name, "0 or more; empty is no limit.")
+                self.add_error(name, gettext("0 or more; empty is no limit."))
         return given
 
 
@@ -86,15 +89,15 @@ class BudgetAccountAdmin(InspectAdmin):
     def get_fields(self, request: Any, obj: Any = None) -> list[str]:
         return [field.name for field in BudgetAccount._meta.concrete_fields]
 
-    @admin.display(description="tokens")
+    @admin.display(description=_("tokens"))
     def tokens(self, account: BudgetAccount) -> str:
         return _used(account, "tokens", account.max_tokens)
 
-    @admin.display(description="US dollars")
+    @admin.display(description=_("US dollars"))
     def cost(self, account: BudgetAccount) -> str:
         return _used(account, "cost", account.max_cost)
 
-    @admin.display(description="model calls")
+    @admin.display(description=_("model calls"))
     def turns(self, account: BudgetAccount) -> str:
         return _used(account, "turns", account.max_turns)
 
@@ -107,4 +110,5 @@ def _used(account: BudgetAccount, what: str, limit: Any) -> str:
             None if value is None else f"{value.normalize():f}" for value in (spent, reserved, limit)
         )
     held = f" + {reserved}" if reserved not in (0, "0") else ""
-    return f"{spent}{held}" + ("" if limit is None else f" of {limit}")
+    used = f"{spent}{held}"
+    return used if limit is None else gettext("%(used)s of %(limit)s") % {"used": used, "limit": limit}

@@ -16,6 +16,8 @@ from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
 from django.shortcuts import redirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
 from ravi_django.admin import show
 from ravi_django.admin.decision_page import lost_words
@@ -25,17 +27,23 @@ from ravi_django.pages.words import is_top_up, name_of
 from ravi_django.runtime import human, people
 
 MOST = 200  # at once
-_WORDS = {"approve": "Approve", "deny": "Deny"}
+_BUTTONS = {"approve": _("Approve"), "deny": _("Deny")}
+_TITLES = {"approve": _("Approve %(count)s calls of %(tool)s?"), "deny": _("Deny %(count)s calls of %(tool)s?")}
+_ALL = {"approve": _("Approve all %(count)s"), "deny": _("Deny all %(count)s")}
+_DONE = {
+    "approve": _("Approved: %(done)s of %(count)s calls of %(tool)s."),
+    "deny": _("Denied: %(done)s of %(count)s calls of %(tool)s."),
+}
 
 
 class BulkDecisions:
     """Mixed into the inbox: two actions, which lead to `bulk/`."""
 
-    @admin.action(description="Approve selected", permissions=["answer"])
+    @admin.action(description=_("Approve selected"), permissions=["answer"])
     def approve_selected(self, request: HttpRequest, queryset: QuerySet[HumanRequest]) -> HttpResponse | None:
         return self._confirm(request, "approve")
 
-    @admin.action(description="Deny selected", permissions=["answer"])
+    @admin.action(description=_("Deny selected"), permissions=["answer"])
     def deny_selected(self, request: HttpRequest, queryset: QuerySet[HumanRequest]) -> HttpResponse | None:
         return self._confirm(request, "deny")
 
@@ -49,9 +57,9 @@ class BulkDecisions:
             return HttpResponseNotAllowed(["POST"])
         action, seen = request.POST.get("action", ""), _seen(request.POST.getlist("seen"))
         rows = self._rows(request, list(seen))
-        fault = "That was no decision." if action not in _WORDS or not seen else _mixed(rows)
+        fault = gettext("That was no decision.") if action not in _BUTTONS or not seen else _mixed(rows)
         if len(rows) != len(seen):
-            fault = "Some of these are not there, or not yours to see. Nothing was decided."
+            fault = gettext("Some of these are not there, or not yours to see. Nothing was decided.")
         if fault:
             self.message_user(request, fault, messages.ERROR)
         else:
@@ -62,19 +70,21 @@ class BulkDecisions:
 
     def _confirm(self, request: HttpRequest, action: str) -> HttpResponse | None:
         if request.POST.get("select_across") == "1":
-            self.message_user(request, "Decide a page at a time, please: on what you have seen.", messages.ERROR)
+            words = gettext("Decide a page at a time, please: on what you have seen.")
+            self.message_user(request, words, messages.ERROR)
             return None
         rows = self._rows(request, request.POST.getlist(ACTION_CHECKBOX_NAME))
         if fault := _mixed(rows) or _closed(rows) or _not_mine(request.user, rows):
             self.message_user(request, fault, messages.ERROR)
             return None
+        said = {"count": len(rows), "tool": show.visible(rows[0].tool)}
         context = {
             **self.admin_site.each_context(request),
-            "title": f"{_WORDS[action]} {len(rows)} calls of {show.visible(rows[0].tool)}?",
+            "title": _TITLES[action] % said,
             "opts": self.opts,
             "media": self.media,
             "action": action,
-            "label": f"{_WORDS[action]} all {len(rows)}" if len(rows) > 1 else _WORDS[action],
+            "label": _ALL[action] % said if len(rows) > 1 else _BUTTONS[action],
             "tool": rows[0].tool,
             "risk": rows[0].risk,
             "rows": [(row, show.pretty(row.arguments, None)) for row in rows],
@@ -97,14 +107,12 @@ class BulkDecisions:
             except ConflictError:
                 self.message_user(request, f"{_name(row)}: {lost_words(human.find(row.pk))}", "WARNING")
             except (ForbiddenError, NotFoundError):
-                self.message_user(request, f"{_name(row)}: you may not answer it.", "ERROR")
+                self.message_user(request, gettext("%(name)s: you may not answer it.") % {"name": _name(row)}, "ERROR")
             except InvalidInputError as error:
                 self.message_user(request, f"{_name(row)}: {show.visible(str(error))}", "ERROR")
         if done:
-            verb = {"approve": "Approved", "deny": "Denied"}[action]
-            self.message_user(
-                request, f"{verb}: {done} of {len(rows)} calls of {show.visible(rows[0].tool)}.", messages.SUCCESS
-            )
+            said = {"done": done, "count": len(rows), "tool": show.visible(rows[0].tool)}
+            self.message_user(request, _DONE[action] % said, messages.SUCCESS)
 
 
 def _name(row: HumanRequest) -> str:
@@ -114,26 +122,30 @@ def _name(row: HumanRequest) -> str:
 def _mixed(rows: list[HumanRequest]) -> str:
     """Why these cannot be decided together; empty when they can."""
     if not rows:
-        return "None of these is there any more."
+        return gettext("None of these is there any more.")
     if len(rows) > MOST:
-        return f"At most {MOST} at once, please."
+        return gettext("At most %(most)s at once, please.") % {"most": MOST}
     if any(row.kind != HumanRequest.Kind.APPROVAL or is_top_up(row) for row in rows):
-        return "Only approvals of a tool's calls can be decided together: open the others one by one."
+        return gettext("Only approvals of a tool's calls can be decided together: open the others one by one.")
     if len({row.tool for row in rows}) > 1:
-        return "These are calls of different tools: select those of one tool, at one risk."
+        return gettext("These are calls of different tools: select those of one tool, at one risk.")
     if len({row.risk for row in rows}) > 1:
-        return "These are calls at different risks: select those of one tool, at one risk."
+        return gettext("These are calls at different risks: select those of one tool, at one risk.")
     return ""
 
 
 def _closed(rows: list[HumanRequest]) -> str:
     closed = [row for row in rows if row.status != HumanRequest.Status.PENDING]
-    return f"{len(closed)} of these are {closed[0].status} already: select pending ones." if closed else ""
+    if not closed:
+        return ""
+    words = gettext("%(count)s of these are %(status)s already: select pending ones.")
+    return words % {"count": len(closed), "status": show.word(closed[0].status)}
 
 
 def _not_mine(user: Any, rows: list[HumanRequest]) -> str:
     others = len(rows) - len(people.open_among(user, rows))
-    return f"{others} of these are asked of others: you may read them." if others else ""
+    words = gettext("%(count)s of these are asked of others: you may read them.")
+    return words % {"count": others} if others else ""
 
 
 def _seen(values: list[str]) -> dict[str, int]:

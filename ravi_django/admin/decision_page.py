@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.utils import timezone
+from django.utils.translation import gettext
 
 from ravi_django.admin import show
 from ravi_django.admin.agent_versions import changes
@@ -58,17 +59,21 @@ def _tool(row: HumanRequest) -> dict[str, Any] | None:
     hints = []
     for name, field in (properties or {}).items() if isinstance(properties, dict) else ():
         told = field if isinstance(field, dict) else {}
-        kind = told.get("type") or ("one of " + ", ".join(map(str, told["enum"])) if told.get("enum") else "")
+        kind = told.get("type") or (_one_of(told["enum"]) if told.get("enum") else "")
         hints.append(
             {
                 "name": show.visible(str(name)),
-                "type": show.visible(" or ".join(map(str, kind)) if isinstance(kind, list) else str(kind)),
+                "type": show.visible(gettext(" or ").join(map(str, kind)) if isinstance(kind, list) else str(kind)),
                 "required": name in (schema.get("required") or ()),
                 "description": show.visible(str(told.get("description") or "")),
             }
         )
     description = show.visible(str(row.about.get("description") or ""))
     return {"description": description, "hints": hints} if description or hints else None
+
+
+def _one_of(values: Any) -> str:
+    return gettext("one of %(values)s") % {"values": ", ".join(map(str, values))}
 
 
 def _outcome(row: HumanRequest) -> dict[str, Any] | None:
@@ -103,8 +108,9 @@ def _event(row: HumanRequest, record: AuditRecord) -> dict[str, Any]:
 def lost_words(row: HumanRequest) -> str:
     """To who came too late: who won, and with what."""
     if row.status == HumanRequest.Status.PENDING:
-        return "It has changed since you opened it. Look again: what you typed is still here."
+        return gettext("It has changed since you opened it. Look again: what you typed is still here.")
     if row.status != HumanRequest.Status.ANSWERED:
-        return f"Yours was not recorded: this was {row.status} at {show.moment(row.answered_at)}."
-    when = show.moment(row.answered_at)
-    return f"Yours was not recorded: {answered_by(row)} was first, at {when}: {decision_of(row)}."
+        words = gettext("Yours was not recorded: this was %(status)s at %(when)s.")
+        return words % {"status": show.word(row.status), "when": show.moment(row.answered_at)}
+    said = {"name": answered_by(row), "when": show.moment(row.answered_at), "decision": decision_of(row)}
+    return gettext("Yours was not recorded: %(name)s was first, at %(when)s: %(decision)s.") % said

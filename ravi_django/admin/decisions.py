@@ -12,6 +12,8 @@ from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed
 from django.shortcuts import redirect
 from django.urls import URLPattern, path, reverse
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
 from ravi_django.admin.decision_page import context_of, lost_words
 from ravi_django.kernel import ConflictError, ForbiddenError, InvalidInputError, NotFoundError
@@ -28,12 +30,13 @@ class ReassignForm(forms.Form):
     """Ask somebody else instead."""
 
     to = forms.CharField(
-        label="Ask instead",
+        label=_("Ask instead"),
         max_length=220,
-        help_text="owner, staff, user:NAME, group:NAME or permission:app.codename",
+        help_text=_("owner, staff, user:NAME, group:NAME or permission:app.codename"),
         widget=forms.TextInput(attrs={"autocomplete": "off", "spellcheck": "false"}),
     )
     reason = forms.CharField(
+        label=_("Reason"),
         required=False,
         strip=False,
         max_length=MAX_TEXT,
@@ -77,7 +80,8 @@ class DecisionPages:
         except ForbiddenError as error:
             raise PermissionDenied(str(error)) from None
         asked = human.find(asked.pk)
-        self.message_user(request, f"Asked of {who(asked)} now: {name_of(asked)}.", messages.SUCCESS)
+        words = gettext("Asked of %(who)s now: %(name)s.") % {"who": who(asked), "name": name_of(asked)}
+        self.message_user(request, words, messages.SUCCESS)
         return self._to_inbox(request)
 
     def get_urls(self) -> list[URLPattern]:
@@ -108,8 +112,9 @@ class DecisionPages:
             raise Http404 from None
         done = human.find(asked.pk)
         words = decision_of(done)
-        told = f"{words[0].upper()}{words[1:]}: {name_of(done)}. It was recorded under your name, and the run goes on."
-        self.message_user(request, told, messages.SUCCESS)
+        said = {"decision": f"{words[0].upper()}{words[1:]}", "name": name_of(done)}
+        told = gettext("%(decision)s: %(name)s. It was recorded under your name, and the run goes on.")
+        self.message_user(request, told % said, messages.SUCCESS)
         return self._to_inbox(request)
 
     def _lost(self, request: HttpRequest, pk: Any, *, why: str = "", **forms_: Any) -> HttpResponse:

@@ -15,6 +15,8 @@ from django.contrib.auth import get_user_model
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.utils import timezone
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
 from ravi_django.admin import show
 from ravi_django.admin.base import InspectAdmin, LiveAdmin, may_name, users_of
@@ -27,7 +29,7 @@ class UserNameField(forms.ModelChoiceField):
     """An active user by name: a list of them all would be a long one."""
 
     widget = forms.TextInput
-    default_error_messages = {"invalid_choice": "There is no active user of this name whom you may choose."}
+    default_error_messages = {"invalid_choice": _("There is no active user of this name whom you may choose.")}
 
     def __init__(self, **options: Any) -> None:
         model: Any = get_user_model()
@@ -43,8 +45,10 @@ class UserNameField(forms.ModelChoiceField):
 class DelegationForm(forms.ModelForm):
     """`user` is there for those alone who may choose one."""
 
-    user = UserNameField(help_text="In whose place")
-    delegate = UserNameField(help_text="Who answers meanwhile; what staff are asked, only where they are staff too")
+    user = UserNameField(label=_("User"), help_text=_("In whose place"))
+    delegate = UserNameField(
+        label=_("Delegate"), help_text=_("Who answers meanwhile; what staff are asked, only where they are staff too")
+    )
     by: Any  # who fills it in
 
     class Meta:
@@ -55,7 +59,7 @@ class DelegationForm(forms.ModelForm):
         super().__init__(*args, **options)
         if "since" in self.fields:
             self.fields["since"].required = False
-            self.fields["since"].help_text = "Empty: from now on"
+            self.fields["since"].help_text = gettext("Empty: from now on")
 
     def clean_user(self) -> Any:
         """Only superusers may choose another superuser."""
@@ -73,10 +77,10 @@ class DelegationForm(forms.ModelForm):
             self.instance.user = self.by
         user = given.get("user") or (self.instance.user if self.instance.user_id else None)
         if user is not None and user == given.get("delegate"):
-            self.add_error("delegate", "Somebody else than the one in whose place.")
+            self.add_error("delegate", gettext("Somebody else than the one in whose place."))
         given["since"] = given.get("since") or timezone.now()
         if given.get("until") and given["until"] <= given["since"]:
-            self.add_error("until", "Later than its beginning.")
+            self.add_error("until", gettext("Later than its beginning."))
         return given
 
 
@@ -147,7 +151,7 @@ class DelegationAdmin(LiveAdmin):
             obj.created_by = request.user  # type: ignore[assignment]
         super().save_model(request, obj, form, change)
 
-    @admin.display(description="now", boolean=True)
+    @admin.display(description=_("now"), boolean=True)
     def holds_now(self, delegation: Delegation) -> bool:
         now = timezone.now()
         return delegation.since <= now and (delegation.until is None or now < delegation.until)
@@ -158,7 +162,7 @@ class StickyDecisionAdmin(InspectAdmin):
     """`ravi.view_stickydecision` shows them all; who has decided one sees it. Taking it back is for who has, and for
     `ravi.change_stickydecision`."""
 
-    list_display = ["action", "tool", "agent", "risk", "who", "created_at", "revoked_at"]
+    list_display = ["action", "tool", "agent", "shown_risk", "who", "created_at", "revoked_at"]
     list_display_links = ["action", "tool"]
     list_select_related = ["decided_by"]
     ordering = ["-id"]
@@ -194,20 +198,25 @@ class StickyDecisionAdmin(InspectAdmin):
         return rows if _is_staff(request) else rows.none()
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
-        return [field.name for field in StickyDecision._meta.concrete_fields]
+        names = [field.name for field in StickyDecision._meta.concrete_fields]
+        return ["shown_risk" if name == "risk" else name for name in names]
 
-    @admin.action(description="Revoke selected decisions", permissions=["revoke"])
+    @admin.action(description=_("Revoke selected decisions"), permissions=["revoke"])
     def revoke(self, request: HttpRequest, queryset: QuerySet[StickyDecision]) -> None:
         mine = standing.revocable(request.user).filter(pk__in=queryset.values("pk"))
         revoked = standing.revoke(list(mine), by=request.user)
         for decision in revoked:
             self.log_change(request, decision, f"Revoked: {decision.action} {decision.tool}")
-        told = f"{len(revoked)} revoked: people are asked again."
+        told = gettext("%(count)s revoked: people are asked again.") % {"count": len(revoked)}
         if left := queryset.count() - len(revoked):
-            told += f" {left} left as they are: revoked already, or another's."
+            told += " " + gettext("%(count)s left as they are: revoked already, or another's.") % {"count": left}
         self.message_user(request, told, messages.SUCCESS if revoked else messages.WARNING)
 
-    @admin.display(description="decided by")
+    @admin.display(description=_("risk"))
+    def shown_risk(self, decision: StickyDecision) -> str:
+        return show.word(decision.risk)
+
+    @admin.display(description=_("decided by"))
     def who(self, decision: StickyDecision) -> str:
         return decision.decided_by_name or show.NONE
 

@@ -9,12 +9,15 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils import timezone
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
 from ravi_django.admin import show
+from ravi_django.models import HumanRequest
 from ravi_django.runtime import sla
 from ravi_django.runtime.sla import Figures
 
-SPANS = {"1": "24 hours", "7": "7 days", "30": "30 days", "90": "90 days"}  # of days
+SPANS = {"1": _("24 hours"), "7": _("7 days"), "30": _("30 days"), "90": _("90 days")}  # of days
 DEFAULT = "30"
 
 
@@ -27,7 +30,7 @@ def figures_view(request: HttpRequest, model_admin: Any) -> HttpResponse:
     found = sla.figures(timezone.now() - timedelta(days=int(days)), sla.tenants_for(request.user))
     context = {
         **model_admin.admin_site.each_context(request),
-        "title": "How people keep up",
+        "title": gettext("How people keep up"),
         "opts": model_admin.opts,
         "media": model_admin.media,
         "spans": [(value, label, value == days) for value, label in SPANS.items()],
@@ -45,6 +48,7 @@ def figures_view(request: HttpRequest, model_admin: Any) -> HttpResponse:
 def _shown(one: Figures) -> dict[str, Any]:
     return {
         "figures": one,
+        "about": show.word(one.tool) if one.tool in HumanRequest.Kind.values else one.tool,
         "denied": show.NONE if one.denied_share is None else f"{one.denied_share:.0%}",
         "p50": _span(one.answer_s_p50),
         "p95": _span(one.answer_s_p95),

@@ -9,6 +9,8 @@ from django.contrib import admin
 from django.contrib.admin import SimpleListFilter
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
 from ravi_django.admin import show
 from ravi_django.admin.base import InspectAdmin
@@ -23,22 +25,22 @@ PUBLICATION += ["created_at", "done_at"]
 
 
 class Bound(SimpleListFilter):
-    title = "conversation"
+    title = _("conversation")
     parameter_name = "bound"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [("no", "the agent's own"), ("yes", "of one session")]
+        return [("no", gettext("the agent's own")), ("yes", gettext("of one session"))]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         return queryset.filter(session__isnull=self.value() == "no") if self.value() in ("no", "yes") else queryset
 
 
 class Digest(SimpleListFilter):
-    title = "delivery"
+    title = _("delivery")
     parameter_name = "delivery"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [("once", "each at once"), ("digest", "digests")]
+        return [("once", gettext("each at once")), ("digest", gettext("digests"))]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         if self.value() == "digest":
@@ -47,11 +49,11 @@ class Digest(SimpleListFilter):
 
 
 class State(SimpleListFilter):
-    title = "fan-out"
+    title = _("fan-out")
     parameter_name = "state"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [("open", "under way"), ("done", "done")]
+        return [("open", gettext("under way")), ("done", show.word("done"))]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         return queryset.filter(done_at__isnull=self.value() == "open") if self.value() in ("open", "done") else queryset
@@ -92,7 +94,7 @@ class FollowAdmin(GraphAdmin):
     list_display_links = ["agent", "topic"]
     list_filter = [Bound, Digest]
     list_select_related = ["owner", "session", "home"]
-    search_help_text = (
+    search_help_text = _(
         "The beginning of a topic; an agent's address; a tenant; a user's name; an id's first characters."
     )
     fields_shown = FOLLOW
@@ -108,28 +110,34 @@ class FollowAdmin(GraphAdmin):
         self, objs: Any, request: HttpRequest
     ) -> tuple[list[str], dict[Any, int], set[str], list[str]]:
         """What they were still to be given goes with them; nobody needs a permission for that."""
-        return [f"Follow: {follow}" for follow in objs], {"follows": len(objs)}, set(), []
+        return (
+            [gettext("Follow: %(follow)s") % {"follow": follow} for follow in objs],
+            {gettext("follows"): len(objs)},
+            set(),
+            [],
+        )
 
     def delete_model(self, request: HttpRequest, obj: Follow) -> None:
         store.delete_follows(Follow.objects.filter(id=obj.id))
 
-    @admin.display(description="conversation")
+    @admin.display(description=_("conversation"))
     def conversation(self, follow: Follow) -> Any:
         return _link(follow.session) if follow.session else show.NONE
 
-    @admin.display(description="deliveries go to")
+    @admin.display(description=_("deliveries go to"))
     def deliveries_go_to(self, follow: Follow) -> Any:
-        return _link(follow.home) if follow.home else "a new conversation"
+        return _link(follow.home) if follow.home else gettext("a new conversation")
 
-    @admin.display(description="delivery")
+    @admin.display(description=_("delivery"))
     def digest(self, follow: Follow) -> str:
-        return f"every {follow.every_s} s" if follow.every_s else "at once"
+        every = gettext("every %(time)s") % {"time": f"{follow.every_s} s"}
+        return every if follow.every_s else gettext("at once")
 
-    @admin.display(description="metadata")
+    @admin.display(description=_("metadata"))
     def given(self, follow: Follow) -> str:
         return show.visible(json.dumps(follow.metadata, ensure_ascii=False))
 
-    @admin.display(description="delivered last")
+    @admin.display(description=_("delivered last"))
     def last(self, follow: Follow) -> str:
         return show.moment(follow.last_at) if follow.last_at else show.NONE
 
@@ -139,7 +147,7 @@ class PublicationAdmin(GraphAdmin):
     list_display = ["topic", "tenant", "text", "followers", "delivered", "state", "published"]
     list_display_links = ["topic", "text"]
     list_filter = [State]
-    search_help_text = "The beginning of a topic; a tenant; a message's id; an id's first characters."
+    search_help_text = _("The beginning of a topic; a tenant; a message's id; an id's first characters.")
     fields_shown = PUBLICATION
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
@@ -148,27 +156,30 @@ class PublicationAdmin(GraphAdmin):
     def meant(self, term: str) -> Q:
         return super().meant(term) | Q(message_id=term)
 
-    @admin.display(description="message")
+    @admin.display(description=_("message"))
     def text(self, publication: Publication) -> str:
         return text_of(publication.body)
 
-    @admin.display(description="published by")
+    @admin.display(description=_("published by"))
     def by(self, publication: Publication) -> Any:
         if publication.run_id:
             return show.link_to("run", publication.run_id, publication.body.get("sender", publication.run_id))
-        return publication.owner or "the site"
+        return publication.owner or gettext("the site")
 
-    @admin.display(description="left out")
+    @admin.display(description=_("left out"))
     def left_out(self, publication: Publication) -> str:
         """Whoever may not receive it, or is gone: known when the fan-out is done."""
         left = max(publication.followers - publication.delivered, 0)
-        return str(left) if publication.done_at else f"{left} to come"
+        return str(left) if publication.done_at else gettext("%(count)s to come") % {"count": left}
 
-    @admin.display(description="fan-out")
+    @admin.display(description=_("fan-out"))
     def state(self, publication: Publication) -> str:
-        return "done" if publication.done_at else f"{publication.delivered} of {publication.followers}"
+        if publication.done_at:
+            return show.word("done")
+        said = {"used": publication.delivered, "limit": publication.followers}
+        return gettext("%(used)s of %(limit)s") % said
 
-    @admin.display(description="published")
+    @admin.display(description=_("published"))
     def published(self, publication: Publication) -> str:
         return show.moment(publication.created_at)
 

@@ -15,6 +15,8 @@ from django.urls import URLPattern, path
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
 from ravi_django.admin import badge, inbox_filters, readers, show
 from ravi_django.admin.base import InspectAdmin
@@ -45,7 +47,7 @@ class HumanRequestAdmin(BulkDecisions, DecisionPages, InspectAdmin):
     ordering = ["-id"]
     sortable_by = ["age"]
     search_fields = ["id"]  # see get_search_results
-    search_help_text = (
+    search_help_text = _(
         "The id of a request or of a run, or its first characters; words of the text; a tool; an owner's user name."
     )
     actions = ["approve_selected", "deny_selected"]
@@ -88,33 +90,38 @@ class HumanRequestAdmin(BulkDecisions, DecisionPages, InspectAdmin):
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         waiting = badge.pending(request)
-        words = "Nothing waits for you" if not waiting else f"{badge.shown(waiting)} to answer"
-        context = {"title": "Requests to people", "subtitle": words, "shown_at": timezone.now().isoformat()}
+        words = gettext("%(count)s to answer") % {"count": badge.shown(waiting)}
+        words = words if waiting else gettext("Nothing waits for you")
+        context = {"title": gettext("Requests to people"), "subtitle": words, "shown_at": timezone.now().isoformat()}
         context["has_figures"] = readers.reads_all(request)
         return super().changelist_view(request, {**context, **(extra_context or {})})
 
-    @admin.display(description="what is asked")
+    @admin.display(description=_("what is asked"))
     def asked(self, row: HumanRequest) -> SafeString:
         tool = format_html(" <code>{}</code>", show.visible(row.tool)) if row.tool else ""
-        risk = format_html('<span class="ravi-kind ravi-risk-{}">{}</span> ', row.risk, row.risk) if row.risk else ""
+        risk = (
+            format_html('<span class="ravi-kind ravi-risk-{}">{}</span> ', row.risk, show.word(row.risk))
+            if row.risk
+            else ""
+        )
         return format_html(
             '<span class="ravi-kind">{}</span>{} <span class="ravi-asked">{}</span>'
-            '<br><span class="ravi-quiet">{}{}, for {}</span>',
-            row.kind,
+            '<br><span class="ravi-quiet">{}{}</span>',
+            show.word(row.kind),
             tool,
             one_line(row),
             risk,
-            row.run.agent,
-            show.visible(str(row.owner or "nobody")),
+            gettext("%(agent)s, for %(owner)s")
+            % {"agent": row.run.agent, "owner": show.visible(str(row.owner or gettext("nobody")))},
         )
 
-    @admin.display(description="asked of, what is next")
+    @admin.display(description=_("asked of, what is next"))
     def asked_of(self, row: HumanRequest) -> SafeString:
         if row.status == HumanRequest.Status.PENDING:
             return format_html('{}<br><span class="ravi-quiet">{}</span>', who(row), next_of(row))
         return format_html("{} {}", show.status(row.status), answered_by(row) or "")
 
-    @admin.display(description="age", ordering="id")
+    @admin.display(description=_("age"), ordering="id")
     def age(self, row: HumanRequest) -> SafeString:
         since = show.duration(timezone.now() - row.created_at)
         return format_html('<span title="{}">{}</span>', show.moment(row.created_at), since)

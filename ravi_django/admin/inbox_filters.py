@@ -11,14 +11,17 @@ from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils import timezone
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
 from ravi_django.admin import readers
 from ravi_django.kernel.visible import visible
 from ravi_django.models import HumanRequest
+from ravi_django.models.names import word
 
 _OTHERS = [value for value in HumanRequest.Status.values if value != HumanRequest.Status.PENDING]
 RISKS = ("safe", "high", "critical")
-_AGES = {"1": "over an hour", "24": "over a day", "168": "over a week"}  # by hours
+_AGES = {"1": _("over an hour"), "24": _("over a day"), "168": _("over a week")}  # by hours
 
 Requests = QuerySet[HumanRequest]
 
@@ -26,15 +29,15 @@ Requests = QuerySet[HumanRequest]
 class StatusFilter(admin.SimpleListFilter):
     """Pending, unless another is chosen."""
 
-    title = "status"
+    title = _("status")
     parameter_name = "status"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [*((value, value) for value in _OTHERS), ("all", "all")]
+        return [*((value, word(value)) for value in _OTHERS), ("all", gettext("all"))]
 
     def choices(self, changelist: Any) -> Iterator[dict[str, Any]]:
         first, *others = super().choices(changelist)
-        yield {**first, "display": "pending"}
+        yield {**first, "display": word("pending")}
         yield from others
 
     def queryset(self, request: HttpRequest, queryset: Requests) -> Requests:
@@ -45,11 +48,11 @@ class StatusFilter(admin.SimpleListFilter):
 
 
 class MineFilter(admin.SimpleListFilter):
-    title = "who may answer"
+    title = _("who may answer")
     parameter_name = "mine"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [("yes", "I may"), ("no", "others alone")]
+        return [("yes", gettext("I may")), ("no", gettext("others alone"))]
 
     def queryset(self, request: HttpRequest, queryset: Requests) -> Requests:
         if self.value() not in ("yes", "no"):
@@ -59,11 +62,11 @@ class MineFilter(admin.SimpleListFilter):
 
 
 class RiskFilter(admin.SimpleListFilter):
-    title = "risk"
+    title = _("risk")
     parameter_name = "risk"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [(risk, risk) for risk in RISKS]
+        return [(risk, word(risk)) for risk in RISKS]
 
     def queryset(self, request: HttpRequest, queryset: Requests) -> Requests:
         return queryset.filter(risk=self.value()) if self.value() in RISKS else queryset
@@ -72,7 +75,7 @@ class RiskFilter(admin.SimpleListFilter):
 class AgeFilter(admin.SimpleListFilter):
     """By the ids, which begin with the time and are indexed."""
 
-    title = "age"
+    title = _("age")
     parameter_name = "age"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
@@ -103,13 +106,13 @@ class _NewestFilter(admin.SimpleListFilter):
 
 
 class ToolFilter(_NewestFilter):
-    title = "tool"
+    title = _("tool")
     parameter_name = "tool"
     field = "tool"
 
 
 class AgentFilter(_NewestFilter):
-    title = "agent"
+    title = _("agent")
     parameter_name = "agent"
     field = "run__agent"
 

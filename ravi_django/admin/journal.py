@@ -7,6 +7,7 @@ from typing import Any
 from django.contrib import admin
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
+from django.utils.translation import gettext
 
 from ravi_django.admin import show, timeline
 from ravi_django.admin.base import InspectAdmin
@@ -38,8 +39,9 @@ class JournalEntryAdmin(InspectAdmin):
             )
         )
         bodies = [("request", entry.request), ("result", entry.result), ("error", entry.error)]
+        said = {"number": entry.seq, "kind": entry.kind, "name": entry.name}
         return {
-            "title": f"Entry {entry.seq}: {entry.kind} {entry.name}",
+            "title": gettext("Entry %(number)s: %(kind)s %(name)s") % said,
             "entry": entry,
             "line": timeline.lines([entry])[0],
             "bodies": [(name, show.pretty(value, None)) for name, value in bodies if value is not None],

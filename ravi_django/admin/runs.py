@@ -13,6 +13,8 @@ from django.urls import URLPattern, path, reverse
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext_lazy as _
 
 from ravi_django.admin import requests, show, timeline, tree
 from ravi_django.admin.base import InspectAdmin, page_of
@@ -30,7 +32,7 @@ TURNS = 50  # of the run's own turns; its session's page has all
 class AgentFilter(admin.SimpleListFilter):
     """From the catalogue: the distinct values of a big table take long to find."""
 
-    title = "agent"
+    title = _("agent")
     parameter_name = "agent"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
@@ -44,11 +46,11 @@ class AgentFilter(admin.SimpleListFilter):
 class PlaceFilter(admin.SimpleListFilter):
     """Teams make many children: the conversations are at the roots."""
 
-    title = "place in its tree"
+    title = _("place in its tree")
     parameter_name = "place"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [("root", "roots"), ("child", "children")]
+        return [("root", gettext("roots")), ("child", gettext("children"))]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Run]) -> QuerySet[Run]:
         return queryset.filter(parent__isnull=self.value() == "root") if self.value() else queryset
@@ -63,25 +65,25 @@ class RunAdmin(InspectAdmin):
     ordering = ["-id"]
     sortable_by: list[str] = []
     search_fields = ["id"]  # see get_search_results
-    search_help_text = "The id of a run or of a session, or its first characters; or an owner's user name."
+    search_help_text = _("The id of a run or of a session, or its first characters; or an owner's user name.")
     actions = ["cancel_runs", "resume_runs"]
 
     # ------------------------------------------------------------------------------------------------ the list
 
-    @admin.display(description="agent and run")
+    @admin.display(description=_("agent and run"))
     def run(self, run: Run) -> SafeString:
         return format_html("{}<br>{}", run.agent, show.short_id(run.id))
 
-    @admin.display(description="status")
+    @admin.display(description=_("status"))
     def status_badge(self, run: Run) -> SafeString:
         return show.status(run.status)
 
-    @admin.display(description="created, duration")
+    @admin.display(description=_("created, duration"))
     def created_and_duration(self, run: Run) -> SafeString:
         took = show.between(run.started_at, run.finished_at or timezone.now())
         return _two_lines(show.moment(run.created_at), took)
 
-    @admin.display(description="tokens in → out, cost")
+    @admin.display(description=_("tokens in → out, cost"))
     def tokens_and_cost(self, run: Run) -> SafeString:
         return _two_lines(show.tokens(run.input_tokens, run.output_tokens), _cost(run))
 
@@ -137,27 +139,28 @@ class RunAdmin(InspectAdmin):
     def has_cancel_permission(self, request: HttpRequest) -> bool:
         return request.user.has_perm("ravi.change_run")
 
-    @admin.action(description="Cancel selected runs", permissions=["cancel"])
+    @admin.action(description=_("Cancel selected runs"), permissions=["cancel"])
     def cancel_runs(self, request: HttpRequest, queryset: QuerySet[Run]) -> None:
         if request.POST.get("select_across") == "1":
-            self.message_user(request, "Cancel runs a page at a time, please.", messages.ERROR)
+            self.message_user(request, gettext("Cancel runs a page at a time, please."), messages.ERROR)
             return
         done = sum(self._cancel(request, run) for run in queryset)
         if done:
-            self.message_user(
-                request, f"Cancellation asked for: {done} run{'' if done == 1 else 's'}.", messages.SUCCESS
-            )
+            words = ngettext("Cancellation asked for: %(count)s run.", "Cancellation asked for: %(count)s runs.", done)
+            self.message_user(request, words % {"count": done}, messages.SUCCESS)
         if ended := len(queryset) - done:
-            self.message_user(request, f"Ended before: {ended} run{'' if ended == 1 else 's'}.", messages.WARNING)
+            words = ngettext("Ended before: %(count)s run.", "Ended before: %(count)s runs.", ended)
+            self.message_user(request, words % {"count": ended}, messages.WARNING)
 
-    @admin.action(description="Resume selected paused runs, room or not", permissions=["cancel"])
+    @admin.action(description=_("Resume selected paused runs, room or not"), permissions=["cancel"])
     def resume_runs(self, request: HttpRequest, queryset: QuerySet[Run]) -> None:
         done = 0
         for run in queryset.filter(paused_at__isnull=False)[:200]:
             done += resume(run.id)
             self.log_change(request, run, "Resumed.")
         level = messages.SUCCESS if done else messages.WARNING
-        self.message_user(request, f"Resumed: {done} run{'' if done == 1 else 's'}.", level)
+        words = ngettext("Resumed: %(count)s run.", "Resumed: %(count)s runs.", done)
+        self.message_user(request, words % {"count": done}, level)
 
     def cancel_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """The button on a run's page."""
@@ -169,9 +172,9 @@ class RunAdmin(InspectAdmin):
         if run is None:
             raise Http404
         if self._cancel(request, run):
-            self.message_user(request, "Cancellation asked for.", messages.SUCCESS)
+            self.message_user(request, gettext("Cancellation asked for."), messages.SUCCESS)
         else:
-            self.message_user(request, "The run had ended before.", messages.WARNING)
+            self.message_user(request, gettext("The run had ended before."), messages.WARNING)
         return redirect("admin:ravi_run_change", run.pk)
 
     def _cancel(self, request: HttpRequest, run: Run) -> bool:
@@ -226,9 +229,9 @@ def _version(run: Run) -> SafeString | str:
     if run.agent_version is None:
         return ""
     agent = Agent.objects.filter(address=run.agent).values_list("pk", flat=True).first()
-    words = f"version {run.agent_version}"
+    words = gettext("version %(number)s") % {"number": run.agent_version}
     if agent is None:
-        return f"{words} (the agent is gone)"
+        return gettext("%(version)s (the agent is gone)") % {"version": words}
     return format_html(
         '<a href="{}">{}</a>', reverse("admin:ravi_agent_version", args=[agent, run.agent_version]), words
     )
@@ -237,26 +240,26 @@ def _version(run: Run) -> SafeString | str:
 def _facts(run: Run) -> list[tuple[str, Any]]:
     """What only an operator asks for."""
     facts = [
-        ("Priority", run.get_priority_display()),
-        ("Tenant", run.tenant),
-        ("Deadline", run.deadline),
-        ("Budget", show.as_text(run.budget)),
-        ("Metadata", show.as_text(run.metadata)),
-        ("Waits for", show.as_text(run.waiting_on if run.waits_for else None)),
-        ("Not before", run.wake_at),
-        ("Paused since", run.paused_at),
+        (gettext("Priority"), run.get_priority_display()),
+        (gettext("Tenant"), run.tenant),
+        (gettext("Deadline"), run.deadline),
+        (gettext("Budget"), show.as_text(run.budget)),
+        (gettext("Metadata"), show.as_text(run.metadata)),
+        (gettext("Waits for"), show.as_text(run.waiting_on if run.waits_for else None)),
+        (gettext("Not before"), run.wake_at),
+        (gettext("Paused since"), run.paused_at),
         (
-            "Cancellation asked for",
+            gettext("Cancellation asked for"),
             run.cancel_requested_at and f"{show.moment(run.cancel_requested_at)} · {run.cancel_reason}",
         ),
-        ("Leased by", run.lease_owner),
-        ("Lease ends", run.lease_expires_at),
-        ("Lease epoch", run.lease_epoch),
-        ("Retries of this step", run.attempts or None),
-        ("Crashes", run.crashes or None),
-        ("Hinted by the sweep", run.hints or None),
-        ("Generation", run.generation or None),
-        ("Release", run.release),
-        ("Stream published", run.published_at),
+        (gettext("Leased by"), run.lease_owner),
+        (gettext("Lease ends"), run.lease_expires_at),
+        (gettext("Lease epoch"), run.lease_epoch),
+        (gettext("Retries of this step"), run.attempts or None),
+        (gettext("Crashes"), run.crashes or None),
+        (gettext("Hinted by the sweep"), run.hints or None),
+        (gettext("Generation"), run.generation or None),
+        (gettext("Release"), run.release),
+        (gettext("Stream published"), run.published_at),
     ]
     return [(name, value) for name, value in facts if value not in (None, "")]

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from django import forms
+from django.utils.translation import gettext_lazy
 from django.utils.translation import gettext_lazy as _
 
 from ravi_django import access
@@ -37,48 +38,56 @@ class ScheduleForm(forms.ModelForm):
     by: Any
     previewing = False
 
-    agent = AgentField()
-    input = forms.CharField(widget=_text(4), strip=False, help_text="What each run is given.")
+    agent = AgentField(label=_("Agent"))
+    input = forms.CharField(label=_("Input"), widget=_text(4), strip=False, help_text=_("What each run is given."))
     session = forms.ModelChoiceField(
-        Session.objects.none(), required=False, widget=_line(),
-        help_text="The id of one of the owner's conversations, in which the runs go on. Empty: a new one for each.",
-        error_messages={"invalid_choice": "There is no such session of yours."},
+        Session.objects.none(), required=False, label=_("Session"), widget=_line(),
+        help_text=_("The id of one of the owner's conversations, in which the runs go on. Empty: a new one for each."),
+        error_messages={"invalid_choice": _("There is no such session of yours.")},
     )  # fmt: skip
     cron = forms.CharField(
-        required=False, max_length=ticks.LENGTH, widget=_line(),
-        help_text="minute hour day month weekday: 30 2 * * MON-FRI. Leave it empty for an interval.",
+        required=False, max_length=ticks.LENGTH, label=_("Cron"), widget=_line(),
+        help_text=_("minute hour day month weekday: 30 2 * * MON-FRI. Leave it empty for an interval."),
     )  # fmt: skip
     every_s = forms.IntegerField(
-        required=False, label=_("Interval in seconds"), help_text="Between two runs, in place of cron."
+        required=False, label=_("Interval in seconds"), help_text=_("Between two runs, in place of cron.")
     )
     timezone = forms.CharField(
         required=False, max_length=64, label=_("Time zone"), widget=_line(),
-        help_text="Of cron's times, like Europe/Berlin. Empty: the site's.",
+        help_text=_("Of cron's times, like Europe/Berlin. Empty: the site's."),
     )  # fmt: skip
     jitter_s = forms.IntegerField(
-        initial=0, label=_("Random delay in seconds"), help_text="Each run is up to so many seconds late."
+        initial=0, label=_("Random delay in seconds"), help_text=_("Each run is up to so many seconds late.")
     )
     catch_up = forms.ChoiceField(
         initial=Schedule.CatchUp.ONE, label=_("After a downtime"),
         choices=[
-            ("one", "one run for all that was missed"),
-            ("skip", "no run for what was missed"),
-            ("all", "a run for each that was missed"),
+            ("one", _("one run for all that was missed")),
+            ("skip", _("no run for what was missed")),
+            ("all", _("a run for each that was missed")),
         ],
     )  # fmt: skip
     priority = forms.ChoiceField(
-        initial="normal", choices=[(one.name.lower(), one.name.lower()) for one in sorted(Priority)]
+        initial="normal",
+        label=_("Priority"),
+        choices=[(one.name.lower(), gettext_lazy(one.name.lower())) for one in sorted(Priority)],
     )
-    budget = ObjectField(rows=2, help_text='JSON, like {"max_turns": 20}.')
-    metadata = ObjectField(rows=2, help_text='JSON, given to each run: {"variables": {…}} for an agent with variables.')
+    budget = ObjectField(rows=2, label=_("Budget"), help_text=_('JSON, like {"max_turns": 20}.'))
+    metadata = ObjectField(
+        label=_("Metadata"),
+        rows=2,
+        help_text=_('JSON, given to each run: {"variables": {…}} for an agent with variables.'),
+    )
     owner = UserNameField(
-        required=False, help_text="In whose name the runs are made. Empty: the system's. For superusers to choose."
+        label=_("Owner"),
+        required=False,
+        help_text=_("In whose name the runs are made. Empty: the system's. For superusers to choose."),
     )
 
     class Meta:
         model = Schedule
         fields = ["name", *(name for name in schedules.EDITED if name != "name")]
-        help_texts = {"starts_at": "No run before it; intervals are counted from it. Empty: from now on."}
+        help_texts = {"starts_at": _("No run before it; intervals are counted from it. Empty: from now on.")}
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)

@@ -11,6 +11,8 @@ from django.db.models import OuterRef, QuerySet, Subquery
 from django.http import HttpRequest, HttpResponse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
 from ravi_django.admin import show
 from ravi_django.admin.base import CappedPaginator, LiveAdmin
@@ -25,8 +27,8 @@ RECENT = 50  # ticks on a schedule's page
 
 FIELDSETS: list[Any] = [
     (None, {"fields": ["name", "agent", "input", "session", "enabled"]}),
-    ("When", {"fields": ["cron", "timezone", "every_s", "starts_at", "jitter_s", "catch_up"]}),
-    ("Its runs", {"fields": ["owner", "tenant", "priority", "budget", "metadata"]}),
+    (_("When"), {"fields": ["cron", "timezone", "every_s", "starts_at", "jitter_s", "catch_up"]}),
+    (_("Its runs"), {"fields": ["owner", "tenant", "priority", "budget", "metadata"]}),
 ]
 
 
@@ -65,10 +67,10 @@ class ScheduleAdmin(LiveAdmin):
         self, objs: Any, request: HttpRequest
     ) -> tuple[list[str], dict[Any, int], set[str], list[str]]:
         """Its ticks go with it, however many: they are counted, not shown."""
-        names = [f"Schedule: {show.visible(row.name)}" for row in objs]
+        names = [gettext("Schedule: %(name)s") % {"name": show.visible(row.name)} for row in objs]
         ticks = ScheduleTick.objects.filter(schedule__in=objs).count()
-        refused = {"schedule"} if any(not self.has_delete_permission(request, row) for row in objs) else set()
-        return names, {"schedules": len(names), "ticks": ticks}, refused, []
+        refused = {gettext("schedule")} if any(not self.has_delete_permission(request, row) for row in objs) else set()
+        return names, {gettext("schedules"): len(names), gettext("ticks"): ticks}, refused, []
 
     def get_fieldsets(self, request: HttpRequest, obj: Schedule | None = None) -> Any:
         if has(request.user, "is_superuser") or (obj is not None and not self.has_change_permission(request, obj)):
@@ -109,17 +111,17 @@ class ScheduleAdmin(LiveAdmin):
             last_status=Subquery(last.values("run__status")[:1]),
         )  # fmt: skip
 
-    @admin.display(description="when")
+    @admin.display(description=_("when"))
     def rule(self, row: Schedule) -> str:
         if row.every_s is not None:
-            return f"every {show.duration_s(row.every_s)}"
+            return gettext("every %(time)s") % {"time": show.duration_s(row.every_s)}
         return show.visible(f"{row.cron} {row.timezone}".strip())
 
-    @admin.display(description="next run")
+    @admin.display(description=_("next run"))
     def next_run(self, row: Schedule) -> SafeString | str:
         return _times(row, row.next_at) if row.enabled else show.NONE
 
-    @admin.display(description="last run")
+    @admin.display(description=_("last run"))
     def last_run(self, row: Schedule) -> SafeString:
         """Of the last tick that has one. A later tick without one is named by itself."""
         how = show.link_to("run", row.last_run_id, show.status(row.last_status)) if row.last_run_id else ""
@@ -127,26 +129,28 @@ class ScheduleAdmin(LiveAdmin):
         if not row.error and row.last_at == row.ran_at:
             return ran
         fault = format_html('<span title="{}">{}</span>', show.snippet(row.error, 400), show.status("failed"))
-        return format_html("{}<br>no run: {} {}", ran, _times(row, row.last_at), fault if row.error else "")
+        none = gettext("no run:")
+        return format_html("{}<br>{} {} {}", ran, none, _times(row, row.last_at), fault if row.error else "")
 
-    @admin.display(description="owner")
+    @admin.display(description=_("owner"))
     def whose(self, row: Schedule) -> str:
-        return str(row.owner) if row.owner else "the system"
+        return str(row.owner) if row.owner else gettext("the system")
 
     # ------------------------------------------------------------------------------------------------- actions
 
-    @admin.action(description="Enable selected", permissions=["change"])
+    @admin.action(description=_("Enable selected"), permissions=["change"])
     def enable(self, request: HttpRequest, queryset: QuerySet[Schedule]) -> None:
         self._each(request, _own(request, queryset), lambda row: schedules.enable(row) and "Enabled.")
 
-    @admin.action(description="Disable selected", permissions=["change"])
+    @admin.action(description=_("Disable selected"), permissions=["change"])
     def disable(self, request: HttpRequest, queryset: QuerySet[Schedule]) -> None:
         self._each(request, queryset, lambda row: schedules.disable(row) and "Disabled.")
 
-    @admin.action(description="Run now", permissions=["change"])
+    @admin.action(description=_("Run now"), permissions=["change"])
     def run_now(self, request: HttpRequest, queryset: QuerySet[Schedule]) -> None:
         if request.POST.get("select_across") == "1":
-            self.message_user(request, "Run a page at a time, please: what you have seen.", messages.ERROR)
+            words = gettext("Run a page at a time, please: what you have seen.")
+            self.message_user(request, words, messages.ERROR)
             return
         self._each(request, _own(request, queryset), lambda row: f"Run now: {schedules.run_now(row).id}.")
 
@@ -162,13 +166,15 @@ class ScheduleAdmin(LiveAdmin):
             done += 1
             if words.startswith("Run"):
                 run_id = words.removeprefix("Run now: ").removesuffix(".")
-                told = format_html("{}: {}", show.visible(row.name), show.link_to("run", run_id, "a run was submitted"))
+                told = format_html(
+                    "{}: {}", show.visible(row.name), show.link_to("run", run_id, gettext("a run was submitted"))
+                )
                 self.message_user(request, told, messages.SUCCESS)
         left = len(request.POST.getlist("_selected_action")) - done
         if left > 0:
-            self.message_user(request, f"Left as they are: {left}.", messages.WARNING)
+            self.message_user(request, gettext("Left as they are: %(count)s.") % {"count": left}, messages.WARNING)
         elif done:
-            self.message_user(request, f"Done: {done}.", messages.SUCCESS)
+            self.message_user(request, gettext("Done: %(count)s.") % {"count": done}, messages.SUCCESS)
 
 
 def _is_own(request: HttpRequest, row: Schedule) -> bool:

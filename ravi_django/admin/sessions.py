@@ -8,6 +8,8 @@ from django.contrib import admin
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
 from ravi_django.admin import show
 from ravi_django.admin.base import InspectAdmin, page_of
@@ -28,25 +30,25 @@ class SessionAdmin(InspectAdmin):
     ordering = ["-id"]
     sortable_by: list[str] = []
     search_fields = ["id"]
-    search_help_text = "The id of a session, or its first characters; an owner's user name; or words of the title."
+    search_help_text = _("The id of a session, or its first characters; an owner's user name; or words of the title.")
 
-    @admin.display(description="session")
+    @admin.display(description=_("session"))
     def short_id(self, session: Session) -> SafeString:
         return show.short_id(session.id)
 
-    @admin.display(description="title")
+    @admin.display(description=_("title"))
     def shown_title(self, session: Session) -> str:
         return session.title or show.NONE
 
-    @admin.display(description="created")
+    @admin.display(description=_("created"))
     def created(self, session: Session) -> str:
         return show.moment(session.created_at)
 
-    @admin.display(description="last spoken to")
+    @admin.display(description=_("last spoken to"))
     def updated(self, session: Session) -> str:
         return show.moment(session.updated_at)
 
-    @admin.display(description="turns")
+    @admin.display(description=_("turns"))
     def turns(self, session: Session) -> int:
         return session.next_position  # positions have no gaps: nothing to count
 
@@ -68,7 +70,7 @@ class SessionAdmin(InspectAdmin):
         turns = Turn.objects.filter(session=session, position__range=(page["first"] - 1, page["last"] - 1))
         runs = Run.objects.filter(session=session).order_by("-id")
         return {
-            "title": session.title or "Conversation",
+            "title": session.title or gettext("Conversation"),
             "session": session,
             "page": page,
             "turns": [(turn, show.blocks(turn.content, 20_000)) for turn in turns.order_by("position")],

@@ -8,7 +8,8 @@ from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from ravi_django.kernel.visible import money, visible
+from ravi_django.kernel.visible import visible
+from ravi_django.models.names import word
 from ravi_django.pages.show import (
     CLIP,
     NONE,
@@ -18,6 +19,7 @@ from ravi_django.pages.show import (
     duration,
     duration_s,
     moment,
+    money,
     pretty,
     size,
     snippet,
@@ -42,11 +44,12 @@ __all__ = [
     "status",
     "tokens",
     "visible",
+    "word",
 ]
 
 
 def status(value: str) -> SafeString:
-    return format_html('<span class="ravi-status ravi-status-{}">{}</span>', value, value)
+    return format_html('<span class="ravi-status ravi-status-{}">{}</span>', value, word(value))
 
 
 def link_to(kind: str, key: Any, text: Any, *, css: str = "") -> SafeString:

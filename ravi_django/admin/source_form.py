@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django import forms
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ravi_django.admin.agent_fields import AgentField
@@ -17,11 +18,11 @@ from ravi_django.runtime import schedules, source_rules
 from ravi_django.runtime.addresses import has
 
 FIELDS = ["name", "kind", "location", "agent", "signal", "every_s", "options", "enabled", "owner", "tenant"]
-LOCATION = (
+LOCATION = _(
     "Feed: its address. Model: app.Model. Drop: a directory. Adapter: its registered name. Webhook: empty; its address "
     "and secret are made here."
 )
-OPTIONS = (
+OPTIONS = _(
     'JSON. All: {"edits": true} tells of edits too, {"metadata": {…}} goes to the runs. Model: {"fields": [names]}. '
     'Webhook and drop: {"id", "title", "text", "url": paths}. No keys or passwords.'
 )
@@ -32,8 +33,8 @@ class SourceForm(forms.ModelForm):
 
     by: Any  # who fills it in
 
-    agent = AgentField(help_text=_("The agent that gets what is new."))
-    owner = UserNameField(required=False, help_text="Whose runs it makes; empty: the system's")
+    agent = AgentField(label=_("Agent"), help_text=_("The agent that gets what is new."))
+    owner = UserNameField(label=_("Owner"), required=False, help_text=_("Whose runs it makes; empty: the system's"))
 
     class Meta:
         model = Source
@@ -66,7 +67,7 @@ class SourceForm(forms.ModelForm):
         """What is written here, like what an adapter remembers, is neither shown nor typed."""
         given = self.cleaned_data["options"] or {}
         if not isinstance(given, dict):
-            raise forms.ValidationError('A JSON object like {"edits": true}.')
+            raise forms.ValidationError(gettext('A JSON object like {"edits": true}.'))
         return {**source_rules.typed(given), **self._written}
 
     def _post_clean(self) -> None:

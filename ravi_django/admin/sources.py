@@ -19,6 +19,8 @@ from django.urls import path, reverse
 from django.utils.decorators import method_decorator
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext, pgettext
+from django.utils.translation import gettext_lazy as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_variables
 
@@ -65,8 +67,9 @@ class SourceAdmin(LiveAdmin):
     ) -> tuple[list[str], dict[Any, int], set[str], list[str]]:
         """What it has brought goes with it: how many, for there may be very many."""
         count = SourceItem.objects.filter(source__in=list(objs)).count()
-        named = [f"Source: {source}" for source in objs]
-        return [*named, f"Items: {count}"], {"sources": len(named), "items": count}, set(), []
+        named = [gettext("Source: %(name)s") % {"name": source} for source in objs]
+        items = gettext("Items: %(count)s") % {"count": count}
+        return [*named, items], {gettext("sources"): len(named), gettext("items"): count}, set(), []
 
     def get_actions(self, request: HttpRequest) -> Any:
         found = super().get_actions(request)
@@ -80,7 +83,7 @@ class SourceAdmin(LiveAdmin):
         chosen = [name for name in FIELDS if name not in hidden]
         if obj is not None and not self.has_change_permission(request, obj):
             chosen = [name for name in FIELDS if name != "options"] + ["shown_options"]
-        return [(None, {"fields": chosen}), *([("State", {"fields": SHOWN})] if obj is not None else [])]
+        return [(None, {"fields": chosen}), *([(_("State"), {"fields": SHOWN})] if obj is not None else [])]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Source | None = None) -> list[str]:
         return [] if obj is None else ["kind", *SHOWN, "shown_options"]
@@ -141,7 +144,7 @@ class SourceAdmin(LiveAdmin):
         if request.method == "POST" and "forget" in request.POST:
             if webhooks.forget_old_secret(source):
                 self.log_change(request, source, "Ended the old secret.")
-                self.message_user(request, "The old secret is not valid any more.", messages.SUCCESS)
+                self.message_user(request, gettext("The old secret is not valid any more."), messages.SUCCESS)
             return redirect("admin:ravi_source_change", source.pk)
         if request.method == "POST":
             secret = webhooks.make_secret(source)
@@ -149,7 +152,7 @@ class SourceAdmin(LiveAdmin):
             source.refresh_from_db()
         context = {
             **self.admin_site.each_context(request),
-            "title": f"Secret of {show.visible(source.name)}",
+            "title": gettext("Secret of %(name)s") % {"name": show.visible(source.name)},
             "opts": self.opts,
             "original": source,
             "address": request.build_absolute_uri(webhooks.path_of(source)),
@@ -160,19 +163,20 @@ class SourceAdmin(LiveAdmin):
 
     # ------------------------------------------------------------------------------------------------- actions
 
-    @admin.action(description="Poll selected sources now", permissions=["change"])
+    @admin.action(description=_("Poll selected sources now"), permissions=["change"])
     def poll_now(self, request: HttpRequest, queryset: QuerySet[Source]) -> None:
         mine, others = self._mine(request, queryset)
         due = [row for row in mine if row.enabled and row.kind in source_rules.POLLED]
         Source.objects.filter(pk__in=[row.pk for row in due]).update(next_at=None)
         background.hint_on_commit(tasks.poll_sources)
-        self._told(request, due, len(mine) - len(due) + others, "asked for", "switched off, not polled, or another's")
+        why = gettext("%(count)s left as they are: switched off, not polled, or another's.")
+        self._told(request, due, len(mine) - len(due) + others, "Asked for.", gettext("%(count)s asked for."), why)
 
-    @admin.action(description="Enable selected sources", permissions=["change"])
+    @admin.action(description=_("Enable selected sources"), permissions=["change"])
     def enable(self, request: HttpRequest, queryset: QuerySet[Source]) -> None:
         self._switch(request, queryset, True)
 
-    @admin.action(description="Disable selected sources", permissions=["change"])
+    @admin.action(description=_("Disable selected sources"), permissions=["change"])
     def disable(self, request: HttpRequest, queryset: QuerySet[Source]) -> None:
         self._switch(request, queryset, False)
 
@@ -181,63 +185,68 @@ class SourceAdmin(LiveAdmin):
         rows = [row for row in mine if row.enabled is not enabled]
         anew = {"next_at": None, "failures": 0, "error": ""} if enabled else {}
         Source.objects.filter(pk__in=[row.pk for row in rows]).update(enabled=enabled, **anew)
-        self._told(request, rows, len(mine) - len(rows) + others, _switched(enabled), "so before, or another's")
+        why = gettext("%(count)s left as they are: so before, or another's.")
+        words = gettext("%(count)s enabled.") if enabled else gettext("%(count)s disabled.")
+        done = "Enabled." if enabled else "Disabled."
+        self._told(request, rows, len(mine) - len(rows) + others, done, words, why)
 
     def _mine(self, request: HttpRequest, queryset: QuerySet[Source]) -> tuple[list[Source], int]:
         rows = list(queryset.select_related("owner"))
         mine = [row for row in rows if self.has_change_permission(request, row)]
         return mine, len(rows) - len(mine)
 
-    def _told(self, request: HttpRequest, rows: list[Source], left: int, what: str, why: str) -> None:
+    def _told(self, request: HttpRequest, rows: list[Source], left: int, done: str, words: str, why: str) -> None:
+        """`done` is for the rows' history; `words` and `why` are what the person reads."""
         for row in rows:
-            self.log_change(request, row, what.capitalize() + ".")
-        words = f"{len(rows)} {what}." + (f" {left} left as they are: {why}." if left else "")
+            self.log_change(request, row, done)
+        words = words % {"count": len(rows)} + (" " + why % {"count": left} if left else "")
         self.message_user(request, words, messages.SUCCESS if rows else messages.WARNING)
 
     # ------------------------------------------------------------------------------------------------- columns
 
-    @admin.display(description="state")
+    @admin.display(description=_("state"))
     def state(self, source: Source) -> SafeString | str:
         if not source.enabled:
-            return "off"
+            return gettext("off")
         if source.error:
             status = show.status("failed" if source.failures else "late")
             return format_html('{} <span title="{}">{}</span>', status, *_in_short(source.error))
-        return "ok" if source.checked_at else "new"
+        return gettext("ok") if source.checked_at else gettext("new")
 
-    @admin.display(description="next poll")
+    @admin.display(description=_("next poll"))
     def next_poll(self, source: Source) -> str:
         if not source.enabled or source.kind not in source_rules.POLLED:
             return show.NONE
-        return show.moment(source.next_at) if source.next_at else "at once"
+        return show.moment(source.next_at) if source.next_at else gettext("at once")
 
-    @admin.display(description="address to post to")
+    @admin.display(description=_("address to post to"))
     def hook(self, source: Source) -> SafeString | str:
         place = webhooks.path_of(source) if source.kind == Source.Kind.WEBHOOK else ""
         return format_html("<code>{}</code>", place) if place else show.NONE
 
-    @admin.display(description="secret")
+    @admin.display(description=_("secret"))
     def secret_state(self, source: Source) -> SafeString | str:
         if source.kind != Source.Kind.WEBHOOK:
             return show.NONE
-        words = ("none: nothing is taken", "one", "two, the old and the new")[_valid(source)]
+        known = (gettext("none: nothing is taken"), pgettext("a secret", "one"), gettext("two, the old and the new"))
         address = reverse("admin:ravi_source_secret", args=[source.pk])
-        return format_html('{} · <a href="{}">another one, or the old one ended</a>', words, address)
+        link = gettext("another one, or the old one ended")
+        return format_html('{} · <a href="{}">{}</a>', known[_valid(source)], address, link)
 
-    @admin.display(description="error")
+    @admin.display(description=_("error"))
     def shown_error(self, source: Source) -> SafeString | str:
         return format_html('<pre class="ravi-pre">{}</pre>', show.visible(source.error)) if source.error else show.NONE
 
-    @admin.display(description="options")
+    @admin.display(description=_("options"))
     def shown_options(self, source: Source) -> SafeString:
         shown = source_rules.typed(source.options)
         return format_html('<pre class="ravi-pre">{}</pre>', (show.pretty(shown, None) or {"text": ""})["text"])
 
-    @admin.display(description="moved from")
+    @admin.display(description=_("moved from"))
     def moved_from(self, source: Source) -> str:
         return show.visible(str(source_rules.written(source.options).get(MOVED) or "")) or show.NONE
 
-    @admin.display(description="conversation")
+    @admin.display(description=_("conversation"))
     def shown_home(self, source: Source) -> SafeString | str:
         return show.link_to("session", source.home_id, source.home_id) if source.home_id else show.NONE
 
@@ -262,11 +271,11 @@ class SourceItemAdmin(InspectAdmin):
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
         return self.get_fields(request, obj)
 
-    @admin.display(description="title")
+    @admin.display(description=_("title"))
     def shown_title(self, item: SourceItem) -> str:
         return show.snippet(item.title) or item.identity[:12]
 
-    @admin.display(description="address")
+    @admin.display(description=_("address"))
     def address(self, item: SourceItem) -> SafeString | str:
         """The item's own words: a link only to the web, and one that learns nothing of where it was clicked."""
         if not item.url.lower().startswith(("http://", "https://")):
@@ -287,7 +296,3 @@ def _valid(source: Source) -> int:
 
 def _in_short(error: str) -> tuple[str, str]:
     return show.visible(error), show.snippet(error, 60)
-
-
-def _switched(enabled: bool) -> str:
-    return "enabled" if enabled else "disabled"

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from django.utils.translation import gettext
+
 from ravi_django.admin import show
 from ravi_django.models import JournalEntry, Phase
 
@@ -79,7 +81,7 @@ def summary(entry: JournalEntry) -> str:
     if entry.error is not None:
         return show.snippet(f"{entry.error.get('type', '')}: {entry.error.get('message', '')}")
     if entry.phase == Phase.STARTED:
-        return "started; the result is in an entry of its own"
+        return gettext("started; the result is in an entry of its own")
     if entry.phase == Phase.PAUSED:
         return show.snippet(_waited_for(entry.result))
     said = _said(entry.result)
@@ -92,8 +94,8 @@ def summary(entry: JournalEntry) -> str:
 
 def _waited_for(pause: Any) -> str:
     if isinstance(pause, dict) and pause.get("pause") == "child":
-        return f"paused for the run {pause.get('run')}; the result is in an entry of its own"
-    return "paused for a person's input; the next attempt gets it"
+        return gettext("paused for the run %(run)s; the result is in an entry of its own") % {"run": pause.get("run")}
+    return gettext("paused for a person's input; the next attempt gets it")
 
 
 def _said(result: Any) -> str:
@@ -103,7 +105,7 @@ def _said(result: Any) -> str:
     parts = []
     for block in content:
         if isinstance(block, dict) and block.get("type") == "tool_use":
-            parts.append(f"calls {block.get('tool_name')}")
+            parts.append(gettext("calls %(tool)s") % {"tool": block.get("tool_name")})
         elif isinstance(block, dict):
             parts.append(str(block.get("text") or f"[{block.get('type')}]"))
     return " · ".join(parts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.db.models import Q
+from django.utils.translation import gettext
 
 from ravi_django.admin import show
 from ravi_django.models import BudgetAccount, Run
@@ -77,9 +78,9 @@ def _budget(account: BudgetAccount) -> list[dict[str, str]]:
             "limit": show.NONE if (most := getattr(account, f"max_{field}")) is None else shown(most),
         }
         for name, field, shown in (
-            ("tokens", "tokens", _count),
-            ("cost", "cost", show.money),
-            ("model calls", "turns", _count),
+            (gettext("tokens"), "tokens", _count),
+            (gettext("cost"), "cost", show.money),
+            (gettext("model calls"), "turns", _count),
         )
     ]
 

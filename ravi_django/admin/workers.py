@@ -9,6 +9,8 @@ from django.db.models import DurationField, ExpressionWrapper, F, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
 from ravi_django.admin import show
 from ravi_django.admin.base import InspectAdmin
@@ -29,14 +31,14 @@ class WorkerProcessAdmin(InspectAdmin):
         age = ExpressionWrapper(clock.now() - F("seen_at"), output_field=DurationField())
         return super().get_queryset(request).annotate(age=age)
 
-    @admin.display(description="state")
+    @admin.display(description=_("state"))
     def state(self, worker: Any) -> SafeString:
         alive = worker.age.total_seconds() < 3 * conf.HEARTBEAT_S
         return show.status("alive" if alive else "late")
 
-    @admin.display(description="last seen")
+    @admin.display(description=_("last seen"))
     def seen(self, worker: Any) -> str:
-        return f"{show.duration(worker.age)} ago"
+        return gettext("%(age)s ago") % {"age": show.duration(worker.age)}
 
     def change_view(self, request: HttpRequest, object_id: str, *args: Any, **kwargs: Any) -> HttpResponse:
         return redirect("admin:ravi_workerprocess_changelist")  # the list has everything

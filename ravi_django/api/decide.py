@@ -18,6 +18,8 @@ from django.shortcuts import render, resolve_url
 from django.urls import NoReverseMatch, Resolver404, get_script_prefix, resolve, reverse
 from django.utils import timezone
 from django.utils.decorators import method_decorator
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 from django.views import View
 from django.views.decorators.csrf import csrf_exempt
 
@@ -26,17 +28,18 @@ from ravi_django.db import transaction
 from ravi_django.kernel import ConflictError, ForbiddenError, InvalidInputError, NotFoundError
 from ravi_django.kernel.visible import visible
 from ravi_django.models import TERMINAL, HumanRequest, RequestLink
+from ravi_django.models.names import word
 from ravi_django.pages.context import cost_of, outcome_of, turns_of
 from ravi_django.pages.form import DecisionForm, now_at, pretty
 from ravi_django.pages.words import decision_of, end_of, is_top_up, name_of, next_step, title_of
 from ravi_django.runtime import human, links, people, store
 
-NOT_YOURS = (
+NOT_YOURS = gettext_lazy(
     "There is nothing here for you. The link may be incomplete, somebody else may be asked by now, or it was sent to "
     "somebody else: log in as the person who got the e-mail."
 )
-EXPIRED = "This link has expired. If the request is still open, it is in your inbox on this site."
-NOT_FROM_HERE = (
+EXPIRED = gettext_lazy("This link has expired. If the request is still open, it is in your inbox on this site.")
+NOT_FROM_HERE = gettext_lazy(
     "Nothing was decided: this form did not come from this page, or the page is older than your login. Open the link "
     "again, and let your browser keep this site's cookies."
 )
@@ -177,19 +180,20 @@ def standing_of(link: RequestLink, user: Any) -> Standing:
     try:
         people.check(user, asked)
     except NotFoundError:
-        return Standing(403, "This is not asked of you any more.", is_shown=False)
+        return Standing(403, _("This is not asked of you any more."), is_shown=False)
     except ForbiddenError as error:
         return Standing(403, str(error))
     if asked.status != HumanRequest.Status.PENDING:
         return Standing(200, _closed(link))
     if asked.expires_at is not None and asked.expires_at <= timezone.now():
-        return Standing(200, "The time for this is over.")
+        return Standing(200, _("The time for this is over."))
     if asked.run.status in TERMINAL:
-        return Standing(200, f"The run is {asked.run.status} already; nobody would read the answer.")
+        words = _("The run is %(status)s already; nobody would read the answer.")
+        return Standing(200, words % {"status": word(asked.run.status)})
     if link.level != asked.level:
-        return Standing(410, "Others are asked now: this link decides nothing any more.")
+        return Standing(410, _("Others are asked now: this link decides nothing any more."))
     if link.used_at is not None:
-        return Standing(200, "This link has been used: it was good for one decision.")
+        return Standing(200, _("This link has been used: it was good for one decision."))
     return Standing(200, is_open=True)
 
 
@@ -213,14 +217,15 @@ def login_url() -> str:
 def _closed(link: RequestLink) -> str:
     asked = link.request
     if asked.status != HumanRequest.Status.ANSWERED:
-        return "This is closed."
+        return _("This is closed.")
     if link.used_at is not None and asked.answered_by_id == link.user_id:
-        return f"Your decision was recorded: {decision_of(asked)}: {name_of(asked)}."
-    return "This is decided."
+        said = {"decision": decision_of(asked), "name": name_of(asked)}
+        return _("Your decision was recorded: %(decision)s: %(name)s.") % said
+    return _("This is decided.")
 
 
-def _words(request: HttpRequest, words: str, status: int) -> HttpResponse:
-    return _render(request, {"title": "A link to a request", "closed": words, "asked": None}, status)
+def _words(request: HttpRequest, words: Any, status: int) -> HttpResponse:
+    return _render(request, {"title": _("A link to a request"), "closed": words, "asked": None}, status)
 
 
 def _render(request: HttpRequest, context: dict[str, Any], status: int) -> HttpResponse:

@@ -1,5 +1,7 @@
 """Rows and constraints; no behaviour beyond querysets. Run state is written by `runtime/store/` alone."""
 
+from django.db.models.base import ModelBase
+
 from ravi_django.models.agent import Agent, AgentVersion
 from ravi_django.models.audit import AuditRecord
 from ravi_django.models.board import BoardTask
@@ -8,6 +10,7 @@ from ravi_django.models.bus import OutboxEvent
 from ravi_django.models.erasure import Erasure
 from ravi_django.models.ids import first_id_of, uuid7
 from ravi_django.models.journal import Blob, InboxMessage, JournalEntry, Phase
+from ravi_django.models.names import translate
 from ravi_django.models.people import Delegation, HumanRequest, RequestLink, StickyDecision
 from ravi_django.models.run import ACTIVE, TERMINAL, Run, Status
 from ravi_django.models.schedules import Schedule, ScheduleTick
@@ -16,6 +19,8 @@ from ravi_django.models.site import StreamFrame, SweepState, Ticket, WorkerProce
 from ravi_django.models.social import FeedItem, Follow, Publication
 from ravi_django.models.sources import Source, SourceItem
 from ravi_django.models.waiting import Ask, AskKind, Signal
+
+translate(model for model in list(globals().values()) if isinstance(model, ModelBase))
 
 __all__ = [
     "ACTIVE",

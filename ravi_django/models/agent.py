@@ -1,6 +1,8 @@
 from django.conf import settings
 from django.db import models
 from django.db.models.functions import Now
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
 from ravi_django.kernel.identity import AgentId
 
@@ -22,18 +24,18 @@ class Agent(models.Model):
         CODE = "code"
         ADMIN = "admin"
 
-    address = models.CharField(max_length=302, unique=True, help_text="type/key")
+    address = models.CharField(max_length=302, unique=True, help_text=_("type/key"))
     name = models.CharField(max_length=200, blank=True)
     description = models.TextField(blank=True)
     source = models.CharField(max_length=10, choices=Source.choices, default=Source.CODE)
     spec = models.JSONField(default=dict, blank=True)
     version = models.IntegerField(
-        default=1, db_default=1, help_text="Of a spec edited in the admin: rises with every change"
+        default=1, db_default=1, help_text=_("Of a spec edited in the admin: rises with every change")
     )
     enabled = models.BooleanField(default=True)
     access = models.CharField(
         max_length=200, default="private", db_default="private",
-        help_text="Of a spec edited in the admin: private, staff, authenticated or perm:app.codename",
+        help_text=_("Of a spec edited in the admin: private, staff, authenticated or perm:app.codename"),
     )  # fmt: skip
     owner = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+",
@@ -77,7 +79,7 @@ class AgentVersion(models.Model):
         constraints = [models.UniqueConstraint(fields=["agent", "number"], name="ravi_agent_version_once")]
 
     def __str__(self) -> str:
-        return f"version {self.number}"
+        return gettext("version %(number)s") % {"number": self.number}
 
     def natural_key(self) -> tuple[str, int]:
         return self.agent.address, self.number

@@ -7,9 +7,11 @@ from django.db.models import Q
 from django.db.models.fields.json import KT
 from django.db.models.functions import Coalesce, Now
 from django.db.models.lookups import In
+from django.utils.translation import gettext_lazy as _
 
 from ravi_django.models.base import Owned, OwnedQuerySet
 from ravi_django.models.ids import uuid7
+from ravi_django.models.names import word
 
 _BY = Coalesce(KT("detail__revoked_by"), KT("detail__by"))
 
@@ -25,8 +27,8 @@ class AuditRecord(Owned):
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     owner = Owned.former_owner()
     key = models.CharField(max_length=64, unique=True, editable=False, help_text="SHA-256 of run, place and event")
-    event = models.CharField(max_length=40, help_text="run, model or tool")
-    name = models.CharField(max_length=200, blank=True, default="", help_text="Model or tool")
+    event = models.CharField(max_length=40, help_text=_("run, model or tool"))
+    name = models.CharField(max_length=200, blank=True, default="", help_text=_("Model or tool"))
     agent = models.CharField(max_length=302)
     run_id = models.UUIDField(help_text="Plain: the record stays when the run is deleted")
     session_id = models.UUIDField()
@@ -44,7 +46,7 @@ class AuditRecord(Owned):
         ]
 
     def __str__(self) -> str:
-        return f"{self.event} {self.name}"
+        return f"{word(self.event)} {word(self.name) if self.event == 'request' else self.name}"
 
     @property
     def by(self) -> str:

@@ -3,6 +3,7 @@
 from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
+from django.utils.translation import gettext_lazy as _
 
 from ravi_django.models.ids import uuid7
 from ravi_django.models.session import Session
@@ -19,10 +20,10 @@ class BoardTask(models.Model):
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     session = models.ForeignKey(Session, on_delete=models.CASCADE, related_name="board", db_index=False)
-    agent = models.CharField(max_length=302, help_text="type/key")
-    label = models.CharField(max_length=200, blank=True, default="", help_text="The agent's name, for people")
+    agent = models.CharField(max_length=302, help_text=_("type/key"))
+    label = models.CharField(max_length=200, blank=True, default="", help_text=_("The agent's name, for people"))
     parent_agent = models.CharField(
-        max_length=302, blank=True, default="", help_text="The agent that delegated: the board nests under it"
+        max_length=302, blank=True, default="", help_text=_("The agent that delegated: the board nests under it")
     )
     run = models.ForeignKey(
         "ravi.Run", null=True, blank=True, on_delete=models.SET_NULL, related_name="+", db_index=False

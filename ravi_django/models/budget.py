@@ -3,6 +3,8 @@
 from django.conf import settings
 from django.db import models
 from django.db.models import Q
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
 from ravi_django.models.base import OwnedQuerySet
 from ravi_django.models.run import Run
@@ -14,10 +16,10 @@ class BudgetAccount(models.Model):
     Rows are locked behind those of runs, in the order of their keys.
     """
 
-    key = models.CharField(primary_key=True, max_length=200, help_text="tree:ID, user:ID:DAY or tenant:NAME:DAY")
-    max_tokens = models.BigIntegerField(null=True, blank=True, help_text="No limit when empty")
-    max_cost = models.DecimalField(max_digits=16, decimal_places=8, null=True, blank=True, help_text="US dollars")
-    max_turns = models.BigIntegerField(null=True, blank=True, help_text="Model calls")
+    key = models.CharField(primary_key=True, max_length=200, help_text=_("tree:ID, user:ID:DAY or tenant:NAME:DAY"))
+    max_tokens = models.BigIntegerField(null=True, blank=True, help_text=_("No limit when empty"))
+    max_cost = models.DecimalField(max_digits=16, decimal_places=8, null=True, blank=True, help_text=_("US dollars"))
+    max_turns = models.BigIntegerField(null=True, blank=True, help_text=_("Model calls"))
     spent_tokens = models.BigIntegerField(default=0, db_default=0)
     spent_cost = models.DecimalField(max_digits=16, decimal_places=8, default=0, db_default=0)
     spent_turns = models.BigIntegerField(default=0, db_default=0)
@@ -55,10 +57,10 @@ class DailyBudget(models.Model):
     owner = models.OneToOneField(
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.CASCADE, related_name="+"
     )
-    tenant = models.CharField(max_length=100, blank=True, default="", help_text="When it is not a user's")
+    tenant = models.CharField(max_length=100, blank=True, default="", help_text=_("When it is not a user's"))
     max_tokens = models.BigIntegerField(null=True, blank=True)
     max_cost_usd = models.DecimalField(max_digits=16, decimal_places=8, null=True, blank=True)
-    max_turns = models.BigIntegerField(null=True, blank=True, help_text="Model calls")
+    max_turns = models.BigIntegerField(null=True, blank=True, help_text=_("Model calls"))
 
     objects = OwnedQuerySet.as_manager()
 
@@ -68,4 +70,6 @@ class DailyBudget(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"user {self.owner_id}" if self.owner_id else f"tenant {self.tenant!r}"
+        if self.owner_id:
+            return gettext("user %(id)s") % {"id": self.owner_id}
+        return gettext("tenant %(name)s") % {"name": repr(self.tenant)}

@@ -8,10 +8,13 @@ from django.conf import settings
 from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
 from ravi_django.kernel.visible import visible
 from ravi_django.models.base import Owned, OwnedQuerySet
 from ravi_django.models.ids import uuid7
+from ravi_django.models.names import word
 from ravi_django.models.run import Run
 from ravi_django.models.session import Session
 
@@ -118,7 +121,7 @@ class HumanRequest(Owned):
         return self.details or {}
 
     def __str__(self) -> str:
-        return visible(f"{self.kind} {self.tool or self.text[:40]}")
+        return visible(f"{word(self.kind)} {self.tool or self.text[:40]}")
 
 
 class StickyDecision(models.Model):
@@ -138,7 +141,7 @@ class StickyDecision(models.Model):
     decided_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
     )
-    decided_by_name = models.CharField(max_length=200, blank=True, default="", help_text="Stays when the user goes")
+    decided_by_name = models.CharField(max_length=200, blank=True, default="", help_text=_("Stays when the user goes"))
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     revoked_at = models.DateTimeField(null=True, blank=True)
     revoked_by = models.ForeignKey(
@@ -155,7 +158,7 @@ class StickyDecision(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.action} {self.tool}"
+        return f"{word(self.action)} {self.tool}"
 
 
 class Delegation(models.Model):
@@ -164,7 +167,7 @@ class Delegation(models.Model):
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
     delegate = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
     since = models.DateTimeField(db_default=Now())
-    until = models.DateTimeField(null=True, blank=True, help_text="Empty: until it is deleted")
+    until = models.DateTimeField(null=True, blank=True, help_text=_("Empty: until it is deleted"))
     reason = models.CharField(max_length=200, blank=True, default="")
     created_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+", editable=False
@@ -181,7 +184,7 @@ class Delegation(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.delegate_id} for {self.user_id}"
+        return gettext("%(delegate)s for %(user)s") % {"delegate": self.delegate_id, "user": self.user_id}
 
 
 class RequestLink(models.Model):

@@ -5,6 +5,7 @@ from typing import Any, Self
 from django.db import models
 from django.db.models import Case, Q, Value, When
 from django.db.models.functions import Now
+from django.utils.translation import gettext_lazy as _
 
 from ravi_django.kernel.supervision import Priority
 from ravi_django.models.base import Owned, OwnedQuerySet
@@ -36,7 +37,7 @@ class Run(Owned):
     """One execution of an agent. Written by `runtime/store/` alone."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
-    agent = models.CharField(max_length=302, help_text="type/key")
+    agent = models.CharField(max_length=302, help_text=_("type/key"))
     session = models.ForeignKey(Session, on_delete=models.CASCADE, related_name="runs", db_index=False)
     root = models.ForeignKey("self", null=True, on_delete=models.CASCADE, related_name="tree", db_index=False)
     parent = models.ForeignKey("self", null=True, on_delete=models.CASCADE, related_name="children", db_index=False)

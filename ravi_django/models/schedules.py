@@ -8,6 +8,7 @@ from django.conf import settings
 from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
+from django.utils.translation import gettext_lazy as _
 
 from ravi_django.models.base import Owned, OwnedQuerySet
 from ravi_django.models.ids import uuid7
@@ -37,21 +38,21 @@ class Schedule(Owned):
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.CASCADE, related_name="+", db_index=False
     )
     name = models.CharField(max_length=200)
-    agent = models.CharField(max_length=302, help_text="type/key")
-    input = models.TextField(help_text="What each run is given")
+    agent = models.CharField(max_length=302, help_text=_("type/key"))
+    input = models.TextField(help_text=_("What each run is given"))
     session = models.ForeignKey(
-        Session, null=True, blank=True, on_delete=switch_off, related_name="+", help_text="Empty: a new one each"
+        Session, null=True, blank=True, on_delete=switch_off, related_name="+", help_text=_("Empty: a new one each")
     )
-    cron = models.CharField(max_length=200, blank=True, default="", help_text="minute hour day month weekday")
-    every_s = models.PositiveIntegerField(null=True, blank=True, help_text="In place of cron: seconds between ticks")
-    timezone = models.CharField(max_length=64, blank=True, default="", help_text="Of cron; empty: the site's")
-    jitter_s = models.PositiveIntegerField(default=0, help_text="Up to so many seconds later, the same for one tick")
+    cron = models.CharField(max_length=200, blank=True, default="", help_text=_("minute hour day month weekday"))
+    every_s = models.PositiveIntegerField(null=True, blank=True, help_text=_("In place of cron: seconds between ticks"))
+    timezone = models.CharField(max_length=64, blank=True, default="", help_text=_("Of cron; empty: the site's"))
+    jitter_s = models.PositiveIntegerField(default=0, help_text=_("Up to so many seconds later, the same for one tick"))
     catch_up = models.CharField(max_length=4, choices=CatchUp.choices, default=CatchUp.ONE)
     priority = models.CharField(max_length=10, default="normal")
     budget = models.JSONField(null=True, blank=True)
     metadata = models.JSONField(default=dict, blank=True)
     enabled = models.BooleanField(default=True)
-    starts_at = models.DateTimeField(null=True, blank=True, help_text="Intervals are counted from here")
+    starts_at = models.DateTimeField(null=True, blank=True, help_text=_("Intervals are counted from here"))
     next_at = models.DateTimeField(null=True, blank=True, help_text="The next tick")
     due_at = models.DateTimeField(null=True, blank=True, help_text="The next tick with its jitter")
     seen_at = models.DateTimeField(null=True, blank=True, help_text="When a scheduler saw it due and had to leave it")

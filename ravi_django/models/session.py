@@ -5,6 +5,7 @@ from typing import Any, Self
 from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
+from django.utils.translation import gettext_lazy as _
 
 from ravi_django.models.base import Owned, OwnedQuerySet
 from ravi_django.models.ids import uuid7
@@ -20,7 +21,7 @@ class Session(Owned):
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     title = models.CharField(max_length=200, blank=True)
-    agent = models.CharField(max_length=302, blank=True, help_text="The agent last spoken to")
+    agent = models.CharField(max_length=302, blank=True, help_text=_("The agent last spoken to"))
     parent_session = models.ForeignKey(
         "self",
         null=True,

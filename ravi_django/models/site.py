@@ -3,6 +3,7 @@
 from django.conf import settings
 from django.db import models
 from django.db.models import Q
+from django.utils.translation import gettext_lazy as _
 
 
 class WorkerProcess(models.Model):
@@ -10,7 +11,7 @@ class WorkerProcess(models.Model):
 
     name = models.CharField(primary_key=True, max_length=100)
     release = models.CharField(max_length=100, blank=True, default="")
-    runs = models.IntegerField(default=0, help_text="Leases held")
+    runs = models.IntegerField(default=0, help_text=_("Leases held"))
     started_at = models.DateTimeField()
     seen_at = models.DateTimeField()
 

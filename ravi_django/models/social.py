@@ -6,6 +6,8 @@ from django.conf import settings
 from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
 from ravi_django.models.base import Owned, OwnedQuerySet
 from ravi_django.models.ids import uuid7
@@ -21,8 +23,8 @@ class Follow(Owned):
     owner = models.ForeignKey(  # goes with its owner: without one it would be the system's
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.CASCADE, related_name="+", db_index=False
     )
-    agent = models.CharField(max_length=302, help_text="type/key")
-    topic = models.CharField(max_length=302, help_text="type/source")
+    agent = models.CharField(max_length=302, help_text=_("type/key"))
+    topic = models.CharField(max_length=302, help_text=_("type/source"))
     follower = models.CharField(max_length=64, editable=False, help_text="Hash of agent, owner, tenant and session")
     session = models.ForeignKey(
         Session, null=True, blank=True, on_delete=models.CASCADE, related_name="+", help_text="When it is of one alone"
@@ -34,9 +36,9 @@ class Follow(Owned):
         default=dict, blank=True, help_text="Of the runs that deliveries start: variables, preferences"
     )
     every_s = models.PositiveIntegerField(
-        default=0, help_text="Deliver at most once in so many seconds, all in one message; 0: each at once"
+        default=0, help_text=_("Deliver at most once in so many seconds, all in one message; 0: each at once")
     )
-    last_at = models.DateTimeField(null=True, blank=True, help_text="Of the last delivery, when `every_s` is set")
+    last_at = models.DateTimeField(null=True, blank=True, help_text=_("Of the last delivery, when `every_s` is set"))
     dropped = models.PositiveIntegerField(
         default=0, editable=False, help_text="Items that were too many to wait; told with the next delivery"
     )
@@ -53,7 +55,7 @@ class Follow(Owned):
         ]
 
     def __str__(self) -> str:
-        return f"{self.agent} follows {self.topic}"
+        return gettext("%(agent)s follows %(topic)s") % {"agent": self.agent, "topic": self.topic}
 
 
 class Publication(Owned):
@@ -63,7 +65,7 @@ class Publication(Owned):
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     owner = Owned.former_owner()
     topic = models.CharField(max_length=302)
-    message_id = models.CharField(max_length=200, help_text="The publisher's: a repeat is the same publication")
+    message_id = models.CharField(max_length=200, help_text=_("The publisher's: a repeat is the same publication"))
     scope = models.CharField(
         max_length=64, unique=True, editable=False, help_text="Hash of topic, tenant, publisher and message id"
     )
@@ -72,8 +74,8 @@ class Publication(Owned):
     run = models.ForeignKey(
         Run, null=True, blank=True, on_delete=models.SET_NULL, related_name="+", db_constraint=False, db_index=False
     )
-    followers = models.IntegerField(default=0, help_text="When it was published")
-    delivered = models.IntegerField(default=0, help_text="Followers that have it, or have it in their digest")
+    followers = models.IntegerField(default=0, help_text=_("When it was published"))
+    delivered = models.IntegerField(default=0, help_text=_("Followers that have it, or have it in their digest"))
     upto = models.UUIDField(null=True, blank=True, help_text="The last follow that the fan-out has come to")
     last = models.UUIDField(null=True, blank=True, help_text="The last follow that there was; empty: nobody followed")
     created_at = models.DateTimeField(db_default=Now(), editable=False)

@@ -6,6 +6,7 @@ from django.conf import settings
 from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
+from django.utils.translation import gettext_lazy as _
 
 from ravi_django.kernel.visible import visible
 from ravi_django.models.base import Owned, OwnedQuerySet
@@ -33,13 +34,13 @@ class Source(Owned):
         max_length=2000,
         blank=True,
         default="",
-        help_text="A feed's address, a model (app.Model), a directory, or an adapter's name",
+        help_text=_("A feed's address, a model (app.Model), a directory, or an adapter's name"),
     )
-    options = models.JSONField(default=dict, blank=True, help_text="What the kind or the adapter knows")
+    options = models.JSONField(default=dict, blank=True, help_text=_("What the kind or the adapter knows"))
     secret = models.CharField(
         max_length=1000, blank=True, default="", help_text="Of a webhook's signatures, encrypted; at most two"
     )
-    agent = models.CharField(max_length=302, help_text="Whom it tells, type/key")
+    agent = models.CharField(max_length=302, help_text=_("Whom it tells, type/key"))
     signal = models.CharField(max_length=200, default="new_source_item")
     home = models.ForeignKey(
         Session, null=True, blank=True, on_delete=models.SET_NULL, related_name="+", help_text="Where its runs are"
@@ -47,12 +48,12 @@ class Source(Owned):
     enabled = models.BooleanField(default=True)
 
     # --- of what is polled
-    every_s = models.PositiveIntegerField(default=900, help_text="Seconds between two polls")
+    every_s = models.PositiveIntegerField(default=900, help_text=_("Seconds between two polls"))
     next_at = models.DateTimeField(null=True, blank=True, help_text="Not polled before; empty: at once")
     polling_until = models.DateTimeField(null=True, blank=True, help_text="Somebody is at it")
     etag = models.CharField(max_length=500, blank=True, default="")
     modified = models.CharField(max_length=100, blank=True, default="", help_text="Last-Modified, as it came")
-    failures = models.IntegerField(default=0, help_text="In a row: the next poll is the later")
+    failures = models.IntegerField(default=0, help_text=_("In a row: the next poll is the later"))
     error = models.TextField(blank=True, default="", help_text="Of the last poll")
     checked_at = models.DateTimeField(null=True, blank=True)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
@@ -83,9 +84,9 @@ class SourceItem(models.Model):
     tells of it."""
 
     source = models.ForeignKey(Source, on_delete=models.CASCADE, related_name="items", db_index=False)
-    identity = models.CharField(max_length=64, help_text="SHA-256 of the item's own id, the same across edits")
-    digest = models.CharField(max_length=64, help_text="SHA-256 of its words")
-    revision = models.IntegerField(default=1, help_text="Rises with every edit")
+    identity = models.CharField(max_length=64, help_text=_("SHA-256 of the item's own id, the same across edits"))
+    digest = models.CharField(max_length=64, help_text=_("SHA-256 of its words"))
+    revision = models.IntegerField(default=1, help_text=_("Rises with every edit"))
     title = models.CharField(max_length=500, blank=True, default="")
     url = models.CharField(max_length=2000, blank=True, default="")
     seen_at = models.DateTimeField(db_default=Now(), editable=False)

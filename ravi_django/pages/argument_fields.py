@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from django import forms
+from django.utils.translation import gettext as _
 
 from ravi_django.kernel.visible import hides, visible
 from ravi_django.models import HumanRequest
@@ -84,7 +85,7 @@ class Argument:
                 return self.shape.options[int(typed)]
             case "integer":
                 if not _INTEGER.match(typed):
-                    raise ValueError("A whole number, please, in digits alone.")
+                    raise ValueError(_("A whole number, please, in digits alone."))
                 return int(typed)
             case _:
                 return _number(typed)
@@ -94,16 +95,16 @@ class Argument:
             return None
         if not self.is_required:
             return ABSENT
-        words = {"number": "A number, please.", "integer": "A whole number, please."}
-        raise ValueError(words.get(self.shape.kind, "Choose one, please."))
+        words = {"number": _("A number, please."), "integer": _("A whole number, please.")}
+        raise ValueError(words.get(self.shape.kind, _("Choose one, please.")))
 
     def _choices(self) -> list[tuple[str, str]]:
         if self.shape.kind == "boolean":
-            found = [("true", "yes"), ("false", "no")]
+            found = [("true", _("yes")), ("false", _("no"))]
         else:
             said = [(str(place), option) for place, option in enumerate(self.shape.options) if option is not None]
             found = [(place, visible(one if isinstance(one, str) else json.dumps(one))) for place, one in said]
-        return [("", "not given"), *found] if self.may_be_empty or self.initial == "" else found
+        return [("", _("not given")), *found] if self.may_be_empty or self.initial == "" else found
 
 
 def fields_of(asked: HumanRequest) -> list[Argument]:
@@ -180,5 +181,5 @@ def _number(typed: str) -> int | float:
     if _INTEGER.match(typed):
         return int(typed)
     if not _NUMBER.match(typed) or not math.isfinite(float(typed)):
-        raise ValueError("A number, please, as 1250.00.")
+        raise ValueError(_("A number, please, as 1250.00."))
     return float(typed)

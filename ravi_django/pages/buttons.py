@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from django.utils.translation import gettext_lazy as _
+
 from ravi_django.kernel.visible import visible
 from ravi_django.models import HumanRequest
 from ravi_django.pages.words import is_top_up
@@ -26,34 +28,40 @@ class Button:
 
 
 _APPROVAL = {
-    "approve": Button("approve", "Approve", "a", "The tool is called with the arguments as asked.", "default"),
-    "deny": Button("deny", "Deny", "d", "The tool is not called. The model reads your reason.", "ravi-deny"),
-    "edit": Button("edit", "Approve with changes", "e", "The tool is called with your arguments instead."),
+    "approve": Button("approve", _("Approve"), "a", _("The tool is called with the arguments as asked."), "default"),
+    "deny": Button("deny", _("Deny"), "d", _("The tool is not called. The model reads your reason."), "ravi-deny"),
+    "edit": Button("edit", _("Approve with changes"), "e", _("The tool is called with your arguments instead.")),
     "skip": Button(
-        "skip", "Skip", "s", "The tool is not called; the agent is told to go on without it.", is_further=True
+        "skip", _("Skip"), "s", _("The tool is not called; the agent is told to go on without it."), is_further=True
     ),
     "cancel": Button(
         "cancel",
-        "Cancel",
+        _("Cancel"),
         "c",
-        "The tool is not called: as a denial, and the agent is told that the request was cancelled.",
+        _("The tool is not called: as a denial, and the agent is told that the request was cancelled."),
         is_further=True,
     ),
 }
 _TOP_UP = {
-    "approve": Button("approve", "Approve these limits", "a", "The tree goes on with the suggested limits.", "default"),
-    "deny": Button("deny", "Deny", "d", "No more is spent: the run ends as out of budget.", "ravi-deny"),
-    "edit": Button("edit", "Approve my limits", "e", "The tree goes on with the limits as you have changed them."),
+    "approve": Button(
+        "approve", _("Approve these limits"), "a", _("The tree goes on with the suggested limits."), "default"
+    ),
+    "deny": Button("deny", _("Deny"), "d", _("No more is spent: the run ends as out of budget."), "ravi-deny"),
+    "edit": Button(
+        "edit", _("Approve my limits"), "e", _("The tree goes on with the limits as you have changed them.")
+    ),
 }
 _QUESTION = {
-    "answer": Button("answer", "Answer", "a", "The agent goes on with your answer.", "default"),
-    "skip": Button("skip", "Skip", "s", "The agent goes on without an answer."),
-    "cancel": Button("cancel", "Cancel", "c", "The agent is told that you called it off."),
+    "answer": Button("answer", _("Answer"), "a", _("The agent goes on with your answer."), "default"),
+    "skip": Button("skip", _("Skip"), "s", _("The agent goes on without an answer.")),
+    "cancel": Button("cancel", _("Cancel"), "c", _("The agent is told that you called it off.")),
 }
 _UNCERTAIN = {
-    "happened": Button("happened", "It happened", "h", "The agent goes on with the result that you give.", "default"),
-    "run_again": Button("run_again", "Run it again", "r", "It did not happen: the tool is called once more."),
-    "fail": Button("fail", "Fail the run", "f", "The run ends as failed.", "ravi-deny"),
+    "happened": Button(
+        "happened", _("It happened"), "h", _("The agent goes on with the result that you give."), "default"
+    ),
+    "run_again": Button("run_again", _("Run it again"), "r", _("It did not happen: the tool is called once more.")),
+    "fail": Button("fail", _("Fail the run"), "f", _("The run ends as failed."), "ravi-deny"),
 }
 
 

@@ -6,8 +6,9 @@ from decimal import Decimal
 from typing import Any
 
 from django.db.models import Count, Q, Sum
+from django.utils.translation import ngettext
 
-from ravi_django.kernel.visible import money, visible
+from ravi_django.kernel.visible import visible
 from ravi_django.models import HumanRequest, Run, Turn
 from ravi_django.pages import show
 from ravi_django.pages.words import answered_by, decision_of
@@ -18,10 +19,11 @@ def cost_of(run: Run) -> dict[str, str]:
     tree = Run.objects.filter(Q(id=run.tree_id) | Q(root_id=run.tree_id))
     unknown = Count("id", filter=Q(cost_unknown=True))
     total = tree.order_by().aggregate(runs=Count("id"), cost=Sum("cost"), unknown=unknown)
-    of_tree = money(total["cost"] or Decimal(0), unknown=bool(total["unknown"]))
+    of_tree = show.money(total["cost"] or Decimal(0), unknown=bool(total["unknown"]))
+    words = ngettext("%(cost)s, %(count)s run", "%(cost)s, %(count)s runs", total["runs"])
     return {
-        "run": money(run.cost, unknown=run.cost_unknown),
-        "tree": f"{of_tree}, {total['runs']} runs" if total["runs"] > 1 else "",
+        "run": show.money(run.cost, unknown=run.cost_unknown),
+        "tree": words % {"cost": of_tree, "count": total["runs"]} if total["runs"] > 1 else "",
     }
 
 

@@ -10,9 +10,12 @@ import json
 from typing import Any
 
 from django import forms
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 from ravi_django.kernel.visible import visible
 from ravi_django.models import HumanRequest
+from ravi_django.models.names import word
 from ravi_django.pages.argument_fields import ABSENT, Argument, fields_of, needs_json
 from ravi_django.pages.buttons import Button, buttons_of, choices_of
 from ravi_django.pages.words import is_top_up, why_not_now
@@ -31,7 +34,7 @@ class DecisionForm(forms.Form):
     """`given()` is what `human.answer` takes; None when the fields named in `errors` are to be mended first."""
 
     version = forms.RegexField(
-        r"\A[0-9]{1,9}\Z", widget=forms.HiddenInput, error_messages={"required": "Which version was it?"}
+        r"\A[0-9]{1,9}\Z", widget=forms.HiddenInput, error_messages={"required": gettext_lazy("Which version was it?")}
     )
     use_required_attribute = False  # each button needs other fields
 
@@ -50,7 +53,7 @@ class DecisionForm(forms.Form):
     def _fields(self) -> dict[str, forms.Field]:
         match self.asked.kind:
             case Kind.UNCERTAIN:
-                found = {"result": _text("Its result, when it happened", 3, "What the tool would have returned.")}
+                found = {"result": _text(_("Its result, when it happened"), 3, _("What the tool would have returned."))}
             case Kind.APPROVAL if self.top_up:
                 found = self._limits()
             case Kind.APPROVAL:
@@ -58,8 +61,8 @@ class DecisionForm(forms.Form):
             case _:
                 found = self._said()
         is_read = self.asked.kind == Kind.APPROVAL and not self.top_up
-        why = "Kept for ever, beside your name." + (" The model reads it." if is_read else "")
-        return {**found, "reason": _text("Reason", 2, why)}
+        why = _("Kept for ever, beside your name.") + (" " + _("The model reads it.") if is_read else "")
+        return {**found, "reason": _text(_("Reason"), 2, why)}
 
     def _limits(self) -> dict[str, forms.Field]:
         return {
@@ -71,7 +74,7 @@ class DecisionForm(forms.Form):
                 widget=forms.Textarea(
                     attrs={"rows": 1, "cols": 20, "inputmode": "decimal", "class": "ravi-code ravi-limit"}
                 ),
-                help_text="The new limit of the whole tree.",
+                help_text=_("The new limit of the whole tree."),
             )
             for name, value in (self.asked.arguments or {}).items()
         }
@@ -79,16 +82,17 @@ class DecisionForm(forms.Form):
     def _approval(self) -> dict[str, forms.Field]:
         found = {argument.field: argument.form_field() for argument in self.arguments}
         if needs_json(self.asked, self.arguments):
-            label = "Other arguments" if found else "Arguments, to change them"
-            rest = _text(label, 6, "JSON. Press “Approve with changes” to use yours.")
+            label = _("Other arguments") if found else _("Arguments, to change them")
+            rest = _text(label, 6, _("JSON. Press “Approve with changes” to use yours."))
             rest.max_length, rest.validators = None, []  # the service says what is too long
             rest.initial = pretty(self._rest())
             rest.widget.attrs |= {"class": "ravi-code", "spellcheck": "false"}
             found["arguments"] = rest
         sticky = forms.BooleanField(
-            label="The same for this tool for the rest of this session",
+            label=_("The same for this tool for the rest of this session"),
             required=False,
-            help_text=f"Up to this risk ({self.asked.risk or 'safe'}). It goes with Approve and with Deny.",
+            help_text=_("Up to this risk (%(risk)s). It goes with Approve and with Deny.")
+            % {"risk": word(self.asked.risk or "safe")},
         )
         return {**found, "sticky": sticky}
 
@@ -106,7 +110,7 @@ class DecisionForm(forms.Form):
             return {f"value_{place}": _text(visible(str(asked)), 2) for place, asked in enumerate(questions.values())}
         if self.asked.choices and not self.asked.about.get("free_text", True):
             return {}
-        label = "Or in your own words" if self.asked.choices else "Your answer"
+        label = _("Or in your own words") if self.asked.choices else _("Your answer")
         return {"text": _text(label, 4)}
 
     # ----------------------------------------------------------------------------------------------- the buttons
@@ -164,7 +168,7 @@ class DecisionForm(forms.Form):
         if pressed.startswith("choose:"):
             return self._choice(pressed.removeprefix("choose:"))
         if pressed not in {button.value for button in self.buttons}:
-            self.add_error(None, "Press one of the buttons: nothing was decided.")
+            self.add_error(None, _("Press one of the buttons: nothing was decided."))
             return None
         if pressed in OUTCOMES:
             return self._outcome(pressed)
@@ -176,7 +180,7 @@ class DecisionForm(forms.Form):
                 return {"action": pressed, **({"values": values} if any(values.values()) else {})}
             for place, value in enumerate(values.values()):
                 if not value.strip():
-                    self.add_error(f"value_{place}", "An answer to each; or skip or cancel all of it.")
+                    self.add_error(f"value_{place}", _("An answer to each; or skip or cancel all of it."))
             return {"action": "answer", "values": values}
         return {"action": pressed, "text": self._typed("text")}
 
@@ -189,17 +193,17 @@ class DecisionForm(forms.Form):
             or len(place) > 3
             or int(place) >= len(choices)
         ):
-            self.add_error(None, "That was not one of the choices: nothing was decided.")
+            self.add_error(None, _("That was not one of the choices: nothing was decided."))
             return None
         if self._typed("text").strip():
-            self.add_error("text", "You typed an answer and pressed a choice: empty this, or press Answer.")
+            self.add_error("text", _("You typed an answer and pressed a choice: empty this, or press Answer."))
             return None
         return {"action": "answer", "text": choices[int(place)]}
 
     def _outcome(self, outcome: str) -> dict[str, Any] | None:
         result = self._typed("result")
         if outcome != "happened" and result.strip():
-            self.add_error("result", "A result goes with “It happened”: empty this, or press that.")
+            self.add_error("result", _("A result goes with “It happened”: empty this, or press that."))
             return None
         return {"action": "resolve", "outcome": outcome, "result": result if outcome == "happened" else None}
 
@@ -216,10 +220,12 @@ class DecisionForm(forms.Form):
         if pressed == "approve":
             if arguments != self.asked.arguments:
                 label = next(button.label for button in self.buttons if button.value == "edit")
-                self.add_error(place, f"This is changed: press “{label}”, or put back what was asked.")
+                self.add_error(
+                    place, _("This is changed: press “%(label)s”, or put back what was asked.") % {"label": label}
+                )
             return found
         if arguments == self.asked.arguments:
-            self.add_error(place, "Nothing is changed: change it, or press the button that approves it as asked.")
+            self.add_error(place, _("Nothing is changed: change it, or press the button that approves it as asked."))
         return {**found, "arguments": arguments}
 
     def _arguments(self) -> Any:
@@ -229,10 +235,12 @@ class DecisionForm(forms.Form):
         if not named or self.errors:
             return rest
         if not isinstance(rest, dict):
-            self.add_error("arguments", "This is no object: {…}, please.")
+            self.add_error("arguments", _("This is no object: {…}, please."))
             return None
         if twice := [name for name in rest if name in named]:
-            self.add_error("arguments", f"{visible(twice[0])} has a field of its own: change it there.")
+            self.add_error(
+                "arguments", _("%(name)s has a field of its own: change it there.") % {"name": visible(twice[0])}
+            )
             return None
         return {name: value for name, value in {**named, **rest}.items() if value is not ABSENT}
 
@@ -252,7 +260,7 @@ class DecisionForm(forms.Form):
         try:
             return read_json(self._typed("arguments"))
         except ValueError as error:
-            self.add_error("arguments", f"This is not JSON: {error}")
+            self.add_error("arguments", _("This is not JSON: %(error)s") % {"error": error})
             return None
 
     def _new_limits(self) -> dict[str, Any]:
@@ -265,7 +273,7 @@ class DecisionForm(forms.Form):
             try:
                 found[name] = int(typed) if name in WHOLE_LIMITS or typed.isdigit() else float(typed)
             except ValueError:
-                self.add_error(f"limit_{name}", "A number, please.")
+                self.add_error(f"limit_{name}", _("A number, please."))
         return found
 
     def _typed(self, name: str) -> str:
@@ -315,14 +323,15 @@ def read_json(text: str) -> Any:
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) < len(pairs):
-            names = [name for name, _ in pairs]
-            raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} is in it twice")
+            names = [name for name, value in pairs]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ValueError(_("%(name)s is in it twice") % {"name": repr(twice)})
         return found
 
     def never(name: str) -> Any:
-        raise ValueError(f"{name} is no number here")
+        raise ValueError(_("%(name)s is no number here") % {"name": name})
 
     try:
         return json.loads(text, object_pairs_hook=once, parse_constant=never)
     except RecursionError:
-        raise ValueError("it is too deep") from None
+        raise ValueError(_("it is too deep")) from None

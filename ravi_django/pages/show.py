@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import json
 from datetime import datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
+from django.utils.translation import gettext
+
+from ravi_django.kernel.visible import money as money_of
 from ravi_django.kernel.visible import visible
+from ravi_django.models.names import word
 from ravi_django.runtime import clock
 from ravi_django.runtime.entries import BLOB_KEY
 
@@ -49,8 +54,12 @@ def tokens(given: int | None, taken: int | None) -> str:
     return NONE if not given and not taken else f"{given or 0:,} → {taken or 0:,}"
 
 
+def money(cost: Decimal | float | None, *, unknown: bool = False) -> str:
+    return word(money_of(cost, unknown=unknown))
+
+
 def size(count: int) -> str:
-    return f"{count:,} bytes" if count < 10_000 else f"{count / 1024:,.0f} KiB"
+    return gettext("%(count)s bytes") % {"count": f"{count:,}"} if count < 10_000 else f"{count / 1024:,.0f} KiB"
 
 
 def pretty(value: Any, limit: int | None = CLIP) -> dict[str, Any] | None:
@@ -58,7 +67,10 @@ def pretty(value: Any, limit: int | None = CLIP) -> dict[str, Any] | None:
     if value is None:
         return None
     if isinstance(value, dict) and BLOB_KEY in value:
-        return {"text": f"{size(value.get('size', 0))}, kept beside the journal", "cut": True}
+        return {
+            "text": gettext("%(size)s, kept beside the journal") % {"size": size(value.get("size", 0))},
+            "cut": True,
+        }
     text = visible(value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False))
     if limit is None or len(text) <= limit:
         return {"text": text, "cut": 0}
@@ -87,19 +99,19 @@ def _block(block: Any, limit: int | None) -> dict[str, Any]:
     if kind in ("text", "thinking"):
         return {
             "kind": kind,
-            "label": "thinking" if kind == "thinking" else "",
+            "label": gettext("thinking") if kind == "thinking" else "",
             "shown": pretty(block.get("text"), limit),
         }
     if kind == "tool_use":
         return {
             "kind": kind,
-            "label": visible(f"calls {block.get('tool_name')}"),
+            "label": visible(gettext("calls %(tool)s") % {"tool": block.get("tool_name")}),
             "shown": pretty(block.get("arguments"), limit),
         }
     if kind == "tool_result":
         parts = block.get("content") or []
         texts = [part.get("text") for part in parts if isinstance(part, dict) and part.get("type") == "text"]
         shown = "\n".join(map(str, texts)) if len(texts) == len(parts) else parts
-        label = "the call failed" if block.get("is_error") else "result"
+        label = gettext("the call failed") if block.get("is_error") else word("result")
         return {"kind": kind, "label": label, "shown": pretty(shown, limit), "error": bool(block.get("is_error"))}
     return {"kind": "other", "label": visible(str(kind or "")), "shown": pretty(block, limit)}

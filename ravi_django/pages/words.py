@@ -3,29 +3,53 @@ them."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from django.utils import timezone
+from django.utils.translation import get_language, gettext_lazy, ngettext
+from django.utils.translation import gettext as _
 
 from ravi_django.kernel.visible import visible
 from ravi_django.models import TERMINAL, HumanRequest
+from ravi_django.models.names import word
 from ravi_django.pages import show
 from ravi_django.runtime.store import TOP_UP
 
 LINE = 160  # characters
 DONE = {
-    "approve": "approved",
-    "deny": "denied",
-    "edit": "approved with changes",
-    "skip": "skipped",
-    "cancel": "called off",
-    "answer": "answered",
-    "happened": "it happened",
-    "run_again": "run again",
-    "fail": "failed",
-    "expired": "expired",
-    "cancelled": "cancelled",
+    "approve": gettext_lazy("approved"),
+    "deny": gettext_lazy("denied"),
+    "edit": gettext_lazy("approved with changes"),
+    "skip": gettext_lazy("skipped"),
+    "cancel": gettext_lazy("called off"),
+    "answer": gettext_lazy("answered"),
+    "happened": gettext_lazy("it happened"),
+    "run_again": gettext_lazy("run again"),
+    "fail": gettext_lazy("failed"),
+    "expired": gettext_lazy("expired"),
+    "cancelled": gettext_lazy("cancelled"),
 }
+
+
+def script_words() -> str:
+    """What `ravi/requests.js` says, in the reader's language, as JSON: by its English words, and by the number where
+    there is one, for 1, 2 and 5. Empty for English."""
+    texts = {
+        "%s has answered this.": _("%s has answered this."),
+        "This has been closed.": _("This has been closed."),
+        "See what became of it": _("See what became of it"),
+        "This has changed since you opened it.": _("This has changed since you opened it."),
+        "See it as it is": _("See it as it is"),
+        "Reload the list": _("Reload the list"),
+    }
+    counted = {
+        "%s requests to answer": {n: ngettext("%s request to answer", "%s requests to answer", n) for n in (1, 2, 5)},
+        "%s new requests.": {n: ngettext("%s new request.", "%s new requests.", n) for n in (1, 2, 5)},
+    }
+    if all(english == said for english, said in texts.items()):
+        return ""
+    return json.dumps({"language": get_language(), **texts, **counted}, ensure_ascii=False)
 
 
 def is_top_up(row: HumanRequest) -> bool:
@@ -39,15 +63,15 @@ def title_of(row: HumanRequest) -> str:
 def _title(row: HumanRequest) -> str:
     match row.kind:
         case HumanRequest.Kind.APPROVAL if is_top_up(row):
-            return "More budget?"
+            return _("More budget?")
         case HumanRequest.Kind.APPROVAL:
-            return f"May {row.run.agent} call {row.tool}?"
+            return _("May %(agent)s call %(tool)s?") % {"agent": row.run.agent, "tool": row.tool}
         case HumanRequest.Kind.UNCERTAIN:
-            return f"What became of {row.tool}?"
+            return _("What became of %(tool)s?") % {"tool": row.tool}
         case HumanRequest.Kind.INPUT:
-            return f"{row.tool or row.run.agent} needs an input"
+            return _("%(name)s needs an input") % {"name": row.tool or row.run.agent}
         case _:
-            return f"{row.run.agent} asks"
+            return _("%(agent)s asks") % {"agent": row.run.agent}
 
 
 def one_line(row: HumanRequest) -> str:
@@ -69,28 +93,28 @@ def name_of(row: HumanRequest) -> str:
         return show.snippet(row.text, LINE)
     answer = row.answer if isinstance(row.answer, dict) else {}
     arguments = _call(answer.get("arguments") or row.arguments)
-    tool = "more budget" if is_top_up(row) else visible(row.tool)
+    tool = _("more budget") if is_top_up(row) else visible(row.tool)
     return f"{tool} ({arguments})" if arguments else tool
 
 
 def decision_of(row: HumanRequest) -> str:
     """What was decided, or became of it, in a word or two."""
     answer = row.answer if isinstance(row.answer, dict) else {}
-    return DONE.get(str(answer.get("outcome") or answer.get("action") or row.status), str(row.status))
+    return str(DONE.get(str(answer.get("outcome") or answer.get("action") or row.status), row.status))
 
 
 def why_not_now(row: HumanRequest) -> str:
     """Why no answer to a pending request is taken at present, whoever gives it; empty when one is."""
     now = timezone.now()
     if row.run.status in TERMINAL:
-        return f"The run is {row.run.status} already: nobody would read the answer."
+        words = _("The run is %(status)s already: nobody would read the answer.")
+        return words % {"status": word(row.run.status)}
     if row.expires_at is not None and row.expires_at <= now:
-        return f"The time for this was over at {show.moment(row.expires_at)}: it is being closed."
+        words = _("The time for this was over at %(at)s: it is being closed.")
+        return words % {"at": show.moment(row.expires_at)}
     if row.not_before is not None and row.not_before > now:
-        return (
-            f"It can be decided from {show.moment(row.not_before)} on: until then the worker that began it may still "
-            "be at it."
-        )
+        words = _("It can be decided from %(at)s on: until then the worker that began it may still be at it.")
+        return words % {"at": show.moment(row.not_before)}
     return ""
 
 
@@ -100,27 +124,27 @@ def who(row: HumanRequest) -> str:
 
 
 def address(to: str, row: HumanRequest) -> str:
-    kind, _, name = visible(to).partition(":")
+    kind, name = visible(to).partition(":")[::2]
     match kind:
         case "owner":
-            return visible(f"the run's owner, {row.owner}") if row.owner else "staff"
+            return visible(_("the run's owner, %(name)s") % {"name": row.owner}) if row.owner else _("staff")
         case "user":
             return name
         case "group":
-            return f"group {name}"
+            return _("group %(name)s") % {"name": name}
         case "permission":
-            return f"whoever may {name}"
+            return _("whoever may %(permission)s") % {"permission": name}
         case _:
-            return "staff"
+            return _("staff")
 
 
 def next_of(row: HumanRequest) -> str:
     """The next thing that happens to a pending request by itself, in a few words."""
     if row.escalates_at is not None:
-        return f"asks {next_step(row)} at {show.moment(row.escalates_at)}"
+        return _("asks %(next)s at %(at)s") % {"next": next_step(row), "at": show.moment(row.escalates_at)}
     if row.expires_at is not None:
-        return f"expires {show.moment(row.expires_at)}"
-    return "waits"
+        return _("expires %(at)s") % {"at": show.moment(row.expires_at)}
+    return _("waits")
 
 
 def next_step(row: HumanRequest) -> str:
@@ -144,12 +168,12 @@ def steps_of(row: HumanRequest) -> list[dict[str, Any]]:
 def end_of(row: HumanRequest) -> str:
     """What comes of it when nobody answers."""
     if row.expires_at is None:
-        return "If nobody answers, it waits."
+        return _("If nobody answers, it waits.")
     ends = {
-        HumanRequest.Kind.APPROVAL: "it is denied",
-        HumanRequest.Kind.UNCERTAIN: "it is closed undecided",
-    }.get(HumanRequest.Kind(row.kind), "it is closed, and the agent goes on without an answer")
-    return f"If nobody answers until {show.moment(row.expires_at)}: {ends}."
+        HumanRequest.Kind.APPROVAL: _("it is denied"),
+        HumanRequest.Kind.UNCERTAIN: _("it is closed undecided"),
+    }.get(HumanRequest.Kind(row.kind), _("it is closed, and the agent goes on without an answer"))
+    return _("If nobody answers until %(at)s: %(end)s.") % {"at": show.moment(row.expires_at), "end": ends}
 
 
 def _step(row: HumanRequest, place: int) -> str:
@@ -162,7 +186,7 @@ def answered_by(row: HumanRequest) -> str:
     answer = row.answer if isinstance(row.answer, dict) else {}
     if row.answered_by is not None:
         return visible(str(row.answered_by))
-    return visible(str(answer.get("by") or "an operator")) if answer else ""
+    return visible(str(answer.get("by") or _("an operator"))) if answer else ""
 
 
 def answer_words(answer: Any) -> str:
@@ -171,5 +195,5 @@ def answer_words(answer: Any) -> str:
         return ""
     parts = {**(answer.get("values") or {}), **(answer.get("arguments") or {})}  # of several questions; new limits
     told = ", ".join(f"{name}: {value}" for name, value in parts.items())
-    shown = [answer.get("outcome"), answer.get("text"), told, answer.get("reason")]
-    return visible(": ".join(str(part) for part in (answer.get("action"), *shown) if part))
+    shown = [word(answer.get("outcome") or ""), answer.get("text"), told, answer.get("reason")]
+    return visible(": ".join(str(part) for part in (word(answer.get("action") or ""), *shown) if part))

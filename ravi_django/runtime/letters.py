@@ -10,23 +10,26 @@ from typing import Any
 from django.contrib.auth import get_user_model
 from django.core.mail import EmailMultiAlternatives
 from django.template.loader import render_to_string
-from django.utils import timezone
+from django.utils import timezone, translation
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 from ravi_django.capabilities.llm.redaction import redact
 from ravi_django.conf import conf
 from ravi_django.kernel.visible import money, visible
 from ravi_django.models import HumanRequest, RequestLink
-from ravi_django.runtime import clock, links
+from ravi_django.models.names import word
+from ravi_django.runtime import clock, links, site_rules
 from ravi_django.runtime.addresses import name_of
 from ravi_django.runtime.store import TOP_UP
 
 MOST_SUBJECT, MOST_TEXT, MOST_ARGUMENTS = 120, 1_500, 600  # characters
 
 _TITLES = {
-    HumanRequest.Kind.QUESTION: "Question",
-    HumanRequest.Kind.INPUT: "Input wanted",
-    HumanRequest.Kind.APPROVAL: "Approval wanted",
-    HumanRequest.Kind.UNCERTAIN: "What became of it?",
+    HumanRequest.Kind.QUESTION: gettext_lazy("Question"),
+    HumanRequest.Kind.INPUT: gettext_lazy("Input wanted"),
+    HumanRequest.Kind.APPROVAL: gettext_lazy("Approval wanted"),
+    HumanRequest.Kind.UNCERTAIN: gettext_lazy("What became of it?"),
 }
 
 
@@ -38,28 +41,33 @@ def address_of(user: Any) -> str:
 def title_of(request: HumanRequest) -> str:
     """What is wanted, in one line."""
     if request.kind == HumanRequest.Kind.APPROVAL and request.tool == TOP_UP:
-        return "More budget wanted"
+        return _("More budget wanted")
     about = request.tool if request.kind in (HumanRequest.Kind.APPROVAL, HumanRequest.Kind.UNCERTAIN) else request.text
     return f"{_TITLES[HumanRequest.Kind(request.kind)]}: {_in_one_line(about)}"
 
 
 def end_of(request: HumanRequest) -> str:
     """What comes of it when nobody answers until then."""
-    return "it is denied" if request.kind == HumanRequest.Kind.APPROVAL else "the agent goes on without an answer"
+    return _("it is denied") if request.kind == HumanRequest.Kind.APPROVAL else _("the agent goes on without an answer")
 
 
 def letter_to(link: RequestLink, request: HumanRequest) -> EmailMultiAlternatives:
-    """To the link's user."""
+    """To the link's user, in their language."""
+    with translation.override(site_rules.language_of(link.user)):
+        return _letter_to(link, request)
+
+
+def _letter_to(link: RequestLink, request: HumanRequest) -> EmailMultiAlternatives:
     said = {
         "title": _short(redact(title_of(request)), MOST_SUBJECT),
         "kind": str(request.kind),
         "agent": request.run.agent,
         "text": _short(visible(redact(request.text)), MOST_TEXT),
         "owner": visible(str(request.owner.get_username())) if request.owner else "",
-        "cost": money(request.run.cost, unknown=request.run.cost_unknown),
+        "cost": word(money(request.run.cost, unknown=request.run.cost_unknown)),
         "tool": visible(request.tool),
         "arguments": _short(visible(redact(_pretty(request.arguments))), MOST_ARGUMENTS),
-        "risk": request.risk,
+        "risk": word(request.risk),
         "name": visible(name_of(link.user)),
         "expires": _moment(request.expires_at),
         "end": end_of(request),

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from django.template import TemplateSyntaxError
+from django.utils.translation import gettext_noop as _
 
 from ravi_django.kernel import InvalidInputError
 from ravi_django.runtime.prompt_engine import RenderError, SealedTemplate
@@ -18,10 +19,10 @@ MAX_TEXT = 100_000  # characters of a template, and of what it renders to
 MAX_VALUES = 256 * 1024  # characters of all values as JSON
 MAX_DEPTH = 20  # of a value
 BUILT_IN = {
-    "agent": "name and address of the agent",
-    "user": "id, username and full_name of the run's owner",
-    "today": "the day the run began, as 2030-12-31",
-    "session": "id of the conversation",
+    "agent": _("name and address of the agent"),
+    "user": _("id, username and full_name of the run's owner"),
+    "today": _("the day the run began, as 2030-12-31"),
+    "session": _("id of the conversation"),
 }
 _DECLARATION = {"description", "default", "required"}
 _RESERVED = {"forloop", "block", *BUILT_IN}

@@ -1,5 +1,6 @@
 """What the site's settings say of people: whom RAVI["ADDRESSEES"] names, and what RAVI["TENANT_OF"] and
-RAVI["MAY_ANSWER"] decide on users. A hook that fails gives nobody anything."""
+RAVI["MAY_ANSWER"] decide on users, and which language RAVI["LANGUAGE_OF"] says they read. A hook that fails gives
+nobody anything."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
+from django.conf import settings
 from django.utils.module_loading import import_string
 
 from ravi_django.conf import conf
@@ -109,6 +111,17 @@ def allows(user: Any, request: HumanRequest) -> bool:
     except Exception:
         log.exception("RAVI['MAY_ANSWER'] failed: it refuses", extra={"action": "people.hook_failed"})
         return False
+
+
+def language_of(user: Any) -> str:
+    """What is written to `user` in: RAVI["LANGUAGE_OF"](user), else the site's LANGUAGE_CODE. A worker writes it, which
+    has no request that says so."""
+    try:
+        hook = _hook("LANGUAGE_OF")
+        return (None if hook is None else hook(user)) or settings.LANGUAGE_CODE
+    except Exception:
+        log.exception("RAVI['LANGUAGE_OF'] failed: it is the site's", extra={"action": "people.hook_failed"})
+        return settings.LANGUAGE_CODE
 
 
 def _hook(name: str) -> Callable[..., Any] | None:

@@ -1,5 +1,5 @@
 r"""`{{ text|visible }}`: what comes from outside, with nothing hidden in it, see `kernel.visible`; `{{ time|moment }}`;
-and `{% socket "requests" %}`, the address of a socket."""
+`{{ row.status|word }}`; `{% ravi_words %}`, for `requests.js`; and `{% socket "requests" %}`, a socket's address."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any
 from django import template
 
 from ravi_django.kernel.visible import visible as made_visible
+from ravi_django.models.names import word as translated
 from ravi_django.pages import show
+from ravi_django.pages.words import script_words
 from ravi_django.runtime import links
 
 register = template.Library()
@@ -20,6 +22,15 @@ register.simple_tag(links.socket)
 def visible(value: Any) -> str:
     """A plain text, which the template escapes as any other."""
     return "" if value is None else made_visible(str(value))
+
+
+@register.filter
+def word(value: Any) -> Any:
+    """What a row says, in the reader's language."""
+    return translated(value) if isinstance(value, str) else value
+
+
+register.simple_tag(script_words, name="ravi_words")
 
 
 @register.filter

@@ -38,7 +38,7 @@ def test_wheel_carries_the_typing_marker(wheel: zipfile.Path) -> None:
     assert "ravi_django/py.typed" in names_of(wheel)
 
 
-@pytest.mark.parametrize("kind", ["**/*.py", "templates/**/*", "static/**/*"])
+@pytest.mark.parametrize("kind", ["**/*.py", "templates/**/*", "static/**/*", "locale/**/*"])
 def test_wheel_carries_all_of(wheel: zipfile.Path, kind: str) -> None:
     assert shipped(kind)
     assert shipped(kind) <= names_of(wheel)

@@ -9,6 +9,8 @@
   const inbox = script.dataset.inbox;
   const list = document.querySelector("[data-ravi-list]");
   const page = document.querySelector("[data-ravi-request]");
+  const words = JSON.parse(script.dataset.words || "{}"); // by their English, when the page is not
+  const plural = new Intl.PluralRules(words.language || "en");
   const fresh = new Set();
   let wait = 1000; // milliseconds until the next try
   let tries = 0; // in a row that came to nothing
@@ -16,6 +18,17 @@
   let pending = 0;
 
   // ------------------------------------------------------------------------------------------------- what is shown
+
+  function said(text) {
+    return words[text] || text;
+  }
+
+  /* In the form that fits the number: that of 1, 2 or 5. */
+  function counted(one, many, count) {
+    const forms = words[many] || { 1: one, 5: many };
+    const fitting = Object.keys(forms).find((sample) => plural.select(Number(sample)) === plural.select(count));
+    return forms[fitting || 5].replace("%s", count);
+  }
 
   function badge(count) {
     const tools = document.getElementById("user-tools"); // a theme without it has the number in its lists of apps
@@ -32,12 +45,12 @@
       tools.prepend(link);
     }
     link.textContent = count > 99 ? "99+" : String(count);
-    link.setAttribute("aria-label", count === 1 ? "1 request to answer" : count + " requests to answer");
+    link.setAttribute("aria-label", counted("%s request to answer", "%s requests to answer", count));
     link.title = link.getAttribute("aria-label");
   }
 
-  function say(place, words, link) {
-    place.textContent = words + " ";
+  function say(place, text, link) {
+    place.textContent = text + " ";
     const anchor = document.createElement("a");
     anchor.href = window.location.href;
     anchor.textContent = link;
@@ -50,7 +63,7 @@
 
   function sayFresh() {
     if (!fresh.size) list.textContent = "";
-    else say(list, fresh.size === 1 ? "1 new request." : fresh.size + " new requests.", "Reload the list");
+    else say(list, counted("%s new request.", "%s new requests.", fresh.size), said("Reload the list"));
   }
 
   // -------------------------------------------------------------------------------------------------- what is heard
@@ -77,10 +90,10 @@
 
   function hearOfPage(frame) {
     if (frame.type === "request.closed") {
-      const who = frame.answered_by ? frame.answered_by + " has answered this." : "This has been closed.";
-      say(page, who, "See what became of it");
+      const answered = said("%s has answered this.").replace("%s", () => frame.answered_by);
+      say(page, frame.answered_by ? answered : said("This has been closed."), said("See what became of it"));
     } else if (frame.type === "request" && frame.version > Number(page.dataset.raviVersion)) {
-      say(page, "This has changed since you opened it.", "See it as it is");
+      say(page, said("This has changed since you opened it."), said("See it as it is"));
     }
   }
 

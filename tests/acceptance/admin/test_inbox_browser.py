@@ -165,6 +165,21 @@ def test_other_pages_of_the_app_tell_the_number_too(open_page: Any, fay: Any, re
     assert page.errors + page.console == []
 
 
+def test_the_script_speaks_the_language_of_the_page(
+    open_page: Any, fay: Any, request_: HumanRequest, settings: Any
+) -> None:
+    settings.LANGUAGE_CODE = "de"
+    page = open_page(fay, INBOX)
+    page.wait_for_selector("#ravi-badge")
+    assert page.get_attribute("#ravi-badge", "aria-label") == "1 Anfrage zu beantworten"
+
+    elsewhere(ask)
+    page.wait_for_function("document.getElementById('ravi-badge').textContent === '2'")
+
+    assert page.get_attribute("#ravi-badge", "aria-label") == "2 Anfragen zu beantworten"
+    assert page.inner_text("[data-ravi-list]") == "1 neue Anfrage. Liste neu laden"
+
+
 def test_a_page_below_a_prefix_opens_the_socket_there(
     new_page: Callable[..., Any], server: Server, fay: Any, request_: HumanRequest, settings: Any
 ) -> None:

@@ -353,8 +353,8 @@ INTAKE = [
     Mutant(
         "source admin: the secret is shown once",
         "ravi_django/admin/sources.py",
-        'words = ("none: nothing is taken", "one", "two, the old and the new")[_valid(source)]',
-        "words = source.secret",
+        "known[_valid(source)], address, link)",
+        "source.secret, address, link)",
         (_ADMIN,),
     ),
     Mutant(

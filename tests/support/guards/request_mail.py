@@ -97,6 +97,27 @@ REQUEST_MAIL = [
         (_MAIL,),
     ),
     Mutant(
+        "mail: in the language of the one who gets it",
+        RUNTIME + "letters.py",
+        "with translation.override(site_rules.language_of(link.user)):",
+        "if True:",
+        ("tests/acceptance/test_translations.py",),
+    ),
+    Mutant(
+        "pages: a word of a row is in the reader's language",
+        "ravi_django/models/names.py",
+        "return gettext(value) if value in WORDS else value",
+        "return value",
+        ("tests/acceptance/test_translations.py",),
+    ),
+    Mutant(
+        "pages: models and fields have names in the reader's language",
+        "ravi_django/models/names.py",
+        "return gettext_lazy(str(text)) if",
+        "return str(text) if",
+        ("tests/acceptance/test_translations.py",),
+    ),
+    Mutant(
         "mail: keys stay out",
         RUNTIME + "letters.py",
         '"text": _short(visible(redact(request.text)), MOST_TEXT)',

@@ -52,7 +52,7 @@ def test_what_is_sound(settings, given):
     assert found(settings, ADDRESSEES=given) == []
 
 
-@pytest.mark.parametrize("name", ["MAY_ANSWER", "TENANT_OF"])
+@pytest.mark.parametrize("name", ["MAY_ANSWER", "TENANT_OF", "LANGUAGE_OF"])
 def test_hooks(settings, name):
     for given in (7, "no.such.module", f"{__name__}.NO_FUNCTION", f"{__name__}.gone", "nodots"):
         (problem,) = found(settings, **{name: given})

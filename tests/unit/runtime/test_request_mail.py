@@ -694,7 +694,7 @@ def test_times_are_those_of_the_page_with_the_name_of_the_zone(person, settings,
     world.mail_send(request.id)
 
     body = str(django_mail.outbox[0].body)
-    assert "If nobody answers until 31.01.2030 09:58:12 CET" in body
+    assert "Wenn bis 31.01.2030 09:58:12 CET niemand antwortet" in body
     client.force_login(ann)
     page = client.get(
         next(word for word in body.split() if word.startswith("https://")).removeprefix("https://example.com")

@@ -1,0 +1,95 @@
+"""What people read in place of the names in code: of models, fields and the words that rows hold.
+
+Django makes the names of models and fields of those in code. Here they get their translations, and no migration: those
+know the names in code alone. `word` is for templates and pages: what a row says, in the reader's language.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from django.utils.translation import gettext, gettext_lazy
+from django.utils.translation import gettext_noop as _
+
+MODELS = {
+    *(
+        _("agent"),
+        _("agents"),
+        _("agent version"),
+        _("agent versions"),
+        _("audit record"),
+        _("audit records"),
+        _("session"),
+        _("sessions"),
+    ),
+    *(_("board task"), _("board tasks"), _("run"), _("runs"), _("budget account"), _("budget accounts")),
+    *(_("daily budget"), _("daily budgets"), _("journal entry"), _("journal entries")),
+    *(_("request to people"), _("requests to people"), _("sticky decision"), _("sticky decisions")),
+    *(_("delegation"), _("delegations"), _("schedule"), _("schedules"), _("worker process"), _("worker processes")),
+    *(_("follow"), _("follows"), _("publication"), _("publications"), _("source"), _("sources")),
+    *(_("source item"), _("source items")),
+}
+FIELDS = {
+    *(_("access"), _("action"), _("address"), _("budget"), _("catch up"), _("changed at"), _("checked at")),
+    *(_("created at"), _("cron"), _("decided by"), _("decided by name"), _("delegate"), _("delivered")),
+    *(_("description"), _("detail"), _("digest"), _("done at"), _("enabled"), _("event"), _("every s")),
+    *(_("failures"), _("followers"), _("id"), _("identity"), _("input"), _("jitter s"), _("key"), _("kind")),
+    *(_("label"), _("last at"), _("location"), _("max cost"), _("max cost usd"), _("max tokens"), _("max turns")),
+    *(_("message id"), _("metadata"), _("name"), _("options"), _("owner"), _("parent agent"), _("priority")),
+    *(_("reason"), _("release"), _("request"), _("reserved cost"), _("reserved tokens"), _("reserved turns")),
+    *(_("revision"), _("revoked at"), _("revoked by"), _("risk"), _("seen at"), _("signal"), _("since")),
+    *(_("spent cost"), _("spent tokens"), _("spent turns"), _("started at"), _("starts at"), _("status")),
+    *(_("tenant"), _("timezone"), _("tool"), _("topic"), _("until"), _("updated at"), _("user"), _("version")),
+}
+CHOICES = {
+    *(_("Code"), _("Admin"), _("Todo"), _("Doing"), _("Done"), _("Blocked"), _("Queued"), _("Pending")),
+    *(_("Running"), _("Suspended"), _("Completed"), _("Failed"), _("Cancelled"), _("Question"), _("Approval")),
+    *(_("Input"), _("Uncertain"), _("Feed"), _("Webhook"), _("Model"), _("Drop"), _("Adapter")),
+}
+WORDS = {
+    # states of runs, requests, tasks, polls and workers
+    *(_("queued"), _("pending"), _("running"), _("suspended"), _("blocked"), _("completed"), _("failed")),
+    *(_("cancelled"), _("answered"), _("expired"), _("todo"), _("doing"), _("done"), _("alive"), _("late")),
+    # kinds and events of requests, and what was decided
+    *(_("question"), _("approval"), _("input"), _("uncertain"), _("opened"), _("escalated"), _("reassigned")),
+    *(_("standing"), _("standing_revoked")),
+    *(_("approve"), _("deny"), _("edit"), _("answer"), _("skip"), _("cancel"), _("resolve")),
+    *(_("happened"), _("run_again"), _("fail")),
+    # risks, effects, priorities
+    *(_("safe"), _("high"), _("critical"), _("idempotent"), _("at most once"), _("transactional")),
+    *(_("background"), _("low"), _("normal")),
+    # who speaks, an entry's phases and bodies, the audit's events
+    *(_("system"), _("user"), _("assistant"), _("tool"), _("started"), _("paused"), _("result"), _("request")),
+    *(_("error"), _("model"), _("run"), _("code"), _("admin")),
+    # parts of an agent's spec, and of a call
+    *(_("name"), _("description"), _("kind"), _("fallbacks"), _("system instructions"), _("variables")),
+    *(_("tool names"), _("sub agents"), _("approval required risk"), _("approvers"), _("initial tool choice")),
+    *(_("public signals"), _("output topic"), _("source signal"), _("follow topics"), _("preferences")),
+    *(_("every s"), _("items per generation"), _("welcome"), _("starter prompts"), _("retention"), _("window")),
+    *(_("max iterations"), _("budget"), _("options"), _("result schema"), _("arguments")),
+    # money, see kernel.visible
+    *(_("unknown"), _("under $0.000001")),
+}
+_NAMES = MODELS | FIELDS | CHOICES | WORDS
+
+
+def word(value: str) -> str:
+    """A word that a row holds, as people read it; what is none of them stays as it is."""
+    return gettext(value) if value in WORDS else value
+
+
+def translate(models: Iterable[type[Any]]) -> None:
+    """Give the models the names that people read. Before any form is made of them."""
+    for model in models:
+        named = model._meta
+        named.verbose_name = _name(named.verbose_name)
+        named.verbose_name_plural = _name(named.verbose_name_plural)
+        for field in named.local_fields:
+            field.verbose_name = _name(field.verbose_name)
+            if field.choices:
+                field.choices = [(value, _name(label)) for value, label in field.choices]
+
+
+def _name(text: Any) -> Any:
+    return gettext_lazy(str(text)) if str(text) in _NAMES else text
