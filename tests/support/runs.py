@@ -163,7 +163,8 @@ def every_death(clock: FakeClock, story: Callable[[Callable[..., Run]], Run]) ->
 
     `story(drive)` makes all rows and returns the run: those of the time before are deleted, users stay. Its `drive` is
     a lease of which the worker may die, and the take-over; commits are counted over all of them. A story that keeps
-    lists empties them. pytest's captured output says which death it was.
+    lists empties them. `drive(run, meanwhile=f)` calls `f()` between the death and the take-over. pytest's captured
+    output says which death it was.
     """
     for number in range(1, MOST_DEATHS):
         for written in (False, True):
@@ -179,12 +180,20 @@ def every_death(clock: FakeClock, story: Callable[[Callable[..., Run]], Run]) ->
     raise AssertionError(f"the story has more than {MOST_DEATHS} commits")
 
 
-def _outlive(clock: FakeClock, death: Death, run: Run, *, setup: Callable[[Engine], Any] | None = None) -> Run:
+def _outlive(
+    clock: FakeClock,
+    death: Death,
+    run: Run,
+    *,
+    setup: Callable[[Engine], Any] | None = None,
+    meanwhile: Callable[[], Any] = lambda: None,
+) -> Run:
     had_come = death.came
     try:
         warm.run(_adrive(run, None if had_come else death, setup))
         run.refresh_from_db()
         if death.came and not had_come and run.status == Status.RUNNING:
+            meanwhile()
             take_over(clock, run, setup=setup)
     except BaseException as error:
         error.add_note(str(death))

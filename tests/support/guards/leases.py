@@ -73,7 +73,7 @@ FENCE = [
     ),
 ]
 
-_CLAIMED = (UNIT + "test_store_claim.py", UNIT + "test_store_claim_rows.py")
+_CLAIMED = (UNIT + "test_store_claim.py",)
 
 CLAIM = [
     Mutant(
@@ -255,7 +255,7 @@ WAITING = [
         STORE + "control.py",
         "if run.is_terminal:",
         "if False:",
-        (UNIT + "test_store_cancel.py",),
+        (UNIT + "test_store_settle.py",),
     ),
     Mutant(
         "suspend: what is seen after the decision is not seen",

@@ -6,14 +6,15 @@ from dataclasses import replace
 from decimal import Decimal
 
 import pytest
-from django.db import connection
+from django.db import IntegrityError, connection, transaction
 from django.forms.models import model_to_dict
 from django.test.utils import CaptureQueriesContext
 
+from ravi_django import submit
 from ravi_django.kernel import ChatMessage, LeaseLostError, TextBlock, ToolUseBlock, Usage
-from ravi_django.models import JournalEntry, Run, Session, Turn, uuid7
+from ravi_django.models import JournalEntry, Run, Session, Status, Turn, uuid7
 from tests.support import world
-from tests.support.runs import leased, make_run, on_postgresql
+from tests.support.runs import code, leased, make_run, message, on_postgresql
 from tests.support.world import Entry, NewTurn
 
 pytestmark = pytest.mark.django_db
@@ -114,26 +115,6 @@ def test_an_entry_reads_back_as_it_was_written(clock):
 
 
 @pytest.mark.sqlite
-def test_values_that_are_absent_are_null():
-    lease = leased()
-
-    world.append(lease, [Entry("log", "1")])
-
-    assert JournalEntry.objects.filter(
-        request__isnull=True, result__isnull=True, error__isnull=True, digests__isnull=True, cost__isnull=True
-    ).exists()
-
-
-@pytest.mark.sqlite
-def test_append_returns_the_first_of_the_numbers():
-    lease = leased()
-
-    firsts = [world.append(lease, [Entry("log", f"{batch}.{n}") for n in range(batch)]) for batch in (1, 3, 2)]
-
-    assert firsts == [1, 2, 5]
-
-
-@pytest.mark.sqlite
 def test_more_rows_than_one_statement_takes_are_written_all_the_same():
     lease = leased()
     count = world.MAX_ROWS + 5
@@ -222,3 +203,65 @@ def test_a_refused_append_writes_nothing(monkeypatch, vendor, change):
     assert not JournalEntry.objects.exists()
     assert not Turn.objects.exists()
     assert Session.objects.get().next_position == 0
+
+
+# ------------------------------------------------------------------------------------- beside an append
+
+
+def statements(function, *args, **kwargs):
+    with CaptureQueriesContext(connection) as captured:
+        function(*args, **kwargs)
+    words = [query["sql"].split()[0] for query in captured]
+    return [word for word in words if word not in ("SAVEPOINT", "RELEASE")]
+
+
+@on_postgresql
+def test_how_many_statements_a_run_costs_beside_its_effects(monkeypatch):
+    world.silence(monkeypatch, "dispatch_send")
+    code(world.claim)
+    lease, run = leased(), make_run()
+
+    assert statements(submit, "test/code", "hello") == ["SELECT", "WITH"]
+    assert statements(world.claim, run.id, "w") == ["WITH"]
+    ended = statements(world.finish, lease, Status.COMPLETED, [Entry("run.completed", "@end")])
+    assert ended == ["WITH", "SELECT", "UPDATE"], "the append, the session's lock, the promotion"
+
+
+@on_postgresql
+def test_a_run_that_is_there_already_leaves_the_callers_transaction_usable():
+    first = make_run()
+    with transaction.atomic():
+        with pytest.raises(IntegrityError):
+            world.create_run(Run(id=first.id, agent=first.agent), message(), Session(agent=first.agent))
+
+        world.create_run(Run(id=uuid7(), agent=first.agent), message(), Session(agent=first.agent))
+
+    assert (Run.objects.count(), Session.objects.count()) == (2, 2)
+
+
+@on_postgresql
+@pytest.mark.parametrize("vendor", [None, "another"])
+def test_what_is_changed_beside_an_append_goes_before_what_an_append_changes_itself(monkeypatch, vendor):
+    lease = leased()
+    if vendor is not None:
+        monkeypatch.setattr(connection, "vendor", vendor)
+
+    world.requeue(lease, [Entry("tool.call", "1", "t")], delay_s=5, attempts=3, for_release="r9")
+
+    run = Run.objects.get(id=lease.run_id)
+    assert (run.status, run.attempts, run.release, run.for_release, run.lease_owner) == ("pending", 3, "r9", "r9", "")
+    assert run.wake_at is not None
+
+
+@on_postgresql
+@pytest.mark.parametrize("vendor", [None, "another"])
+def test_an_end_that_was_woken_in_between_sees_what_woke_it(monkeypatch, vendor):
+    lease = leased()
+    world.touch([lease.run_id])
+    if vendor is not None:
+        monkeypatch.setattr(connection, "vendor", vendor)
+
+    first, _ = world.finish(lease, Status.COMPLETED, [Entry("run.completed", "@end")], output="x", inbox_upto=10**9)
+
+    run = Run.objects.get(id=lease.run_id)
+    assert (first, run.status, run.output, run.next_seq) == (1, Status.COMPLETED, "x", 2)

@@ -12,7 +12,7 @@ from ravi_django.kernel.supervision import Priority
 from ravi_django.models import Ask, AskKind, Run, Status, uuid7
 from ravi_django.testing import journal_of, run_until_idle
 from tests.support import world
-from tests.support.runs import CodeAgent, code, drive, in_background, leased, make_run, on_postgresql, take_over
+from tests.support.runs import CodeAgent, code, every_death, in_background, leased, make_run, on_postgresql
 from tests.support.trees import TAKER, ended, is_paused, paused, root, spawn, suspended
 from tests.support.world import Entry
 
@@ -58,29 +58,20 @@ def a_pair():
 
 
 def test_a_child_may_wait_for_the_run_that_it_has_paused(clock):
-    run = a_pair()
+    """Whichever worker dies, it is resumed once."""
 
-    run_until_idle()
+    def story(drive):
+        run = drive(a_pair())
+        low, high = Run.objects.filter(parent=run).order_by("id")
+        assert is_paused(low)
+        drive(high)
+        run_until_idle()
+        return run
 
-    run.refresh_from_db()
-    assert (run.status, run.output) == (Status.COMPLETED, "low")
-
-
-@pytest.mark.parametrize("written", [True, False])
-@pytest.mark.parametrize("dies", [1, 2])
-def test_a_worker_that_dies_around_that_wait_resumes_once(clock, dies, written):
-    run = a_pair()
-    drive(run)
-    low, high = Run.objects.filter(parent=run).order_by("id")
-    assert is_paused(low)
-
-    drive(high, dies=dies, written=written)
-    take_over(clock, high)
-    run_until_idle()
-
-    run.refresh_from_db()
-    assert (run.status, run.output) == (Status.COMPLETED, "low")
-    assert [kind for kind in kinds_of(low) if "paused" in kind] == ["run.paused", "run.unpaused"]
+    for run, _ in every_death(clock, story):
+        low = Run.objects.filter(parent=run).earliest("id")
+        assert (run.status, run.output) == (Status.COMPLETED, "low")
+        assert [kind for kind in kinds_of(low) if "paused" in kind] == ["run.paused", "run.unpaused"]
 
 
 def test_who_waits_over_others_counts_too():
@@ -117,6 +108,8 @@ def test_a_run_stays_paused_though_those_above_it_wait_for_it():
     assert is_paused(low)
     ended(high)
     assert not is_paused(low)
+    spawn(lease, HIGH, TAKER)  # so that the urgent one of several delegations goes first
+    assert is_paused(low)
 
 
 def test_a_wait_with_an_outcome_resumes_nobody():
@@ -157,26 +150,10 @@ def test_a_run_that_another_waits_for_does_not_give_way():
         spawn(lease, HIGH, TAKER)
 
     assert [run.id for run in paused(lease)] == [other.id]
-
-
-def test_the_spawner_does_not_pause_whom_it_waits_for():
-    lease = root(limit=3)
-    needed, spawner = spawn(lease, LOW), leased(spawn(lease, NORMAL))
-    asks(spawner, needed)
-
+    spawner = leased(spawn(lease := root(limit=3), NORMAL))
+    asks(spawner, spawn(lease, LOW))
     with pytest.raises(SpawnDeniedError, match="none that could be paused"):
         spawn(spawner, HIGH, TAKER)
-
-
-def test_a_run_that_its_parent_waits_for_gives_way_as_any():
-    """So that the urgent one of several delegations goes first."""
-    lease = root(limit=2)
-    low = spawn(lease, LOW)
-    asks(lease, low)
-
-    spawn(lease, HIGH, TAKER)
-
-    assert is_paused(low)
 
 
 @on_postgresql

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from datetime import timedelta
 
 import pytest
 from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
 
 from ravi_django.conf import conf
 from ravi_django.kernel import Priority
@@ -124,25 +124,24 @@ def test_a_run_is_not_claimable_before_its_wake_time(clock):
 
 
 @pytest.mark.sqlite
-def test_the_most_urgent_run_comes_first_and_the_oldest_of_equals(clock):
+def test_the_most_urgent_run_comes_first_and_the_oldest_of_equals_until_one_has_waited_long(clock):
     order = [Priority.NORMAL, Priority.BACKGROUND, Priority.CRITICAL, Priority.LOW, Priority.HIGH, Priority.NORMAL]
     runs = [make_run(priority=priority.value) for priority in order]
 
     taken = [world.claim_next("w", ["test/code"]).run_id for _ in runs]
 
     assert taken == [runs[number].id for number in (2, 4, 0, 5, 3, 1)]
+    Run.objects.update(status=Status.COMPLETED)
+    old, *_ = make_run(priority=Priority.BACKGROUND.value), clock.advance(121)
+    new = make_run()
+    assert [world.claim_next("w", ["test/code"]).run_id for _ in range(2)] == [old.id, new.id]
 
 
 def test_runs_of_agents_that_the_worker_does_not_know_are_left_alone():
-    make_run("test/other")
+    run = make_run("test/other")
 
     assert world.claim_next("w", ["test/code"]) is None
     assert world.claim_next("w", []) is None
-
-
-def test_a_hint_for_an_agent_that_the_worker_does_not_know_is_left_to_another():
-    run = make_run("test/other")
-
     assert world.claim(run.id, "w", ["test/code"]) is None
     assert world.claim(run.id, "w", ["test/code", "test/other"]) is not None
 
@@ -216,32 +215,13 @@ def test_each_way_of_becoming_ready_gives_the_head_start_of_the_priority(clock, 
 
 
 @pytest.mark.sqlite
-def test_a_run_that_has_waited_longer_than_a_head_start_goes_first(clock):
-    old, *_ = make_run(priority=Priority.BACKGROUND.value), clock.advance(121)
-    new = make_run()
-
-    assert [world.claim_next("w", ["test/code"]).run_id for _ in range(2)] == [old.id, new.id]
-
-
-def test_the_first_start_stays(clock):
-    run = make_run()
-    started = clock.now
-    leased(run)
-
-    clock.advance(conf.LEASE_S + 1)
-    lease = leased(run)
-
-    assert lease.run.started_at == started
-
-
-@pytest.mark.sqlite
 def test_only_an_expired_running_lease_counts_as_a_crash(clock):
-    run = make_run()
+    run, started = make_run(), clock.now
     assert leased(run).run.crashes == 0
 
     clock.advance(conf.LEASE_S + 1)
     again = leased(run)
-    assert again.run.crashes == 1
+    assert (again.run.crashes, again.run.started_at) == (1, started)
 
     world.requeue(again)
     assert leased(run).run.crashes == 1
@@ -262,20 +242,14 @@ def test_a_recorded_effect_forgets_crashes_and_attempts(clock):
     assert (run.crashes, run.attempts) == (0, 0)
 
 
-def test_a_first_lease_reads_no_journal(django_assert_num_queries):
-    lease = leased()
-
-    with django_assert_num_queries(1):
-        loaded = world.leases_load(lease)
-
-    assert loaded.journal == []
-    assert [body["payload"]["message"]["content"][0]["text"] for _, body in loaded.unread.messages] == ["hi"]
-
-
 @pytest.mark.sqlite
 def test_a_later_lease_reads_the_journal_in_order_in_one_query(clock, django_assert_num_queries):
     run = make_run()
     lease = leased(run)
+    with django_assert_num_queries(1):
+        loaded = world.leases_load(lease)
+    assert loaded.journal == []
+    assert [body["payload"]["message"]["content"][0]["text"] for _, body in loaded.unread.messages] == ["hi"]
     for number in range(1, 6):
         world.append(lease, [Entry("tool.call", str(number), "t", result={"n": number})])
     clock.advance(conf.LEASE_S + 1)
@@ -310,20 +284,6 @@ def test_heartbeat_of_an_older_epoch_of_the_same_worker_is_lost(clock):
     assert world.heartbeat("w1", [(run.id, old.epoch)]) == {run.id: "lost"}
 
 
-@pytest.mark.sqlite
-def test_heartbeat_renews_the_leases_of_its_own_worker_alone(clock):
-    mine, other = make_run(), make_run()
-    lease = leased(mine, "w1")
-    leased(other, "w2")
-
-    clock.advance(20)
-    world.heartbeat("w1", [(mine.id, lease.epoch), (other.id, 1)])
-    clock.advance(20)
-
-    assert world.claim(mine.id, "w3") is None
-    assert world.claim(other.id, "w3") is not None
-
-
 def test_heartbeat_costs_one_select_and_one_update_whatever_it_holds(django_assert_num_queries):
     leases = [leased(make_run(), "w1") for _ in range(7)]
 
@@ -343,25 +303,84 @@ def test_times_are_the_databases_own():
     assert lease.run.lease_expires_at is not None
 
 
-@on_postgresql
-@pytest.mark.django_db(transaction=True)
-def test_a_locked_row_does_not_hold_up_the_other_leases(clock):
-    mine, others = leased(make_run(), "w1"), [leased(make_run(), "w1") for _ in range(3)]
-    leases = [(lease.run_id, lease.epoch) for lease in (mine, *others)]
-    held, done = threading.Event(), threading.Event()
+# ----------------------------------------------- a claim is written twice: for PostgreSQL and for the others
 
-    def somebody_else() -> None:
-        with transaction.atomic():
-            Run.objects.select_for_update().get(id=mine.run_id)
-            held.set()
-            done.wait(10)
-        connection.close()
 
-    thread = threading.Thread(target=somebody_else)
-    thread.start()
-    assert held.wait(10)
-    verdicts = world.heartbeat("w1", leases)
-    done.set()
-    thread.join()
+STATES = [  # seconds from now
+    {"status": status, "wake_at": wake, "paused_at": paused, "for_release": release, "lease_expires_at": expires}
+    for status in (Status.PENDING, Status.SUSPENDED, Status.RUNNING, Status.BLOCKED)
+    for wake in (None, -1, 0, 1)
+    for paused in (None, -1)
+    for release in ("", "r2")
+    for expires in (None, -1, 0, 1)
+]
 
-    assert [verdicts[run_id] for run_id, _ in leases] == ["unknown", "ok", "ok", "ok"]
+
+def all_claimed(agents, suspects=True):
+    return [lease.run_id for lease in iter(lambda: world.claim_next("w", agents, suspects), None)]
+
+
+@pytest.mark.parametrize("vendor", [None, "another"])
+@pytest.mark.parametrize(("release", "suspects"), [("", True), ("r1", True), ("r2", False)])
+def test_what_is_claimed_is_what_the_queries_call_claimable(clock, settings, monkeypatch, release, suspects, vendor):
+    settings.RAVI = {**settings.RAVI, "RELEASE": release}
+    runs = [make_run() for _ in STATES]
+    for place, (run, state) in enumerate(zip(runs, STATES, strict=True)):
+        values = {
+            name: clock.now + timedelta(seconds=value) if isinstance(value, int) else value
+            for name, value in state.items()
+        }
+        Run.objects.filter(id=run.id).update(**values, crashes=place % 3)
+    if vendor is not None:
+        monkeypatch.setattr(connection, "vendor", vendor)
+    found = Run.objects.filter(world.claimable()).values_list("id", "crashes", "status")
+    expected = {run_id for run_id, crashes, status in found if suspects or crashes + (status == Status.RUNNING) < 2}
+
+    with transaction.atomic():
+        one_by_one = {run.id for run in runs if world.claim(run.id, "w", None, suspects) is not None}
+        transaction.set_rollback(True)
+    together = set(all_claimed(["test/code"], suspects))
+
+    assert one_by_one == together == expected
+    assert 0 < len(expected) < len(runs)
+
+
+@pytest.mark.parametrize("vendor", [None, "another"])
+def test_the_lease_holds_the_rows_as_claimed(monkeypatch, clock, vendor):
+    metadata = {"a": [1, "é", None]}
+    root = make_run(metadata=metadata, budget={"max_turns": 3}, priority=Priority.HIGH.value, tenant="t")
+    child = make_run(parent=root, root=root, depth=1)
+    if vendor is not None:
+        monkeypatch.setattr(connection, "vendor", vendor)
+
+    for run in (root, child):
+        found = world.claim(run.id, "w1").run
+
+        stored = Run.objects.select_related("session", "root", "parent").get(id=run.id)
+        for mine, its in ((found, stored), (found.session, stored.session), (found.root, stored.root)):
+            assert (mine and model_values(mine)) == (its and model_values(its))
+        assert found.parent == stored.parent
+    with CaptureQueriesContext(connection) as queries:
+        assert (found.session.next_position, found.root.event_mark, found.parent.agent) == (0, 1000, "test/code")
+    assert not queries
+
+
+def model_values(row):
+    return {field.attname: getattr(row, field.attname) for field in row._meta.concrete_fields}
+
+
+@pytest.mark.parametrize("vendor", [None, "another"])
+def test_agents_that_are_rows_are_known_to_every_worker(monkeypatch, clock, vendor):
+    row, code, dead = make_run("react/row", agent_version=1), make_run("test/other"), make_run("react/dead")
+    Run.objects.filter(id=dead.id).update(agent_version=2)
+    leased(dead)
+    clock.advance(conf.LEASE_S + 1)
+    if vendor is not None:
+        monkeypatch.setattr(connection, "vendor", vendor)
+
+    assert world.claim(code.id, "w", []) is None
+    assert all_claimed([]) == [dead.id, row.id]
+
+    clock.advance(conf.LEASE_S + 1)
+    assert world.claim(row.id, "w", ["test/x"]) is not None
+    assert world.claim(code.id, "w", ["test/other"]) is not None

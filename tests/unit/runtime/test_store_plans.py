@@ -9,7 +9,7 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from ravi_django.kernel import ChatMessage, LeaseLostError
-from ravi_django.models import Run, Status
+from ravi_django.models import Run
 from tests.support import world
 from tests.support.runs import leased, make_run, on_postgresql
 from tests.support.world import Entry, NewTurn
@@ -113,32 +113,18 @@ def test_the_sweep_finds_runs_by_the_partial_indexes(busy_site):
     assert_indexed(ready, "ravi_run_ready")
     assert updates
     assert all("Seq Scan on ravi_run" not in plan for plan in updates)
+    orphans, *_ = plans_of(world.queue_orphans, 500)
+    assert "Seq Scan on ravi_run" not in orphans, orphans
+    (unpublished,) = plans_of(world.unpublished, 50, 10)
+    assert_indexed(unpublished, "ravi_run_unpublished")
 
 
-def test_orphans_are_found_by_an_index(busy_site):
-    find, *_ = plans_of(world.queue_orphans, 500)
-
-    assert "Seq Scan on ravi_run" not in find, find
-
-
-def test_unpublished_trees_are_found_by_their_index(busy_site):
-    (find,) = plans_of(world.unpublished, 50, 10)
-
-    assert_indexed(find, "ravi_run_unpublished")
-
-
-def test_due_timers_would_be_found_by_their_index(busy_site):
-    due = Run.objects.filter(status=Status.SUSPENDED, wake_at__lte=world.now()).order_by("wake_at")
-
-    (find,) = plans_of(lambda: list(due.values_list("id", flat=True)[:500]))
-
-    assert_indexed(find, "ravi_run_timers")
-
-
-def test_heartbeats_reach_their_rows_by_key(busy_site):
+def test_a_worker_reaches_its_own_runs_by_the_primary_key(busy_site):
     lease = leased(busy_site)
 
-    for plan in plans_of(world.heartbeat, lease.owner, [(lease.run_id, lease.epoch)]):
+    plans = plans_of(world.heartbeat, lease.owner, [(lease.run_id, lease.epoch)]) + plans_of(world.requeue, lease)
+
+    for plan in plans:
         assert_indexed(plan, "ravi_run_pkey")
 
 
@@ -160,10 +146,3 @@ def test_the_fence_reaches_its_row_by_the_primary_key(busy_site, monkeypatch):
     (plan,) = plans
     update = plan[plan.index("Update on ravi_run") :]
     assert_indexed(update, "Index Scan using ravi_run_pkey on ravi_run")
-
-
-def test_the_orm_fence_reaches_its_row_by_the_primary_key(busy_site):
-    lease = leased(busy_site)
-
-    for plan in plans_of(world.requeue, lease):
-        assert_indexed(plan, "ravi_run_pkey")

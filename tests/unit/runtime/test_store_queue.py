@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from django.db import IntegrityError, transaction
 
-from ravi_django.conf import conf
 from ravi_django.models import ACTIVE, TERMINAL, Run, Session, Status, uuid7
 from tests.support import world
 from tests.support.runs import in_background, leased, make_run, on_postgresql, until
@@ -24,18 +23,10 @@ def status_of(run):
 def test_a_second_run_of_the_session_is_queued():
     first = make_run()
 
-    second = make_run(session=first.session)
+    second, other = make_run(session=first.session), make_run("test/other", session=first.session)
 
-    assert (first.status, second.status) == (Status.PENDING, Status.QUEUED)
+    assert (first.status, second.status, other.status) == (Status.PENDING, Status.QUEUED, Status.PENDING)
     assert world.claim(second.id, "w") is None
-
-
-def test_another_agent_in_the_session_is_not_in_the_way():
-    first = make_run()
-
-    other = make_run("test/other", session=first.session)
-
-    assert other.status == Status.PENDING
 
 
 @pytest.mark.parametrize("end", [Status.COMPLETED, Status.FAILED, Status.CANCELLED])
@@ -47,36 +38,6 @@ def test_the_end_of_a_run_promotes_the_oldest_that_waits(end):
 
     assert promoted == [second.id]
     assert (status_of(second), status_of(third)) == (Status.PENDING, Status.QUEUED)
-
-
-def test_a_cancelled_run_promotes_the_next():
-    first = make_run()
-    second = make_run(session=first.session)
-
-    promoted = world.request_cancel(first.id, "no")
-
-    assert promoted == [second.id]
-    assert status_of(second) == Status.PENDING
-
-
-def test_a_cancelled_queued_run_promotes_nothing():
-    first = make_run()
-    second, third = make_run(session=first.session), make_run(session=first.session)
-
-    promoted = world.request_cancel(second.id, "no")
-
-    assert promoted == []
-    assert [status_of(run) for run in (first, second, third)] == [Status.PENDING, Status.CANCELLED, Status.QUEUED]
-
-
-def test_a_blocked_or_retried_run_keeps_its_place():
-    first = make_run()
-    second = make_run(session=first.session)
-
-    world.requeue(leased(first))
-    world.journal_block(leased(first), [], error={"type": "X", "message": "x"})
-
-    assert status_of(second) == Status.QUEUED
 
 
 def test_a_childs_end_promotes_nothing():
@@ -118,29 +79,19 @@ def test_a_run_submitted_while_the_active_one_ends_is_not_stranded():
         until(lambda run=second: status_of(run) == Status.PENDING)
 
 
-def test_the_database_refuses_a_second_active_root():
+def test_the_database_refuses_a_second_active_root_and_an_unknown_status():
     first = make_run()
 
-    for status in ACTIVE:
-        with pytest.raises(IntegrityError), transaction.atomic():
-            Run(id=uuid7(), agent=first.agent, session=first.session, status=status).save(force_insert=True)
+    def beside(**fields):
+        with transaction.atomic():
+            Run(id=uuid7(), agent=first.agent, session=first.session, **fields).save(force_insert=True)
 
-
-def test_the_database_takes_ended_and_queued_runs_and_children_beside_an_active_root():
-    first = make_run()
-
+    for status in (*ACTIVE, "sleeping"):
+        with pytest.raises(IntegrityError):
+            beside(status=status)
     for status in (*TERMINAL, Status.QUEUED):
-        Run(id=uuid7(), agent=first.agent, session=first.session, status=status).save(force_insert=True)
-    Run(id=uuid7(), agent=first.agent, session=first.session, parent=first, root=first).save(force_insert=True)
-
-    assert Run.objects.count() == 6
-
-
-def test_the_database_refuses_an_unknown_status():
-    run = make_run()
-
-    with pytest.raises(IntegrityError), transaction.atomic():
-        Run.objects.filter(id=run.id).update(status="sleeping")
+        beside(status=status)
+    beside(parent=first, root=first)
 
 
 def test_an_orphan_is_promoted_by_the_sweep():
@@ -161,15 +112,3 @@ def test_runs_that_wait_rightly_do_not_keep_an_orphan_from_being_found():
     Run.objects.filter(id=ended.id).update(status=Status.COMPLETED)
 
     assert promoted_orphans(3) == [orphan.id]
-
-
-def test_an_expired_lease_keeps_the_place_in_the_session(clock):
-    first = make_run()
-    second = make_run(session=first.session)
-    leased(first)
-
-    clock.advance(conf.LEASE_S + 1)
-
-    assert promoted_orphans(10) == []
-    taken = world.claim_next("w", [second.agent])
-    assert taken is not None and taken.run_id == first.id

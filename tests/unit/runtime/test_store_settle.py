@@ -1,10 +1,10 @@
-"""How a lease is given back."""
+"""How a run ends: its lease is given back, or somebody asks for its cancellation."""
 
 from __future__ import annotations
 
 import pytest
 
-from ravi_django.kernel import LeaseLostError, Usage
+from ravi_django.kernel import IllegalTransitionError, Usage
 from ravi_django.models import JournalEntry, Run, Status
 from tests.support import world
 from tests.support.runs import leased, make_run
@@ -38,15 +38,6 @@ def test_block_sets_the_run_aside_with_its_error():
     assert world.claim(run.id, "w") is None
 
 
-def test_requeue_gives_the_run_back_without_a_crash(clock):
-    run = make_run()
-
-    world.requeue(leased(run, "w1"))
-
-    lease = leased(run, "w2")
-    assert (lease.epoch, lease.run.crashes, lease.run.attempts) == (2, 0, 0)
-
-
 def test_requeue_after_a_transient_error_waits_and_counts_the_attempt(clock):
     run = make_run()
 
@@ -57,18 +48,10 @@ def test_requeue_after_a_transient_error_waits_and_counts_the_attempt(clock):
     assert (run.wake_at - clock.now).total_seconds() == 7.5
 
 
-def test_a_run_ends_once():
-    lease = leased()
-    world.finish(lease, Status.COMPLETED, [], output="first")
-
-    with pytest.raises(LeaseLostError):
-        world.finish(lease, Status.FAILED, [], error={"type": "X", "message": "second"})
-
-    assert Run.objects.get(id=lease.run_id).output == "first"
-
-
 def test_the_sums_of_the_run_grow_with_its_calls():
     lease = leased()
+    world.append(lease, [Entry("llm.call", "0", "m", usage=Usage(), cost=0.0)])
+    assert Run.objects.get(id=lease.run_id).cost_unknown is False
     usage = Usage(input_tokens=10, cached_tokens=4, output_tokens=3, reasoning_tokens=1)
     call = Entry("llm.call", "1", "m", usage=usage, cost=0.25)
     world.append(lease, [call, Entry("llm.call", "2", "m", usage=usage, cost=None), Entry("log", "3")])
@@ -80,16 +63,59 @@ def test_the_sums_of_the_run_grow_with_its_calls():
     assert (float(run.cost), run.cost_unknown) == (0.75, True)
 
 
-def test_a_known_price_is_not_called_unknown():
-    lease = leased()
-
-    world.append(lease, [Entry("llm.call", "1", "m", usage=Usage(input_tokens=1), cost=0.0)])
-
-    assert Run.objects.get(id=lease.run_id).cost_unknown is False
-
-
 def test_event_numbers_are_reserved_above_those_that_may_have_been_used():
     run = make_run()
 
     assert world.reserve_events(run.id, 5).event_mark == 1005
     assert world.reserve_events(run.id, 5).event_mark == 1010
+
+
+# ------------------------------------------------------------------------------------------- cancellation
+
+
+@pytest.mark.parametrize("status", [Status.PENDING, Status.QUEUED, Status.SUSPENDED, Status.BLOCKED])
+def test_a_run_that_nobody_leases_is_cancelled_at_once(clock, status):
+    run = make_run()
+    Run.objects.filter(id=run.id).update(status=status, waiting_on={"kind": "timer"})
+
+    world.request_cancel(run.id, "not needed any more")
+
+    run.refresh_from_db()
+    entry = JournalEntry.objects.get()
+    error = {"type": "Cancelled", "message": "not needed any more"}
+    assert (run.status, run.error, run.finished_at, run.waiting_on) == (Status.CANCELLED, error, clock.now, None)
+    assert (entry.seq, entry.kind, entry.error, entry.epoch) == (1, "run.cancelled", error, run.lease_epoch)
+    assert (run.next_seq, run.lease_epoch) == (2, 1)
+
+
+def test_a_leased_run_goes_on_until_its_worker_is_told(clock):
+    run = make_run()
+    lease = leased(run, "w")
+
+    assert world.request_cancel(run.id, "stop") == []
+
+    run.refresh_from_db()
+    assert (run.status, run.cancel_requested_at, run.cancel_reason) == (Status.RUNNING, clock.now, "stop")
+    assert world.heartbeat("w", [(run.id, lease.epoch)]) == {run.id: "cancel"}
+    assert world.append(lease, [Entry("tool.call", "1", "t")]) == 1
+
+
+@pytest.mark.parametrize("status", [Status.COMPLETED, Status.FAILED, Status.CANCELLED])
+def test_an_ended_run_cannot_be_cancelled(status):
+    run = make_run()
+    world.finish(leased(run), status, [], output="x")
+    before = Run.objects.filter(id=run.id).values().get()
+
+    with pytest.raises(IllegalTransitionError, match=f"run {run.id} is {status} already"):
+        world.request_cancel(run.id, "too late")
+
+    assert Run.objects.filter(id=run.id).values().get() == before
+
+
+def test_a_long_reason_is_cut_for_its_column_and_kept_in_the_error():
+    run = make_run()
+
+    world.request_cancel(run.id, "x" * 500)
+
+    run.refresh_from_db()
+    assert (len(run.cancel_reason), len(run.error["message"])) == (200, 500)

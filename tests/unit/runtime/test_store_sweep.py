@@ -8,9 +8,10 @@ import pytest
 from django.utils import timezone
 
 from ravi_django.conf import conf
-from ravi_django.models import Run, Status, SweepState, WorkerProcess
+from ravi_django.models import Run, Status, WorkerProcess
 from tests.support import world
 from tests.support.runs import leased, make_run
+from tests.support.world import make_blob
 
 pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
 
@@ -55,15 +56,6 @@ def test_a_claim_forgets_the_hints(clock):
     assert world.due_for_hint(10) == [run.id]
 
 
-def test_one_sweep_hints_no_more_than_its_batch(clock):
-    runs = [make_run() for _ in range(5)]
-
-    batches = [world.due_for_hint(2) for _ in range(4)]
-
-    assert [len(batch) for batch in batches] == [2, 2, 1, 0]
-    assert {run_id for batch in batches for run_id in batch} == {run.id for run in runs}
-
-
 def test_runs_that_nobody_can_take_do_not_fill_every_batch(clock):
     stuck = [make_run("test/unknown", priority=8) for _ in range(3)]
     run = make_run()
@@ -100,18 +92,25 @@ def test_a_worker_is_seen_and_forgotten(clock):
     assert not WorkerProcess.objects.exists()
 
 
-def test_a_sweep_leaves_its_time(clock):
-    world.processes_swept()
-    clock.advance(5)
-    world.processes_swept()
-
-    assert SweepState.objects.get().ran_at == clock.now
+def archive(text):
+    return make_blob(text.encode(), compress=True)
 
 
-def test_a_published_tree_is_marked(clock):
-    run = make_run()
-    world.finish(leased(run), Status.COMPLETED, [])
+@pytest.mark.parametrize("blobs", [["a", "b", "a"], [None, None, None]], ids=["archives", "a table is the archive"])
+def test_published_trees_are_marked_with_their_archives(clock, blobs):
+    ended, also, third = runs = [make_run() for _ in range(3)]
+    for run in runs:
+        world.finish(leased(run), Status.COMPLETED, [])
+    live, lost = leased().run, make_run()
+    world.finish(leased(lost), Status.FAILED, [])
+    archives = {str(run.id): (text and archive(text), 1) for run, text in zip(runs, blobs, strict=True)}
 
-    world.mark_published(run.id, None, epoch=1)
+    marked = world.mark_many_published({**archives, str(live.id): (archive("c"), 1), str(lost.id): (archive("d"), 0)})
 
-    assert Run.objects.get(id=run.id).published_at == clock.now
+    assert sorted(marked) == sorted(archives)
+    for run in (ended, also, third):
+        run.refresh_from_db()
+        blob = archives[str(run.id)][0]
+        assert (run.published_at, run.archive_id) == (clock.now, blob and blob.id)
+        assert blob is None or (bytes(run.archive.body), run.archive.size) == (blob.body, 1)
+    assert set(Run.objects.filter(id__in=[live.id, lost.id]).values_list("published_at", "archive")) == {(None, None)}
