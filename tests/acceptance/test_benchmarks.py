@@ -15,6 +15,7 @@ from benchmarks import run
 from benchmarks.report import Figure
 from project.process import ProcessError
 from tests.support import forks
+from tests.support.patience import BOUND_S, seconds
 
 pytestmark = pytest.mark.full
 
@@ -27,7 +28,7 @@ def test_quick_bench_prints_a_table_and_writes_its_figures(tmp_path: Path) -> No
         ["-m", "benchmarks.run", "--quick", "--out", str(out)],
         capture_output=True,
         text=True,
-        timeout=890,
+        timeout=seconds(890),
     )
 
     assert done.returncode == 0, done.stderr
@@ -50,7 +51,7 @@ def test_a_benchmark_that_does_not_exist_is_a_fault() -> None:
         ["-m", "benchmarks.run", "--only", "nothing"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=BOUND_S,
     )
 
     assert done.returncode != 0

@@ -22,6 +22,7 @@ from project.process import wait_until
 from project.services import free_port
 from tests.support import template
 from tests.support.demo_process import ROOT, STOP_TIMEOUT_S, RunningDemo, all_gone, demo
+from tests.support.patience import BOUND_S, seconds
 
 PARTS = {"postgresql", "valkey", "feeds", "web", "worker", "beat"}
 CONVERSATION = ("84", "demo's reader: A telescope on a hill", "ada's reader: A telescope on a hill")
@@ -69,7 +70,7 @@ def running(start: Callable[[], RunningDemo]) -> RunningDemo:
 
 def healthy(port: int) -> bool:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/ravi/health/", timeout=5) as response:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/ravi/health/", timeout=seconds(5)) as response:
             return bool(response.status == 200)
     except OSError:
         return False
@@ -77,7 +78,7 @@ def healthy(port: int) -> bool:
 
 def test_a_second_one_on_the_same_port_refuses_and_leaves_the_first_alone(running: RunningDemo, tmp_path: Path) -> None:
     with demo(running.port, tmp_path) as second:
-        assert second.process.wait(60) == 1
+        assert second.process.wait(BOUND_S) == 1
         assert f"another demo runs on port {running.port}" in second.text
 
     assert healthy(running.port)
@@ -88,7 +89,7 @@ def test_a_first_start_beside_another_demo_has_a_conversation_and_ends(
 ) -> None:
     """This one starts from nothing."""
     with demo(port, tmp_path, "--check") as checked:
-        status = checked.process.wait(300)
+        status = checked.process.wait(seconds(300))
 
     assert status == 0, checked.text
     assert checked.text.rstrip().endswith("demo: ok")
@@ -103,14 +104,14 @@ def test_a_part_that_dies_is_reported_and_started_again(running: RunningDemo) ->
     assert running.says("worker      started again")
     assert running.says("web         started again")
     assert "SIGKILL" in running.text
-    assert wait_until(lambda: healthy(running.port), 60, poll=0.2)
+    assert wait_until(lambda: healthy(running.port), BOUND_S, poll=0.2)
 
 
 def test_starts_again_after_it_was_killed(start: Callable[[], RunningDemo]) -> None:
     killed = start()
     family = killed.family()
     killed.process.kill()
-    killed.process.wait(30)
+    killed.process.wait(seconds(30))
 
     again = start()
 
@@ -118,7 +119,7 @@ def test_starts_again_after_it_was_killed(start: Callable[[], RunningDemo]) -> N
     assert all_gone(family)
     # Its file of variables is for a person's own shell.
     check = f". .demo/{again.port}/env && exec {sys.executable} -m project.demo_check http://127.0.0.1:{again.port}"
-    checked = subprocess.run(["bash", "-c", check], cwd=ROOT, capture_output=True, text=True, timeout=200)
+    checked = subprocess.run(["bash", "-c", check], cwd=ROOT, capture_output=True, text=True, timeout=seconds(200))
     assert checked.returncode == 0, checked.stdout + checked.stderr
     assert all(words in checked.stdout for words in CONVERSATION)
 
@@ -149,5 +150,5 @@ def test_everything_ends_with_sigterm_while_it_starts(port: int, tmp_path: Path)
 
 def test_a_taken_port_is_refused_in_words(port: int, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", port)), demo(port, tmp_path) as refused:
-        assert refused.process.wait(60) == 1
+        assert refused.process.wait(BOUND_S) == 1
         assert f"port {port} on 127.0.0.1 is taken" in refused.text

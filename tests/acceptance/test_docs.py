@@ -15,6 +15,7 @@ from django.core.management import call_command, get_commands, load_command_clas
 from ravi_django.conf import DEFAULTS
 from tests.support import forks, template
 from tests.support.openai_server import Body, OpenAIServer, Reply, tool_results
+from tests.support.patience import seconds
 
 pytestmark = pytest.mark.full
 
@@ -64,7 +65,7 @@ def python(site: Path, *argv: str, **environment: str) -> subprocess.CompletedPr
     """A Python process in the site."""
     kept = {key: value for key, value in os.environ.items() if key in ("PATH", "HOME", "LANG", "VIRTUAL_ENV")}
     environment = {**kept, "PYTHONPATH": str(ROOT), **environment}
-    return forks.run(argv, cwd=site, env=environment, capture_output=True, text=True, timeout=90)
+    return forks.run(argv, cwd=site, env=environment, capture_output=True, text=True, timeout=seconds(90))
 
 
 def story(

@@ -19,6 +19,7 @@ from ravi_django.kernel.event_types import run_completed
 from ravi_django.models import HumanRequest, JournalEntry, Publication, Run, Status
 from ravi_django.testing import FakeClock, ScriptedModel, journal_of, run_until_idle
 from tests.support import forks, template, world
+from tests.support.patience import seconds
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -353,7 +354,7 @@ def test_they_run_from_the_command_line(name: str, words: str, tmp_path: Path) -
         "DATABASE_URL": f"sqlite:///{template.sqlite(tmp_path / 'db.sqlite3')}",
     }
 
-    done = forks.run(["-m", f"examples.{name}"], env=env, capture_output=True, text=True, timeout=90)
+    done = forks.run(["-m", f"examples.{name}"], env=env, capture_output=True, text=True, timeout=seconds(90))
 
     assert done.returncode == 0, done.stderr
     assert any(either in done.stdout for either in words.split("|"))

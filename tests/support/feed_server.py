@@ -9,6 +9,8 @@ from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from tests.support.patience import seconds
+
 ITEM = "<item><guid>{0}</guid><title>{0}</title><link>https://example.org/{0}</link></item>"
 
 
@@ -48,7 +50,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.server.at_once += 1
             self.server.most = max(self.server.most, self.server.at_once)
         try:
-            self.server.hold.wait(20)
+            self.server.hold.wait(seconds(20))
             self._answer(*self.server.answers.get(self.path, (404, {}, b"nothing here")))
         finally:
             with self.server.lock:

@@ -7,6 +7,7 @@ import asyncio
 from ravi_django import tool
 from ravi_django.models import Run
 from tests.support import world
+from tests.support.patience import BOUND_S
 from tests.support.runs import auntil, code, in_background
 from tests.support.world import Engine
 
@@ -45,13 +46,13 @@ def drained(run, agent_code, *, tools=(), model=None, while_draining=None, drain
         code(agent_code, tools=[gate.tool(), *tools], model=model)
         engine = Engine()
         driving = engine.hint(run.id)
-        await asyncio.wait_for(gate.began.wait(), 60)
+        await asyncio.wait_for(gate.began.wait(), BOUND_S)
         closing = asyncio.create_task(engine.close(drain_s))
         await auntil(lambda: engine.draining)
         if while_draining is not None:
             while_draining(gate)
-        await asyncio.wait_for(closing, 20)
-        await asyncio.wait_for(driving, 60)
+        await asyncio.wait_for(closing, BOUND_S)
+        await asyncio.wait_for(driving, BOUND_S)
 
     asyncio.run(main())
     run.refresh_from_db()
@@ -67,10 +68,10 @@ def cancelled_in(run, agent_code, *, tools=(), model=None, began=None):
         engine = Engine()
         try:
             driving = asyncio.create_task(engine.drive(run.id))
-            await (asyncio.wait_for(gate.began.wait(), 60) if began is None else auntil(began))
-            await asyncio.to_thread(lambda: in_background(world.request_cancel, run.id, "enough").result(60))
-            await asyncio.to_thread(lambda: in_background(engine.heartbeat.beat).result(60))
-            await asyncio.wait_for(driving, 60)
+            await (asyncio.wait_for(gate.began.wait(), BOUND_S) if began is None else auntil(began))
+            await asyncio.to_thread(lambda: in_background(world.request_cancel, run.id, "enough").result(BOUND_S))
+            await asyncio.to_thread(lambda: in_background(engine.heartbeat.beat).result(BOUND_S))
+            await asyncio.wait_for(driving, BOUND_S)
         finally:
             await engine.close(drain_s=0)
 

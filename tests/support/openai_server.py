@@ -24,6 +24,8 @@ from typing import Any, Self
 
 import uvicorn
 
+from tests.support.patience import seconds
+
 Body = dict[str, Any]
 
 
@@ -118,7 +120,7 @@ class OpenAIServer:
         if self._server is not None:
             self._server.should_exit = self._server.force_exit = True
         if self._thread is not None:
-            self._thread.join(timeout=10)
+            self._thread.join(timeout=seconds(10))
 
     def bind(self) -> None:
         """Take the port; clients may connect from here on."""

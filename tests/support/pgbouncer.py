@@ -13,7 +13,7 @@ import psycopg
 
 from project.process import wait_until
 from project.services import free_port
-from tests.support.patience import BOUND_S
+from tests.support.patience import BOUND_S, seconds
 from tests.support.required import missing
 
 CONFIG = """
@@ -56,4 +56,4 @@ def pgbouncer(database: dict[str, str]) -> Iterator[int]:
             yield listen
         finally:
             process.terminate()
-            process.wait(10)
+            process.wait(seconds(10))

@@ -104,7 +104,7 @@ class Client:
         return answer["result"]
 
     def close(self) -> None:
-        self._process.communicate(timeout=10)
+        self._process.communicate(timeout=seconds(10))
 
 
 class Site:

@@ -15,6 +15,7 @@ from ravi_django.models import Run, Status
 from ravi_django.testing import ScriptedModel
 from tests.acceptance.api.api_support import drive, error_of, make_agent
 from tests.support import world
+from tests.support.patience import seconds
 from tests.support.world import close_worker, submit
 
 
@@ -116,7 +117,7 @@ def test_a_run_that_this_process_drives_is_told_at_once(
     world.register(make_agent(model=ScriptedModel([never])))
     try:
         run = submit(agent, "hi", user=user)
-        assert calling.wait(20)
+        assert calling.wait(seconds(20))
         response = client.post(f"/ravi/runs/{run.id}/cancel/")
         ended = wait_until(lambda: Run.objects.get().is_terminal, conf.HEARTBEAT_S / 2, poll=0.02)
     finally:

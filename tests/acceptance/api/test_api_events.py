@@ -30,7 +30,7 @@ from ravi_django.models import Run, Session, uuid7
 from ravi_django.testing import warm
 from tests.acceptance.api.api_support import RUNSERVER, client_of, drive, error_of
 from tests.support import forks, world
-from tests.support.patience import BOUND_S
+from tests.support.patience import BOUND_S, seconds
 from tests.support.world import DatabaseThreads, submit
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -229,7 +229,7 @@ def server() -> Iterator[str]:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
         found.should_exit = True
-        thread.join(20)
+        thread.join(seconds(20))
         listener.close()
 
 
@@ -257,7 +257,7 @@ def test_frames_arrive_while_the_run_goes_on(web: httpx.Client, run: Run) -> Non
     started = threading.Event()
     with ThreadPoolExecutor(1) as pool:
         watching = pool.submit(follow, web, run, started)
-        assert started.wait(10)  # connected before the run begins
+        assert started.wait(seconds(10))  # connected before the run begins
         drive(str(run.id))
         frames = watching.result(BOUND_S)
 
@@ -318,8 +318,8 @@ def test_many_watchers_share_a_few_connections(web: httpx.Client, run: Run, monk
     ):
         started = [threading.Event() for _ in range(count)]
         watching = [pool.submit(follow, many, run, event) for event in started]
-        assert all(event.wait(20) for event in started)
-        assert wait_until(lambda: calls.count("page") >= count, 60)
+        assert all(event.wait(seconds(20)) for event in started)
+        assert wait_until(lambda: calls.count("page") >= count, BOUND_S)
         assert wait_until(lambda: connections() <= 8, BOUND_S), f"{connections()} connections for {count} watchers"
 
         world.cancel(run.id, "enough")
@@ -347,10 +347,10 @@ def test_a_client_that_goes_away_leaves_nothing_running(
     with web.stream("GET", address(run)) as response:
         lines = response.iter_lines()  # kept: letting go of it would close the connection
         next(lines)
-        assert waiting.wait(10)
+        assert waiting.wait(seconds(10))
         assert not ended.is_set()
 
-    assert ended.wait(10)
+    assert ended.wait(seconds(10))
 
 
 def test_a_fault_behind_it_ends_the_stream_and_is_logged(

@@ -213,7 +213,7 @@ def test_it_leaves_no_connection_behind(working_site: None) -> None:
     before = count()
     assert failing() == {}
 
-    assert wait_until(lambda: count() <= before, 60)
+    assert wait_until(lambda: count() <= before, BOUND_S)
 
 
 def test_another_database_of_the_site_that_is_down_is_no_hindrance() -> None:

@@ -16,7 +16,7 @@ from ravi_django.models import HumanRequest, Run, Signal
 from ravi_django.testing import run_until_idle
 from tests.acceptance.api.api_support import client_of, error_of
 from tests.support import world
-from tests.support.patience import BOUND_S
+from tests.support.patience import BOUND_S, seconds
 from tests.support.runs import CodeAgent, drive, in_background, on_postgresql, somebody_waits_for_a_lock, until
 from tests.support.world import submit
 
@@ -190,12 +190,12 @@ def test_a_question_that_is_opened_meanwhile_is_not_answered_by_it(user: Any) ->
     def slowly(request: HumanRequest) -> None:
         forget(request)  # under the run's lock: what is sent from here on waits for the question's commit
         opening.set()
-        assert sending.wait(20)
+        assert sending.wait(seconds(20))
 
     with pytest.MonkeyPatch.context() as patch:
         world.patch(patch, "people_forget_earlier", slowly)  # type: ignore[attr-defined]
         driven = in_background(drive, run)
-        assert opening.wait(20)
+        assert opening.wait(seconds(20))
         sent = in_background(_try_send, run, name, user)
         until(lambda: somebody_waits_for_a_lock() or sent.done())
         sending.set()

@@ -20,6 +20,7 @@ from ravi_django.kernel import Addressees
 from ravi_django.models import Delegation, HumanRequest, RequestLink, Run, Status, Turn
 from tests.support import world
 from tests.support.asked import Kind, approval_of, asked_by
+from tests.support.patience import seconds
 from tests.support.runs import make_run
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -264,7 +265,7 @@ def test_of_many_posts_at_once_one_wins(ann: Any, pay: HumanRequest, person: Any
 
     def work(way: tuple[Client, str]) -> int:
         try:
-            start.wait(20)
+            start.wait(seconds(20))
             return int(press(*way).status_code)
         finally:
             connections.close_all()

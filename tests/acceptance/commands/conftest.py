@@ -18,6 +18,7 @@ import pytest
 
 from project.services import Postgres
 from tests.support import forks, template
+from tests.support.patience import seconds
 
 ROOT = Path(__file__).resolve().parents[3]
 HERE = Path(__file__).resolve().parent
@@ -94,7 +95,7 @@ class Site:
         finally:
             if process.poll() is None:
                 process.kill()
-                process.wait(10)
+                process.wait(seconds(10))
 
     def managed(self, *arguments: str) -> Any:
         return self.background("manage.py", *arguments)

@@ -12,6 +12,7 @@ import pytest
 
 from project.process import wait_until
 from project.services import free_port
+from tests.support.patience import BOUND_S
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.full]
 
@@ -146,7 +147,7 @@ def test_ctrl_c_leaves_the_run_and_says_where_it_is(inline_site) -> None:
 
         command.process.send_signal(signal.SIGINT)
 
-        assert command.process.wait(60) == 130
+        assert command.process.wait(BOUND_S) == 130
         assert f"Run {run_id} goes on" in command.text
         assert f"cancel: POST /ravi/runs/{run_id}/cancel/" in command.text
     assert inline_site.run(run_id) == ("pending", None, "")
@@ -168,20 +169,20 @@ def test_with_celery_the_workers_drive_it_and_ctrl_c_does_not_stop_them(postgres
     celery = ["-m", "celery", "-A", "project", "worker", "-P", "threads", "-c", "4", "-Q", "ravi", "-l", "WARNING"]
     with postgres_site.background(*celery) as worker:
         alive = "SELECT count(*) FROM ravi_workerprocess"
-        assert wait_until(lambda: postgres_site.rows(alive) == [(1,)], 60), worker.text
+        assert wait_until(lambda: postgres_site.rows(alive) == [(1,)], BOUND_S), worker.text
 
         done = postgres_site.manage("ravi_run", "react/assistant", "What is 6 * 7?")
         with postgres_site.managed("ravi_run", "react/slow", "hi", "--json") as command:
             assert command.says('"thinking"'), command.text
             run_id = json.loads(command.text.splitlines()[0])["run"]
             command.process.send_signal(signal.SIGINT)
-            ended = command.process.wait(60)
+            ended = command.process.wait(BOUND_S)
 
         assert (done.returncode, "42" in done.stdout) == (0, True), done.stderr
         assert ended == 130
         assert postgres_site.run(run_id)[0] == "running"
         postgres_site.python(f"from tests.support.world import cancel; cancel('{run_id}', 'done with it')")
-        assert wait_until(lambda: postgres_site.run(run_id)[0] == "cancelled", 60)
+        assert wait_until(lambda: postgres_site.run(run_id)[0] == "cancelled", BOUND_S)
 
 
 def test_without_redis_it_says_which_run_there_is_and_how_to_follow_it(postgres_site) -> None:

@@ -8,6 +8,7 @@ import signal
 import pytest
 
 from project.process import wait_until
+from tests.support.patience import BOUND_S
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.full]
 
@@ -20,10 +21,11 @@ def test_a_worker_finds_runs_that_other_processes_submit_and_stops_when_asked(in
         first_line = worker.text.splitlines()[0]
         late = inline_site.submit("react/assistant", "What is 6 * 8?")
 
-        assert wait_until(lambda: inline_site.run(early)[0] == inline_site.run(late)[0] == "completed", 60), worker.text
+        done = [wait_until(lambda run=run: inline_site.run(run)[0] == "completed", BOUND_S) for run in (early, late)]
+        assert done == [True, True], worker.text
         worker.process.terminate()
 
-        assert worker.process.wait(60) == 0, worker.text
+        assert worker.process.wait(BOUND_S) == 0, worker.text
     assert "serves information/business, " in first_line
     assert "orchestrator/team, personal_feed/reader, plain/drifted, plain/quiet, react/assistant" in first_line
     assert worker.text.splitlines()[1:] == ["ravi_worker: draining 0 runs, for up to 1 s", "ravi_worker: stopped"]
@@ -37,11 +39,11 @@ def test_an_asked_worker_gives_open_runs_back(inline_site, sent) -> None:
     run_id = inline_site.submit("react/slow")
     with inline_site.managed("ravi_worker") as worker:
         held = "SELECT runs FROM ravi_workerprocess"
-        assert wait_until(lambda: inline_site.rows(held) == [(1,)], 60), worker.text
+        assert wait_until(lambda: inline_site.rows(held) == [(1,)], BOUND_S), worker.text
 
         worker.process.send_signal(sent)
 
-        assert worker.process.wait(60) == 0, worker.text
+        assert worker.process.wait(BOUND_S) == 0, worker.text
         assert "draining 1 run, for up to 1 s" in worker.text
     assert inline_site.run(run_id) == ("pending", None, "")
     inline_site.empty()
@@ -58,7 +60,7 @@ def test_a_second_signal_ends_it_at_once(sqlite_site) -> None:
 
         worker.process.terminate()
 
-        assert worker.process.wait(60) == -signal.SIGTERM
+        assert worker.process.wait(BOUND_S) == -signal.SIGTERM
     site.empty()
 
 

@@ -29,7 +29,7 @@ from tests.acceptance.crash.story import Story
 from tests.acceptance.crash.wishes import AMOUNT, GATED, done
 from tests.support import forks, template
 from tests.support.network import Proxy
-from tests.support.patience import BOUND_S
+from tests.support.patience import BOUND_S, seconds
 
 HOST = "tests.acceptance.crash.host"
 SETTINGS = "tests.acceptance.crash.lab_app.settings"
@@ -161,7 +161,7 @@ class Lab:
         """Its processes die with it."""
         self._host.kill()
         for popen in (self._host, *(process.popen for process in self._processes)):
-            popen.wait(10)
+            popen.wait(seconds(10))
         self._forks.close()
 
     # ----------------------------------------------------------------------------------------------- processes
@@ -271,7 +271,7 @@ class Lab:
                 self.meanwhile()
             line = back.readline() if readable else ""
         if not line:
-            self.until(lambda: not client.running, 5)
+            self.until(lambda: not client.running, seconds(5))
             self.signal(client, signal.SIGKILL)
             self._client = None
             return None

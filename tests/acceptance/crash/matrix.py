@@ -13,7 +13,7 @@ import pytest
 from tests.acceptance.crash.checks import TERMINAL, Evidence
 from tests.acceptance.crash.lab import Lab
 from tests.acceptance.crash.story import EFFECTS, Step, Story
-from tests.support.patience import seconds
+from tests.support.patience import BOUND_S, seconds
 
 STILL_S = seconds(20)  # without progress: then it is reported as a hang
 WORKERS = 4
@@ -94,9 +94,9 @@ class Matrix:
         """As soon as a person may, say what the ledger says; the run comes to its end."""
         request = self.request(run_id)
         assert request is not None, self.lab.run(run_id)
-        assert self.lab.until(lambda: request["id"] in [each["id"] for each in self.lab.undecided()], 60)
+        assert self.lab.until(lambda: request["id"] in [each["id"] for each in self.lab.undecided()], BOUND_S)
         self.lab.decide(request, caller=caller)
-        ended = self.lab.until(lambda: self.lab.run(run_id)["status"] in TERMINAL, 60)
+        ended = self.lab.until(lambda: self.lab.run(run_id)["status"] in TERMINAL, BOUND_S)
         assert ended, self.lab.run(run_id)
 
     def assert_right(self, run_id: str) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from project.process import wait_until
 from tests.support import forks
+from tests.support.patience import BOUND_S, seconds
 from tests.support.site_process import Site
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.crash]
@@ -39,15 +40,15 @@ def test_workers_killed_in_the_middle_deliver_to_each_follower_once(
             worker = site.start_worker()
             before = _publication(site)["delivered"]
             target = before + chance.randrange(1, followers // (2 * kills))
-            wait_until(lambda at=target: _publication(site)["delivered"] >= at, 60, poll=0.001)  # type: ignore[misc]
+            wait_until(lambda at=target: _publication(site)["delivered"] >= at, BOUND_S, poll=0.001)  # type: ignore[misc]
             time.sleep(chance.uniform(0, 0.05))  # not always right behind a commit
             os.kill(worker.pid, signal.SIGKILL)
-            worker.wait_ended(10)
+            worker.wait_ended(seconds(10))
             killed_at.append(_publication(site)["delivered"])
         site.start_worker()
-        done = wait_until(lambda: _publication(site)["done_at"] is not None, 60)
+        done = wait_until(lambda: _publication(site)["done_at"] is not None, BOUND_S)
         assert done, _publication(site)
-        wait_until(lambda: not site.query("SELECT FROM ravi_feeditem LIMIT 1"), 30)
+        wait_until(lambda: not site.query("SELECT FROM ravi_feeditem LIMIT 1"), BOUND_S)
 
         assert 0 < killed_at[0] < followers, killed_at
         assert site.query(GIVEN) == [{"messages": 1, "followers": followers}]

@@ -24,7 +24,7 @@ from project.feed_server import FeedServer
 from project.process import wait_until
 from project.services import free_port
 from tests.support import forks
-from tests.support.patience import seconds
+from tests.support.patience import BOUND_S, seconds
 from tests.support.site_process import Site
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.crash]
@@ -103,7 +103,7 @@ def start_web(site: Site) -> str:
 def kill_worker(site: Site) -> None:
     worker = site.workers[-1]
     worker.signal(signal.SIGKILL)
-    worker.wait_ended(60)
+    worker.wait_ended(BOUND_S)
     # Time passes for a source whose poller died: nobody waits here for the minutes that it was leased for.
     site.query("UPDATE ravi_source SET polling_until = now() WHERE polling_until > now() RETURNING id")
     site.replace(worker)
@@ -116,7 +116,7 @@ def emit(address: str, text: str, id: str) -> dict[str, Any]:
         data=json.dumps({"text": text, "id": id}).encode(),
         headers={"Authorization": f"Basic {credentials}", "Content-Type": "application/json"},
     )
-    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=60) as answer:
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=BOUND_S) as answer:
         found: dict[str, Any] = json.load(answer)
     return found
 

@@ -11,6 +11,7 @@ import pytest
 from tests.acceptance.crash.lab import Lab
 from tests.acceptance.crash.matrix import UNCERTAIN, WORKERS, Matrix, cases_at
 from tests.acceptance.crash.story import Step, Story
+from tests.support.patience import BOUND_S
 
 POINTS = (
     "claim.after",
@@ -51,7 +52,7 @@ def test_sleep_at(matrix: Matrix, point: str, kind: str) -> None:
     lab, run_id = matrix.lab, matrix.runs[point, kind]
 
     matrix.wait_settled(run_id)
-    assert lab.until(lambda: lab.sleepers.up(run_id), 60), f"no process slept at {point}"
+    assert lab.until(lambda: lab.sleepers.up(run_id), BOUND_S), f"no process slept at {point}"
 
     # A sleeper that no worker took over in time on a busy machine goes on itself. A later takeover may ask a person.
     overslept = run_id in lab.sleepers.overslept
@@ -69,7 +70,7 @@ def test_a_worker_that_wakes_after_the_decision_does_not_act_on_it(lab: Lab) -> 
     matrix.decide(run_id)
 
     lab.sleepers.wake(run_id)
-    assert lab.until(lambda: lab.sleepers.up(run_id), 60)
+    assert lab.until(lambda: lab.sleepers.up(run_id), BOUND_S)
 
     assert matrix.happened(run_id) == 1
     matrix.assert_right(run_id)

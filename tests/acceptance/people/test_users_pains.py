@@ -17,6 +17,7 @@ from ravi_django.models import AuditRecord, HumanRequest, Run, Status
 from ravi_django.testing import FakeClock, run_until_idle
 from tests.acceptance.people.desk import desk, waiting
 from tests.support import forks, world
+from tests.support.patience import BOUND_S, seconds
 from tests.support.runs import (
     CodeAgent,
     code,
@@ -87,7 +88,7 @@ def test_two_answers_are_not_both_executed(paid: list[str], pay: Any, finance: l
     barrier = Barrier(2)
 
     def give(amount: int, by: Any) -> str:
-        barrier.wait(20)
+        barrier.wait(seconds(20))
         try:
             world.answer(request.id, "edit", arguments={"to": "ACME", "amount": amount}, by=by, version=request.version)
         except ConflictError as error:
@@ -98,7 +99,7 @@ def test_two_answers_are_not_both_executed(paid: list[str], pay: Any, finance: l
         Run.objects.select_for_update().get(id=run.id)
         racing = [in_background(give, amount, by) for amount, by in zip((10, 20), finance, strict=True)]
         until(lambda: waiting_for_locks() >= 2)
-    said = [future.result(60) for future in racing]
+    said = [future.result(BOUND_S) for future in racing]
     run = drive(run)
 
     winner = said.index("won")
@@ -134,7 +135,7 @@ def test_a_run_that_was_answered_in_another_process_goes_on(paid: list[str], pay
     request = waiting(run)["ACME"]
 
     env = {**os.environ, "DATABASE_URL": _database_url()}
-    forks.run(["-c", IN_ANOTHER_PROCESS, str(request.id)], env=env, check=True, timeout=120)
+    forks.run(["-c", IN_ANOTHER_PROCESS, str(request.id)], env=env, check=True, timeout=seconds(120))
 
     run.refresh_from_db()
     assert run.status == Status.PENDING

@@ -9,6 +9,7 @@ import pytest
 import redis
 
 from project.process import wait_until
+from tests.support.patience import seconds
 from tests.support.site_process import LEASE_S, MARGIN_S, Site, Worker
 
 STEPS = 5
@@ -29,11 +30,11 @@ def test_a_run_is_submitted_and_driven_while_the_broker_is_down(site: Site, work
     about = site.model.conversation("no broker", steps=1)
     site.valkey.stop()
     try:
-        worker.wait_for("Connection to broker lost", 10)
+        worker.wait_for("Connection to broker lost", seconds(10))
         run_id = site.submit(about)
         site.completed(run_id)  # a worker looks for runs itself: no hint arrives
         for other in site.workers:  # after 2 s, after 4 s: Celery itself will not be back for a while
-            other.wait_for("Trying again in 4.00 seconds", 10)
+            other.wait_for("Trying again in 4.00 seconds", seconds(10))
     finally:
         site.valkey.start()
 
@@ -47,7 +48,7 @@ def test_an_emptied_valkey_costs_one_announced_gap(site: Site, worker: Worker) -
     about = site.model.conversation("emptied", steps=STEPS, hold={4})
     run_id = site.submit(about)
     about.wait_held(4)
-    wait_until(lambda: len(site.events(run_id)) >= 10, 5)
+    wait_until(lambda: len(site.events(run_id)) >= 10, seconds(5))
     before = site.events(run_id)
 
     with redis.Redis.from_url(site.valkey.url) as client:

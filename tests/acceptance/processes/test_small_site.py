@@ -79,7 +79,7 @@ def test_ravi_worker_drives_what_another_process_submits(
         for about in abouts[10:]:
             client.ask("submit", text=about.text, agent=AGENT, hint="")
 
-        ended = wait_until(lambda: len(outputs(tmp_path)) == 20 or not worker.running, 40, poll=0.1)
+        ended = wait_until(lambda: len(outputs(tmp_path)) == 20 or not worker.running, BOUND_S, poll=0.1)
         worker.ask_to_stop()
         assert wait_until(lambda: not worker.running, BOUND_S)
     finally:
@@ -92,5 +92,5 @@ def test_ravi_worker_drives_what_another_process_submits(
 
 
 def outputs(folder: Path) -> list[str]:
-    with closing(sqlite3.connect(folder / "db.sqlite3", timeout=20)) as connection:
+    with closing(sqlite3.connect(folder / "db.sqlite3", timeout=BOUND_S)) as connection:
         return [row[0] for row in connection.execute("SELECT output FROM ravi_run WHERE status = 'completed'")]

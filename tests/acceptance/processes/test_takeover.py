@@ -11,6 +11,7 @@ import pytest
 
 from project.process import wait_until
 from tests.support.model_server import Conversation
+from tests.support.patience import BOUND_S, seconds
 from tests.support.site_process import DRAIN_S, LEASE_S, MARGIN_S, SWEEP_S, Site, Worker
 
 STEPS = 9  # calculator calls; with ten model calls, all that the agent's iterations allow
@@ -59,7 +60,7 @@ def test_one_message_delivered_five_times_to_two_workers(site: Site, workers: li
     site.client.ask("deliver", run_id=run_id, queues=["ravi"] * 3, task_id=task_id)
     both = workers[:2]
     ran = f"Task ravi.run[{task_id}] succeeded"
-    assert wait_until(lambda: sum(worker.text.count(ran) for worker in both) == 5, 60)
+    assert wait_until(lambda: sum(worker.text.count(ran) for worker in both) == 5, BOUND_S)
     assert all(ran in worker.text for worker in both)
     about.release()
 
@@ -70,7 +71,7 @@ def test_one_message_delivered_five_times_to_two_workers(site: Site, workers: li
     assert_whole(site, run_id)
 
     site.client.ask("deliver", run_id=run_id, queues=[both[0].name], task_id=task_id)
-    assert wait_until(lambda: sum(worker.text.count(ran) for worker in both) == 6, 60)
+    assert wait_until(lambda: sum(worker.text.count(ran) for worker in both) == 6, BOUND_S)
     assert site.run(run_id)["lease_epoch"] == 1
 
 
@@ -85,8 +86,8 @@ def test_a_killed_worker_is_taken_over_wherever_it_was(site: Site, workers: list
         about.wait_held(number)
     site.model.delay = 0.2  # so that those that flow are everywhere in between
     runs |= {site.submit_to(doomed, about): about for about in flowing}
-    assert wait_until(lambda: len(flowing[-1].requests) > 1, 10, poll=0.002)
-    assert wait_until(lambda: all(site.events(run_id) for run_id in runs), 60)
+    assert wait_until(lambda: len(flowing[-1].requests) > 1, seconds(10), poll=0.002)
+    assert wait_until(lambda: all(site.events(run_id) for run_id in runs), BOUND_S)
 
     doomed.child.kill()
     site.model.delay = 0.0
@@ -116,14 +117,14 @@ def test_a_zombie_records_nothing_streams_nothing_and_works_on(site: Site, worke
     try:
         for run_id in runs:
             site.completed(run_id, TAKEOVER_S)
-            assert wait_until(lambda run_id=run_id: site.run(run_id)["published_at"] is not None, 60)
+            assert wait_until(lambda run_id=run_id: site.run(run_id)["published_at"] is not None, BOUND_S)
         before = {run_id: (site.run(run_id), site.journal(run_id), site.events(run_id)) for run_id in runs}
         for about in abouts:
             about.release()  # the answer lies in the zombie's socket when it wakes
     finally:
         zombie.signal(signal.SIGCONT)
     for run_id in runs:
-        zombie.wait_for(f"run {run_id}: lease epoch 1 is over", 10)
+        zombie.wait_for(f"run {run_id}: lease epoch 1 is over", seconds(10))
 
     fresh = site.model.conversation("after sleep", steps=STEPS)
     fresh_id = site.submit_to(zombie, fresh)
@@ -151,13 +152,13 @@ def test_a_worker_that_is_asked_to_leave_hands_over(site: Site, workers: list[Wo
     with site.without_sweeps():
         leaver.signal(signal.SIGTERM)
         asked_at = time.monotonic()
-        leaver.wait_for("draining for up to", 30)
+        leaver.wait_for("draining for up to", BOUND_S)
         if not stuck:
             about.release()
         run = site.completed(run_id, DRAIN_S + MARGIN_S)
         handed_over = time.monotonic() - asked_at
-        heir.wait_for("Task ravi.run[", 30, times=hints + 2)  # received and succeeded: the leaver told
-        assert leaver.wait_ended(10) == 0  # the interpreter takes its time to end
+        heir.wait_for("Task ravi.run[", BOUND_S, times=hints + 2)  # received and succeeded: the leaver told
+        assert leaver.wait_ended(seconds(10)) == 0  # the interpreter takes its time to end
     about.release()
     last_words = leaver.text[said_before:]
     site.replace(leaver)

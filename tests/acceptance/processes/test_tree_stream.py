@@ -10,6 +10,7 @@ import pytest
 from project.process import wait_until
 from tests.support.model_server import Conversation
 from tests.support.openai_server import Body, Reply, tool_results
+from tests.support.patience import BOUND_S
 from tests.support.site_process import LEASE_S, MARGIN_S, SWEEP_S, Site, Worker
 
 TEAM = "orchestrator/team"
@@ -44,7 +45,7 @@ def team(site: Site, hands: list[Conversation]) -> Conversation:
 def submit(site: Site, about: Conversation, worker: Worker) -> str:
     for _ in range(5):  # another worker's look may find it first
         run_id = str(site.client.ask("submit", text=about.text, agent=TEAM, hint=worker.name)["id"])
-        assert wait_until(lambda run_id=run_id: site.run(run_id)["lease_epoch"] > 0, 20)
+        assert wait_until(lambda run_id=run_id: site.run(run_id)["lease_epoch"] > 0, BOUND_S)
         about.wait_held(1)
         if worker.drives(site.run(run_id)["lease_owner"]):
             about.release()
@@ -100,8 +101,8 @@ def test_a_worker_killed_with_a_part_of_the_team_leaves_no_gap(site: Site, crowd
     run_id = submit(site, team(site, hands), crowded)
     for hand in hands:
         hand.wait_held(2)
-    assert wait_until(lambda: len(workers_of(site, run_id)) > 1, 60)
-    assert wait_until(lambda: len({frame["run"] for frame in site.events(run_id)}) == HANDS + 1, 60)
+    assert wait_until(lambda: len(workers_of(site, run_id)) > 1, BOUND_S)
+    assert wait_until(lambda: len({frame["run"] for frame in site.events(run_id)}) == HANDS + 1, BOUND_S)
     doomed = next(
         worker for worker in site.workers if any(worker.drives(site.owner(child)) for child in children(site, run_id))
     )

@@ -13,7 +13,7 @@ from websockets.sync.client import ClientConnection, connect
 from project.process import wait_until
 from project.services import free_port
 from ravi_django.kernel import ChatMessage, GenerationOptions, ModelEvent, ModelResponse, RunMeta, TextBlock, TextDelta
-from tests.support.patience import BOUND_S
+from tests.support.patience import BOUND_S, seconds
 
 
 class PacedModel:
@@ -68,7 +68,7 @@ class Server:
 
     def stop(self) -> None:
         self._server.should_exit = True
-        self._thread.join(10)
+        self._thread.join(seconds(10))
 
     def streams(self) -> int:
         """How many sockets are being streamed to."""

@@ -20,6 +20,7 @@ from ravi_django.kernel import ConflictError
 from ravi_django.models import HumanRequest
 from ravi_django.ws import answering, commands
 from tests.support import world
+from tests.support.patience import BOUND_S
 from tests.support.world import with_retry
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -210,7 +211,7 @@ def test_of_many_answers_at_once_one_is_accepted(server, run, ticket, sockets) -
             await client.send(json.dumps(said))
             own, closed = None, []
             while own is None or not closed:
-                found = json.loads(await asyncio.wait_for(client.recv(), 60))
+                found = json.loads(await asyncio.wait_for(client.recv(), BOUND_S))
                 if found["type"] in ("accepted", "error"):
                     own = found
                 else:

@@ -67,7 +67,7 @@ def test_cancel_starts_the_run_that_was_queued_behind(worker, opened, paced, sub
         client.send('{"type": "cancel"}')
         until(client, "stream.done")
 
-    assert wait_until(lambda: Run.objects.get(id=queued.id).status == "completed", 60)
+    assert wait_until(lambda: Run.objects.get(id=queued.id).status == "completed", BOUND_S)
 
 
 def test_a_message_becomes_the_next_run_of_the_session(worker, opened, paced, submitted, demo) -> None:
@@ -79,7 +79,7 @@ def test_a_message_becomes_the_next_run_of_the_session(worker, opened, paced, su
         until(client, "stream.done")
 
     assert (new.session_id, new.agent, new.owner) == (run.session_id, "react/paced", demo)
-    assert wait_until(lambda: Run.objects.get(id=new.id).status == "completed", 60)
+    assert wait_until(lambda: Run.objects.get(id=new.id).status == "completed", BOUND_S)
     turns = [(turn.role, turn.content[0]["text"]) for turn in Turn.objects.filter(run=new.id)]
     assert turns == [("user", "What is 6 * 7?"), ("assistant", "".join(paced.words))]
     assert set(Turn.objects.values_list("run", flat=True)) == {run.id, new.id}

@@ -17,7 +17,7 @@ from websockets.exceptions import ConnectionClosed
 from ravi_django.models import Ticket
 from ravi_django.routing import websocket_urlpatterns
 from tests.support import world
-from tests.support.patience import BOUND_S
+from tests.support.patience import BOUND_S, seconds
 from tests.support.world import cancel
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -48,10 +48,10 @@ async def code_of(path: str, *, user: Any = None, headers: Any = OUR_ORIGIN) -> 
     }
     socket = ApplicationCommunicator(URLRouter(websocket_urlpatterns), scope)
     await socket.send_input({"type": "websocket.connect"})
-    said = [await socket.receive_output(timeout=5)]
+    said = [await socket.receive_output(timeout=seconds(5))]
     assert said[0]["type"] == "websocket.accept", "browsers cannot see the code of a refused handshake"
     while said[-1]["type"] != "websocket.close":
-        said.append(await socket.receive_output(timeout=5))
+        said.append(await socket.receive_output(timeout=seconds(5)))
     await socket.send_input({"type": "websocket.disconnect", "code": said[-1]["code"]})
     await socket.wait(timeout=BOUND_S)
     return said[-1]["code"], said[1:-1]

@@ -112,7 +112,7 @@ def test_a_killed_client_leaves_nothing_behind_and_the_run_goes_on(
 
         assert wait_until(lambda: server.streams() == 0, BOUND_S)
     paced.let_all()
-    assert wait_until(lambda: Run.objects.get(id=run.id).status == "completed", 60)
+    assert wait_until(lambda: Run.objects.get(id=run.id).status == "completed", BOUND_S)
 
 
 def test_a_client_that_does_not_read_holds_the_reading_up(server, submitted, demo, ticket, monkeypatch) -> None:

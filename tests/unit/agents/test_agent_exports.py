@@ -9,6 +9,7 @@ import ravi_django.agents.compaction
 import ravi_django.agents.context
 import ravi_django.capabilities.tools
 from tests.support.cases import case
+from tests.support.patience import BOUND_S
 
 
 def test_what_is_named_can_be_imported() -> None:
@@ -44,7 +45,7 @@ def test_agents_and_tools_load_neither_django_nor_a_provider() -> None:
         "import sys, ravi_django.agents, ravi_django.agents.context, ravi_django.capabilities.tools\n"
         "print([m for m in ('django', 'celery', 'channels', 'litellm', 'rest_framework') if m in sys.modules])"
     )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=BOUND_S)
     assert found.stdout.strip() == "[]"
 
 
@@ -56,7 +57,6 @@ FIRST = [
 
 @pytest.mark.parametrize("name", FIRST)
 def test_a_part_can_be_imported_before_all_others(name: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", f"import ravi_django.capabilities.{name}"], capture_output=True, text=True, timeout=60
-    )
+    command = [sys.executable, "-c", f"import ravi_django.capabilities.{name}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=BOUND_S)
     assert done.returncode == 0, done.stderr

@@ -199,12 +199,12 @@ BAD = "^(a+)+$"
 ])  # fmt: skip
 def test_no_answer_holds_the_worker_up(schema: dict[str, Any], answer: Any) -> None:
     wanted = ResultType(schema)
-    began = time.process_time()
+    began = time.thread_time()
     try:
         wanted.from_text(json.dumps(answer))
     except ResultRejected as error:
         assert len(str(error)) < 1100
-    assert time.process_time() - began < 5
+    assert time.thread_time() - began < 5
 
 
 def test_patterns_and_unique_items_say_what_they_said() -> None:

@@ -22,6 +22,7 @@ from ravi_django.management.diagnosis import services
 from ravi_django.models import OutboxEvent
 from tests.support import forks, world
 from tests.support.cases import case
+from tests.support.patience import seconds
 from tests.support.world import Bus, forget_buses, get_bus
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -170,7 +171,7 @@ def test_a_process_gives_events_to_a_function(settings: Any, valkey_url: str) ->
         assert first.startswith("ravi_subscribe: tests.unit.project.test_bus_surfaces.told reads events as tests.")
         assert [process.stdout.readline() for _ in range(2)] == ["run.a 0\n", "run.c 2\n"]
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0
+        assert process.wait(seconds(20)) == 0
     finally:
         process.kill()
-        process.communicate(timeout=10)
+        process.communicate(timeout=seconds(10))

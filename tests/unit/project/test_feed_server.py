@@ -14,6 +14,7 @@ from project.feed_server import HEADLINES, TOPICS, FeedServer, Newsroom
 from project.process import wait_until
 from ravi_django.capabilities.feeds.parse import parse
 from tests.support.cases import case
+from tests.support.patience import BOUND_S, seconds
 
 HTTP = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 ODD = '<script>"&\x00\x0b\u202e'
@@ -28,7 +29,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FeedServer]:
 def ask(url: str, data: bytes | None = None, **headers: str) -> tuple[int, bytes, Message]:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     try:
-        with HTTP.open(urllib.request.Request(url, data=data, headers=named), timeout=10) as answer:
+        with HTTP.open(urllib.request.Request(url, data=data, headers=named), timeout=seconds(10)) as answer:
             return answer.status, answer.read(), answer.headers
     except urllib.error.HTTPError as error:
         return error.code, error.read(), error.headers
@@ -90,7 +91,7 @@ def test_what_is_no_item_is_refused(server: FeedServer) -> None:
 
 def test_it_publishes_by_itself(tmp_path: Path) -> None:
     with FeedServer(tmp_path, every_s=0.05) as server:
-        assert wait_until(lambda: all(len(titles(server, f"{topic}.rss")) >= 3 for topic in TOPICS), 60)
+        assert wait_until(lambda: all(len(titles(server, f"{topic}.rss")) >= 3 for topic in TOPICS), BOUND_S)
 
 
 def test_a_feed_keeps_its_newest_items_each_with_an_id_of_its_own() -> None:

@@ -17,6 +17,7 @@ import redis
 
 from project.process import Child, ProcessError, wait_until
 from project.services import Postgres, Service, Valkey, free_port
+from tests.support.patience import BOUND_S
 
 pytestmark = pytest.mark.full
 
@@ -192,7 +193,7 @@ def test_a_child_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
         stop_signals=((signal.SIGTERM, 0.2),)
     )  # fmt: skip
     child.start()
-    assert wait_until(lambda: "deaf" in child.tail(), 60)
+    assert wait_until(lambda: "deaf" in child.tail(), BOUND_S)
 
     child.stop()
 

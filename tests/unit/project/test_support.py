@@ -14,6 +14,7 @@ import pytest
 
 from project.process import wait_until
 from tests.support import durations, forks, patience
+from tests.support.patience import BOUND_S
 from tests.support.required import missing
 
 
@@ -91,7 +92,7 @@ def test_a_fork_dies_with_the_process_that_asked_for_it():
     )
     env = {**os.environ, "RAVI_TEST_FORKS": str(forks._forks().path)}
     pid = int(forks.run(["-c", code], env=env, capture_output=True, text=True).stdout)
-    assert wait_until(lambda: not psutil.pid_exists(pid), 60)
+    assert wait_until(lambda: not psutil.pid_exists(pid), BOUND_S)
 
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -110,7 +111,7 @@ def test_an_environment_that_is_a_link_is_left_alone(tmp_path: Path) -> None:
     (copy / ".venv").symlink_to(other)
 
     command = [sys.executable, str(copy / ".ci" / "install"), "dev"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=BOUND_S)
 
     assert done.returncode == 2 and f".venv is a link to {other}" in done.stderr
     assert not used.exists() and not list(other.glob(".installed-*"))

@@ -23,6 +23,7 @@ from ravi_django.kernel import (
 from ravi_django.models import BoardTask, Session, Status
 from ravi_django.testing import ScriptedModel, journal_of, run_until_idle
 from tests.support import world
+from tests.support.patience import BOUND_S
 from tests.support.runs import Died, code, drive, in_background, make_run, on_postgresql, patch_append, take_over, until
 from tests.support.tool_calls import calling
 from tests.support.world import (
@@ -256,7 +257,7 @@ def test_two_runs_of_one_agent_at_once_get_numbers_of_their_own(monkeypatch):
 
     added = [in_background(_add, where, title) for title in ("One", "Two")]
 
-    assert sorted(future.result(60) for future in added) == [1, 2]
+    assert sorted(future.result(BOUND_S) for future in added) == [1, 2]
     assert reached == [0, 0]
 
 

@@ -54,7 +54,7 @@ def at_once(work, items) -> list:
             connections.close_all()
 
     with ThreadPoolExecutor(len(items)) as pool:
-        return [future.result(60) for future in [pool.submit(one, item) for item in items]]
+        return [future.result(BOUND_S) for future in [pool.submit(one, item) for item in items]]
 
 
 def spend(lease, path: str, estimate: int, day: date, actual: int = USED) -> bool:

@@ -174,7 +174,7 @@ class TestDatabaseBuffer(BufferContract):
             return [buffer.append([batch(run, delta(run, f"{name}{n}"), durable(run, f"{n}"))]) for n in range(10)]
 
         for done in [in_background(write, name) for name in "abcd"]:
-            done.result(30)
+            done.result(BOUND_S)
 
         assert numbers_of(buffer, run) == list(range(1, 51))
 
@@ -213,7 +213,7 @@ class TestValkeyBuffer(BufferContract):
             for _ in range(turns):
                 await asyncio.sleep(0)
             reader.cancel()
-            await asyncio.wait([reader], timeout=2)
+            await asyncio.wait([reader], timeout=BOUND_S)
             return reader.cancelled()
 
         assert asyncio.run(main())
@@ -270,7 +270,7 @@ class TestValkeyBuffer(BufferContract):
             return [buffer.append([batch(run, delta(run, f"{name}{n}"), durable(run, f"{n}"))]) for n in range(10)]
 
         for done in [in_background(write, name) for name in "abcd"]:
-            done.result(30)
+            done.result(BOUND_S)
 
         assert numbers_of(buffer, run) == list(range(1, 51))
 

@@ -25,6 +25,7 @@ from ravi_django.models import TERMINAL, Ask, HumanRequest, Run, Session, Status
 from ravi_django.testing import run_until_idle
 from tests.support import world
 from tests.support.gates import Gate
+from tests.support.patience import BOUND_S, seconds
 from tests.support.runs import (
     CodeAgent,
     code,
@@ -99,8 +100,8 @@ async def with_team(run: Run, what: Callable[[], None], *, beat: bool = True) ->
     try:
         engine.hint(run.id)
         await auntil_sync(standing(run))
-        await asyncio.to_thread(lambda: in_background(what).result(60))
-        await asyncio.to_thread(lambda: in_background(engine.heartbeat.beat).result(60))
+        await asyncio.to_thread(lambda: in_background(what).result(BOUND_S))
+        await asyncio.to_thread(lambda: in_background(engine.heartbeat.beat).result(BOUND_S))
         await auntil_sync(lambda: not live(run))
     finally:
         await engine.close(drain_s=0)
@@ -109,7 +110,7 @@ async def with_team(run: Run, what: Callable[[], None], *, beat: bool = True) ->
 async def auntil_sync(condition: Callable[[], bool]) -> None:
     """As `auntil`, for a condition that asks the database."""
     async with asyncio.timeout(20):
-        while not await asyncio.to_thread(lambda: in_background(condition).result(60)):
+        while not await asyncio.to_thread(lambda: in_background(condition).result(BOUND_S)):
             await asyncio.sleep(0.01)
 
 
@@ -196,9 +197,9 @@ def test_the_roots_deadline_ends_the_tree(settings: Any) -> None:
         try:
             engine.hint(run.id)
             await auntil_sync(standing(run))
-            await asyncio.to_thread(lambda: in_background(move_deadline).result(60))
+            await asyncio.to_thread(lambda: in_background(move_deadline).result(BOUND_S))
             await engine.drive(run.id)
-            await asyncio.to_thread(lambda: in_background(engine.heartbeat.beat).result(60))
+            await asyncio.to_thread(lambda: in_background(engine.heartbeat.beat).result(BOUND_S))
             await auntil_sync(lambda: not live(run))
         finally:
             await engine.close(drain_s=0)
@@ -282,7 +283,7 @@ def locked_one_by_one(first: Run, second: Run, while_held: Callable[[], Any]) ->
         other = in_background(while_held)
         until(somebody_waits_for_a_lock)
         list(Run.objects.select_for_update().filter(id=second.id))
-    return other.result(60)
+    return other.result(BOUND_S)
 
 
 @on_postgresql
@@ -339,7 +340,7 @@ def test_a_child_that_comes_between_is_cancelled_too() -> None:
         cancelling = in_background(cancel, root.id, "enough")
         until(somebody_waits_for_a_lock)
         spawn_below(lease)
-    cancelling.result(60)
+    cancelling.result(BOUND_S)
 
     (spawned,) = Run.objects.filter(parent_id=middle.id)
     assert spawned.status == Status.CANCELLED
@@ -360,7 +361,7 @@ def race(*works: Callable[[], Any]) -> list[BaseException]:
     gate = threading.Barrier(len(works))
 
     def at_once(work: Callable[[], Any]) -> None:
-        gate.wait(20)
+        gate.wait(seconds(20))
         work()
 
     raised = [future.exception(20) for future in [in_background(at_once, work) for work in works]]

@@ -13,6 +13,7 @@ from psycopg import IsolationLevel
 from ravi_django.conf import conf
 from ravi_django.models import Run
 from tests.support import world
+from tests.support.patience import BOUND_S, seconds
 from tests.support.runs import in_background, make_run, on_postgresql, until
 from tests.support.world import DatabaseThreads, with_retry
 
@@ -90,7 +91,7 @@ def test_closing_leaves_a_thread_that_hangs(monkeypatch):
         assert not hanging.done()
 
     try:
-        in_background(asyncio.run, story()).result(60)
+        in_background(asyncio.run, story()).result(BOUND_S)
     finally:
         go.set()
     until(lambda: closed and closed[0].connection is None)
@@ -100,7 +101,7 @@ def test_a_write_is_seen_through_when_its_caller_is_cancelled():
     gate, done = threading.Event(), []
 
     def write():
-        gate.wait(10)
+        gate.wait(seconds(10))
         done.append(1)
         return "written"
 
@@ -111,7 +112,7 @@ def test_a_write_is_seen_through_when_its_caller_is_cancelled():
         await asyncio.sleep(0)
         assert not writing.done()
         gate.set()
-        await asyncio.wait([writing], timeout=10)
+        await asyncio.wait([writing], timeout=seconds(10))
         return writing
 
     writing = on_threads(story, size=1)
@@ -137,7 +138,7 @@ def test_a_call_survives_a_connection_that_was_cut():
 
     async def story(threads):
         await threads.call(count)
-        await asyncio.to_thread(lambda: in_background(cut).result(60))
+        await asyncio.to_thread(lambda: in_background(cut).result(BOUND_S))
         return await threads.call(count)
 
     assert on_threads(story, size=1) == 1
@@ -229,7 +230,7 @@ def test_a_thread_that_falls_asleep_in_a_transaction_does_not_keep_its_rows(sett
         try:
             with transaction.atomic():
                 Run.objects.select_for_update().get(id=run.id)
-                awake.wait(20)
+                awake.wait(seconds(20))
                 Run.objects.filter(id=run.id).update(crashes=7)
         except DatabaseError:
             return "too late"
@@ -237,7 +238,7 @@ def test_a_thread_that_falls_asleep_in_a_transaction_does_not_keep_its_rows(sett
     async def story(threads):
         sleeping = asyncio.ensure_future(threads.call(asleep))
         try:
-            await asyncio.to_thread(lambda: in_background(locked, run.id).result(60))
+            await asyncio.to_thread(lambda: in_background(locked, run.id).result(BOUND_S))
         finally:
             awake.set()
         return await sleeping

@@ -22,6 +22,7 @@ from ravi_django.kernel import (
 from ravi_django.models import Run, Status
 from ravi_django.testing import ScriptedModel, journal_of, run_until_idle
 from tests.support import world
+from tests.support.patience import BOUND_S
 from tests.support.runs import CodeAgent, code, drive, make_run, take_over
 from tests.support.world import cancel
 
@@ -149,7 +150,7 @@ def test_a_hundred_in_one_turn(settings):
     calls = [handoff("writer", f"c{number}", task=f"part {number}") for number in range(100)]
     model, run = boss([calls, "all done"], member(echoes))
 
-    run_until_idle(timeout=60)
+    run_until_idle(timeout=BOUND_S)
 
     run.refresh_from_db()
     assert run.output == "all done"
@@ -575,7 +576,7 @@ async def _in_process():
     )
     async with Runtime(poll_s=0.05) as rt:
         await rt.register(agent)
-        return await rt.result(await rt.submit(agent, "hello"), timeout=20)
+        return await rt.result(await rt.submit(agent, "hello"), timeout=BOUND_S)
 
 
 def test_the_runtime_registers_the_team_too():

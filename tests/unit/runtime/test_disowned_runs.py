@@ -12,6 +12,7 @@ from django.db import connection, transaction
 from ravi_django.kernel import ConflictError, IllegalTransitionError
 from ravi_django.models import TERMINAL, Run, Status
 from tests.support import world
+from tests.support.patience import BOUND_S
 from tests.support.runs import (
     code,
     drive,
@@ -156,7 +157,7 @@ def test_a_retry_that_was_first_is_cancelled(ada: Any) -> None:
         world.store_retry(run.id)
         deleted = in_background(ada.delete)
         until(somebody_waits_for_a_lock)
-    deleted.result(60)
+    deleted.result(BOUND_S)
 
     run.refresh_from_db()
     assert (run.status, run.owner_id, run.cancel_reason) == (Status.CANCELLED, None, world.OWNER_DELETED)
@@ -172,7 +173,7 @@ def test_a_retry_that_comes_behind_the_first_look_is_cancelled(ada: Any, monkeyp
         found = original(user)
         looks.append(found)
         if len(looks) == 1:
-            in_background(world.store_retry, run.id).result(60)
+            in_background(world.store_retry, run.id).result(BOUND_S)
         return found
 
     world.patch(monkeypatch, "owners_live", look)
@@ -194,13 +195,13 @@ def test_nor_does_one_escape_that_fails_and_is_retried_meanwhile(ada: Any, monke
     def look(user: Any) -> Any:
         found = live(user)
         if made and Run.objects.get().status == Status.FAILED:
-            in_background(world.store_retry, made[0]).result(60)
+            in_background(world.store_retry, made[0]).result(BOUND_S)
         return found
 
     def look_for_any(user: Any) -> bool:
         found = owns_runs(user)
         if not made:
-            in_background(make).result(60)
+            in_background(make).result(BOUND_S)
         return found
 
     world.patch(monkeypatch, "owners_live", look)
@@ -231,4 +232,4 @@ def test_all_are_locked_in_the_order_of_their_ids(ada: Any) -> None:
         deleted = in_background(ada.delete)
         until(somebody_waits_for_a_lock)
         assert Run.objects.select_for_update(no_key=True, skip_locked=True).filter(id=live.id).exists()
-    deleted.result(60)
+    deleted.result(BOUND_S)

@@ -12,6 +12,7 @@ from ravi_django import tool
 from ravi_django.conf import conf
 from ravi_django.models import HumanRequest, JournalEntry, Status
 from tests.support import world
+from tests.support.patience import BOUND_S
 from tests.support.runs import auntil, code, drive, make_run, patch_append
 from tests.support.world import Engine
 
@@ -113,8 +114,8 @@ def test_a_worker_that_has_drained_gives_up(away, paid, pay):
         engine = Engine()
         driving = engine.hint(run.id)
         await auntil(lambda: away.tries > 3)
-        await asyncio.wait_for(engine.close(drain_s=0), 60)
-        await asyncio.wait_for(driving, 60)
+        await asyncio.wait_for(engine.close(drain_s=0), BOUND_S)
+        await asyncio.wait_for(driving, BOUND_S)
 
     async def story(ctx, inbox):
         await ctx.tool("pay", number=1)

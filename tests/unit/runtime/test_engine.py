@@ -13,6 +13,7 @@ from ravi_django.kernel import ChatMessage, ModelError, RunFailedError
 from ravi_django.models import Blob, InboxMessage, JournalEntry, Run, Status, WorkerProcess
 from ravi_django.testing import ScriptedModel, journal_of, warm
 from tests.support import world
+from tests.support.patience import BOUND_S
 from tests.support.runs import auntil, code, drive, in_background, leased, make_run, on_postgresql
 from tests.support.world import Engine, Runtime
 
@@ -29,7 +30,7 @@ def with_engine(story):
     async def main():
         engine = Engine()
         try:
-            return await asyncio.wait_for(story(engine), 60)
+            return await asyncio.wait_for(story(engine), BOUND_S)
         finally:
             await engine.close(drain_s=0.5)
 
@@ -68,7 +69,7 @@ def test_two_engines_that_are_hinted_at_once_call_the_model_once():
         with_engine(story)
 
     for done in [in_background(work) for _ in range(2)]:
-        done.result(60)
+        done.result(BOUND_S)
 
     assert statuses() == ["completed"] * 10
     assert len(model.calls) == 10
@@ -207,7 +208,7 @@ def test_hundreds_in_flight_share_a_few_connections(settings):
         gate = asyncio.Event()
         engine.look()
         await auntil(lambda: len(began) == 100)
-        found = await asyncio.to_thread(lambda: in_background(sessions).result(60))
+        found = await asyncio.to_thread(lambda: in_background(sessions).result(BOUND_S))
         gate.set()
         await auntil(lambda: not engine._leases)
         return found
@@ -266,9 +267,9 @@ def test_a_run_that_cannot_be_read_is_blocked_and_not_tried_for_ever():
 
 def test_a_worker_is_listed_while_it_lives():
     async def story(engine):
-        await asyncio.to_thread(lambda: in_background(engine.heartbeat.beat).result(60))
+        await asyncio.to_thread(lambda: in_background(engine.heartbeat.beat).result(BOUND_S))
         return await asyncio.to_thread(
-            lambda: in_background(lambda: list(WorkerProcess.objects.values_list("name", flat=True))).result(60)
+            lambda: in_background(lambda: list(WorkerProcess.objects.values_list("name", flat=True))).result(BOUND_S)
         ), engine.name
 
     listed, name = with_engine(story)
@@ -319,7 +320,7 @@ def test_runtime_drives_what_is_submitted_to_it_and_gives_the_output():
         async with Runtime() as rt:
             await rt.register(agent)
             run_id = await rt.submit(agent.id, "hi")
-            return await rt.result(run_id, timeout=20)
+            return await rt.result(run_id, timeout=BOUND_S)
 
     agent = code(ask, model=ScriptedModel(["hello"]))
 
@@ -333,7 +334,7 @@ def test_runtime_raises_the_runs_error_and_gives_up_after_its_time(settings):
         async with Runtime() as rt:
             run_id = await rt.submit("test/code", "hi")
             with pytest.raises(RunFailedError) as caught:
-                await rt.result(run_id, timeout=20)
+                await rt.result(run_id, timeout=BOUND_S)
             hanging.delay = 60
             other = await rt.submit("test/code", "hi")
             with pytest.raises(TimeoutError, match=f"run {other} is (pending|running) after 0.1 s"):
@@ -351,7 +352,7 @@ def test_runtime_raises_the_runs_error_and_gives_up_after_its_time(settings):
 def test_runtime_finds_runs_that_others_submitted():
     async def main():
         async with Runtime(poll_s=0.05) as rt:
-            await asyncio.to_thread(lambda: in_background(submitted).result(60))
+            await asyncio.to_thread(lambda: in_background(submitted).result(BOUND_S))
             await auntil(lambda: rt.engine._leases or settled())
             while not settled():
                 await asyncio.sleep(0.02)
@@ -363,11 +364,11 @@ def test_runtime_finds_runs_that_others_submitted():
         return model.calls and not store_has_work()
 
     def store_has_work():
-        return in_background(lambda: Run.objects.exclude(status=Status.COMPLETED).exists()).result(60)
+        return in_background(lambda: Run.objects.exclude(status=Status.COMPLETED).exists()).result(BOUND_S)
 
     model = ScriptedModel(["hello"])
     code(ask, model=model)
 
-    asyncio.run(asyncio.wait_for(main(), 30))
+    asyncio.run(asyncio.wait_for(main(), BOUND_S))
 
     assert statuses() == ["completed"]

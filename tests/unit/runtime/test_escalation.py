@@ -12,6 +12,7 @@ from ravi_django.models import AuditRecord, HumanRequest, Run, Status
 from ravi_django.signals import request_changed
 from ravi_django.testing import journal_of
 from tests.support import world
+from tests.support.patience import BOUND_S
 from tests.support.runs import (
     asked,
     code,
@@ -277,7 +278,7 @@ def test_an_answer_and_an_escalation_at_once(clock, staff):
         request = request_of(run)
 
         racing = [in_background(_answered, request.pk, staff["fay"]), in_background(world.escalate, request.pk)]
-        counted, escalated = (future.result(60) for future in racing)
+        counted, escalated = (future.result(BOUND_S) for future in racing)
 
         assert counted is not escalated
         assert request_of(run).status == ("answered" if counted else "pending")
@@ -304,7 +305,7 @@ def test_of_two_sweeps_one_escalates(clock, staff):
         racing = [in_background(world.escalate, request.pk) for _ in range(2)]
         until(somebody_waits_for_a_lock)
 
-    assert sorted(future.result(60) for future in racing) == [False, True]
+    assert sorted(future.result(BOUND_S) for future in racing) == [False, True]
     assert request_of(run).level == 1
     assert AuditRecord.objects.filter(event="request", name="escalated").count() == 1
 
@@ -318,7 +319,7 @@ def test_a_run_that_is_cancelled_while_its_request_is_escalated(clock, staff):
 
         racing = [in_background(world.escalate, request.pk), in_background(cancel, run.id, "enough")]
         for future in racing:
-            future.result(60)
+            future.result(BOUND_S)
 
         assert request_of(run).status == "cancelled"
         versions = AuditRecord.objects.filter(detail__request=str(request.pk)).order_by("id")

@@ -9,6 +9,7 @@ import pytest
 from ravi_django.kernel import ChatMessage, TextDelta
 from ravi_django.testing import ScriptedModel
 from tests.support import world
+from tests.support.patience import BOUND_S
 from tests.support.runs import auntil, code, drive, leased, make_run
 from tests.support.world import DatabaseBuffer, Engine, ValkeyBuffer
 
@@ -62,9 +63,9 @@ def test_followers_get_frames_as_they_come_until_done(buffer):
             said = "".join(model.words[: number + 1])
             await auntil(lambda said=said: "".join(frame.get("text", "") for frame in seen) == said)
             assert word in said
-        await asyncio.wait_for(driving, 60)
+        await asyncio.wait_for(driving, BOUND_S)
         await engine.close()
-        await asyncio.wait_for(watching, 60)
+        await asyncio.wait_for(watching, BOUND_S)
         return seen
 
     run = make_run()
@@ -90,7 +91,7 @@ def test_a_reader_that_comes_back_gets_exactly_the_rest(buffer, after):
     async def rest():
         return [frame async for frame in world.events_follow(run.id, after)]
 
-    assert asyncio.run(asyncio.wait_for(rest(), 60)) == everything[after:]
+    assert asyncio.run(asyncio.wait_for(rest(), BOUND_S)) == everything[after:]
 
 
 def test_readers_that_come_and_go_miss_and_double_nothing(buffer):
@@ -113,7 +114,7 @@ def test_readers_that_come_and_go_miss_and_double_nothing(buffer):
 
     run = make_run()
 
-    seen = asyncio.run(asyncio.wait_for(main(), 30))
+    seen = asyncio.run(asyncio.wait_for(main(), BOUND_S))
 
     assert [frame["seq"] for frame in seen] == list(range(1, len(seen) + 1))
     assert "".join(frame["text"] for frame in seen if frame["type"] == "text.delta") == "abcdefghij"
@@ -135,7 +136,7 @@ def test_many_followers_see_the_same(buffer):
             model.let.put_nowait(1)
         await driving
         await engine.close()
-        return await asyncio.wait_for(asyncio.gather(*watching), 20)
+        return await asyncio.wait_for(asyncio.gather(*watching), BOUND_S)
 
     run = make_run()
 

@@ -13,6 +13,7 @@ from ravi_django.kernel import (
     TopicId,
 )
 from ravi_django.models import FeedItem, Follow, Publication
+from tests.support.patience import BOUND_S, seconds
 from tests.support.runs import code, in_background, on_postgresql, somebody_waits_for_a_lock, until
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("hinted")]
@@ -33,10 +34,10 @@ def at_once(number, function):
     barrier = Barrier(number)
 
     def one(place):
-        barrier.wait(20)
+        barrier.wait(seconds(20))
         return function(place)
 
-    return [future.result(30) for future in [in_background(one, place) for place in range(number)]]
+    return [future.result(BOUND_S) for future in [in_background(one, place) for place in range(number)]]
 
 
 @on_postgresql
@@ -91,7 +92,7 @@ def test_a_repeat_waits_for_the_one_that_is_not_committed_yet(agent, hinted):
         second = in_background(lambda: emit(NEWS, "goal", id="g1"))
         until(somebody_waits_for_a_lock)
 
-    assert second.result(60).id == first.id
+    assert second.result(BOUND_S).id == first.id
 
 
 @on_postgresql
@@ -105,5 +106,5 @@ def test_a_follow_that_is_just_being_given_something_is_deleted_with_that(agent)
         deleted = in_background(lambda: unfollow(agent, NEWS))
         until(somebody_waits_for_a_lock)
 
-    assert deleted.result(60) is True
+    assert deleted.result(BOUND_S) is True
     assert not FeedItem.objects.exists() and not Follow.objects.exists()

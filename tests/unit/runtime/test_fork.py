@@ -24,6 +24,7 @@ from ravi_django.kernel import (
 from ravi_django.models import InboxMessage, JournalEntry, Run, Session, Status, Turn
 from ravi_django.testing import ScriptedModel, journal_of
 from tests.support import world
+from tests.support.patience import BOUND_S
 from tests.support.runs import code, drive, in_background, leased, make_run, message, on_postgresql, take_over
 from tests.support.trees import ended, spawn
 from tests.support.world import Entry, NewTurn, cancel, fork, retry
@@ -288,7 +289,7 @@ def test_the_source_does_not_grow_while_it_is_copied(monkeypatch):
         with pytest.raises(TimeoutError):
             appended.result(0.3)
 
-    assert appended.result(60) == 2
+    assert appended.result(BOUND_S) == 2
     assert len(paths(forked)) == 1
 
 

@@ -13,6 +13,7 @@ from ravi_django.models import InboxMessage, JournalEntry, Run, Status
 from ravi_django.testing import FakeClock, run_until_idle
 from tests.support import world
 from tests.support.arriving import arrive, logged, publish
+from tests.support.patience import BOUND_S
 from tests.support.runs import code, drive, make_run, take_over
 from tests.unit.runtime.test_newsrooms_backlog import HEARD, begun, digest, heard, note
 
@@ -31,7 +32,7 @@ def _no_fan_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def idle(run: Run) -> Run:
-    run_until_idle(timeout=60)
+    run_until_idle(timeout=BOUND_S)
     run.refresh_from_db()
     assert (run.status, run.error) == (Status.SUSPENDED, None)
     return run

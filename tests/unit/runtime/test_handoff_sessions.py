@@ -21,6 +21,7 @@ from ravi_django.kernel import (
 from ravi_django.models import InboxMessage, Run, Status, Turn
 from ravi_django.testing import ScriptedModel, journal_of, run_until_idle
 from tests.support import world
+from tests.support.patience import BOUND_S
 from tests.support.runs import (
     CodeAgent,
     code,
@@ -177,7 +178,7 @@ def test_a_run_that_is_submitted_meanwhile_is_queued_behind_the_one_that_comes_o
     run = drive(run)
 
     assert (run.agent, run.status) == ("test/b", Status.PENDING)
-    assert others[0].result(60).status == Status.QUEUED
+    assert others[0].result(BOUND_S).status == Status.QUEUED
 
 
 def test_nothing_of_a_refused_one_is_written(monkeypatch):

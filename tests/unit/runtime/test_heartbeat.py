@@ -16,6 +16,7 @@ from ravi_django import signal, tool
 from ravi_django.conf import conf
 from ravi_django.models import Run
 from tests.support import world
+from tests.support.patience import BOUND_S, seconds
 from tests.support.runs import auntil, code, in_background, leased, make_run, on_postgresql, uncommitted, until
 from tests.support.world import Engine, Entry
 
@@ -45,7 +46,7 @@ def driven(check, count=1):
             await auntil(lambda: len(began) == count)
             await check(engine, *(engine.active[run.id] for run in runs))
             gate.set()
-            await asyncio.wait_for(driving, 60)
+            await asyncio.wait_for(driving, BOUND_S)
         finally:
             await engine.close(drain_s=0.5)
 
@@ -56,7 +57,7 @@ def driven(check, count=1):
 
 
 async def beat(engine):
-    await asyncio.to_thread(lambda: in_background(engine.heartbeat.beat).result(60))
+    await asyncio.to_thread(lambda: in_background(engine.heartbeat.beat).result(BOUND_S))
 
 
 def test_a_beat_renews_the_lease_and_the_workers_trust_in_it(clock):
@@ -77,7 +78,7 @@ def test_a_busy_event_loop_does_not_lose_the_lease(clock):
     async def check(engine, active):
         clock.advance(20)
         beaten = in_background(engine.heartbeat.beat)
-        beaten.result(60)  # the loop stands still meanwhile
+        beaten.result(BOUND_S)  # the loop stands still meanwhile
         clock.advance(20)
 
     assert driven(check).lease_epoch == 1
@@ -87,11 +88,11 @@ def test_a_loop_that_stands_still_for_two_leases_is_let_go_with_its_stack(clock,
     async def check(engine, active):
         engine.heartbeat._ticked = time.monotonic() - 3 * conf.LEASE_S
         expires = Run.objects.values_list("lease_expires_at", flat=True)
-        before = await asyncio.to_thread(lambda: in_background(expires.get).result(60))
+        before = await asyncio.to_thread(lambda: in_background(expires.get).result(BOUND_S))
         clock.advance(20)
         with caplog.at_level(logging.ERROR, "ravi.heartbeat"):
-            in_background(engine.heartbeat.beat).result(60)
-        after = await asyncio.to_thread(lambda: in_background(expires.get).result(60))
+            in_background(engine.heartbeat.beat).result(BOUND_S)
+        after = await asyncio.to_thread(lambda: in_background(expires.get).result(BOUND_S))
         assert before == after
         engine.heartbeat._ticked = time.monotonic()
 
@@ -134,7 +135,7 @@ def test_a_row_that_somebody_else_holds_does_not_cost_the_others_their_lease(clo
 
     with transaction.atomic():
         Run.objects.select_for_update().get(id=held.id)
-        verdicts = in_background(world.heartbeat, "w", both).result(60)
+        verdicts = in_background(world.heartbeat, "w", both).result(BOUND_S)
 
     assert verdicts == {held.id: "unknown", free.id: "ok"}
     clock.advance(20)
@@ -155,10 +156,10 @@ def test_a_run_that_works_without_pause_keeps_its_lease_however_slow_commits_are
     with slow_commits(ms):
         working = in_background(work)
         try:
-            verdicts = [in_background(world.heartbeat, "w", [(lease.run_id, 1)]).result(60) for _ in range(20)]
+            verdicts = [in_background(world.heartbeat, "w", [(lease.run_id, 1)]).result(BOUND_S) for _ in range(20)]
         finally:
             over.set()
-        working.result(60)
+        working.result(BOUND_S)
 
     assert verdicts == [{lease.run_id: "ok"}] * 20
 
@@ -184,9 +185,9 @@ def test_a_long_transaction_that_has_signalled_runs_keeps_nobody_from_them():
     working, waiting = leased(owner="w"), make_run()
 
     with uncommitted(lambda: [signal(run_id, "go") for run_id in (working.run_id, waiting.id)]):
-        beat = in_background(world.heartbeat, "w", [(working.run_id, 1)]).result(60)
-        hinted = in_background(world.due_for_hint, 10).result(60)
-        claimed = in_background(world.claim_next, "w", ["test/code"]).result(60)
+        beat = in_background(world.heartbeat, "w", [(working.run_id, 1)]).result(BOUND_S)
+        hinted = in_background(world.due_for_hint, 10).result(BOUND_S)
+        claimed = in_background(world.claim_next, "w", ["test/code"]).result(BOUND_S)
 
     assert beat == {working.run_id: "ok"}
     assert hinted == [waiting.id]
@@ -215,7 +216,7 @@ def test_a_row_that_a_beat_does_not_reach_comes_first_in_the_next(settings, monk
                     until(lambda: blocked_by_me())
                 until(lambda: expires.get() > before)
 
-        await asyncio.to_thread(lambda: in_background(story).result(120))
+        await asyncio.to_thread(lambda: in_background(story).result(seconds(120)))
 
     assert driven(check, 3).status == "completed"
 

@@ -14,6 +14,7 @@ from ravi_django.models import InboxMessage, JournalEntry, Publication, Run, Sig
 from ravi_django.testing import FakeClock, ScriptedModel, run_until_idle
 from tests.support import world
 from tests.support.arriving import TOPIC, arrive, logged
+from tests.support.patience import seconds
 from tests.support.runs import code, drive, make_run, take_over
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -146,7 +147,7 @@ def test_neither_journal_nor_replay_grows_with_the_items(many: int) -> None:
     run = begun()
     tell(run, *range(many))
 
-    leases = run_until_idle(timeout=240)
+    leases = run_until_idle(timeout=seconds(240))
 
     run.refresh_from_db()
     assert len(told()) == len(set(told())) == many

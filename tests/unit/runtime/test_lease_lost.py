@@ -13,6 +13,7 @@ from ravi_django.kernel import ChatMessage
 from ravi_django.models import JournalEntry, Status
 from tests.support import world
 from tests.support.gates import Gate, steal
+from tests.support.patience import BOUND_S, seconds
 from tests.support.runs import code, drive, in_background, leased, make_run, take_over
 from tests.support.world import Active, Engine, append_repeatable
 
@@ -31,7 +32,7 @@ def test_a_worker_that_lost_its_lease_cannot_be_made_to_go_on_by_the_agents_code
             except Exception as error:
                 swallowed.append(error)
             if number == 0:
-                await asyncio.to_thread(lambda: in_background(steal, run).result(60))
+                await asyncio.to_thread(lambda: in_background(steal, run).result(BOUND_S))
         return "wrong"
 
     code(greedy, tools=[step])
@@ -58,10 +59,10 @@ def test_a_stolen_run_is_dropped_by_the_next_heartbeat():
         engine = Engine()
         try:
             driving = asyncio.create_task(engine.drive(run.id))
-            await asyncio.wait_for(held.began.wait(), 60)
-            await asyncio.to_thread(lambda: in_background(steal, run).result(60))
-            await asyncio.to_thread(lambda: in_background(engine.heartbeat.beat).result(60))
-            done, _ = await asyncio.wait({driving}, timeout=10)
+            await asyncio.wait_for(held.began.wait(), BOUND_S)
+            await asyncio.to_thread(lambda: in_background(steal, run).result(BOUND_S))
+            await asyncio.to_thread(lambda: in_background(engine.heartbeat.beat).result(BOUND_S))
+            done, _ = await asyncio.wait({driving}, timeout=seconds(10))
             assert done
         finally:
             await engine.close(drain_s=0)
@@ -116,7 +117,7 @@ def test_a_call_cancelled_while_its_row_is_written_ends_when_it_is(clock, ran, s
         loser.cancel()
         asyncio.get_running_loop().call_later(0.05, free.set)
         await asyncio.wait([loser])
-        written.append(await asyncio.to_thread(lambda: in_background(JournalEntry.objects.count).result(60)))
+        written.append(await asyncio.to_thread(lambda: in_background(JournalEntry.objects.count).result(BOUND_S)))
         return (await ctx.tool("step", name="winner")).text
 
     def all_threads_are_busy(engine):

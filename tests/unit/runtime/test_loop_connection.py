@@ -14,6 +14,7 @@ from ravi_django.conf import conf
 from ravi_django.kernel import ChatMessage, LeaseLostError
 from ravi_django.models import JournalEntry, Run, Turn
 from tests.support import world
+from tests.support.patience import BOUND_S
 from tests.support.runs import auntil, in_background, leased, on_postgresql, uncommitted
 from tests.support.world import OWN_CONNECTIONS_SHAPES, Appender, DatabaseThreads, Entry, NewTurn, Statement
 
@@ -125,7 +126,7 @@ def test_one_that_waits_for_a_lock_holds_up_nobody_and_not_the_loop():
             with transaction.atomic():
                 Run.objects.select_for_update().get(id=lease.run_id)
                 loop.call_soon_threadsafe(held.set)
-                asyncio.run_coroutine_threadsafe(done.wait(), loop).result(60)
+                asyncio.run_coroutine_threadsafe(done.wait(), loop).result(BOUND_S)
 
         holding = in_background(hold)
         await held.wait()

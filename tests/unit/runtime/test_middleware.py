@@ -26,6 +26,7 @@ from ravi_django.kernel import (
 from ravi_django.models import HumanRequest, JournalEntry, Status
 from ravi_django.testing import ScriptedModel
 from tests.support import world
+from tests.support.patience import BOUND_S
 from tests.support.runs import asked, code, drive, in_background, make_run, take_over
 from tests.support.tool_calls import calling, phases
 
@@ -363,7 +364,7 @@ def test_a_crash_behind_a_transactional_commit_runs_the_chain_again_and_not_the_
     class Sees(Spy):
         async def process(self, context, call_next):
             await super().process(context, call_next)
-            ran.append(await asyncio.to_thread(lambda: in_background(Group.objects.count).result(60)))
+            ran.append(await asyncio.to_thread(lambda: in_background(Group.objects.count).result(BOUND_S)))
 
     spy = Sees()
     with_middleware(calling("add", name="ops"), spy, tools=[add])

@@ -16,6 +16,7 @@ from project.models import Invoice
 from ravi_django.models import Source, SourceItem
 from ravi_django.testing import FakeClock
 from tests.support import world
+from tests.support.patience import BOUND_S
 from tests.support.runs import in_background, on_postgresql, somebody_waits_for_a_lock, until
 from tests.support.saves import declare, hinted, invoice, invoices_named, told  # noqa: F401 - a fixture
 
@@ -64,7 +65,7 @@ def test_a_source_stays_until_the_save_that_it_wants_has_committed():
         deleting = in_background(Source.objects.filter(id=source.id)._raw_delete, "default")
         until(somebody_waits_for_a_lock)
     with suppress(DatabaseError):  # a note refers to it by then
-        deleting.result(timeout=60)
+        deleting.result(timeout=BOUND_S)
 
     assert Invoice.objects.count() == 1
 
@@ -75,7 +76,7 @@ def test_a_save_does_not_wait_for_a_source_that_is_being_deleted():
     assert world.model_sources_sources_of("project.invoice") == (source.id,)
     with transaction.atomic():
         Source.objects.filter(id=source.id)._raw_delete("default")
-        assert in_background(invoice).result(timeout=60).pk
+        assert in_background(invoice).result(timeout=BOUND_S).pk
     assert not SourceItem.objects.exists()
 
 
@@ -86,9 +87,9 @@ def test_savers_do_not_wait_for_each_other_nor_for_who_tells():
     with transaction.atomic():
         row.save()
         other = in_background(invoice, "OTHER")
-        assert other.result(timeout=60).customer == "OTHER"
+        assert other.result(timeout=BOUND_S).customer == "OTHER"
         teller = in_background(world.model_sources_run, source.id)
-        assert teller.result(timeout=60) == 2, "what has committed; this one waits for its own commit"
+        assert teller.result(timeout=BOUND_S) == 2, "what has committed; this one waits for its own commit"
     assert world.model_sources_run(source.id) == 1
 
 
@@ -98,7 +99,7 @@ def test_a_saver_does_not_wait_while_somebody_tells():
     invoice()
     with transaction.atomic():
         Source.objects.select_for_update(no_key=True).get(id=source.id)
-        assert in_background(invoice, "OTHER").result(timeout=60).customer == "OTHER"
+        assert in_background(invoice, "OTHER").result(timeout=BOUND_S).customer == "OTHER"
 
 
 @on_postgresql
@@ -108,7 +109,7 @@ def test_two_who_tell_at_once_tell_once():
         invoice(str(number))
     tellers = [in_background(world.model_sources_run, source.id) for _ in range(4)]
 
-    assert sum(teller.result(timeout=60) for teller in tellers) == 30
+    assert sum(teller.result(timeout=BOUND_S) for teller in tellers) == 30
     assert len(told()) == 30
 
 

@@ -15,6 +15,7 @@ from ravi_django.models import InboxMessage, JournalEntry, Run, Signal, Status
 from ravi_django.testing import FakeClock, run_until_idle
 from tests.support import world
 from tests.support.arriving import arrive, logged, publish
+from tests.support.patience import BOUND_S
 from tests.support.runs import drive, make_run, take_over
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -93,7 +94,7 @@ def test_a_backlog_costs_in_proportion_to_its_length(agent: Any) -> None:
         for number in range(count):
             publish(run, digest(5, start=5 * number))
         with loads() as found:
-            run_until_idle(timeout=60)
+            run_until_idle(timeout=BOUND_S)
         run.refresh_from_db()
         assert heard(run) == [f"Item {number}" for number in range(5 * count)]
         assert (run.status, run.error, run.generation) == (Status.SUSPENDED, None, count)
@@ -111,7 +112,7 @@ def test_a_message_of_many_bytes_is_read_alone(size: int) -> None:
         words = " ".join(str(place * (number + 7) ** 5) for place in range(size * 400))
         publish(run, digest(20, start=20 * number, text="x") | {"words": words})
     with loads() as found:
-        run_until_idle(timeout=60)
+        run_until_idle(timeout=BOUND_S)
 
     assert heard(run) == [f"Item {number}" for number in range(120)]
     assert max(found[1:]) > 3 if size == 1 else max(found[1:]) == 1

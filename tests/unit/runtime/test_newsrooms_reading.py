@@ -14,6 +14,7 @@ from ravi_django.models import InboxMessage, JournalEntry, Publication, Run, Sig
 from ravi_django.testing import FakeClock, run_until_idle
 from tests.support import world
 from tests.support.arriving import TOPIC, arrive, logged, publish
+from tests.support.patience import BOUND_S
 from tests.support.runs import code, drive, make_run, take_over
 from tests.support.world import MAX_HOPS
 
@@ -75,7 +76,7 @@ def test_deliveries_in_bursts_leave_no_signal_behind(address: str, burst: int) -
     for start in range(0, 3 * burst, burst):
         for number in range(start, start + burst):
             publish(run, {"title": f"Item {number}"})
-        run_until_idle(timeout=60)
+        run_until_idle(timeout=BOUND_S)
         run.refresh_from_db()
         assert (run.status, run.error, unread(run)) == (Status.SUSPENDED, None, 0)
 
@@ -121,7 +122,7 @@ def test_a_message_of_thousands_is_cut_and_read_in_parts(address: str, by: str) 
     else:
         signal(run.id, "new_source_item", items(2000))
         signal(run.id, "new_source_item", {"title": "behind"})
-    run_until_idle(timeout=60)
+    run_until_idle(timeout=BOUND_S)
 
     run.refresh_from_db()
     assert (run.status, run.error) == (Status.SUSPENDED, None)

@@ -15,6 +15,7 @@ from channels.layers import channel_layers
 from project.process import wait_until
 from ravi_django import signals
 from tests.support import world
+from tests.support.patience import BOUND_S
 
 
 class Layer:
@@ -64,7 +65,7 @@ def test_many_hints_are_a_few_messages_from_one_thread(layer) -> None:
     assert threads() == ["ravi-notices"]
     layer.let.set()
 
-    assert wait_until(lambda: len(layer.ids) == 250, 30)
+    assert wait_until(lambda: len(layer.ids) == 250, BOUND_S)
     assert layer.ids == [str(number) for number in range(250)]
     assert len(layer.sent) <= 4
 
@@ -73,13 +74,13 @@ def test_a_full_queue_drops_the_oldest(layer, monkeypatch) -> None:
     world.patch(monkeypatch, "NOTICES_MOST", 10)
     layer.let.clear()
     world.notices_hint("under way")
-    assert wait_until(lambda: world.notices_sender is not None and not world.notices_sender._waiting, 30)
+    assert wait_until(lambda: world.notices_sender is not None and not world.notices_sender._waiting, BOUND_S)
 
     for number in range(25):
         world.notices_hint(str(number))
     layer.let.set()
 
-    assert wait_until(lambda: "24" in layer.ids, 30)
+    assert wait_until(lambda: "24" in layer.ids, BOUND_S)
     assert layer.ids == ["under way", *(str(number) for number in range(15, 25))]
 
 
@@ -87,13 +88,13 @@ def test_a_layer_that_fails_is_told_of_once_and_tried_again(layer, caplog) -> No
     layer.fails = 2
     with caplog.at_level(logging.WARNING, "ravi.notices"):
         world.notices_hint("1")
-        assert wait_until(lambda: layer.fails == 1, 30)
+        assert wait_until(lambda: layer.fails == 1, BOUND_S)
 
         def arrives() -> bool:
             world.notices_hint("2")
             return "2" in layer.ids
 
-        assert wait_until(arrives, 30)
+        assert wait_until(arrives, BOUND_S)
 
     assert layer.fails == 0
     assert len(caplog.records) == 1
@@ -129,20 +130,20 @@ def test_a_layer_that_hangs_does_not_hold_up_the_end(layer, monkeypatch) -> None
 
     world.notices_close()
 
-    assert wait_until(lambda: threads() == [], 30)
+    assert wait_until(lambda: threads() == [], BOUND_S)
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # of a fork with threads, on newer Pythons
 def test_a_forked_child_makes_a_thread_of_its_own(layer) -> None:
     world.notices_hint("parent")
-    assert wait_until(lambda: layer.ids == ["parent"], 30)
+    assert wait_until(lambda: layer.ids == ["parent"], BOUND_S)
     read, write = os.pipe()
 
     child = os.fork()
     if child == 0:
         layer.sent.clear()
         world.notices_hint("child")
-        wait_until(lambda: layer.ids == ["child"], 30)
+        wait_until(lambda: layer.ids == ["child"], BOUND_S)
         os.write(write, ",".join(layer.ids).encode())
         os._exit(0)
     os.waitpid(child, 0)
@@ -157,4 +158,4 @@ def test_every_kind_of_change_hints(layer) -> None:
     for number, signal in enumerate(changes):
         signal.send(sender=None, request=SimpleNamespace(pk=number))
 
-    assert wait_until(lambda: layer.ids == ["0", "1", "2", "3"], 30)
+    assert wait_until(lambda: layer.ids == ["0", "1", "2", "3"], BOUND_S)

@@ -13,6 +13,7 @@ from ravi_django.models import OutboxEvent, Run, Status
 from ravi_django.testing import FakeClock
 from tests.support import world
 from tests.support.outboxes import MODEL, answers, steps, told, types
+from tests.support.patience import BOUND_S
 from tests.support.runs import (
     CodeAgent,
     code,
@@ -212,7 +213,7 @@ def test_a_run_that_was_given_back_meanwhile_has_not_crashed(hints: list[int]) -
             world.requeue(alive)
             claiming = in_background(world.claim, run.id, "next")
             until(somebody_waits_for_a_lock)
-        lease = claiming.result(60)
+        lease = claiming.result(BOUND_S)
 
         assert lease is not None and lease.run.crashes == 1
         assert types(run) == ["workflow.started", "agent.crashed"]

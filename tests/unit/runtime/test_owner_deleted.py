@@ -12,6 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from ravi_django.models import ACTIVE, TERMINAL, Run, Status
 from ravi_django.testing import FakeClock
 from tests.support import world
+from tests.support.patience import BOUND_S
 from tests.support.runs import (
     code,
     drive,
@@ -127,7 +128,7 @@ def test_a_run_that_is_made_behind_the_first_look_is_cancelled_too(ada: Any, mon
     def look(user: Any) -> bool:
         looks.append(original(user))
         if len(looks) == 1:
-            in_background(lambda: make_run(owner=ada)).result(60)
+            in_background(lambda: make_run(owner=ada)).result(BOUND_S)
         return looks[-1]
 
     world.patch(monkeypatch, "owns_runs", look)
@@ -145,6 +146,6 @@ def test_a_run_that_is_made_behind_the_last_look_is_never_there(ada: Any) -> Non
         making = in_background(lambda: make_run(owner_id=key))
         until(somebody_waits_for_a_lock)
     with pytest.raises(IntegrityError):
-        making.result(60)
+        making.result(BOUND_S)
 
     assert not Run.objects.exists()

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support import world
+from tests.support.patience import BOUND_S
 from tests.support.world import Branches
 
 
@@ -145,7 +146,7 @@ def test_wait_for_the_first_keeps_the_numbers():
 def test_wait_for_keeps_the_numbers_around_it():
     async def code(call):
         await call("before")
-        await asyncio.wait_for(call("inside"), 60)
+        await asyncio.wait_for(call("inside"), BOUND_S)
         await call("after")
 
     found = assert_stable(code)

@@ -12,6 +12,7 @@ from ravi_django.kernel.supervision import Priority
 from ravi_django.models import Ask, AskKind, Run, Status, uuid7
 from ravi_django.testing import journal_of, run_until_idle
 from tests.support import world
+from tests.support.patience import BOUND_S
 from tests.support.runs import CodeAgent, code, every_death, in_background, leased, make_run, on_postgresql
 from tests.support.trees import TAKER, ended, is_paused, paused, root, spawn, suspended
 from tests.support.world import Entry
@@ -164,7 +165,7 @@ def test_of_a_wait_and_a_pause_at_once_neither_is_lost():
 
         waiting = in_background(asks, asker, low)
         pausing = in_background(_tries, lease)
-        waiting.result(60), pausing.result(60)
+        waiting.result(BOUND_S), pausing.result(BOUND_S)
 
         assert not is_paused(low)
 

@@ -15,6 +15,7 @@ from ravi_django.models import Follow, InboxMessage, JournalEntry, Run, Signal, 
 from ravi_django.testing import FakeClock, ScriptedModel, run_until_idle
 from tests.support import world
 from tests.support.arriving import NEW_ITEM, TOPIC, arrive, logged, publish
+from tests.support.patience import BOUND_S
 from tests.support.runs import code, drive, make_run, take_over
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -132,7 +133,7 @@ def test_many_items_leave_a_journal_no_longer_than_twenty(many: int) -> None:
     for start in range(0, many, 50):
         for number in range(start, start + 50):
             publish(run, story(f"Cats {number}"))
-        run_until_idle(timeout=60)
+        run_until_idle(timeout=BOUND_S)
         run.refresh_from_db()
         assert run.status == Status.SUSPENDED
 

@@ -239,9 +239,9 @@ def test_a_call_late_in_a_conversation_costs_what_an_early_one_does():
         for message in view:
             _ = message.digest
         context = type("C", (), {"messages": view})()
-        begun = time.process_time()
+        begun = time.thread_time()
         redaction._redact(context)
-        per_turn.append(time.process_time() - begun)
+        per_turn.append(time.thread_time() - begun)
 
     assert sum(per_turn[150:]) < 4 * sum(per_turn[:50]) + 0.05, "it scans what it has seen"
 

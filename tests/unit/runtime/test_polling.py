@@ -20,6 +20,7 @@ from ravi_django.models import InboxMessage, Run, Session, Signal, Source, Sourc
 from ravi_django.testing import FakeClock
 from tests.support import world
 from tests.support.feed_server import FeedServer, rss, serving
+from tests.support.patience import BOUND_S
 from tests.support.runs import code, in_background, on_postgresql, until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -301,7 +302,7 @@ def test_two_pollers_share_what_is_due_and_each_feed_is_asked_once(server: FeedS
     polls = [in_background(poll) for _ in range(2)]
     until(lambda: server.at_once == 4)
     server.hold.set()
-    made = [future.result(30) for future in polls]
+    made = [future.result(BOUND_S) for future in polls]
 
     assert sum(made) == 20
     assert min(made) >= 8, "each took what the other had not"
@@ -316,7 +317,7 @@ def test_what_another_takes_at_this_moment_is_left_to_it() -> None:
         cursor.execute("SELECT FROM ravi_source WHERE id = %s FOR UPDATE", [source.id])
         elsewhere = in_background(world.claim_sources, ["feed"], 10, 60.0)
 
-        assert elsewhere.result(60) == []
+        assert elsewhere.result(BOUND_S) == []
 
 
 def test_a_crowd_of_one_server_is_put_off(server: FeedServer) -> None:

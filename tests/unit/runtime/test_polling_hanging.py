@@ -14,6 +14,7 @@ from ravi_django.capabilities.feeds.polled import Polled
 from ravi_django.models import InboxMessage, Signal, Source
 from tests.support import world
 from tests.support.feed_server import FeedServer, rss, serving
+from tests.support.patience import BOUND_S
 from tests.support.runs import code, in_background, until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -49,7 +50,7 @@ def a_source(name: str, location: str = "", kind: str = "drop") -> Source:
 
 def polled_again(*found: Source) -> None:
     Source.objects.filter(id__in=[source.id for source in found]).update(next_at=None)
-    assert in_background(world.poll_due).result(60) == len(found)
+    assert in_background(world.poll_due).result(BOUND_S) == len(found)
     for source in found:
         source.refresh_from_db()
 
@@ -106,7 +107,7 @@ def test_directories_that_hang_when_they_are_read(
         assert (source.error, source.failures) == ("", 0)
     assert Source.objects.filter(checked_at=None).count() == len(hanging), "they hang meanwhile"
     go.set()
-    assert polls.result(60) == len(hanging) + 2
+    assert polls.result(BOUND_S) == len(hanging) + 2
 
 
 def test_a_feed_that_no_thread_has_time_for_is_put_off_without_a_failure(
@@ -130,7 +131,7 @@ def test_a_feed_that_no_thread_has_time_for_is_put_off_without_a_failure(
 
     assert len(begun) == world.POLLING_PARSERS
     go.set()
-    polls.result(60)
+    polls.result(BOUND_S)
     assert Source.objects.filter(etag="read", failures=0).count() == world.POLLING_PARSERS
 
 
@@ -151,7 +152,7 @@ def test_a_feed_that_waited_to_be_read_has_its_whole_time_then(
         server.answers[f"/{number}"] = (200, {"ETag": "read"}, rss("one"))
         a_source("feed", server.url(f"/{number}"), "feed")
 
-    assert in_background(world.poll_due).result(60) == world.POLLING_PARSERS + 1
+    assert in_background(world.poll_due).result(BOUND_S) == world.POLLING_PARSERS + 1
 
     assert Source.objects.filter(failures=1, error__contains="no answer within 0.3 s").count() == world.POLLING_PARSERS
     assert Source.objects.filter(etag="read", failures=0).count() == 1

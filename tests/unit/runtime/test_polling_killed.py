@@ -14,6 +14,7 @@ from django.db import connection
 from ravi_django.models import InboxMessage, Run, Signal, Source, SourceItem
 from tests.support import forks
 from tests.support.feed_server import FeedServer, rss, serving
+from tests.support.patience import seconds
 from tests.support.runs import on_postgresql, until
 
 FEEDS, ITEMS, KILLS = 30, 10, 4
@@ -61,7 +62,7 @@ def test_every_item_is_told_once_though_pollers_are_killed(server: FeedServer) -
         for process in pollers:
             process.kill()
         for process in pollers:
-            process.communicate(timeout=10)
+            process.communicate(timeout=seconds(10))
 
     assert told() == sorted(f"{feed}-{number}" for feed in range(FEEDS) for number in range(ITEMS))
     assert (SourceItem.objects.count(), Run.objects.count()) == (FEEDS * ITEMS, FEEDS)

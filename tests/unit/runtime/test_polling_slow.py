@@ -14,6 +14,7 @@ from ravi_django.capabilities.feeds.polled import NotItsTurn, Polled, SourceErro
 from ravi_django.models import Source
 from tests.support import world
 from tests.support.feed_server import FeedServer, rss, serving
+from tests.support.patience import BOUND_S, seconds
 from tests.support.runs import code, in_background, until
 from tests.support.world import Runtime, Worker
 
@@ -139,7 +140,7 @@ def test_what_becomes_due_while_one_takes_its_time_is_polled(polls: Polls) -> No
 
     until(lambda: is_read(later))
     polls.go.set()
-    assert polled.result(60) == 2
+    assert polled.result(BOUND_S) == 2
     assert is_read(slow)
 
 
@@ -154,7 +155,7 @@ def test_when_a_tasks_time_is_over_the_next_polls_beside_it(polls: Polls) -> Non
     assert is_read(later)
     assert not polled.done()
     polls.go.set()
-    assert polled.result(60) == 1
+    assert polled.result(BOUND_S) == 1
     assert is_read(slow)
 
 
@@ -163,7 +164,7 @@ def test_one_that_hears_of_no_end_is_given_up(polls: Polls, monkeypatch: pytest.
     polls.deaf = True
     slow, good = a_source("slow"), a_source("good")
 
-    assert in_background(world.poll_due).result(60) == 2
+    assert in_background(world.poll_due).result(BOUND_S) == 2
 
     slow.refresh_from_db()
     assert slow.error == "the poll took longer than 0.1 s"
@@ -196,7 +197,7 @@ def test_a_server_that_polls_before_are_still_at_is_not_asked_beside(polls: Poll
     assert is_read(elsewhere)
     assert (other.etag, other.polling_until, other.failures) == ("", None, 0)
     server.hold.set()
-    assert polled.result(60) == 1
+    assert polled.result(BOUND_S) == 1
     Source.objects.update(next_at=None)
     assert world.poll_due() == 3
     assert is_read(other)
@@ -262,7 +263,7 @@ def test_a_worker_that_ends_takes_no_more_and_sees_through_what_it_has(polls: Po
     later = a_source("later")
     polls.go.set()
 
-    assert polled.result(60) == 1
+    assert polled.result(BOUND_S) == 1
     assert is_read(slow)
     assert not is_read(later)
     assert world.poll_due() == 1, "what is begun after it was not meant"
@@ -277,7 +278,7 @@ def test_a_worker_that_ends_waits_for_no_poll_beyond_its_time(polls: Polls, sett
 
     world.background_stop()
 
-    assert polled.result(60) == 0
+    assert polled.result(BOUND_S) == 0
     slow.refresh_from_db()
     assert (slow.error, slow.failures) == ("", 0)
     assert slow.polling_until is not None, "the next takes it when that is over"
@@ -293,10 +294,10 @@ def test_without_a_broker_other_work_does_not_wait_behind_polls(settings: Any) -
 
     try:
         for number in range(4):
-            world.background_hint(Task("ravi.poll_sources", lambda _: go.wait(20)), str(number))
+            world.background_hint(Task("ravi.poll_sources", lambda _: go.wait(seconds(20))), str(number))
         world.background_hint(Task("ravi.fan_out", done.set))
 
-        assert done.wait(10)
+        assert done.wait(seconds(10))
     finally:
         go.set()
 

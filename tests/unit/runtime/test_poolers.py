@@ -15,6 +15,7 @@ from ravi_django.db import connection, is_shared, transaction
 from ravi_django.management.diagnosis import database
 from ravi_django.models import Run, Status
 from tests.support import world
+from tests.support.patience import BOUND_S
 from tests.support.pgbouncer import pgbouncer
 from tests.support.runs import auntil, code, in_background, leased, make_run, on_postgresql, uncommitted
 from tests.support.world import Appender, DatabaseThreads, Engine, Entry, Statement
@@ -84,7 +85,7 @@ def on_a_thread(function):
 
 
 def found():
-    return in_background(lambda: [(finding.level, finding.what) for finding in database()][1:]).result(60)
+    return in_background(lambda: [(finding.level, finding.what) for finding in database()][1:]).result(BOUND_S)
 
 
 def test_behind_pgbouncer(monkeypatch):
@@ -199,7 +200,7 @@ def test_a_direct_alias_that_cannot_be_right_is_an_error(changes, problem, direc
         monkeypatch.setitem(connections.settings, "direct", {**connections.settings["direct"], **changes})
 
     (error,) = [
-        one for one in in_background(lambda: checks.run_checks(tags=["ravi"])).result(60) if one.id == "ravi.E024"
+        one for one in in_background(lambda: checks.run_checks(tags=["ravi"])).result(BOUND_S) if one.id == "ravi.E024"
     ]
 
     assert problem in error.msg

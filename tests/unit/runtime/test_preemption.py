@@ -14,6 +14,7 @@ from ravi_django.models import Run, Status
 from ravi_django.testing import journal_of, run_until_idle
 from tests.support import world
 from tests.support.gates import Gate
+from tests.support.patience import BOUND_S
 from tests.support.runs import CodeAgent, adrive, auntil, code, drive, in_background, leased, make_run, on_postgresql
 from tests.support.trees import TAKER, ended, expire, is_paused, paused, root, spawn, suspended
 from tests.support.world import Engine, Entry, cancel
@@ -41,7 +42,7 @@ async def stay(ctx, inbox):
 
 
 async def aside(function, *args):
-    return await asyncio.to_thread(lambda: in_background(function, *args).result(60))
+    return await asyncio.to_thread(lambda: in_background(function, *args).result(BOUND_S))
 
 
 def paused_while_driven(story, tools=(), told=None, between=None):
@@ -56,7 +57,7 @@ def paused_while_driven(story, tools=(), told=None, between=None):
         engine = Engine()
         try:
             driving = asyncio.create_task(engine.drive(low.id))
-            await asyncio.wait_for(gate.began.wait(), 60)
+            await asyncio.wait_for(gate.began.wait(), BOUND_S)
             taker = await aside(spawn, lease, HIGH, TAKER)
             if told is None:
                 await aside(engine.heartbeat.beat)
@@ -66,7 +67,7 @@ def paused_while_driven(story, tools=(), told=None, between=None):
             if between is not None:
                 await aside(between, low)
             gate.open.set()
-            await asyncio.wait_for(driving, 60)
+            await asyncio.wait_for(driving, BOUND_S)
             await auntil(lambda: not engine._leases)
         finally:
             await engine.close(drain_s=0)
@@ -135,7 +136,7 @@ def test_it_gives_way_at_once_when_its_own_process_took_the_slot(clock, ran, ste
         engine = Engine()
         try:
             driving = engine.hint(run.id)
-            await asyncio.wait_for(driving, 60)
+            await asyncio.wait_for(driving, BOUND_S)
             await auntil(lambda: not engine._leases)
         finally:
             await engine.close(drain_s=0.5)
@@ -434,7 +435,7 @@ def test_the_engine_resumes_at_the_end_of_a_child_and_hints_at_once(clock):
     async def main():
         engine = Engine(on_promoted=hinted.append)
         try:
-            await asyncio.wait_for(engine.drive(taker.id), 60)
+            await asyncio.wait_for(engine.drive(taker.id), BOUND_S)
         finally:
             await engine.close(drain_s=0)
 

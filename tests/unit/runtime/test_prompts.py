@@ -322,11 +322,11 @@ def test_what_there_is_is_listed() -> None:
 )
 def test_work_and_size_are_bounded(text) -> None:
     values = {"l": list(range(5000)), "x": "x" * 50_000, "n": 10**9, "a0": "y" * 1000}
-    began = time.process_time()
+    began = time.thread_time()
 
     error = refusal(text, values)
 
-    assert time.process_time() - began < 5
+    assert time.thread_time() - began < 5
     assert error.field == "system_instructions"
     assert "too" in str(error)
 

@@ -26,6 +26,7 @@ from ravi_django.kernel import AgentId, AgentNotFoundError, DataPayload, Message
 from ravi_django.models import HumanRequest, InboxMessage, Run, Session, Status, Turn
 from ravi_django.testing import ScriptedModel, journal_of, run_until_idle
 from tests.support import world
+from tests.support.patience import BOUND_S
 from tests.support.runs import CodeAgent, asked, code, drive, in_background, make_run, message, take_over
 from tests.support.world import Runtime, cancel
 
@@ -430,7 +431,7 @@ def test_the_same_agent_runs_on_the_in_process_engine():
 
     async def main():
         async with Runtime() as runtime:
-            return await runtime.result(await runtime.submit(agent, "go"), timeout=20)
+            return await runtime.result(await runtime.submit(agent, "go"), timeout=BOUND_S)
 
     assert asyncio.run(main()) == "42"
     assert drive(the_run()).output == "42"

@@ -27,6 +27,7 @@ from ravi_django.models import (
 )
 from ravi_django.testing import ScriptedModel, journal_of
 from tests.support import world
+from tests.support.patience import BOUND_S
 from tests.support.runs import code, drive, in_background, leased, make_run, message, on_postgresql
 from tests.support.world import DatabaseBuffer, Entry, NewTurn, retry
 
@@ -262,7 +263,7 @@ def test_a_run_that_is_retried_meanwhile_is_left_alone(clock):
         with pytest.raises(TimeoutError):
             pruned.result(0.3)
 
-    pruned.result(60)
+    pruned.result(BOUND_S)
     assert left(run) == {**ALL, "journal": 6}
 
 
@@ -286,7 +287,7 @@ def test_two_prunes_at_once_are_as_one(clock):
         ended()
     clock.advance(31 * DAY)
 
-    removed = [found.result(60) for found in [in_background(world.prune, MONTH) for _ in range(3)]]
+    removed = [found.result(BOUND_S) for found in [in_background(world.prune, MONTH) for _ in range(3)]]
 
     assert sum(one["journal"] for one in removed) == 100
     assert JournalEntry.objects.count() == 0
@@ -385,7 +386,7 @@ def test_a_body_stored_while_the_prune_looks_is_not_taken(clock):
         with pytest.raises(TimeoutError):
             deleted.result(0.3)
 
-    assert deleted.result(60) == 0
+    assert deleted.result(BOUND_S) == 0
     assert Blob.objects.count() == 1
 
 

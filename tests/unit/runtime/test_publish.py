@@ -249,7 +249,7 @@ def test_nobody_waits_long_for_a_buffer_that_is_away(held):
     publisher.open(run)
     publisher.emit(Frame(Source.of(run), "progress", {"number": 0}))
 
-    asyncio.run(asyncio.wait_for(publisher.sent(str(run.id), timeout=0.05), 60))
+    asyncio.run(asyncio.wait_for(publisher.sent(str(run.id), timeout=0.05), BOUND_S))
 
     assert not buffer.found
 

@@ -16,6 +16,7 @@ from project.celery import app
 from ravi_django import tasks
 from ravi_django.conf import conf
 from tests.support import world
+from tests.support.patience import seconds
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ def test_tasks_go_to_the_queue_of_the_settings_whatever_the_site_routes(
         task.apply_async(producer=app.amqp.Producer(connection))  # as beat does
 
     with app.connection_for_read() as connection, connection.SimpleQueue(name) as queue:
-        found = [queue.get(timeout=10).headers["task"] for _ in range(2)]
+        found = [queue.get(timeout=seconds(10)).headers["task"] for _ in range(2)]
         queue.queue.delete()
     assert found == [task.name] * 2
 
@@ -82,7 +83,7 @@ def test_a_site_that_lists_its_queues_need_not_list_ours(
     world.dispatch_publish(tasks.tell_saves, "1")
 
     with app.connection_for_read() as connection, connection.SimpleQueue(conf.QUEUE) as queue:
-        assert queue.get(timeout=10).headers["task"] == tasks.tell_saves.name
+        assert queue.get(timeout=seconds(10)).headers["task"] == tasks.tell_saves.name
         queue.queue.delete()
 
 

@@ -10,6 +10,7 @@ from ravi_django.kernel import Addressees, ConflictError, ForbiddenError, Invali
 from ravi_django.models import AuditRecord, Delegation, HumanRequest
 from ravi_django.signals import request_changed
 from tests.support import world
+from tests.support.patience import BOUND_S
 from tests.support.runs import code, drive, in_background, make_run, on_postgresql
 from tests.support.world import cancel
 
@@ -255,7 +256,7 @@ def test_an_answer_and_a_reassignment_at_once(users):
             in_background(_done, world.answer, request.pk, "approve", users["fay"]),
             in_background(_done, world.reassign, request.pk, "user:dan", users["fred"]),
         ]
-        answered, reassigned = (future.result(60) for future in racing)
+        answered, reassigned = (future.result(BOUND_S) for future in racing)
 
         request = now_asked(request)
         assert answered is not reassigned
@@ -269,7 +270,7 @@ def test_of_two_reassignments_one_counts(users):
 
     racing = [in_background(_done, world.reassign, request.pk, f"user:{name}", None, 1) for name in ("dan", "ann")]
 
-    assert sorted(future.result(60) for future in racing) == [False, True]
+    assert sorted(future.result(BOUND_S) for future in racing) == [False, True]
     assert now_asked(request).version == 2
 
 

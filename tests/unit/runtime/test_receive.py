@@ -15,6 +15,7 @@ from ravi_django.testing import FakeClock, ScriptedModel, run_until_idle
 from ravi_django.testing.running import journal_of
 from tests.support import world
 from tests.support.arriving import arrive
+from tests.support.patience import BOUND_S
 from tests.support.runs import code, drive, every_death, in_background, make_run, take_over
 from tests.support.world import DatabaseThreads, LoopConnection, rehearse
 
@@ -188,7 +189,7 @@ def test_two_tasks_that_read_at_once_are_given_no_message_twice(step: Any, clock
         await ctx.tool("step", name="b")
 
     def arrive_many() -> None:
-        in_background(lambda: [arrive(run, str(number)) for number in range(3)]).result(60)
+        in_background(lambda: [arrive(run, str(number)) for number in range(3)]).result(BOUND_S)
 
     code(story, tools=[step])
     run = make_run()
@@ -210,7 +211,7 @@ def test_a_model_call_says_what_the_code_had_seen() -> None:
     class Model(ScriptedModel):
         async def stream(self, messages: Any, options: Any, meta: Any) -> Any:
             if messages[-1].text == "a":
-                await asyncio.to_thread(lambda: in_background(arrive, run_of, "new").result(60))
+                await asyncio.to_thread(lambda: in_background(arrive, run_of, "new").result(BOUND_S))
             async for event in super().stream(messages, options, meta):
                 yield event
 

@@ -17,6 +17,7 @@ from project.services import Valkey
 from ravi_django.kernel import Event
 from ravi_django.models import OutboxEvent
 from tests.support import forks, world
+from tests.support.patience import BOUND_S, seconds
 from tests.support.runs import in_background, on_postgresql, until
 from tests.support.world import enqueue
 
@@ -39,7 +40,7 @@ def kill(processes: list[forks.Popen]) -> None:
     for process in processes:
         process.kill()
     for process in processes:
-        process.communicate(timeout=10)
+        process.communicate(timeout=seconds(10))
 
 
 def write(numbers: range) -> None:
@@ -68,7 +69,7 @@ def test_no_event_is_lost(settings: Any, tmp_path: Path, monkeypatch: pytest.Mon
                 writing = in_background(write, range(number * step, (number + 1) * step))
                 until(lambda seen=seen: client.xlen(KEY) > seen)
                 kill(processes)
-                writing.result(60)
+                writing.result(BOUND_S)
                 processes[:] = [relaying(server.url), relaying(server.url)]
             ready(processes[0])
             until(lambda: not OutboxEvent.objects.exists())

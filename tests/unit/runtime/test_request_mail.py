@@ -22,6 +22,7 @@ from ravi_django.kernel import Addressees
 from ravi_django.models import HumanRequest, RequestLink
 from tests.support import world
 from tests.support.asked import Kind, approval_of, asked_by
+from tests.support.patience import BOUND_S, seconds
 from tests.support.runs import code, drive, in_background, make_run, on_postgresql, somebody_waits_for_a_lock, until
 from tests.support.world import LINKS_TRIES
 
@@ -522,10 +523,10 @@ def test_several_senders_at_once_send_one_e_mail_each(person):
     ready = threading.Barrier(6)
 
     def work():
-        ready.wait(10)
+        ready.wait(seconds(10))
         return world.mail_send(request.id)
 
-    counts = [future.result(30) for future in [in_background(work) for _ in range(6)]]
+    counts = [future.result(BOUND_S) for future in [in_background(work) for _ in range(6)]]
 
     assert sum(counts) == 12
     assert len(set(sent_to())) == len(sent_to()) == 12
@@ -544,7 +545,7 @@ def test_of_two_that_claim_the_same_link_at_once_one_may(person):
         second = in_background(world.claim_link, link, request)
         until(somebody_waits_for_a_lock)
 
-    assert second.result(60) is False
+    assert second.result(BOUND_S) is False
 
 
 def test_a_refused_address_is_tried_again_and_holds_up_nobody(person, smtp, clock, caplog):

@@ -15,6 +15,7 @@ from ravi_django.kernel import Addressees, AgentId, ConflictError
 from ravi_django.models import AuditRecord, HumanRequest, Run, Session, Status
 from ravi_django.signals import request_answered, request_changed, request_closed, request_opened
 from tests.support import world
+from tests.support.patience import BOUND_S
 from tests.support.runs import code, drive, in_background, make_run, on_postgresql, take_over
 from tests.support.tool_calls import calling
 from tests.support.world import cancel, retry
@@ -405,7 +406,7 @@ def test_answers_an_expiry_and_the_end_of_the_run_at_once(clock):
             in_background(attempt, world.answer, second.pk, "skip"),
             in_background(attempt, cancel, run.id, "enough"),
         ]
-        won = [future.result(60) for future in racing]
+        won = [future.result(BOUND_S) for future in racing]
 
         assert won[0] + won[1] <= 1 and won[3], number
         for request in (first, second):
@@ -427,7 +428,7 @@ def test_an_answer_and_an_expiry_at_once(clock):
 
         run = drive(run)
 
-        counted = answering.result(60)
+        counted = answering.result(BOUND_S)
         if run.status == Status.PENDING:
             run = drive(run)
         assert run.output == ("skip" if counted else "expired")
@@ -443,9 +444,9 @@ def test_an_answer_and_a_retry_at_once():
 
         retrying = in_background(attempt, partial(retry, send=lambda run_id: None), run.id)
         answering = in_background(attempt, world.answer, request.pk, "skip")
-        assert retrying.result(60)
+        assert retrying.result(BOUND_S)
 
-        if not answering.result(60):
+        if not answering.result(BOUND_S):
             assert request_of(run).status == "pending"
             world.answer(request.pk, "skip")
         run.refresh_from_db()
@@ -476,8 +477,8 @@ def test_requests_of_a_tree_are_closed_with_it_while_people_answer(django_user_m
             in_background(attempt, world.answer, request.pk, "skip"),
             in_background(attempt, cancel, root.id, "enough"),
         ]
-        answered = racing[0].result(60)
-        assert racing[1].result(60)
+        answered = racing[0].result(BOUND_S)
+        assert racing[1].result(BOUND_S)
 
         child.refresh_from_db()
         assert (child.status, request_of(child).status) == ("cancelled", "answered" if answered else "cancelled")

@@ -6,6 +6,7 @@ import pytest
 from django.db import OperationalError, connection, transaction
 
 from ravi_django.models import Ask, Run
+from tests.support.patience import BOUND_S
 from tests.support.runs import in_background, make_run, on_postgresql
 from tests.support.world import touching_lock
 
@@ -29,7 +30,7 @@ def test_a_row_that_refers_to_a_locked_run_is_written_at_once():
 
     with transaction.atomic():
         touching_lock(runs)
-        in_background(at_once(lambda: Ask.objects.create(asker_id=runs[0], target_id=runs[1]))).result(60)
+        in_background(at_once(lambda: Ask.objects.create(asker_id=runs[0], target_id=runs[1]))).result(BOUND_S)
 
     assert Ask.objects.filter(asker_id=runs[0]).exists()
 
@@ -40,4 +41,4 @@ def test_a_locked_run_is_written_by_nobody_else():
     with transaction.atomic():
         touching_lock(runs)
         with pytest.raises(OperationalError):
-            in_background(at_once(lambda: Run.objects.filter(id=runs[1]).update(hints=7))).result(60)
+            in_background(at_once(lambda: Run.objects.filter(id=runs[1]).update(hints=7))).result(BOUND_S)

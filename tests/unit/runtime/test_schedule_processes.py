@@ -18,6 +18,7 @@ from django.db import connections
 from ravi_django import schedule
 from ravi_django.models import Run, Schedule, ScheduleTick
 from tests.support import world
+from tests.support.patience import BOUND_S, seconds
 from tests.support.runs import code, on_postgresql
 
 pytestmark = [pytest.mark.django_db(transaction=True), on_postgresql]
@@ -66,7 +67,7 @@ def _in_child(work: Callable[[], Any]) -> None:
 def schedule_until_none_is_due(barrier: Any = None) -> None:
     if barrier is not None:
         world.schedules_present()  # connected
-        barrier.wait(30)
+        barrier.wait(seconds(30))
     while world.schedules_due(1):
         world.scheduler_tick(limit=1)
 
@@ -97,7 +98,7 @@ def test_schedulers_submit_each_tick_once(processes, schedules, ticks, locks, mo
 
     started = [start(partial(schedule_until_none_is_due, barrier)) for _ in range(processes)]
     for process in started:
-        process.join(60)
+        process.join(BOUND_S)
 
     assert [process.exitcode for process in started] == [0] * processes
     check_each_tick_has_its_run(ticks)
@@ -135,7 +136,7 @@ def test_schedulers_killed_in_the_middle_leave_a_run_a_tick(processes, schedules
     alive = [start(partial(dying, next(seeds), risk)) for _ in range(processes)]
     while alive:
         process = alive.pop(0)
-        process.join(60)
+        process.join(BOUND_S)
         assert process.exitcode in (0, -signal.SIGKILL)
         if process.exitcode:
             killed += 1

@@ -13,6 +13,7 @@ from ravi_django.conf import conf
 from ravi_django.kernel import AgentNotFoundError, InvalidInputError, NotFoundError, SessionNotFoundError
 from ravi_django.models import Agent, Run, Schedule, ScheduleTick, Session
 from tests.support import world
+from tests.support.patience import BOUND_S
 from tests.support.runs import code, in_background, on_postgresql, somebody_waits_for_a_lock, uncommitted, until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -568,7 +569,7 @@ def test_what_an_operator_changes_during_a_deploy_stays(clock):
         deployed = in_background(lambda: minutely(priority="high"))
         until(somebody_waits_for_a_lock)
 
-    assert (deployed.result(60).enabled, deployed.result().priority) == (False, "high")
+    assert (deployed.result(BOUND_S).enabled, deployed.result().priority) == (False, "high")
     row.refresh_from_db()
     assert (row.enabled, row.priority) == (False, "high")
 
@@ -587,7 +588,7 @@ def test_names_are_their_owners_and_their_tenants(clock, olga):
 def test_two_deploys_at_once_make_one_row(clock):
     made = [in_background(minutely) for _ in range(8)]
 
-    assert len({future.result(60).id for future in made}) == 1
+    assert len({future.result(BOUND_S).id for future in made}) == 1
     assert Schedule.objects.count() == 1
 
 

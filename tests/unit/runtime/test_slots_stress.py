@@ -15,6 +15,7 @@ from ravi_django.kernel import CancellationError, IllegalTransitionError, LeaseL
 from ravi_django.kernel.supervision import Priority
 from ravi_django.models import TERMINAL, Run, Session, Status
 from tests.support import world
+from tests.support.patience import seconds
 from tests.support.runs import on_postgresql
 from tests.support.trees import ended, root, spawn, suspended
 from tests.support.world import Entry, with_retry
@@ -160,9 +161,9 @@ def test_many_at_once_never_have_more_slots_than_there_are():
     for thread in (watcher, *workers):
         thread.start()
     for thread in workers:
-        thread.join(120)
+        thread.join(seconds(120))
     done.set()
-    watcher.join(10)
+    watcher.join(seconds(10))
 
     assert (errors, over) == ([], [])
     assert outcomes["granted"] > 20

@@ -16,6 +16,7 @@ from ravi_django.kernel.supervision import Priority
 from ravi_django.models import Run, Session, Status
 from ravi_django.testing import journal_of, run_until_idle
 from tests.support import world
+from tests.support.patience import BOUND_S
 from tests.support.runs import CodeAgent, code, drive, in_background, leased, make_run, on_postgresql
 from tests.support.trees import ended, is_paused, paused, root, spawn, suspended
 from tests.support.world import Entry, cancel
@@ -143,7 +144,7 @@ def test_of_two_that_race_for_the_last_slot_one_gets_it(same_run):
 
         outcomes = [in_background(_tries, racer) for racer in racers]
 
-        assert sorted(future.result(60) for future in outcomes) == ["denied", "granted"]
+        assert sorted(future.result(BOUND_S) for future in outcomes) == ["denied", "granted"]
         assert world.slots_live(lease.run_id) == (3 if same_run else 4)
 
 
@@ -156,7 +157,7 @@ def test_of_two_that_race_for_the_slot_of_a_lower_one_one_gets_it():
 
         outcomes = [in_background(_tries, racer) for racer in others]
 
-        assert sorted(future.result(60) for future in outcomes) == ["denied", "granted"]
+        assert sorted(future.result(BOUND_S) for future in outcomes) == ["denied", "granted"]
         assert is_paused(low)
         assert world.slots_live(lease.run_id) == 4
 

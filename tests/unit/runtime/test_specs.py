@@ -14,6 +14,7 @@ from ravi_django.kernel import AgentId, AgentNotFoundError, InvalidInputError, N
 from ravi_django.models import Agent, AgentVersion, Run
 from ravi_django.testing import ScriptedModel
 from tests.support import world
+from tests.support.patience import BOUND_S
 from tests.support.runs import CodeAgent, in_background, make_run, on_postgresql
 from tests.support.world import sync_agents
 
@@ -99,7 +100,7 @@ def test_what_makes_no_agent_is_not_kept(address, change, field):
 def test_racing_savers_get_a_version_each():
     changes = [{**SPEC, "max_iterations": number} for number in range(1, 9)]
 
-    rows = [done.result(30) for done in [in_background(world.save_spec, ADDRESS, change) for change in changes]]
+    rows = [done.result(BOUND_S) for done in [in_background(world.save_spec, ADDRESS, change) for change in changes]]
 
     assert sorted(row.version for row in rows) == numbers() == list(range(1, 9))
     row = Agent.objects.get(address=ADDRESS)

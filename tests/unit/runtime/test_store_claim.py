@@ -12,6 +12,7 @@ from ravi_django.conf import conf
 from ravi_django.kernel import Priority
 from ravi_django.models import Run, Status
 from tests.support import world
+from tests.support.patience import BOUND_S
 from tests.support.runs import in_background, leased, make_run, on_postgresql, somebody_waits_for_a_lock, until
 from tests.support.world import Entry
 
@@ -51,7 +52,7 @@ def test_one_of_two_that_claim_at_once_gets_the_run():
 
     run.refresh_from_db()
     assert first is not None
-    assert second.result(60) is None
+    assert second.result(BOUND_S) is None
     assert (run.lease_owner, run.lease_epoch) == ("w1", 1)
 
 
@@ -61,7 +62,7 @@ def test_one_of_eight_that_race_gets_the_run():
     run = make_run()
 
     claims = [in_background(world.claim, run.id, f"w{number}") for number in range(8)]
-    leases = [lease for claim in claims if (lease := claim.result(60)) is not None]
+    leases = [lease for claim in claims if (lease := claim.result(BOUND_S)) is not None]
 
     run.refresh_from_db()
     assert [lease.owner for lease in leases] == [run.lease_owner]
@@ -74,7 +75,7 @@ def test_workers_that_look_at_once_get_different_runs():
     runs = [make_run() for _ in range(6)]
 
     looks = [in_background(world.claim_next, f"w{number}", ["test/code"]) for number in range(6)]
-    found = [lease.run_id for look in looks if (lease := look.result(60)) is not None]
+    found = [lease.run_id for look in looks if (lease := look.result(BOUND_S)) is not None]
 
     assert len(set(found)) == len(found)
     while (lease := world.claim_next("late", ["test/code"])) is not None:

@@ -9,6 +9,7 @@ from ravi_django.conf import conf
 from ravi_django.kernel import ChatMessage, LeaseLostError
 from ravi_django.models import JournalEntry, Run, Status, Turn
 from tests.support import world
+from tests.support.patience import BOUND_S
 from tests.support.runs import in_background, leased, make_run, on_postgresql, somebody_waits_for_a_lock, until
 from tests.support.world import Entry, NewTurn, append_repeatable
 
@@ -79,7 +80,7 @@ def test_zombie_that_writes_while_another_claims_waits_and_is_refused(clock, wri
         until(somebody_waits_for_a_lock)
 
     with pytest.raises(LeaseLostError):
-        attempt.result(60)
+        attempt.result(BOUND_S)
     assert not JournalEntry.objects.exists()
     assert not Turn.objects.exists()
 
@@ -96,7 +97,7 @@ def test_a_claim_during_an_append_sees_the_appended_row(clock):
         claim = in_background(world.claim, run.id, "w2")
         until(somebody_waits_for_a_lock)
 
-    assert [row.path for row in world.leases_load(claim.result(60)).journal] == ["1"]
+    assert [row.path for row in world.leases_load(claim.result(BOUND_S)).journal] == ["1"]
 
 
 @pytest.mark.django_db(transaction=True)
@@ -135,7 +136,7 @@ def test_seq_has_no_gap_when_four_threads_append_under_one_lease():
             world.append(lease, [effect(f"{thread}.{number}a"), effect(f"{thread}.{number}b")], [said(lease.run)])
 
     for done in [in_background(append_many, thread) for thread in range(4)]:
-        done.result(60)
+        done.result(BOUND_S)
 
     lease.run.refresh_from_db()
     assert list(JournalEntry.objects.order_by("seq").values_list("seq", flat=True)) == list(range(1, 161))

@@ -7,6 +7,7 @@ from django.db import IntegrityError, transaction
 
 from ravi_django.models import ACTIVE, TERMINAL, Run, Session, Status, uuid7
 from tests.support import world
+from tests.support.patience import BOUND_S
 from tests.support.runs import in_background, leased, make_run, on_postgresql, until
 
 pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
@@ -55,7 +56,7 @@ def test_a_childs_end_promotes_nothing():
 def test_of_runs_submitted_at_once_one_is_active_and_each_gets_its_turn():
     session = world.create_session(Session(agent="test/code"))
 
-    runs = [made.result(30) for made in [in_background(lambda: make_run(session=session)) for _ in range(6)]]
+    runs = [made.result(BOUND_S) for made in [in_background(lambda: make_run(session=session)) for _ in range(6)]]
 
     assert sorted(run.status for run in runs) == ["pending", *["queued"] * 5]
     for _ in runs:
@@ -73,8 +74,8 @@ def test_a_run_submitted_while_the_active_one_ends_is_not_stranded():
         lease = leased(first)
 
         ending = in_background(world.finish, lease, Status.COMPLETED, [])
-        second = in_background(lambda run=first: make_run(session=run.session)).result(60)
-        ending.result(60)
+        second = in_background(lambda run=first: make_run(session=run.session)).result(BOUND_S)
+        ending.result(BOUND_S)
 
         until(lambda run=second: status_of(run) == Status.PENDING)
 

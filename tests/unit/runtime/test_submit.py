@@ -20,6 +20,7 @@ from ravi_django.kernel import (
 from ravi_django.models import InboxMessage, Run, Session, Status
 from ravi_django.testing import ScriptedModel, run_until_idle
 from tests.support import world
+from tests.support.patience import BOUND_S, seconds
 from tests.support.runs import code, in_background
 from tests.support.world import submit_once
 
@@ -201,7 +202,7 @@ def test_of_eight_that_race_with_one_key_one_makes_the_run(hints):
         run, created = submit_once("test/code", "hello", idempotency_key="k")
         return run.id, created
 
-    answers = [posted.result(30) for posted in [in_background(post) for _ in range(8)]]
+    answers = [posted.result(BOUND_S) for posted in [in_background(post) for _ in range(8)]]
 
     assert sorted(created for _, created in answers) == [False] * 7 + [True]
     assert {run_id for run_id, _ in answers} == {Run.objects.get().id}
@@ -214,7 +215,7 @@ def test_a_race_inside_transactions_has_one_run_too(hints):
         with transaction.atomic():
             return submit("test/code", "hello", idempotency_key="k").id
 
-    assert len({posted.result(30) for posted in [in_background(post) for _ in range(6)]}) == 1
+    assert len({posted.result(seconds(30)) for posted in [in_background(post) for _ in range(6)]}) == 1
     assert Run.objects.count() == 1
 
 

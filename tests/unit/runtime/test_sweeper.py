@@ -8,6 +8,7 @@ from django.db import connection, transaction
 from ravi_django.conf import conf
 from ravi_django.models import Run, Status, SweepState, WorkerProcess
 from tests.support import world
+from tests.support.patience import BOUND_S
 from tests.support.runs import in_background, leased, make_run, on_postgresql
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -62,7 +63,7 @@ def test_only_one_sweeps_at_a_time(clock):
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("SELECT pg_advisory_xact_lock(%s)", [world.SWEEPER_LOCK])
 
-        other = in_background(world.sweeper_sweep, lambda run_ids: None).result(60)
+        other = in_background(world.sweeper_sweep, lambda run_ids: None).result(BOUND_S)
 
     assert other.ran is False
     assert Run.objects.get().hints == 0
@@ -148,7 +149,7 @@ def test_ten_sweeps_at_once_hint_each_run_once(clock):
     hinted = []
 
     sweeping = [in_background(world.sweeper_sweep, hinted.extend) for _ in range(10)]
-    done = [future.result(30) for future in sweeping]
+    done = [future.result(BOUND_S) for future in sweeping]
 
     assert any(swept.ran for swept in done)
     assert sorted(hinted) == sorted(run.id for run in runs)

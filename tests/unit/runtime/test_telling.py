@@ -11,6 +11,7 @@ from django.db import transaction
 from ravi_django.capabilities.feeds import Item
 from ravi_django.models import Agent, InboxMessage, Run, Session, Signal, Source, SourceItem, Status
 from tests.support import world
+from tests.support.patience import BOUND_S
 from tests.support.runs import code, drive, in_background, make_run, on_postgresql, somebody_waits_for_a_lock, until
 
 CITY = {"variables": {"city": {"required": True}}, "model": "rehearsal"}
@@ -234,7 +235,7 @@ def test_two_who_bring_the_same_items_at_once_tell_them_once(owner: Any) -> None
         second = in_background(world.tell, source, items("two", "one", "three"))
         until(somebody_waits_for_a_lock)
 
-    assert (first.new, second.result(60).new) == (2, 1)
+    assert (first.new, second.result(BOUND_S).new) == (2, 1)
     assert titles_of(Run.objects.get()) == ["one", "two", "three"]
 
 
@@ -249,7 +250,7 @@ def test_a_run_that_ends_while_it_is_being_told_leaves_the_items_to_a_new_one() 
         telling = in_background(world.tell, source, items("two"))
         until(somebody_waits_for_a_lock)
 
-    assert telling.result(60).new == 1
+    assert telling.result(BOUND_S).new == 1
     assert titles_of(Run.objects.exclude(id=old.id).get()) == ["two"]
 
 
@@ -264,7 +265,7 @@ def test_a_run_that_is_handed_over_meanwhile_is_not_told() -> None:
         telling = in_background(world.tell, source, items("two"))
         until(somebody_waits_for_a_lock)
 
-    assert telling.result(60).new == 1
+    assert telling.result(BOUND_S).new == 1
     assert titles_of(Run.objects.exclude(id=old.id).get()) == ["two"]
 
 
@@ -278,7 +279,7 @@ def test_two_sources_that_begin_in_one_session_share_its_run() -> None:
         telling = in_background(world.tell, second, items("two"))
         until(somebody_waits_for_a_lock)
 
-    telling.result(60)
+    telling.result(BOUND_S)
     run = Run.objects.get()
     assert run.status == Status.PENDING
     assert titles_of(run) == ["one", "two"]

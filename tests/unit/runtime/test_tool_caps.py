@@ -14,6 +14,7 @@ from ravi_django.kernel import RunContext
 from ravi_django.models import JournalEntry, Status
 from ravi_django.testing import journal_of
 from tests.support import world
+from tests.support.patience import seconds
 from tests.support.runs import asked, auntil, code, drive, in_background, make_run, patch_append, take_over
 from tests.support.tool_calls import calling, output_of, phases
 from tests.support.world import Spent, Stopwatch, tool_caps_weight
@@ -297,7 +298,7 @@ def test_a_timeout_tells_of_an_idempotent_tool(is_async):
     @tool(name="hang", timeout=0.05)
     def hang():
         """Hang."""
-        held.wait(20)
+        held.wait(seconds(20))
 
     @tool(name="hang", timeout=0.05)
     async def ahang():
@@ -317,7 +318,7 @@ def test_a_timeout_leaves_an_at_most_once_tool_to_a_person(is_async):
     @tool(name="hang", timeout=0.05, effect="at_most_once")
     def hang():
         """Hang."""
-        held.wait(20)
+        held.wait(seconds(20))
 
     @tool(name="hang", timeout=0.05, effect="at_most_once")
     async def ahang():
@@ -345,7 +346,7 @@ def test_a_timeout_rolls_a_transactional_tool_back_and_tells_the_model(clock, ra
     def hang():
         """Hang."""
         ran.append("hang")
-        held.wait(20)
+        held.wait(seconds(20))
         Group.objects.create(name="late")
         connections["default"].close = closing(over, connections["default"].close)
         return "done"
@@ -353,7 +354,7 @@ def test_a_timeout_rolls_a_transactional_tool_back_and_tells_the_model(clock, ra
     code(calling("hang"), tools=[hang])
     run = drive(make_run(), dies="end")
     held.set()
-    assert over.wait(20)
+    assert over.wait(seconds(20))
 
     run = take_over(clock, run)
 
@@ -389,7 +390,7 @@ def test_a_timeout_in_the_append_leaves_a_transactional_tool_to_another_lease(go
 
     def slow(lease, entries, turns):
         if len(ran) == 1 and any(entry.name == "work" for entry in entries):
-            held.wait(20)
+            held.wait(seconds(20))
             if goes == "wrong":
                 raise ValueError
         return write(lease, entries, turns)
@@ -399,7 +400,7 @@ def test_a_timeout_in_the_append_leaves_a_transactional_tool_to_another_lease(go
     run = drive(make_run())
     assert (run.status, Group.objects.count()) == (Status.RUNNING, 0)
     held.set()
-    assert over.wait(20)
+    assert over.wait(seconds(20))
 
     run = take_over(clock, run)
 

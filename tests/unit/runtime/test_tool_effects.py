@@ -12,6 +12,7 @@ from ravi_django import tool
 from ravi_django.kernel import RunContext, ToolRefused
 from ravi_django.models import JournalEntry, Run, Status
 from tests.support import world
+from tests.support.patience import BOUND_S
 from tests.support.runs import (
     Died,
     asked,
@@ -79,7 +80,7 @@ def test_an_at_most_once_tool_leaves_a_started_row_first(ran):
     @tool(effect="at_most_once")
     def send(to: str) -> str:
         """Send."""
-        ran.append(in_background(phases).result(60))
+        ran.append(in_background(phases).result(BOUND_S))
         return f"sent to {to}"
 
     assert output_of(send, to="ACME") == "ok: sent to ACME"
@@ -213,7 +214,7 @@ def test_a_transactional_tools_write_commits_with_its_row(monkeypatch, ran):
 
     def watching(lease, entries, turns):
         if any(entry.name == "add_group" for entry in entries):
-            ran.append(in_background(Group.objects.count).result(60))
+            ran.append(in_background(Group.objects.count).result(BOUND_S))
         return write(lease, entries, turns)
 
     patch_append(monkeypatch, watching)
@@ -252,7 +253,7 @@ def test_a_lost_lease_rolls_a_transactional_tool_back(clock, ran):
     async def story(ctx, inbox):
         if not ran:
             ran.append(1)
-            assert await asyncio.to_thread(lambda: in_background(steal).result(60))
+            assert await asyncio.to_thread(lambda: in_background(steal).result(BOUND_S))
         return (await ctx.tool("add_group", name="staff")).text
 
     code(story, tools=[add_group])

@@ -42,6 +42,7 @@ from ravi_django.kernel import (
 from ravi_django.kernel.content import blocks_adapter, blocks_json
 from ravi_django.models import Blob, HumanRequest, JournalEntry, Run, Status, StreamFrame, Turn
 from tests.support import world
+from tests.support.patience import BOUND_S
 from tests.support.runs import asked, code, drive, make_run, take_over
 from tests.support.tool_calls import calling
 from tests.support.world import entries_encode, is_small, result_of
@@ -405,7 +406,7 @@ def test_a_result_that_takes_for_ever_to_read_is_a_result_all_the_same(ran):
 
     class Slow:
         def __str__(self):
-            released.wait(60)
+            released.wait(BOUND_S)
             return ""
 
     @tool(effect="at_most_once", timeout=0.2)

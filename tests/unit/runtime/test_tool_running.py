@@ -18,6 +18,7 @@ from ravi_django.models import JournalEntry, Status
 from ravi_django.testing import journal_of
 from tests.support import world
 from tests.support.gates import cancelled_in
+from tests.support.patience import seconds
 from tests.support.runs import auntil, code, drive, make_run, take_over
 from tests.support.tool_calls import output_of
 
@@ -36,7 +37,7 @@ def test_sync_tools_run_at_once_and_off_the_loop(ran):
     @tool
     def meet(number: int) -> str:
         """Meet."""
-        together.wait(10)
+        together.wait(seconds(10))
         ran.append(threading.current_thread().name)
         return str(number)
 

@@ -12,6 +12,7 @@ from ravi_django.agents import ReActAgent
 from ravi_django.kernel import InvalidInputError, NotFoundError, TopicId, progress_topic, stream_topic
 from ravi_django.testing import ScriptedModel, run_until_idle
 from tests.support import world
+from tests.support.patience import BOUND_S
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -20,7 +21,7 @@ def frames_of(found: AsyncIterator[dict[str, Any]]) -> list[dict[str, Any]]:
     async def collect() -> list[dict[str, Any]]:
         return [frame async for frame in found]
 
-    return asyncio.run(asyncio.wait_for(collect(), 60))
+    return asyncio.run(asyncio.wait_for(collect(), BOUND_S))
 
 
 @pytest.fixture

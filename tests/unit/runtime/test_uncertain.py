@@ -199,7 +199,7 @@ def test_of_two_answers_at_once_one_counts(clock, uncertain):
         HumanRequest.objects.select_for_update().get(id=request.id)
         racing = [in_background(_resolved, request.id, outcome) for outcome in ("run_again", "fail")]
 
-    assert sorted(future.result(60) for future in racing) == [False, True]
+    assert sorted(future.result(BOUND_S) for future in racing) == [False, True]
 
 
 def _resolved(request_id, outcome):
@@ -246,7 +246,7 @@ def test_the_number_of_the_next_version_does_not_overwrite_an_answer(clock, unce
         world.human_resolve(request.id, "run_again")  # the request has version 2 now
 
     with pytest.raises(ConflictError, match="answered already"):
-        guessing.result(60)
+        guessing.result(BOUND_S)
 
 
 def test_an_answer_within_a_transaction_counts_with_it(clock, uncertain):

@@ -26,6 +26,7 @@ from ravi_django.kernel import (
 from ravi_django.models import AuditRecord, HumanRequest, InboxMessage, Run, Signal, Status
 from ravi_django.testing import ScriptedModel, journal_of, run_until_idle
 from tests.support import world
+from tests.support.patience import BOUND_S, seconds
 from tests.support.runs import asked, code, drive, in_background, make_run, message, on_postgresql, take_over
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -357,7 +358,7 @@ def test_of_a_person_and_a_program_at_the_same_moment_one_is_relayed(attempt):
     together = Barrier(2)
 
     def at_once(function, *args, **options):
-        together.wait(10)
+        together.wait(seconds(10))
         try:
             return function(*args, **options) or True
         except ConflictError:
@@ -365,8 +366,8 @@ def test_of_a_person_and_a_program_at_the_same_moment_one_is_relayed(attempt):
 
     by_person = in_background(lambda: at_once(world.answer, request.id, text="By a person."))
     by_program = in_background(lambda: at_once(signal, run.id, name, "By the program."))
-    accepted = by_person.result(60)
-    assert by_program.result(60)
+    accepted = by_person.result(BOUND_S)
+    assert by_program.result(BOUND_S)
 
     run = drive(run)
 

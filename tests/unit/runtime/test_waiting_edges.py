@@ -23,6 +23,7 @@ from ravi_django.kernel import (
 from ravi_django.models import Agent, Ask, HumanRequest, InboxMessage, Run, Session, Status, uuid7
 from ravi_django.testing import ScriptedModel, journal_of, run_until_idle
 from tests.support import world
+from tests.support.patience import BOUND_S, seconds
 from tests.support.runs import CodeAgent, asked, code, drive, in_background, leased, make_run, message
 from tests.support.world import DjangoHistoryProvider, fork, retry
 
@@ -176,7 +177,7 @@ def test_a_message_for_a_run_that_ends_at_that_moment_starts_another(monkeypatch
 
     def late(run_ids):
         if old.id in run_ids and refreshed(old).status == Status.PENDING:
-            in_background(world.request_cancel, old.id, "just now").result(60)
+            in_background(world.request_cancel, old.id, "just now").result(BOUND_S)
         lock(run_ids)
 
     async def story(ctx, inbox):
@@ -490,7 +491,7 @@ def test_a_cancelled_run_says_why(clock):
 
     def setup(engine):
         def ask_for_it():
-            began.wait(10)
+            began.wait(seconds(10))
             world.request_cancel(run.id, "deadline passed")
             engine.heartbeat.beat()
             connections.close_all()
@@ -508,7 +509,7 @@ def test_a_run_that_is_to_be_cancelled_is_not_left_blocked(step):
         await ctx.sleep_until_signal("go")
 
     async def second(ctx, inbox):
-        await asyncio.to_thread(lambda: in_background(world.request_cancel, run.id, "stop it").result(60))
+        await asyncio.to_thread(lambda: in_background(world.request_cancel, run.id, "stop it").result(BOUND_S))
         await ctx.tool("step", name="b")
 
     code(first, tools=[step])

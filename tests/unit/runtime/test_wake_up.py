@@ -13,6 +13,7 @@ from ravi_django.kernel import LeaseLostError
 from ravi_django.models import Run, Signal, Status
 from ravi_django.testing import journal_of, run_until_idle
 from tests.support import world
+from tests.support.patience import BOUND_S
 from tests.support.runs import (
     LOCKS,
     auntil,
@@ -66,7 +67,7 @@ def test_a_signal_that_comes_while_the_suspension_is_not_yet_committed_wakes_the
         sending = in_background(world.send_signal, lease.run_id, "go", 1)
         until(somebody_waits_for_a_lock)  # it must not pass by a row that is being suspended
 
-    assert sending.result(60).new
+    assert sending.result(BOUND_S).new
     assert status_of(lease.run_id) == Status.PENDING
 
 
@@ -78,14 +79,14 @@ def test_a_suspension_that_comes_while_the_signal_is_not_yet_committed_sees_it()
         suspending = in_background(suspend, lease)
         until(somebody_waits_for_a_lock)
 
-    assert suspending.result(60) == Status.PENDING
+    assert suspending.result(BOUND_S) == Status.PENDING
 
 
 def test_a_signal_of_a_long_transaction_is_touched_after_its_commit():
     lease = leased()
     with transaction.atomic():
         signal(lease.run_id, "go", 1)
-        assert in_background(suspend, lease).result(60) == Status.SUSPENDED  # and holds up no worker
+        assert in_background(suspend, lease).result(BOUND_S) == Status.SUSPENDED  # and holds up no worker
 
     assert status_of(lease.run_id) == Status.PENDING
 
@@ -141,9 +142,9 @@ def test_a_signal_for_a_run_that_other_effects_keep_here_is_seen_when_it_is_hint
         try:
             driving = engine.hint(run.id)
             await auntil(lambda: run.id in engine.active and engine.active[run.id].effects.waits_for)
-            await asyncio.to_thread(lambda: in_background(signal, run.id, "go", "now").result(60))
+            await asyncio.to_thread(lambda: in_background(signal, run.id, "go", "now").result(BOUND_S))
             engine.hint(run.id)
-            await asyncio.wait_for(driving, 20)
+            await asyncio.wait_for(driving, BOUND_S)
         finally:
             await engine.close(drain_s=0.5)
 
@@ -174,7 +175,7 @@ def test_a_hundred_signals_from_many_threads_are_each_read_once():
     sending = [in_background(_send_ten, run.id, start) for start in range(0, 40, 10)]
     while status_of(run.id) != Status.COMPLETED:
         run_until_idle()
-    [future.result(60) for future in sending]
+    [future.result(BOUND_S) for future in sending]
 
     run.refresh_from_db()
     assert sorted(json.loads(run.output)) == list(range(40))
@@ -194,7 +195,7 @@ def test_a_suspended_run_holds_no_connection_task_or_message():
         code(story)
         engine = Engine()
         try:
-            await asyncio.wait_for(engine.drive(run.id), 20)
+            await asyncio.wait_for(engine.drive(run.id), BOUND_S)
             assert not engine.active
             assert not engine._leases
             names = {task.get_name() for task in asyncio.all_tasks()}
@@ -230,7 +231,7 @@ def test_a_look_that_is_asked_for_during_another_is_made_after_it():
         async def signalled():
             first = asyncio.create_task(ctx.effects.refresh())
             await busy.wait()
-            await asyncio.to_thread(lambda: in_background(world.send_signal, run.id, "go", 1).result(60))
+            await asyncio.to_thread(lambda: in_background(world.send_signal, run.id, "go", 1).result(BOUND_S))
             await ctx.effects.refresh()
             free.set()
             await first
@@ -257,13 +258,13 @@ def test_a_look_at_the_facts_after_the_decision_to_suspend_does_not_hide_the_sig
         settle = engine._settle
 
         async def late(active, outcome):
-            await asyncio.to_thread(lambda: in_background(world.send_signal, run.id, "go", 1).result(60))
+            await asyncio.to_thread(lambda: in_background(world.send_signal, run.id, "go", 1).result(BOUND_S))
             await active.effects.refresh()
             await settle(active, outcome)
 
         engine._settle = late
         try:
-            await asyncio.wait_for(engine.drive(run.id), 20)
+            await asyncio.wait_for(engine.drive(run.id), BOUND_S)
         finally:
             await engine.close(drain_s=0.5)
 

@@ -15,6 +15,7 @@ from ravi_django import register
 from ravi_django.conf import conf
 from ravi_django.testing import arun_until_idle, run_until_idle, warm
 from tests.support import runs, world
+from tests.support.patience import BOUND_S
 from tests.support.runs import CodeAgent, code, in_background, make_run, on_postgresql
 
 pytestmark = [pytest.mark.django_db(transaction=True), on_postgresql]
@@ -72,7 +73,7 @@ def test_a_drive_during_another_has_a_loop_of_its_own():
 
     async def wait(ctx, inbox):
         loops.append(asyncio.get_running_loop())
-        await asyncio.to_thread(lambda: in_background(runs.drive, inner).result(60))
+        await asyncio.to_thread(lambda: in_background(runs.drive, inner).result(BOUND_S))
 
     register(CodeAgent(end))
     register(CodeAgent(wait, key="outer"))

@@ -32,6 +32,7 @@ from ravi_django.kernel import (
 from ravi_django.kernel.tools import INVALID_ARGUMENTS_KEY
 from tests.support.cases import case
 from tests.support.openai_server import OpenAIServer, Reply, steps_script
+from tests.support.patience import seconds
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("clients")]
 
@@ -258,7 +259,7 @@ async def test_one_client_serves_many_loops(model_at, events_of, threads):
         workers = [threading.Thread(target=loops_one_after_another) for _ in range(threads)]
         for worker in workers:
             worker.start()
-        await asyncio.to_thread(lambda: [worker.join(30) for worker in workers])
+        await asyncio.to_thread(lambda: [worker.join(seconds(30)) for worker in workers])
 
     assert answers == ["here"] * 3 * threads
 

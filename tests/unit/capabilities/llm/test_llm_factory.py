@@ -19,6 +19,7 @@ from tests.support import forks
 from tests.support.anthropic_server import AnthropicServer
 from tests.support.cases import case, refused
 from tests.support.openai_server import OpenAIServer
+from tests.support.patience import BOUND_S
 
 
 def test_what_a_factory_builds(monkeypatch):
@@ -162,7 +163,7 @@ def test_a_call_connects_to_its_provider_alone(server, name):
     environment = {key: value for key, value in os.environ.items() if not key.startswith("LITELLM_")}
     with server() as running:
         command = ["-c", CALL, name, running.base_url]
-        done = forks.run(command, env=environment, capture_output=True, text=True, timeout=60)
+        done = forks.run(command, env=environment, capture_output=True, text=True, timeout=BOUND_S)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == ["Hello from the test server.", []]
 

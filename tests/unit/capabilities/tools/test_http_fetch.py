@@ -18,6 +18,7 @@ from ravi_django.capabilities.tools import HttpFetchTool
 from ravi_django.capabilities.tools.html_text import readable
 from ravi_django.kernel import Effect, Risk, ToolArgumentsError, ToolRefused
 from tests.support.cases import case
+from tests.support.patience import BOUND_S, seconds
 
 HOME = "127.0.0.0/8"
 PAGE = b"<html><head><title>T</title><script>no()</script></head><body><p>Hello <a href='/x'>there</a></body></html>"
@@ -169,7 +170,7 @@ def test_a_bomb_is_not_unpacked(server, monkeypatch):
 def test_no_answer_is_told(server):
     held = threading.Event()
     tool = fetcher(server, timeout_s=0.1)
-    server.RequestHandlerClass = type("Slow", (Handler,), {"do_GET": lambda self: held.wait(20)})
+    server.RequestHandlerClass = type("Slow", (Handler,), {"do_GET": lambda self: held.wait(seconds(20))})
     words = refusal(tool, url_of(server))
     held.set()
     assert words == "there was no whole answer within 0.1 s"
@@ -459,7 +460,7 @@ def test_what_is_read_of_a_packed_body():
 
 def test_names_that_are_never_answered_take_no_thread_of_the_loop(monkeypatch):
     held = threading.Event()
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **kwargs: held.wait(100) and [])
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **kwargs: held.wait(seconds(100)) and [])
 
     async def story():
         lookups = outbound.Lookups(2)
@@ -467,14 +468,14 @@ def test_names_that_are_never_answered_take_no_thread_of_the_loop(monkeypatch):
         await asyncio.sleep(0)
         with pytest.raises(outbound.Unreachable, match="too many hosts are being looked up"):
             await lookups.run("slow.example", 443)
-        free = await asyncio.wait_for(asyncio.to_thread(lambda: "free"), 30)
+        free = await asyncio.wait_for(asyncio.to_thread(lambda: "free"), BOUND_S)
         for waiting in asking:
             waiting.cancel()
         await asyncio.wait(asking)
         held.set()
         while True:  # those that had not begun left at once, the others when they were answered
             try:
-                return free, await asyncio.wait_for(lookups.run("slow.example", 443), 60)
+                return free, await asyncio.wait_for(lookups.run("slow.example", 443), BOUND_S)
             except outbound.Unreachable:
                 await asyncio.sleep(0)
 
