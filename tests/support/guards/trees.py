@@ -12,14 +12,14 @@ TREES = [
         STORE + "touching.py",
         "Run.objects.select_for_update(no_key=True).filter(id__in=wanted)",
         "Run.objects.select_for_update().filter(id__in=wanted)",
-        (UNIT + "test_run_locks.py",),
+        (UNIT + "test_session_locks.py",),
     ),
     Mutant(
         "lock: nobody else writes a locked run",
         STORE + "touching.py",
         "Run.objects.select_for_update(no_key=True).filter(id__in=wanted)",
         "Run.objects.filter(id__in=wanted)",
-        (UNIT + "test_run_locks.py",),
+        (UNIT + "test_session_locks.py",),
     ),
     Mutant(
         "cancel: children that came meanwhile are locked too",

@@ -49,33 +49,29 @@ class BufferContract:
 
         assert (first, second) == ([[1, 2]], [[3]])
         assert numbers_of(buffer, run) == [1, 2, 3]
+        one, other = make_run(), make_run()
+        assert not buffer.read(str(one.id), 0, 10)
+        assert buffer.append([batch(one, delta(one, "a"), delta(one, "b")), batch(other, delta(other, "c"))]) == [
+            [1, 2],
+            [1],
+        ]
 
     def test_a_frame_reads_back_with_its_number(self, buffer, run):
         frame = delta(run, "ä☃")
         buffer.append([batch(run, frame)])
+        buffer.ping()
 
         (found,) = buffer.read(str(run.tree_id), 0, 10)
 
         assert found["ts"] <= frame.body()["ts"]
         assert {**found, "ts": None} == {**frame.body(), "seq": 1, "ts": None}
 
-    def test_several_trees_are_numbered_apart_in_one_call(self, buffer, run):
-        other = make_run()
-
-        assert buffer.append([batch(run, delta(run, "a"), delta(run, "b")), batch(other, delta(other, "c"))]) == [
-            [1, 2],
-            [1],
-        ]
-
     def test_a_copy_of_a_durable_frame_is_dropped(self, buffer, run):
-        buffer.append([batch(run, durable(run, "1"), delta(run, "a"))])
+        assert buffer.append([batch(run, durable(run, "1"), durable(run, "1"), delta(run, "a"))]) == [[1, 0, 2]]
 
         again = buffer.append([batch(run, durable(run, "1"), durable(run, "2"), delta(run, "a"), fresh=False)])
 
         assert again == [[0, 3, 4]]
-
-    def test_a_copy_within_one_call_is_dropped(self, buffer, run):
-        assert buffer.append([batch(run, durable(run, "1"), durable(run, "1"), durable(run, "2"))]) == [[1, 0, 2]]
 
     def test_of_an_older_epoch_only_what_it_has_recorded_is_taken(self, buffer, run):
         buffer.append([batch(run, delta(run, "old"))])
@@ -133,11 +129,16 @@ class BufferContract:
         assert numbers_of(buffer, run, after=10) == []
         assert numbers_of(buffer, run, after=99) == []
 
-    def test_an_unknown_tree_has_no_frames(self, buffer, run):
-        assert not buffer.read(str(run.id), 0, 10)
+    @on_postgresql
+    @pytest.mark.django_db(transaction=True)
+    def test_writers_at_once_leave_no_gap_and_lose_nothing(self, buffer, run):
+        def write(name):
+            return [buffer.append([batch(run, delta(run, f"{name}{n}"), durable(run, f"{n}"))]) for n in range(10)]
 
-    def test_it_answers(self, buffer):
-        buffer.ping()
+        for done in [in_background(write, name) for name in "abcd"]:
+            done.result(BOUND_S)
+
+        assert numbers_of(buffer, run) == list(range(1, 51))
 
     def test_a_reader_is_woken_by_a_frame(self, buffer, run, monkeypatch):
         world.patch(monkeypatch, "BUFFER_VALKEY_POLL_S", 1000.0)
@@ -166,17 +167,6 @@ class TestDatabaseBuffer(BufferContract):
         Run.objects.filter(id=run.id).delete()
 
         assert buffer.append([batch(run, gone)]) == [[-1]]
-
-    @on_postgresql
-    @pytest.mark.django_db(transaction=True)
-    def test_writers_at_once_leave_no_gap_and_lose_nothing(self, buffer, run):
-        def write(name):
-            return [buffer.append([batch(run, delta(run, f"{name}{n}"), durable(run, f"{n}"))]) for n in range(10)]
-
-        for done in [in_background(write, name) for name in "abcd"]:
-            done.result(BOUND_S)
-
-        assert numbers_of(buffer, run) == list(range(1, 51))
 
     def test_it_is_the_buffer_of_a_site_without_redis(self, settings):
         settings.CHANNEL_LAYERS = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
@@ -265,15 +255,6 @@ class TestValkeyBuffer(BufferContract):
 
             assert all(conf.STREAM_DONE_TTL_S - 60 < client.ttl(key) <= conf.STREAM_DONE_TTL_S for key in keys)
 
-    def test_writers_at_once_leave_no_gap_and_lose_nothing(self, buffer, run):
-        def write(name):
-            return [buffer.append([batch(run, delta(run, f"{name}{n}"), durable(run, f"{n}"))]) for n in range(10)]
-
-        for done in [in_background(write, name) for name in "abcd"]:
-            done.result(BOUND_S)
-
-        assert numbers_of(buffer, run) == list(range(1, 51))
-
     def test_it_is_the_buffer_of_a_site_with_a_redis_channel_layer(self, settings, valkey_url):
         assert world.stream_url() == valkey_url
         assert isinstance(world.get_buffer(), ValkeyBuffer)
@@ -287,21 +268,18 @@ class TestValkeyBuffer(BufferContract):
         ({"BACKEND": "x.RedisChannelLayer", "CONFIG": {"hosts": [("a", 6380)]}}, "", "redis://a:6380/0"),
         ({"BACKEND": "channels.layers.InMemoryChannelLayer"}, "redis://b/2", "redis://b/2"),
         ({}, "amqp://b", None),
+        (None, "", "redis://c/3"),
     ],
 )
 def test_the_streams_address_comes_from_the_channel_layer_or_the_broker(settings, monkeypatch, layer, broker, url):
-    settings.CHANNEL_LAYERS = {"default": layer}
+    if layer is None:
+        settings.RAVI = {**settings.RAVI, "STREAM_URL": url}
+    settings.CHANNEL_LAYERS = {"default": layer or {}}
     settings.CELERY_BROKER_URL = ""
     monkeypatch.setattr(app.conf, "broker_write_url", broker)
     settings.RAVI = {**settings.RAVI, "ENGINE": "celery"}
 
     assert world.stream_url() == url
-
-
-def test_the_streams_address_may_be_set(settings):
-    settings.RAVI = {**settings.RAVI, "STREAM_URL": "redis://c/3"}
-
-    assert world.stream_url() == "redis://c/3"
 
 
 def sequence(*parts):
@@ -317,7 +295,9 @@ def sequence(*parts):
 
 
 def test_neighbouring_deltas_of_a_call_collapse_to_one_that_names_its_numbers():
-    kept = world.collapse(sequence("progress", ("1", "a"), ("1", "b"), ("1", "c"), "completion", ("2", "d")))
+    given = sequence("progress", ("1", "a"), ("1", "b"), ("1", "c"), "completion", ("2", "d"))
+
+    kept = world.collapse(given)
 
     assert [(frame.get("from_seq"), frame["seq"], frame.get("text")) for frame in kept] == [
         (None, 1, None),
@@ -325,6 +305,7 @@ def test_neighbouring_deltas_of_a_call_collapse_to_one_that_names_its_numbers():
         (None, 5, None),
         (None, 6, "d"),
     ]
+    assert given == sequence("progress", ("1", "a"), ("1", "b"), ("1", "c"), "completion", ("2", "d"))
 
 
 def test_deltas_of_two_calls_and_of_two_attempts_stay_apart():
@@ -332,11 +313,3 @@ def test_deltas_of_two_calls_and_of_two_attempts_stay_apart():
     found[3]["attempt"] = "2"
 
     assert [frame["text"] for frame in world.collapse(found)] == ["a", "b", "c", "d"]
-
-
-def test_collapsing_leaves_what_it_was_given_alone():
-    found = sequence(("1", "a"), ("1", "b"))
-
-    world.collapse(found)
-
-    assert [frame["text"] for frame in found] == ["a", "b"]

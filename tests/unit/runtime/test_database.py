@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 from django.db import DatabaseError, InterfaceError, OperationalError, connection, connections, transaction
 from psycopg import IsolationLevel
 
 from ravi_django.conf import conf
-from ravi_django.models import Run
+from ravi_django.models import Run, Session
 from tests.support import world
+from tests.support.cases import case
 from tests.support.patience import BOUND_S, seconds
-from tests.support.runs import in_background, make_run, on_postgresql, until
+from tests.support.runs import end_backend, in_background, make_run, on_postgresql, until
 from tests.support.world import DatabaseThreads, with_retry
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -121,30 +123,6 @@ def test_a_write_is_seen_through_when_its_caller_is_cancelled():
     assert done == [1]
 
 
-@on_postgresql
-def test_a_call_survives_a_connection_that_was_cut():
-    make_run()
-    backends = []
-
-    def count():
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT pg_backend_pid()")
-            backends.append(cursor.fetchone()[0])
-        return Run.objects.count()
-
-    def cut():
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT pg_terminate_backend(%s)", [backends[0]])
-
-    async def story(threads):
-        await threads.call(count)
-        await asyncio.to_thread(lambda: in_background(cut).result(BOUND_S))
-        return await threads.call(count)
-
-    assert on_threads(story, size=1) == 1
-    assert len(set(backends)) == 2
-
-
 @pytest.fixture
 def no_pauses(monkeypatch):
     """Time that passes by itself when somebody sleeps."""
@@ -154,24 +132,27 @@ def no_pauses(monkeypatch):
     return now
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        OperationalError("canceling statement due to lock timeout"),
-        OperationalError("database is locked"),
-        OperationalError("deadlock detected"),
-    ],
-)
-def test_a_lock_that_is_not_had_is_asked_for_again(no_pauses, error):
+def test_a_lock_that_is_not_had_is_asked_for_again_and_nothing_else(no_pauses):
     tries = []
 
-    def locked():
-        tries.append(1)
-        if len(tries) < 4:
-            raise error
-        return "had"
+    def call(error, failures):
+        def function():
+            tries.append(1)
+            if len(tries) <= failures:
+                raise error
+            return "had"
 
-    assert with_retry(locked) == "had"
+        tries.clear()
+        return with_retry(function)
+
+    Run.objects.count()  # the connection works
+    for words in ("canceling statement due to lock timeout", "database is locked", "deadlock detected"):
+        with case(words):
+            assert call(OperationalError(words), 3) == "had"
+    for error in (OperationalError("syntax error"), ValueError("no"), InterfaceError("no")):
+        with case(error), pytest.raises(type(error)):
+            call(error, 1)
+        assert len(tries) == 1
 
 
 def test_patience_is_bounded(no_pauses):
@@ -182,21 +163,6 @@ def test_patience_is_bounded(no_pauses):
         with_retry(locked)
 
     assert no_pauses[0] <= world.DATABASE_RETRY_S
-
-
-@pytest.mark.parametrize("error", [OperationalError("syntax error"), ValueError("no"), InterfaceError("no")])
-def test_other_errors_are_not_tried_again(no_pauses, error):
-    tries = []
-
-    def fail():
-        tries.append(1)
-        raise error
-
-    Run.objects.count()  # the connection works
-    with pytest.raises(type(error)):
-        with_retry(fail)
-
-    assert len(tries) == 1
 
 
 @on_postgresql
@@ -282,3 +248,35 @@ def test_its_transactions_are_read_committed_whatever_the_default(options, monke
         return [await threads.call(statement), await threads.call(in_transaction)]
 
     assert on_threads(story, size=1) == [("read committed", "off")] * 2
+
+
+# -------------------------------------- a write whose connection is of no use any more is made on a new one
+
+
+def plain() -> None:
+    Session.objects.create(title="kept")
+
+
+def atomic() -> None:
+    with transaction.atomic():
+        plain()
+
+
+def demoted() -> None:
+    """Its server is a standby now: it answers, and refuses every write."""
+    with connection.cursor() as cursor:
+        cursor.execute("SET default_transaction_read_only = on")
+
+
+@on_postgresql
+@pytest.mark.parametrize("write", [plain, atomic])
+@pytest.mark.parametrize("lose", [end_backend, demoted])
+def test_a_lost_connection_is_replaced(lose: Callable[[], None], write: Callable[[], None]) -> None:
+    def lose_and_write() -> None:
+        connection.ensure_connection()
+        lose()
+        with_retry(write)
+
+    in_background(lose_and_write).result(BOUND_S)
+
+    assert Session.objects.filter(title="kept").count() == 1

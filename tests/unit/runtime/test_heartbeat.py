@@ -68,20 +68,12 @@ def test_a_beat_renews_the_lease_and_the_workers_trust_in_it(clock):
         await beat(engine)
         assert active.effects.renewed_at >= before
         clock.advance(20)
+        in_background(engine.heartbeat.beat).result(BOUND_S)  # the loop stands still meanwhile
+        clock.advance(20)
 
     run = driven(check)
 
     assert (run.status, run.lease_epoch) == ("completed", 1)
-
-
-def test_a_busy_event_loop_does_not_lose_the_lease(clock):
-    async def check(engine, active):
-        clock.advance(20)
-        beaten = in_background(engine.heartbeat.beat)
-        beaten.result(BOUND_S)  # the loop stands still meanwhile
-        clock.advance(20)
-
-    assert driven(check).lease_epoch == 1
 
 
 def test_a_loop_that_stands_still_for_two_leases_is_let_go_with_its_stack(clock, caplog, monkeypatch):
@@ -144,7 +136,7 @@ def test_a_row_that_somebody_else_holds_does_not_cost_the_others_their_lease(clo
 
 
 @on_postgresql
-@pytest.mark.parametrize("ms", [1, 3, 5])
+@pytest.mark.parametrize("ms", [1, 5])
 def test_a_run_that_works_without_pause_keeps_its_lease_however_slow_commits_are(ms, monkeypatch):
     world.patch(monkeypatch, "LEASES_LOCK_S", 30.0)
     lease, over = leased(owner="w"), threading.Event()

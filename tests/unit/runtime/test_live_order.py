@@ -66,15 +66,6 @@ async def one(ctx, name):
     return (await ctx.tool("step", name=name)).text
 
 
-async def from_afar(ctx, name):
-    """It takes the loop some turns to get from the call to who waits here."""
-
-    async def further(depth):
-        return await (asyncio.create_task(further(depth - 1)) if depth else one(ctx, name))
-
-    return await further(5)
-
-
 async def race(won, *branches):
     tasks = [asyncio.create_task(branch) for branch in branches]
     won.append([])
@@ -169,30 +160,6 @@ def test_a_call_that_is_cancelled_while_it_waits_for_its_turn_holds_up_nobody(cl
 
     assert run.status == Status.COMPLETED, run.error
     assert won == [["first", True, "last"]] * 2
-
-
-def test_who_waits_from_afar_is_given_the_first_result_before_another_is_handed_out(clock, won):
-    gate = asyncio.Event()
-
-    async def story(ctx, inbox):
-        await race(won, from_afar(ctx, "a"), one(ctx, "b"))
-
-    async def before(name):
-        await auntil(lambda: name == "a" or steps.committed == ["a"])
-
-    async def behind(name):
-        if len(steps.committed) == 2:
-            gate.set()
-        await gate.wait()
-
-    steps = Steps(before, behind)
-    code(story, tools=[step])
-    run = drive(make_run(), dies="end", setup=steps)
-
-    run = take_over(clock, run)
-
-    assert won == [["a", "b"], ["a", "b"]]
-    assert run.status == Status.COMPLETED
 
 
 @pytest.mark.parametrize("kind", ["tool", "model"])

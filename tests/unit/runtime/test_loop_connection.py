@@ -84,6 +84,7 @@ def test_an_append_goes_over_it_and_writes_what_the_threads_would():
         assert await my.append(lease, effect("a"), effect("b", result={"text": "é" * 10_000}), turns=[turn]) == 2
         assert await my.append(lease, effect("c")) == 4
         assert my.threads.given == 0
+        assert await my.shown("SHOW lock_timeout") == f"{int(conf.HEARTBEAT_S * 900) // 1000}s"
 
     run_story(story)
 
@@ -157,14 +158,6 @@ def test_a_cancelled_caller_waits_for_the_end():
     run_story(story)
 
     assert rows() == [(1, "first"), (2, "a")]
-
-
-def test_its_connection_waits_for_locks_less_long_than_a_lease_lives():
-    async def story(my, lease):
-        shown = await my.shown("SHOW lock_timeout")
-        assert shown == f"{int(conf.HEARTBEAT_S * 900) // 1000}s"
-
-    run_story(story)
 
 
 def test_appends_of_any_shape_leave_few_prepared_statements():

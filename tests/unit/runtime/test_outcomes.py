@@ -7,15 +7,12 @@ import asyncio
 import pytest
 
 from ravi_django.conf import conf
-from ravi_django.kernel import ChatMessage
 from ravi_django.models import Status
 from ravi_django.testing import journal_of
 from tests.support.gates import Gate
 from tests.support.runs import adrive, code, drive, make_run
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-USER = ChatMessage.of("user", "hi")
 
 
 def test_tasks_that_the_agent_leaves_behind_end_with_it(clock):
@@ -88,26 +85,18 @@ def test_a_run_that_takes_its_workers_down_is_blocked(clock):
     assert f"run {run.id} of test/code took its worker down too often" in run.error["message"]
 
 
-def test_an_agents_own_error_fails_the_run(clock):
-    async def story(ctx, inbox):
+@pytest.mark.parametrize("in_group", [False, True])
+def test_an_agents_own_error_fails_the_run(clock, in_group):
+    async def bad(*args):
         raise ValueError("a bug of the site's")
 
-    code(story)
+    async def grouped(ctx, inbox):
+        async with asyncio.TaskGroup() as group:
+            group.create_task(bad())
+
+    code(grouped if in_group else bad)
 
     run = drive(make_run())
 
     assert (run.status, run.error) == (Status.FAILED, {"type": "ValueError", "message": "a bug of the site's"})
     assert [entry.kind for entry in journal_of(run)] == ["run.started", "run.failed"]
-
-
-def test_the_one_error_of_a_task_group_is_named_as_it_is(clock):
-    async def story(ctx, inbox):
-        async def bad():
-            raise ValueError("a bug of the site's")
-
-        async with asyncio.TaskGroup() as group:
-            group.create_task(bad())
-
-    code(story)
-
-    assert drive(make_run()).error == {"type": "ValueError", "message": "a bug of the site's"}

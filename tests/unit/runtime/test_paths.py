@@ -53,14 +53,6 @@ def assert_stable(code):
     return first
 
 
-def test_calls_one_after_the_other_are_counted():
-    async def code(call):
-        for label in "abc":
-            await call(label)
-
-    assert paths_of(code) == {"a": "1", "b": "2", "c": "3"}
-
-
 def test_branches_of_a_gather_have_scopes_of_their_own():
     async def code(call):
         await call("first")
@@ -68,45 +60,6 @@ def test_branches_of_a_gather_have_scopes_of_their_own():
         await call("last")
 
     assert assert_stable(code) == {"first": "1", "a": "t1.1", "b": "t2.1", "last": "2"}
-
-
-def test_branches_of_two_steps_keep_their_numbers():
-    async def code(call):
-        async def branch(name):
-            await call(f"{name}1")
-            await call(f"{name}2")
-
-        await asyncio.gather(branch("a"), branch("b"))
-        await asyncio.gather(branch("c"), branch("d"))
-
-    found = assert_stable(code)
-
-    assert found == {
-        "a1": "t1.1",
-        "a2": "t1.2",
-        "b1": "t2.1",
-        "b2": "t2.2",
-        "c1": "t3.1",
-        "c2": "t3.2",
-        "d1": "t4.1",
-        "d2": "t4.2",
-    }
-
-
-def test_nested_gathers_keep_their_numbers():
-    async def code(call):
-        async def branch(name):
-            await call(f"{name}.head")
-            await asyncio.gather(*(call(f"{name}.{number}") for number in range(3)))
-            await call(f"{name}.tail")
-
-        await asyncio.gather(*(branch(name) for name in "abc"))
-
-    found = assert_stable(code)
-
-    assert found["b.head"] == "t2.1"
-    assert found["b.2"] == "t2.t3.1"
-    assert found["b.tail"] == "t2.2"
 
 
 def test_a_task_group_keeps_its_numbers():
@@ -145,7 +98,8 @@ def test_wait_for_the_first_keeps_the_numbers():
 
 def test_wait_for_keeps_the_numbers_around_it():
     async def code(call):
-        await call("before")
+        async with asyncio.timeout(30):
+            await call("before")
         await asyncio.wait_for(call("inside"), BOUND_S)
         await call("after")
 
@@ -153,15 +107,6 @@ def test_wait_for_keeps_the_numbers_around_it():
 
     assert found["before"] == "1"
     assert len(set(found.values())) == 3
-
-
-def test_a_timeout_changes_no_number():
-    async def code(call):
-        async with asyncio.timeout(30):
-            await call("a")
-        await call("b")
-
-    assert paths_of(code) == {"a": "1", "b": "2"}
 
 
 def test_a_name_stands_for_a_place():

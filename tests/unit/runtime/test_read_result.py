@@ -15,9 +15,10 @@ from ravi_django.kernel import DataBlock, ImageBlock, TextBlock
 from ravi_django.models import Blob, JournalEntry, Session, Status, uuid7
 from ravi_django.testing import journal_of
 from tests.support import world
-from tests.support.runs import code, drive, make_run, take_over
+from tests.support.cases import case
+from tests.support.runs import code, drive, every_death, make_run
 from tests.support.tool_calls import calling, output_of
-from tests.support.world import ReadResultTool, fork, retry
+from tests.support.world import ReadResultTool, fork
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -64,18 +65,22 @@ def test_the_whole_is_read_by_its_marker(report, clock, ran):
     assert len(row.result["content"][0]["text"].encode()) < 1200
 
 
-@pytest.mark.parametrize("dies", [1, 2, 3, "end"])
-def test_a_takeover_neither_makes_nor_reads_it_anew(report, clock, ran, dies, monkeypatch, settings):
+def test_a_takeover_neither_makes_nor_reads_it_anew(report, clock, ran, settings, monkeypatch):
+    blob, pages = world.results_blob, []
+    world.patch(monkeypatch, "results_blob", lambda *args: pages.append(args) or blob(*args))
     settings.RAVI = {**settings.RAVI, "REPLAY": "strict"}  # that a result is big is no drift
-    code(reading, tools=[report, ReadResultTool()])
-    run = drive(make_run(), dies=dies)
-    if dies == "end":
-        world.patch(monkeypatch, "results_blob", None)
 
-    run = take_over(clock, run)
+    def story(drive):
+        ran.clear()
+        pages.clear()
+        code(reading, tools=[report, ReadResultTool()])
+        return drive(make_run())
 
-    assert (run.status, run.output) == (Status.COMPLETED, "whole")
-    assert ran == ["report"] * (2 if dies == 1 else 1)
+    for run, death in every_death(clock, story):
+        assert (run.status, run.output) == (Status.COMPLETED, "whole")
+        lost = (death.at == 1) * death.lost("tool.call")
+        assert len(ran) == 1 + lost
+        assert len(pages) == 3 + death.lost("tool.call") - lost
 
 
 def test_an_agent_that_cannot_read_on_is_not_told_to(report):
@@ -160,16 +165,15 @@ def read(entry_id, **fields):
 READ = f"ok: line 1\n[bytes 0 to 6 of {SIZE}; offset 6 has the next of {SIZE - 6} bytes]"
 
 
-def test_a_later_run_of_the_session_may_read_it(report):
+def test_a_later_run_of_the_session_and_the_owners_other_runs_may_read_it(report):
     entry, run = a_result(report)
-
     assert read(entry, session=run.session) == READ
+    code(calling("read_result", id=str(entry), offset=SIZE), tools=[ReadResultTool()])
+    answer = drive(make_run(session=run.session)).output
+    assert answer == f"error: the result has {SIZE} bytes; there is nothing at offset {SIZE}"
 
-
-def test_the_owners_other_runs_may_read_it(report):
     ann = User.objects.create_user("ann")
     entry, _ = a_result(report, owner=ann, tenant="a")
-
     assert read(entry, owner=ann, tenant="a") == READ
 
 
@@ -190,25 +194,13 @@ def test_anybody_elses_reads_as_unknown(report, who):
     assert answer.replace(str(entry), "?") == read(nothing := uuid7(), **fields[who]).replace(str(nothing), "?")
 
 
-@pytest.mark.parametrize("entry", ["", "x", "../etc", "1" * 64])
-def test_what_is_no_id_is_unknown(entry):
-    assert read(entry).startswith("error: there is no result ")
-
-
-def test_a_whole_result_has_nothing_to_read_on(report):
+def test_what_is_no_id_of_a_cut_result_is_unknown():
     code(calling("read_result", id="x"), tools=[ReadResultTool()])
     run = drive(make_run())
 
-    assert read(journal_of(run)[-2].id, session=run.session).startswith("error: there is no result ")
-
-
-def test_beyond_the_end_there_is_nothing(report):
-    entry, run = a_result(report)
-    code(calling("read_result", id=str(entry), offset=SIZE), tools=[ReadResultTool()])
-
-    answer = drive(make_run(session=run.session)).output
-
-    assert answer == f"error: the result has {SIZE} bytes; there is nothing at offset {SIZE}"
+    for entry in ("", "x", "../etc", "1" * 64, journal_of(run)[-2].id):
+        with case(entry):
+            assert read(entry, session=run.session).startswith("error: there is no result ")
 
 
 def test_a_text_in_it_is_found(report):
@@ -239,24 +231,6 @@ def test_a_fork_reads_on_in_what_its_past_was_shown(report):
 
     assert again.output == run.output == READ.removeprefix("ok: ")
     assert again.session_id != run.session_id
-
-
-def test_a_retried_run_reads_on(report, ran):
-    async def story(ctx, inbox):
-        text = (await ctx.tool("report")).text
-        if len(ran) == 1:
-            ran.append("fails")
-            raise ValueError
-        return (await ctx.tool("read_result", id=re.search(r'id="(.*?)"', text)[1], limit=6)).text
-
-    code(story, tools=[report, ReadResultTool()])
-    run = drive(make_run())
-    assert run.status == Status.FAILED
-
-    retry(run.id)
-
-    assert drive(run).output == READ.removeprefix("ok: ")
-    assert ran == ["report", "fails"]
 
 
 @pytest.mark.parametrize("inline", [100, 1_000_000])

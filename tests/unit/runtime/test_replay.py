@@ -17,7 +17,7 @@ from ravi_django.kernel import (
     TextBlock,
     Usage,
 )
-from ravi_django.models import Blob, JournalEntry, Run, Status
+from ravi_django.models import Blob, JournalEntry, Status
 from ravi_django.testing import ScriptedModel, journal_of
 from tests.support.runs import code, drive, every_death, make_run, take_over
 from tests.support.world import check_identity
@@ -36,10 +36,6 @@ def add(ran):
         return a + b
 
     return add
-
-
-def effects_of(run):
-    return [entry.path for entry in journal_of(run) if entry.kind in ("tool.call", "llm.call")]
 
 
 @pytest.mark.sqlite
@@ -71,7 +67,7 @@ def test_recorded_calls_are_not_made_again(clock, ran, add):
     assert deaths == [*came, "no worker died"]
 
 
-def test_a_replayed_response_is_the_response(clock):
+def test_what_a_replay_gives_is_what_the_call_gave(clock):
     said = ModelResponse.of(
         [TextBlock(text="ä"), DataBlock(data={"x": [1.5, None]})],
         usage=Usage(input_tokens=7, cached_tokens=3, output_tokens=2, reasoning_tokens=1),
@@ -79,39 +75,38 @@ def test_a_replayed_response_is_the_response(clock):
         model="provider/model-2",
         finish_reason="length",
     )
-    seen = []
+    refusal = ModelError("the prompt is too long: 9 tokens", type="ContextWindowExceeded", status=400)
+    responses, results, errors = [], [], []
 
-    async def story(ctx, inbox):
-        seen.append(await ctx.llm([USER]))
-
-    code(story, model=ScriptedModel([said], name="logical"))
-    run = drive(make_run(), dies="end")
-
-    take_over(clock, run)
-
-    assert seen == [said, said]
-    assert Run.objects.get().input_tokens == 7
-
-
-def test_a_replayed_tool_result_is_the_result(clock):
     @tool
     def look() -> list:
         """Look."""
         return [TextBlock(text="ä☃"), DataBlock(data={"z": 1, "a": [0.1, {"deep": None}]})]
 
-    seen = []
-
     async def story(ctx, inbox):
+        responses.append(await ctx.llm([USER], options=GenerationOptions(temperature=0.5)))
         with ctx.scope("place", call_id="c1"):
-            seen.append(await ctx.tool("look"))
+            results.append(await ctx.tool("look"))
+        try:
+            await ctx.llm([ChatMessage.of("user", "too long")])
+        except ModelError as error:
+            errors.append((type(error), str(error), error.type))
+        return "went on"
 
-    code(story, tools=[look])
+    def answer(messages, options):
+        return refusal if messages[-1].text == "too long" else said
+
+    model = ScriptedModel([answer], name="logical")
+    code(story, model=model, tools=[look])
     run = drive(make_run(), dies="end")
 
-    take_over(clock, run)
+    run = take_over(clock, run)
 
-    assert seen[0] == seen[1]
-    assert (seen[0].call_id, seen[0].status) == ("c1", "ok")
+    assert responses == [said, said]
+    assert results[0] == results[1]
+    assert (results[0].call_id, results[0].status) == ("c1", "ok")
+    assert errors == [(ModelError, "the prompt is too long: 9 tokens", "ContextWindowExceeded")] * 2
+    assert (run.output, len(model.calls), run.input_tokens) == ("went on", 2, 7)
 
 
 def test_time_chance_ids_and_log_replay_equal(clock, add):
@@ -147,26 +142,6 @@ def test_chance_and_ids_differ_from_run_to_run(add):
     drive(make_run())
 
     assert len(seen) == 4
-
-
-def test_the_providers_refusal_replays_as_the_same_error(clock):
-    seen = []
-
-    async def story(ctx, inbox):
-        try:
-            await ctx.llm([USER])
-        except ModelError as error:
-            seen.append((type(error), str(error), error.type))
-        return "went on"
-
-    model = ScriptedModel([ModelError("the prompt is too long: 9 tokens", type="ContextWindowExceeded", status=400)])
-    code(story, model=model)
-    run = drive(make_run(), dies="end")
-
-    run = take_over(clock, run)
-
-    assert seen == [(ModelError, "the prompt is too long: 9 tokens", "ContextWindowExceeded")] * 2
-    assert (run.output, len(model.calls)) == ("went on", 1)
 
 
 def test_an_unhandled_refusal_fails_the_run_with_the_providers_words():
@@ -227,17 +202,6 @@ def test_what_was_not_recorded_of_a_later_lease_is_made_now(clock, ran, add):
     assert kinds.count("run.started") == 1
     assert kinds.count("run.resumed") == 2
     assert [entry.seq for entry in journal_of(run)] == list(range(1, len(kinds) + 1))
-
-
-def test_options_of_a_call_are_no_part_of_its_identity(clock):
-    async def story(ctx, inbox):
-        options = GenerationOptions(temperature=0.5)
-        return (await ctx.llm([USER], options=options)).text
-
-    code(story, model=ScriptedModel(["same"]))
-    run = drive(make_run(), dies="end")
-
-    assert take_over(clock, run).output == "same"
 
 
 @pytest.mark.parametrize("effect", ["idempotent", "at_most_once"])

@@ -1,15 +1,15 @@
-"""Locks of sessions: who only refers to one, by a foreign key, does not wait for who adds a run to it."""
+"""Locks of sessions and runs keep other writers out, and nobody who only refers to them by a foreign key."""
 
 from __future__ import annotations
 
 import threading
 
 import pytest
-from django.db import transaction
+from django.db import OperationalError, connection, transaction
 
 from ravi_django import register, submit
 from ravi_django.kernel import ChatMessage
-from ravi_django.models import Run, Session, Status, StickyDecision, Turn
+from ravi_django.models import Ask, Run, Session, Status, StickyDecision, Turn
 from tests.support import world
 from tests.support.approvals import call, open_requests, payer, paying, run_of, user
 from tests.support.runs import (
@@ -24,7 +24,7 @@ from tests.support.runs import (
     uncommitted,
     until,
 )
-from tests.support.world import Entry, NewTurn
+from tests.support.world import Entry, NewTurn, touching_lock
 
 pytestmark = [pytest.mark.django_db(transaction=True), on_postgresql]
 
@@ -84,3 +84,37 @@ def test_a_run_is_queued_behind_one_that_nobody_has_promoted_yet():
 
     waiting.refresh_from_db()
     assert (waiting.status, later.status) == (Status.PENDING, Status.QUEUED)
+
+
+# ---------------------------------------------------------------------------------------------------- runs
+
+
+def at_once(write):
+    """In a transaction of its own, which waits for no lock longer than a moment."""
+
+    def writing():
+        with transaction.atomic():
+            with connection.cursor() as cursor:
+                cursor.execute("SET LOCAL lock_timeout = '300ms'")
+            write()
+
+    return writing
+
+
+def test_a_row_that_refers_to_a_locked_run_is_written_at_once():
+    runs = [make_run().id, make_run().id]
+
+    with transaction.atomic():
+        touching_lock(runs)
+        in_background(at_once(lambda: Ask.objects.create(asker_id=runs[0], target_id=runs[1]))).result(BOUND_S)
+
+    assert Ask.objects.filter(asker_id=runs[0]).exists()
+
+
+def test_a_locked_run_is_written_by_nobody_else():
+    runs = [make_run().id, make_run().id]
+
+    with transaction.atomic():
+        touching_lock(runs)
+        with pytest.raises(OperationalError):
+            in_background(at_once(lambda: Run.objects.filter(id=runs[1]).update(hints=7))).result(BOUND_S)

@@ -21,7 +21,6 @@ from tests.support.world import (
     archive,
     blob_value,
     frames_durable,
-    stream_done,
 )
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -71,6 +70,8 @@ def test_the_ended_stream_is_kept_without_its_single_tokens(valkey_url, settings
 
     assert done
     assert run.published_at is not None
+    blob = Blob.objects.get(id=run.archive_id)
+    assert (blob.encoding, blob_value(blob)[-1]["type"]) == ("json+zlib", "stream.done")
     text = next(frame for frame in kept if frame["type"] == "text.delta")
     singles = [frame for frame in live if frame["type"] == "text.delta"]
     assert text["text"] == "one two three four"
@@ -79,16 +80,6 @@ def test_the_ended_stream_is_kept_without_its_single_tokens(valkey_url, settings
     assert world.events_page(run.id, after=kept[-2]["seq"]) == ([kept[-1]], True)
     assert world.events_page(run.id, after=kept[-1]["seq"]) == ([], True)
     assert world.events_page(run.id, limit=2)[0] == kept[:2]
-
-
-def test_the_archive_is_one_compressed_blob():
-    code(ask, model=ScriptedModel(["hello"]))
-
-    run = drive(make_run())
-
-    blob = Blob.objects.get(id=run.archive_id)
-    assert blob.encoding == "json+zlib"
-    assert blob_value(blob)[-1]["type"] == "stream.done"
 
 
 def unpublished(run):
@@ -123,41 +114,6 @@ def test_the_sweep_gives_an_ended_stream_its_done_exactly_once(clock, valkey_url
     assert done
 
 
-def test_a_worker_and_the_sweep_that_both_publish_the_end_give_it_once(clock):
-    code(ask, model=ScriptedModel(["hello"]))
-    run = drive(make_run())
-    before = world.events_page(run.id)[0]
-    unpublished(run)
-    clock.advance(60)
-
-    swept = world.sweeper_sweep(lambda run_ids: None)
-
-    assert swept.published == 1
-    assert [(frame["seq"], frame["type"]) for frame in world.events_page(run.id)[0]] == [
-        (frame["seq"], frame["type"]) for frame in before
-    ]
-    run.refresh_from_db()
-    assert run.published_at is not None
-
-
-def test_a_stream_that_was_lost_before_it_was_archived_ends_behind_a_gap(clock, valkey_url):
-    code(ask, model=ScriptedModel(["hello"]))
-    run = drive(make_run())
-    unpublished(run)
-    empty(valkey_url)
-    clock.advance(60)
-
-    world.sweeper_sweep(lambda run_ids: None)
-
-    found, done = world.events_page(run.id)
-    assert done
-    first = found[0]["seq"]
-    assert found[0]["type"] == "stream.gap"
-    assert found[0]["to"] == first - 1 >= 1000
-    assert [frame["seq"] for frame in found] == list(range(first, first + len(found)))
-    assert found[-1]["type"] == "stream.done"
-
-
 def test_a_stream_that_is_lost_right_before_it_is_archived_is_not_archived_empty(clock, valkey_url):
     code(ask, model=ScriptedModel(["hello"]))
     run = drive(make_run())
@@ -169,10 +125,12 @@ def test_a_stream_that_is_lost_right_before_it_is_archived_is_not_archived_empty
     run.refresh_from_db()
     assert (run.published_at, run.archive_id) == (None, None)
     clock.advance(60)
-    world.sweeper_sweep(lambda run_ids: None)
+    assert world.sweeper_sweep(lambda run_ids: None).published == 1
     found, done = world.events_page(run.id)
-    assert done
-    assert (found[0]["type"], found[-1]["type"]) == ("stream.gap", "stream.done")
+    first = found[0]["seq"]
+    assert (found[0]["type"], found[-1]["type"], done) == ("stream.gap", "stream.done", True)
+    assert found[0]["to"] == first - 1 >= 1000
+    assert [frame["seq"] for frame in found] == list(range(first, first + len(found)))
 
 
 @on_postgresql
@@ -283,10 +241,3 @@ def test_a_retried_call_replaces_its_partial_text(clock):
         ("hel", "1", "1"),
         ("hello", "1", "2"),
     ]
-
-
-def test_the_last_frame_of_each_end_has_a_key_of_its_own():
-    source = Source.of(leased().run)
-
-    assert stream_done(source, "failed").key == stream_done(source, "completed").key
-    assert stream_done(source, "failed").key != frames_durable(source, Entry("run.completed", "@completed.1"), 1)[0].key

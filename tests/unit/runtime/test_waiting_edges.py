@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from datetime import timedelta
 
 import pytest
-from django.db import connections
 
 from ravi_django import register, signal, tool
 from ravi_django.conf import conf
@@ -21,11 +19,11 @@ from ravi_django.kernel import (
     RunHandle,
 )
 from ravi_django.models import Agent, Ask, HumanRequest, InboxMessage, Run, Session, Status, uuid7
-from ravi_django.testing import ScriptedModel, journal_of, run_until_idle
+from ravi_django.testing import ScriptedModel, run_until_idle
 from tests.support import world
-from tests.support.patience import BOUND_S, seconds
+from tests.support.patience import BOUND_S
 from tests.support.runs import CodeAgent, asked, code, drive, in_background, leased, make_run, message
-from tests.support.world import DjangoHistoryProvider, fork, retry
+from tests.support.world import DjangoHistoryProvider, retry
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -65,26 +63,6 @@ def test_a_run_that_somebody_owns_spawns_children_of_the_same_owner(django_user_
 
     assert refreshed(run).output == "ok"
     assert (the_child(run).owner, the_child(run).session.owner) == (ann, ann)
-
-
-def test_a_join_of_a_live_root_run_is_told_of_its_end():
-    target = make_run("test/child")
-
-    async def story(ctx, inbox):
-        return (await ctx.join(RunHandle(str(target.id), CHILD))).result
-
-    async def answer(ctx, inbox):
-        return "done"
-
-    child(answer)
-    code(story)
-    run = drive(make_run())
-    assert run.status == Status.SUSPENDED
-
-    drive(target)
-    run = drive(run)
-
-    assert run.output == "done"
 
 
 def test_a_child_whose_spawn_was_cancelled_over_its_commit_does_not_outlive_the_parent():
@@ -387,20 +365,6 @@ def test_an_agent_that_is_switched_off_gets_no_child():
     assert not Run.objects.filter(parent_id=run.id).exists()
 
 
-def test_a_tree_has_no_more_runs_than_its_budget_says():
-    async def story(ctx, inbox):
-        for _ in range(3):
-            await ctx.spawn(CHILD, "x")
-
-    child(stay)
-    code(story)
-
-    run = drive(make_run(budget={"max_agents": 2}))
-
-    assert (run.status, run.error["type"]) == (Status.FAILED, "SpawnDeniedError")
-    assert Run.objects.filter(parent_id=run.id).count() == 1
-
-
 # -------------------------------------------------------------------------------------- retry, fork, cancel
 
 
@@ -460,64 +424,3 @@ def test_a_retried_run_spawns_the_children_anew_that_its_failure_took_along(is_l
     run_until_idle()
 
     assert refreshed(run).output == "at last"
-
-
-def test_a_fork_has_no_part_in_the_sources_live_children():
-    async def story(ctx, inbox):
-        handle = await ctx.spawn(CHILD, "job")
-        await ctx.sleep_until_signal("on")
-        await ctx.send(handle, "more")
-
-    child(stay)
-    code(story)
-    run = drive(make_run())
-    (spawned,) = [row.seq for row in journal_of(run) if row.kind == "child.spawned"]
-
-    new = fork(run.id, spawned)
-
-    assert new.fork_seq == spawned - 1
-    drive(new)
-    assert Run.objects.filter(parent_id=new.id).count() == 1
-
-
-def test_a_cancelled_run_says_why(clock):
-    async def story(ctx, inbox):
-        began.set()
-        await asyncio.Event().wait()
-
-    began = threading.Event()
-    code(story)
-    run = make_run()
-
-    def setup(engine):
-        def ask_for_it():
-            began.wait(seconds(10))
-            world.request_cancel(run.id, "deadline passed")
-            engine.heartbeat.beat()
-            connections.close_all()
-
-        threading.Thread(target=ask_for_it, daemon=True).start()
-
-    run = drive(run, setup=setup)
-
-    assert (run.status, run.error) == (Status.CANCELLED, {"type": "Cancelled", "message": "deadline passed"})
-
-
-def test_a_run_that_is_to_be_cancelled_is_not_left_blocked(step):
-    async def first(ctx, inbox):
-        await ctx.tool("step", name="a")
-        await ctx.sleep_until_signal("go")
-
-    async def second(ctx, inbox):
-        await asyncio.to_thread(lambda: in_background(world.request_cancel, run.id, "stop it").result(BOUND_S))
-        await ctx.tool("step", name="b")
-
-    code(first, tools=[step])
-    run = drive(make_run())
-    code(second, tools=[step])
-    signal(run.id, "go")
-
-    run = drive(run)
-    run_until_idle()
-
-    assert (refreshed(run).status, run.error["message"]) == (Status.CANCELLED, "stop it")

@@ -51,15 +51,6 @@ def test_a_signal_before_the_suspension_keeps_the_run_from_suspending():
     assert status_of(lease.run_id) == Status.PENDING
 
 
-def test_a_signal_after_the_suspension_wakes_the_run():
-    lease = leased()
-    assert suspend(lease) == Status.SUSPENDED
-
-    world.send_signal(lease.run_id, "go", 1)
-
-    assert status_of(lease.run_id) == Status.PENDING
-
-
 def test_a_signal_that_comes_while_the_suspension_is_not_yet_committed_wakes_the_run():
     lease = leased()
     with transaction.atomic():
@@ -89,20 +80,6 @@ def test_a_signal_of_a_long_transaction_is_touched_after_its_commit():
         assert in_background(suspend, lease).result(BOUND_S) == Status.SUSPENDED  # and holds up no worker
 
     assert status_of(lease.run_id) == Status.PENDING
-
-
-def test_a_sender_that_died_between_commit_and_touch_is_made_good_by_the_sweep(settings):
-    settings.RAVI = {**settings.RAVI, "SWEEP_S": 0}
-    lease = leased()
-    suspend(lease)
-    with transaction.atomic():
-        world.send_signal(lease.run_id, "go", 1)
-    assert status_of(lease.run_id) == Status.SUSPENDED
-    hinted = []
-
-    world.sweeper_sweep(hinted.extend)
-
-    assert (status_of(lease.run_id), hinted) == (Status.PENDING, [lease.run_id])
 
 
 def test_a_cancel_before_the_suspension_keeps_the_run_from_suspending():
@@ -154,16 +131,6 @@ def test_a_signal_for_a_run_that_other_effects_keep_here_is_seen_when_it_is_hint
 
     assert order == ["now", "long"]
     assert status_of(run.id) == Status.COMPLETED
-
-
-def test_the_heartbeat_tells_of_a_wake_up_that_no_hint_told_of():
-    lease = leased(owner="w")
-    seen = {lease.run_id: 0}
-    assert world.heartbeat("w", [(lease.run_id, lease.epoch)], seen) == {lease.run_id: "ok"}
-
-    world.send_signal(lease.run_id, "go", 1)
-
-    assert world.heartbeat("w", [(lease.run_id, lease.epoch)], seen) == {lease.run_id: "woken"}
 
 
 def test_a_hundred_signals_from_many_threads_are_each_read_once():
