@@ -122,7 +122,7 @@ EFFECTS = [
         RUNTIME + "story.py",
         "effects.unwinding or effects.has_unread",
         "effects.unwinding",
-        (UNIT + "test_drain.py",),
+        (UNIT + "test_lease_lost.py",),
     ),
     Mutant(
         "check: asked once an attempt",
@@ -150,7 +150,7 @@ EFFECTS = [
         "ravi_django/apps.py",
         "router.routers.insert(0, Router())",
         "pass",
-        (UNIT + "test_database_alias.py",),
+        (UNIT + "test_database.py",),
     ),
 ]
 
@@ -270,15 +270,13 @@ SWEEP = [
         "return True",
         (UNIT + "test_sweeper.py",),
     ),
-    Mutant(
-        "sweep: hints back off", STORE + "processes.py", "part.filter(quiet)", "part", (UNIT + "test_store_sweep.py",)
-    ),
+    Mutant("sweep: hints back off", STORE + "processes.py", "part.filter(quiet)", "part", (UNIT + "test_sweeper.py",)),
     Mutant(
         "sweep: the pause between hints doubles",
         STORE + "processes.py",
         "conf.SWEEP_S * 2**hints",
         "conf.SWEEP_S",
-        (UNIT + "test_store_sweep.py",),
+        (UNIT + "test_sweeper.py",),
     ),
     Mutant(
         "stream: an older epoch is refused, in Valkey",

@@ -144,21 +144,21 @@ CLAIM = [
         STORE + "claims.py",
         "AND alive.seen_at > lease_expires_at",
         "AND false",
-        (UNIT + "test_suspects.py",),
+        (UNIT + "test_engine.py",),
     ),
     Mutant(
         "claim: one suspect at a time",
         STORE + "claims.py",
         "= known.agent AND {_READY} AND {_ALLOWED}",
         "= known.agent AND {_READY}",
-        (UNIT + "test_suspects.py",),
+        (UNIT + "test_engine.py",),
     ),
     Mutant(
         "poison: a run that takes its workers down is blocked",
         RUNTIME + "engine.py",
         "if lease.run.crashes >= conf.MAX_ATTEMPTS:",
         "if False:",
-        (UNIT + "test_outcomes.py",),
+        (UNIT + "test_odd_code.py",),
     ),
 ]
 

@@ -62,7 +62,7 @@ TREES = [
         RUNTIME + "spawns.py",
         "            await effects.publisher.begun(effects.source.tree)  # any process may have the child",
         "            pass  # any process may have the child",
-        (UNIT + "test_tree_frames.py",),
+        (UNIT + "test_stream_end.py",),
     ),
     Mutant(
         "stream: sent before another process can have the run",
@@ -76,7 +76,7 @@ TREES = [
         RUNTIME + "engine.py",
         "if settled.status in TERMINAL and effects.entangled:",
         "if False:",
-        (UNIT + "test_tree_frames.py",),
+        (UNIT + "test_stream_end.py",),
     ),
     Mutant(
         "owner: the runs of a tree",

@@ -8,13 +8,13 @@ import logging
 import pytest
 from django.db import connection
 
-from ravi_django import tool
+from ravi_django import register, tool
 from ravi_django.kernel import ChatMessage, ModelError, RunFailedError
 from ravi_django.models import Blob, InboxMessage, Run, Status, WorkerProcess
 from ravi_django.testing import ScriptedModel, journal_of, warm
 from tests.support import world
 from tests.support.patience import BOUND_S
-from tests.support.runs import auntil, code, drive, in_background, leased, make_run, on_postgresql
+from tests.support.runs import CodeAgent, auntil, code, drive, in_background, leased, make_run, on_postgresql
 from tests.support.world import Engine, Runtime
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -57,25 +57,6 @@ def test_a_doubled_hint_drives_the_run_once():
     assert (run.status, run.lease_epoch, len(model.calls)) == (Status.COMPLETED, 1, 1)
 
 
-def test_two_engines_that_are_hinted_at_once_call_the_model_once():
-    model = ScriptedModel(["hello"])
-    code(ask, model=model)
-    runs = [make_run() for _ in range(10)]
-
-    def work():
-        async def story(engine):
-            await asyncio.gather(*(engine.hint(run.id) for run in runs))
-
-        with_engine(story)
-
-    for done in [in_background(work) for _ in range(2)]:
-        done.result(BOUND_S)
-
-    assert statuses() == ["completed"] * 10
-    assert len(model.calls) == 10
-    assert set(Run.objects.values_list("lease_epoch", flat=True)) == {1}
-
-
 @pytest.mark.sqlite
 def test_one_look_finds_all_there_is_and_a_faulty_run_does_not_disturb_the_others(caplog):
     async def story_code(ctx, inbox):
@@ -94,42 +75,6 @@ def test_one_look_finds_all_there_is_and_a_faulty_run_does_not_disturb_the_other
 
     assert statuses() == ["completed"] * 11 + ["failed"]
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
-
-
-def test_a_process_claims_no_more_than_it_has_room_for(settings):
-    settings.RAVI = {**settings.RAVI, "MAX_RUNS": 3}
-    began, most = [], []
-    gate = None
-
-    @tool
-    async def hold() -> str:
-        """Hold."""
-        began.append(1)
-        most.append(len(began))
-        await gate.wait()
-        began.pop()
-        return ""
-
-    async def story_code(ctx, inbox):
-        return (await ctx.tool("hold")).text
-
-    code(story_code, tools=[hold])
-    runs = [make_run() for _ in range(8)]
-
-    async def story(engine):
-        nonlocal gate
-        gate = asyncio.Event()
-        for run in runs:
-            engine.hint(run.id)
-        engine.look()
-        await auntil(lambda: len(began) == 2)
-        gate.set()
-        await auntil(lambda: not engine._leases)
-
-    with_engine(story)
-
-    assert max(most) == 2  # and one slot is kept for expired leases
-    assert statuses() == ["completed"] * 8  # one that ends makes the process look for the next
 
 
 def test_a_process_that_is_full_takes_an_expired_lease_before_what_is_ready(settings):
@@ -338,3 +283,65 @@ def test_runtime_finds_runs_that_others_submitted():
     asyncio.run(asyncio.wait_for(main(), BOUND_S))
 
     assert statuses() == ["completed"]
+
+
+# ------------------------------------------------------------------------------------------------------------ suspects
+
+
+@pytest.mark.sqlite
+@pytest.mark.parametrize(("owner_seen_s", "crashes"), [(-1, 1), (1, 0)])
+@pytest.mark.parametrize("look", [True, False])
+def test_a_lost_lease_counts_a_crash_unless_its_worker_was_seen_later(clock, owner_seen_s, crashes, look):
+    lease = leased(make_run(), "w1")
+    over = lease.run.lease_expires_at
+    clock.advance((over - clock.now).total_seconds() + owner_seen_s)
+    world.worker_seen("w1", 1)
+    assert WorkerProcess.objects.get().seen_at == clock.now
+    clock.advance(60)
+
+    claimed = world.claim_next("w2", ["test/code"]) if look else world.claim(lease.run_id, "w2")
+
+    assert claimed.run.crashes == crashes
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_process_drives_one_suspect_at_a_time_beside_its_other_runs(step, caplog, ends):
+    """The next one is claimed once the first has ended, or has come past the place where its workers died."""
+    gates, driven = {}, []
+
+    async def suspect(ctx, inbox):
+        driven.append(ctx.run_id)
+        await gates[ctx.run_id].wait()
+        if not ends:
+            await ctx.tool("step", name="past it")
+            await asyncio.Event().wait()
+
+    async def other(ctx, inbox):
+        driven.append("beside it")
+
+    async def scenario():
+        gates.update({str(run.id): asyncio.Event() for run in suspects})
+        engine = Engine()
+        try:
+            engine.hint(first.id)
+            await auntil(lambda: driven == [str(first.id)])
+            assert await engine.hint(second.id) is False
+            engine.look()
+            await auntil(lambda: driven == [str(first.id), "beside it"] and not engine._looking)
+            await engine.database.call(second.refresh_from_db)
+            assert (second.status, second.lease_epoch) == (Status.PENDING, 0)
+            gates[str(first.id)].set()
+            await auntil(lambda: driven[2:] == [str(second.id)])
+        finally:
+            await engine.close(drain_s=0)
+
+    register(CodeAgent(suspect, key="suspect", tools=[step]))
+    register(CodeAgent(other, key="other"))
+    first, second = suspects = [make_run("test/suspect") for _ in range(2)]
+    make_run("test/other")
+    Run.objects.filter(id__in=[run.id for run in suspects]).update(crashes=2)
+
+    asyncio.run(asyncio.wait_for(scenario(), BOUND_S))
+
+    waiting = [record for record in caplog.records if getattr(record, "action", "") == "run.suspect_waits"]
+    assert [record.args for record in waiting] == [(second.id, first.id)]

@@ -286,24 +286,6 @@ def terminate(pid):
         cursor.execute("SELECT pg_terminate_backend(%s)", [pid])
 
 
-def test_after_a_rest_it_is_there_again(monkeypatch):
-    world.patch(monkeypatch, "APPENDING_REST_S", 0.0)
-
-    async def story(my, lease):
-        await my.threads.call(terminate, my.its._raw.pgconn.backend_pid)
-        await my.append(lease, effect("by a thread"))
-        assert not my.its.is_idle
-        await my.append(lease, effect("opens it"))
-        await auntil(lambda: my.its.is_idle)
-        my.threads.given = 0
-        await my.append(lease, effect("b"))
-        assert my.threads.given == 0
-
-    run_story(story)
-
-    assert [path for _, path in rows()] == ["first", "by a thread", "opens it", "b"]
-
-
 def test_closing_leaves_no_connection_and_finishes_what_is_under_way():
     async def story(my, lease):
         pg = my.its._raw.pgconn

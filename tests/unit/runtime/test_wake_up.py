@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 
 import pytest
 from django.db import connection, transaction
@@ -11,7 +10,7 @@ from django.db import connection, transaction
 from ravi_django import signal
 from ravi_django.kernel import LeaseLostError
 from ravi_django.models import Run, Signal, Status
-from ravi_django.testing import journal_of, run_until_idle
+from ravi_django.testing import journal_of
 from tests.support import world
 from tests.support.patience import BOUND_S
 from tests.support.runs import (
@@ -131,27 +130,6 @@ def test_a_signal_for_a_run_that_other_effects_keep_here_is_seen_when_it_is_hint
 
     assert order == ["now", "long"]
     assert status_of(run.id) == Status.COMPLETED
-
-
-def test_a_hundred_signals_from_many_threads_are_each_read_once():
-    async def story(ctx, inbox):
-        return [await ctx.sleep_until_signal("go") for _ in range(40)]
-
-    code(story)
-    run = drive(make_run())
-    sending = [in_background(_send_ten, run.id, start) for start in range(0, 40, 10)]
-    while status_of(run.id) != Status.COMPLETED:
-        run_until_idle()
-    [future.result(BOUND_S) for future in sending]
-
-    run.refresh_from_db()
-    assert sorted(json.loads(run.output)) == list(range(40))
-    assert not Signal.objects.filter(consumed_at=None).exists()
-
-
-def _send_ten(run_id, start):
-    for number in range(start, start + 10):
-        world.send_signal(run_id, "go", number)
 
 
 def test_a_suspended_run_holds_no_connection_task_or_message():
