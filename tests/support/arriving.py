@@ -8,6 +8,7 @@ from django.db import transaction
 
 from ravi_django.kernel import AgentId, ChatMessage, ChatPayload, DataPayload, Message, TopicId
 from ravi_django.models import InboxMessage, JournalEntry, Run, Signal, uuid7
+from tests.support.runs import drive, make_run
 from tests.support.world import touch
 
 TOPIC = TopicId("news", "tech")
@@ -45,3 +46,17 @@ def logged(run: Run, name: str) -> list[Any]:
     """What the run's code has logged under this name, in every generation."""
     rows = JournalEntry.objects.filter(run_id=run.id, kind="log", name=name).order_by("seq")
     return list(rows.values_list("result", flat=True))
+
+
+def begun(address: str, **fields: Any) -> Run:
+    """An agent's run that began on an empty message and waits for news."""
+    run = make_run(address, **fields)
+    body = Message(target=AgentId.parse(address), payload=DataPayload()).model_dump(mode="json")
+    InboxMessage.objects.filter(run=run).update(body=body)
+    return drive(run)
+
+
+def most_rows(run: Run) -> int:
+    """Of a generation of the run, in its journal."""
+    rows = JournalEntry.objects.filter(run=run)
+    return max(rows.filter(generation=number).count() for number in range(run.generation + 1))

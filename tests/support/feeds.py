@@ -4,15 +4,31 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from django.utils import timezone
 
+from ravi_django import register
 from ravi_django.kernel import DataPayload, Message, TopicId
 from ravi_django.models import Follow, InboxMessage, Publication, Run, Session, Signal, uuid7
 from tests.support import world
+from tests.support.runs import CodeAgent
 
 TOPIC = "news/tech"
 FEED = "test/feed"
 WAITS = [{"kind": "signal", "name": "new_feed_item", "until": None}]
+
+
+@pytest.fixture(autouse=True)
+def unhinted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The agent of the follows is there, and each test delivers by itself."""
+    register(CodeAgent(print, key="feed"))  # type: ignore[arg-type]
+    world.silence(monkeypatch, "fan_out_wake", "fan_out_hint")
+
+
+def emit(*said: str, topic: str = TOPIC) -> None:
+    """Published and delivered, one after the other."""
+    for words in said:
+        world.fan_out_run(publish(words, topic=topic).id)
 
 
 def followers(count: int, *, agent: str = FEED, topic: str = TOPIC, **fields: Any) -> list[Follow]:

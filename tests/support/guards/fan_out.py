@@ -168,14 +168,14 @@ FAN_OUT = [
         STORE + "digests.py",
         "DueBatch(len(given.given), len(looked.ids), given.woken)",
         "DueBatch(len(given.given), len(given.given) + len(looked.refused), given.woken)",
-        (UNIT + "test_digests_held_up.py",),
+        (UNIT + "test_digests.py",),
     ),
     Mutant(
         "digest: one sweep is bounded",
         RUNTIME + "fan_out.py",
         "    for _ in range(BATCHES):\n        batch = store.deliver_due(",
         "    while True:\n        batch = store.deliver_due(",
-        (UNIT + "test_digests_held_up.py",),
+        (UNIT + "test_digests.py",),
     ),
     Mutant(
         "digest: given up after so many tries",

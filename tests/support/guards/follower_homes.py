@@ -5,8 +5,8 @@ from __future__ import annotations
 from tests.support.guards.mutant import RUNTIME, STORE, UNIT, Mutant
 
 _HOMES = (UNIT + "test_fan_out_homes.py",)
-_BACKLOGS = (UNIT + "test_backlogs.py",)
-_LEFT_OUT = (UNIT + "test_fan_out_left_out.py",)
+_BACKLOGS = (UNIT + "test_digests.py",)
+_LEFT_OUT = (UNIT + "test_fan_out_homes.py",)
 
 FOLLOWER_HOMES = [
     Mutant(

@@ -8,8 +8,8 @@ AGENTS = "ravi_django/agents/"
 RECEIVE = (UNIT + "test_receive.py",)
 NEWS = (UNIT + "test_information_agent.py",)
 READER = (UNIT + "test_personal_feed_agent.py",)
-READING = (UNIT + "test_newsrooms_reading.py",)
-BACKLOG, LIMIT = (UNIT + "test_newsrooms_backlog.py",), (UNIT + "test_inbox_limit.py",)
+READING = (UNIT + "test_newsrooms.py",)
+BACKLOG, LIMIT = (UNIT + "test_newsrooms.py",), (UNIT + "test_inbox_limit.py",)
 TOLD, OWNER = UNIT + "test_receive_told.py", UNIT + "test_owner_deleted.py"
 DISOWNED = UNIT + "test_disowned_runs.py"
 
@@ -201,7 +201,7 @@ NEWSROOMS = [
         STORE + "follows.py",
         "        first = fence.append(lease, entries, turns)\n        found = known(follow).first()\n",
         "        found = known(follow).first()\n        first = fence.append(lease, entries, turns)\n",
-        (UNIT + "test_graph_follow.py",),
+        (UNIT + "test_graph_run.py",),
     ),
     Mutant(
         "an agent is fed no events about its own other runs",

@@ -6,8 +6,8 @@ from tests.support.guards.mutant import RUNTIME, STORE, UNIT, Mutant
 
 API = "tests/acceptance/api/"
 ADMIN = "tests/acceptance/admin/"
-FOLLOW, EMIT, REPLAY = (UNIT + f"test_graph_{name}.py" for name in ("follow", "emit", "replay"))
-SITE, RACES = UNIT + "test_follow_site.py", UNIT + "test_follow_races.py"
+FOLLOW = EMIT = REPLAY = UNIT + "test_graph_run.py"
+SITE = RACES = UNIT + "test_follow_site.py"
 
 SOCIAL_GRAPH = [
     Mutant(
@@ -130,7 +130,7 @@ SOCIAL_GRAPH = [
         RUNTIME + "follow.py",
         "if isinstance(payload, ControlPayload):",
         "if False:",
-        (FOLLOW, EMIT),
+        (FOLLOW,),
     ),
     Mutant(
         "emit: another id in another generation",

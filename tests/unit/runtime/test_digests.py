@@ -1,39 +1,50 @@
-"""What a follower is given later: at most once in so many seconds, not while it has enough unread, never twice."""
+"""What a follower is given later: at most once in so many seconds, not while it has enough unread, bounded, once."""
 
 from __future__ import annotations
 
 import json
 import logging
+from datetime import timedelta
 
 import pytest
 from django.contrib.auth import get_user_model
-from django.db import IntegrityError
+from django.db import IntegrityError, connection
+from django.test.utils import CaptureQueriesContext
 
-from ravi_django import register
+from ravi_django import access
 from ravi_django.kernel import Message
 from ravi_django.models import FeedItem, Follow, InboxMessage, Publication, Run, Signal
 from tests.support import world
-from tests.support.feeds import TOPIC, followers, inboxes, publish, read, told, waiting_runs
-from tests.support.runs import CodeAgent
+from tests.support.feeds import (  # noqa: F401 - a fixture
+    TOPIC,
+    emit,
+    followers,
+    inboxes,
+    publish,
+    read,
+    told,
+    unhinted,
+    waiting_runs,
+)
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-
-@pytest.fixture(autouse=True)
-def _agent(monkeypatch):
-    register(CodeAgent(print, key="feed"))
-    world.silence(monkeypatch, "fan_out_wake", "fan_out_hint")
-
-
-def emit(*said):
-    for words in said:
-        world.fan_out_run(publish(words).id)
+BATCH, SLOW = 2, 6  # three batches
 
 
 def waiting(count=1, **fields):
     """Followers, and the runs that wait in their homes."""
     follows = followers(count, **fields)
     return follows, waiting_runs(follows)
+
+
+def swept(clock, seconds):
+    clock.advance(seconds)
+    world.fan_out_sweep()
+
+
+def newest():
+    return InboxMessage.objects.order_by("id").last().body["payload"]["data"]
 
 
 # ------------------------------------------------------------------------------------------------------- digests
@@ -45,11 +56,9 @@ def test_once_in_so_many_seconds_and_then_all_of_it_in_one_message(clock):
 
     emit("one", "two", "three")
     assert inboxes() == {run.id: ["one"]}
-    clock.advance(590)
-    world.fan_out_sweep()
+    swept(clock, 590)
     assert inboxes() == {run.id: ["one"]}
-    clock.advance(20)
-    world.fan_out_sweep()
+    swept(clock, 20)
     world.fan_out_sweep()
 
     assert inboxes() == {run.id: ["one", "two+three"]}
@@ -67,13 +76,11 @@ def test_a_digest_names_what_is_in_it(clock):
     waiting(every_s=60)
     publications = [publish(words) for words in ("one", "two", "three")]
     world.fan_out_run(publications[0].id)
-    clock.advance(61)
-    world.fan_out_sweep()
+    swept(clock, 61)
 
     message = Message.model_validate(InboxMessage.objects.order_by("id").last().body)
 
-    assert str(message.target) == TOPIC
-    assert message.payload.data["topic"] == TOPIC
+    assert (str(message.target), message.payload.data["topic"]) == (TOPIC, TOPIC)
     items = message.payload.data["items"]
     assert [item["publication"] for item in items] == [str(one.id) for one in publications[1:]]
     assert [item["payload"]["data"]["said"] for item in items] == ["two", "three"]
@@ -86,36 +93,33 @@ def test_an_idle_follower_gets_its_digest_in_a_run(clock):
     followers(1, every_s=60)
     emit("one", "two", "three")
     Run.objects.update(status="completed")
-    clock.advance(61)
-
-    world.fan_out_sweep()
+    swept(clock, 61)
 
     assert sorted(inboxes().values()) == [["one"], ["two+three"]]
 
 
-def test_a_digest_that_is_too_large_comes_in_several_messages(clock, settings):
+def test_a_digest_that_is_too_large_comes_in_several_messages(clock, settings, monkeypatch):
     settings.RAVI = {**settings.RAVI, "MAX_INPUT_BYTES": 6_000}
     _, (run,) = waiting(every_s=60)
     emit("first", *(f"{number}{'x' * 1_000}" for number in range(9)))
-    clock.advance(61)
-
-    world.fan_out_sweep()
-
+    swept(clock, 61)
     given = inboxes()[run.id]
     assert [words[0] for message in given[1:] for words in message.split("+")] == list("012345678")
     sizes = [len(json.dumps(body)) for body in InboxMessage.objects.values_list("body", flat=True)]
     assert len(sizes) > 2 and max(sizes) <= 6_000
 
-
-def test_one_that_fills_a_message_by_itself_is_delivered_as_it_is(clock, settings):
     settings.RAVI = {**settings.RAVI, "MAX_INPUT_BYTES": 2_000}
-    _, (run,) = waiting(every_s=60)
-    emit("one", "x" * 1_900, "y" * 1_900)
-    clock.advance(61)
+    _, (run,) = waiting(every_s=60, topic="news/whole")
+    emit("one", "x" * 1_900, "y" * 1_900, topic="news/whole")
+    swept(clock, 61)
+    assert inboxes()[run.id] == ["one", "x" * 1_900, "y" * 1_900], "one that fills a message is delivered as it is"
 
-    world.fan_out_sweep()
-
-    assert inboxes()[run.id] == ["one", "x" * 1_900, "y" * 1_900]
+    settings.RAVI = {**settings.RAVI, "MAX_INPUT_BYTES": 6_000}
+    world.patch(monkeypatch, "MOST_ITEMS", 3)
+    _, (run,) = waiting(every_s=60, topic="news/many")
+    emit(*map(str, range(9)), topic="news/many")
+    swept(clock, 61)
+    assert inboxes()[run.id] == ["0", "1+2+3", "4+5+6", "7+8"]
 
 
 def test_digests_of_many_are_one_body_and_few_statements(clock, django_assert_max_num_queries):
@@ -129,23 +133,28 @@ def test_digests_of_many_are_one_body_and_few_statements(clock, django_assert_ma
     assert list(inboxes().values()) == [["one", "two+three"]] * 50
 
 
-def test_an_owner_who_went_away_meanwhile_gets_no_digest(clock, caplog):
-    user = get_user_model().objects.create_user("ann")
-    _, (run,) = waiting(every_s=60, owner=user)
+def test_who_was_switched_off_or_has_unfollowed_meanwhile_gets_no_digest(clock, caplog, ada):
+    _, (run,) = waiting(every_s=60, owner=ada)
+    (gone,), (other,) = waiting(every_s=60)
     emit("one", "two")
-    user.is_active = False
-    user.save()
-    clock.advance(61)
+    ada.is_active = False
+    ada.save()
+    Follow.objects.filter(id=gone.id).delete()
 
     with caplog.at_level(logging.ERROR, "ravi.fan_out"):
-        world.fan_out_sweep()
+        swept(clock, 61)
 
-    assert inboxes() == {run.id: ["one"]}
-    assert [one.delivered for one in Publication.objects.order_by("id")] == [1, 0]
+    assert inboxes() == {run.id: ["one"], other.id: ["one"]}
+    assert [one.delivered for one in Publication.objects.order_by("id")] == [2, 1]
     assert caplog.records[0].action == "fan_out.given_up"
 
 
 # ------------------------------------------------------------------------------------------------- back-pressure
+
+
+@pytest.fixture
+def unread(settings):
+    settings.RAVI = {**settings.RAVI, "FEED_UNREAD": 1}
 
 
 def test_who_has_enough_unread_gets_the_rest_in_one_message_once_it_has_read(clock, settings):
@@ -158,32 +167,80 @@ def test_who_has_enough_unread_gets_the_rest_in_one_message_once_it_has_read(clo
         clock.advance(1)
     assert (inboxes()[slow.id], told(slow)) == (["0", "1"], 2)
     assert inboxes()[quick.id] == list("012345")
-    clock.advance(60)
-    world.fan_out_sweep()
+    swept(clock, 60)
     assert told(slow) == 2
 
     read(slow)
-    clock.advance(600)
-    world.fan_out_sweep()
+    swept(clock, 600)
 
     assert inboxes()[slow.id] == ["0", "1", "2+3+4+5"]
     assert not FeedItem.objects.exists()
     assert {one.delivered for one in Publication.objects.all()} == {2}
 
 
-def test_it_is_looked_at_the_less_often_the_longer_it_does_not_read(clock, settings):
-    settings.RAVI = {**settings.RAVI, "FEED_UNREAD": 1}
+def test_one_who_does_not_read_is_looked_at_ever_less_often_and_changes_one_row(clock, unread):
     waiting()
-    emit("one", "two")
-    looks = []
+    emit("first", *map(str, range(30)))
+    before, looks = None, []
 
     for _ in range(100):
         clock.advance(10)
-        due = FeedItem.objects.get().due_at
+        before = dict(FeedItem.objects.order_by("id").values_list("id", "due_at"))
         world.fan_out_sweep()
-        looks.append(FeedItem.objects.get().due_at != due)
+        after = dict(FeedItem.objects.order_by("id").values_list("id", "due_at"))
+        assert before.keys() == after.keys()
+        looks.append([before[one] != after[one] for one in after])
 
-    assert looks[0] and 3 < sum(looks) < 20
+    assert looks[0] == [True] + [False] * 29
+    assert 3 < sum(any(changed) for changed in looks) < 20
+
+
+@pytest.mark.sqlite
+def test_so_many_wait_and_the_oldest_are_dropped_which_the_follower_is_told(clock, monkeypatch, caplog, unread):
+    world.patch(monkeypatch, "BACKLOG_MOST", 5)
+    (slow, _), (run, quick) = waiting(2)
+
+    with caplog.at_level(logging.WARNING, "ravi.fan_out"):
+        for number in range(9):
+            emit(str(number))
+            read(quick)
+    assert FeedItem.objects.filter(follow=slow).count() == 5
+    assert Follow.objects.get(id=slow.id).dropped == 3
+    assert {record.action for record in caplog.records} == {"fan_out.dropped"}
+    read(run)
+    swept(clock, 400)
+
+    assert inboxes() == {run.id: ["0", "4+5+6+7+8"], quick.id: list("012345678")}
+    assert InboxMessage.objects.filter(run=run).order_by("id").last().body["payload"]["data"]["dropped"] == 3
+    assert Signal.objects.filter(run=run).order_by("id").last().payload["dropped"] == 3
+    read(run)
+    emit("next", "more", "most")
+    read(run)
+    swept(clock, 400)
+    assert inboxes()[run.id][2:] == ["next", "more+most"]
+    assert "dropped" not in InboxMessage.objects.filter(run=run).order_by("id").last().body["payload"]["data"]
+
+
+def test_one_item_that_is_left_tells_of_those_that_were_dropped_too(clock, monkeypatch, unread):
+    world.patch(monkeypatch, "BACKLOG_MOST", 1)
+    _, (run,) = waiting()
+    emit("one", "two", "three")
+    read(run)
+    swept(clock, 400)
+
+    assert (newest()["dropped"], len(newest()["items"])) == (1, 1)
+
+
+def test_a_backlog_of_a_thousand_is_as_many_statements(clock, unread):
+    counts = []
+    for many in (5, 50):
+        waiting(topic=f"t/{many}")
+        emit("first", *map(str, range(many)), topic=f"t/{many}")
+        with CaptureQueriesContext(connection) as captured:
+            emit("last", topic=f"t/{many}")
+        counts.append(len(captured))
+
+    assert counts[0] == counts[1]
 
 
 # ----------------------------------------------------------------------------------------------- what goes wrong
@@ -193,7 +250,6 @@ def test_it_is_looked_at_the_less_often_the_longer_it_does_not_read(clock, setti
 def refuse(monkeypatch):
     """Rows of these follows cannot be written."""
     refused = set()
-    begin, tell = world.delivery_rows_begin, world.delivery_rows_tell
 
     def checked(write):
         def written(rows):
@@ -203,8 +259,8 @@ def refuse(monkeypatch):
 
         return written
 
-    world.patch(monkeypatch, "delivery_rows_begin", checked(begin))
-    world.patch(monkeypatch, "delivery_rows_tell", checked(tell))
+    for verb in ("delivery_rows_begin", "delivery_rows_tell"):
+        world.patch(monkeypatch, verb, checked(getattr(world, verb)))
     return refused
 
 
@@ -230,56 +286,29 @@ def test_of_many_that_fail_not_each_is_looked_for(refuse, monkeypatch):
 
     emit("hello")
 
-    assert Run.objects.count() == 8
-    assert FeedItem.objects.count() == 8
+    assert (Run.objects.count(), FeedItem.objects.count()) == (8, 8)
 
 
-def test_it_is_tried_again_ever_later_and_delivered_when_that_can_be(clock, refuse):
-    (one,) = followers(1)
-    refuse.add(one.id)
+def test_it_is_tried_again_ever_later_and_given_up_after_some_tries_for_all_to_see(clock, refuse, caplog):
+    late, never = followers(2)
+    refuse.update([late.id, never.id])
     emit("hello")
 
-    waits = []
     for _ in range(4):
-        before = FeedItem.objects.get().due_at
-        clock.advance(1000)
-        world.fan_out_sweep()
-        waits.append(FeedItem.objects.get().due_at > before)
-    refuse.clear()
-    clock.advance(1000)
-    world.fan_out_sweep()
-
-    assert waits == [True] * 4
-    assert list(inboxes().values()) == [["hello"]]
-    assert Publication.objects.get().delivered == 1
-
-
-def test_it_is_given_up_after_some_tries_for_all_to_see(clock, refuse, caplog):
-    (one,) = followers(1)
-    refuse.add(one.id)
-    emit("hello")
-
+        before = FeedItem.objects.earliest("due_at").due_at
+        swept(clock, 1000)
+        assert FeedItem.objects.earliest("due_at").due_at > before
+    refuse.discard(late.id)
     with caplog.at_level(logging.ERROR, "ravi.fan_out"):
-        for _ in range(world.DIGESTS_TRIES - 1):
-            assert FeedItem.objects.exists()
-            clock.advance(1000)
-            world.fan_out_sweep()
+        for _ in range(world.DIGESTS_TRIES - 1 - 4):
+            assert FeedItem.objects.filter(follow=never).exists()
+            swept(clock, 1000)
 
+    assert list(inboxes().values()) == [["hello"]]
     assert not FeedItem.objects.exists()
-    assert Publication.objects.get().delivered == 0
+    assert Publication.objects.get().delivered == 1
     assert caplog.records[-1].action == "fan_out.given_up"
-    assert str(one.id) in caplog.text
-
-
-def test_who_has_unfollowed_gets_nothing_that_was_set_aside(clock):
-    (one,), (run,) = waiting(every_s=60)
-    emit("one", "two")
-    Follow.objects.filter(id=one.id).delete()
-    clock.advance(61)
-
-    world.fan_out_sweep()
-
-    assert inboxes() == {run.id: ["one"]}
+    assert str(never.id) in caplog.messages[-1] and str(late.id) not in caplog.messages[-1]
 
 
 def test_a_digest_that_was_rolled_back_comes_once(clock, monkeypatch):
@@ -297,3 +326,91 @@ def test_a_digest_that_was_rolled_back_comes_once(clock, monkeypatch):
     world.fan_out_sweep()
 
     assert inboxes() == {run.id: ["one", "two+three"]}
+
+
+class Fails(access.AccessPolicy):
+    topics: set[str] = set()
+
+    def may_receive(self, users, topic):
+        if str(topic) in self.topics:
+            get_user_model().objects.raw("SELECT nonsense")[:1]
+            raise RuntimeError("the site's")
+        return None
+
+
+def test_a_policy_that_raises_for_one_topic_puts_that_one_off_and_the_others_come(clock, settings, caplog, ada):
+    settings.RAVI = {**settings.RAVI, "ACCESS_POLICY": f"{__name__}.Fails", "FEED_UNREAD": 10}
+    runs = []
+    for topic in (TOPIC, "news/art"):
+        runs += waiting(topic=topic, every_s=60, owner=ada)[1]
+        emit("one", "two", topic=topic)
+
+    Fails.topics = {TOPIC}
+    with caplog.at_level(logging.ERROR, "ravi.fan_out"):
+        swept(clock, 61)
+    assert [inboxes()[run.id] for run in runs] == [["one"], ["one", "two"]]
+    assert [record.action for record in caplog.records] == ["fan_out.failed"]
+    assert not world.has_due()  # put off
+
+    Fails.topics = set()
+    swept(clock, 400)
+    assert [inboxes()[run.id] for run in runs] == [["one", "two"]] * 2
+    assert {one.delivered for one in Publication.objects.all()} == {1}
+
+
+# ---------------------------------------------------------------- who cannot be given it now stands in nobody's way
+
+
+def have_waited(slow, clock):
+    """What was published waits for these, and for one behind them, who could be given it: its run."""
+    (healthy,), (run,) = waiting()
+    publication = publish("hello")
+    FeedItem.objects.bulk_create(
+        FeedItem(follow=one, publication=publication, due_at=clock.now - timedelta(seconds=100 - place))
+        for place, one in enumerate([*slow, healthy])
+    )
+    Publication.objects.update(done_at=world.now())
+    return publication, run
+
+
+WHYS = ["enough unread", "has failed", "an error", "an unknown agent", "the policy raises", "said it itself"]
+
+
+@pytest.mark.parametrize("why", WHYS)
+def test_one_sweep_goes_on_behind_those_that_cannot_be_given_it(clock, settings, refuse, ada, why):
+    more = {"FAN_OUT_BATCH": 1 if why == "said it itself" else BATCH}
+    more |= {"FEED_UNREAD": 1} if why == "enough unread" else {}
+    more |= {"ACCESS_POLICY": f"{__name__}.Fails"} if why == "the policy raises" else {}
+    settings.RAVI = {**settings.RAVI, **more}
+    Fails.topics = {TOPIC}
+    fields = {"an unknown agent": {"agent": "nobody/knows"}, "the policy raises": {"owner": ada}}.get(why, {})
+    slow = followers(1 if why == "said it itself" else SLOW, **fields)
+    if why == "enough unread":
+        Signal.objects.bulk_create(Signal(run=run, name="new_feed_item") for run in waiting_runs(slow))
+    elif why == "has failed":
+        waiting_runs(slow, status="failed", waiting_on=None, finished_at=clock.now, created_at=clock.now)
+    elif why == "an error":
+        refuse.update(one.id for one in slow)
+    publication, run = have_waited(slow, clock)
+    if why == "said it itself":
+        Publication.objects.filter(id=publication.id).update(run=waiting_runs(slow)[0])
+
+    world.fan_out_sweep()
+
+    assert inboxes() == {run.id: ["hello"]}
+    assert not FeedItem.objects.filter(due_at__lte=clock.now).exists()
+    assert FeedItem.objects.count() == (0 if why == "said it itself" else SLOW)
+    assert FeedItem.objects.filter(tries=1).count() >= (SLOW if why == "an error" else 0)
+
+
+def test_one_sweep_looks_at_a_bounded_number_all_the_same(clock, monkeypatch, settings):
+    settings.RAVI = {**settings.RAVI, "FAN_OUT_BATCH": BATCH}
+    world.patch(monkeypatch, "FAN_OUT_BATCHES", 2)
+    have_waited(followers(SLOW, agent="nobody/knows"), clock)
+
+    world.fan_out_sweep()
+
+    assert FeedItem.objects.filter(due_at__lte=clock.now).count() == SLOW + 1 - 2 * BATCH
+    world.fan_out_sweep()
+    assert not world.has_due()
+    assert Run.objects.filter(inbox__isnull=False).count() == 1

@@ -7,52 +7,62 @@ import logging
 import pytest
 from django.contrib.auth import get_user_model
 
-from ravi_django import register
+from ravi_django import register, tasks
 from ravi_django.access import AccessPolicy
-from ravi_django.models import Agent, FeedItem, Follow, InboxMessage, Publication, Run, Session, Signal, uuid7
+from ravi_django.models import (
+    Agent,
+    FeedItem,
+    Follow,
+    InboxMessage,
+    Publication,
+    Run,
+    Session,
+    Signal,
+    WorkerProcess,
+    uuid7,
+)
 from tests.support import world
-from tests.support.feeds import FEED, TOPIC, WAITS, follow, followers, inboxes, publish, told, waiting_runs
-from tests.support.runs import CodeAgent, make_run
+from tests.support.feeds import (  # noqa: F401 - a fixture
+    FEED,
+    TOPIC,
+    WAITS,
+    follow,
+    followers,
+    inboxes,
+    publish,
+    told,
+    unhinted,
+    waiting_runs,
+)
+from tests.support.runs import CodeAgent, code, make_run, until
 from tests.support.world import being_changed
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture(autouse=True)
-def _agent(monkeypatch):
-    async def nothing(ctx, inbox):
-        return None
-
-    register(CodeAgent(nothing, key="feed"))
-    world.silence(monkeypatch, "fan_out_wake", "fan_out_hint")
-
-
-@pytest.fixture
-def user(db):
-    return get_user_model().objects.create_user("ann")
+ART = "news/art"
 
 
 def deliver(publication, limit=100):
     return world.deliver_batch(publication.id, limit)
 
 
+def waits_elsewhere(agent=FEED, name="new_feed_item", **fields):
+    run = make_run(agent, **fields)
+    Run.objects.filter(id=run.id).update(status="suspended", waiting_on=[{**WAITS[0], "name": name}])
+    return run
+
+
 # ------------------------------------------------------------------------------------------------------- to whom
 
 
 @pytest.mark.sqlite
-def test_a_follow_that_was_deleted_is_not_waited_for():
-    assert being_changed([uuid7()]) == []
-
-
-@pytest.mark.sqlite
-def test_an_idle_agent_gets_a_run_with_the_message_and_no_signal(user):
-    one = follow(owner=user, tenant="", metadata={"variables": {"a": 1}})
+def test_an_idle_agent_gets_a_run_with_the_message_and_no_signal(ada):
+    one = follow(owner=ada, tenant="", metadata={"variables": {"a": 1}})
     publication = publish("hello")
 
     batch = deliver(publication)
 
     run = Run.objects.get()
-    assert (run.agent, run.owner, run.status, run.metadata) == (FEED, user, "pending", {"variables": {"a": 1}})
+    assert (run.agent, run.owner, run.status, run.metadata) == (FEED, ada, "pending", {"variables": {"a": 1}})
     assert inboxes() == {run.id: ["hello"]}
     assert InboxMessage.objects.get().message_id == publication.id.hex
     assert InboxMessage.objects.get().body["target"] == f"topic:{TOPIC}"
@@ -60,36 +70,39 @@ def test_an_idle_agent_gets_a_run_with_the_message_and_no_signal(user):
     assert (batch.delivered, batch.done, batch.woken) == (1, True, [run.id])
     one.refresh_from_db()
     assert one.home_id == run.session_id
-    assert (run.session.agent, run.session.owner, run.session.title) == (FEED, user, TOPIC)
+    assert (run.session.agent, run.session.owner, run.session.title) == (FEED, ada, TOPIC)
+    assert being_changed([uuid7()]) == [], "a follow that was deleted is not waited for"
 
 
 @pytest.mark.sqlite
-def test_a_run_that_waits_in_its_home_is_told_and_woken():
-    (one,) = followers(1)
-    (run,) = waiting_runs([one])
+def test_a_run_in_its_home_is_told_and_woken_where_it_waits():
+    statuses = ["suspended", "pending", "running", "blocked"]
+    runs = waiting_runs(followers(4))
+    for run, status in zip(runs[1:], statuses[1:], strict=True):
+        Run.objects.filter(id=run.id).update(status=status, waiting_on=None)
     publication = publish("hello")
 
     batch = deliver(publication)
 
-    run.refresh_from_db()
-    assert (run.status, run.wake_seq, run.wake_at) == ("pending", 1, None)
-    assert inboxes() == {run.id: ["hello"]}
-    signal = Signal.objects.get()
-    body = publication.body
-    assert signal.payload == {"topic": TOPIC, "publication": str(publication.id), "message": body["id"]}
+    assert inboxes() == {run.id: ["hello"] for run in runs}
+    for run, status in zip(runs, ["pending", *statuses[1:]], strict=True):
+        run.refresh_from_db()
+        assert (run.status, run.wake_seq, run.wake_at, told(run)) == (status, 1, None, 1)
+    signal = Signal.objects.get(run=runs[0])
+    told_of = {"topic": TOPIC, "publication": str(publication.id), "message": publication.body["id"]}
+    assert signal.payload == told_of
     assert (signal.name, signal.key, signal.woke) == ("new_feed_item", f"pub:{publication.id.hex}", True)
-    assert batch.woken == [run.id]
+    assert runs[0].id in batch.woken and not {runs[2].id, runs[3].id} & {*batch.woken}
 
 
 @pytest.mark.sqlite
 @pytest.mark.parametrize("where", ["at home", "elsewhere"])
-def test_a_run_that_a_delivery_wakes_does_not_go_before_a_new_chat(clock, user, where):
+def test_a_run_that_a_delivery_wakes_does_not_go_before_a_new_chat(clock, ada, where):
     if where == "at home":
         waiting_runs(followers(1))
     else:
-        follow(owner=user)
-        run = make_run(FEED, owner=user)
-        Run.objects.filter(id=run.id).update(status="suspended", waiting_on=WAITS)
+        follow(owner=ada)
+        waits_elsewhere(owner=ada)
 
     (woken,) = deliver(publish("hello")).woken
     chat = make_run("test/chat")
@@ -97,36 +110,30 @@ def test_a_run_that_a_delivery_wakes_does_not_go_before_a_new_chat(clock, user, 
     assert [world.claim_next("w", ["test/chat", FEED]).run_id for _ in range(2)] == [chat.id, woken]
 
 
-@pytest.mark.parametrize("status", ["pending", "running", "blocked"])
-def test_a_run_in_its_home_that_does_not_wait_keeps_its_status(status):
-    (one,) = followers(1)
-    (run,) = waiting_runs([one], status=status, waiting_on=None)
+def test_the_newest_run_elsewhere_that_waits_for_items_becomes_its_home(ada):
+    one = follow(owner=ada)
+    runs = [waits_elsewhere(owner=ada, name=name) for name in ("new_feed_item", "new_feed_item", "other")]
 
     deliver(publish("hello"))
 
-    run.refresh_from_db()
-    assert (run.status, run.wake_seq, told(run)) == (status, 1, 1)
-    assert Run.objects.count() == 1
-
-
-def test_a_run_elsewhere_that_waits_for_items_becomes_its_home(user):
-    one = follow(owner=user)
-    runs = [make_run(FEED, owner=user) for _ in range(3)]
-    Run.objects.filter(id__in=[run.id for run in runs[:2]]).update(status="suspended", waiting_on=WAITS)
-    Run.objects.filter(id=runs[2].id).update(status="suspended", waiting_on=[{"kind": "message", "name": ""}])
-
-    deliver(publish("hello"))
-
-    assert [told(run) for run in runs] == [0, 1, 0]  # the newest of those that wait for them
+    assert [told(run) for run in runs] == [0, 1, 0]
     one.refresh_from_db()
     assert one.home_id == runs[1].session_id
 
 
-def test_a_follow_of_one_session_never_leaves_it(user):
-    session = Session.objects.create(owner=user, agent=FEED)
-    follow(owner=user, session=session, home=session)
-    other = make_run(FEED, owner=user)
-    Run.objects.filter(id=other.id).update(status="suspended", waiting_on=WAITS)
+def test_runs_of_others_and_a_follow_of_one_session_are_left_where_they_are(ada):
+    bob = get_user_model().objects.create_user("bob")
+    others = [{"owner": bob}, {"owner": ada, "tenant": "t"}, {"owner": ada, "agent": "test/other"}]
+    for number, fields in enumerate(others):
+        run = waits_elsewhere(**fields)
+        follow(owner=ada, topic=f"a/{number}")
+        deliver(publish("hello", topic=f"a/{number}"))
+        assert told(run) == 0, fields
+        Follow.objects.all().delete()
+    Run.objects.all().delete()
+    session = Session.objects.create(owner=ada, agent=FEED)
+    follow(owner=ada, session=session, home=session)
+    other = waits_elsewhere(owner=ada)
 
     deliver(publish("hello"))
 
@@ -134,93 +141,60 @@ def test_a_follow_of_one_session_never_leaves_it(user):
     assert Run.objects.exclude(id=other.id).get().session == session
 
 
-@pytest.mark.parametrize("whose", ["owner", "tenant", "agent"])
-def test_a_run_of_somebody_else_is_not_told(user, whose):
-    other = get_user_model().objects.create_user("bob")
-    follow(owner=user)
-    fields = {"owner": user, "tenant": "", "agent": FEED}
-    fields |= {"owner": {"owner": other}, "tenant": {"tenant": "t"}, "agent": {"agent": "test/other"}}[whose]
-    run = make_run(fields.pop("agent"), **fields)
-    Run.objects.filter(id=run.id).update(status="suspended", waiting_on=WAITS)
-
-    deliver(publish("hello"))
-
-    assert told(run) == 0
-    assert Run.objects.count() == 2
-
-
-def test_a_run_of_another_owner_in_the_home_is_not_told_but_queued_behind_once(user):
-    session = Session.objects.create(owner=user, agent=FEED)
-    follow(owner=user, session=session, home=session)
+def test_a_run_of_another_owner_in_the_home_is_not_told_but_queued_behind_once(ada):
+    session = Session.objects.create(owner=ada, agent=FEED)
+    follow(owner=ada, session=session, home=session)
     stranger = make_run(FEED, session=session)
 
     deliver(publish("one"))
     deliver(publish("two"))
 
     queued = Run.objects.get(status="queued")
-    assert (queued.session, queued.owner) == (session, user)
+    assert (queued.session, queued.owner) == (session, ada)
     assert inboxes() == {stranger.id: [""], queued.id: ["one", "two"]}
 
 
-def test_the_agent_that_is_a_row_runs_in_its_newest_version():
+def test_of_a_topic_its_followers_by_then_are_given_it_and_a_row_agent_in_its_newest_version():
     Agent.objects.create(address="react/row", source=Agent.Source.ADMIN, version=7)
     follow("react/row")
-
-    deliver(publish("hello"))
-
-    assert Run.objects.get().agent_version == 7
-
-
-def test_another_tenant_another_topic_and_who_follows_later_get_nothing():
     followers(1, tenant="t")
-    followers(1, topic="news/art")
-    followers(1)
+    followers(1, topic=ART)
     publication = publish("hello")
     followers(1)
 
     batch = deliver(publication)
 
-    assert (batch.delivered, batch.done, Run.objects.count()) == (1, True, 1)
+    assert (batch.delivered, batch.done, Run.objects.get().agent_version) == (1, True, 7)
 
 
 # -------------------------------------------------------------------------------------------------- permissions
 
 
-def test_an_owner_who_is_not_active_gets_nothing(user):
-    follow(owner=user)
-    get_user_model().objects.filter(id=user.id).update(is_active=False)
+def test_an_owner_who_is_not_active_gets_nothing(ada):
+    follow(owner=ada)
+    (run,) = waiting_runs(followers(1, owner=ada))
+    get_user_model().objects.filter(id=ada.id).update(is_active=False)
 
     batch = deliver(publish("hello"))
 
-    assert (batch.delivered, batch.done, Run.objects.count()) == (0, True, 0)
+    assert (batch.delivered, batch.done, Run.objects.count(), told(run)) == (0, True, 1, 0)
     assert Publication.objects.get().delivered == 0
 
 
-def test_nor_does_a_run_of_theirs_that_waits(user):
-    (one,) = followers(1, owner=user)
-    (run,) = waiting_runs([one])
-    get_user_model().objects.filter(id=user.id).update(is_active=False)
-
-    deliver(publish("hello"))
-
-    assert told(run) == 0
-
-
-@pytest.mark.parametrize("agent", ["test/off", "react/off"])
-def test_an_agent_that_is_switched_off_gets_nothing(agent):
-    if agent == "test/off":
-        register(CodeAgent(print, key="off"))
-        Agent.objects.create(address=agent, enabled=False)
-    if agent == "react/off":
-        Agent.objects.create(address=agent, enabled=False, source=Agent.Source.ADMIN)
-    followers(1, agent=agent)
-    (run,) = waiting_runs(list(Follow.objects.all()))
+def test_an_agent_that_is_switched_off_gets_nothing_which_the_log_says(caplog):
+    register(CodeAgent(print, key="off"))
+    for agent, source in (("test/off", Agent.Source.CODE), ("react/off", Agent.Source.ADMIN), ("test/no", "code")):
+        Agent.objects.create(address=agent, enabled=False, source=source)
+        waiting_runs(followers(3, agent=agent))
+    assert "test/no" not in world.agents_by_address
     followers(1)
 
-    batch = deliver(publish("hello"))
+    with caplog.at_level(logging.WARNING, "ravi.fan_out"):
+        batch = deliver(publish("hello"))
 
-    assert batch.delivered == 1
-    assert told(run) == 0
+    assert (batch.delivered, batch.done, Signal.objects.count(), FeedItem.objects.count()) == (1, True, 0, 0)
+    assert {record.action for record in caplog.records} == {"fan_out.disabled"}
+    assert "3 follows" in caplog.text and "test/no" in caplog.text
 
 
 class Choosy(AccessPolicy):
@@ -231,26 +205,25 @@ class Choosy(AccessPolicy):
         return {user.pk for user in users if user.username != "bob"}
 
 
-def test_the_policy_is_asked_once_a_batch_and_only_where_a_site_has_one(user, settings):
+def test_the_policy_is_asked_once_a_batch_and_only_where_a_site_has_one(ada, settings):
     Choosy.asked.clear()
-    bob = get_user_model().objects.create_user("bob")
-    follow(owner=user)
-    followers(2, owner=bob)
+    follow(owner=ada)
+    followers(2, owner=get_user_model().objects.create_user("bob"))
     followers(1)
     publication = publish("hello")
     settings.RAVI = {**settings.RAVI, "ACCESS_POLICY": f"{__name__}.Choosy"}
 
     world.fan_out_run(publication.id)
 
-    assert Choosy.asked == [(["ann", "bob"], TOPIC)]
-    assert sorted(str(run.owner) for run in Run.objects.all()) == ["None", "ann"]
+    assert Choosy.asked == [(["ada", "bob"], TOPIC)]
+    assert sorted(str(run.owner) for run in Run.objects.all()) == ["None", "ada"]
     assert Publication.objects.get().delivered == 2
 
 
 # ------------------------------------------------------------------------------------------------------ batches
 
 
-def test_batch_after_batch_goes_on_where_the_one_before_stopped():
+def test_batch_after_batch_goes_on_where_the_one_before_stopped(monkeypatch):
     followers(5)
     publication = publish("hello")
 
@@ -263,6 +236,8 @@ def test_batch_after_batch_goes_on_where_the_one_before_stopped():
     publication.refresh_from_db()
     assert (publication.delivered, publication.upto) == (5, publication.last)
     assert publication.done_at is not None
+    world.patch(monkeypatch, "FAN_OUT_BATCH_BYTES", 5_000)
+    assert deliver(publish("x" * 1_000), 100).delivered < 5, "a large message goes to fewer at once"
 
 
 @pytest.mark.sqlite
@@ -285,21 +260,11 @@ def test_a_batch_that_was_rolled_back_is_delivered_again_and_nothing_twice(monke
     assert deliver(publication, 2) is None
 
 
-def test_a_large_message_goes_to_fewer_at_once(monkeypatch):
-    world.patch(monkeypatch, "FAN_OUT_BATCH_BYTES", 5_000)
-    followers(5)
-    publication = publish("x" * 1_000)
-
-    assert deliver(publication, 100).delivered < 5
-
-
 def test_the_publications_of_a_topic_come_one_after_the_other():
-    (one,) = followers(1)
-    (run,) = waiting_runs([one])
+    (run,) = waiting_runs(followers(1))
     first, second = publish("one"), publish("two")
 
-    assert deliver(second).publication_id == first.id
-    assert deliver(second).publication_id == second.id
+    assert [deliver(second).publication_id, deliver(second).publication_id] == [first.id, second.id]
     assert inboxes() == {run.id: ["one", "two"]}
 
 
@@ -311,15 +276,15 @@ def test_a_task_is_bounded_and_hints_the_rest(monkeypatch, settings):
     followers(5)
     publication = publish("hello")
 
-    world.fan_out_run(publication.id)
-    assert (Run.objects.count(), hinted) == (4, [publication.id])
-
-    world.fan_out_run(publication.id)
-    assert (Run.objects.count(), hinted) == (5, [publication.id])
+    for runs in (4, 5):
+        world.fan_out_run(publication.id)
+        assert (Run.objects.count(), hinted) == (runs, [publication.id])
 
 
-def test_the_sweep_goes_on_with_what_no_hint_has_reached(clock, settings):
+def test_the_sweep_goes_on_with_what_no_hint_has_reached(clock, settings, django_assert_max_num_queries):
     settings.RAVI = {**settings.RAVI, "FAN_OUT_BATCH": 1}
+    with django_assert_max_num_queries(2):
+        world.fan_out_sweep()
     followers(2)
     publish("hello")
     world.fan_out_sweep()
@@ -334,31 +299,10 @@ def test_the_sweep_goes_on_with_what_no_hint_has_reached(clock, settings):
     assert world.fan_out_unfinished(10) == []
 
 
-def test_a_policy_that_raises_holds_up_its_topic_alone(clock, monkeypatch, caplog):
-    followers(1)
-    followers(1, topic="news/art")
-    publish("hello")
-    art = publish("hello", topic="news/art")
-    clock.advance(60)
-    real = world.deliver_batch
-
-    def deliver_batch(publication_id, *args):
-        if publication_id != art.id:
-            raise RuntimeError("the site's")
-        return real(publication_id, *args)
-
-    world.patch(monkeypatch, "deliver_batch", deliver_batch)
-    with caplog.at_level(logging.ERROR, "ravi.fan_out"):
-        world.fan_out_sweep()
-
-    assert Run.objects.count() == 1
-    assert caplog.records[0].action == "fan_out.failed"
-
-
-def test_two_follows_that_come_to_one_run_give_it_one_message(user):
-    session = Session.objects.create(owner=user, agent=FEED)
-    follow(owner=user, home=session)
-    follow(owner=user, home=session, session=session)
+def test_two_follows_that_come_to_one_run_give_it_one_message(ada):
+    session = Session.objects.create(owner=ada, agent=FEED)
+    follow(owner=ada, home=session)
+    follow(owner=ada, home=session, session=session)
     publication = publish("hello")
 
     deliver(publication)
@@ -370,6 +314,85 @@ def test_two_follows_that_come_to_one_run_give_it_one_message(user):
     assert (publication.followers, publication.delivered) == (2, 2)
 
 
-def test_nobody_is_looked_for_when_nothing_was_published(django_assert_max_num_queries):
-    with django_assert_max_num_queries(2):
-        world.fan_out_sweep()
+# -------------------------------------------------------------------------------------------------- other topics
+
+
+def failing_but(good, monkeypatch):
+    """Deliveries of all other publications raise."""
+    real = world.deliver_batch
+
+    def deliver_batch(publication_id, *args):
+        if publication_id != good.id:
+            raise RuntimeError("the site's")
+        return real(publication_id, *args)
+
+    world.patch(monkeypatch, "deliver_batch", deliver_batch)
+
+
+def test_topics_that_fail_do_not_stand_before_the_others(clock, monkeypatch, caplog):
+    for number in range(2 * world.FAN_OUT_BATCHES):
+        followers(1, topic=f"bad/{number}")
+        publish("bad", topic=f"bad/{number}")
+    followers(1)
+    good = publish("good")
+    clock.advance(60)
+    failing_but(good, monkeypatch)
+
+    with caplog.at_level(logging.ERROR, "ravi.fan_out"):
+        for _ in range(60):  # by chance: one in two sweeps comes to it
+            world.fan_out_sweep()
+
+    assert list(inboxes().values()) == [["good"]]
+    assert caplog.records[0].action == "fan_out.failed"
+
+
+def test_many_publications_of_one_topic_do_not_starve_another(clock, monkeypatch):
+    hinted = []
+    world.patch(monkeypatch, "fan_out_hint", hinted.append)
+    followers(1)
+    followers(1, topic=ART)
+    hot = [publish("hot") for _ in range(3 * world.FAN_OUT_BATCHES)]
+    art = publish("art", topic=ART)
+    clock.advance(60)
+
+    assert sorted(world.fan_out_unfinished(world.FAN_OUT_BATCHES)) == [hot[0].id, art.id]
+    world.fan_out_sweep()
+
+    assert ["art"] in inboxes().values()
+    assert hinted == [hot[0].id], "the next one of its topic"
+
+
+# --------------------------------------------------------------------------------------------------------- hints
+
+
+@pytest.mark.parametrize(("workers", "looks"), [(0, 16), (3, 16), (40, 80)])
+def test_of_many_runs_to_drive_all_workers_are_set_going(monkeypatch, workers, looks):
+    monkeypatch.undo()  # the hints of this file are silent
+    sent = []
+    world.patch(monkeypatch, "send_many", lambda run_ids: sent.extend(run_ids))
+    world.patch(monkeypatch, "background_hint", lambda task, *args: sent.append(task.name))
+    few = [uuid7() for _ in range(world.FAN_OUT_FEW)]
+    world.fan_out_wake(few)
+    world.fan_out_wake([])
+    assert sent == few, "few are hinted one by one"
+    WorkerProcess.objects.bulk_create(
+        WorkerProcess(name=f"w{number}", seen_at=world.now(), started_at=world.now()) for number in range(workers)
+    )
+
+    world.fan_out_wake([uuid7() for _ in range(10_000)])
+
+    assert sent[len(few) :] == ["ravi.look"] * looks
+
+
+def test_one_look_drives_them_all():
+    async def nothing(ctx, inbox):
+        return "done"
+
+    code(nothing)
+    for _ in range(5):
+        make_run()
+    try:
+        tasks.look.run()
+        until(lambda: Run.objects.filter(status="completed").count() == 5)
+    finally:
+        world.close_worker()

@@ -1,80 +1,77 @@
-"""One who follows many topics has one home: one conversation, and one run at a time, whatever comes at once."""
+"""One who follows many topics has one home and one run at a time; a publisher gets nothing of its own."""
 
 from __future__ import annotations
 
+import logging
 import threading
 
 import pytest
 from django.contrib.auth import get_user_model
-from django.db import transaction
 
 from ravi_django import register
-from ravi_django.kernel import PermanentError
-from ravi_django.models import FeedItem, Follow, InboxMessage, Run, Session
+from ravi_django.kernel import AgentId, PermanentError
+from ravi_django.models import FeedItem, Follow, InboxMessage, Publication, Run, Session
 from tests.support import world
-from tests.support.feeds import FEED, TOPIC, follow, follow_row, inboxes, publish, waiting_runs, words
-from tests.support.runs import BOUND_S, CodeAgent, drive, in_background, make_run, on_postgresql
+from tests.support.feeds import (  # noqa: F401 - a fixture
+    FEED,
+    TOPIC,
+    WAITS,
+    emit,
+    follow,
+    follow_row,
+    followers,
+    inboxes,
+    publish,
+    told,
+    unhinted,
+    waiting_runs,
+    words,
+)
+from tests.support.runs import BOUND_S, CodeAgent, drive, in_background, make_run, on_postgresql, uncommitted
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 ART = "news/art"
 
 
-@pytest.fixture(autouse=True)
-def _agent(monkeypatch):
-    register(CodeAgent(print, key="feed"))
-    world.silence(monkeypatch, "fan_out_wake", "fan_out_hint")
+def drive_all():
+    for run in Run.objects.filter(status="pending"):
+        drive(run)
 
 
-@pytest.fixture
-def user(db):
-    return get_user_model().objects.create_user("ann")
-
-
-def test_a_new_follow_is_at_home_where_the_other_one_is(user):
-    session = Session.objects.create(owner=user, agent=FEED)
+def test_a_new_follow_is_at_home_where_the_other_one_is(ada):
+    session = Session.objects.create(owner=ada, agent=FEED)
     stranger = get_user_model().objects.create_user("bob")
-    follow(owner=user, home=session)
+    follow(owner=ada, home=session)
 
-    one, _ = world.follow(FEED, ART, user=user)
+    one, _ = world.follow(FEED, ART, user=ada)
     other, _ = world.follow(FEED, ART, user=stranger)
-    own, _ = world.follow(FEED, ART, user=user, session=Session.objects.create(owner=user, agent=FEED))
+    own, _ = world.follow(FEED, ART, user=ada, session=Session.objects.create(owner=ada, agent=FEED))
 
     assert one.home_id == Follow.objects.get(id=one.id).home_id == session.id
     assert other.home_id is None
     assert own.home_id == own.session_id != session.id
 
 
-def test_two_topics_of_an_idle_agent_come_to_one_run(user):
-    follow(owner=user)
-    follow(owner=user, topic=ART)
+def test_two_topics_of_an_idle_agent_come_to_one_run_and_the_home_stays(ada):
+    follow(owner=ada, topic=ART)
+    brought = follow(owner=ada)
 
-    world.fan_out_run(publish("tech").id)
-    world.fan_out_run(publish("art", topic=ART).id)
-
+    emit("tech")
     run = Run.objects.get()
-    assert inboxes() == {run.id: ["tech", "art"]}
-    assert set(Follow.objects.values_list("home_id", flat=True)) == {run.session_id}
-
-
-def test_the_home_stays_when_the_follow_that_brought_it_goes(user):
-    follow(owner=user, topic=ART)
-    brought = follow(owner=user)
-    world.fan_out_run(publish("tech").id)
+    assert set(Follow.objects.values_list("home_id", flat=True)) >= {run.session_id}
     brought.delete()
+    emit("art", topic=ART)
 
-    world.fan_out_run(publish("art", topic=ART).id)
-
-    assert list(inboxes().values()) == [["tech", "art"]]
+    assert inboxes() == {run.id: ["tech", "art"]}
+    assert Follow.objects.get().home_id == run.session_id
 
 
 @pytest.mark.sqlite
-def test_what_is_due_of_two_topics_at_once_comes_to_one_run(user, clock):
-    publications = []
+def test_what_is_due_of_two_topics_at_once_comes_to_one_run(ada, clock):
     for topic in (TOPIC, ART):
-        one = follow(owner=user, topic=topic)
-        publications.append(publish(topic, topic=topic))
-        FeedItem.objects.create(follow=one, publication=publications[-1], due_at=clock.now)
+        one = follow(owner=ada, topic=topic)
+        FeedItem.objects.create(follow=one, publication=publish(topic, topic=topic), due_at=clock.now)
     for _ in range(3):
         clock.advance(60)
         world.deliver_due()
@@ -83,23 +80,13 @@ def test_what_is_due_of_two_topics_at_once_comes_to_one_run(user, clock):
 
 
 @on_postgresql
-def test_who_has_the_first_follow_gives_the_home_and_nobody_waits_for_it(user):
-    first = follow(owner=user)
-    follow(owner=user, topic=ART)
+def test_who_has_the_first_follow_gives_the_home_and_nobody_waits_for_it(ada):
+    first = follow(owner=ada)
+    follow(owner=ada, topic=ART)
     publication = publish("art", topic=ART)
-    locked, over = threading.Event(), threading.Event()
 
-    def hold():
-        with transaction.atomic():
-            Follow.objects.select_for_update(no_key=True).get(id=first.id)
-            locked.set()
-            assert over.wait(BOUND_S)
-
-    future = in_background(hold)
-    assert locked.wait(BOUND_S)
-    batch = in_background(world.deliver_batch, publication.id, 100).result(BOUND_S)
-    over.set()
-    future.result(BOUND_S)
+    with uncommitted(lambda: Follow.objects.select_for_update(no_key=True).get(id=first.id)):
+        batch = in_background(world.deliver_batch, publication.id, 100).result(BOUND_S)
 
     assert (batch.delivered, batch.waiting, batch.at_once, Run.objects.count()) == (0, 1, True, 0)
     world.deliver_due()
@@ -107,11 +94,11 @@ def test_who_has_the_first_follow_gives_the_home_and_nobody_waits_for_it(user):
 
 
 @on_postgresql
-def test_a_home_that_was_given_before_the_lock_is_found(user, monkeypatch):
-    first = follow(owner=user)
-    follow(owner=user, topic=ART)
+def test_a_home_that_was_given_before_the_lock_is_found(ada, monkeypatch):
+    first = follow(owner=ada)
+    follow(owner=ada, topic=ART)
     publication = publish("art", topic=ART)
-    session, look, looks = Session.objects.create(owner=user, agent=FEED), world.homes_look, []
+    session, look, looks = Session.objects.create(owner=ada, agent=FEED), world.homes_look, []
 
     def given(ids):
         rows = look(ids)
@@ -130,11 +117,9 @@ def test_a_home_that_was_given_before_the_lock_is_found(user, monkeypatch):
 def test_two_topics_at_the_same_moment_give_each_follower_one_home_and_one_run():
     users = get_user_model().objects.bulk_create(get_user_model()(username=f"u{number}") for number in range(50))
     for round_ in range(6):
-        topics = [f"one/{round_}", f"two/{round_}"]
-        agent = f"test/feed-{round_}"
+        topics, agent = [f"one/{round_}", f"two/{round_}"], f"test/feed-{round_}"
         register(CodeAgent(print, key=f"feed-{round_}"))
-        rows = [follow_row(agent, topic, owner=user) for user in users for topic in topics]
-        Follow.objects.bulk_create(rows)
+        Follow.objects.bulk_create(follow_row(agent, topic, owner=user) for user in users for topic in topics)
         publications = [publish(topic, topic=topic) for topic in topics]
         start = threading.Barrier(4)
 
@@ -150,10 +135,9 @@ def test_two_topics_at_the_same_moment_give_each_follower_one_home_and_one_run()
 
         assert not FeedItem.objects.exists()
         runs = Run.objects.filter(agent=agent)
+        homes = set(Follow.objects.filter(agent=agent).values_list("home_id", flat=True))
         assert (runs.count(), Session.objects.filter(agent=agent).count()) == (50, 50)
-        assert set(Follow.objects.filter(agent=agent).values_list("home_id", flat=True)) == set(
-            runs.values_list("session_id", flat=True)
-        )
+        assert homes == set(runs.values_list("session_id", flat=True))
         given = {}
         for run_id, body in InboxMessage.objects.filter(run__agent=agent).values_list("run_id", "body"):
             given.setdefault(run_id, []).append(words(body))
@@ -171,15 +155,10 @@ def failing(user):
     return follow(owner=user)
 
 
-def drive_all():
-    for run in Run.objects.filter(status="pending"):
-        drive(run)
-
-
-def test_who_has_just_failed_does_not_begin_anew_with_each_publication(user, clock):
-    failing(user)
+def test_who_has_just_failed_does_not_begin_anew_with_each_publication(ada, clock):
+    failing(ada)
     for number in range(10):
-        world.fan_out_run(publish(str(number)).id)
+        emit(str(number))
         drive_all()
         clock.advance(10)
         world.fan_out_sweep()
@@ -195,26 +174,121 @@ def test_who_has_just_failed_does_not_begin_anew_with_each_publication(user, clo
     assert not FeedItem.objects.exists()
 
 
-def test_who_has_run_well_since_does_not_rest(user, clock):
-    one = failing(user)
-    world.fan_out_run(publish("one").id)
+@pytest.mark.parametrize("since", ["run well", "begun by a person"])
+def test_who_has_run_since_does_not_rest(ada, clock, since):
+    one = failing(ada)
+    emit("one")
     drive_all()
     one.refresh_from_db()
-    later = make_run(FEED, owner=user, session=one.home)
-    Run.objects.filter(id=later.id).update(status="completed")
+    if since == "run well":
+        later = make_run(FEED, owner=ada, session=one.home)
+        Run.objects.filter(id=later.id).update(status="completed")
+    else:
+        waiting_runs([one])
 
-    world.fan_out_run(publish("two").id)
+    emit("two")
 
     assert ["two"] in inboxes().values()
 
 
-def test_nor_does_one_whose_person_has_begun_a_run(user, clock):
-    one = failing(user)
-    world.fan_out_run(publish("one").id)
-    drive_all()
-    one.refresh_from_db()
-    (run,) = waiting_runs([one])
+# ----------------------------------------------------------------------------------------------- the publisher
 
-    world.fan_out_run(publish("two").id)
 
-    assert inboxes()[run.id] == ["two"]
+def published_by(agent, owner=None, run=None):
+    row = publish("hello", owner=owner)
+    Publication.objects.filter(id=row.id).update(body={**row.body, "sender": str(AgentId.parse(agent))}, run=run)
+    return row
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_what_an_agent_publishes_does_not_come_back_to_it(ada, live):
+    other = get_user_model().objects.create_user("bob")
+    for one in (follow(owner=ada), follow(owner=other)):
+        if live:
+            one.home = make_run(FEED, owner=one.owner).session
+            one.save()
+    publication = published_by(FEED, ada)
+
+    world.fan_out_run(publication.id)
+
+    got = [Run.objects.get(id=run_id).owner for run_id, given in inboxes().items() if "hello" in given]
+    assert got == [other]
+    publication.refresh_from_db()
+    assert (publication.followers, publication.delivered, publication.done_at is None) == (2, 1, False)
+
+
+def test_nor_does_a_run_that_was_handed_over_get_what_it_has_published(ada):
+    one = follow("test/other", owner=ada)
+    register(CodeAgent(print, key="other"))
+    run = make_run("test/other", owner=ada)
+    Run.objects.filter(id=run.id).update(status="suspended", waiting_on=WAITS)
+    one.home = run.session
+    one.save()
+
+    world.fan_out_run(published_by(FEED, ada, run).id)
+
+    assert told(run) == 0
+    assert not FeedItem.objects.exists()
+
+
+def test_an_agent_that_answers_what_it_hears_is_no_loop(ada):
+    async def agent(ctx, inbox):
+        await ctx.follow(TOPIC)
+        await ctx.emit(TOPIC, {"said": "echo"})
+
+    register(CodeAgent(agent, key="feed"))
+    follow(owner=ada)
+    emit("hello")
+    for _ in range(5):
+        drive_all()
+        for publication in Publication.objects.filter(done_at=None):
+            world.fan_out_run(publication.id)
+
+    assert (Run.objects.count(), Publication.objects.count()) == (1, 2)
+
+
+# ---------------------------------------------------------------------------- unknown agents, and deleted owners
+
+
+def test_an_agent_that_this_process_does_not_know_gets_it_where_it_is_known(clock, caplog):
+    followers(1, agent="test/unknown")
+
+    with caplog.at_level(logging.WARNING, "ravi.fan_out"):
+        emit("one", "two")
+    assert not Run.objects.exists()
+    assert "test/unknown" in caplog.text
+    clock.advance(60)
+    world.fan_out_sweep()
+    assert FeedItem.objects.count() == 2
+
+    register(CodeAgent(print, key="unknown"))
+    clock.advance(400)
+    world.fan_out_sweep()
+
+    assert list(inboxes().values()) == [["one+two"]]
+    assert {one.delivered for one in Publication.objects.all()} == {1}
+
+
+def test_it_is_given_up_for_all_to_see_when_nobody_does(clock, caplog):
+    followers(1, agent="test/unknown-for-ever")
+    emit("one")
+
+    with caplog.at_level(logging.ERROR, "ravi.fan_out"):
+        for _ in range(world.DIGESTS_TRIES):
+            clock.advance(400)
+            world.fan_out_sweep()
+
+    assert not FeedItem.objects.exists()
+    assert caplog.records[-1].action == "fan_out.given_up"
+    assert Publication.objects.get().delivered == 0
+
+
+def test_nobodys_follow_does_not_come_to_the_run_of_a_user_who_was_deleted(ada):
+    """Such a run is not the system's: it holds what the user has said."""
+    (run,) = waiting_runs(followers(1, owner=ada))
+    ada.delete()
+    follow()
+
+    emit("hello")
+
+    assert told(run) == 0

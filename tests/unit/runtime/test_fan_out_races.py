@@ -6,13 +6,24 @@ import asyncio
 import threading
 
 import pytest
-from django.db import connection, transaction
+from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from ravi_django import register
-from ravi_django.models import FeedItem, Follow, InboxMessage, Publication, Run, Session, Signal, Status
+from ravi_django.models import FeedItem, Follow, InboxMessage, Publication, Run, Signal, Status
 from tests.support import world
-from tests.support.feeds import FEED, TOPIC, follow_row, followers, inboxes, publish, told, waiting_runs, words
+from tests.support.feeds import (  # noqa: F401 - a fixture
+    FEED,
+    TOPIC,
+    follow_row,
+    followers,
+    inboxes,
+    publish,
+    told,
+    unhinted,
+    waiting_runs,
+    words,
+)
 from tests.support.runs import (
     BOUND_S,
     CodeAgent,
@@ -26,12 +37,6 @@ from tests.support.runs import (
 )
 
 pytestmark = [pytest.mark.django_db(transaction=True), on_postgresql]
-
-
-@pytest.fixture(autouse=True)
-def _agent(monkeypatch):
-    register(CodeAgent(print, key="feed"))
-    world.silence(monkeypatch, "fan_out_wake", "fan_out_hint")
 
 
 def in_time(function, *args):
@@ -108,67 +113,49 @@ def test_whoever_is_given_the_message_by_others_meanwhile_has_it_once():
     assert told(runs[0]) == told(runs[2]) == 1
 
 
-def test_a_run_that_is_submitted_meanwhile_in_the_home_is_told():
+@pytest.mark.parametrize("when", ["meanwhile", "right before the lock"])
+def test_a_run_that_is_submitted_in_the_home_is_told(monkeypatch, when):
     (one,) = followers(1)
     publication = publish("hello")
-    begun = []
+    find, begun = world.deliveries_targets, []
 
-    with uncommitted(lambda: begun.append(make_run(FEED, session=one.home))):
-        assert deliver(publication).waiting == 1
+    def submit():
+        begun.append(make_run(FEED, session=one.home))
+
+    def submitted(dues):
+        found = find(dues)
+        if not begun:
+            submit()
+        return found
+
+    if when == "meanwhile":
+        with uncommitted(submit):
+            assert deliver(publication).waiting == 1
+    else:
+        world.patch(monkeypatch, "deliveries_targets", submitted)
+        world.deliver_batch(publication.id, 100)
     world.deliver_due()
 
     assert inboxes() == {begun[0].id: ["", "hello"]}
     assert told(begun[0]) == 1
 
 
-def test_a_run_that_was_submitted_right_before_the_lock_is_told(monkeypatch):
-    (one,) = followers(1)
-    publication = publish("hello")
-    find = world.deliveries_targets
-    begun = []
-
-    def submitted(dues):
-        found = find(dues)
-        if not begun:
-            begun.append(make_run(FEED, session=one.home))
-        return found
-
-    world.patch(monkeypatch, "deliveries_targets", submitted)
-    world.deliver_batch(publication.id, 100)
-    world.deliver_due()
-
-    assert inboxes() == {begun[0].id: ["", "hello"]}
-
-
-def test_who_is_just_unfollowing_is_not_waited_for():
+def test_a_follow_or_a_publication_that_somebody_is_at_is_left_to_him():
     follows = followers(3)
-    publication = publish("hello")
-
-    with uncommitted(lambda: Follow.objects.filter(id=follows[1].id).delete()):
-        batch = deliver(publication)
-
-    assert (batch.delivered, batch.waiting, batch.done) == (2, 0, True)
-
-
-def test_who_is_just_following_anew_gets_it_a_moment_later():
-    follows = followers(3)
-    publication = publish("hello")
-
-    with uncommitted(lambda: Follow.objects.filter(id=follows[1].id).update(every_s=5)):
-        assert deliver(publication).waiting == 1
-    world.deliver_due()
-
-    assert list(inboxes().values()) == [["hello"]] * 3
-
-
-def test_a_publication_that_somebody_is_at_is_left_to_him():
-    followers(3)
     publication = publish("hello")
 
     with uncommitted(lambda: Publication.objects.select_for_update().get()):
         assert deliver(publication) is None
+    with uncommitted(lambda: Follow.objects.filter(id=follows[1].id).update(every_s=0)):
+        batch = deliver(publication)
+    assert (batch.delivered, batch.waiting, batch.done) == (2, 1, True)
+    world.deliver_due()
+    assert list(inboxes().values()) == [["hello"]] * 3
 
-    assert deliver(publication).delivered == 3
+    publication = publish("more")
+    with uncommitted(lambda: Follow.objects.filter(id=follows[2].id).delete()):
+        batch = deliver(publication)
+    assert (batch.delivered, batch.waiting, batch.done) == (2, 0, True), "who unfollows is not waited for"
 
 
 def test_two_publications_to_the_same_runs_at_once_close_no_circle():
@@ -270,17 +257,3 @@ def test_ten_times_the_followers_are_no_more_statements():
         counts.append(len(captured))
 
     assert counts[0] == counts[1] < 40
-
-
-def test_what_the_site_publishes_is_delivered_after_its_commit(monkeypatch):
-    hinted = []
-    world.patch(monkeypatch, "fan_out_hint", lambda publication_id: hinted.append(publication_id))
-    session = Session.objects.create(agent=FEED)
-    world.follow(FEED, TOPIC, session=session)
-    with transaction.atomic():
-        publication = world.emit(TOPIC, {"said": "hello"})
-        assert hinted == []
-
-    assert hinted == [publication.id]
-    world.fan_out_run(publication.id)
-    assert list(inboxes().values()) == [["hello"]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -45,37 +46,42 @@ def build(spec: Any, **options: Any) -> Any:
     return rebuild_agent(spec, build_model=lambda name, **_: ScriptedModel("ok", name=name), **options)
 
 
-@pytest.mark.parametrize(
-    ("spec", "field"),
-    [
-        ({"model": "m", "kind": "news"}, "kind"),
-        ({"kind": "information"}, "model"),
-        ({"kind": "react"}, "model"),
-        ({}, "model"),
-        ({**NEWS, "output_topic": "news"}, "output_topic"),
-        ({**NEWS, "source_signal": ""}, "source_signal"),
-        ({**NEWS, "source_signal": "new_feed_item"}, "source_signal"),
-        ({**NEWS, "tool_names": ["calculator"]}, "tool_names"),
-        ({**NEWS, "follow_topics": ["a/b"]}, "follow_topics"),
-        ({**NEWS, "items_per_generation": 0}, "items_per_generation"),
-        ({**FEED, "follow_topics": ["a/b", "a"]}, "follow_topics.1"),
-        ({**FEED, "output_topic": "a/b"}, "output_topic"),
-        ({**FEED, "every_s": -1}, "every_s"),
-        ({**FEED, "preferences": "x" * 4001}, "preferences"),
-        ({**FEED, "result_schema": {"type": "object"}}, "result_schema"),
-        ({"model": "m", "preferences": "cats"}, "preferences"),
-    ],
-)
-def test_a_fault_is_named_by_its_field(spec: dict[str, Any], field: str) -> None:
-    with pytest.raises(InvalidInputError) as caught:
-        validate_spec(spec)
-
-    assert caught.value.field == field
+BAD = {
+    "kind": [{"model": "m", "kind": "news"}],
+    "model": [{"kind": "information"}, {"kind": "react"}, {}],
+    "output_topic": [{**NEWS, "output_topic": "news"}, {**FEED, "output_topic": "a/b"}],
+    "source_signal": [{**NEWS, "source_signal": name} for name in ("", "new_feed_item")],
+    "tool_names": [{**NEWS, "tool_names": ["calculator"]}],
+    "follow_topics": [{**NEWS, "follow_topics": ["a/b"]}],
+    "follow_topics.1": [{**FEED, "follow_topics": ["a/b", "a"]}],
+    "items_per_generation": [{**NEWS, "items_per_generation": 0}],
+    "every_s": [{**FEED, "every_s": -1}],
+    "preferences": [{**FEED, "preferences": "x" * 4001}, {"model": "m", "preferences": "cats"}],
+    "result_schema": [{**FEED, "result_schema": {"type": "object"}}],
+}
+NEWSROOM, READER = partial(InformationAgent, model=ScriptedModel("x")), PersonalFeedAgent
+BAD_MADE: dict[str, list[Any]] = {
+    "model": [partial(InformationAgent, model=model) for model in (None, "gpt")] + [partial(READER, model="gpt")],
+    "output_topic": [partial(NEWSROOM, output_topic="a")],
+    "source_signal": [partial(NEWSROOM, source_signal=name) for name in ("", "new_feed_item")],
+    "items_per_generation": [partial(NEWSROOM, items_per_generation=0)],
+    "follow_topics": [partial(READER, follow_topics="a/b")],
+    "follow_topics.1": [partial(READER, follow_topics=["a/b", "a b"])],
+    "preferences": [partial(READER, preferences=["cats"])],
+    "every_s": [partial(READER, every_s=-1)],
+}
 
 
-def test_a_spec_of_before_is_what_it_was() -> None:
-    assert validate_spec({"model": "m"}).to_json() == {"model": "m"}
-    assert validate_spec({"model": "m", "kind": "react"}).to_json() == {"model": "m"}
+def test_a_fault_of_a_spec_or_a_parameter_is_named_by_its_field() -> None:
+    specs = {field: [partial(validate_spec, spec) for spec in found] for field, found in BAD.items()}
+    for table in (specs, BAD_MADE):
+        for field, calls in table.items():
+            for call in calls:
+                with pytest.raises(InvalidInputError) as caught:
+                    call()
+                assert caught.value.field == field, call
+    for spec in ({"model": "m"}, {"model": "m", "kind": "react"}):
+        assert validate_spec(spec).to_json() == {"model": "m"}, "as before there were kinds"
 
 
 @pytest.mark.parametrize("spec", [NEWS, FEED])
@@ -103,38 +109,11 @@ def test_a_spec_makes_its_kind_of_agent() -> None:
 @pytest.mark.parametrize("spec", [{**NEWS, "options": {}, "variables": {}}, FEED, {**FEED, "model": "m"}])
 def test_an_agent_is_made_of_what_it_says_of_itself(spec: dict[str, Any]) -> None:
     agent = build(spec, id="reader/mine")
-
     assert build(agent.spec()).spec() == agent.spec()
 
-
-def test_a_react_agent_of_a_spec_can_have_a_topic() -> None:
     agent = build({"model": "m", "output_topic": "news/tech"})
-
     assert isinstance(agent, ReActAgent) and agent.output_topic == TopicId("news", "tech")
     assert build(agent.spec()).output_topic == agent.output_topic
-
-
-@pytest.mark.parametrize(
-    ("made", "field"),
-    [
-        (lambda: InformationAgent(model=None), "model"),
-        (lambda: InformationAgent(model="gpt"), "model"),  # type: ignore[arg-type]
-        (lambda: InformationAgent(model=ScriptedModel("x"), output_topic="a"), "output_topic"),
-        (lambda: InformationAgent(model=ScriptedModel("x"), source_signal=""), "source_signal"),
-        (lambda: InformationAgent(model=ScriptedModel("x"), source_signal="new_feed_item"), "source_signal"),
-        (lambda: InformationAgent(model=ScriptedModel("x"), items_per_generation=0), "items_per_generation"),
-        (lambda: PersonalFeedAgent(model="gpt"), "model"),  # type: ignore[arg-type]
-        (lambda: PersonalFeedAgent(follow_topics="a/b"), "follow_topics"),
-        (lambda: PersonalFeedAgent(follow_topics=["a/b", "a b"]), "follow_topics.1"),
-        (lambda: PersonalFeedAgent(preferences=["cats"]), "preferences"),  # type: ignore[arg-type]
-        (lambda: PersonalFeedAgent(every_s=-1), "every_s"),
-    ],
-)
-def test_a_parameter_that_makes_no_agent_is_named(made: Any, field: str) -> None:
-    with pytest.raises(InvalidInputError) as caught:
-        made()
-
-    assert caught.value.field == field
 
 
 def test_rows_run(django_user_model: Any) -> None:

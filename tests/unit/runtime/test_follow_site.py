@@ -1,7 +1,8 @@
-"""ravi_django.follow, unfollow, emit: the social graph for a site's own code."""
+"""ravi_django.follow, unfollow, emit: the social graph for a site's own code, and for many at the same moment."""
 
 from __future__ import annotations
 
+from threading import Barrier
 from uuid import uuid4
 
 import pytest
@@ -21,7 +22,8 @@ from ravi_django.kernel import (
 )
 from ravi_django.models import Agent, FeedItem, Follow, Publication, Session
 from tests.support import world
-from tests.support.runs import CodeAgent, code
+from tests.support.patience import BOUND_S, seconds
+from tests.support.runs import CodeAgent, code, in_background, on_postgresql, somebody_waits_for_a_lock, until
 from tests.support.world import followers
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("hinted")]
@@ -29,21 +31,13 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("
 NEWS = TopicId("news", "sport")
 
 
+async def story(ctx, inbox):
+    return "done"
+
+
 @pytest.fixture(autouse=True)
 def agent():
-    async def story(ctx, inbox):
-        return "done"
-
     return code(story)
-
-
-def another(key):
-    async def story(ctx, inbox):
-        return "done"
-
-    found = CodeAgent(story, key=key)
-    register(found)
-    return found
 
 
 def session_of(user, tenant=""):
@@ -53,25 +47,18 @@ def session_of(user, tenant=""):
 # ---------------------------------------------------------------------------------------------------- following
 
 
-@pytest.mark.parametrize("named", ["test/code", "object", "address"])
-def test_following_again_is_the_same_row(agent, ada, named):
-    given = {"test/code": "test/code", "object": agent, "address": agent.id}[named]
-    first, created = follow(given, "news/sport", user=ada, tenant="acme")
-    second, again = follow(agent, NEWS, user=ada, tenant="acme")
-
-    assert (created, again, second.id) == (True, False, first.id)
+def test_following_again_is_the_same_row_with_what_is_given_anew(agent, ada):
+    first, created = follow("test/code", "news/sport", user=ada, tenant="acme", every_s=60, metadata={"likes": "x"})
+    assert created
     assert (first.agent, first.topic, first.owner, first.tenant) == ("test/code", "news/sport", ada, "acme")
+    for named in ("test/code", agent, agent.id):
+        kept, created = follow(named, NEWS, user=ada, tenant="acme")
+        assert (kept.id, created, kept.every_s, kept.metadata) == (first.id, False, 60, {"likes": "x"})
 
-
-def test_what_is_given_anew_is_taken_and_what_is_not_stays(agent):
-    follow(agent, NEWS, every_s=60, metadata={"likes": "tennis"})
-    kept, _ = follow(agent, NEWS)
-    assert (kept.every_s, kept.metadata) == (60, {"likes": "tennis"})
-
-    changed, _ = follow(agent, NEWS, every_s=30, metadata={})
+    changed, _ = follow(agent, NEWS, user=ada, tenant="acme", every_s=30, metadata={})
 
     changed.refresh_from_db()
-    assert (changed.id, changed.every_s, changed.metadata) == (kept.id, 30, {})
+    assert (changed.id, changed.every_s, changed.metadata) == (first.id, 30, {})
 
 
 def test_a_session_is_a_follow_of_its_own_and_gives_its_tenant(agent, ada):
@@ -79,59 +66,53 @@ def test_a_session_is_a_follow_of_its_own_and_gives_its_tenant(agent, ada):
     bound, _ = follow(agent, NEWS, user=ada, session=session)
     by_id, created = follow(agent, NEWS, user=ada, tenant="acme", session=str(session.id))
     free, _ = follow(agent, NEWS, user=ada, tenant="acme")
+    given, _ = follow(agent, NEWS, user=ada, tenant="acme", session=session_of(ada))
 
     assert (bound.id, created) == (by_id.id, False)
     assert (bound.session, bound.home, bound.tenant) == (session, session, "acme")
     assert free.id != bound.id and (free.session, free.home) == (None, None)
+    assert given.tenant == "acme", "of a session without one"
 
 
-def test_a_session_without_a_tenant_is_in_that_which_is_given(agent, ada):
-    found, _ = follow(agent, NEWS, user=ada, tenant="acme", session=session_of(ada))
-
-    assert found.tenant == "acme"
-
-
-@pytest.mark.parametrize(
-    ("given", "field"),
-    [
-        ({"agent": "code"}, "agent"),
-        ({"agent": "test/ü"}, "agent"),
-        ({"agent": None}, "agent"),
-        ({"topic": "a/b/c/d"}, "topic"),
-        ({"topic": ""}, "topic"),
-        ({"topic": None}, "topic"),
-        ({"tenant": "t" * 101}, "tenant"),
-        ({"session": "nonsense"}, "session"),
-        ({"every_s": -1}, "every_s"),
-        ({"every_s": 1.5}, "every_s"),
-        ({"every_s": 366 * 24 * 3600 + 1}, "every_s"),
-        ({"metadata": []}, "metadata"),
-        ({"metadata": {"a": "\0"}}, "metadata"),
-    ],
-)
-def test_bad_input_names_the_field_and_writes_nothing(given, field):
-    with pytest.raises(InvalidInputError) as caught:
-        follow(**{"agent": "test/code", "topic": "news/sport", **given})
-
-    assert caught.value.field == field
-    assert not Follow.objects.exists()
+BAD = {
+    "agent": ["code", "test/ü", None],
+    "topic": ["a/b/c/d", "", None],
+    "tenant": ["t" * 101],
+    "session": ["nonsense"],
+    "every_s": [-1, 1.5, 366 * 24 * 3600 + 1],
+    "metadata": [[], {"a": "\0"}],
+}
+BAD_TO_EMIT = {
+    "topic": ["a/b/c/d"],
+    "tenant": [7],
+    "id": ["", "i" * 201, "\0"],
+    "data": ["a\0b", {"a": float("inf")}, object(), "\ud800", "x" * 300_000],
+}
 
 
-def test_sessions_of_others_and_of_other_tenants_are_refused(agent, ada):
+def test_bad_input_names_the_field_and_writes_nothing():
+    whole = {follow: {"agent": "test/code", "topic": "news/sport"}, emit: {"topic": "news/sport", "data": "x"}}
+    for act, table in ((follow, BAD), (emit, BAD_TO_EMIT)):
+        for field, values in table.items():
+            for value in values:
+                with pytest.raises((InvalidInputError, InputTooLargeError)) as caught:
+                    act(**{**whole[act], field: value})
+                assert caught.value.field == field, (act, value)
+    assert isinstance(caught.value, InputTooLargeError), "the last one is too large"
+    assert not Follow.objects.exists() and not Publication.objects.exists()
+
+
+def test_who_may_not_follow_is_refused_and_nothing_written(agent, ada):
     bob = get_user_model().objects.create_user("bob")
-
-    with pytest.raises(SessionNotFoundError):
-        follow(agent, NEWS, user=ada, session=session_of(bob).id)
-    with pytest.raises(SessionNotFoundError):
-        follow(agent, NEWS, user=ada, session=uuid4())
+    for session in (session_of(bob).id, uuid4()):
+        with pytest.raises(SessionNotFoundError):
+            follow(agent, NEWS, user=ada, session=session)
     with pytest.raises(InvalidInputError) as caught:
         follow(agent, NEWS, user=ada, tenant="other", session=session_of(ada, "acme"))
-
     assert caught.value.field == "session"
-    assert not Follow.objects.exists()
-
-
-def test_an_agent_that_nobody_can_run_follows_nothing(agent):
+    for act in (lambda: follow(agent, NEWS, user=AnonymousUser()), lambda: emit(NEWS, "x", user=AnonymousUser())):
+        with pytest.raises(ForbiddenError):
+            act()
     with pytest.raises(AgentNotFoundError):
         follow("test/nobody", NEWS)
     world.sync_agents()
@@ -139,14 +120,12 @@ def test_an_agent_that_nobody_can_run_follows_nothing(agent):
     with pytest.raises(AgentNotFoundError):
         follow(agent, NEWS)
 
-    assert not Follow.objects.exists()
+    assert not Follow.objects.exists() and not Publication.objects.exists()
 
 
 def test_a_row_agents_variables_are_looked_at_when_it_follows():
-    save_spec(
-        "test/row",
-        {"model": "rehearsal", "system_instructions": "Likes {{ likes }}.", "variables": {"likes": {"required": True}}},
-    )
+    variables = {"likes": {"required": True}}
+    save_spec("test/row", {"model": "rehearsal", "system_instructions": "Likes {{ likes }}.", "variables": variables})
 
     with pytest.raises(InvalidInputError):
         follow("test/row", NEWS)
@@ -155,7 +134,7 @@ def test_a_row_agents_variables_are_looked_at_when_it_follows():
     assert found.metadata == {"variables": {"likes": "tennis"}}
 
 
-def test_unfollowing_ends_exactly_this_follow(agent, ada):
+def test_unfollowing_ends_exactly_this_follow_and_an_owners_go_with_it(agent, ada):
     session = session_of(ada)
     whose = [{}, {"user": ada}, {"user": ada, "tenant": "acme"}, {"user": ada, "session": session}]
     for one in whose:
@@ -170,28 +149,13 @@ def test_unfollowing_ends_exactly_this_follow(agent, ada):
         (ada.pk, "acme", None),
         (ada.pk, "", session.id),
     }
-
-
-def test_a_follow_goes_with_its_owner_and_never_becomes_the_systems(agent, ada):
-    follow(agent, NEWS, user=ada)
-
     ada.delete()
-
-    assert not Follow.objects.exists()
-
-
-def test_an_anonymous_user_is_refused(agent):
-    with pytest.raises(ForbiddenError):
-        follow(agent, NEWS, user=AnonymousUser())
-    with pytest.raises(ForbiddenError):
-        emit(NEWS, "x", user=AnonymousUser())
-
-    assert not Follow.objects.exists() and not Publication.objects.exists()
+    assert Follow.objects.get().owner is None, "the site's own; none of hers has become the site's"
 
 
 def test_followers_come_by_id_page_by_page_and_of_one_tenant(monkeypatch, django_assert_num_queries):
     world.patch(monkeypatch, "FOLLOWS_PAGE", 2)
-    agents = [another(f"a{number}") for number in range(5)]
+    agents = [register(CodeAgent(story, key=f"a{number}")) for number in range(5)]
     ids = [follow(one, NEWS)[0].id for one in agents]
     follow(agents[0], NEWS, tenant="acme")
     follow(agents[0], "news/other")
@@ -209,27 +173,21 @@ def test_followers_come_by_id_page_by_page_and_of_one_tenant(monkeypatch, django
 # ---------------------------------------------------------------------------------------------------- publishing
 
 
-def test_a_publication_is_hinted_after_the_commit(agent, hinted, ada):
+def test_a_publication_is_hinted_after_the_commit_and_what_is_rolled_back_never_was(agent, hinted, ada):
     follow(agent, NEWS)
-
     with transaction.atomic():
         row = emit(NEWS, "goal", user=ada)
         assert hinted == []
-
     assert hinted == [row.id]
     assert (row.owner, row.run, row.followers, row.body["sender"]) == (ada, None, 1, None)
     assert row.message_id == row.body["id"]
-
-
-def test_what_is_rolled_back_publishes_nothing(agent, hinted):
-    follow(agent, NEWS)
 
     with pytest.raises(ZeroDivisionError), transaction.atomic():
         emit(NEWS, "goal", id="g1")
         follow(agent, "news/other")
         raise ZeroDivisionError
 
-    assert (Publication.objects.count(), Follow.objects.count(), hinted) == (0, 1, [])
+    assert (Publication.objects.count(), Follow.objects.count(), hinted) == (1, 1, [row.id])
     assert emit(NEWS, "another", id="g1").message_id == "g1"
 
 
@@ -238,7 +196,7 @@ def test_a_repeat_is_the_first_one(agent, hinted):
     follow(agent, NEWS)
     first = emit(NEWS, {"b": 1, "a": 2}, id="g1")
     follow(agent, NEWS, tenant="acme")
-    follow(another("two"), NEWS)
+    follow(register(CodeAgent(story, key="two")), NEWS)
 
     second = emit(NEWS, {"a": 2, "b": 1}, id="g1")
 
@@ -250,41 +208,11 @@ def test_a_repeat_is_the_first_one(agent, hinted):
 
 def test_an_id_is_of_its_publisher_topic_and_tenant(ada):
     bob = get_user_model().objects.create_user("bob")
-    places = [
-        {"topic": NEWS, "user": ada},
-        {"topic": NEWS, "user": bob},
-        {"topic": NEWS},
-        {"topic": "news/other", "user": ada},
-        {"topic": NEWS, "user": ada, "tenant": "acme"},
-    ]
+    places = [{"user": ada}, {"user": bob}, {}, {"topic": "news/other", "user": ada}, {"user": ada, "tenant": "acme"}]
 
-    found = {emit(**place, data=number, id="same").id for number, place in enumerate(places)}
+    found = {emit(**{"topic": NEWS, **place}, data=number, id="same").id for number, place in enumerate(places)}
 
     assert len(found) == 5
-
-
-@pytest.mark.parametrize(
-    ("given", "field", "error"),
-    [
-        ({"topic": "a/b/c/d"}, "topic", InvalidInputError),
-        ({"tenant": 7}, "tenant", InvalidInputError),
-        ({"id": ""}, "id", InvalidInputError),
-        ({"id": "i" * 201}, "id", InvalidInputError),
-        ({"id": "\0"}, "id", InvalidInputError),
-        ({"data": "a\0b"}, "data", InvalidInputError),
-        ({"data": {"a": float("inf")}}, "data", InvalidInputError),
-        ({"data": object()}, "data", InvalidInputError),
-        ({"data": "\ud800"}, "data", InvalidInputError),
-        ({"data": "x" * 300_000}, "data", InputTooLargeError),
-    ],
-    ids=lambda given: "" if isinstance(given, dict) else None,
-)
-def test_bad_input_to_emit_names_the_field_and_writes_nothing(given, field, error):
-    with pytest.raises(error) as caught:
-        emit(**{"topic": "news/sport", "data": "x", **given})
-
-    assert caught.value.field == field
-    assert not Publication.objects.exists()
 
 
 def test_what_is_deleted_takes_what_was_still_to_be_given(agent):
@@ -295,3 +223,74 @@ def test_what_is_deleted_takes_what_was_still_to_be_given(agent):
     assert world.delete_follows(Follow.objects.all()) == 1
 
     assert not FeedItem.objects.exists()
+
+
+# ---------------------------------------------------------------------------------------------------- at once
+
+
+def at_once(number, function):
+    """Call `function` on so many threads at the same moment; what each gives."""
+    barrier = Barrier(number)
+
+    def one(place):
+        barrier.wait(seconds(20))
+        return function(place)
+
+    return [future.result(BOUND_S) for future in [in_background(one, place) for place in range(number)]]
+
+
+@on_postgresql
+def test_twenty_who_do_the_same_at_once_make_one_row(agent, ada, hinted):
+    found = at_once(20, lambda place: follow(agent, NEWS, user=ada))
+
+    assert Follow.objects.count() == len({row.id for row, _ in found}) == 1
+    assert [created for _, created in found].count(True) == 1
+
+    follow(agent, NEWS)
+    found = at_once(20, lambda place: emit(NEWS, {"text": "goal"}, user=ada, id="g1"))
+
+    assert Publication.objects.count() == 1
+    assert {(row.id, row.message_id, row.followers) for row in found} == {(found[0].id, "g1", 2)}
+    assert hinted == [found[0].id]
+
+
+@on_postgresql
+def test_of_two_bodies_with_one_id_one_is_published(agent):
+    def one(place):
+        try:
+            return emit(NEWS, f"goal {place}", id="g1").body["payload"]["message"]["content"][0]["text"]
+        except IdempotencyMismatchError:
+            return None
+
+    assert len([text for text in at_once(10, one) if text]) == 1
+    assert Publication.objects.count() == 1
+
+
+@on_postgresql
+def test_following_and_unfollowing_at_once_never_fails(agent):
+    def one(place):
+        for _ in range(5):
+            follow(agent, NEWS)[0] if place % 2 else unfollow(agent, NEWS)
+        return True
+
+    assert all(at_once(8, one))
+    assert Follow.objects.count() <= 1
+
+
+@on_postgresql
+def test_a_repeat_and_an_unfollow_wait_for_what_is_not_committed_yet(agent, hinted):
+    with transaction.atomic():
+        first = emit(NEWS, "goal", id="g1")
+        second = in_background(lambda: emit(NEWS, "goal", id="g1"))
+        until(somebody_waits_for_a_lock)
+    assert second.result(BOUND_S).id == first.id
+
+    found, _ = follow(agent, NEWS)
+    with transaction.atomic():
+        Follow.objects.select_for_update(no_key=True).get(id=found.id)  # as the fan-out does
+        FeedItem.objects.create(follow=found, publication=first, due_at=first.created_at)
+        deleted = in_background(lambda: unfollow(agent, NEWS))
+        until(somebody_waits_for_a_lock)
+
+    assert deleted.result(BOUND_S) is True
+    assert not FeedItem.objects.exists() and not Follow.objects.exists()

@@ -1,0 +1,396 @@
+"""What newsrooms read: bursts, backlogs in parts with one note of what came before, large messages, and circles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+import ravi_django
+from ravi_django import register, signal
+from ravi_django.agents import InformationAgent, PersonalFeedAgent
+from ravi_django.kernel import AgentId, DataPayload, Message, PermanentError, TopicId
+from ravi_django.models import InboxMessage, JournalEntry, Publication, Run, Signal, Status
+from ravi_django.testing import FakeClock, run_until_idle
+from tests.support import world
+from tests.support.arriving import TOPIC, arrive, begun, logged, most_rows, publish
+from tests.support.patience import BOUND_S
+from tests.support.runs import code, drive, every_death, make_run
+from tests.support.world import MAX_HOPS
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+HEARD = "heard"
+NEWS, MINE = "information/news", "personal_feed/mine"
+
+
+@pytest.fixture(autouse=True)
+def _no_fan_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    world.silence(monkeypatch, "fan_out_hint")
+
+
+async def note(ctx: Any, item: Any, state: dict[str, Any]) -> None:
+    state["seen"] = state.get("seen", 0) + 1
+    await ctx.log(HEARD, [item.title, state["seen"]])
+
+
+def reads(address: str = NEWS, most: int | None = None) -> None:
+    """Register either of the two, which does nothing with an item but to log its title."""
+    limit = {"items_per_generation": most} if most else {}
+    agent = InformationAgent("news", handle=note, **limit) if address == NEWS else PersonalFeedAgent("mine", **limit)
+    if most:
+        agent.inbox_limit = most
+    register(agent)
+
+
+@pytest.fixture(params=[NEWS, MINE])
+def address(request: Any) -> str:
+    reads(request.param)
+    return str(request.param)
+
+
+def digest(count: int, start: int = 0, text: str = "") -> dict[str, Any]:
+    return {"items": [{"title": f"Item {number}", "text": text} for number in range(start, start + count)]}
+
+
+def titles(count: int) -> list[str]:
+    return [f"Item {number}" for number in range(count)]
+
+
+def heard(run: Run) -> list[str]:
+    return [*(found[0] for found in logged(run, HEARD)), *(found["title"] for found in logged(run, "feed.curated"))]
+
+
+def unread(run: Run) -> int:
+    return Signal.objects.filter(run=run, consumed_at=None).count()
+
+
+def idle(run: Run) -> Run:
+    """Drive all there is; the run waits then, with nothing unread."""
+    run_until_idle(timeout=BOUND_S)
+    run.refresh_from_db()
+    assert (run.status, run.error, unread(run)) == (Status.SUSPENDED, None, 0)
+    return run
+
+
+def carried(run: Run) -> list[InboxMessage]:
+    """All that earlier generations have left for later ones."""
+    rows = InboxMessage.objects.filter(run=run, id__gt=run.inbox_from)
+    return [row for row in rows if "ravi.carried" in row.body["metadata"]]
+
+
+@contextmanager
+def loads() -> Iterator[list[int]]:
+    """How many messages each look at the inbox has read."""
+    found: list[int] = []
+
+    def counting(verb: str, count: Any) -> None:
+        read = getattr(world, verb)
+
+        def reading(*args: Any) -> Any:
+            result = read(*args)
+            found.append(count(result))
+            return result
+
+        world.patch(patch, verb, reading)
+
+    with pytest.MonkeyPatch.context() as patch:
+        counting("load_with_facts", lambda result: len(result[0].unread.messages))
+        counting("some_after", lambda result: len(result[0]))
+        counting("inbox_after", len)
+        yield found
+
+
+# ------------------------------------------------------------------------------------------- bursts and backlogs
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("burst", [25, pytest.param(100, marks=pytest.mark.crash)])
+def test_deliveries_in_bursts_leave_no_signal_behind(address: str, burst: int) -> None:
+    run = begun(address)
+    for start in range(0, 3 * burst, burst):
+        for number in range(start, start + burst):
+            publish(run, {"title": f"Item {number}"})
+        idle(run)
+
+    assert heard(run) == titles(3 * burst)
+    assert most_rows(run) <= 3 * 20 + 10
+
+
+@pytest.mark.parametrize("count", [5, 30])
+def test_what_it_begins_with_has_no_signal_left_either(address: str, count: int) -> None:
+    run = make_run(address)
+    InboxMessage.objects.filter(run=run).delete()
+    for number in range(count):
+        publish(run, {"title": f"Item {number}"}, woken=number > 0)
+
+    assert len(heard(idle(run))) == count
+
+
+def test_one_commit_reads_the_signals_of_a_burst() -> None:
+    reads(MINE)
+    run = begun(MINE)
+    for number in range(15):
+        publish(run, {"title": f"Item {number}"})
+    drive(run)
+
+    assert len(heard(run)) == 15
+    assert JournalEntry.objects.filter(run=run, kind="signal").count() == 1
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("address", [NEWS, MINE])
+def test_a_backlog_costs_in_proportion_to_its_length(address: str) -> None:
+    reads(address, 5)
+    read, most = {}, 0
+    for count in (15, 60):
+        run = begun(address)
+        for number in range(count):
+            publish(run, digest(5, start=5 * number))
+        with loads() as found:
+            idle(run)
+        assert (heard(run), run.generation) == (titles(5 * count), count)
+        read[count], most = sum(found), max(most, *found)
+
+    assert most <= 5 + 1, "so many, and the one that its run began on"
+    assert read[60] < 5 * read[15]
+
+
+@pytest.mark.parametrize("size", [1, 20])
+def test_a_message_of_many_bytes_is_read_alone(size: int) -> None:
+    reads()
+    run = begun(NEWS)
+    for number in range(6):
+        words = " ".join(str(place * (number + 7) ** 5) for place in range(size * 400))
+        publish(run, digest(20, start=20 * number, text="x") | {"words": words})
+    with loads() as found:
+        idle(run)
+
+    assert heard(run) == titles(120)
+    assert max(found[1:]) > 3 if size == 1 else max(found[1:]) == 1
+
+
+def test_what_is_left_of_a_generation_is_one_note() -> None:
+    reads(most=2)
+    run = begun(NEWS)
+    for number in range(6):
+        publish(run, digest(4, start=4 * number))
+    left = []
+    while run.status != Status.SUSPENDED or run.generation < 12:
+        drive(run)
+        left.append(len(carried(run)))
+        (kept,) = InboxMessage.objects.filter(run=run, message_id=world.INBOXES_CARRIED)
+        rows = JournalEntry.objects.filter(run=run, name=HEARD, generation__lt=run.generation)
+        assert kept.body["payload"]["data"] == {"seen": rows.count()}
+
+    assert left and set(left) == {1}
+    assert InboxMessage.objects.filter(run=run).count() == 1 + 6 + 1, "what it began on, what came, and the note"
+
+
+@pytest.mark.parametrize("by", ["message", "signal"])
+def test_whatever_dies_none_is_lost_and_none_comes_twice(by: str, clock: FakeClock) -> None:
+    reads(most=2)
+
+    def story(drive: Any) -> Run:
+        run = begun(NEWS)
+        publish(run, digest(1))
+        if by == "message":
+            publish(run, digest(3, start=1))
+        else:
+            signal(run.id, "new_source_item", digest(3, start=1))
+        publish(run, digest(1, start=4))
+        drive(run)
+        publish(run, digest(1, start=5))
+        while drive(run).status == Status.PENDING:
+            pass
+        return run
+
+    for run, _ in every_death(clock, story):
+        assert (run.status, run.error, unread(run)) == (Status.SUSPENDED, None, 0)
+        found = logged(run, HEARD)
+        assert [seen for _, seen in found] == [1, 2, 3, 4, 5, 6], "with its memory"
+        assert (found == [[title, n] for n, title in enumerate(titles(6), 1)]) or by == "signal", "in order"
+        assert sorted(title for title, _ in found) == titles(6)
+        assert len(carried(run)) == 1
+
+
+def test_messages_and_signals_without_each_other_are_read_to_the_last_one() -> None:
+    reads(most=3)
+    run = begun(NEWS)
+    for number in range(10):
+        arrive(run, {"title": f"Item {number}"})
+    assert heard(idle(run)) == titles(10)
+
+    reads(MINE, 3)
+    run = begun(MINE)
+    for number in range(10):
+        signal(run, "new_feed_item", {"preferences": f"number {number}"})
+    assert idle(run).generation == 3
+    assert [found["preferences"] for found in logged(run, "feed.preferences")] == [f"number {n}" for n in range(10)]
+
+
+def test_a_run_of_before_goes_on_where_it_was(clock: FakeClock) -> None:
+    """Its notes are behind the unread messages, one for each generation."""
+    reads(most=4)
+    own = AgentId.parse(NEWS)
+
+    def story(drive: Any) -> Run:
+        run = make_run(NEWS)
+        InboxMessage.objects.filter(run=run).delete()
+        publish(run, digest(9), woken=False)
+        for number in range(12):
+            publish(run, digest(1, start=9 + number), woken=False)
+        for seen in (2, 4):  # each of them at the place that it had come to
+            metadata = {"ravi.carried": str(run.id), "ravi.place": seen}
+            arrive(run, Message(target=own, sender=own, payload=DataPayload(data={"seen": seen}), metadata=metadata))
+        Run.objects.filter(id=run.id).update(generation=2)
+        while drive(run).status == Status.PENDING:
+            pass
+        return run
+
+    for run, _ in every_death(clock, story):
+        assert logged(run, HEARD) == [[f"Item {number}", number + 1] for number in range(4, 21)]
+        assert (run.status, run.error) == (Status.SUSPENDED, None)
+
+
+@pytest.mark.parametrize("address", [NEWS, MINE])
+def test_what_comes_one_at_a_time_is_read_in_any_generation(address: str) -> None:
+    """One begins on the note alone: what comes later is no part of what it began on, on no replay."""
+    reads(address, 3)
+    run = begun(address)
+    for number in range(12):
+        publish(run, digest(1, start=number))
+        idle(run)
+
+    assert heard(run) == titles(12)
+
+
+# ------------------------------------------------------------------------------------------- large messages
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(("address", "by"), [(NEWS, "message"), (NEWS, "signal"), (MINE, "message")])
+def test_a_message_of_thousands_is_cut_and_read_in_parts(address: str, by: str) -> None:
+    reads(address)
+    run = begun(address)
+    for data in (digest(2000), {"title": "behind"}):
+        if by == "message":
+            publish(run, data)
+        else:
+            signal(run.id, "new_source_item", data)
+    idle(run)
+
+    assert (heard(run), run.generation) == ([*titles(200), "behind"], 10)
+    assert [(found["items"], found["left_out"]) for found in logged(run, "feed.cut")] == [(2000, 1800)]
+    assert most_rows(run) <= 3 * 20 + 10
+
+
+def test_state_and_order_are_kept_over_messages_that_are_left() -> None:
+    def count(ctx: Any, item: Any, state: dict[str, Any]) -> None:
+        state["seen"] = [*state.get("seen", []), item.title]
+
+    register(InformationAgent("news", handle=count, items_per_generation=3, output_topic=None))
+    run = begun(NEWS)
+    for start in range(0, 12, 4):
+        publish(run, digest(4, start=start))
+    run_until_idle()
+    signal(run.id, "new_source_item", {"title": "last"})
+
+    assert idle(run).generation == 4
+    body = InboxMessage.objects.filter(run=run).latest("id").body
+    assert body["payload"]["data"]["seen"] == titles(11), "what it began with counts as one, too"
+
+
+def test_an_answer_is_not_torn_apart() -> None:
+    reads(MINE, 2)
+
+    async def asker(ctx: Any, inbox: Any) -> Any:
+        message = Message(target=AgentId.parse(MINE), payload=DataPayload(data=digest(5)))
+        return len((await ctx.ask(AgentId.parse(MINE), message)).result["items"])
+
+    code(asker)
+    run = make_run()
+    run_until_idle()
+
+    run.refresh_from_db()
+    child = Run.objects.get(parent=run)
+    assert (run.output, child.status, child.generation) == ("5", Status.COMPLETED, 0)
+
+
+# ------------------------------------------------------------------------------------------- circles
+
+
+def test_agents_that_follow_each_other_come_to_an_end() -> None:
+    rooms = {name: TopicId("news", name) for name in ("a", "b")}
+    for name, other in (("a", "b"), ("b", "a")):
+        agent = InformationAgent(name, handle=lambda ctx, item, state: {"title": item.title}, output_topic=rooms[name])
+        ravi_django.follow(register(agent), rooms[other])
+    ravi_django.emit(rooms["a"], {"title": "round and round"})
+
+    for _ in range(3 * MAX_HOPS):
+        for publication in Publication.objects.filter(done_at=None):
+            world.fan_out_run(publication.id)
+        run_until_idle()
+
+    assert not Publication.objects.filter(done_at=None).exists()
+    assert Publication.objects.count() == 1 + MAX_HOPS
+    failed = JournalEntry.objects.get(kind="log", name="feed.failed")
+    assert failed.result["error"]["type"] == "PermanentError"
+    assert "in a circle" in failed.result["error"]["message"]
+    assert {run.status for run in Run.objects.all()} == {Status.SUSPENDED}
+
+    run = Run.objects.get(id=failed.run_id)
+    signal(run.id, "new_source_item", {"title": "fresh"})
+    publish(run, {"title": "another"})
+    run_until_idle()
+    assert Publication.objects.count() == 1 + MAX_HOPS + 2, "what is new is told as ever"
+
+
+def test_hops_are_counted_the_same_on_a_replay(clock: FakeClock) -> None:
+    async def story(ctx: Any, inbox: Any) -> None:
+        await ctx.emit("news/own", 1)
+        await ctx.sleep_until_signal("go", or_message=True)
+        await ctx.receive()
+        await ctx.emit("news/own", 2)
+        await ctx.receive()
+        await ctx.emit("news/own", 3)
+        await ctx.sleep_until_signal("new_source_item")
+        await ctx.emit("news/own", 4)
+
+    def told(lease: Any) -> Run:
+        run = drive(make_run())
+        for hops in (3, 5, 2):
+            arrive(run, Message(target=TOPIC, payload=DataPayload(), metadata={"hops": hops}))
+        lease(run)
+        signal(run, "new_source_item")
+        return lease(run)
+
+    code(story)
+    for run, _ in every_death(clock, told):
+        assert run.status == Status.COMPLETED, run.error
+        bodies = Publication.objects.order_by("id").values_list("body", flat=True)
+        assert [body["metadata"]["hops"] for body in bodies] == [1, 6, 6, 1]
+
+
+def test_the_refusal_of_too_many_hops_is_recorded(clock: FakeClock) -> None:
+    async def story(ctx: Any, inbox: Any) -> str:
+        try:
+            await ctx.emit("news/own", 1)
+        except PermanentError as error:
+            await ctx.log("refused", {})
+            return str(error)
+        return "emitted"
+
+    def told(drive: Any) -> Run:
+        run = make_run()
+        body = Message(target=TOPIC, payload=DataPayload(), metadata={"hops": MAX_HOPS}).model_dump(mode="json")
+        InboxMessage.objects.filter(run=run).update(body=body)
+        return drive(run)
+
+    code(story)
+    for run, _ in every_death(clock, told):
+        assert "more than 8 publications" in (run.output or "")
+        assert not Publication.objects.exists()
+        assert JournalEntry.objects.get(run=run, kind="emit").error["type"] == "PermanentError"  # type: ignore[index]
