@@ -1,7 +1,8 @@
-"""A server of feeds for tests: answers by path, and remembers who asked for what, how many at once."""
+"""A server of feeds and pages for tests: answers by path, and remembers who asked for what, how many at once."""
 
 from __future__ import annotations
 
+import ssl
 import threading
 import time
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ class FeedServer(ThreadingHTTPServer):
         super().__init__(("", 0), _Handler)  # at every 127.0.0.x
         self.answers: dict[str, tuple[int, dict[str, str], bytes]] = {}
         self.seen: list[tuple[str, dict[str, str]]] = []
+        self.methods: list[str] = []
         self.begun: list[float] = []
         self.at_once = self.most = 0
         self.hold = threading.Event()  # answers wait for it
@@ -46,6 +48,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         with self.server.lock:
             self.server.seen.append((self.path, {name.lower(): value for name, value in self.headers.items()}))
+            self.server.methods.append(self.command)
             self.server.begun.append(time.monotonic())
             self.server.at_once += 1
             self.server.most = max(self.server.most, self.server.at_once)
@@ -63,16 +66,22 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in {"Content-Length": str(len(body)), **headers}.items():
             self.send_header(name, value)
         self.end_headers()
-        with suppress(BrokenPipeError, ConnectionResetError):  # it had read enough
-            self.wfile.write(body)
+        if self.command != "HEAD":
+            with suppress(BrokenPipeError, ConnectionResetError):  # it had read enough
+                self.wfile.write(body)
+
+    do_HEAD = do_GET
 
     def log_message(self, *args: Any) -> None:
         """Quietly."""
 
 
 @contextmanager
-def serving() -> Iterator[FeedServer]:
+def serving(tls: ssl.SSLContext | None = None) -> Iterator[FeedServer]:
     server = FeedServer()
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+        server.handle_error = lambda *_: None
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     try:

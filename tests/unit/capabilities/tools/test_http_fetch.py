@@ -7,8 +7,6 @@ import ssl
 import subprocess
 import threading
 import zlib
-from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
@@ -18,42 +16,17 @@ from ravi_django.capabilities.tools import HttpFetchTool
 from ravi_django.capabilities.tools.html_text import readable
 from ravi_django.kernel import Effect, Risk, ToolArgumentsError, ToolRefused
 from tests.support.cases import case
+from tests.support.feed_server import serving
 from tests.support.patience import BOUND_S, seconds
 
 HOME = "127.0.0.0/8"
 PAGE = b"<html><head><title>T</title><script>no()</script></head><body><p>Hello <a href='/x'>there</a></body></html>"
 
 
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def do_GET(self):
-        self.server.seen.append((self.command, self.path, dict(self.headers)))
-        status, headers, body = self.server.answers.get(self.path, (404, {}, b"nothing here"))
-        self.send_response(status)
-        for name, value in headers.items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        if self.command != "HEAD":
-            with suppress(BrokenPipeError, ConnectionResetError):  # it had read enough
-                self.wfile.write(body)
-
-    do_HEAD = do_GET
-
-    def log_message(self, *args):
-        """Quietly."""
-
-
 @pytest.fixture
 def server():
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    server.seen, server.answers = [], {}
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-    yield server
-    server.shutdown()
-    server.server_close()
+    with serving() as server:
+        yield server
 
 
 class Resolver:
@@ -69,11 +42,9 @@ class Resolver:
 
 def fetcher(server, **options):
     defaults = {
-        "allow": ["site.test", "*.site.test"],
-        "ports": [server.server_port],
-        "allow_addresses": [HOME],
+        "allow": ["site.test", "*.site.test"], "ports": [server.server_port], "allow_addresses": [HOME],
         "resolver": Resolver(site_test=["127.0.0.1"], sub_site_test=["127.0.0.1"]),
-    }
+    }  # fmt: skip
     return HttpFetchTool(**{**defaults, **options})
 
 
@@ -127,7 +98,7 @@ def test_methods(server):
     assert server.seen == []
     server.answers["/"] = (200, {"Content-Type": "text/html"}, PAGE)
     assert fetch(fetcher(server), url_of(server), method="HEAD") == f"200 OK {url_of(server)} (text/html)"
-    assert server.seen[0][0] == "HEAD"
+    assert server.methods == ["HEAD"]
 
 
 def test_a_body_is_cut_at_the_limit(server):
@@ -168,12 +139,8 @@ def test_a_bomb_is_not_unpacked(server, monkeypatch):
 
 
 def test_no_answer_is_told(server):
-    held = threading.Event()
-    tool = fetcher(server, timeout_s=0.1)
-    server.RequestHandlerClass = type("Slow", (Handler,), {"do_GET": lambda self: held.wait(seconds(20))})
-    words = refusal(tool, url_of(server))
-    held.set()
-    assert words == "there was no whole answer within 0.1 s"
+    server.hold.clear()
+    assert refusal(fetcher(server, timeout_s=0.1), url_of(server)) == "there was no whole answer within 0.1 s"
     # a server that is not there is told
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -211,7 +178,7 @@ def test_only_the_named_hosts_are_asked(server, host, may):
     tool = fetcher(server)
     if may:
         assert fetch(tool, url_of(server, host=host)).startswith("404")
-        assert server.seen[0][2]["Host"].lower().split(":")[0] in ("site.test", "sub.site.test")
+        assert server.seen[0][1]["host"].lower().split(":")[0] in ("site.test", "sub.site.test")
     else:
         assert "is not allowed; allowed are site.test, *.site.test" in refusal(tool, url_of(server, host=host))
         assert tool._resolve.asked == []
@@ -301,7 +268,7 @@ def test_the_address_that_was_checked_is_the_one_connected_to(server, monkeypatc
     assert answer.startswith("404")
     assert resolver.asked == ["site.test"]
     assert {str(host) for host in looked_up} <= {"127.0.0.1"}
-    assert server.seen[0][2]["Host"] == f"site.test:{server.server_port}"
+    assert server.seen[0][1]["host"] == f"site.test:{server.server_port}"
 
 
 def test_a_redirect_to_inside_is_refused_though_every_host_is_allowed(server):
@@ -311,7 +278,7 @@ def test_a_redirect_to_inside_is_refused_though_every_host_is_allowed(server):
     server.answers["/"] = (302, {"Location": "/next"}, b"")
     words = refusal(fetcher(server, resolver=resolver), url_of(server))
     assert "must not be asked from here" in words
-    assert [path for _, path, _ in server.seen] == ["/"]
+    assert server.paths() == ["/"]
     server.answers["/"] = (302, {"Location": "http://169.254.169.254/"}, b"")
     resolver = Resolver(site_test=["127.0.0.1"])
     resolver.hosts["169.254.169.254"] = ["169.254.169.254"]
@@ -345,7 +312,7 @@ def test_so_many_redirects_are_followed(server, hops, arrives):
 def test_nothing_of_one_server_reaches_the_next(server, monkeypatch):
     server.answers["/"] = (302, {"Location": "/next", "Set-Cookie": "a=b"}, b"")
     fetch(fetcher(server), url_of(server))
-    headers = {name.lower() for _, _, given in server.seen for name in given}
+    headers = {name for _, given in server.seen for name in given}
     assert headers <= {"host", "user-agent", "accept", "accept-encoding", "connection"}
     # proxies of the environment are not used
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
@@ -376,26 +343,15 @@ def test_over_tls_the_name_is_checked_and_not_the_address(tmp_path):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
     context.sni_callback = lambda _, name, __: names.append(name)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    server.seen, server.answers = [], {}
-    server.handle_error = lambda *args: None
-    server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-    address = f"https://site.test:{server.server_port}/"
-    try:
+    with serving(context) as server:
+        address = f"https://site.test:{server.server_port}/"
         words = refusal(fetcher(server), address)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(outbound, "trust", lambda: trusted)
             answer = fetch(fetcher(server), address)
             other = fetcher(server, allow=["other.test"], resolver=Resolver(other_test=["127.0.0.1"]))
             elsewhere = refusal(other, address.replace("site", "other"))
-    finally:
-        server.shutdown()
-        server.server_close()
-
-    assert "certificate" in words.lower()
-    assert answer.startswith("404")
+    assert "certificate" in words.lower() and answer.startswith("404")
     assert "certificate" in elsewhere.lower()
     assert names == ["site.test", "site.test", "other.test"]
 
