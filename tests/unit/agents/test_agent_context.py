@@ -68,9 +68,7 @@ async def test_the_window_is_what_the_loop_sends(pipeline: Any) -> None:
     steps = [call("echo", f"c{n}", label=f"{n}" * 5) for n in range(6)]
     first = await watched(made, *steps, "done")
     second = await watched(made, *steps, "done", run_id="r2")
-    assert first.windows == first.views
-    assert second.windows == second.views
-    assert len(second.views) == 7
+    assert (first.windows, second.windows, len(second.views)) == (first.views, second.views, 7)
 
 
 async def test_the_window_outside_of_a_run() -> None:
@@ -100,18 +98,15 @@ async def test_the_window_outside_of_a_run() -> None:
     ctx = Summing()
     task_ctx.set(ctx)
     window = await made.context.get_prompt_window("s")
-    assert ctx.summaries == []
-    assert len(window) == 7
+    assert (ctx.summaries, len(window)) == ([], 7)
     # a bound context is what the kernel asks for
     history, pipeline = InMemoryHistoryProvider(), CompactionPipeline()
     config = ContextConfig(history, pipeline, "run")
     context = agent(context=config).context
-    assert isinstance(context, AgentContext)
-    assert isinstance(context, AgentContextProtocol)
+    assert isinstance(context, AgentContext) and isinstance(context, AgentContextProtocol)
     assert context.agent_id == AGENT
     assert (context.history, context.pipeline, context.retention.value) == (history, pipeline, "run")
-    assert context.stores is history
-    assert agent(context=config).context is not context
+    assert context.stores is history and agent(context=config).context is not context
 
 
 @given(conversations(), st.integers(1, 12), st.integers(0, 3))
@@ -293,7 +288,6 @@ async def test_turns_are_stored_as_they_emerge() -> None:
     with pytest.raises(ConnectionError):
         await run(made, FakeContext([call("add", a=1, b=1), ConnectionError("gone")], TOOLS), ask("task"))
     assert await stored(history) == ["user:task", "assistant:", "tool:2"]
-
     # a second run sees the first and another session does not
     made, _ = remembering()
     await run(made, FakeContext(["hi"], run_id="r1"), ask("I am Ada"))
@@ -302,7 +296,6 @@ async def test_turns_are_stored_as_they_emerge() -> None:
     await run(made, other, ask("who am I?"))
     assert [turn.text for turn in same.views[0]] == ["I am Ada", "hi", "who am I?"]
     assert [turn.text for turn in other.views[0]] == ["who am I?"]
-
     # a replay shows the same and stores nothing twice
     made, history = remembering()
     await run(made, FakeContext(["hi"], run_id="r0"), ask("before"))
@@ -313,7 +306,6 @@ async def test_turns_are_stored_as_they_emerge() -> None:
     await run(made, again, ask("task"))
     assert again.views == first.views
     assert await stored(history) == ["user:before", "assistant:hi", "user:task", "assistant:", "tool:2", "assistant:2"]
-
     # the next run sees an interrupted call closed
     made, _ = remembering()
 

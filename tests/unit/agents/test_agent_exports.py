@@ -14,11 +14,9 @@ from tests.support.patience import BOUND_S
 
 def test_what_is_named_can_be_imported() -> None:
     for module in [
-        ravi_django.agents,
-        ravi_django.agents.compaction,
-        ravi_django.agents.context,
+        ravi_django.agents, ravi_django.agents.compaction, ravi_django.agents.context,
         ravi_django.capabilities.tools,
-    ]:
+    ]:  # fmt: skip
         with case(module):
             names = [name for name in module.__all__ if name not in ("DjangoHistoryProvider", "Runtime")]
             assert [name for name in names if not hasattr(module, name)] == []

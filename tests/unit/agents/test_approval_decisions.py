@@ -156,11 +156,9 @@ async def ask(gate: ApprovalGate, ctx: FakeContext) -> str | None:
 
 async def test_which_calls_are_asked_about() -> None:
     for required, covered in [
-        (None, ["pay", "wipe"]),
-        ("safe", ["look", "pay", "wipe"]),
-        ("high", ["pay", "wipe"]),
+        (None, ["pay", "wipe"]), ("safe", ["look", "pay", "wipe"]), ("high", ["pay", "wipe"]),
         (Risk.CRITICAL, ["wipe"]),
-    ]:
+    ]:  # fmt: skip
         with case(required, covered):
             gate = ApprovalGate(required=required)
             assert [made.name for made in (look, pay, wipe) if gate.covers(made, {})] == covered
@@ -175,8 +173,7 @@ async def test_which_calls_are_asked_about() -> None:
                 with pytest.raises(ToolArgumentsError) as words:
                     made.validate(misfit.arguments)
                 refusal = (await gate.settle(ctx, made, misfit)).refusal
-                assert (refusal, asked) == (str(words.value), [])
-                assert ctx.logged[0][1]["decision"] == "invalid"
+                assert (refusal, asked, ctx.logged[0][1]["decision"]) == (str(words.value), [], "invalid")
                 assert gate.covers(made, misfit.arguments)
 
 
@@ -198,7 +195,6 @@ async def test_only_a_yes_of_the_handler_approves() -> None:
     # with nobody to ask it is denied
     ctx = FakeContext()
     refusal = await ask(ApprovalGate(), ctx)
-    assert refusal is not None
     assert refusal.startswith("denied: pay is of high risk")
     assert ctx.logged == [("approval", {"tool": "pay", "call_id": "c7", "risk": "high", "decision": "denied"})]
     # the handler sees the call
@@ -213,7 +209,6 @@ async def test_only_a_yes_of_the_handler_approves() -> None:
 
     ctx = FakeContext()
     refusal = await ask(ApprovalGate(failing), ctx)
-    assert refusal is not None
     assert "secret" not in refusal
     assert ctx.logged[0][1]["decision"] == "denied"
 

@@ -67,11 +67,9 @@ def test_a_spec_says_who_is_asked() -> None:
     assert "approvers" not in agent().spec()
     assert all(not {"approval", "approvers"} & made.keys() for made in agent().spec()["tools"])
     made = ReActAgent(
-        "payer",
-        model=Model(),
-        tools=[tool(risk="high", approval="always", approvers="group:tool")(_pay)],
-        approvers={"high": "staff"},
-    )
+        "payer", model=Model(), tools=[tool(risk="high", approval="always", approvers="group:tool")(_pay)],
+        approvers={"high": "staff"}
+    )  # fmt: skip
     said = made.spec()
     assert said["approvers"] == {"high": "staff"}
     assert (said["tools"][0]["approval"], said["tools"][0]["approvers"]) == ("always", "group:tool")
@@ -204,13 +202,11 @@ def test_the_rule_is_asked_about_the_call() -> None:
     # without a rule it is the tools own
     assert tool(risk="high")(_plain).risk_for({"anything": 1}) is Risk.HIGH
     gate = ApprovalGate()
-    assert not gate.covers(pay, {"to": "ann", "amount": 5})
-    assert gate.covers(pay, {"to": "ann", "amount": 500})
+    assert not gate.covers(pay, {"to": "ann", "amount": 5}) and gate.covers(pay, {"to": "ann", "amount": 500})
     assert gate.covers(pay, {"amount": "5"})
     # where no call is at hand the worst is assumed
     assert (pay.risk, pay.promised_effect) == (Risk.CRITICAL, Effect.AT_MOST_ONCE)
-    assert Toolbox([pay]).by_risk("critical") == [pay]
-    assert Toolbox([pay]).by_risk("safe") == []
+    assert (Toolbox([pay]).by_risk("critical"), Toolbox([pay]).by_risk("safe")) == ([pay], [])
     assert repr(pay) == "<tool pay risk=by arguments>"
     assert tool(risk=by_amount, effect="transactional")(_plain).promised_effect is Effect.TRANSACTIONAL
 

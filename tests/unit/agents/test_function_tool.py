@@ -47,8 +47,7 @@ def refusal(function: FunctionTool, arguments: dict[str, Any]) -> ToolArgumentsE
 
 def test_what_a_function_says_is_its_tool() -> None:
     # name description and schema come from the function
-    assert send_invoice.name == "send_invoice"
-    assert send_invoice.description == "Send an invoice."
+    assert (send_invoice.name, send_invoice.description) == ("send_invoice", "Send an invoice.")
     assert send_invoice.parameters == {
         "type": "object",
         "properties": {"customer": {"type": "string", "description": "who gets it"},
@@ -65,13 +64,8 @@ def test_what_a_function_says_is_its_tool() -> None:
         Risk.CRITICAL, Effect.TRANSACTIONAL, 5.0, "shop.pay",
     )  # fmt: skip
     # effect follows the risk
-    for risk, promised in [
-        ("safe", Effect.IDEMPOTENT),
-        ("high", Effect.AT_MOST_ONCE),
-        ("critical", Effect.AT_MOST_ONCE),
-    ]:
-        assert tool(risk=risk)(plain).promised_effect is promised, risk
-
+    promised = {risk: tool(risk=risk)(plain).promised_effect for risk in ("safe", "high", "critical")}
+    assert promised == {"safe": Effect.IDEMPOTENT, "high": Effect.AT_MOST_ONCE, "critical": Effect.AT_MOST_ONCE}
     # google style
     docstring = read_docstring(with_doc(GOOGLE))
     assert docstring.parameters == {"customer": "who gets it, by name", "amount": "in dollars: gross", "rest": "more"}
@@ -87,14 +81,12 @@ def test_what_a_function_says_is_its_tool() -> None:
             assert (docstring.description, docstring.parameters) == ("", {})
     # a line with a colon is no parameter
     docstring = read_docstring(with_doc("Adds. Example: 1 + 1.\n\nUnits: none"))
-    assert docstring.parameters == {}
-    assert docstring.description == "Adds. Example: 1 + 1.\n\nUnits: none"
+    assert (docstring.parameters, docstring.description) == ({}, "Adds. Example: 1 + 1.\n\nUnits: none")
 
 
 def test_it_is_called_like_its_function() -> None:
     assert isinstance(send_invoice, Tool)
-    assert send_invoice("ACME", 3.5, copies=2) == "ACME 3.5 2"
-    assert send_invoice.__name__ == "send_invoice"
+    assert (send_invoice("ACME", 3.5, copies=2), send_invoice.__name__) == ("ACME 3.5 2", "send_invoice")
     assert list(inspect.signature(send_invoice).parameters) == ["customer", "amount", "copies"]
     # validated arguments have python types and defaults
     values = send_invoice.validate({"customer": "ACME", "amount": "3.5"})
@@ -116,11 +108,9 @@ def test_it_is_called_like_its_function() -> None:
             return f"{item}: 3"
 
     made = FunctionTool(Shop().price)
-    assert made.name == "price"
-    assert made.execute(**made.validate({"item": "tea"})) == "tea: 3"
+    assert (made.name, made.execute(**made.validate({"item": "tea"}))) == ("price", "tea: 3")
     # without run context nothing is injected
-    assert send_invoice.context_parameter is None
-    assert send_invoice.input_parameter is None
+    assert send_invoice.context_parameter is None and send_invoice.input_parameter is None
 
 
 def test_what_a_model_got_wrong_is_named() -> None:
@@ -149,8 +139,7 @@ def test_what_a_model_got_wrong_is_named() -> None:
     def ship(to: Address, items: list[int]) -> None: ...
 
     error = refusal(ship, {"to": {"street": "x", "zip": "y"}, "items": [1, "z"]})
-    assert "'to.zip'" in str(error)
-    assert "'items.1'" in str(error)
+    assert "'to.zip'" in str(error) and "'items.1'" in str(error)
     assert ship.validate({"to": {"street": "x", "zip": 1}, "items": []})["to"] == Address(street="x", zip=1)
 
 
@@ -223,18 +212,15 @@ def test_what_is_injected_is_found_and_hidden() -> None:
     ]:  # fmt: skip
         with case(function):
             made = FunctionTool(function)
-            assert made.context_parameter == "ctx"
-            assert list(made.parameters["properties"]) == ["a"]
-            assert made.validate({"a": 1}) == {"a": 1}
-            assert refusal(made, {"a": 1, "ctx": {}}).field == "ctx"
+            assert (made.context_parameter, list(made.parameters["properties"])) == ("ctx", ["a"])
+            assert (made.validate({"a": 1}), refusal(made, {"a": 1, "ctx": {}}).field) == ({"a": 1}, "ctx")
     # a persons input is found and hidden
     for function in [asked, asked_maybe, asked_the_old_way, asked_as_text, asked_unimported, asked_async]:
         with case(function):
             made = FunctionTool(function)
             assert made.input_parameter == "told"
             assert made.context_parameter == ("ctx" if function is asked_async else None)
-            assert list(made.parameters["properties"]) == ["a"]
-            assert made.validate({"a": 1}) == {"a": 1}
+            assert (list(made.parameters["properties"]), made.validate({"a": 1})) == (["a"], {"a": 1})
             assert refusal(made, {"a": 1, "told": {"action": "answer"}}).field == "told"
 
 

@@ -63,8 +63,7 @@ def test_a_chat_becomes_the_users_turn() -> None:
     chat = said(Role.ASSISTANT, "hello")
     _ = chat.digest, chat.to_json()  # cached for the other role
     turn = message_to_chat(message(ChatPayload(message=chat)))
-    assert (turn.role, turn.text) == (Role.USER, "hello")
-    assert turn.to_json()["role"] == "user"
+    assert (turn.role, turn.text, turn.to_json()["role"]) == (Role.USER, "hello", "user")
     assert turn.digest == said(Role.USER, "hello").digest
     # other payloads become the users text
     for payload, text in [
@@ -95,7 +94,6 @@ def test_what_was_published_is_framed_and_cannot_end_its_frame() -> None:
             assert ("\n".join(inner), end) == (hostile, f"END {mark}")
             assert len(mark) == 32 and mark not in hostile
             assert message_to_chat(published).digest == turn.digest, "the same on every replay"
-
     # what else was published stays between the lines
     blocks = [TextBlock(text="look"), ImageBlock(data="aGk=", media_type="image/png")]
     published = Message(target=TopicId("news", "tech"), payload=ToolExecutionResult(content=blocks))
@@ -213,11 +211,9 @@ async def test_a_long_history_is_read_only_as_far_as_the_window_looks() -> None:
 def test_context_config_has_a_window_by_default() -> None:
     # context config refuses what is no provider or pipeline
     for arguments in [
-        (SlidingWindowCompaction(),),
-        (None, [SlidingWindowCompaction()]),
-        (InMemoryHistoryProvider,),
+        (SlidingWindowCompaction(),), (None, [SlidingWindowCompaction()]), (InMemoryHistoryProvider,),
         (None, SlidingWindowCompaction),
-    ]:
+    ]:  # fmt: skip
         with case(arguments), pytest.raises(TypeError, match="not a"):
             ContextConfig(*arguments)
     cfg = ContextConfig(InMemoryHistoryProvider())
@@ -230,13 +226,11 @@ async def test_where_an_answer_goes() -> None:
     ctx = FakeContext()
     asked = message(DataPayload(), reply_to="run-0")
     await loop_deliver(ctx, asked, {"text": "42"}, sender=AGENT, output_topic=TopicId("news"))
-    assert ctx.replies == [(asked, {"text": "42"})]
-    assert ctx.emitted == []
+    assert (ctx.replies, ctx.emitted) == ([(asked, {"text": "42"})], [])
     # a topic gets what nobody asked for
     ctx = FakeContext()
     await loop_deliver(ctx, message(DataPayload()), {"text": "42"}, sender=AGENT, output_topic=TopicId("news"))
-    assert ctx.emitted == [(TopicId("news"), {"text": "42"})]
-    assert ctx.replies == []
+    assert (ctx.emitted, ctx.replies) == ([(TopicId("news"), {"text": "42"})], [])
     # else it is the runs own output
     for result, output in [({"text": "42"}, "42"), ({"text": "42", "n": 1}, {"text": "42", "n": 1})]:
         with case(result, output):
@@ -253,5 +247,4 @@ async def test_where_an_answer_goes() -> None:
     assert ctx.options[0].tools == []
     # final text is the last assistants
     turns = [said(Role.ASSISTANT, "first"), said(Role.ASSISTANT, "last"), said(Role.USER, "thanks")]
-    assert final_text(turns) == "last"
-    assert final_text([]) == ""
+    assert (final_text(turns), final_text([])) == ("last", "")

@@ -51,8 +51,7 @@ class TeamContext(FakeContext):
 def test_the_model_is_shown_a_tool_for_each_sub_agent_beside_the_others() -> None:
     made = team(SubAgentConfig("react/writer", "Writes."), "react/critic", tools=[add])
     shown = {spec.name: spec.description for spec in made._offers.plain.tools}
-    assert list(shown) == ["add", "handoff_writer", "handoff_critic"]
-    assert shown["handoff_writer"] == "Writes."
+    assert (list(shown), shown["handoff_writer"]) == (["add", "handoff_writer", "handoff_critic"], "Writes.")
     assert shown["handoff_critic"] == "Hand a task to the agent react/critic and get its answer."
     # tools of base options come beside the sub agents
     made = team("react/writer", base_options=GenerationOptions(tools=[ToolSpec(name="add")], temperature=0.5))
@@ -61,8 +60,7 @@ def test_the_model_is_shown_a_tool_for_each_sub_agent_beside_the_others() -> Non
 
     assert team("react/writer", initial_tool_choice="handoff_writer")._offers.plain.tools
 
-    assert team().id == AgentId("orchestrator", "boss")
-    assert team(id="team/lead").id == AgentId("team", "lead")
+    assert (team().id, team(id="team/lead").id) == (AgentId("orchestrator", "boss"), AgentId("team", "lead"))
 
 
 def test_a_delegate_tool_refuses_to_be_called() -> None:
@@ -76,8 +74,7 @@ async def test_a_call_spawns_and_asks_with_the_same_message() -> None:
     await made.run(ctx, [ask()])
     ((target, priority, boot),) = ctx.spawned
     assert (target, priority, boot.payload.message.text) == ("react/writer", Priority.HIGH, "rhyme")
-    assert boot.metadata["parent_agent_id"] == "orchestrator/boss"
-    assert boot.correlation_id == "session-1"
+    assert (boot.metadata["parent_agent_id"], boot.correlation_id) == ("orchestrator/boss", "session-1")
     assert ctx.asked == [(RunHandle("run of writer", AgentId("react", "writer")), boot, 9.0)]
     assert results_in(ctx.views[1]) == [("c1", "RHYME", False)]
     assert ctx.effects == [("turn1", "llm"), ("turn2", "llm")]  # no tool was called

@@ -60,8 +60,7 @@ def test_the_turns_end_is_the_answer_and_nothing_behind_it_runs():
             ran.append("finally")
 
     returned, ctx = run(of(story))
-    assert (returned, ran) == ("heard hi", ["finally"])
-    assert [result for _, result in ctx.replies] == ["heard hi"]
+    assert (returned, ran, [result for _, result in ctx.replies]) == ("heard hi", ["finally"], ["heard hi"])
 
     # a reply to an asker is a text under its name
     async def story(self, prompt):
@@ -93,19 +92,14 @@ def test_without_an_end_the_last_output_is_the_answer():
     assert run(of(story, tools=[double]))[0] == "second"
 
     # a plain generator does as well
-    def story(self, prompt):
+    def plain(self, prompt):
         try:
             result = yield ToolCall("double", {"number": 4})
             yield TurnEnd(result.text)
         finally:
             self.ctx.replies.append("closed")
 
-    @tool
-    def double(number: int) -> int:
-        """Double."""
-        return 2 * number
-
-    returned, ctx = run(of(story, tools=[double]))
+    returned, ctx = run(of(plain, tools=[double]))
     assert returned == "8"
     assert ctx.replies[0] == "closed"  # before the answer goes out
 
@@ -323,8 +317,7 @@ def test_agents_given_as_tools_are_registered_along_unless_known_by_themselves()
         register(outer)
 
         assert sub_agents_of(outer) == [middle]
-        assert get_agent(inner.id) is inner
-        assert get_agent("agent/middle") is known
+        assert get_agent(inner.id) is inner and get_agent("agent/middle") is known
         again = Poet("inner")
         register(ReActAgent("outer", model=ScriptedModel(["x"]), tools=[again]))
         assert get_agent(inner.id) is again
@@ -343,32 +336,17 @@ class Counts(dict):
 
 
 def test_what_lies_in_values_of_any_kind_is_the_requests_own():
-    for make in [
-        lambda one: defaultdict(list, a=one),
-        lambda one: OrderedDict(a=one),
-        lambda one: Counts(a=one),
-        lambda one: {"a": one},
-    ]:
-        with case(make):
+    kinds = (lambda one: defaultdict(list, a=one), lambda one: OrderedDict(a=one), lambda one: Counts(a=one), dict)
+    lists = (lambda one: deque([one], 3), lambda one: Names([one]), lambda one: [one])
+    for place, make in [*(("a", make) for make in kinds), *((0, make) for make in lists)]:
+        with case(place, make):
 
             class Noting(BaseAgentProxy):
                 async def next_turn(self, prompt):
-                    self.seen["a"].append(prompt.text)
-                    yield TurnEnd({"seen": self.seen["a"], "kind": type(self.seen) is type(agent.seen)})
+                    self.seen[place].append(prompt.text)
+                    yield TurnEnd({"seen": self.seen[place], "kind": type(self.seen) is type(agent.seen)})
 
             agent = Noting("noting")
-            agent.seen = make([])
+            agent.seen = {"a": []} if make is dict else make([])
             assert run(agent, said("one"), said("two"))[0] == {"seen": ["two"], "kind": True}
-            assert agent.seen["a"] == []
-    for make in [lambda one: deque([one], 3), lambda one: Names([one]), lambda one: [one]]:
-        with case(make):
-
-            class Noting(BaseAgentProxy):
-                async def next_turn(self, prompt):
-                    self.seen[0].append(prompt.text)
-                    yield TurnEnd({"seen": self.seen[0], "kind": type(self.seen) is type(agent.seen)})
-
-            agent = Noting("noting")
-            agent.seen = make([])
-            assert run(agent, said("one"), said("two"))[0] == {"seen": ["two"], "kind": True}
-            assert agent.seen[0] == []
+            assert agent.seen[place] == []

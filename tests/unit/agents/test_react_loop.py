@@ -36,14 +36,12 @@ async def test_an_answer_ends_the_run_and_is_delivered() -> None:
     ctx = FakeContext(["42"])
     asked = ask("what is it?")
     output = await run(agent(system_instructions="Be brief."), ctx, asked)
-    assert output == "42"
-    assert ctx.replies == [(asked, "42")]
+    assert (output, ctx.replies) == ("42", [(asked, "42")])
     assert [(turn.role.value, turn.text) for turn in ctx.views[0]] == [("system", "Be brief."), ("user", "what is it?")]
     # tool results go back to the model
     ctx = FakeContext([["Let me see.", call("add", "c1", a=1, b=2)], "3"], TOOLS)
     output = await run(agent(), ctx)
-    assert output == "3"
-    assert results_in(ctx.views[1]) == [("c1", "3", False)]
+    assert (output, results_in(ctx.views[1])) == ("3", [("c1", "3", False)])
     turn = ctx.views[1][1]
     assert (turn.text, [asked.call_id for asked in turn.tool_calls]) == ("Let me see.", ["c1"])
     # content that is no text goes back whole
@@ -72,16 +70,14 @@ async def test_the_models_mistakes_go_back_to_it(asked: Any, words: str) -> None
     ctx = FakeContext([asked, "sorry"], TOOLS)
     assert await run(agent(), ctx) == "sorry"
     ((_, text, is_error),) = results_in(ctx.views[1])
-    assert words in text
-    assert is_error
+    assert words in text and is_error
 
 
 async def test_the_cap_on_iterations_raises() -> None:
     ctx = FakeContext([call("add", a=1, b=1)], TOOLS)
     with pytest.raises(BudgetExhaustedError, match=r"react/helper reached max iterations limit \(3\)"):
         await run(agent(max_iterations=3), ctx)
-    assert len(ctx.views) == 3
-    assert ctx.replies == []
+    assert (len(ctx.views), ctx.replies) == (3, [])
     # cancellation is seen before the next call
     ctx = FakeContext([lambda _: ctx.meta.cancellation.cancel("enough") or call("add", a=1, b=1)], TOOLS)
     with pytest.raises(CancellationError, match="enough"):
@@ -99,7 +95,6 @@ async def test_which_options_the_model_gets() -> None:
     ctx = FakeContext([call("add", a=1, b=1), call("add", a=1, b=1), "done"], TOOLS)
     await run(agent(), ctx)
     assert len({id(options) for options in ctx.options}) == 1
-    assert ctx.options[0] is not None
     assert [spec["name"] for spec in ctx.options[0].tool_schemas] == ["add", "echo", "pay", "whoami"]
     # own base options are left alone
     base = GenerationOptions(max_tokens=5, tools=[add.spec])
@@ -107,7 +102,6 @@ async def test_which_options_the_model_gets() -> None:
     ctx = FakeContext(["x"])
     await run(agent(base_options=base, initial_tool_choice="required"), ctx)
     options = ctx.options[0]
-    assert options is not None
     assert [spec["name"] for spec in options.tool_schemas] == ["add"]
     assert options.digest != base.digest
     assert digests == (base.digest, base.tools_digest)
@@ -142,13 +136,11 @@ async def test_the_work_of_a_turn_does_not_grow_with_the_turns() -> None:
 async def test_an_agent_is_an_agent() -> None:
     made = agent()
     assert isinstance(made, Agent)
-    assert made.id == AGENT
-    assert agent(id=AgentId("bot", "x", "acme")).id == agent(id="acme/bot/x").id
+    assert (made.id, agent(id=AgentId("bot", "x", "acme")).id) == (AGENT, agent(id="acme/bot/x").id)
     assert made.tools.names() == ["add", "echo", "pay", "whoami"]
     # the minimal agent needs a key and a model
     ctx = FakeContext(["hi"])
     assert await ReActAgent("helper", model=Model()).run(ctx, [ask()]) == "hi"
-    assert ctx.options[0] is not None
     assert ctx.options[0].tools == []
     # factory wires the everyday agent
     history = InMemoryHistoryProvider()
@@ -157,15 +149,13 @@ async def test_an_agent_is_an_agent() -> None:
     )
     assert made.id == AgentId("react", "assistant")
     assert made.context.history is history
-    assert made.context.pipeline.reach == 100
-    assert (made.max_iterations, made.tools.names()) == (4, ["add"])
+    assert (made.context.pipeline.reach, made.max_iterations, made.tools.names()) == (100, 4, ["add"])
 
     # spec is json and changes with the agent
     def spec(**options: Any) -> str:
         return json.dumps(agent(**options).spec(), sort_keys=True)
 
-    assert json.loads(spec())["model"] == "fake-model"
-    assert json.loads(spec())["tools"][2]["risk"] == "high"
+    assert (json.loads(spec())["model"], json.loads(spec())["tools"][2]["risk"]) == ("fake-model", "high")
     assert spec() == spec()
     variants = [
         {"system_instructions": "x"}, {"max_iterations": 3}, {"tools": [add]},
@@ -194,11 +184,8 @@ async def test_wrong_options_are_refused_with_the_mend(options: dict[str, Any], 
 async def test_later_messages_of_an_inbox_have_places_of_their_own_and_see_the_earlier_ones() -> None:
     made, history = remembering()
     ctx = FakeContext(["one", call("add", a=1, b=1), "two"], TOOLS)
-
     output = await run(made, ctx, ask("first"), ask("second"))
-
-    assert output == "two"
-    assert [reply for _, reply in ctx.replies] == ["one", "two"]
+    assert (output, [reply for _, reply in ctx.replies]) == ("two", ["one", "two"])
     assert [place for place, _ in ctx.effects] == ["turn1", "msg2.turn1", "msg2.turn1.call0", "msg2.turn2"]
     assert [turn.text for turn in ctx.views[1]] == ["first", "one", "second"]
     assert await stored(history) == [
@@ -250,11 +237,9 @@ async def test_many_runs_of_one_agent_do_not_mix() -> None:
 
 async def test_a_run_stops_at_its_budget() -> None:
     for budget, calls, words in [
-        (ExecutionBudget(max_turns=2), 2, "model calls"),
-        (ExecutionBudget(max_tokens=30), 2, "tokens"),
-        (ExecutionBudget(max_tokens=20), 2, "tokens"),
-        (ExecutionBudget(max_cost_usd=0.01), 1, "US dollars"),
-    ]:
+        (ExecutionBudget(max_turns=2), 2, "model calls"), (ExecutionBudget(max_tokens=30), 2, "tokens"),
+        (ExecutionBudget(max_tokens=20), 2, "tokens"), (ExecutionBudget(max_cost_usd=0.01), 1, "US dollars"),
+    ]:  # fmt: skip
         with case(budget, calls, words):
             ctx = FakeContext([call("add", a=1, b=1)], TOOLS)  # each call: 15 tokens, 1 cent
             with pytest.raises(BudgetExhaustedError, match=words):

@@ -56,8 +56,7 @@ async def test_at_most_so_many_calls_at_once() -> None:
     script = [[call("echo", str(number), label="x") for number in range(20)], "done"]
     ctx = FakeContext(script, TOOLS, on_tool=count)
     await run(agent(max_parallel_tools=3), ctx)
-    assert most == 3
-    assert len(results_in(ctx.views[1])) == 20
+    assert (most, len(results_in(ctx.views[1]))) == (3, 20)
     # a single call has the same place
     ctx = FakeContext([call("add", "c1", a=1, b=1), "done"], TOOLS)
     await run(agent(), ctx)
@@ -82,8 +81,7 @@ async def test_started_calls_end_before_a_failure_is_passed_on_and_no_other_star
     with pytest.raises(type(failure)):
         await run(agent(max_parallel_tools=2), ctx)
 
-    assert ended == ["good"]
-    assert [place for place, _ in ctx.effects] == ["turn1", "turn1.call0", "turn1.call1"]
+    assert (ended, [place for place, _ in ctx.effects]) == (["good"], ["turn1", "turn1.call0", "turn1.call1"])
 
 
 async def test_a_suspension_goes_before_an_error() -> None:
@@ -167,8 +165,7 @@ async def test_hooks_are_told_of_messages_and_steps() -> None:
     await run(agent(), ctx)
     assert ctx.told == []
     made = agent(hooks={HookEvent.RUN_END: listen})
-    assert made.hooks.listens_to(HookEvent.RUN_END)
-    assert not made.middleware.chat
+    assert made.hooks.listens_to(HookEvent.RUN_END) and not made.middleware.chat
     # the end of a message is told when it fails but not when it moves on
     for ending, told in [(ValueError("x"), ["ValueError"]), (LeaseLostError("r", 1), [])]:
         with case(ending, told):

@@ -50,12 +50,10 @@ class Node(BaseModel):
 
 
 SCHEMA = {
-    "title": "City",
-    "type": "object",
+    "title": "City", "type": "object",
     "properties": {"name": {"$ref": "#/$defs/name"}, "people": {"type": "integer", "minimum": 0}},
-    "required": ["name"],
-    "$defs": {"name": {"type": "string", "minLength": 1}},
-}
+    "required": ["name"], "$defs": {"name": {"type": "string", "minLength": 1}},
+}  # fmt: skip
 
 
 def test_an_answer_becomes_the_canonical_json_of_its_type() -> None:
@@ -70,15 +68,12 @@ def test_an_answer_becomes_the_canonical_json_of_its_type() -> None:
     ]:  # fmt: skip
         with case(model, answer, text):
             result = ResultType(model).from_text(answer)
-            assert result.text == text
-            assert result.value == json.loads(text)
+            assert (result.text, result.value) == (text, json.loads(text))
     # json is found bare and in a fence
     for answer in [
-        ' \n{"x": 1, "y": 2}\n',
-        '```json\n{"x": 1, "y": 2}\n```',
-        '```\n{"x": 1, "y": 2}\n```',
+        ' \n{"x": 1, "y": 2}\n', '```json\n{"x": 1, "y": 2}\n```', '```\n{"x": 1, "y": 2}\n```',
         'Here it is:\n```json\n{"x": 1,\n"y": 2}\n```\nAnything else?',
-    ]:
+    ]:  # fmt: skip
         assert ResultType(Point).from_text(answer).value == {"x": 1, "y": 2}, answer
     # a fence inside the json is part of it
     answer = '```json\n{"name": "see ```py\\n1\\n```"}\n```'
@@ -149,7 +144,6 @@ def test_what_a_model_is_shown_of_a_type() -> None:
     # the final tools name is free
     assert free_name(["add"]) == "final_result"
     assert free_name(["final_result", "final_result_2"]) == "final_result_3"
-
     # tools and formats take an object whatever the result is
     for model in [int, list[Point], Point | Named, Node | None, {"properties": {"a": {}}}]:
         with case(model):
@@ -159,13 +153,11 @@ def test_what_a_model_is_shown_of_a_type() -> None:
             assert kind.schema.get("type") != "object"
     # the format of what cannot be strict is the schema as it is
     for model in [
-        dict[str, int],
-        SCHEMA,
-        {"type": "object", "properties": {"any": {}}},
+        dict[str, int], SCHEMA, {"type": "object", "properties": {"any": {}}},
         {"type": "object", "properties": {"all": {"allOf": [{"type": "string"}]}}},
         {"type": "object", "additionalProperties": {"type": "integer"}},
         {"type": "object", "properties": {"a": {"type": "string"}}, "additionalProperties": True},
-    ]:
+    ]:  # fmt: skip
         with case(model):
             kind = ResultType(model)
             assert kind.response_format["json_schema"] == {"name": kind.name, "schema": kind.schema}

@@ -42,8 +42,7 @@ WHOLE: dict[str, Any] = {
 def test_a_whole_spec_is_read_and_written_back() -> None:
     spec = validate_spec(WHOLE, TOOLS, AGENTS)
     again = validate_spec(spec.to_json(), TOOLS, AGENTS)
-    assert again == spec
-    assert spec.to_json()["sub_agents"] == WHOLE["sub_agents"]
+    assert (again, spec.to_json()["sub_agents"]) == (spec, WHOLE["sub_agents"])
     assert (spec.max_iterations, spec.retention, spec.window.tokens) == (4, "run", 4000)
     # a row keeps what is not a default
     assert validate_spec({"model": "m", "window": 20}).to_json() == {"model": "m", "window": {"messages": 20}}
@@ -51,8 +50,7 @@ def test_a_whole_spec_is_read_and_written_back() -> None:
     assert validate_spec({"model": "m", "sub_agents": [plain]}).to_json()["sub_agents"] == ["react/a"]
     # what is not known is not checked
     spec = validate_spec({"model": "m", "tool_names": ["anything"], "sub_agents": ["any/body"]})
-    assert isinstance(spec, AgentSpec)
-    assert validate_spec(spec) is spec
+    assert isinstance(spec, AgentSpec) and validate_spec(spec) is spec
     # names that providers have are taken
     names = [
         "ollama/llama3:8b",
@@ -98,16 +96,13 @@ def test_a_fault_is_named_by_its_place_with_the_mend(change: dict[str, Any], fie
     with pytest.raises(InvalidInputError) as caught:
         validate_spec({"model": "m", "tool_names": ["calculator"], **change}, TOOLS, known_agents)
     assert caught.value.field == field
-    assert words in str(caught.value)
-    assert "sk-1" not in str(caught.value)
+    assert words in str(caught.value) and "sk-1" not in str(caught.value)
 
 
 def test_what_is_nested_without_end_is_refused() -> None:
     for field, place in [
-        ("options", "options.extra"),
-        ("result_schema", "result_schema"),
-        ("variables", "variables.a"),
-    ]:
+        ("options", "options.extra"), ("result_schema", "result_schema"), ("variables", "variables.a"),
+    ]:  # fmt: skip
         with case(field, place):
             deep: Any = {}
             for _ in range(900):
@@ -160,10 +155,8 @@ def test_every_part_of_the_spec_reaches_the_agent() -> None:
     agent = rebuilt(WHOLE, id="team/adder", memory=memory)
     assert agent.id == AgentId("team", "adder")
     assert (agent.name, agent.model.name, agent.model.options) == (
-        "Adder",
-        "gpt-4o-mini",
-        {"fallbacks": ["claude-haiku"]},
-    )
+        "Adder", "gpt-4o-mini", {"fallbacks": ["claude-haiku"]},
+    )  # fmt: skip
     assert [tool.name for tool in agent.tools] == ["calculator", "handoff_writer", "handoff_checker"]
     assert (agent.context.history, agent.context.retention) == (memory, "run")
     assert [type(part) for part in agent.context.pipeline.strategies] == [SlidingWindowCompaction, TokenBudgetComposed]

@@ -41,40 +41,32 @@ def test_bad_entry_is_refused_with_the_mend() -> None:
 
     box = Toolbox([pay])
     assert Toolbox.of(box) is box
-    assert Toolbox.of([pay]).names() == ["pay"]
-    assert Toolbox.of(found for found in box).names() == ["pay"]
+    assert (Toolbox.of([pay]).names(), Toolbox.of(found for found in box).names()) == (["pay"], ["pay"])
     assert Toolbox.of(None).names() == []
     # an empty toolbox is falsy yet a registry
     box = Toolbox()
-    assert not box
-    assert Toolbox.of(box) is box
+    assert not box and Toolbox.of(box) is box
     assert isinstance(Toolbox(), ToolRegistry)
 
 
 def test_a_toolbox_finds_tools_by_name_in_the_order_they_came() -> None:
     box = Toolbox([add, pay])
     assert box.names() == ["add", "pay"]
-    assert box.get("pay") is pay
-    assert box.get("nothing") is None
-    assert box.all() == list(box)
-    assert len(box) == 2
+    assert box.get("pay") is pay and box.get("nothing") is None
+    assert (box.all(), len(box)) == (list(box), 2)
     # plain function becomes a tool
-    made = Toolbox([add]).get("add")
-    assert made is not None
-    assert made.description == "Add."
+    assert Toolbox([add]).get("add").description == "Add."
     # last one under a name wins
     box = Toolbox([add, pay, other_add])
     assert box.get("add") is other_add
     assert box.names() == ["pay", "add"]
     # contains takes names and tools
     box = Toolbox([pay])
-    assert "pay" in box
-    assert pay in box
+    assert "pay" in box and pay in box
     assert "add" not in box
 
     box = Toolbox([add, pay])
-    assert box.by_risk(Risk.HIGH) == [pay]
-    assert [found.name for found in box.by_risk("safe")] == ["add"]
+    assert (box.by_risk(Risk.HIGH), [found.name for found in box.by_risk("safe")]) == ([pay], ["add"])
 
 
 class Worker:

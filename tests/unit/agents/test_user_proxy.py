@@ -86,8 +86,7 @@ def test_a_question_is_logged_asked_by_its_correlation_id_and_relayed() -> None:
     asyncio.run(
         UserProxyAgent("boss", to="group:finance", answer_within=timedelta(hours=1)).run(ctx, [chat("Send it?")])
     )
-    assert ctx.asked[0]["to"] == Addressees.of("group:finance")
-    assert ctx.asked[0]["timeout"] == 3600.0
+    assert (ctx.asked[0]["to"], ctx.asked[0]["timeout"]) == (Addressees.of("group:finance"), 3600.0)
     # other data is asked as it is
     ctx = People()
     asyncio.run(UserProxyAgent("boss").run(ctx, [data(amount=5, question=7)]))
@@ -111,21 +110,16 @@ def test_a_payload_may_bring_choices_but_no_addressee() -> None:
         "to": None, "signal": "human_reply:c-1",
     }  # fmt: skip
     assert ctx.asked[1]["question"] == "And?"
-
     # each message of an inbox is asked by a name of its own
     ctx = People(lambda question: {"action": "answer", "text": f"re {question}", "by": ""})
     first, second, third = chat("One?"), chat("Two?"), chat("Three?", correlation_id="")
     asyncio.run(UserProxyAgent("boss").run(ctx, [first, second, third]))
     assert [asked["signal"] for asked in ctx.asked] == [
-        "human_reply:c-1",
-        f"human_reply:{second.id}",
-        f"human_reply:{third.id}",
-    ]
+        "human_reply:c-1", f"human_reply:{second.id}", f"human_reply:{third.id}",
+    ]  # fmt: skip
     assert {message.id: said for message, said in ctx.replies} == {
-        first.id: "re One?",
-        second.id: "re Two?",
-        third.id: "re Three?",
-    }
+        first.id: "re One?", second.id: "re Two?", third.id: "re Three?",
+    }  # fmt: skip
 
 
 def test_what_is_relayed() -> None:
@@ -141,8 +135,7 @@ def test_what_is_relayed() -> None:
             ctx = People({"action": action, "text": "", "by": "ann"})
             asyncio.run(UserProxyAgent("boss").run(ctx, [chat("Send it?")]))
             words = ctx.replies[0][1]
-            assert "no consent" in words
-            assert not CONSENT & set(words.lower().rstrip(".").split())
+            assert "no consent" in words and not CONSENT & set(words.lower().rstrip(".").split())
 
     # a question that cannot be asked is told to its asker alone
     def say(question: str) -> Any:

@@ -80,15 +80,13 @@ def test_an_error_says_what_it_is_of() -> None:
     for error, words in [
         (errors.AgentNotFoundError("react/x"), ["react/x", "register"]),
         (errors.LeaseLostError("r1", 3), ["r1", "3", "another worker"]),
-        (
-            errors.LeaseLostError("r1", 3, owner="w2", until=datetime(2025, 1, 1, 12, 0, 5, tzinfo=UTC)),
-            ["w2", "12:00:05"],
-        ),
+        (errors.LeaseLostError("r1", 3, owner="w2", until=datetime(2025, 1, 1, 12, 0, 5, tzinfo=UTC)),
+            ["w2", "12:00:05"]),
         (errors.AgentCrashError("r1", "react/x"), ["r1", "react/x", "retry"]),
         (errors.ConcurrentAppendError("r1", 4, 5), ["r1", "4", "5"]),
         (errors.HandlerError(KeyError("k")), ["KeyError", "k"]),
         (errors.CancellationError("closed by ada"), ["closed by ada"]),
-    ]:
+    ]:  # fmt: skip
         assert [word for word in words if word not in str(error)] == [], error
     # tool arguments error names the argument and is a value error
     error = errors.ToolArgumentsError("argument 'amount' is missing", field="amount")
@@ -104,8 +102,7 @@ targets: TypeAdapter[TopicId | AgentId] = TypeAdapter(TopicId | AgentId)
 
 @given(kernel.agent_ids, kernel.topic_ids)
 def test_an_address_reads_back_as_what_it_was(agent: AgentId, topic: TopicId) -> None:
-    assert AgentId.parse(str(agent)) == agent
-    assert TopicId.parse(str(topic)) == topic
+    assert (AgentId.parse(str(agent)), TopicId.parse(str(topic))) == (agent, topic)
     for target in (agent, topic):
         read = targets.validate_json(targets.dump_json(target))
         assert (read, type(read)) == (target, type(target))
@@ -177,8 +174,7 @@ def test_options_take_no_keys() -> None:
                 with pytest.raises(SecretRefusedError) as caught:
                     make()
                 assert caught.value.field == place
-                assert place in str(caught.value)
-                assert VALUE not in repr(caught.value)
+                assert place in str(caught.value) and VALUE not in repr(caught.value)
     # other extras pass
     extra = {"seed": 7, "prompt_cache_key": "user-1", "extra_headers": {"X-Trace": "1"}}
     assert GenerationOptions(extra=extra).extra == extra
@@ -197,10 +193,8 @@ def test_promise_follows_the_risk() -> None:
     assert Risk.SAFE.rank < Risk.HIGH.rank < Risk.CRITICAL.rank
 
     for risk, effect in [
-        (Risk.SAFE, Effect.IDEMPOTENT),
-        (Risk.HIGH, Effect.AT_MOST_ONCE),
-        (Risk.CRITICAL, Effect.AT_MOST_ONCE),
-    ]:
+        (Risk.SAFE, Effect.IDEMPOTENT), (Risk.HIGH, Effect.AT_MOST_ONCE), (Risk.CRITICAL, Effect.AT_MOST_ONCE),
+    ]:  # fmt: skip
         with case(risk, effect):
             tool = Greeter()
             tool.risk = risk
@@ -230,8 +224,7 @@ BAD = ModelError("bad", type="BadRequestError", status=400)
 
 def test_what_is_tried_again() -> None:
     # without names the adapter decides
-    assert RetryPolicy().retries(BUSY)
-    assert not RetryPolicy().retries(BAD)
+    assert RetryPolicy().retries(BUSY) and not RetryPolicy().retries(BAD)
 
     for named in ["RateLimitError", 429]:
         assert not RetryPolicy(give_up_on=frozenset({named})).retries(BUSY), named
@@ -253,14 +246,12 @@ def test_delays(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [policy.delay_s(failures) for failures in (0, 1, 2, 3, 1000)] == [2, 4, 8, 10, 10]
     # the provider may ask for more time within the cap
     policy = RetryPolicy(base_s=1, jitter=0, max_retry_after_s=30)
-    assert policy.delay_s(0, retry_after=7) == 7
-    assert policy.delay_s(0, retry_after=0.1) == 1
+    assert (policy.delay_s(0, retry_after=7), policy.delay_s(0, retry_after=0.1)) == (7, 1)
     assert policy.delay_s(0, retry_after=86_400) == 30
     assert RetryPolicy(base_s=1, jitter=0, max_retry_after_s=0).delay_s(0, retry_after=7) == 1
     # delays are spread as far as the jitter says
     monkeypatch.setattr(random, "uniform", lambda low, high: low)
-    assert RetryPolicy(base_s=8, jitter=0.25).delay_s(0) == 6
-    assert RetryPolicy(base_s=8, jitter=1).delay_s(0) == 0
+    assert (RetryPolicy(base_s=8, jitter=0.25).delay_s(0), RetryPolicy(base_s=8, jitter=1).delay_s(0)) == (6, 0)
 
 
 def test_what_makes_no_sense_is_refused_by_name() -> None:
@@ -270,7 +261,6 @@ def test_what_makes_no_sense_is_refused_by_name() -> None:
     ]:  # fmt: skip
         with case(field, wrong), refused(field):
             RetryPolicy(**{field: wrong})
-
     with pytest.raises(InvalidInputError, match="429"):
         RetryPolicy(retry_on=frozenset({429}), give_up_on=frozenset({429}))
 
@@ -290,8 +280,7 @@ def test_check_raises_the_first_reason() -> None:
     # fresh token lets pass
     token = CancellationToken()
     token.check()
-    assert not token.cancelled
-    assert token.reason is None
+    assert not token.cancelled and token.reason is None
     token = CancellationToken()
     token.cancel("closed by ada")
     token.cancel("too late")
@@ -310,8 +299,7 @@ def test_children_are_cancelled_with_their_parent_and_not_the_other_way_round() 
     token = CancellationToken()
     child, sibling = token.child(), token.child()
     child.cancel()
-    assert not token.cancelled
-    assert not sibling.cancelled
+    assert not token.cancelled and not sibling.cancelled
     # child of a cancelled token is born cancelled
     token = CancellationToken()
     token.cancel("stop")
@@ -336,8 +324,7 @@ def test_deadlines_of_parents_and_children() -> None:
     token = CancellationToken(clock=clock)
     child = token.child(deadline=105.0)
     clock.now = 106.0
-    assert child.cancelled
-    assert not token.cancelled
+    assert child.cancelled and not token.cancelled
     # parents deadline reaches a child
     clock = Clock()
     child = CancellationToken(deadline=110.0, clock=clock).child()

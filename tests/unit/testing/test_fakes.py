@@ -40,9 +40,7 @@ CALL = ToolUseBlock(tool_name="add", arguments={"a": 1, "b": 2}, call_id="c1")
 
 def test_a_run_with_a_tool_call_is_driven_to_its_end():
     run = submit(adder(CALL, "three"), "what is 1 + 2?")
-
     leases = run_until_idle()
-
     run.refresh_from_db()
     assert leases == 1
     assert run.output == "three", run.error
@@ -102,8 +100,7 @@ def test_the_journal_is_in_order_with_big_values_put_back():
     run_until_idle()
     for given in (run, run.id, str(run.id)):
         entries = journal_of(given)
-        assert [entry.seq for entry in entries] == [1, 2, 3]
-        assert entries[1].result["content"][0]["text"] == text
+        assert ([entry.seq for entry in entries], entries[1].result["content"][0]["text"]) == ([1, 2, 3], text)
 
 
 def test_the_fake_clock_is_the_present_of_rows_and_comparisons():

@@ -46,7 +46,6 @@ async def test_text_streams_as_one_delta_or_as_words():
     *deltas, response = await events(ScriptedModel(["hello  you there "], chunk="words"))
     assert [delta.text for delta in deltas] == ["hello ", " ", "you ", "there "]
     assert response.text == "hello  you there "
-
     response = (await events(ScriptedModel("x", usage=Usage(input_tokens=3), cost=0.25)))[-1]
     assert (response.usage.input_tokens, response.cost) == (3, 0.25)
 
@@ -56,12 +55,18 @@ async def test_the_conversation_chooses_the_item():
     conversation = await drive(model)
     replayed = await events(model, conversation[:1])
     second_question = await events(model, [*conversation, ChatMessage.of("user", "again")])
-    assert conversation[-1].text == "done"
-    assert replayed[-1].content == [CALL]
+    assert (conversation[-1].text, replayed[-1].content) == ("done", [CALL])
     assert second_question[-1].content == [CALL]
 
+    # callables see the conversation
+    async def later(messages, options):
+        return ModelResponse.of([TextBlock(text="late")], usage=Usage(input_tokens=9), cost=1.5)
 
-async def test_concurrent_runs_share_one_object():
+    model = ScriptedModel([lambda messages, options: [CALL], later])
+    conversation = await drive(model)
+    response = (await events(model, conversation[:-1]))[-1]
+    assert (conversation[-1].text, response.usage.input_tokens, response.cost) == ("late", 9, 1.5)
+    # concurrent runs share one object
     model = ScriptedModel([CALL, [TextBlock(text="and"), CALL], "done"], chunk="words")
     conversations = await asyncio.gather(*(drive(model, run_id=f"r{number}") for number in range(50)))
     assert {conversation[-1].text for conversation in conversations} == {"done"}
@@ -78,9 +83,7 @@ async def test_calls_are_recorded():
     model = ScriptedModel("x", record=False)
     await events(model)
     assert model.calls == []
-
-
-async def test_exceptions_are_raised_alike_each_time():
+    # exceptions are raised alike each time
     model = ScriptedModel([TransientError("busy", retry_after=1.0)])
     depths = []
     for _ in range(3):
@@ -88,17 +91,6 @@ async def test_exceptions_are_raised_alike_each_time():
             await events(model)
         depths.append(len(caught.traceback))
     assert len(set(depths)) == 1
-
-
-async def test_callables_see_the_conversation():
-    async def later(messages, options):
-        return ModelResponse.of([TextBlock(text="late")], usage=Usage(input_tokens=9), cost=1.5)
-
-    model = ScriptedModel([lambda messages, options: [CALL], later])
-    conversation = await drive(model)
-    response = (await events(model, conversation[:-1]))[-1]
-    assert conversation[-1].text == "late"
-    assert (response.usage.input_tokens, response.cost) == (9, 1.5)
 
 
 async def test_the_end_of_a_script():

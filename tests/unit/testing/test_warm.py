@@ -55,9 +55,7 @@ def drive() -> str | None:
 def test_drives_share_a_loop_and_a_few_connections(opened):
     assert len({drive() for _ in range(10)}) == 1
     assert len(opened) <= conf.DB_THREADS + 1  # the threads', and the loop's
-
-
-def test_async_drives_share_the_connections_on_loops_of_their_own(opened):
+    # async drives share the connections on loops of their own
     for _ in range(5):
         make_run()
         assert asyncio.run(arun_until_idle()) == 1
@@ -155,5 +153,4 @@ def test_closing_ends_its_threads_and_the_next_drive_makes_them_anew(opened):
     warm.close()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("ravi-db")]
     opened.clear()
-    assert drive() is not None
-    assert opened
+    assert drive() is not None and opened

@@ -68,16 +68,13 @@ def test_over_the_limit_all_but_the_newest_become_a_summary() -> None:
     assert run.scopes == [SCOPE]
     ((told_how, told),) = run.requests
     assert told_how.text == INSTRUCTIONS
-    assert "user: question 0" in told.text
-    assert "assistant: answer 3" in told.text
+    assert "user: question 0" in told.text and "assistant: answer 3" in told.text
     assert "question 4" not in told.text
-
     # the last summary is updated and there is never a second one
     run, old = Run("newer"), make_summary("older things", 2)
     view = compacted(run, SummarizationCompaction(10, keep_last=4), [system(), old, *chat(6)])
     assert [summary_text(message) for message in view if keeps_of(message) is not None] == ["newer"]
-    assert "older things" in run.requests[0][1].text
-    assert "question 0" in run.requests[0][1].text
+    assert "older things" in run.requests[0][1].text and "question 0" in run.requests[0][1].text
 
 
 def test_what_stays_beside_a_summary() -> None:
@@ -109,8 +106,7 @@ def test_without_a_summary_there_is_a_plain_window(caplog: pytest.LogCaptureFixt
     # outside of runs no model is called
     model, messages = ScriptedModel(["never"]), chat(20)
     view = compacted(None, SummarizationCompaction(10, keep_last=4, model=model), messages)
-    assert view == messages[-10:]
-    assert model.calls == []
+    assert (view, model.calls) == (messages[-10:], [])
 
     # where no summary would be kept none is made
     async def inside() -> list[ChatMessage]:
@@ -119,8 +115,7 @@ def test_without_a_summary_there_is_a_plain_window(caplog: pytest.LogCaptureFixt
         return await SummarizationCompaction(10, keep_last=4).compact(messages)
 
     run, messages = Run(), chat(20)
-    assert asyncio.run(inside()) == messages[-10:]
-    assert run.requests == []
+    assert (asyncio.run(inside()), run.requests) == (messages[-10:], [])
     # a used up budget is not hidden
     with pytest.raises(BudgetExhaustedError):
         compacted(Run(BudgetExhaustedError("no tokens left")), SummarizationCompaction(10, keep_last=4), chat(20))
@@ -144,7 +139,6 @@ def test_a_replay_summarizes_where_the_journal_says_so() -> None:
     again = Run("recorded", decided=True)
     compacted(again, strategy, messages)
     assert len(again.requests) == 1
-
     # a summary that failed is tried again once some more has been said
     run, strategy = Run(ModelError("too long"), "short"), SummarizationCompaction(10, keep_last=4)
     messages = chat(6)
@@ -162,8 +156,7 @@ def test_how_the_model_is_asked() -> None:
     strategy = SummarizationCompaction(10, keep_last=4, model=own, instructions="In French.")
     compacted(run, strategy, chat(6))
     compacted(run, SummarizationCompaction(10, keep_last=4), chat(6))
-    assert run.requests[0][0].text == "In French."
-    assert [model.name for model in run.models] == ["small", "large"]
+    assert (run.requests[0][0].text, [model.name for model in run.models]) == ("In French.", ["small", "large"])
 
     # a summary is not streamed
     async def heard() -> list[Any]:
@@ -195,7 +188,6 @@ def test_what_is_told_leaves_room_in_every_language() -> None:
             told = run.requests[0][1].text
             assert 300 < len(told.encode()) // 2 <= 500
             assert letter * 20 in told.split("The conversation since then:")[1]
-
     # a model that counts nothing is told as many bytes as fit
     for letter in ["x", "语"]:
         with case(letter):
