@@ -1,4 +1,4 @@
-"""`ravi_requests` and `ravi_answer`: the inbox in a terminal."""
+"""Requests to people in a terminal: `ravi_requests`, `ravi_answer`, and the transcript of a run."""
 
 import json
 from datetime import timedelta
@@ -9,10 +9,12 @@ from django.core.management import CommandError, call_command
 from django.utils import timezone
 
 from ravi_django.api.request_serializers import RequestSerializer, marked
+from ravi_django.management.transcript import Transcript
 from ravi_django.models import HumanRequest, StickyDecision
 from ravi_django.testing import FakeClock
 from tests.support import world
 from tests.support.asked import Kind, approval_of, asked_by
+from tests.support.cases import case
 from tests.support.runs import make_run
 
 pytestmark = pytest.mark.django_db
@@ -80,19 +82,16 @@ def test_the_age_is_in_the_largest_unit(run, seconds, age):
 def test_the_list_is_by_status_oldest_first(run):
     first, second, third = (asked_by(run) for _ in range(3))
     world.answer(second, text="red")
-    assert ids() == [str(first.id), str(third.id)]
-    assert ids("--status", "answered") == [str(second.id)]
+    assert (ids(), ids("--status", "answered")) == ([str(first.id), str(third.id)], [str(second.id)])
     assert ids("--status", "all") == [str(row.id) for row in (first, second, third)]
-    assert ids("--limit", "1") == [str(first.id)]
-    assert ids("--limit", "-1") == []
+    assert (ids("--limit", "1"), ids("--limit", "-1")) == ([str(first.id)], [])
     assert f"{second.id}" in listed("--status", "all") and "  answered  " in listed("--status", "all")
     assert listed("--status", "expired") == "no expired requests\n"
 
 
 def test_a_user_is_shown_what_they_may_answer(run, settings):
     question, approval, named = asked_by(run), approval_of(run), approval_of(run, "user:bob")
-    assert ids("--user", "ann") == [str(question.id)]
-    assert ids("--user", "bob") == [str(named.id)]
+    assert (ids("--user", "ann"), ids("--user", "bob")) == ([str(question.id)], [str(named.id)])
     assert ids("--user", "carla") == [str(approval.id)]
     assert ids() == [str(row.id) for row in (question, approval, named)]
     settings.RAVI = {**settings.RAVI, "MAY_ANSWER": lambda user, request: request.id != named.id}
@@ -183,5 +182,60 @@ def test_a_user_answers_with_that_users_rights(run, people):
 )  # fmt: skip
 def test_what_makes_no_decision_is_refused(run, args, words):
     request = approval_of(run)
-    assert refused(request, *args, words=words) == 2
-    assert (request.status, request.answer) == ("pending", None)
+    assert (refused(request, *args, words=words), request.status, request.answer) == (2, "pending", None)
+
+
+def lines(*frames):
+    written, noted = [], []
+    transcript = Transcript(written.append, noted.append)
+    for frame in frames:
+        transcript.take(frame)
+    return "".join(written), "".join(noted).splitlines()
+
+
+def frame(**fields):
+    return {
+        "type": "request", "run": "r2", "agent": "test/leaf", "depth": 2, "id": "0192", "kind": "question",
+        "text": "Which colour?", "choices": ["red", "blue"], "tool": "", "arguments": None,
+        "context": "For the door.", "free_text": False, "questions": None, **fields,
+    }  # fmt: skip
+
+
+def test_a_question_is_shown_with_who_asks_and_how_to_answer():
+    written, noted = lines(frame())
+    assert written == ""
+    assert noted == [
+        "? [test/leaf] Which colour?", "  For the door.", "  one of: red | blue",
+        '  manage.py ravi_answer 0192 answer "…"',
+    ]  # fmt: skip
+
+    # the end of a question is told once
+    closed = {"type": "request.closed", "run": "r2", "agent": "test/leaf", "depth": 2, "id": "0192"}
+    _, noted = lines(frame(), closed, closed)
+    assert noted.count("[the question is closed]") == 1
+    # escape sequences in a question do not reach the terminal
+    _, noted = lines(frame(text="\x1b[31mred\x1b[0m?"))
+    assert not any("\x1b" in line for line in noted)
+
+
+def test_every_kind_says_how_to_answer_it():
+    for fields, ways in [
+        ({"kind": "uncertain", "arguments": {"amount": 3}}, ["--happened RESULT | --run-again | --fail"]),
+        ({"kind": "approval"}, ["approve", 'deny --reason "…"', "edit --arguments JSON"]),
+        ({"kind": "input", "questions": {"name": "Who?"}}, ["answer --value KEY=TEXT …"]),
+    ]:
+        with case(fields, ways):
+            _, noted = lines(frame(**fields))
+            assert [line for line in noted if "ravi_answer" in line] == [
+                f"  manage.py ravi_answer 0192 {way}" for way in ways
+            ]
+    # an approval shows the call its risk and who is asked
+    call = {"tool": "send_invoice", "arguments": {"customer": "ACME"}, "risk": "high", "to": "group:finance"}
+    _, noted = lines(frame(kind="approval", text="Send it?", **call))
+    assert noted[:2] == [
+        "? [test/leaf] Send it?",
+        '  send_invoice({"customer": "ACME"}) · risk high · asked: group:finance',
+    ]
+    # several questions are shown by their keys
+    _, noted = lines(frame(kind="input", text="Two things", questions={"name": "Who?"}, choices=None))
+    assert "  name: Who?" in noted

@@ -1,6 +1,7 @@
 """Migrations of tables that workers write at that very moment."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from django.contrib.auth import get_user_model
@@ -33,46 +34,35 @@ def migrate(to: str = "0009") -> None:
     call_command("migrate", "ravi", to, verbosity=0)
 
 
-def run_sql(statement: str) -> None:
+def run_sql(statement: str) -> list[Any]:
     with connection.cursor() as cursor:
         cursor.execute(statement)
+        return cursor.fetchall() if cursor.description else []
 
 
 def indexes() -> set[str]:
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT indexrelid::regclass::text FROM pg_index WHERE indisvalid AND indrelid = 'ravi_run'::regclass"
-        )
-        return {name for (name,) in cursor.fetchall()}
-
-
-def wants_runs_for_itself() -> bool:
-    with connection.cursor() as cursor:
-        cursor.execute(
-            f"SELECT count(*) FROM {LOCKS}"
-            " AND relation = 'ravi_run'::regclass AND mode = 'AccessExclusiveLock' AND NOT granted"
-        )
-        return bool(cursor.fetchone()[0])
+    of_runs = "SELECT indexrelid::regclass::text FROM pg_index WHERE indisvalid AND indrelid = 'ravi_run'::regclass"
+    return {name for (name,) in run_sql(of_runs)}
 
 
 def wanted_of_runs_and_held_of_signals() -> tuple[bool, bool]:
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT bool_or(NOT granted AND relation = 'ravi_run'::regclass),"
-            " bool_or(granted AND relation = 'ravi_signal'::regclass)"
-            f" FROM {LOCKS} AND mode = 'AccessExclusiveLock'"
-        )
-        wanted, held = cursor.fetchone()
-        return bool(wanted), bool(held)
+    ((wanted, held),) = run_sql(
+        "SELECT bool_or(NOT granted AND relation = 'ravi_run'::regclass),"
+        " bool_or(granted AND relation = 'ravi_signal'::regclass)"
+        f" FROM {LOCKS} AND mode = 'AccessExclusiveLock'"
+    )
+    return bool(wanted), bool(held)
+
+
+def wants_runs_for_itself() -> bool:
+    return wanted_of_runs_and_held_of_signals()[0]
 
 
 def identities(table: str) -> dict[str, int]:
     """What has been made anew has another one; `table` is of the catalog."""
     named, of = {"pg_index": ("indexrelid::regclass", "indrelid"), "pg_constraint": ("conname", "conrelid")}[table]
     identity = "indexrelid" if table == "pg_index" else "oid"
-    with connection.cursor() as cursor:
-        cursor.execute(f"SELECT {named}::text, {identity} FROM {table} WHERE {of}::regclass::text LIKE 'ravi_%'")
-        return dict(cursor.fetchall())
+    return dict(run_sql(f"SELECT {named}::text, {identity} FROM {table} WHERE {of}::regclass::text LIKE 'ravi_%'"))
 
 
 def left_by_a_build_that_was_interrupted(create: str) -> None:
@@ -87,9 +77,7 @@ def left_by_a_build_that_was_interrupted(create: str) -> None:
 
 
 def made(index: str) -> str:
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_get_indexdef(%s::regclass)", [index])
-        return str(cursor.fetchone()[0])
+    return str(run_sql(f"SELECT pg_get_indexdef('{index}'::regclass)")[0][0])
 
 
 def test_it_gives_up_lets_others_write_and_done_again_leaves_what_stands(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,9 +86,8 @@ def test_it_gives_up_lets_others_write_and_done_again_leaves_what_stands(monkeyp
     world.patch(monkeypatch, "LIVE_TRIES", 2)
     held, other = make_run(), make_run()
     rows = list(Run.objects.order_by("id").values())
-    with connection.cursor() as cursor:
-        cursor.execute("CREATE INDEX ravi_run_tree_idx ON ravi_run (id)")
-        cursor.execute("CREATE UNIQUE INDEX ravi_run_idempotency_once ON ravi_run (id)")
+    run_sql("CREATE INDEX ravi_run_tree_idx ON ravi_run (id)")
+    run_sql("CREATE UNIQUE INDEX ravi_run_idempotency_once ON ravi_run (id)")
     before = identities("pg_index")
 
     with uncommitted(lambda: list(Signal.objects.all())), pytest.raises(OperationalError):
@@ -125,26 +112,6 @@ def test_it_gives_up_lets_others_write_and_done_again_leaves_what_stands(monkeyp
     assert added <= identities("pg_index").items()
 
 
-def test_runs_are_told_and_woken_while_their_tables_are_migrated() -> None:
-    runs = [make_run() for _ in range(4)]
-    over: list[bool] = []
-
-    def send(run: Run) -> int:
-        sent = 0
-        while not over or sent < 3:
-            signal(run.id, "go", sent)
-            sent += 1
-        return sent
-
-    sending = [in_background(send, run) for run in runs]
-    until(lambda: Signal.objects.count() > 20)
-    migrate()
-    over.append(True)
-
-    assert sum(future.result(BOUND_S) for future in sending) == Signal.objects.count()
-    assert {"ravi_run_tree_idx", "ravi_run_idempotency_once"} <= indexes()
-
-
 def test_an_index_that_is_not_valid_is_built_anew() -> None:
     make_run()
     left_by_a_build_that_was_interrupted(
@@ -153,15 +120,6 @@ def test_an_index_that_is_not_valid_is_built_anew() -> None:
     assert "ravi_run_tree_idx" in identities("pg_index").keys() - indexes()
     migrate()
     assert "ravi_run_tree_idx" in indexes()
-
-
-def test_done_again_after_all_of_it_was_done_it_changes_nothing() -> None:
-    migrate()
-    before = identities("pg_index"), identities("pg_constraint")
-    with connection.cursor() as cursor:
-        cursor.execute("DELETE FROM django_migrations WHERE app = 'ravi' AND name = '0009_lean_indexes'")
-    migrate()
-    assert (identities("pg_index"), identities("pg_constraint")) == before
 
 
 def test_no_foreign_key_is_checked_again_nor_its_table_wanted() -> None:

@@ -65,11 +65,9 @@ def test_there_and_back_it_is_what_django_s_own_operations_come_to(monkeypatch: 
     live_back = schema()
 
     for ours, django_s in (
-        (world.AddIndex, migrations.AddIndex),
-        (world.AddUnique, migrations.AddConstraint),
-        (world.AlterField, migrations.AlterField),
-        (world.AlterDbIndex, migrations.AlterField),
-    ):
+        (world.AddIndex, migrations.AddIndex), (world.AddUnique, migrations.AddConstraint),
+        (world.AlterField, migrations.AlterField), (world.AlterDbIndex, migrations.AlterField),
+    ):  # fmt: skip
         monkeypatch.setattr(ours, "database_forwards", django_s.database_forwards)
     migrate()
     assert schema() == live

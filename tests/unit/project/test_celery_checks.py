@@ -152,8 +152,7 @@ def test_urls_of_databases() -> None:
     for url, name in [("sqlite:////var/site.sqlite3", "/var/site.sqlite3"), ("sqlite:///site.sqlite3", "site.sqlite3")]:
         with case(url, name):
             settings = database(url)
-            assert settings["NAME"] == name
-            assert settings["OPTIONS"]["transaction_mode"] == "IMMEDIATE"
+            assert (settings["NAME"], settings["OPTIONS"]["transaction_mode"]) == (name, "IMMEDIATE")
             assert "journal_mode=WAL" in settings["OPTIONS"]["init_command"]
     # another database is refused in words
     with pytest.raises(ValueError, match=r"begins with 'mysql': use postgres://… or sqlite:///…"):

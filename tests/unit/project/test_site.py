@@ -99,8 +99,7 @@ def test_the_demos_own_pages(client: Client) -> None:
     call_command("seed_demo", verbosity=0)
     client.login(username="demo", password="demo")
     response = client.get(reverse("chat"))
-    assert "rehearsal" in response.content.decode()
-    assert "csrftoken" in response.cookies
+    assert "rehearsal" in response.content.decode() and "csrftoken" in response.cookies
     # the demos own pages run no inline script
     call_command("seed_demo", verbosity=0)
     login = client.get(reverse("login"))
@@ -125,5 +124,4 @@ def test_send_invoice_writes_the_invoice() -> None:
 
 def test_chat_page_asks_strangers_to_log_in(client: Client) -> None:
     response = client.get(reverse("chat"))
-    assert response.status_code == 302
-    assert response.headers["Location"] == f"{reverse('login')}?next=/"
+    assert (response.status_code, response.headers["Location"]) == (302, f"{reverse('login')}?next=/")

@@ -107,8 +107,7 @@ def test_what_is_no_address_of_the_web_is_refused() -> None:
 
 def test_redirects_have_an_end_and_a_move_for_good_is_told(server: FeedServer) -> None:
     server.answers["/round"] = (302, {"Location": "/round"}, b"")
-    assert str(refusal(server.url("/round"))) == "more than 5 redirects"
-    assert len(server.seen) == 6
+    assert (str(refusal(server.url("/round"))), len(server.seen)) == ("more than 5 redirects", 6)
     # a feed that moved for good says where
     for status, moved in [(301, True), (308, True), (302, False), (307, False)]:
         with case(status, moved):
@@ -125,8 +124,7 @@ def test_errors_of_a_server(server: FeedServer) -> None:
     # gone is gone
     server.answers["/feed"] = (410, {}, b"")
     error = refusal(server.url())
-    assert error.gone
-    assert "gone for ever" in str(error)
+    assert error.gone and "gone for ever" in str(error)
     # a server that wants to be left alone says for how long
     for status in [429, 503]:
         with case(status):

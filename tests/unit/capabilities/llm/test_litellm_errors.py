@@ -95,11 +95,9 @@ async def test_an_answer_without_content(model_at, events_of):
     assert caught.value.type == "EmptyResponse"
     # but for one that says why or has something
     for reply in [
-        Reply(text="", finish_reason="length"),
-        Reply(text="", finish_reason="content_filter"),
-        Reply(text="", reasoning="hm"),
-        Reply(text="", tool_calls=(("add", {}),)),
-    ]:
+        Reply(text="", finish_reason="length"), Reply(text="", finish_reason="content_filter"),
+        Reply(text="", reasoning="hm"), Reply(text="", tool_calls=(("add", {}),)),
+    ]:  # fmt: skip
         with case(reply):
             with OpenAIServer(reply) as server:
                 *_, response = await events_of(model_at(server))

@@ -34,7 +34,7 @@ from tests.support.cases import case
 from tests.support.openai_server import OpenAIServer, Reply, steps_script
 from tests.support.patience import seconds
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("clients")]
+pytestmark = pytest.mark.usefixtures("clients")
 
 CALCULATOR = ToolSpec(
     name="calculator",
@@ -117,8 +117,7 @@ async def test_tool_call_round_trip(model_at, events_of):
         answered = (await events_of(model_at(server), conversation, tools=[CALCULATOR]))[-1]
 
     assert (call.tool_name, call.arguments) == ("calculator", {"expression": "0 + 1"})
-    assert asked.finish_reason == "tool_calls"
-    assert answered.text == "word0 word1"
+    assert (asked.finish_reason, answered.text) == ("tool_calls", "word0 word1")
     sent = server.requests[-1].body
     assert sent["tools"] == [{"type": "function", "function": CALCULATOR.model_dump()}]
     assert [message["role"] for message in sent["messages"]] == ["system", "user", "assistant", "tool"]
@@ -175,7 +174,6 @@ async def test_options_reach_the_provider(model_at, events_of):
             model_at(server, temperature=0.9, seed=7), tools=[CALCULATOR], tool_choice="calculator", temperature=0.1,
             max_tokens=50, stop=["END"], extra={"user": "u1"}
         )  # fmt: skip
-
     sent = server.requests[0].body
     assert sent["tool_choice"] == {"type": "function", "function": {"name": "calculator"}}
     assert (sent["temperature"], sent["seed"], sent["max_tokens"]) == (0.1, 7, 50)

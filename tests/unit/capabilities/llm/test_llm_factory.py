@@ -100,21 +100,6 @@ def test_litellm_is_loaded_late_and_quietly():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
-
-
-@pytest.mark.full
-def test_loading_keeps_off_the_network_and_the_terminal():
-    code = (
-        "import os, socket\n"
-        "def refuse(*args): raise AssertionError('network')\n"
-        "socket.socket.connect = refuse; socket.getaddrinfo = refuse\n"
-        "from ravi_django.capabilities.llm import warm\n"
-        "warm()\n"
-        "import litellm\n"
-        "print(os.environ['LITELLM_LOCAL_MODEL_COST_MAP'], litellm.suppress_debug_info, len(litellm.model_cost) > 500)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert (done.stdout.strip(), done.stderr) == ("True True True", "")
     # the first call does not stall the event loop
     code = (
         "import asyncio, sys, threading\n"
@@ -165,7 +150,7 @@ def test_a_call_connects_to_its_provider_alone(server, name):
         command = ["-c", CALL, name, running.base_url]
         done = forks.run(command, env=environment, capture_output=True, text=True, timeout=BOUND_S)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.splitlines()[-1]) == ["Hello from the test server.", []]
+    assert (json.loads(done.stdout.splitlines()[-1]), done.stderr) == (["Hello from the test server.", []], "")
 
 
 @pytest.mark.parametrize("name", ["base_url", "extra_headers", "Custom-LLM-Provider", "api_version", "langfuse_host"])

@@ -114,13 +114,11 @@ async def test_anthropics_cache_is_counted(model_at, events_of):
 
 def test_cached_tokens_under_any_name():
     for usage in [
-        SimpleNamespace(prompt_tokens=9, completion_tokens=1, cache_read_input_tokens=4, cache_creation_input_tokens=3),
-        SimpleNamespace(
-            prompt_tokens=9,
-            completion_tokens=1,
-            prompt_tokens_details=SimpleNamespace(cached_tokens=4, cache_creation_tokens=3),
-        ),
-    ]:
+        SimpleNamespace(prompt_tokens=9, completion_tokens=1, cache_read_input_tokens=4,
+            cache_creation_input_tokens=3),
+        SimpleNamespace(prompt_tokens=9, completion_tokens=1,
+            prompt_tokens_details=SimpleNamespace(cached_tokens=4, cache_creation_tokens=3)),
+    ]:  # fmt: skip
         with case(usage):
             collector = ResponseCollector()
             collector.provider_usage = usage
@@ -137,7 +135,6 @@ async def test_the_window_and_schemas():
         ("openai/ours", {"context_window": 4096}, 4096), ("gpt-4o", {"context_window": 4096}, 4096),
     ]:  # fmt: skip
         assert await LiteLLMModel(name, **settings).context_window() == window, name
-
     for name, supported in [
         ("gpt-4o", True), ("openai/ours", False), ("ollama/llama3", False), ("no-such-model", False),
     ]:  # fmt: skip
@@ -169,6 +166,7 @@ async def test_tokens_are_the_tokenizers(monkeypatch):
     monkeypatch.setattr(litellm, "token_counter", lambda **given: calls.append(given) or counter(**given))
     messages = [ChatMessage.of("user", f"message {index}") for index in range(5)]
     first = await model.count_tokens(messages)
+    assert await model.count_tokens(messages) == first
     again = await model.count_tokens([*messages, ChatMessage.of("user", "one more")])
     assert len(calls) == 6
     assert again > first

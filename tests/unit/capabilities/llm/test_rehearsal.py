@@ -77,16 +77,13 @@ async def test_calls_the_fitting_tool_and_reports(ask):
     asked = await ask(question)
     answered = await ask(question, asked.message, result_of(asked, "84"))
     assert calls_of(asked) == [("calculator", {"expression": "12 * (3 + 4)"})]
-    assert asked.finish_reason == "tool_calls"
-    assert answered.text == "[rehearsal] 12 * (3 + 4) = 84."
+    assert (asked.finish_reason, answered.text) == ("tool_calls", "[rehearsal] 12 * (3 + 4) = 84.")
     # sends an invoice
     for text in [
-        "Send an invoice of 100 to ACME",
-        "please send an invoice for $100 to ACME.",
-        "Send ACME an invoice for 100 dollars",
-        "invoice ACME for 100",
+        "Send an invoice of 100 to ACME", "please send an invoice for $100 to ACME.",
+        "Send ACME an invoice for 100 dollars", "invoice ACME for 100",
         "send an invoice to ACME for 100 euros please",
-    ]:
+    ]:  # fmt: skip
         assert calls_of(await ask(text)) == [("send_invoice", {"customer": "ACME", "amount": 100})], text
     # sends a mail
     for text in ["Send a mail to ada@example.com: Bye, Ada.", "mail to ada@example.com Bye, Ada."]:
@@ -95,32 +92,26 @@ async def test_calls_the_fitting_tool_and_reports(ask):
     assert calls_of(await ask("What time is it?")) == [("current_time", {})]
     # without the tool it only talks
     response = await ask("1 + 1", tools=[])
-    assert not response.message.tool_calls
-    assert response.text.startswith("[rehearsal] ")
+    assert not response.message.tool_calls and response.text.startswith("[rehearsal] ")
     # tool choice none
     assert not (await ask("1 + 1", tool_choice="none")).message.tool_calls
 
 
-@pytest.mark.parametrize(
-    ("result", "fields", "words"),
-    [
-        ("invoice 7 sent", {}, "is done: invoice 7 sent."),
-        ("denied: too much", {}, "did not happen: denied: too much."),
-        ("denied: too much; do not call it again unchanged", {"is_error": True}, "did not happen: denied: too much."),
-        ("skipped: send_invoice was not called; go on without it", {}, "did not happen: skipped: send_invoice"),
-        (
-            '[a person changed the arguments of this call (not denied); it was made with {"amount": 5}]\n'
-            "Invoice 7: 5.00 sent to ACME.",
-            {},
-            "was changed by a person: Invoice 7: 5.00 sent to ACME.",
-        ),
-        ("mail server is down", {"is_error": True}, "did not happen: mail server is down."),
-    ],
-)
-async def test_reports_what_became_of_the_invoice(ask, result, fields, words):
+CHANGED = '[a person changed the arguments of this call (not denied); it was made with {"amount": 5}]\nInvoice 7.'
+
+
+@pytest.mark.parametrize(("result", "is_error", "words"), [
+    ("invoice 7 sent", False, "is done: invoice 7 sent."),
+    ("denied: too much", False, "did not happen: denied: too much."),
+    ("denied: too much; do not call it again unchanged", True, "did not happen: denied: too much."),
+    ("skipped: send_invoice was not called; go on without it", False, "did not happen: skipped: send_invoice"),
+    (CHANGED, False, "was changed by a person: Invoice 7."),
+    ("mail server is down", True, "did not happen: mail server is down."),
+])  # fmt: skip
+async def test_reports_what_became_of_the_invoice(ask, result, is_error, words):
     question = "Send an invoice of 100 to ACME"
     asked = await ask(question)
-    answered = await ask(question, asked.message, result_of(asked, result, **fields))
+    answered = await ask(question, asked.message, result_of(asked, result, is_error=is_error))
     assert answered.text.startswith(f"[rehearsal] The invoice of 100 to ACME {words}")
     assert "do not call" not in answered.text
 
@@ -204,8 +195,7 @@ async def test_streams_word_by_word_and_counts_them(ask):
     assert "".join(delta.text for delta in deltas) == response.text
     # usage counts words and is free
     response = await ask("one two three", tools=[])
-    assert response.usage.input_tokens == 3
-    assert response.usage.output_tokens == len(response.text.split())
+    assert (response.usage.input_tokens, response.usage.output_tokens) == (3, len(response.text.split()))
     assert response.cost == 0.0
     # stops when cancelled
     token = CancellationToken()

