@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -43,6 +43,12 @@ class BusStory:
     @pytest.fixture(autouse=True)
     def _quick(self, monkeypatch: pytest.MonkeyPatch) -> None:
         world.patch(monkeypatch, "BASE_RETRY_S", 0.001)
+
+    @pytest.fixture
+    async def bus(self, make: Callable[[], Bus]) -> AsyncIterator[Bus]:
+        bus = make()
+        yield bus
+        await bus.close()
 
     def run(self, make: Callable[[], Bus], story: Callable[[Bus], Awaitable[Any]]) -> Any:
         async def told() -> Any:

@@ -11,6 +11,7 @@ import pytest
 from ravi_django.capabilities.feeds import Item, adapter
 from ravi_django.capabilities.feeds.adapter import Polled, find_source_adapter, register_source_adapter
 from ravi_django.capabilities.feeds.polled import SourceError
+from ravi_django.kernel import InvalidInputError
 from ravi_django.models import InboxMessage, Signal, Source
 from tests.support import world
 from tests.support.runs import code
@@ -101,28 +102,29 @@ def test_it_says_when_to_look_again():
     assert (source.next_at - source.checked_at).total_seconds() >= 10_000
 
 
-@pytest.mark.parametrize(
-    ("answer", "words"),
-    [
-        ([Item(id="1")], "poll must return Polled"),
-        (Polled(["text"]), "must be a list of Item"),
-        (Polled([Item(id=str(n)) for n in range(1001)]), "1001 items in one poll"),
-        (Polled(state={"x": "y" * 20_000}), "the limit is 16384"),
-        (Polled(state=["x"]), "must be a dict"),
-        (Polled(state={"x": object()}), "numbers"),
-        (Polled(next_in_s=-1), "must be seconds above 0"),
-        (Polled(next_in_s=float("nan")), "must be seconds above 0"),
-        (ZeroDivisionError("oh"), "ZeroDivisionError: oh"),
-        (TimeoutError(), "took longer"),
-    ],
-)
-def test_what_it_does_wrong_is_an_error_of_the_source(answer, words):
-    register_source_adapter("numbers", Counting(answer))
+WRONG = [
+    ([Item(id="1")], "poll must return Polled"),
+    (Polled(["text"]), "must be a list of Item"),
+    (Polled([Item(id=str(n)) for n in range(1001)]), "1001 items in one poll"),
+    (Polled(state={"x": "y" * 20_000}), "the limit is 16384"),
+    (Polled(state=["x"]), "must be a dict"),
+    (Polled(state={"x": object()}), "numbers"),
+    (Polled(next_in_s=-1), "must be seconds above 0"),
+    (Polled(next_in_s=float("nan")), "must be seconds above 0"),
+    (ZeroDivisionError("oh"), "ZeroDivisionError: oh"),
+    (TimeoutError(), "took longer"),
+]
 
-    source = poll(declare(options={"state": {"next": 5}}))
 
-    assert words in source.error and source.failures == 1
-    assert (told(), source.options) == ([], {"state": {"next": 5}})
+def test_what_it_does_wrong_is_an_error_of_the_source():
+    register_source_adapter("numbers", Counting(*(answer for answer, _ in WRONG)))
+    source = declare(options={"state": {"next": 5}})
+    for failures, (_, words) in enumerate(WRONG, 1):
+        source = poll(source)
+        assert words in source.error and source.failures == failures
+        assert (told(), source.options) == ([], {"state": {"next": 5}}), words
+    source = poll(declare(name="other", location="os.system"))
+    assert "no source adapter is registered as 'os.system'; there are: numbers" in source.error
 
 
 def test_one_that_hangs_is_given_up(monkeypatch):
@@ -137,32 +139,54 @@ def test_one_that_hangs_is_given_up(monkeypatch):
     assert "took longer than 0.05 s" in poll(declare()).error
 
 
-def test_a_name_that_nobody_has_registered_runs_nothing():
-    register_source_adapter("numbers", Counting())
-
-    source = poll(declare(location="os.system"))
-
-    assert "no source adapter is registered as 'os.system'; there are: numbers" in source.error
-
-
-@pytest.mark.parametrize(
-    ("name", "what"), [("", Counting()), ("x" * 101, Counting()), (5, Counting()), (" ", Counting())]
-)
-def test_an_adapter_has_a_name(name, what):
-    with pytest.raises(ValueError, match="1 to 100 characters"):
-        register_source_adapter(name, what)
-
-
-@pytest.mark.parametrize(
-    "what", [None, "os.system", Counting, object()], ids=["None", "a text", "a class", "an object"]
-)
-def test_an_adapter_can_poll(what):
-    with pytest.raises(TypeError, match="no source adapter"):
-        register_source_adapter("x", what)
-
-
-def test_a_later_one_replaces_an_earlier():
+def test_an_adapter_has_a_name_can_poll_and_is_replaced_by_a_later_one():
+    for name in ("", "x" * 101, 5, " "):
+        with pytest.raises(ValueError, match="1 to 100 characters"):
+            register_source_adapter(name, Counting())
+    for what in (None, "os.system", Counting, object()):
+        with pytest.raises(TypeError, match="no source adapter"):
+            register_source_adapter("x", what)
     register_source_adapter("x", Counting())
     later = register_source_adapter("x", Counting())
 
     assert find_source_adapter("x") is later and adapter.source_adapters() == ["x"]
+
+
+# ---------------------------------------------------------------------- what is refused of a source that code adds
+
+
+def a_webhook(**given: Any) -> Source:
+    return world.add_source("webhook", "", "test/code", **given)
+
+
+def test_a_secret_that_is_weak_or_would_be_two_is_refused() -> None:
+    weak = ["fifteen of them", "a" * 20 + "," + "b" * 20, "," * 20, "a" * 20 + ",", "tiger", "x" * 151]
+    for secret in weak:
+        with pytest.raises(InvalidInputError, match=r"^secret: 16 to 150 characters and no comma") as refused:
+            a_webhook(secret=secret)
+        assert refused.value.field == "secret" and secret not in str(refused.value)
+    assert not Source.objects.exists()
+    for secret in ("", "sixteen of them.", "x" * 150):
+        source = a_webhook(secret=secret)
+        second = world.make_secret(source)
+        source.refresh_from_db()
+        assert world.secrets_of(source) == [second, *filter(None, [secret])], "there is room for the next"
+
+
+def test_what_is_written_here_is_not_typed() -> None:
+    register_source_adapter("x", Counting())
+    for kind, location in (("feed", "https://example.com/feed.xml"), ("adapter", "x")):
+        for name in world.WRITTEN_HERE:
+            with pytest.raises(InvalidInputError, match=f"{name} is written here") as refused:
+                world.add_source(kind, location, "test/code", options={name: {}})
+            assert refused.value.field == "options"
+
+
+def test_a_row_that_has_what_would_be_refused_has_no_fault() -> None:
+    source = a_webhook()
+    for secret in ("tiger", f"{'a' * 43},{'b' * 43}"):
+        Source.objects.update(secret=secret)
+        assert list(world.source_rules_faults(Source.objects.get(id=source.id))) == []
+    source = world.add_source("feed", "https://example.com/feed.xml", "test/code")
+    source.options = {name: {"password": "x" * 70_000} for name in world.WRITTEN_HERE}
+    assert list(world.source_rules_faults(source)) == []

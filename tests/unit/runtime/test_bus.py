@@ -21,10 +21,14 @@ def _no_buses() -> Iterator[None]:
     forget_buses()
 
 
-def test_it_is_what_the_kernel_says() -> None:
-    bus: EventPublisher = MemoryBus()
-    reader: EventSubscriber = MemoryBus()
-    assert isinstance(bus, Bus) and isinstance(reader, Bus)
+@pytest.mark.sqlite
+def test_auto_is_this_process_where_there_is_no_redis(settings: Any) -> None:
+    settings.RAVI = {**settings.RAVI, "EVENT_BUS": "auto", "STREAM_URL": None, "ENGINE": "inline"}
+    settings.CHANNEL_LAYERS = {}
+    publishes: EventPublisher = get_bus()
+    reads: EventSubscriber = get_bus()
+
+    assert isinstance(publishes, MemoryBus) and publishes is reads and isinstance(reads, Bus)
 
 
 def test_the_setting_says_which_bus(settings: Any, valkey_url: str) -> None:
@@ -32,20 +36,9 @@ def test_the_setting_says_which_bus(settings: Any, valkey_url: str) -> None:
     settings.RAVI = {**site, "EVENT_BUS": None}
     with pytest.raises(ImproperlyConfigured, match="RAVI\\['EVENT_BUS'\\]"):
         get_bus()
-    settings.RAVI = {**site, "EVENT_BUS": "memory"}
-    assert isinstance(get_bus(), MemoryBus) and get_bus() is get_bus()
-    settings.RAVI = {**site, "EVENT_BUS": "auto", "STREAM_URL": valkey_url}
-    assert isinstance(get_bus(), ValkeyBus) and get_bus() is get_bus()
-    settings.RAVI = {**site, "EVENT_BUS": valkey_url}
-    assert isinstance(get_bus(), ValkeyBus)
-
-
-@pytest.mark.sqlite
-def test_auto_is_this_process_where_there_is_no_redis(settings: Any) -> None:
-    settings.RAVI = {**settings.RAVI, "EVENT_BUS": "auto", "STREAM_URL": None, "ENGINE": "inline"}
-    settings.CHANNEL_LAYERS = {}
-
-    assert isinstance(get_bus(), MemoryBus)
+    for given, kind in (("memory", MemoryBus), ("auto", ValkeyBus), (valkey_url, ValkeyBus)):
+        settings.RAVI = {**site, "EVENT_BUS": given, "STREAM_URL": valkey_url}
+        assert isinstance(get_bus(), kind) and get_bus() is get_bus(), given
 
 
 def test_every_type_has_its_factory() -> None:

@@ -21,15 +21,12 @@ class TestMemory(BusContract):
     def make(self) -> Callable[[], Bus]:
         return MemoryBus
 
-    def test_it_keeps_no_more_than_it_may(self, settings: Any) -> None:
+    async def test_it_keeps_no_more_than_it_may(self, bus: Bus, settings: Any) -> None:
         settings.RAVI = {**settings.RAVI, "EVENT_MAXLEN": 5}
+        for number in range(9):
+            await bus.publish(event(number), TOPIC)
 
-        async def story(bus: Bus) -> list[int]:
-            for number in range(9):
-                await bus.publish(event(number), TOPIC)
-            return [one.data["number"] async for one in bus.history(TOPIC)]
-
-        assert self.run(MemoryBus, story) == [4, 5, 6, 7, 8]
+        assert [one.data["number"] async for one in bus.history(TOPIC)] == [4, 5, 6, 7, 8]
 
     def test_a_loop_that_has_ended_holds_up_nobody(self) -> None:
         bus = MemoryBus()
@@ -46,34 +43,33 @@ class TestMemory(BusContract):
 
         self.run(lambda: bus, story)
 
-    def test_a_subscription_without_room_keeps_the_outbox_back(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_a_subscription_without_room_keeps_the_outbox_back(
+        self, bus: Bus, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Whoever is too slow loses nothing of the outbox, and there is a hint once there is room."""
         world.patch(monkeypatch, "MEMORY_KEPT", 10)
         hints: list[int] = []
         world.patch(monkeypatch, "courier_hint", lambda: hints.append(1))
 
-        async def story(bus: Bus) -> None:
-            may_go_on, heard = asyncio.Event(), Heard()
+        may_go_on, heard = asyncio.Event(), Heard()
 
-            async def slow(event: Event) -> None:
-                await may_go_on.wait()
-                await heard(event)
+        async def slow(event: Event) -> None:
+            await may_go_on.wait()
+            await heard(event)
 
-            await bus.subscribe(TOPIC, slow, group="g")
-            sent = [(TOPIC if number != 24 else "other", event(number)) for number in range(25)]
-            came = bus.relay(sent)
-            assert (came.left, came.refused, came.error) == (frozenset(range(10, 24)), {}, None)
-            assert bus.relay(sent[10:12]).left == {0, 1}
-            assert hints == []
-            may_go_on.set()
-            await auntil(lambda: len(heard.events) == 10)
-            assert hints == [1]
-            assert not bus.relay(sent[10:15]).left
-            await auntil(lambda: len(heard.events) == 15)
-            assert heard.numbers == list(range(15))
-            assert hints == [1]
-
-        self.run(MemoryBus, story)
+        await bus.subscribe(TOPIC, slow, group="g")
+        sent = [(TOPIC if number != 24 else "other", event(number)) for number in range(25)]
+        came = bus.relay(sent)
+        assert (came.left, came.refused, came.error) == (frozenset(range(10, 24)), {}, None)
+        assert bus.relay(sent[10:12]).left == {0, 1}
+        assert hints == []
+        may_go_on.set()
+        await auntil(lambda: len(heard.events) == 10)
+        assert hints == [1]
+        assert not bus.relay(sent[10:15]).left
+        await auntil(lambda: len(heard.events) == 15)
+        assert heard.numbers == list(range(15))
+        assert hints == [1]
 
     def test_who_leaves_keeps_nothing_back(self, monkeypatch: pytest.MonkeyPatch) -> None:
         world.patch(monkeypatch, "MEMORY_KEPT", 10)
@@ -93,20 +89,17 @@ class TestMemory(BusContract):
         asyncio.run(bus.subscribe(TOPIC, Heard()))
         assert not bus.relay([(TOPIC, event(number)) for number in range(12)]).left, "its loop has ended"
 
-    def test_a_stream_that_is_too_slow_loses_the_oldest(
-        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    async def test_a_stream_that_is_too_slow_loses_the_oldest(
+        self, bus: Bus, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         world.patch(monkeypatch, "MEMORY_KEPT", 10)
+        reading = bus.stream(TOPIC)
+        first = asyncio.ensure_future(anext(reading))
+        await asyncio.sleep(0)
+        assert not bus.relay([(TOPIC, event(number)) for number in range(30)]).left
+        found = [(await first).data["number"]]
+        while len(found) < 10:
+            found.append((await anext(reading)).data["number"])
 
-        async def story(bus: Bus) -> list[int]:
-            reading = bus.stream(TOPIC)
-            first = asyncio.ensure_future(anext(reading))
-            await asyncio.sleep(0)
-            assert not bus.relay([(TOPIC, event(number)) for number in range(30)]).left
-            found = [(await first).data["number"]]
-            while len(found) < 10:
-                found.append((await anext(reading)).data["number"])
-            return found
-
-        assert self.run(MemoryBus, story) == list(range(20, 30))
+        assert found == list(range(20, 30))
         assert caplog.text.count("too slow for topic test: events are dropped") == 2

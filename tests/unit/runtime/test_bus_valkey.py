@@ -62,25 +62,22 @@ class TestValkey(BusContract):
         with redis.Redis.from_url(valkey_url) as client:
             assert client.xpending(KEY, "g")["pending"] == 0
 
-    def test_an_event_is_acknowledged_once_its_handler_has_returned(self, make: Any, valkey_url: str) -> None:
-        async def story(bus: Bus) -> None:
-            may_end, begun = asyncio.Event(), asyncio.Event()
+    async def test_an_event_is_acknowledged_once_its_handler_has_returned(self, bus: Bus, valkey_url: str) -> None:
+        may_end, begun = asyncio.Event(), asyncio.Event()
 
-            async def slow(event: Event) -> None:
-                begun.set()
-                await may_end.wait()
+        async def slow(event: Event) -> None:
+            begun.set()
+            await may_end.wait()
 
-            await bus.subscribe(TOPIC, slow, group="g")
-            await bus.publish(event(1), TOPIC)
-            await begun.wait()
-            with redis.Redis.from_url(valkey_url) as client:
-                assert client.xpending(KEY, "g")["pending"] == 1
-                may_end.set()
-                await auntil(lambda: client.xpending(KEY, "g")["pending"] == 0)
+        await bus.subscribe(TOPIC, slow, group="g")
+        await bus.publish(event(1), TOPIC)
+        await begun.wait()
+        with redis.Redis.from_url(valkey_url) as client:
+            assert client.xpending(KEY, "g")["pending"] == 1
+            may_end.set()
+            await auntil(lambda: client.xpending(KEY, "g")["pending"] == 0)
 
-        self.run(make, story)
-
-    def test_what_takes_its_consumers_down_goes_to_the_dead(self, make: Any, valkey_url: str) -> None:
+    async def test_what_takes_its_consumers_down_goes_to_the_dead(self, bus: Bus, valkey_url: str) -> None:
         """Each of five consumers was given the event and has died over it."""
         poison = event(1)
         with redis.Redis.from_url(valkey_url) as client:
@@ -91,18 +88,15 @@ class TestValkey(BusContract):
                 client.xclaim(KEY, "g", f"c{number}", 0, [place])
             client.xclaim(KEY, "g", "last", 0, [place], idle=60_000, justid=True)
 
-        async def story(bus: Bus) -> None:
-            heard = Heard()
-            await bus.subscribe(TOPIC, heard, group="g")
-            async for dead in bus.stream(TOPIC + world.BASE_DEAD, after="0"):
-                assert dead.data["event"]["id"] == poison.id
-                assert dead.data["tries"] == world.BASE_TRIES
-                break
-            assert heard.events == []
+        heard = Heard()
+        await bus.subscribe(TOPIC, heard, group="g")
+        async for dead in bus.stream(TOPIC + world.BASE_DEAD, after="0"):
+            assert dead.data["event"]["id"] == poison.id
+            assert dead.data["tries"] == world.BASE_TRIES
+            break
+        assert heard.events == []
 
-        self.run(make, story)
-
-    def test_what_waited_behind_a_killer_is_not_buried_with_it(self, make: Any, valkey_url: str) -> None:
+    async def test_what_waited_behind_a_killer_is_not_buried_with_it(self, bus: Bus, valkey_url: str) -> None:
         """A process that dies over the first of what it read takes the others' turn, and not their tries."""
         with redis.Redis.from_url(valkey_url) as client:
             client.xgroup_create(KEY, "g", id="0", mkstream=True)
@@ -110,20 +104,17 @@ class TestValkey(BusContract):
             client.xreadgroup("g", "dead", {KEY: ">"})
             client.xclaim(KEY, "g", "dead", 0, places, idle=60_000, justid=True)
 
-        async def story(bus: Bus) -> None:
-            begun = asyncio.Event()
+        begun = asyncio.Event()
 
-            async def dies(event: Event) -> None:
-                begun.set()
-                await asyncio.Event().wait()
+        async def dies(event: Event) -> None:
+            begun.set()
+            await asyncio.Event().wait()
 
-            await bus.subscribe(TOPIC, dies, group="g")
-            await begun.wait()
-            with redis.Redis.from_url(valkey_url) as client:
-                tries = [row["times_delivered"] for row in client.xpending_range(KEY, "g", "-", "+", 10)]
-            assert tries == [2, 1, 1, 1]
-
-        self.run(make, story)
+        await bus.subscribe(TOPIC, dies, group="g")
+        await begun.wait()
+        with redis.Redis.from_url(valkey_url) as client:
+            tries = [row["times_delivered"] for row in client.xpending_range(KEY, "g", "-", "+", 10)]
+        assert tries == [2, 1, 1, 1]
 
     def test_waiting_for_room_is_no_reason_to_be_buried(
         self, make: Any, valkey_url: str, monkeypatch: pytest.MonkeyPatch
@@ -148,37 +139,34 @@ class TestValkey(BusContract):
 
             self.run(make, story)
 
-    def test_who_has_lost_an_event_to_another_does_not_begin_with_it(self, make: Any, valkey_url: str) -> None:
-        async def story(bus: Bus) -> None:
-            heard, begun, may_go_on = Heard(), asyncio.Event(), asyncio.Event()
+    async def test_who_has_lost_an_event_to_another_does_not_begin_with_it(self, bus: Bus, valkey_url: str) -> None:
+        heard, begun, may_go_on = Heard(), asyncio.Event(), asyncio.Event()
 
-            async def slow(event: Event) -> None:
-                begun.set()
-                await may_go_on.wait()
-                await heard(event)
+        async def slow(event: Event) -> None:
+            begun.set()
+            await may_go_on.wait()
+            await heard(event)
 
-            for number in range(3):
-                await bus.publish(event(number), TOPIC)
-            await bus.subscribe(TOPIC, slow, group="g", after="0")
-            await begun.wait()
-            with redis.Redis.from_url(valkey_url) as client:
-                second = client.xpending_range(KEY, "g", "-", "+", 10)[1]
-                client.xclaim(KEY, "g", "other", 0, [second["message_id"]])
-                ages = [0]
+        for number in range(3):
+            await bus.publish(event(number), TOPIC)
+        await bus.subscribe(TOPIC, slow, group="g", after="0")
+        await begun.wait()
+        with redis.Redis.from_url(valkey_url) as client:
+            second = client.xpending_range(KEY, "g", "-", "+", 10)[1]
+            client.xclaim(KEY, "g", "other", 0, [second["message_id"]])
+            ages = [0]
 
-                def was_renewed() -> bool:
-                    ages.append(client.xpending_range(KEY, "g", "-", "+", 1)[0]["time_since_delivered"])
-                    return ages[-1] < ages[-2]
+            def was_renewed() -> bool:
+                ages.append(client.xpending_range(KEY, "g", "-", "+", 1)[0]["time_since_delivered"])
+                return ages[-1] < ages[-2]
 
-                await auntil(was_renewed)
-                may_go_on.set()
-                await auntil(lambda: len(heard.events) == 2)
-                await bus.publish(event(3), TOPIC)
-                await auntil(lambda: 3 in heard.numbers)
-                assert heard.numbers == [0, 2, 3]
-                await auntil(lambda: client.xpending(KEY, "g")["pending"] == 1)
-
-        self.run(make, story)
+            await auntil(was_renewed)
+            may_go_on.set()
+            await auntil(lambda: len(heard.events) == 2)
+            await bus.publish(event(3), TOPIC)
+            await auntil(lambda: 3 in heard.numbers)
+            assert heard.numbers == [0, 2, 3]
+            await auntil(lambda: client.xpending(KEY, "g")["pending"] == 1)
 
     def test_a_consumer_that_was_not_seen_for_long_is_struck_off(
         self, make: Any, valkey_url: str, monkeypatch: pytest.MonkeyPatch
@@ -196,17 +184,13 @@ class TestValkey(BusContract):
             assert b"idle" not in names
             assert b"holds one" in names
 
-    def test_publishing_outlives_connections_that_the_server_has_closed(self, make: Any, valkey_url: str) -> None:
+    async def test_publishing_outlives_connections_that_the_server_has_closed(self, bus: Bus, valkey_url: str) -> None:
         """A pooled connection does not know of it before it is used."""
-
-        async def story(bus: Bus) -> None:
-            await bus.publish(event(1), TOPIC)
-            with redis.Redis.from_url(valkey_url) as client:
-                client.client_kill_filter(_type="normal", skipme=True)
-            await bus.publish(event(2), TOPIC)
-            assert [one.data["number"] async for one in bus.history(TOPIC)] == [1, 2]
-
-        self.run(make, story)
+        await bus.publish(event(1), TOPIC)
+        with redis.Redis.from_url(valkey_url) as client:
+            client.client_kill_filter(_type="normal", skipme=True)
+        await bus.publish(event(2), TOPIC)
+        assert [one.data["number"] async for one in bus.history(TOPIC)] == [1, 2]
 
     def test_subscribers_outlive_a_restart_of_the_server(self, tmp_path: Path) -> None:
         with Valkey(tmp_path, fast=True) as server:

@@ -71,35 +71,23 @@ def test_a_source_stays_until_the_save_that_it_wants_has_committed():
 
 
 @on_postgresql
-def test_a_save_does_not_wait_for_a_source_that_is_being_deleted():
-    source = declare()
-    assert world.model_sources_sources_of("project.invoice") == (source.id,)
-    with transaction.atomic():
-        Source.objects.filter(id=source.id)._raw_delete("default")
-        assert in_background(invoice).result(timeout=BOUND_S).pk
-    assert not SourceItem.objects.exists()
-
-
-@on_postgresql
-def test_savers_do_not_wait_for_each_other_nor_for_who_tells():
+def test_nobody_who_saves_waits_for_another_or_for_a_source_that_is_told_or_deleted():
     source = declare()
     row = invoice()
     with transaction.atomic():
         row.save()
-        other = in_background(invoice, "OTHER")
-        assert other.result(timeout=BOUND_S).customer == "OTHER"
+        assert in_background(invoice, "OTHER").result(timeout=BOUND_S).customer == "OTHER"
         teller = in_background(world.model_sources_run, source.id)
         assert teller.result(timeout=BOUND_S) == 2, "what has committed; this one waits for its own commit"
     assert world.model_sources_run(source.id) == 1
-
-
-@on_postgresql
-def test_a_saver_does_not_wait_while_somebody_tells():
-    source = declare()
-    invoice()
     with transaction.atomic():
         Source.objects.select_for_update(no_key=True).get(id=source.id)
         assert in_background(invoice, "OTHER").result(timeout=BOUND_S).customer == "OTHER"
+    SourceItem.objects.all().delete()
+    with transaction.atomic():
+        Source.objects.filter(id=source.id)._raw_delete("default")
+        assert in_background(invoice).result(timeout=BOUND_S).pk
+    assert not SourceItem.objects.exists()
 
 
 @on_postgresql
@@ -143,19 +131,6 @@ def test_a_lost_hint_is_found_by_the_sweep():
         assert world.model_sources_sweep() == 1
 
     assert hinted == [("ravi.tell_saves", str(source.id))]
-
-
-def test_while_the_agent_is_not_there_saves_are_kept():
-    source = declare(agent="test/gone")
-    invoice()
-    assert world.model_sources_run(source.id) == 0
-    source.refresh_from_db()
-    assert "test/gone" in source.error
-    Source.objects.update(agent="test/code")
-
-    assert world.model_sources_run(source.id) == 1
-    source.refresh_from_db()
-    assert source.error == ""
 
 
 def test_a_row_that_cannot_be_read_does_not_hold_up_the_others(monkeypatch):
@@ -207,19 +182,8 @@ def test_keys_and_passwords_are_never_told(settings):
     assert next(world.field_faults(get_user_model(), ["password"])).startswith("auth.User has no field")
 
 
-def test_a_model_that_is_not_named_any_more_is_not_told(settings):
-    source = declare()
-    invoice()
-    settings.RAVI = {**settings.RAVI, "SOURCE_MODELS": []}
-
-    assert world.model_sources_run(source.id) == 0
-    assert told() == []
-    source.refresh_from_db()
-    assert "SOURCE_MODELS" in source.error
-
-
-@pytest.mark.parametrize("fault", ["an older setting", "no agent"])
-def test_a_save_that_cannot_be_told_is_kept_for_a_week(settings, fault):
+@pytest.mark.parametrize(("fault", "words"), [("an older setting", "SOURCE_MODELS"), ("no agent", "test/gone")])
+def test_a_save_that_cannot_be_told_is_kept_for_a_week(settings, fault, words):
     named = settings.RAVI
     with FakeClock() as clock:
         source = declare(agent="test/gone" if fault == "no agent" else "test/code")
@@ -229,6 +193,8 @@ def test_a_save_that_cannot_be_told_is_kept_for_a_week(settings, fault):
         clock.advance(4 * 86400)
         settings.RAVI = named if fault == "no agent" else {**named, "SOURCE_MODELS": []}
         assert world.model_sources_run(source.id) == 0
+        source.refresh_from_db()
+        assert words in source.error and told() == []
         assert SourceItem.objects.count() == 2, "7 days are not over"
         clock.advance(1)
         assert world.model_sources_run(source.id) == 0
@@ -237,20 +203,17 @@ def test_a_save_that_cannot_be_told_is_kept_for_a_week(settings, fault):
 
         assert world.model_sources_run(source.id) == 1
 
+    source.refresh_from_db()
+    assert source.error == ""
     assert [payload["title"].split()[-1] for payload in told()] == ["NEW"]
 
 
-@pytest.mark.parametrize("names", [["ravi.Run"], ["ravi"], ["nope.Nope"], ["project.Nope"], [5], "project.Invoice"])
-def test_a_model_that_cannot_be_told_of_is_a_fault(settings, names):
-    settings.RAVI = {**settings.RAVI, "SOURCE_MODELS": names}
-
-    assert list(world.model_sources_faults())
-    assert world.named_models() == {}
-
-
-def test_a_whole_app_may_be_named(settings):
+def test_a_model_that_cannot_be_told_of_is_a_fault_and_a_whole_app_may_be_named(settings):
+    for names in (["ravi.Run"], ["ravi"], ["nope.Nope"], ["project.Nope"], [5], "project.Invoice"):
+        settings.RAVI = {**settings.RAVI, "SOURCE_MODELS": names}
+        assert list(world.model_sources_faults()), names
+        assert world.named_models() == {}
     settings.RAVI = {**settings.RAVI, "SOURCE_MODELS": ["auth"]}
-
     assert {"auth.user", "auth.group", "auth.permission"} <= set(world.named_models())
     assert list(world.model_sources_faults()) == []
 
@@ -258,12 +221,9 @@ def test_a_whole_app_may_be_named(settings):
 # ----------------------------------------------------------------------------------------------------- what it costs
 
 
-def test_models_that_are_not_named_have_no_receiver():
+def test_models_that_no_source_wants_cost_no_query(django_assert_num_queries):
     assert not post_save.has_listeners(Group)
     assert post_save.has_listeners(Invoice)
-
-
-def test_a_named_model_that_no_source_wants_costs_no_query(django_assert_num_queries):
     invoice()
 
     with django_assert_num_queries(1):

@@ -45,7 +45,7 @@ def test_a_save_is_told_when_it_has_committed():
     assert source.checked_at is not None and source.error == ""
 
 
-def test_what_is_rolled_back_was_never_told():
+def test_what_is_rolled_back_was_never_told_and_many_saves_of_a_transaction_are_one_hint():
     source = declare()
 
     with suppress(ZeroDivisionError), transaction.atomic():
@@ -55,12 +55,13 @@ def test_what_is_rolled_back_was_never_told():
         with suppress(ZeroDivisionError), transaction.atomic():
             invoice()
             1 / 0  # noqa: B018
-        invoice("KEPT")
+        for number in range(5):
+            invoice(f"KEPT-{number}")
 
-    assert SourceItem.objects.count() == 1
+    assert SourceItem.objects.count() == 5
     assert hinted == [("ravi.tell_saves", str(source.id))]
-    world.model_sources_run(source.id)
-    assert [payload["title"].split()[-1] for payload in told()] == ["KEPT"]
+    assert world.model_sources_run(source.id) == 5
+    assert [payload["title"].split()[-1] for payload in told()] == [f"KEPT-{number}" for number in range(5)]
 
 
 def test_each_save_is_a_revision_whatever_it_changed():
@@ -71,23 +72,11 @@ def test_each_save_is_a_revision_whatever_it_changed():
         row.save()
         world.model_sources_run(source.id)
 
-    assert [(payload["revision"], payload["extra"]["created"]) for payload in told()] == [
-        (1, True),
-        (2, False),
-        (3, False),
-    ]
-    assert len({payload["identity"] for payload in told()}) == 1
-    assert Run.objects.count() == 1
-
-
-def test_only_the_key_and_its_words_are_told_where_no_field_is_named():
-    source = declare()
-    invoice()
-    world.model_sources_run(source.id)
-
-    (payload,) = told()
-    assert payload["extra"]["fields"] == {}
-    assert "key-1" not in json.dumps(payload)
+    found = [(payload["revision"], payload["extra"]["created"]) for payload in told()]
+    assert found == [(1, True), (2, False), (3, False)]
+    assert len({payload["identity"] for payload in told()}) == Run.objects.count() == 1
+    assert {str(payload["extra"]["fields"]) for payload in told()} == {"{}"}, "no field is named"
+    assert "key-1" not in json.dumps(told())
 
 
 def test_saves_that_come_together_are_told_as_the_row_is_by_then():
@@ -117,17 +106,6 @@ def test_a_bulk_create_sends_no_signal_and_a_fixture_is_not_told(tmp_path):
     call_command("loaddata", str(fixture), verbosity=0)
 
     assert not SourceItem.objects.exists() and world.model_sources_run(source.id) == 0
-
-
-def test_one_hint_for_a_transaction_of_many_saves():
-    source = declare()
-    with transaction.atomic():
-        for number in range(5):
-            invoice(str(number))
-
-    assert hinted == [("ravi.tell_saves", str(source.id))]
-    assert world.model_sources_run(source.id) == 5
-    assert len(told()) == 5
 
 
 def test_each_source_of_a_model_is_told():

@@ -82,37 +82,27 @@ def is_read(source: Source) -> bool:
     return source.etag == "read"
 
 
-@pytest.mark.parametrize(
-    "error", [SourceError("a\0b\ud800"), RuntimeError("a\0b\ud800")], ids=["its own", "an adapter's"]
-)
-def test_an_error_that_no_row_can_hold_is_cleaned(
-    polls: Polls, error: Exception, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        world.sources_log, "disabled", True
-    )  # pytest cannot send half a pair from one process to another
-    polls.errors["bad"] = error
-    bad, good = a_source("bad"), a_source("good")
+def test_an_error_or_a_note_that_no_row_can_hold_is_cleaned(polls: Polls, monkeypatch: pytest.MonkeyPatch) -> None:
+    # pytest cannot send half a pair from one process to another
+    monkeypatch.setattr(world.sources_log, "disabled", True)
+    polls.errors = {"its own": SourceError("a\0b\ud800"), "an adapter's": RuntimeError("a\0b\ud800")}
+    good, *bad = (a_source(name) for name in ("good", *polls.errors))
 
-    assert world.poll_due() == 2
+    assert world.poll_due() == 3
 
-    bad.refresh_from_db()
-    assert bad.error.endswith("a\ufffdb?")
-    assert (bad.failures, bad.polling_until) == (1, None)
+    for source in bad:
+        source.refresh_from_db()
+        assert source.error.endswith("a\ufffdb?")
+        assert (source.failures, source.polling_until) == (1, None)
     assert is_read(good)
-
-
-def test_a_note_that_no_row_can_hold_is_cleaned(monkeypatch: pytest.MonkeyPatch) -> None:
-    world.patch(monkeypatch, "pollers_by_kind", {})
 
     async def odd(source: Source, _: Any) -> Polled:
         return Polled(note="a\0b", etag="read")
 
     world.register_poller("drop", odd)
+    Source.objects.all().delete()
     source = a_source("odd")
-
     world.poll_due()
-
     assert is_read(source)
     assert (source.error, source.failures) == ("a\ufffdb", 0)
 
@@ -172,15 +162,18 @@ def test_one_that_hears_of_no_end_is_given_up(polls: Polls, monkeypatch: pytest.
     assert is_read(good)
 
 
-def test_one_whose_turn_did_not_come_is_put_off_without_a_failure(polls: Polls) -> None:
-    polls.errors["behind"] = NotItsTurn("too much else is asked of it")
+def test_one_whose_turn_did_not_come_is_put_off_and_one_that_fails_is_asked_no_more_often(polls: Polls) -> None:
+    polls.errors = {"behind": NotItsTurn("too much else is asked of it"), "weekly": SourceError("away")}
     behind = a_source("behind", failures=2, error="as it was", etag="old")
+    weekly = a_source("weekly", every_s=7 * 86400, failures=3)
 
     world.poll_due()
 
     behind.refresh_from_db()
     assert (behind.failures, behind.error, behind.etag, behind.polling_until) == (2, "as it was", "old", None)
     assert behind.next_at is not None
+    weekly.refresh_from_db()
+    assert (weekly.next_at - weekly.checked_at).total_seconds() >= 7 * 86400
 
 
 def test_a_server_that_polls_before_are_still_at_is_not_asked_beside(polls: Polls, server: FeedServer) -> None:
@@ -221,16 +214,6 @@ def test_what_was_taken_and_never_begun_keeps_its_server_for_nobody(
     Source.objects.update(polling_until=None)
 
     assert world.poll_due() == world.PER_HOST
-
-
-def test_one_that_fails_is_asked_no_more_often_than_one_that_works(polls: Polls) -> None:
-    polls.errors["weekly"] = SourceError("away")
-    weekly = a_source("weekly", every_s=7 * 86400, failures=3)
-
-    world.poll_due()
-
-    weekly.refresh_from_db()
-    assert (weekly.next_at - weekly.checked_at).total_seconds() >= 7 * 86400
 
 
 # ------------------------------------------------------------------------------------------------------ the worker ends

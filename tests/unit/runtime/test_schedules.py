@@ -52,13 +52,13 @@ def at(minute: int) -> datetime:
 
 
 @pytest.mark.sqlite
-def test_a_tick_submits_a_run_of_what_the_row_says(clock, olga):
+def test_a_tick_submits_a_run_of_what_the_row_says(clock, olga, django_assert_num_queries):
     session = world.create_session(Session(owner=olga, agent="test/code"))
-    row = minutely(
-        user=olga, tenant="acme", session=session, priority="high", budget={"max_turns": 3}, metadata={"why": "daily"}
-    )
+    more = {"tenant": "acme", "priority": "high", "budget": {"max_turns": 3}, "metadata": {"why": "daily"}}
+    row = minutely(user=olga, session=session, **more)
     assert (row.next_at, row.due_at) == (at(1), at(1))
-    assert world.scheduler_tick() == []
+    with django_assert_num_queries(1):
+        assert world.scheduler_tick() == []
     clock.advance(60)
 
     (hinted,) = world.scheduler_tick()
@@ -71,16 +71,13 @@ def test_a_tick_submits_a_run_of_what_the_row_says(clock, olga):
     assert (row.last_at, row.next_at, row.error) == (at(1), at(2), "")
     assert ticks_of(row) == [(at(1), True, "")]
     assert world.scheduler_tick() == [] and Run.objects.count() == 1
-
-
-def test_the_sweep_hints_what_the_clock_submitted(clock):
-    minutely()
+    minutely("b")
     clock.advance(60)
-    hinted = []
-
-    swept = world.sweeper_sweep(hinted.extend)
-
-    assert hinted == [Run.objects.get().id] and swept.hinted == 1
+    hints = []
+    assert world.sweeper_sweep(hints.extend).hinted == len(hints)
+    queued, beside = Run.objects.exclude(id=run.id).order_by("status").reverse()
+    assert (queued.status, beside.status) == ("queued", "pending"), "in one session one after the other"
+    assert beside.id in hints and queued.id not in hints
 
 
 def test_a_tick_waits_for_its_jitter(clock):
@@ -109,33 +106,26 @@ def test_one_that_is_off_submits_nothing_and_makes_up_for_nothing(clock):
     assert len(world.scheduler_tick()) == 1
 
 
-def test_one_that_is_switched_off_between_reading_and_taking_submits_nothing(clock):
+@pytest.mark.parametrize("meanwhile", ["switched off", "moved on"])
+def test_who_read_it_before_it_changed_submits_nothing_and_does_not_move_it_back(clock, meanwhile):
     row = minutely()
     clock.advance(60)
     with transaction.atomic():
         stale, now = world.read_due(row.id)
-    world.schedules_disable(row)
-
-    with transaction.atomic():
-        assert world.scheduler_take(stale, now) == []
-
-    assert Run.objects.count() == 0
-
-
-def test_who_read_it_before_it_moved_on_does_not_move_it_back(clock):
-    row = minutely()
-    clock.advance(60)
-    with transaction.atomic():
-        stale, now = world.read_due(row.id)
-    world.scheduler_tick()
-    clock.advance(60)
-    world.scheduler_tick()
+    if meanwhile == "switched off":
+        world.schedules_disable(row)
+    else:
+        for _ in range(2):
+            world.scheduler_tick()
+            clock.advance(60)
+        clock.advance(-60)
 
     with transaction.atomic():
         assert world.scheduler_take(stale, now) == []
 
     row.refresh_from_db()
-    assert (row.next_at, row.last_at, Run.objects.count()) == (at(3), at(2), 2)
+    made = (row.next_at, row.last_at, Run.objects.count())
+    assert made == ((at(3), at(2), 2) if meanwhile == "moved on" else (row.next_at, None, 0))
 
 
 @pytest.mark.sqlite
@@ -170,77 +160,52 @@ def test_a_clock_that_is_set_back_submits_nothing_twice(clock):
     assert Run.objects.count() == 3
 
 
-def test_runs_in_one_session_are_queued_behind_each_other(clock, olga):
-    session = world.create_session(Session(owner=olga, agent="test/code"))
-    minutely(user=olga, session=session, catch_up="all")
-    clock.advance(180)
-
-    hinted = world.scheduler_tick()
-
-    assert list(Run.objects.order_by("id").values_list("status", flat=True)) == ["pending", "queued", "queued"]
-    assert hinted == [Run.objects.earliest("id").id]
-
-
 # ------------------------------------------------------------------------------------------------- catching up
 
 
-def test_skip_leaves_out_what_was_missed(clock):
-    row = minutely(catch_up="skip")
-    clock.now = at(30) + timedelta(seconds=world.grace_s() + 1)
-
-    assert world.scheduler_tick() == []
-
-    row.refresh_from_db()
-    words = "skipped: 30 ticks before 2030-01-01 00:30:00 UTC: they were missed"
-    assert (row.last_at, row.next_at, row.error) == (at(30), at(31), words)
-    assert ticks_of(row) == [(at(1), False, words)], "one row, however many were missed"
-
-
-def test_what_was_skipped_is_no_error_of_a_tick_that_ran(clock):
-    row = minutely(catch_up="skip")
-    clock.now = at(30)
-
-    assert len(world.scheduler_tick()) == 1
-
-    row.refresh_from_db()
-    assert row.error == "" and [tick[:2] for tick in ticks_of(row)] == [(at(1), False), (at(30), True)]
-    assert ticks_of(row)[0][2].startswith("skipped: 29 ticks before 2030-01-01 00:30:00 UTC")
-
-
-def test_skip_lets_a_sweep_be_a_little_late(clock):
+def test_skip_leaves_out_what_was_missed_but_a_sweep_may_be_a_little_late(clock, monkeypatch):
     row = minutely(catch_up="skip")
     clock.now = at(1) + timedelta(seconds=2 * conf.SWEEP_S + world.WITHIN_S)
-
     world.scheduler_tick()
-
     assert ticks_of(row) == [(at(1), True, "")]
+    clock.now = at(31) + timedelta(seconds=world.grace_s() + 1)
+    assert world.scheduler_tick() == []
+    row.refresh_from_db()
+    words = "skipped: 30 ticks before 2030-01-01 00:31:00 UTC: they were missed"
+    assert (row.last_at, row.next_at, row.error) == (at(31), at(32), words)
+    assert ticks_of(row)[1:] == [(at(2), False, words)], "one row, however many were missed"
+
+    clock.now = at(61)
+    assert len(world.scheduler_tick()) == 1
+    row.refresh_from_db()
+    assert row.error == "", "what was skipped is no error of a tick that ran"
+    skipped, ran = ticks_of(row)[2:]
+    assert (skipped[:2], ran[:2]) == ((at(32), False), (at(61), True))
+    assert skipped[2].startswith("skipped: 29 ticks before 2030-01-01 01:01:00 UTC")
+
+    world.patch(monkeypatch, "SCHEDULER_COUNTED", 7)
+    rows = [minutely("b", catch_up="skip"), minutely("c", catch_up="skip", every=None, cron="* * * * *")]
+    clock.now = at(162) - timedelta(seconds=1)
+    world.scheduler_tick()
+    for row in rows:
+        assert ticks_of(row)[0][2].startswith("skipped: 7 ticks or more before 2030-01-01 02:41:00")
 
 
-def test_who_waits_for_a_turn_has_missed_nothing(clock):
+@pytest.mark.parametrize("late_s", [0, 600])
+def test_who_waits_for_a_turn_has_missed_nothing_but_what_a_downtime_made_it_miss(clock, late_s):
     for name in "abcde":
         minutely(name, every=3600, catch_up="skip")
-    clock.advance(3600)
+    clock.advance(3600 + late_s)
 
     made = []
     for _ in range(6):  # one a sweep, and the last of them far behind the grace
         made.append(len(world.scheduler_tick(limit=1)))
         clock.advance(world.grace_s())
 
-    assert made == [1, 1, 1, 1, 1, 0]
-    assert {tick.error for tick in ScheduleTick.objects.all()} == {""}
+    missed = "skipped: one tick before 2030-01-01 01:00:00 UTC: they were missed" if late_s else ""
+    assert made == ([0] * 6 if late_s else [1, 1, 1, 1, 1, 0])
+    assert {tick.error for tick in ScheduleTick.objects.all()} == {missed}
     assert not Schedule.objects.exclude(seen_at=None).exists(), "it is said of one tick"
-
-
-def test_what_was_missed_in_a_downtime_is_so_behind_a_turn_too(clock):
-    for name in "abc":
-        minutely(name, every=3600, catch_up="skip")
-    clock.advance(3600 + 600)
-
-    assert [len(world.scheduler_tick(limit=1)) for _ in range(3)] == [0, 0, 0]
-
-    assert {tick.error for tick in ScheduleTick.objects.all()} == {
-        "skipped: one tick before 2030-01-01 01:00:00 UTC: they were missed"
-    }
 
 
 def test_a_slow_sweep_is_no_downtime(clock, monkeypatch):
@@ -261,14 +226,14 @@ def test_a_slow_sweep_is_no_downtime(clock, monkeypatch):
     assert [tick[1] for tick in ticks_of(late)] == [True]
 
 
-def test_a_sweep_takes_so_long_and_leaves_the_others(clock):
-    for name in "abc":
-        minutely(name)
+def test_a_sweep_takes_so_long_and_submits_about_so_many_runs(clock):
+    for name in "abcde":
+        minutely(name, catch_up="all")
     clock.advance(60)
+    assert world.scheduler_tick(within_s=0) == [] and Schedule.objects.filter(seen_at=at(1)).count() == 5
+    clock.now = at(3)
 
-    assert world.scheduler_tick(within_s=0) == [] and Schedule.objects.filter(seen_at=at(1)).count() == 3
-
-    assert len(world.scheduler_tick()) == 3
+    assert [len(world.scheduler_tick(limit=6)) for _ in range(3)] == [6, 6, 3]
 
 
 def test_a_sweep_goes_on_until_nothing_is_due(clock, monkeypatch):
@@ -282,27 +247,20 @@ def test_a_sweep_goes_on_until_nothing_is_due(clock, monkeypatch):
     assert [len(world.scheduler_tick()) for _ in range(3)] == [2, 1, 0]
 
 
-def test_one_run_stands_for_all_that_was_missed(clock):
-    row = minutely(catch_up="one")
-    clock.now = at(30) + timedelta(seconds=50)
-
-    world.scheduler_tick()
-
-    assert ticks_of(row) == [(at(30), True, "")]
-    assert Run.objects.get().metadata == {"schedule": str(row.id), "tick": at(30).isoformat(), "missed": 29}
-
-
-def test_all_get_a_run_each_in_their_order_so_many_a_sweep(clock, monkeypatch):
+def test_all_get_a_run_each_in_their_order_so_many_a_sweep_and_one_stands_for_all(clock, monkeypatch):
     world.patch(monkeypatch, "PER_SCHEDULE", 10)
-    row = minutely(catch_up="all")
-    clock.now = at(25)
+    row, one = minutely(catch_up="all"), minutely("b", catch_up="one")
+    clock.now = at(25) + timedelta(seconds=50)
 
-    assert [len(world.scheduler_tick()) for _ in range(4)] == [10, 10, 5, 0]
+    assert [len(world.scheduler_tick()) for _ in range(4)] == [11, 10, 5, 0]
 
-    runs = Run.objects.order_by("id")
+    runs = Run.objects.filter(metadata__schedule=str(row.id)).order_by("id")
     assert [run.metadata["tick"] for run in runs] == [at(n).isoformat() for n in range(1, 26)]
     row.refresh_from_db()
     assert (row.next_at, row.last_at) == (at(26), at(25))
+    assert ticks_of(one) == [(at(25), True, "")]
+    run = Run.objects.get(metadata__schedule=str(one.id))
+    assert run.metadata == {"schedule": str(one.id), "tick": at(25).isoformat(), "missed": 24}
 
 
 def test_all_are_the_latest_thousand_at_most(clock, monkeypatch):
@@ -317,25 +275,6 @@ def test_all_are_the_latest_thousand_at_most(clock, monkeypatch):
     assert dropped == (at(1), False, "skipped: 95 ticks before 2030-01-01 01:36:00 UTC: they were more than 5")
 
 
-def test_what_was_skipped_is_counted_so_far(clock, monkeypatch):
-    world.patch(monkeypatch, "SCHEDULER_COUNTED", 7)
-    rows = [minutely("a", catch_up="skip"), minutely("b", catch_up="skip", every=None, cron="* * * * *")]
-    clock.now = at(100) - timedelta(seconds=1)
-
-    world.scheduler_tick()
-
-    for row in rows:
-        assert ticks_of(row)[0][2].startswith("skipped: 7 ticks or more before 2030-01-01 01:39:00")
-
-
-def test_a_sweep_submits_about_so_many_runs(clock):
-    for name in "abcde":
-        minutely(name, catch_up="all")
-    clock.now = at(3)
-
-    assert [len(world.scheduler_tick(limit=6)) for _ in range(3)] == [6, 6, 3]
-
-
 def test_a_full_sweep_leaves_the_others_to_the_next(clock):
     minutely("a", catch_up="all")
     clock.advance(1)
@@ -348,49 +287,30 @@ def test_a_full_sweep_leaves_the_others_to_the_next(clock):
 # ------------------------------------------------------------------------------------------------------ faults
 
 
-def ended_agent(row, olga):
-    Schedule.objects.update(agent="test/gone")
-    return "AgentNotFoundError"
-
-
-def disabled_agent(row, olga):
-    Agent.objects.update_or_create(address="test/code", defaults={"enabled": False})
-    return "AgentNotFoundError"
-
-
-def inactive_owner(row, olga):
+def inactive_owner(olga):
     type(olga).objects.filter(pk=olga.pk).update(is_active=False)
-    return "ForbiddenError: its owner, olga, is not active"
 
 
-def big_input(row, olga):
-    Schedule.objects.update(input="x" * 300_000)
-    return "InputTooLargeError"
-
-
-def bad_budget(row, olga):
-    Schedule.objects.update(budget={"max_turns": -1})
-    return "InvalidInputError: budget"
-
-
-def bad_metadata(row, olga):
-    Schedule.objects.update(metadata=[1])
-    return "Error: "
-
-
-def strangers_session(row, olga):
+def strangers_session(olga):
     other = type(olga).objects.create_user("other")
     Schedule.objects.update(session=world.create_session(Session(owner=other, agent="test/code")))
-    return "SessionNotFoundError"
 
 
-FAULTS = [ended_agent, disabled_agent, inactive_owner, big_input, bad_budget, bad_metadata, strangers_session]
+FAULTS = [
+    (lambda _: Schedule.objects.update(agent="test/gone"), "AgentNotFoundError"),
+    (lambda _: Agent.objects.create(address="test/code", enabled=False), "AgentNotFoundError"),
+    (inactive_owner, "ForbiddenError: its owner, olga, is not active"),
+    (lambda _: Schedule.objects.update(input="x" * 300_000), "InputTooLargeError"),
+    (lambda _: Schedule.objects.update(budget={"max_turns": -1}), "InvalidInputError: budget"),
+    (lambda _: Schedule.objects.update(metadata=[1]), "Error: "),
+    (strangers_session, "SessionNotFoundError"),
+]
 
 
-@pytest.mark.parametrize("spoil", FAULTS)
-def test_what_cannot_be_submitted_is_said_and_the_next_tick_is_set(clock, olga, spoil):
+@pytest.mark.parametrize(("spoil", "words"), FAULTS, ids=[words for _, words in FAULTS])
+def test_what_cannot_be_submitted_is_said_and_the_next_tick_is_set(clock, olga, spoil, words):
     row = minutely(user=olga)
-    words = spoil(row, olga)
+    spoil(olga)
     clock.advance(60)
 
     assert world.scheduler_tick() == []
@@ -400,24 +320,16 @@ def test_what_cannot_be_submitted_is_said_and_the_next_tick_is_set(clock, olga, 
     assert (when, has_run, Run.objects.count()) == (at(1), False, 0)
     assert words in error and row.error == error
     assert row.next_at == at(2)
-
-
-def test_the_error_goes_with_the_next_run(clock, olga):
-    row = minutely(user=olga)
-    inactive_owner(row, olga)
-    clock.advance(60)
-    world.scheduler_tick()
-    type(olga).objects.update(is_active=True)
-    clock.advance(60)
-
-    assert len(world.scheduler_tick()) == 1
-
-    row.refresh_from_db()
-    assert row.error == ""
+    if spoil is inactive_owner:
+        type(olga).objects.update(is_active=True)
+        clock.advance(60)
+        assert len(world.scheduler_tick()) == 1
+        row.refresh_from_db()
+        assert row.error == "", "the error goes with the next run"
 
 
 @pytest.mark.parametrize("error", [OperationalError("away"), RuntimeError("a bug")])
-def test_one_that_fails_stops_no_other(clock, monkeypatch, error):
+def test_one_that_fails_stops_no_other_and_the_databases_trouble_is_no_fault_of_it(clock, monkeypatch, error):
     bad, good = minutely("bad"), minutely("good")
     take = world.scheduler_take
 
@@ -426,29 +338,19 @@ def test_one_that_fails_stops_no_other(clock, monkeypatch, error):
             raise error
         return take(row, *args)
 
-    world.patch(monkeypatch, "scheduler_take", faulty)
-    clock.advance(60)
-
-    assert len(world.scheduler_tick()) == 1
-
-    assert ticks_of(good) and not ticks_of(bad)
-    monkeypatch.undo()
-    assert len(world.scheduler_tick()) == 1, "the next sweep tries again"
-
-
-def test_the_databases_trouble_is_no_fault_of_the_schedule(clock, monkeypatch):
-    row = minutely()
-    clock.advance(60)
-
     def away(*args, **options):
         raise OperationalError("lock timeout")
 
+    clock.advance(60)
+    with monkeypatch.context() as patched:
+        world.patch(patched, "scheduler_take", faulty)
+        assert len(world.scheduler_tick()) == 1
+    assert ticks_of(good) and not ticks_of(bad)
     with monkeypatch.context() as patched:
         world.patch(patched, "schedules_submit_once", away)
         assert world.scheduler_tick() == []
-    assert ticks_of(row) == [] and Schedule.objects.get().next_at == at(1)
-
-    assert len(world.scheduler_tick()) == 1
+    assert ticks_of(bad) == [] and Schedule.objects.get(id=bad.id).next_at == at(1)
+    assert len(world.scheduler_tick()) == 1, "the next sweep tries again"
 
 
 @pytest.mark.parametrize("change", [{"cron": "nonsense", "every_s": None}, {"timezone": "Mars/Olympus"}])
@@ -508,7 +410,7 @@ def test_one_that_is_on_without_a_next_tick_gets_one(clock, mend, lost):
     assert (row.next_at, row.due_at) == (at(2), at(2))
 
 
-def test_with_its_session_a_schedule_is_switched_off_and_says_so(clock, olga):
+def test_with_its_session_a_schedule_is_switched_off_and_says_so_and_with_its_owner_it_is_gone(clock, olga):
     session = world.create_session(Session(owner=olga, agent="test/code"))
     row = minutely("a", user=olga, session=session, catch_up="all")
     minutely("b", user=olga)
@@ -521,48 +423,31 @@ def test_with_its_session_a_schedule_is_switched_off_and_says_so(clock, olga):
     row.refresh_from_db()
     assert (row.session, row.enabled, row.error) == (None, False, "its conversation was deleted")
     assert world.schedules_enable(row).error == "", "somebody wants a new one each"
-
-
-def test_with_its_owner_a_schedule_is_gone(clock, olga):
-    minutely("a", user=olga, session=world.create_session(Session(owner=olga, agent="test/code")))
-    minutely("b", user=olga)
-
+    minutely("c", user=olga, session=world.create_session(Session(owner=olga, agent="test/code")))
     olga.delete()
-
     assert not Schedule.objects.exists()
 
 
 # ----------------------------------------------------------------------------------------------------- by name
 
 
-def test_the_same_name_changes_the_row_and_leaves_its_next_tick_alone(clock):
+def test_the_same_name_changes_the_row_and_another_rule_begins_from_now(clock):
     row = minutely()
     clock.advance(90)
 
     again = schedule("test/code", "other words", name="a", every=timedelta(minutes=1))
-
     assert (again.id, again.next_at, again.input) == (row.id, at(1), "other words")
-    assert Schedule.objects.count() == 1
-
-
-def test_another_rule_begins_from_now(clock):
-    minutely()
-    clock.advance(90)
-
     changed = schedule("test/code", "hi", name="a", cron="0 * * * *", timezone="Asia/Kathmandu")
 
     assert changed.next_at == at(15), "whose clocks are 45 minutes ahead of the hour"
-
-
-def test_what_an_operator_has_switched_off_a_deploy_leaves_off(clock):
-    world.schedules_disable(minutely())
-
-    assert minutely().enabled is False
-    assert minutely(enabled=True).enabled is True
+    assert Schedule.objects.count() == 1
 
 
 @on_postgresql
-def test_what_an_operator_changes_during_a_deploy_stays(clock):
+def test_deploys_at_once_make_one_row_and_what_an_operator_changes_meanwhile_stays(clock):
+    made = [in_background(minutely) for _ in range(8)]
+    assert len({future.result(BOUND_S).id for future in made}) == 1
+    assert Schedule.objects.count() == 1
     row = minutely(enabled=True)
 
     with uncommitted(lambda: world.schedules_disable(row)):
@@ -572,6 +457,7 @@ def test_what_an_operator_changes_during_a_deploy_stays(clock):
     assert (deployed.result(BOUND_S).enabled, deployed.result().priority) == (False, "high")
     row.refresh_from_db()
     assert (row.enabled, row.priority) == (False, "high")
+    assert minutely(enabled=True).enabled is True
 
 
 def test_names_are_their_owners_and_their_tenants(clock, olga):
@@ -584,39 +470,31 @@ def test_names_are_their_owners_and_their_tenants(clock, olga):
     assert refused.value.field == "name"
 
 
-@on_postgresql
-def test_two_deploys_at_once_make_one_row(clock):
-    made = [in_background(minutely) for _ in range(8)]
-
-    assert len({future.result(BOUND_S).id for future in made}) == 1
-    assert Schedule.objects.count() == 1
-
-
-def test_it_is_gone_when_it_is_removed_and_its_runs_stay(clock):
+def test_it_is_gone_when_it_is_removed_and_its_runs_stay_and_old_ticks_are_pruned(clock):
     row = minutely()
     clock.advance(60)
     world.scheduler_tick()
+    clock.advance(10 * 86400)
+    world.scheduler_tick()
+    for dry_run in (True, False):
+        assert world.prune({"ticks": 86400.0}, dry_run=dry_run)["ticks"] == 1
+    assert [tick[0] for tick in ticks_of(row)] == [BEGIN + timedelta(days=10, minutes=1)]
 
     world.schedules_remove(row)
     world.schedules_remove(row)
 
-    assert (Schedule.objects.count(), ScheduleTick.objects.count(), Run.objects.count()) == (0, 0, 1)
+    assert (Schedule.objects.count(), ScheduleTick.objects.count(), Run.objects.count()) == (0, 0, 2)
     for act in (world.schedules_enable, world.schedules_disable):
-        with pytest.raises(NotFoundError):
-            act(row.id)
-        with pytest.raises(NotFoundError):
-            act("nonsense")
+        for gone in (row.id, "nonsense"):
+            with pytest.raises(NotFoundError):
+                act(gone)
 
 
-def test_the_next_ticks_are_told_before_it_is_saved(clock):
+def test_the_next_ticks_are_told_before_it_is_saved_and_a_run_now_is_beside_them(clock, olga):
     row = Schedule(cron="0 9 * * MON-FRI", timezone="Europe/Berlin")
-
     assert world.next_ticks(row, 2) == [BEGIN + timedelta(hours=8), BEGIN + timedelta(hours=32)]
-    assert world.next_ticks(minutely(), 1) == [at(1)]
-
-
-def test_a_run_now_is_one_beside_the_ticks(clock, olga):
     row = minutely(user=olga, metadata={"why": "x"})
+    assert world.next_ticks(row, 1) == [at(1)]
 
     runs = [world.run_now(row), world.run_now(row)]
 
@@ -625,65 +503,43 @@ def test_a_run_now_is_one_beside_the_ticks(clock, olga):
     assert ticks_of(row) == []
 
 
-@pytest.mark.parametrize(
-    ("given", "field"),
-    [
-        ({"name": " "}, "name"),
-        ({"name": "x" * 201}, "name"),
-        ({"name": "a\0b"}, "name"),
-        ({"every": None}, "cron"),
-        ({"cron": "* * * * *"}, "cron"),
-        ({"every": None, "cron": "0 0 30 2 *"}, "cron"),
-        ({"every": 0}, "every_s"),
-        ({"every": -5}, "every_s"),
-        ({"every": 1.5}, "every_s"),
-        ({"every": True}, "every_s"),
-        ({"every": 10**9}, "every_s"),
-        ({"every": timedelta(seconds=1.5)}, "every_s"),
-        ({"timezone": "Mars/Olympus"}, "timezone"),
-        ({"jitter_s": 60}, "jitter_s"),
-        ({"jitter_s": -1}, "jitter_s"),
-        ({"catch_up": "both"}, "catch_up"),
-        ({"starts_at": "soon"}, "starts_at"),
-        ({"starts_at": "9999-12-31T23:59:59Z"}, "starts_at"),
-        ({"starts_at": "0001-01-01T00:00:00+14:00"}, "starts_at"),
-        ({"starts_at": "9999-12-31T23:59:59Z", "every": None, "cron": "0 0 1 1 *"}, "starts_at"),
-        ({"priority": "huge"}, "priority"),
-        ({"budget": {"max_turns": -1}}, "budget"),
-        ({"metadata": [1]}, "metadata"),
-        ({"metadata": {"tick": 1}}, "metadata"),
-        ({"tenant": "x" * 101}, "tenant"),
-        ({"session": "nonsense"}, "session"),
-    ],
-)
-def test_what_is_wrong_is_named_and_nothing_is_written(clock, given, field):
-    with pytest.raises(InvalidInputError) as refused:
-        minutely(**given)
-
-    assert (refused.value.field, Schedule.objects.count()) == (field, 0)
+FIRST, LAST = "0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59Z"
+CRON = {"every": None, "cron": "0 0 1 1 *"}
+BAD = {
+    "name": [{"name": " "}, {"name": "x" * 201}, {"name": "a\0b"}],
+    "cron": [{"every": None}, {"cron": "* * * * *"}, {"every": None, "cron": "0 0 30 2 *"}],
+    "every_s": [{"every": bad} for bad in (0, -5, 1.5, True, 10**9, timedelta(seconds=1.5))],
+    "timezone": [{"timezone": "Mars/Olympus"}],
+    "jitter_s": [{"jitter_s": 60}, {"jitter_s": -1}],
+    "catch_up": [{"catch_up": "both"}],
+    "starts_at": [{"starts_at": LAST, **CRON}, *({"starts_at": bad} for bad in ("soon", LAST, FIRST))],
+    "priority": [{"priority": "huge"}],
+    "budget": [{"budget": {"max_turns": -1}}],
+    "metadata": [{"metadata": [1]}, {"metadata": {"tick": 1}}],
+    "tenant": [{"tenant": "x" * 101}],
+    "session": [{"session": "nonsense"}],
+    "input": [{"input": words} for words in (" ", ["a list"], "x" * 300_000)],
+}
 
 
-def test_agent_input_and_session_are_looked_at_before_the_first_tick(clock, olga):
+def test_what_is_wrong_is_named_and_nothing_is_written(clock, olga):
+    for field, cases in BAD.items():
+        for given in cases:
+            with pytest.raises(InvalidInputError) as refused:
+                schedule("test/code", given.get("input", "hi"), **{"name": "a", "every": 60, **without_input(given)})
+            assert refused.value.field == field, given
     with pytest.raises(AgentNotFoundError):
         schedule("test/gone", "hi", name="a", every=60)
-    for words in (" ", ["a list"], "x" * 300_000):
-        with pytest.raises(InvalidInputError) as refused:
-            schedule("test/code", words, name="a", every=60)
-        assert refused.value.field == "input"
     with pytest.raises(SessionNotFoundError):
         minutely(user=olga, session=world.create_session(Session(agent="test/code")).id)
     assert not Schedule.objects.exists()
 
 
+def without_input(given):
+    return {name: value for name, value in given.items() if name != "input"}
+
+
 # -------------------------------------------------------------------------------------------------------- costs
-
-
-def test_nothing_due_costs_a_sweep_one_query(clock, django_assert_num_queries):
-    for name in "abc":
-        minutely(name)
-
-    with django_assert_num_queries(1):
-        assert world.scheduler_tick() == []
 
 
 @on_postgresql
@@ -709,16 +565,3 @@ def test_looking_for_what_is_due_reads_its_index(clock):
     plan = world.store_schedules_due().order_by("due_at").values_list("id")[:500].explain()
 
     assert "ravi_schedule_due" in plan
-
-
-def test_old_ticks_are_pruned(clock):
-    row = minutely()
-    clock.advance(60)
-    world.scheduler_tick()
-    clock.advance(10 * 86400)
-    world.scheduler_tick()
-
-    assert world.prune({"ticks": 86400.0}, dry_run=True)["ticks"] == 1
-    assert world.prune({"ticks": 86400.0})["ticks"] == 1
-
-    assert [tick[0] for tick in ticks_of(row)] == [BEGIN + timedelta(days=10, minutes=1)]

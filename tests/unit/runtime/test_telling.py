@@ -77,18 +77,22 @@ def test_the_first_items_begin_one_run_of_the_owner_in_a_session_of_the_source(o
 
 
 @pytest.mark.sqlite
-def test_what_was_told_is_not_told_again() -> None:
+def test_what_was_told_is_not_told_again_but_for_each_source() -> None:
     source = a_source()
     world.tell(source, items("one", "two"))
 
     again = world.tell(source, items("two", "three", "three"))
 
     assert again.new == 1
-    assert titles_of(Run.objects.get()) == ["one", "two", "three"]
+    run = Run.objects.get()
+    assert titles_of(run) == ["one", "two", "three"]
     assert SourceItem.objects.filter(source=source).count() == 3
+    for name in ("More", "Even more"):
+        world.tell(a_source(home=run.session, name=name), items("one"))
+    assert titles_of(Run.objects.get()) == ["one", "two", "three", "one", "one"]
 
 
-def test_a_waiting_run_is_woken_and_reads_on() -> None:
+def test_a_waiting_run_is_woken_and_reads_on_and_the_next_begins_in_the_same_session() -> None:
     source = a_source()
     world.tell(source, items("one"))
     run = drive(Run.objects.get())
@@ -99,27 +103,22 @@ def test_a_waiting_run_is_woken_and_reads_on() -> None:
     run.refresh_from_db()
     assert run.status == Status.PENDING
     assert drive(run).output == "one,two,three"
+    world.tell(source, items("four"))
+    new = Run.objects.exclude(id=run.id).get()
+    assert (new.session_id, titles_of(new)) == (run.session_id, ["four"])
 
 
-def test_when_its_run_has_ended_the_next_begins_in_the_same_session() -> None:
-    source = a_source()
-    world.tell(source, items("one"))
-    Run.objects.update(status=Status.COMPLETED)
+def waits_for(signal: str = "new_source_item", **fields: Any) -> Run:
+    async def wait(ctx: Any, inbox: Any) -> None:
+        await ctx.sleep_until_signal(signal)
 
-    world.tell(source, items("two"))
-
-    old, new = Run.objects.order_by("id")
-    assert new.session_id == old.session_id
-    assert titles_of(new) == ["two"]
+    code(wait)
+    return drive(make_run(**fields))
 
 
 def test_a_run_that_waits_for_its_signal_elsewhere_is_told_and_its_session_becomes_home(owner: Any) -> None:
-    async def wait(ctx: Any, inbox: Any) -> None:
-        await ctx.sleep_until_signal("new_source_item")
-
-    code(wait)
     session = world.create_session(Session(owner=owner))
-    waiting = drive(make_run(session=session, owner=owner))
+    waiting = waits_for(session=session, owner=owner)
     source = a_source(owner)
 
     world.tell(source, items("one"))
@@ -130,23 +129,16 @@ def test_a_run_that_waits_for_its_signal_elsewhere_is_told_and_its_session_becom
     assert Signal.objects.get().run_id == waiting.id
 
 
-@pytest.mark.parametrize("other", [{"tenant": "other"}, {"agent": "test/other"}, {"signal": "other"}, {"own": False}])
-def test_a_run_of_another_owner_tenant_or_agent_or_that_waits_for_something_else_is_not_told(
-    owner: Any, other: dict[str, Any]
-) -> None:
-    async def wait(ctx: Any, inbox: Any) -> None:
-        await ctx.sleep_until_signal(other.get("signal", "new_source_item"))
-
-    code(wait)
-    mine = owner if other.get("own", True) else get_user_model().objects.create_user("ben")
-    waiting = drive(make_run(owner=mine, tenant=other.get("tenant", "")))
-    if "agent" in other:
-        Run.objects.filter(id=waiting.id).update(agent=other["agent"])
+def test_a_run_of_another_owner_tenant_or_agent_or_that_waits_for_something_else_is_not_told(owner: Any) -> None:
+    waits_for(owner=get_user_model().objects.create_user("ben"))
+    waits_for(owner=owner, tenant="other")
+    Run.objects.filter(id=waits_for(owner=owner).id).update(agent="test/other")
+    others = {*Run.objects.values_list("id", flat=True), waits_for("other", owner=owner).id}
 
     world.tell(a_source(owner), items("one"))
 
     assert not Signal.objects.exists()
-    assert Run.objects.exclude(id=waiting.id).get().owner == owner
+    assert Run.objects.exclude(id__in=others).get().owner == owner
 
 
 def test_a_session_that_a_strangers_run_has_taken_is_left_to_it(owner: Any) -> None:
@@ -206,90 +198,54 @@ def test_an_agent_that_is_a_row_is_run_in_its_present_version_with_the_sources_m
     assert (run.agent_version, run.metadata) == (7, {"variables": {"city": "Rome"}})
 
 
-def test_a_source_that_is_switched_off_or_gone_tells_nobody() -> None:
+def test_a_source_that_is_switched_off_or_gone_tells_nobody_and_many_items_come_in_bounded_transactions(
+    django_assert_max_num_queries: Any,
+) -> None:
     source = a_source(enabled=False)
     told = world.tell(source, items("one"))
     gone = source.id
     source.delete()
-
     assert told == world.tell(gone, items("one")) == world.Told(error=world.TELLING_GONE), "they are to come again"
     assert not Run.objects.exists()
 
-
-def test_many_items_are_told_in_bounded_transactions(django_assert_max_num_queries: Any) -> None:
-    source = a_source()
-
     with django_assert_max_num_queries(60):
-        told = world.tell(source, items(*(str(number) for number in range(450))))
-
+        told = world.tell(a_source(), items(*(str(number) for number in range(450))))
     assert told.new == 450
     assert titles_of(Run.objects.get()) == [str(number) for number in range(450)]
 
 
 @on_postgresql
-def test_two_who_bring_the_same_items_at_once_tell_them_once(owner: Any) -> None:
+def test_two_who_tell_at_once_tell_each_item_once_and_share_the_run_that_one_begins(owner: Any) -> None:
     source = a_source(owner)
-
     with transaction.atomic():
         first = world.tell(source, items("one", "two"))
         second = in_background(world.tell, source, items("two", "one", "three"))
         until(somebody_waits_for_a_lock)
-
     assert (first.new, second.result(BOUND_S).new) == (2, 1)
     assert titles_of(Run.objects.get()) == ["one", "two", "three"]
 
-
-@on_postgresql
-def test_a_run_that_ends_while_it_is_being_told_leaves_the_items_to_a_new_one() -> None:
-    source = a_source()
-    world.tell(source, items("one"))
-    old = Run.objects.get()
-
-    with transaction.atomic():
-        Run.objects.filter(id=old.id).update(status=Status.COMPLETED)
-        telling = in_background(world.tell, source, items("two"))
-        until(somebody_waits_for_a_lock)
-
-    assert telling.result(BOUND_S).new == 1
-    assert titles_of(Run.objects.exclude(id=old.id).get()) == ["two"]
-
-
-@on_postgresql
-def test_a_run_that_is_handed_over_meanwhile_is_not_told() -> None:
-    source = a_source()
-    world.tell(source, items("one"))
-    old = Run.objects.get()
-
-    with transaction.atomic():
-        Run.objects.filter(id=old.id).update(agent="test/other")
-        telling = in_background(world.tell, source, items("two"))
-        until(somebody_waits_for_a_lock)
-
-    assert telling.result(BOUND_S).new == 1
-    assert titles_of(Run.objects.exclude(id=old.id).get()) == ["two"]
-
-
-@on_postgresql
-def test_two_sources_that_begin_in_one_session_share_its_run() -> None:
     session = world.create_session(Session())
     first, second = a_source(home=session), a_source(home=session, name="More")
-
     with transaction.atomic():
         world.tell(first, items("one"))
         telling = in_background(world.tell, second, items("two"))
         until(somebody_waits_for_a_lock)
-
     telling.result(BOUND_S)
-    run = Run.objects.get()
-    assert run.status == Status.PENDING
-    assert titles_of(run) == ["one", "two"]
+    run = Run.objects.get(session=session)
+    assert (run.status, titles_of(run)) == (Status.PENDING, ["one", "two"])
 
 
-def test_the_same_item_of_two_sources_is_told_for_each() -> None:
-    session = world.create_session(Session())
+@on_postgresql
+@pytest.mark.parametrize("change", [{"status": Status.COMPLETED}, {"agent": "test/other"}], ids=str)
+def test_a_run_that_ends_or_is_handed_over_meanwhile_leaves_the_items_to_a_new_one(change: dict[str, Any]) -> None:
+    source = a_source()
+    world.tell(source, items("one"))
+    old = Run.objects.get()
 
-    world.tell(a_source(home=session), items("one"))
-    world.tell(a_source(home=session, name="More"), items("one"))
-    world.tell(a_source(home=session, name="Even more"), items("one"))
+    with transaction.atomic():
+        Run.objects.filter(id=old.id).update(**change)
+        telling = in_background(world.tell, source, items("two"))
+        until(somebody_waits_for_a_lock)
 
-    assert titles_of(Run.objects.get()) == ["one", "one", "one"]
+    assert telling.result(BOUND_S).new == 1
+    assert titles_of(Run.objects.exclude(id=old.id).get()) == ["two"]

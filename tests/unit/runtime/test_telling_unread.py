@@ -71,10 +71,21 @@ def boot_of(run: Run) -> str:
 
 
 def test_an_agent_that_completes_after_one_item_reads_each_in_its_order(clock: FakeClock, read: list[str]) -> None:
-    world.tell(a_source(), numbered(5))
+    source = a_source()
+    world.tell(source, numbered(5))
+    with CaptureQueriesContext(connection) as queries:
+        assert world.sweep_unread() == []
+    assert len(queries) == 1, "nothing is left: one look"
     drive(Run.objects.get())
 
-    for _ in range(4):
+    assert world.left_unread(10) == [source.id]
+    first, second = world.tell_unread(source.id), world.tell_unread(source.id)
+    assert (first is None, second, Run.objects.count()) == (False, None, 2), "two that begin at once begin one run"
+    drive(Run.objects.latest("id"))
+    world.sweeper_sweep(send=lambda runs: [])
+    assert Run.objects.count() == 3
+    drive(Run.objects.latest("id"))
+    for _ in range(2):
         (begun,) = world.sweep_unread()
         drive(Run.objects.get(id=begun))
 
@@ -171,18 +182,6 @@ def test_a_run_that_has_done_anything_keeps_the_item_that_it_began_with(
     assert boot_of(Run.objects.get(id=begun)) == "two"
 
 
-def test_two_that_begin_at_once_begin_one_run(clock: FakeClock, read: list[str]) -> None:
-    source = a_source()
-    world.tell(source, items("one", "two", "three"))
-    drive(Run.objects.get())
-
-    assert world.left_unread(10) == [source.id]
-    first, second = world.tell_unread(source.id), world.tell_unread(source.id)
-
-    assert (first is None, second) == (False, None)
-    assert Run.objects.count() == 2
-
-
 @on_postgresql
 def test_who_dies_in_between_leaves_all_to_the_next(
     clock: FakeClock, read: list[str], monkeypatch: pytest.MonkeyPatch
@@ -261,18 +260,6 @@ def test_what_was_left_goes_along_when_another_session_becomes_home(clock: FakeC
     assert drive(waiting).output == "['two', 'three']"
 
 
-def test_the_sweep_begins_them_and_looks_once(clock: FakeClock, read: list[str]) -> None:
-    world.tell(a_source(), items("one", "two"))
-    with CaptureQueriesContext(connection) as queries:
-        assert world.sweep_unread() == []
-    assert len(queries) == 1
-    drive(Run.objects.get())
-
-    world.sweeper_sweep(send=lambda runs: [])
-
-    assert Run.objects.count() == 2
-
-
 # ---------------------------------------------------------------------------------------------------- too much unread
 
 
@@ -298,37 +285,31 @@ def test_a_run_with_much_unread_is_told_nothing_more_and_nothing_is_recorded(few
     assert world.tell(source, items("more")).new == 1
 
 
-def test_saves_stay_noted_and_do_not_keep_other_sources_out(few: None) -> None:
+def test_saves_stay_noted_and_keep_others_from_being_found_only_by_chance(few: None) -> None:
     from tests.support.world import with_untold
 
-    full, other = (a_source(kind="model", location="project.Invoice", name=name) for name in ("full", "other"))
+    named = {"kind": "model", "location": "project.Invoice"}
+    full, *late, off = (a_source(name=name, **named) for name in ("full", "1", "2", "3", "off"))
+    Source.objects.filter(id=off.id).update(enabled=False)
     world.tell(full, numbered(4))
-    for source in (full, other):
-        SourceItem.objects.create(source=source, identity=source.name, untold={"pk": "1", "created": True})
-
-    assert with_untold(-1.0, 1) == [other.id]
-
-
-def test_saves_that_nobody_can_be_told_of_keep_others_from_being_found_only_by_chance(few: None) -> None:
-    from tests.support.world import with_untold
-
-    late = [a_source(kind="model", location="project.Invoice", name=str(number)).id for number in range(3)]
-    off = a_source(kind="model", location="project.Invoice", enabled=False).id
-    for source_id in [*late, off]:
+    for source in (full, *late, off):
         for note in ("one", "two"):
-            SourceItem.objects.create(source_id=source_id, identity=note, untold={"pk": "1", "created": True})
+            SourceItem.objects.create(source=source, identity=note, untold={"pk": "1", "created": True})
 
     found = [with_untold(-1.0, 1) for _ in range(200)]
 
-    assert {len(ids) for ids in found} == {1}
-    assert {ids[0] for ids in found} == set(late), "each is found some time; by (2/3)^200 not"
-    assert sorted(with_untold(-1.0, 5)) == sorted(late), "and once"
+    ids = {source.id for source in late}
+    assert {len(one) for one in found} == {1}
+    assert {one[0] for one in found} == ids, "each is found some time; by (2/3)^200 not"
+    assert sorted(with_untold(-1.0, 5)) == sorted(ids), "and once"
 
 
 # ------------------------------------------------------------------------------------------------------ so many a day
 
 
-def test_a_source_brings_so_many_new_items_a_day(clock: FakeClock, read: list[str]) -> None:
+def test_a_source_brings_so_many_new_items_a_day(
+    clock: FakeClock, read: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = a_source(options={"max_items_a_day": 3})
     world.tell(source, numbered(2))
 
@@ -339,6 +320,9 @@ def test_a_source_brings_so_many_new_items_a_day(clock: FakeClock, read: list[st
     assert world.tell(source, numbered(5)).new == 0
     clock.advance(12 * 3600)
     assert world.tell(source, numbered(5)).new == 2
+    world.patch(monkeypatch, "A_DAY", 1)  # models and files of the site have no such limit of their own
+    new = {kind: world.tell(a_source(kind=kind), numbered(2)).new for kind in ("feed", "webhook", "model", "drop")}
+    assert new == {"feed": 1, "webhook": 1, "model": 2, "drop": 2}
 
 
 def worded(words: str, *titles: str) -> list[Item]:
@@ -381,36 +365,16 @@ def test_edits_that_nobody_is_told_of_take_no_room(clock: FakeClock, read: list[
     assert world.tell(source, items("new")).new == 1
 
 
-@pytest.mark.parametrize(
-    "nonsense",
-    [
-        "x",
-        5,
-        {"date": "2026-11-22"},
-        {"date": "2026-11-22", "items": "x"},
-        {"items": [None]},
-        {"date": "2026-11-22", "items": -9},
-        {"date": "2026-11-22", "items": True},
-    ],
-    ids=str,
-)
-def test_a_count_that_is_none_is_counted_anew(clock: FakeClock, read: list[str], nonsense: Any) -> None:
-    source = a_source(options={"max_items_a_day": 2, "told_today": nonsense})
+def test_a_count_that_is_none_is_counted_anew(clock: FakeClock, read: list[str]) -> None:
+    day = "2026-11-22"
+    counts = [{"date": day, "items": items} for items in ("x", -9, True)]
+    for nonsense in ("x", 5, {"date": day}, {"items": [None]}, *counts):
+        source = a_source(options={"max_items_a_day": 2, "told_today": nonsense})
 
-    told = world.tell(source, numbered(3))
+        told = world.tell(source, numbered(3))
 
-    source.refresh_from_db()
-    assert (told.new, source.options["told_today"]) == (2, {"date": "2026-11-22", "items": 2})
-
-
-def test_models_and_files_of_the_site_have_no_such_limit_of_their_own(
-    clock: FakeClock, read: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world.patch(monkeypatch, "A_DAY", 1)
-
-    new = {kind: world.tell(a_source(kind=kind), numbered(2)).new for kind in ("feed", "webhook", "model", "drop")}
-
-    assert new == {"feed": 1, "webhook": 1, "model": 2, "drop": 2}
+        source.refresh_from_db()
+        assert (told.new, source.options["told_today"]) == (2, {"date": day, "items": 2}), nonsense
 
 
 # --------------------------------------------------------------------------------------------------------- many unread

@@ -37,24 +37,17 @@ def run(owner: Any) -> Any:
     return run
 
 
-def test_an_agents_stream_has_its_tokens_alone(run: Any, owner: Any) -> None:
+def test_a_stream_has_its_agents_tokens_alone_and_progress_the_steps_of_the_tree(run: Any, owner: Any) -> None:
     topic = stream_topic(ReActAgent("topical", model=ScriptedModel("")).id)
 
     found = frames_of(world.follow_topic(topic, user=owner, run=run.id))
-
     assert [frame["type"] for frame in found] == ["text.delta", "completion", "stream.done"]
-
-
-def test_a_runs_progress_has_the_steps_of_its_tree(run: Any, owner: Any) -> None:
     found = frames_of(world.follow_topic(progress_topic(str(run.id)), user=owner))
-
     assert [frame.get("step") for frame in found] == ["started", "thinking", "done", None]
-
-
-def test_another_agents_stream_is_empty(run: Any, owner: Any) -> None:
     found = frames_of(world.follow_topic(TopicId("agent.stream", "other"), user=owner, run=run.id))
-
-    assert [frame["type"] for frame in found] == ["stream.done"]
+    assert [frame["type"] for frame in found] == ["stream.done"], "another agent's is empty"
+    with pytest.raises(InvalidInputError, match="topic must be"):
+        frames_of(world.follow_topic(TopicId("news", "x"), user=owner))
 
 
 @pytest.mark.parametrize("kind", ["agent.stream", "agent.progress"])
@@ -64,8 +57,3 @@ def test_nobody_subscribes_to_somebody_elses_run(run: Any, kind: str) -> None:
 
     with pytest.raises(NotFoundError):
         frames_of(world.follow_topic(topic, user=stranger, run=run.id))
-
-
-def test_another_kind_of_topic_is_refused(owner: Any) -> None:
-    with pytest.raises(InvalidInputError, match="topic must be"):
-        frames_of(world.follow_topic(TopicId("news", "x"), user=owner))
