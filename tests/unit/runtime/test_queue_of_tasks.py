@@ -19,11 +19,19 @@ from tests.support import world
 from tests.support.patience import seconds
 
 
+def forget_options() -> None:
+    """Celery reads a task's options, its queue among them, once a process: an earlier test may have sent it."""
+    for task in (tasks.sweep, tasks.poll_sources, tasks.relay_events, tasks.tell_saves):
+        task._exec_options = None
+
+
 @pytest.fixture
 def site_conf() -> Iterator[Any]:
+    forget_options()
     names = ("task_routes", "broker_transport_options", "broker_write_url")
     before = {name: app.conf[name] for name in names}
     yield app.conf
+    forget_options()
     for pool in world.dispatch_pools.values():
         pool.connections.force_close_all()
     world.dispatch_pools.clear()
@@ -78,7 +86,6 @@ def test_a_site_that_lists_its_queues_need_not_list_ours(
     """With task_create_missing_queues = False Celery knows no other queues than those that the site lists."""
     settings.RAVI = {**settings.RAVI, "QUEUE": f"queue-{uuid4()}"}
     monkeypatch.setattr(app.amqp.queues, "create_missing", False)
-    monkeypatch.setattr(tasks.tell_saves, "_exec_options", None)  # Celery reads them once a process
 
     world.dispatch_publish(tasks.tell_saves, "1")
 
