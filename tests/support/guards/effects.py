@@ -80,7 +80,7 @@ EFFECTS = [
         RUNTIME + "effects.py",
         "while error is not None and may_pass(error) and not self.gives_up:",
         "while False:",
-        (UNIT + "test_effects_kept.py",),
+        (UNIT + "test_database_troubles.py",),
     ),
     Mutant(
         "database: an error that may pass is no error of the code",
@@ -101,21 +101,21 @@ EFFECTS = [
         RUNTIME + "gate.py",
         "while self.repeats and self.stop is None:",
         "while False:",
-        (UNIT + "test_effects_kept.py",),
+        (UNIT + "test_database_troubles.py",),
     ),
     Mutant(
         "lease age: counted from before the claim",
         RUNTIME + "engine.py",
         "replace(lease, asked_at=asked_at)",
         "lease",
-        (UNIT + "test_effects_kept.py",),
+        (UNIT + "test_database_troubles.py",),
     ),
     Mutant(
         "claims: none after a heartbeat that failed",
         RUNTIME + "engine.py",
         "self.draining or self.heartbeat.failed or",
         "self.draining or",
-        (UNIT + "test_effects_kept.py",),
+        (UNIT + "test_database_troubles.py",),
     ),
     Mutant(
         "drain: not over unread messages",
@@ -188,7 +188,7 @@ REPLAY = [
         RUNTIME + "turnstile.py",
         "seq <= self._journal.next_seq",
         "True",
-        (UNIT + "test_replay_order.py",),
+        (UNIT + "test_replay.py",),
     ),
     Mutant(
         "live: in the order of the rows",
@@ -258,7 +258,7 @@ REPLAY = [
         RUNTIME + "replay.py",
         "if not self._inside_recorded(row.path)",
         "if True",
-        (UNIT + "test_replay_order.py",),
+        (UNIT + "test_replay.py",),
     ),
 ]
 

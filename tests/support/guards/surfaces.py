@@ -157,14 +157,14 @@ SUBMIT = [
         "    if not lock_session(run):\n        raise SessionNotFoundError(run.session_id)\n"
         "    if run.parent_id is None and _has_root_before(run):",
         "    if run.parent_id is None and _has_root_before(run):",
-        (UNIT + "test_store_queue.py",),
+        (UNIT + "test_store_settle.py",),
     ),
     Mutant(
         "queue: one active root",
         STORE + "queue.py",
         "if run.parent_id is None and _has_root_before(run):",
         "if False:",
-        (UNIT + "test_store_queue.py",),
+        (UNIT + "test_store_settle.py",),
     ),
     Mutant(
         "queue: behind one that nobody has promoted yet",
@@ -178,6 +178,6 @@ SUBMIT = [
         STORE + "journal.py",
         "return first, [*hints, *promote(run)]",
         "return first, hints",
-        (UNIT + "test_store_queue.py",),
+        (UNIT + "test_store_settle.py",),
     ),
 ]

@@ -176,18 +176,6 @@ def transactions():
         return cursor.fetchone()[0]
 
 
-@on_postgresql
-def test_one_shape_of_append_is_prepared_once():
-    lease = leased()
-
-    for number in range(6):
-        world.append(lease, [Entry("tool.call", str(number), "t", cost=0.5 * number)])
-
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE '%%WITH fence%%'")
-        assert cursor.fetchone()[0] >= 1
-
-
 @pytest.mark.sqlite
 @pytest.mark.parametrize("vendor", [None, "another"])
 @pytest.mark.parametrize("change", [{"epoch": 0}, {"owner": "somebody else"}], ids=["epoch", "owner"])

@@ -172,27 +172,6 @@ def test_who_is_handed_the_run_goes_on_with_the_count() -> None:
     assert hops_of_all() == [5]
 
 
-def test_a_fork_goes_on_with_the_count() -> None:
-    async def story(ctx: Any, inbox: Any) -> None:
-        if inbox:
-            await ctx.continue_as_new()
-        await ctx.log("begun")
-        await ctx.sleep_until_signal("go", or_message=True)
-        await ctx.emit("news/own", 1)
-        await ctx.receive()
-
-    code(story)
-    run = make_run()
-    arrive(run, published(5))
-    drive(run)
-    drive(run)
-    new = world.store_fork(run.id, run.next_seq - 1)
-    arrive(new, "on")
-    drive(new)
-
-    assert (new.status, hops_of_all()) == (Status.COMPLETED, [6])
-
-
 def test_an_item_that_tells_of_a_publication_is_counted_and_another_is_not() -> None:
     made = InformationAgent("news", handle=lambda ctx, item, state: {"title": item.title}, output_topic=TOPIC)
     register(made)

@@ -260,31 +260,6 @@ def test_runtime_raises_the_runs_error_and_gives_up_after_its_time(settings):
     assert (str(error), error.type, error.status) == ("no credit", "PaymentRequired", "failed")
 
 
-def test_runtime_finds_runs_that_others_submitted():
-    async def main():
-        async with Runtime(poll_s=0.05) as rt:
-            await asyncio.to_thread(lambda: in_background(submitted).result(BOUND_S))
-            await auntil(lambda: rt.engine._leases or settled())
-            while not settled():
-                await asyncio.sleep(0.02)
-
-    def submitted():
-        return make_run().id
-
-    def settled():
-        return model.calls and not store_has_work()
-
-    def store_has_work():
-        return in_background(lambda: Run.objects.exclude(status=Status.COMPLETED).exists()).result(BOUND_S)
-
-    model = ScriptedModel(["hello"])
-    code(ask, model=model)
-
-    asyncio.run(asyncio.wait_for(main(), BOUND_S))
-
-    assert statuses() == ["completed"]
-
-
 # ------------------------------------------------------------------------------------------------------------ suspects
 
 

@@ -73,13 +73,9 @@ def test_followers_get_frames_as_they_come_until_done(buffer):
     seen = asyncio.run(main())
 
     assert [frame["seq"] for frame in seen] == list(range(1, len(seen) + 1))
-    assert [frame["type"] for frame in seen if frame["type"] != "text.delta"] == [
-        "progress",
-        "progress",
-        "completion",
-        "progress",
-        "stream.done",
-    ]
+    steps = [frame.get("step", frame["type"]) for frame in seen if frame["type"] != "text.delta"]
+    assert steps == ["started", "thinking", "completion", "done", "stream.done"]
+    assert seen[-1] == {**seen[-1], "reason": "completed", "run": str(run.id), "parent": None}
 
 
 def test_a_reader_that_comes_back_gets_exactly_the_rest(buffer):

@@ -73,19 +73,6 @@ def test_a_task_group_keeps_its_numbers():
     assert assert_stable(code) == {"a": "t1.1", "b": "t2.1", "c": "t3.1", "inside": "1", "after": "2"}
 
 
-def test_as_completed_over_tasks_keeps_the_numbers_of_the_tasks():
-    async def code(call):
-        tasks = [asyncio.create_task(call(label)) for label in "abcd"]
-        for number, ended in enumerate(asyncio.as_completed(tasks)):
-            await ended
-            await call(f"then{number}")
-
-    found = assert_stable(code)
-
-    assert [found[label] for label in "abcd"] == ["t1.1", "t2.1", "t3.1", "t4.1"]
-    assert [found[f"then{number}"] for number in range(4)] == ["1", "2", "3", "4"]
-
-
 def test_wait_for_the_first_keeps_the_numbers():
     async def code(call):
         tasks = [asyncio.create_task(call(label)) for label in "ab"]

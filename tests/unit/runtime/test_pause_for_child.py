@@ -10,10 +10,8 @@ from ravi_django import register, tool
 from ravi_django.agents import FunctionMiddleware
 from ravi_django.kernel import (
     AgentId,
-    HumanInput,
     Message,
     PauseForChildResult,
-    PauseForInputResult,
     RunContext,
     RunHandle,
     TextBlock,
@@ -229,27 +227,6 @@ def test_two_tools_wait_for_their_own_children():
         drive(child)
 
     assert drive(run).output == "a b"
-
-
-def test_a_tool_may_ask_a_person_first_and_hire_then():
-    @tool
-    async def hire(ctx: RunContext, told: HumanInput | None = None) -> str:
-        """Hire."""
-        if told is None:
-            return PauseForInputResult("Whom to greet?")
-        asked = boot(told.text)
-        return PauseForChildResult(await ctx.spawn(HELPER, asked), asked)
-
-    helper(greets)
-    code(calling("hire"), tools=[hire])
-    run = drive(make_run())
-    world.answer(HumanRequest.objects.get(run=run).id, text="Ann")
-    run = drive(run)
-    drive(child_of(run))
-    run = drive(run)
-
-    assert run.output == "ok: hello Ann"
-    assert rows_of(run) == [("paused", 1), ("paused", 2), ("result", 3)]
 
 
 def test_a_stranger_s_run_is_not_waited_for(django_user_model, calls):

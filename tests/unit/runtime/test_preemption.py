@@ -326,19 +326,6 @@ def test_paused_runs_go_on_by_priority_and_then_by_age():
     assert paused(lease) == []
 
 
-def test_several_free_slots_are_given_back_together():
-    lease = root(limit=4)
-    lows = [spawn(lease, LOW) for _ in range(2)]
-    above = leased(spawn(lease, CRITICAL))
-    for _ in range(2):
-        spawn(above, CRITICAL)
-    assert len(paused(lease)) == 2
-
-    world.finish(above, Status.COMPLETED, [Entry("run.completed", "@completed.1")], output="", entangled=True)
-
-    assert world.resume_paused(lease.run_id) == [run.id for run in lows]
-
-
 def test_a_free_slot_is_for_one_that_can_use_it():
     lease = root(limit=3)
     blocked, waiting = spawn(lease, LOW), spawn(lease, LOW)
@@ -468,16 +455,3 @@ def test_a_paused_run_ends_with_its_parent():
     assert (low.status, low.paused_at) == (Status.CANCELLED, None)
     world.requeue(running)  # it was told of the pause before the cancellation came
     assert world.claim(running.run_id, "another").run.cancel_requested_at is not None
-
-
-def test_a_run_outside_of_a_tree_looks_for_no_paused_run(clock, monkeypatch):
-    asked = []
-    world.patch(monkeypatch, "resume_paused", lambda tree: asked.append(tree) or [])
-
-    async def done(ctx, inbox):
-        return "done"
-
-    code(done)
-    drive(make_run())
-
-    assert asked == []

@@ -217,6 +217,7 @@ def test_nobody_waits_long_for_a_buffer_that_is_away(held):
     buffer, publisher = held
     run = leased().run
     publisher.open(run)
+    asyncio.run(asyncio.wait_for(publisher.sent(str(run.id), timeout=math.inf), BOUND_S))  # it has nothing to send
     publisher.emit(Frame(Source.of(run), "progress", {"number": 0}))
 
     asyncio.run(asyncio.wait_for(publisher.sent(str(run.id), timeout=0.05), BOUND_S))

@@ -6,7 +6,6 @@ import asyncio
 from typing import Any
 
 import pytest
-from django.db import connection
 
 from ravi_django import signal
 from ravi_django.kernel import InvalidInputError
@@ -318,13 +317,27 @@ def test_a_rehearsal_reads_nothing(step: Any) -> None:
     assert asyncio.run(look()).error is None
 
 
-def test_who_delivers_waits_for_who_delivers_to_the_same_run() -> None:
-    """Else a lower id could be committed behind a higher one that was read already, and never be given."""
-    if connection.vendor != "postgresql":
-        pytest.skip("needs two writers at once")
-    run = make_run()
-    first, second = arrive(run, "one"), arrive(run, "two")
-    with_ids = world.inbox_after(run.id, 0)
-    assert [body["id"] for _, body in with_ids][1:] == [first.id, second.id]
-    assert world.inbox_after(run.id, with_ids[1][0]) == with_ids[2:]
-    assert world.RECEIVING_KIND == "msg.received"
+def test_a_message_alone_ends_no_other_wait() -> None:
+    async def story(ctx: Any, inbox: Any) -> Any:
+        return await ctx.sleep_until_signal("go")
+
+    code(story)
+    run = drive(make_run())
+    arrive(run, "one")
+    assert drive(run).status == Status.SUSPENDED
+    assert not JournalEntry.objects.filter(run=run, kind="signal", phase="result").exists()
+
+
+def test_a_generation_that_begins_with_nothing_reads_nothing_of_the_one_before() -> None:
+    found: list[Any] = []
+
+    async def story(ctx: Any, inbox: Any) -> None:
+        if inbox:
+            await ctx.continue_as_new()
+        found.append(await ctx.receive())
+
+    code(story)
+    drive(make_run())
+    run_until_idle()
+
+    assert found == [[]]

@@ -145,17 +145,6 @@ def test_seq_has_no_gap_when_four_threads_append_under_one_lease():
     assert lease.run.next_seq == 161
 
 
-@pytest.mark.sqlite
-def test_a_rolled_back_append_uses_no_number():
-    lease = leased()
-
-    with pytest.raises(RuntimeError), transaction.atomic():
-        world.append(lease, [effect("1")])
-        raise RuntimeError("the tool failed")
-
-    assert world.append(lease, [effect("1")]) == 1
-
-
 def test_a_value_at_the_limit_stays_in_its_row():
     lease = leased()
 

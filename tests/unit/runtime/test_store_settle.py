@@ -1,13 +1,15 @@
-"""How a run ends: its lease is given back, or somebody asks for its cancellation."""
+"""How a run ends, or is cancelled, and which run of its session is next."""
 
 from __future__ import annotations
 
 import pytest
+from django.db import IntegrityError, transaction
 
 from ravi_django.kernel import IllegalTransitionError, Usage
-from ravi_django.models import JournalEntry, Run, Status
+from ravi_django.models import ACTIVE, TERMINAL, JournalEntry, Run, Session, Status, uuid7
 from tests.support import world
-from tests.support.runs import leased, make_run
+from tests.support.patience import BOUND_S
+from tests.support.runs import in_background, leased, make_run, on_postgresql, until
 from tests.support.world import Entry
 
 pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
@@ -26,16 +28,6 @@ def test_finish_ends_the_run_and_writes_its_row(clock):
     assert (run.status, run.output, run.finished_at) == (Status.COMPLETED, "done", clock.now)
     assert (run.lease_owner, run.lease_expires_at) == ("", None)
     assert list(JournalEntry.objects.order_by("seq").values_list("kind", flat=True)) == ["tool.call", "run.completed"]
-
-
-def test_block_sets_the_run_aside_with_its_error():
-    run = make_run()
-
-    world.journal_block(leased(run), [Entry("run.blocked", "@blocked.1")], error={"type": "X", "message": "look at it"})
-
-    run.refresh_from_db()
-    assert (run.status, run.error["message"], run.finished_at) == (Status.BLOCKED, "look at it", None)
-    assert world.claim(run.id, "w") is None
 
 
 def test_requeue_after_a_transient_error_waits_and_counts_the_attempt(clock):
@@ -119,3 +111,108 @@ def test_a_long_reason_is_cut_for_its_column_and_kept_in_the_error():
 
     run.refresh_from_db()
     assert (len(run.cancel_reason), len(run.error["message"])) == (200, 500)
+
+
+# --------------------------------------------------------------------------- one active run for a session and an agent
+
+
+def promoted_orphans(limit):
+    return [run_id for orphan in world.queue_orphans(limit) for run_id in world.promote_orphan(orphan)]
+
+
+def status_of(run):
+    return Run.objects.values_list("status", flat=True).get(id=run.id)
+
+
+def test_a_second_run_of_the_session_is_queued():
+    first = make_run()
+
+    second, other = make_run(session=first.session), make_run("test/other", session=first.session)
+
+    assert (first.status, second.status, other.status) == (Status.PENDING, Status.QUEUED, Status.PENDING)
+    assert world.claim(second.id, "w") is None
+
+
+@pytest.mark.parametrize("end", [Status.COMPLETED, Status.FAILED, Status.CANCELLED])
+def test_the_end_of_a_run_promotes_the_oldest_that_waits(end):
+    first = make_run()
+    second, third = make_run(session=first.session), make_run(session=first.session)
+
+    _, promoted = world.finish(leased(first), end, [])
+
+    assert promoted == [second.id]
+    assert (status_of(second), status_of(third)) == (Status.PENDING, Status.QUEUED)
+
+
+def test_a_childs_end_promotes_nothing():
+    first = make_run()
+    waiting = make_run(session=first.session)
+    child = make_run(session=first.session, parent=first, root=first)
+
+    _, promoted = world.finish(leased(child), Status.COMPLETED, [])
+
+    assert promoted == []
+    assert status_of(waiting) == Status.QUEUED
+
+
+@pytest.mark.django_db(transaction=True)
+def test_of_runs_submitted_at_once_one_is_active_and_each_gets_its_turn():
+    session = world.create_session(Session(agent="test/code"))
+
+    runs = [made.result(BOUND_S) for made in [in_background(lambda: make_run(session=session)) for _ in range(6)]]
+
+    assert sorted(run.status for run in runs) == ["pending", *["queued"] * 5]
+    for _ in runs:
+        lease = world.claim_next("w", ["test/code"])
+        world.finish(lease, Status.COMPLETED, [])
+    assert {status_of(run) for run in runs} == {Status.COMPLETED}
+
+
+@on_postgresql
+@pytest.mark.django_db(transaction=True)
+def test_a_run_submitted_while_the_active_one_ends_is_not_stranded():
+    """Whoever comes first: the end sees the queued run, or the new run sees the end."""
+    for _ in range(10):
+        first = make_run()
+        lease = leased(first)
+
+        ending = in_background(world.finish, lease, Status.COMPLETED, [])
+        second = in_background(lambda run=first: make_run(session=run.session)).result(BOUND_S)
+        ending.result(BOUND_S)
+
+        until(lambda run=second: status_of(run) == Status.PENDING)
+
+
+def test_the_database_refuses_a_second_active_root_and_an_unknown_status():
+    first = make_run()
+
+    def beside(**fields):
+        with transaction.atomic():
+            Run(id=uuid7(), agent=first.agent, session=first.session, **fields).save(force_insert=True)
+
+    for status in (*ACTIVE, "sleeping"):
+        with pytest.raises(IntegrityError):
+            beside(status=status)
+    for status in (*TERMINAL, Status.QUEUED):
+        beside(status=status)
+    beside(parent=first, root=first)
+
+
+def test_an_orphan_is_promoted_by_the_sweep():
+    first = make_run()
+    second, third = make_run(session=first.session), make_run(session=first.session)
+    Run.objects.filter(id=first.id).update(status=Status.COMPLETED)  # an end that promoted nobody
+
+    promoted = promoted_orphans(10)
+
+    assert promoted == [second.id]
+    assert (status_of(second), status_of(third)) == (Status.PENDING, Status.QUEUED)
+
+
+def test_runs_that_wait_rightly_do_not_keep_an_orphan_from_being_found():
+    for _ in range(3):
+        make_run(session=make_run().session)
+    orphan = make_run(session=(ended := make_run()).session)
+    Run.objects.filter(id=ended.id).update(status=Status.COMPLETED)
+
+    assert promoted_orphans(3) == [orphan.id]

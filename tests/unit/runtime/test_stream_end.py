@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import math
 from typing import Any
 
 import pytest
@@ -48,21 +46,6 @@ def numbers_of(run, after=0):
 def empty(url):
     with redis.Redis.from_url(url) as client:
         client.flushdb()
-
-
-def test_a_run_streams_its_steps_and_ends_with_done():
-    code(ask, model=ScriptedModel(["hello there"], chunk="words"))
-
-    run = drive(make_run())
-
-    found, done = world.events_page(run.id)
-    assert done
-    assert [frame["seq"] for frame in found] == list(range(1, len(found) + 1))
-    steps = [frame["step"] for frame in found if frame["type"] == "progress"]
-    assert steps == ["started", "thinking", "done"]
-    assert "".join(frame["text"] for frame in found if frame["type"] == "text.delta") == "hello there"
-    assert found[-1] == {**found[-1], "type": "stream.done", "reason": "completed", "run": str(run.id), "parent": None}
-    assert types_of(run).count("stream.done") == 1
 
 
 def test_the_ended_stream_is_kept_without_its_single_tokens(valkey_url, settings):
@@ -296,15 +279,6 @@ def test_a_child_that_another_process_has_at_once_finds_the_stream_begun(setting
     drive(make_run(), setup=flushed_just_now)
 
     assert out == [1]
-
-
-def test_nobody_waits_for_a_tree_that_has_nothing_to_send() -> None:
-    publisher = Publisher(world.get_buffer())
-    run = leased().run
-    publisher.open(run)
-
-    asyncio.run(asyncio.wait_for(publisher.sent(str(run.id), timeout=math.inf), BOUND_S))
-    publisher.close()
 
 
 def test_what_another_process_has_not_sent_of_a_child_is_out_before_the_end() -> None:

@@ -34,7 +34,7 @@ from ravi_django.testing import ScriptedModel, run_until_idle
 from tests.support import world
 from tests.support.cases import case, refused
 from tests.support.patience import BOUND_S, seconds
-from tests.support.runs import code, in_background, make_run
+from tests.support.runs import code, in_background
 from tests.support.world import submit_once
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -146,15 +146,6 @@ def test_many_submits_with_the_broker_down_do_not_wait_for_it_each_time(dead_bro
 
 
 # ---------------------------------------------------------------------------------------------- idempotency
-
-
-def test_a_repeated_key_gives_the_first_run(hints, ann):
-    first, created = submit_once("test/code", "hello", user=ann, idempotency_key="k")
-
-    again, created_again = submit_once("test/code", "hello", user=ann, idempotency_key="k")
-
-    assert (created, created_again, again.id) == (True, False, first.id)
-    assert (Run.objects.count(), Session.objects.count(), len(hints)) == (1, 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -346,13 +337,6 @@ def test_limits_are_kept_with_the_run(hints):
     assert run.session.tenant == "acme"
     for priority in Priority:
         assert submit("test/code", "hello", priority=priority.name.lower()).priority == priority.value
-
-
-def test_a_hint_for_each_run_that_can_start(hints):
-    runs = [make_run() for _ in range(3)]
-
-    assert world.send_many([run.id for run in runs]) == []
-    assert hints == [run.id for run in runs]
 
 
 def test_a_deadline_without_a_zone_is_the_sites(hints, settings):

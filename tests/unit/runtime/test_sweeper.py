@@ -23,6 +23,10 @@ def test_it_hints_lost_runs_dead_leases_and_orphans(clock):
     dead = make_run()
     leased(dead)
     clock.advance(conf.LEASE_S + 1)
+    alive = make_run()
+    leased(alive)
+    world.requeue(leased(make_run()), delay_s=100)
+    world.finish(leased(make_run()), Status.COMPLETED, [])
     pending = make_run()
     ended = make_run()
     orphan = make_run(session=ended.session)
@@ -148,21 +152,6 @@ def test_a_sweep_takes_no_more_than_its_batch(clock, monkeypatch):
 
 
 # -------------------------------------------------------------------------------------------- what it reads and writes
-
-
-@pytest.mark.sqlite
-def test_pending_runs_and_expired_leases_are_due_and_nothing_else(clock):
-    dead = make_run()
-    leased(dead)
-    clock.advance(conf.LEASE_S + 1)
-    alive = make_run()
-    leased(alive)
-    pending = make_run()
-    world.requeue(leased(make_run()), delay_s=100)
-    make_run(session=pending.session)  # queued
-    world.finish(leased(make_run()), Status.COMPLETED, [])
-
-    assert world.due_for_hint(10) == [dead.id, pending.id]
 
 
 @pytest.mark.sqlite
