@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 
 import psycopg
 import pytest
@@ -348,7 +349,8 @@ def test_a_worker_whose_heartbeat_failed_claims_nothing(settings):
     assert asyncio.run(main()) == (False, True)
 
 
-def test_the_time_of_the_load_counts_against_the_lease(monkeypatch, ran, step):
+@pytest.mark.parametrize("held_up", ["claim", "load_with_facts"])
+def test_the_time_of_the_load_counts_against_the_lease(monkeypatch, ran, step, held_up):
     """A worker that was held up between its claim and its first effect does not act on a lease that may be over."""
     late = 0.0
     monotonic = time.monotonic
@@ -359,9 +361,10 @@ def test_the_time_of_the_load_counts_against_the_lease(monkeypatch, ran, step):
 
         async def slow(function, *args, **kwargs):
             nonlocal late
-            if function.__name__ == "load_with_facts":
+            if function.__name__ == held_up:
                 late = conf.LEASE_S
-            return await call(function, *args, **kwargs)
+            found = await call(function, *args, **kwargs)
+            return replace(found, asked_at=time.monotonic()) if function is world.claim else found
 
         engine.database.call = slow
 

@@ -9,7 +9,7 @@ from django.db import OperationalError, connection, transaction
 
 from ravi_django import register, submit
 from ravi_django.kernel import ChatMessage
-from ravi_django.models import Ask, Run, Session, Status, StickyDecision, Turn
+from ravi_django.models import Ask, Run, Session, Status, StickyDecision, Turn, uuid7
 from tests.support import world
 from tests.support.approvals import call, open_requests, payer, paying, run_of, user
 from tests.support.runs import (
@@ -118,3 +118,15 @@ def test_a_locked_run_is_written_by_nobody_else():
         touching_lock(runs)
         with pytest.raises(OperationalError):
             in_background(at_once(lambda: Run.objects.filter(id=runs[1]).update(hints=7))).result(BOUND_S)
+
+
+def test_a_row_that_refers_to_a_locked_session_is_written_at_once():
+    failed = make_run()
+    world.finish(leased(failed), Status.FAILED, [], error={"type": "X", "message": "x"})
+    other = Run(id=uuid7(), agent="test/other", session_id=failed.session_id)
+
+    with transaction.atomic():
+        world.store_retry(failed.id)
+        in_background(at_once(lambda: other.save(force_insert=True))).result(BOUND_S)
+
+    assert Run.objects.filter(session_id=failed.session_id).count() == 2
