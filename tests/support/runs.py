@@ -22,7 +22,7 @@ from ravi_django import register
 from ravi_django.conf import conf
 from ravi_django.kernel import AgentId, ChatMessage, ChatPayload, Message
 from ravi_django.models import HumanRequest, Run, Session, Status, uuid7
-from ravi_django.testing import FakeClock, warm
+from ravi_django.testing import FakeClock, run_until_idle, warm
 from tests.support import world
 from tests.support.patience import BOUND_S
 from tests.support.world import Engine, Lease, LoopConnection
@@ -209,6 +209,13 @@ def _begin_anew() -> None:
     with transaction.atomic():
         for model in apps.get_app_config("ravi").get_models():
             model._base_manager.all()._raw_delete(DEFAULT_DB_ALIAS)  # type: ignore[attr-defined]
+
+
+def idle(run: Run) -> Run:
+    """The run as it is once all that can go on has."""
+    run_until_idle()
+    run.refresh_from_db()
+    return run
 
 
 def patch_append(patch: pytest.MonkeyPatch, append: Callable[..., Any]) -> None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from ravi_django import register, signal, submit
+from ravi_django import register, submit
 from ravi_django.agents import AgentTool, ReActAgent
 from ravi_django.conf import conf
-from ravi_django.kernel import AgentId, InvalidInputError, ToolArgumentsError, ToolUseBlock
+from ravi_django.kernel import AgentId, ToolArgumentsError, ToolUseBlock
 from ravi_django.models import Run, Status
 from ravi_django.testing import ScriptedModel, journal_of, run_until_idle
 from tests.support import world
-from tests.support.runs import CodeAgent, drive, make_run, take_over
+from tests.support.cases import case, refused
+from tests.support.runs import CodeAgent, drive, every_death, idle, make_run
 from tests.support.world import cancel
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -56,10 +57,7 @@ def test_the_agents_answer_is_the_tools_result(boss, model):
     poet = ScriptedModel(["Roses are red."])
     register(ReActAgent("writer", model=poet))
     run = boss()
-
-    run_until_idle()
-
-    run.refresh_from_db()
+    idle(run)
     child = Run.objects.get(parent=run)
     assert (run.status, run.output) == (Status.COMPLETED, "Here it is.")
     assert answer(run) == ("Roses are red.", False)
@@ -74,15 +72,6 @@ async def answers_with_data(ctx, inbox):
     await ctx.reply(inbox[0], {"lines": 2})
 
 
-def test_an_answer_that_is_no_text_is_given_as_json(boss):
-    writer_of(answers_with_data)
-    run = boss()
-
-    run_until_idle()
-
-    assert answer(run) == ('{"lines":2}', False)
-
-
 async def fails(ctx, inbox):
     raise RuntimeError("out of ink")
 
@@ -91,27 +80,27 @@ async def waits(ctx, inbox):
     await ctx.sleep_until_signal("never")
 
 
-def test_a_failure_is_words_for_the_model(boss):
-    writer_of(fails)
-    run = boss()
-
-    run_until_idle()
-
-    run.refresh_from_db()
-    assert (run.status, run.output) == (Status.COMPLETED, "Here it is.")
-    assert answer(run) == (f"react/writer failed: out of ink. {CHOICE}", True)
+def test_a_failure_is_words_for_the_model(boss, model):
+    for function, words, is_error in (
+        (None, "no agent is registered as 'react/writer'", True),
+        (fails, f"react/writer failed: out of ink. {CHOICE}", True),
+        (answers_with_data, '{"lines":2}', False),
+    ):
+        if function:
+            writer_of(function)
+        run = idle(boss())
+        assert (run.status, run.output) == (Status.COMPLETED, "Here it is.")
+        told, failed = answer(run)
+        assert words in told and failed == is_error
 
 
 def test_a_cancelled_agent_is_told_of(boss):
     writer_of(waits)
     run = boss()
-    run_until_idle()
-    run.refresh_from_db()
+    idle(run)
     assert run.status == Status.SUSPENDED  # the wait costs a row
-
     cancel(Run.objects.get(parent=run).id, "not today")
     run_until_idle()
-
     words = f"react/writer was cancelled: not today. What it had done until then stands. {CHOICE}"
     assert answer(run) == (words, True)
 
@@ -120,10 +109,8 @@ def test_a_timeout_is_no_failure(boss, clock):
     writer_of(waits)
     run = boss(timeout=30.0)
     run_until_idle()
-
     clock.advance(31)
     run_until_idle()
-
     words, is_error = answer(run)
     assert is_error
     assert words.startswith("react/writer gave no answer within 30 s; it may still be at work. This is no failure")
@@ -134,74 +121,35 @@ def test_waiting_for_an_agent_takes_no_tools_slot(step, ran):
     calls = [HANDOFF, ToolUseBlock(tool_name="step", arguments={"name": "tool"}, call_id="c2")]
     model = ScriptedModel([calls, "ok"])
     register(ReActAgent("boss", model=model, tools=[AgentTool(WRITER), step], max_parallel_tools=1))
-    run = make_run("react/boss")
-
-    run_until_idle()
-
-    run.refresh_from_db()
+    run = idle(make_run("react/boss"))
     assert (run.status, ran) == (Status.SUSPENDED, ["tool"])
 
 
-def test_an_agent_that_nobody_knows_is_told_of(boss):
-    run = boss()
-
-    run_until_idle()
-
-    words, is_error = answer(run)
-    assert is_error
-    assert "no agent is registered as 'react/writer'" in words
-
-
-@pytest.mark.parametrize("dies", [1, 2, 3])
-@pytest.mark.parametrize("written", [False, True])
-def test_a_takeover_spawns_no_second_agent(boss, model, clock, dies, written):
-    poet = ScriptedModel(["Roses are red."])
+def test_a_takeover_spawns_no_second_agent(boss, model, clock):
+    poet = ScriptedModel(["Roses are red."], loop=True)
     register(ReActAgent("writer", model=poet))
-    run = boss()
-    drive(run, dies=dies, written=written)
 
-    take_over(clock, run)
-    run_until_idle()
+    def story(drive):
+        model.calls.clear()
+        poet.calls.clear()
+        run = drive(boss())
+        run_until_idle()
+        return run
 
-    run.refresh_from_db()
-    assert (run.status, run.output, answer(run)) == (Status.COMPLETED, "Here it is.", ("Roses are red.", False))
-    assert (Run.objects.filter(parent=run).count(), len(poet.calls)) == (1, 1)
-    repeated = dies == 1 and not written  # the call whose row was lost
-    assert len(model.calls) == 2 + repeated
-
-
-def test_a_person_may_take_their_time_in_the_child(boss):
-    async def patient(ctx, inbox):
-        said = await ctx.sleep_until_signal("said")
-        await ctx.reply(inbox[0], {"text": said})
-
-    writer_of(patient)
-    run = boss()
-    run_until_idle()
-
-    signal(Run.objects.get(parent=run).id, "said", "Violets are blue.")
-    run_until_idle()
-
-    assert answer(run) == ("Violets are blue.", False)
+    for run, death in every_death(clock, story):
+        assert (run.status, run.output, answer(run)) == (Status.COMPLETED, "Here it is.", ("Roses are red.", False))
+        assert (Run.objects.filter(parent=run).count(), len(poet.calls)) == (1, 1)
+        assert len(model.calls) == 2 + death.lost("llm.call")
 
 
-@pytest.mark.parametrize("arguments", [{}, {"task": " "}, {"task": 3}, {"task": "a", "more": 1}])
-def test_a_task_is_a_text(arguments):
-    with pytest.raises(ToolArgumentsError) as caught:
-        AgentTool(WRITER).validate(arguments)
-
-    assert caught.value.field == "task"
-
-
-@pytest.mark.parametrize("timeout", [0, -1, True, float("inf"), "9"])
-def test_a_timeout_is_seconds(timeout):
-    with pytest.raises(InvalidInputError) as caught:
-        AgentTool(WRITER, timeout=timeout)
-
-    assert caught.value.field == "timeout"
-
-
-def test_the_name_fits_every_provider():
+def test_a_task_is_a_text_a_timeout_seconds_and_the_name_fits_every_provider():
+    for arguments in ({}, {"task": " "}, {"task": 3}, {"task": "a", "more": 1}):
+        with case(arguments), pytest.raises(ToolArgumentsError) as caught:
+            AgentTool(WRITER).validate(arguments)
+        assert caught.value.field == "task"
+    for timeout in (0, -1, True, float("inf"), "9"):
+        with case(timeout), refused("timeout"):
+            AgentTool(WRITER, timeout=timeout)
     assert AgentTool(f"react/{'a.b:' * 25}").name == "handoff_" + ("a_b_" * 25)[:56]
 
 
@@ -220,10 +168,7 @@ def test_a_sub_agent_has_the_variables_of_its_caller(monkeypatch, clock):
     run = submit("react/row-boss", "hi", metadata={"variables": {"customer": "Ada"}})
     drive(run, dies=5, written=True)
     clock.advance(conf.LEASE_S + 1)
-
-    run_until_idle()
-
-    run.refresh_from_db()
+    idle(run)
     child = Run.objects.get(parent=run)
     assert (run.output, child.metadata) == ("done", {"variables": {"customer": "Ada", "tone": "kindly"}})
     assert models["poet"].calls[0].messages[0].text == "For Ada, kindly."
@@ -233,9 +178,7 @@ def test_a_task_that_is_no_input_for_any_run_is_words_for_the_model(boss, settin
     settings.RAVI = {**settings.RAVI, "MAX_INPUT_BYTES": 10}
     writer_of(waits)
     run = boss()
-
     run_until_idle()
-
     words, is_error = answer(run)
     assert is_error
     assert words.startswith("react/writer was not started, nothing has been done: the task has 15 bytes, the limit is")

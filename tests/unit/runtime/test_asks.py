@@ -8,7 +8,6 @@ from datetime import timedelta
 import pytest
 
 from ravi_django import register, signal, tool
-from ravi_django.conf import conf
 from ravi_django.kernel import (
     AgentId,
     CancellationError,
@@ -22,7 +21,7 @@ from ravi_django.kernel import (
 from ravi_django.models import Ask, InboxMessage, Run, Session, Status, uuid7
 from ravi_django.testing import journal_of, run_until_idle
 from tests.support import world
-from tests.support.runs import CodeAgent, code, drive, leased, make_run, take_over
+from tests.support.runs import CodeAgent, code, drive, every_death, idle, leased, make_run
 from tests.support.world import Entry, cancel
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -70,14 +69,13 @@ def asking(message="hello", *, timeout=None):
 
 
 @pytest.mark.sqlite
-def test_an_ask_gives_the_childs_reply():
+def test_an_ask_gives_the_childs_reply_or_its_output():
+    async def end(ctx, inbox):
+        return "the output"
+
     child(shout)
     code(asking())
-    run = make_run()
-
-    run_until_idle()
-
-    run.refresh_from_db()
+    run = idle(make_run())
     assert (run.status, run.output) == (Status.COMPLETED, '{"kind":"replied","result":"HELLO"}')
     found = the_child(run)
     assert (found.status, found.depth, found.root_id) == (Status.COMPLETED, 1, run.id)
@@ -85,6 +83,8 @@ def test_an_ask_gives_the_childs_reply():
     assert found.session_id != run.session_id
     for one in (run, found):
         assert [entry.seq for entry in journal_of(one)] == list(range(1, len(journal_of(one)) + 1))
+    child(end)
+    assert idle(make_run()).output == '{"kind":"replied","result":"the output"}'
 
 
 @pytest.mark.sqlite
@@ -106,26 +106,10 @@ def test_spawn_then_ask_with_the_same_message_delivers_it_once():
     run = drive(make_run())
     run_until_idle()
     signal(the_child(run).id, "go")
-    run_until_idle()
-
-    run.refresh_from_db()
+    idle(run)
     assert run.output == '{"kind":"replied","result":"done"}'
     assert InboxMessage.objects.filter(run=the_child(run)).count() == 1
     assert {tuple(batch) for batch in seen} == {("work",)}
-
-
-def test_a_child_that_completes_without_a_reply_counts_as_replied():
-    async def answer(ctx, inbox):
-        return "the output"
-
-    child(answer)
-    code(asking())
-    run = make_run()
-
-    run_until_idle()
-
-    run.refresh_from_db()
-    assert run.output == '{"kind":"replied","result":"the output"}'
 
 
 def test_a_failed_target_is_told_from_a_cancelled_one():
@@ -140,9 +124,7 @@ def test_a_failed_target_is_told_from_a_cancelled_one():
     cancelled = make_run()
     run_until_idle()
     cancel(the_child(cancelled).id, "not needed")
-    run_until_idle()
-
-    failed.refresh_from_db()
+    idle(failed)
     cancelled.refresh_from_db()
     assert '"kind":"target_failed"' in failed.output
     assert "no idea" in failed.output
@@ -169,13 +151,10 @@ def test_an_ask_that_times_out_leaves_the_target_and_a_late_reply_is_a_message(c
     run = drive(run)
     assert (run.status, run.waiting_on[0]["name"]) == (Status.SUSPENDED, "on")
     assert the_child(run).status == Status.SUSPENDED
-
     signal(the_child(run).id, "go")
     run_until_idle()
     signal(run.id, "on")
-    run_until_idle()
-
-    run.refresh_from_db()
+    idle(run)
     assert (run.status, run.output) == (Status.COMPLETED, "late: {'too': 'late'}")
     assert Ask.objects.get().outcome == "timed_out"
 
@@ -198,7 +177,6 @@ def test_two_parallel_asks_each_get_their_own_answer(order):
     for place in order:
         signal(children[place].id, "go")
         run_until_idle()
-
     run.refresh_from_db()
     assert run.output == '["answer to one","answer to two"]'
 
@@ -218,43 +196,20 @@ def test_two_questions_to_one_run_are_told_apart_by_their_messages(order):
     code(story)
     run = drive(make_run())
     assert the_child(run).inbox.count() == 2
-    run_until_idle()
-
-    run.refresh_from_db()
+    idle(run)
     assert run.output == '["re: one","re: two"]'
 
 
-def test_join_waits_for_the_end():
+def test_join_waits_for_the_end_and_is_over_at_once_behind_it():
     async def story(ctx, inbox):
         handles = [await ctx.spawn(CHILD, text) for text in ("a", "b")]
         ends = await asyncio.gather(*(ctx.join(handle) for handle in handles))
-        return [end.result for end in ends]
+        again = await ctx.join(handles[0])
+        return [end.result for end in ends] + [again.kind, again.result]
 
     child(shout)
     code(story)
-    run = make_run()
-
-    run_until_idle()
-
-    run.refresh_from_db()
-    assert run.output == '["A","B"]'
-
-
-def test_a_join_of_a_child_that_has_ended_already_is_over_at_once(step):
-    async def story(ctx, inbox):
-        handle = await ctx.spawn(CHILD, "a")
-        await ctx.sleep_until_signal("go")
-        return outcome(await ctx.join(handle))
-
-    child(shout)
-    code(story)
-    run = make_run()
-    run_until_idle()
-    signal(run.id, "go")
-
-    run = drive(run)
-
-    assert run.output == '{"kind":"replied","result":"A"}'
+    assert idle(make_run()).output == '["A","B","replied","A"]'
 
 
 def test_an_ask_that_would_close_a_cycle_fails_at_once():
@@ -264,11 +219,7 @@ def test_an_ask_that_would_close_a_cycle_fails_at_once():
 
     child(ask_back)
     code(asking())
-    run = make_run()
-
-    run_until_idle()
-
-    run.refresh_from_db()
+    run = idle(make_run())
     assert run.status == Status.COMPLETED
     assert '"kind":"target_failed"' in run.output
     assert "Cycle" in run.output
@@ -284,34 +235,16 @@ def test_a_cancelled_run_takes_its_children_with_it():
     run = make_run()
     run_until_idle()
     assert Run.objects.filter(status=Status.SUSPENDED).count() == 3
-
     cancel(run.id, "enough")
-
     assert Run.objects.filter(status=Status.CANCELLED).count() == 3
-
-
-def test_a_run_that_ends_leaves_no_live_child():
-    async def story(ctx, inbox):
-        await ctx.spawn(CHILD, "x")
-        return "done"
-
-    child(stay)
-    code(story)
-    run = make_run()
-
-    run_until_idle()
-
-    assert (Run.objects.get(id=run.id).status, the_child(run).status) == (Status.COMPLETED, Status.CANCELLED)
 
 
 def test_a_run_that_is_to_be_cancelled_spawns_no_child():
     lease = world.claim(make_run().id, "w")
     world.request_cancel(lease.run_id, "stop")
     new = world.make_child(lease, "test/child", uuid7(), uuid7())
-
     with pytest.raises(CancellationError):
         world.spawn(lease, [Entry("child.spawned", "1", "test/child")], child=new, message=None)
-
     assert not Run.objects.filter(parent_id=lease.run_id).exists()
     assert not journal_of(lease.run_id)
 
@@ -336,69 +269,45 @@ def test_a_tree_has_no_more_live_runs_than_allowed_and_the_refusal_is_replayed(s
     assert Run.objects.filter(parent_id=run.id).count() == 2
     settings.RAVI = {**settings.RAVI, "MAX_AGENTS": 50}
     signal(run.id, "go")
-
     run = drive(run)
-
     assert run.output == '["spawned","spawned","denied","denied"]'
 
 
-def test_a_tree_is_no_deeper_than_allowed(settings):
-    settings.RAVI = {**settings.RAVI, "MAX_DEPTH": 2}
-
-    async def nested(ctx, inbox):
-        await ctx.reply(inbox[0], outcome(await ctx.ask(CHILD, "deeper")))
-
-    child(nested)
-    code(asking())
-    run = make_run()
-
-    run_until_idle()
-
-    run.refresh_from_db()
-    assert Run.objects.filter(root_id=run.id).count() == 2
-    assert "SpawnDeniedError" in run.output
-
-
-@pytest.mark.parametrize("dies", [1, 2, 3, 4, "end"])
-@pytest.mark.parametrize("written", [True, False])
-def test_a_worker_that_dies_anywhere_makes_no_second_child(clock, dies, written, step):
-    async def story(ctx, inbox):
+def test_a_worker_that_dies_anywhere_makes_no_second_child(clock, step):
+    async def parent(ctx, inbox):
         boot = said("work")
         handle = await ctx.spawn(CHILD, boot)
         await ctx.tool("step", name="1")
         answer = await ctx.ask(handle, boot)
         return answer.result
 
+    def story(drive):
+        run = drive(make_run())
+        run_until_idle()
+        return run
+
     child(shout)
-    code(story, tools=[step])
-    run = make_run()
-
-    drive(run, dies=dies, written=written)
-    clock.advance(conf.LEASE_S + 1)
-    run_until_idle()
-
-    run.refresh_from_db()
-    assert (run.status, run.output) == (Status.COMPLETED, "WORK")
-    assert Run.objects.filter(parent_id=run.id).count() == 1
-    assert InboxMessage.objects.filter(run=the_child(run)).count() == 1
+    code(parent, tools=[step])
+    for run, _ in every_death(clock, story):
+        assert (run.status, run.output) == (Status.COMPLETED, "WORK")
+        assert InboxMessage.objects.filter(run=the_child(run)).count() == 1
 
 
-@pytest.mark.parametrize("dies", [1, 2, "end"])
-@pytest.mark.parametrize("written", [True, False])
-def test_a_child_whose_worker_dies_around_its_reply_answers_once(clock, dies, written, step):
+def test_a_child_whose_worker_dies_around_its_reply_answers_once(clock, step):
     async def answer(ctx, inbox):
         await ctx.tool("step", name="1")
         await ctx.reply(inbox[0], "once")
 
+    def story(drive_and_die):
+        run = drive(make_run())
+        drive_and_die(the_child(run))
+        run_until_idle()
+        return run
+
     register(CodeAgent(answer, key="child", tools=[step]))
     code(asking())
-    run = drive(make_run())
-    drive(the_child(run), dies=dies, written=written)
-    take_over(clock, the_child(run))
-    run_until_idle()
-
-    run.refresh_from_db()
-    assert run.output == '{"kind":"replied","result":"once"}'
+    for run, _ in every_death(clock, story):
+        assert run.output == '{"kind":"replied","result":"once"}'
 
 
 def test_a_message_that_comes_while_the_code_runs_is_a_round_of_its_own(clock):
@@ -420,7 +329,6 @@ def test_a_message_that_comes_while_the_code_runs_is_a_round_of_its_own(clock):
     assert run.status == Status.SUSPENDED
     signal(run.id, "go")
     run = drive(run)
-
     assert run.status == Status.COMPLETED
     assert seen[0] == ["first"]
     assert seen[-1] == ["second"]
@@ -449,9 +357,7 @@ def test_a_message_to_an_address_goes_to_its_active_run_in_the_session_or_a_new_
     assert (other.parent_id, other.session_id, other.inbox.count()) == (None, run.session_id, 1)
     run_until_idle()
     signal(run.id, "go")
-
     drive(run)
-
     assert Run.objects.filter(agent=str(CHILD)).count() == 1
     assert other.inbox.count() == 2
 
@@ -470,7 +376,6 @@ def test_an_ancestors_control_message_acts_on_the_run(word, status):
     run_until_idle()
     signal(run.id, "now")
     run_until_idle()
-
     assert the_child(run).status == status
 
 
@@ -488,37 +393,28 @@ def test_a_message_to_an_address_goes_past_a_run_that_was_just_handed_over(monke
     world.patch(monkeypatch, "asking_lock", handing_over)
     made = Run(id=uuid7(), agent="test/front", session_id=session.id)
     entry = Entry("msg.sent", "1", "test/front", request={})
-
     world.deliver_to_agent(sender, [entry], run=made, message=said("for the front").model_dump(mode="json"))
-
     assert entry.result == {"run": str(made.id), "delivered": True}
     assert [InboxMessage.objects.filter(run=run).count() for run in (front, made)] == [1, 1]
 
 
-def test_nobody_but_an_ancestor_may_send_a_control_message():
+def test_nobody_but_an_ancestor_may_send_a_control_message_and_nobody_any_to_a_run_of_somebody_else(django_user_model):
+    sent = []
+
     async def story(ctx, inbox):
-        await ctx.send(RunHandle(str(other.id), CHILD), Message(target=CHILD, payload=ControlPayload(signal="abort")))
+        await ctx.send(RunHandle(str(other.id), CHILD), sent[-1])
 
-    other = make_run("test/other")
     code(story)
-
+    other = make_run("test/other")
+    sent.append(Message(target=CHILD, payload=ControlPayload(signal="abort")))
     run = drive(make_run())
-
     assert (run.status, run.error["type"]) == (Status.FAILED, "PermanentError")
     other.refresh_from_db()
     assert other.status == Status.PENDING
-
-
-def test_a_run_reaches_no_run_of_somebody_else(django_user_model):
-    async def story(ctx, inbox):
-        await ctx.send(RunHandle(str(other.id), CHILD), "hi")
-
     owner = django_user_model.objects.create_user("ann")
     other = make_run("test/other", session=world.create_session(Session(owner=owner)), owner=owner)
-    code(story)
-
+    sent.append("hi")
     run = drive(make_run())
-
     assert (run.status, run.error["type"]) == (Status.FAILED, "NotFoundError")
     assert other.inbox.count() == 1
 
@@ -526,7 +422,6 @@ def test_a_run_reaches_no_run_of_somebody_else(django_user_model):
 def test_the_time_that_people_take_is_added_to_an_asks_deadline(clock):
     @tool(effect="at_most_once")
     def pay() -> str:
-        """Pay."""
         raise OSError("no answer")
 
     async def paying(ctx, inbox):
@@ -537,47 +432,27 @@ def test_the_time_that_people_take_is_added_to_an_asks_deadline(clock):
     run = drive(make_run())
     run_until_idle()
     assert the_child(run).waiting_on[0]["kind"] == "request"
-
     clock.advance(400)
-    run_until_idle()
-    run.refresh_from_db()
+    idle(run)
     assert run.status == Status.SUSPENDED
-
     request = the_child(run).requests.get()
     world.human_resolve(request.id, "happened", result="paid")
-    run_until_idle()
-
-    run.refresh_from_db()
+    idle(run)
     assert run.output == '{"kind":"replied","result":"paid"}'
 
 
-def test_the_reply_stays_the_outcome_when_the_target_ends_with_something_else():
+def test_the_first_reply_stays_the_outcome():
     async def answer(ctx, inbox):
         await ctx.reply(inbox[0], "the reply")
+        await ctx.reply(inbox[0], "another")
         await ctx.reply(inbox[0].model_copy(update={"id": "another"}), "the last word")
 
     child(answer)
     code(asking())
     run = drive(make_run())
-
     found = drive(the_child(run))
     run = drive(run)
-
     assert (found.output, run.output) == ("the last word", '{"kind":"replied","result":"the reply"}')
-
-
-def test_a_second_reply_changes_nothing():
-    async def answer(ctx, inbox):
-        await ctx.reply(inbox[0], "first")
-        await ctx.reply(inbox[0], "second")
-
-    child(answer)
-    code(asking())
-    run = drive(make_run())
-
-    drive(the_child(run))
-
-    assert drive(run).output == '{"kind":"replied","result":"first"}'
 
 
 def test_a_reply_that_came_before_the_timeout_was_recorded_counts(clock):
@@ -587,10 +462,8 @@ def test_a_reply_that_came_before_the_timeout_was_recorded_counts(clock):
     lease = world.claim(run.id, "w") or leased_by_force(run)
     Ask.objects.update(outcome="replied", result="just in time")
     clock.advance(61)
-
     with pytest.raises(world.NotDue) as found:
         world.time_out_ask(lease, [Entry("ask", "x", "test/child")], ask_id=Ask.objects.get().id)
-
     assert found.value.until is None
     assert Ask.objects.get().outcome == "replied"
 
@@ -604,10 +477,8 @@ def test_a_paused_run_is_claimed_by_nobody_until_it_is_resumed(clock):
     pending, timed = make_run(), make_run()
     Run.objects.filter(id=pending.id).update(paused_at=clock.now)
     Run.objects.filter(id=timed.id).update(paused_at=clock.now, status=Status.SUSPENDED, wake_at=clock.now)
-
     assert [world.claim(run.id, "w") for run in (pending, timed)] == [None, None]
     assert world.claim_next("w", ["test/code"]) is None
     for run in (pending, timed):
         world.slots_resume(run.id)
-
     assert all(world.claim(run.id, "w") for run in (pending, timed))

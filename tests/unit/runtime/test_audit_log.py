@@ -52,7 +52,6 @@ def records(event=None):
 def sender(effect, ran):
     @tool(effect=effect)
     def send(to: str, api_key: str = "") -> str:
-        """Send."""
         ran.append(to)
         if effect == "transactional":
             Group.objects.create(name=to)
@@ -71,9 +70,7 @@ def test_a_run_its_model_calls_and_its_tools_are_on_record(ran, caplog):
         return "done"
 
     audited(story, model=ScriptedModel([SAID]), tools=[sender("idempotent", ran)])
-
     run = drive(make_run(owner=ann, tenant="acme"))
-
     assert records() == [("run", "started"), ("model", "ok"), ("tool", "ok"), ("run", "ended")]
     started, model, used, ended = AuditRecord.objects.order_by("id")
     for record in (started, model, used, ended):
@@ -94,10 +91,7 @@ def test_a_run_its_model_calls_and_its_tools_are_on_record(ran, caplog):
 @pytest.mark.parametrize("dies", [1, 2, "end"])
 def test_a_crash_and_another_worker_write_one_record_of_each(effect, dies, ran, clock):
     audited(calling("send", to="ACME"), tools=[sender(effect, ran)])
-    run = drive(make_run(), dies=dies)
-
-    run = take_over(clock, run)
-
+    run = take_over(clock, drive(make_run(), dies=dies))
     before = [] if effect == "idempotent" else [("tool", "attempted")]
     if effect == "at_most_once" and dies == 2:  # died between the tool and its row
         assert asked(run).tool == "send"
@@ -113,38 +107,18 @@ def test_what_is_on_record_already_hinders_nobody(ran, clock, caplog):
     audited(calling("send", to="ACME"), AuditLog(required=True), tools=[sender("idempotent", ran)])
     run = drive(make_run(), dies=1)
     caplog.clear()
-
     run = take_over(clock, run)
-
     assert run.output == "ok: sent"
     assert records("tool") == [("tool", "attempted"), ("tool", "ok")]
     assert "no audit record" not in caplog.text
-
-
-def test_a_tool_that_dies_half_way_leaves_that_it_was_attempted(clock, ran):
-    @tool(effect="at_most_once")
-    def send() -> str:
-        """Send."""
-        ran.append(1)
-        raise OSError("the line went dead")
-
-    audited(calling("send"), tools=[send])
-    run = drive(make_run())
-
-    assert records("tool") == [("tool", "attempted")]
-    world.human_resolve(asked(run).id, "happened", result="it did")
-    assert drive(run).status == Status.COMPLETED
-    assert records("tool") == [("tool", "attempted")]
 
 
 def test_what_a_person_has_run_again_is_on_record_again(clock, ran):
     audited(calling("send", to="ACME"), tools=[sender("at_most_once", ran)])
     run = take_over(clock, drive(make_run(), dies=2))
     clock.advance(200)
-
     world.human_resolve(asked(run).id, "run_again")
     run = drive(run)
-
     assert run.output == "ok: sent"
     assert records("tool") == [("tool", "attempted"), ("tool", "ok")] * 2
 
@@ -160,9 +134,7 @@ def test_a_call_that_is_tried_again_has_one_outcome(clock):
     assert run.status == Status.PENDING
     model.script = [SAID]
     clock.advance(100)
-
     drive(run)
-
     assert records("model") == [("model", "ok")]
 
 
@@ -192,76 +164,65 @@ def test_what_a_middleware_does_is_told_apart(inner, event, outcome, ran):
 
     audited(story, None, inner, model=ScriptedModel([SAID]), tools=[sender("idempotent", ran)])
     drive(make_run())
-
     assert (event, outcome) in records(event)
 
 
-def test_errors_are_on_record():
+def test_errors_and_cancellations_are_on_record():
     @tool
     def look() -> str:
-        """Look."""
         raise ToolRefused("closed")
 
     async def story(ctx, inbox):
         await ctx.tool("look")
         await ctx.llm([ChatMessage.of("user", "hello")])
 
+    async def cancelled(ctx, inbox):
+        ctx.meta.cancellation.cancel("enough")
+        ctx.check()
+
     audited(story, model=ScriptedModel([ValueError("bad")]), tools=[look])
     drive(make_run())
-
     found = {row.event: row.detail for row in AuditRecord.objects.order_by("id")}
     assert (found["tool"]["outcome"], found["tool"]["error"]) == ("error", "closed")
     assert (found["model"]["outcome"], found["model"]["error"]) == ("error", "ValueError: bad")
     assert (found["run"]["outcome"], found["run"]["error"]) == ("error", "ModelError: bad")
+    audited(cancelled)
+    run = drive(make_run())
+    assert run.status == Status.CANCELLED
+    assert AuditRecord.objects.get(run_id=run.id, detail__step="ended").detail["outcome"] == "cancelled"
 
 
-# --------------------------------------------------------------------------------------------------- arguments
-
-
-def test_arguments_are_kept_only_when_asked_for_and_never_their_secrets():
+def test_arguments_are_kept_only_when_asked_for_up_to_a_size_and_never_their_secrets():
     secrets = {
         "password": "p1", "Token": "p2", "client_secret": "p3", "api_key": "p4", "Authorization": "p5",
         "pin": "p6", "reset_token": "p7", "apiKey": "p8",
     }  # fmt: skip
     given = {**secrets, "deep": [{"passwd": "p9", "max_tokens": 5}], "to": "ACME"}
     audit = AuditLog(arguments=True, redact=["PIN"])
-
     found = audit.of_arguments(given)
-
-    assert found["arguments"] == {
-        **dict.fromkeys(secrets, "[redacted]"),
-        "deep": [{"passwd": "[redacted]", "max_tokens": 5}],
-        "to": "ACME",
-    }
-    assert (
-        found["arguments_sha256"]
-        == AuditLog(redact=["pin"]).of_arguments({**given, "password": "x"})["arguments_sha256"]
-    )
+    shown = dict.fromkeys(secrets, "[redacted]")
+    assert found["arguments"] == {**shown, "deep": [{"passwd": "[redacted]", "max_tokens": 5}], "to": "ACME"}
+    same = AuditLog(redact=["pin"]).of_arguments({**given, "password": "x"})
+    assert found["arguments_sha256"] == same["arguments_sha256"]
     assert found["arguments_sha256"] != audit.of_arguments({**given, "to": "EMCA"})["arguments_sha256"]
     assert "arguments" not in AuditLog().of_arguments(given)
+    assert len(json.dumps(audit.of_arguments({"text": "x" * 1_000_000, "\0": "\0"}))) < 6000
 
 
-def test_a_record_is_bounded():
-    found = AuditLog(arguments=True).of_arguments({"text": "x" * 1_000_000, "\0": "\0"})
+@pytest.mark.parametrize("required", [False, True])
+def test_a_failing_record_of_what_has_happened_is_logged_and_undoes_nothing(monkeypatch, ran, caplog, required):
+    audited(calling("send", to="ACME"), AuditLog(required=required), tools=[sender("at_most_once", ran)])
+    write = world.audit_log_write_audit
 
-    assert len(json.dumps(found)) < 6000
-
-
-# ------------------------------------------------------------------------------------------------ failing writes
-
-
-@pytest.fixture
-def broken(monkeypatch):
     def fails(record):
-        raise DatabaseError("the disk is full")
+        if not required or "outcome" in record.detail:
+            raise DatabaseError("the disk is full")
+        write(record)
 
     world.patch(monkeypatch, "audit_log_write_audit", fails)
-
-
-def test_a_failing_write_is_logged_and_the_call_goes_on(broken, ran, caplog):
-    audited(calling("send", to="ACME"), tools=[sender("at_most_once", ran)])
-
     assert drive(make_run()).output == "ok: sent"
+    assert records() == ([("run", "started"), ("tool", "attempted")] if required else [])
+    assert JournalEntry.objects.filter(kind="tool.call", phase="result").exists()
     assert "no audit record of tool send" in caplog.text
 
 
@@ -278,7 +239,6 @@ def test_when_it_is_required_nothing_is_done_without_it(monkeypatch, ran):
     fails.at = "tool"
     run = drive(make_run())
     assert "send was not run: PermanentError: not done: the audit log cannot be written" in run.output
-
     fails.at = "run"
     assert drive(make_run()).error["type"] == "PermanentError"
 
@@ -291,33 +251,6 @@ def test_when_it_is_required_nothing_is_done_without_it(monkeypatch, ran):
     assert (ran, agent.model.calls) == ([], [])
 
 
-def test_a_failing_record_of_what_has_happened_undoes_nothing(monkeypatch, ran):
-    audited(calling("send", to="ACME"), AuditLog(required=True), tools=[sender("at_most_once", ran)])
-    write = world.audit_log_write_audit
-
-    def fails(record):
-        if "outcome" in record.detail:
-            raise DatabaseError("the disk is full")
-        write(record)
-
-    world.patch(monkeypatch, "audit_log_write_audit", fails)
-
-    assert drive(make_run()).output == "ok: sent"
-    assert records() == [("run", "started"), ("tool", "attempted")]
-    assert JournalEntry.objects.filter(kind="tool.call", phase="result").exists()
-
-
-def test_a_cancelled_run_is_on_record():
-    async def story(ctx, inbox):
-        ctx.meta.cancellation.cancel("enough")
-        ctx.check()
-
-    audited(story)
-
-    assert drive(make_run()).status == Status.CANCELLED
-    assert AuditRecord.objects.get(detail__step="ended").detail["outcome"] == "cancelled"
-
-
 def test_a_run_that_is_retried_has_records_of_each_try(clock):
     async def story(ctx, inbox):
         return (await ctx.llm([ChatMessage.of("user", "hello")])).text
@@ -328,10 +261,7 @@ def test_a_run_that_is_retried_has_records_of_each_try(clock):
     assert run.status == Status.FAILED
     first = records()
     world.store_retry(run.id)
-
-    run = drive(run, dies="end")
-    run = take_over(clock, run)
-
+    run = take_over(clock, drive(run, dies="end"))
     assert first == [("run", "started"), ("model", "error"), ("run", "ended")]
     assert run.status == Status.COMPLETED
     assert records() == [*first, ("run", "started"), ("model", "ok"), ("run", "ended")]

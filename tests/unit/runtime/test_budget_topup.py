@@ -8,11 +8,12 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from ravi_django import answer, register, signal
-from ravi_django.kernel import AgentId, BudgetExhaustedError, ConflictError, InvalidInputError
+from ravi_django.kernel import AgentId, BudgetExhaustedError, ConflictError
 from ravi_django.models import HumanRequest, JournalEntry, Run, Status
 from tests.support import world
 from tests.support.budgets import USER, account, balances, model, recorded, spent
-from tests.support.runs import CodeAgent, asked, code, drive, leased, make_run, message, take_over
+from tests.support.cases import case, refused
+from tests.support.runs import CodeAgent, asked, code, drive, every_death, make_run
 from tests.support.world import retry
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -40,13 +41,11 @@ def talker():
 @pytest.mark.sqlite
 def test_a_tree_without_budget_asks_and_goes_on(talker):
     run = drive(make_run(budget=BUDGET))
-
     request = asked(run)
     assert (request.kind, request.tool, request.arguments) == ("approval", "budget", {"max_turns": 4})
     assert "2 of max_turns 2" in request.text and f"test/code ({run.id}): 20 tokens, 1 dollars" in request.text
     answer(request.id, "approve", reason="fine")
     run = drive(run)
-
     assert (run.status, run.output) == (Status.COMPLETED, "3")
     assert (account(run).max_turns, len(talker.calls)) == (4, 3)
     assert balances(run)
@@ -57,71 +56,50 @@ def test_a_tree_without_budget_asks_and_goes_on(talker):
 def test_a_persons_own_limit_counts(talker):
     run = drive(make_run(budget={"max_tokens": 15, "max_cost_usd": 1.0, "when_exhausted": "ask"}))
     assert asked(run).arguments == {"max_tokens": 35, "max_cost_usd": 2.0}
-
     answer(asked(run).id, "edit", arguments={"max_tokens": 100, "max_cost_usd": 1.25})
     run = drive(run)
-
     assert run.output == "3"
     assert (account(run).max_tokens, account(run).max_cost) == (100, Decimal("1.25"))
 
 
-def test_more_may_be_asked_for_again(talker):
-    run = drive(make_run(budget={"max_turns": 1, "when_exhausted": "ask"}))
-    for limit in (2, 3):
-        answer(asked(run).id, "edit", arguments={"max_turns": limit})
-        run = drive(run)
-
-    assert run.output == "3"
-    assert HumanRequest.objects.filter(run=run).count() == 2
-    assert balances(run)
-
-
 def test_a_denial_is_recorded_and_final(talker):
-    run = drive(make_run(budget=BUDGET))
-    answer(asked(run).id, "deny", reason="too dear")
-
-    run = drive(run)
-
-    assert run.output.startswith("2: the run has used 2 of its max_turns of 2")
-    assert HumanRequest.objects.count() == 1
-    assert balances(run)
-
-
-def test_after_a_retry_it_is_asked_again():
-    async def story(ctx, inbox):
+    async def failing(ctx, inbox):
         for _ in range(3):
             await ctx.llm([USER])
 
-    code(story, model=model())
     run = drive(make_run(budget=BUDGET))
+    request = asked(run)
+    answer(request.id, "deny", reason="too dear")
+    with pytest.raises(ConflictError):
+        answer(request.id, "approve")
+    run = drive(run)
+    assert run.output.startswith("2: the run has used 2 of its max_turns of 2")
+    assert (HumanRequest.objects.count(), account(run).max_turns) == (1, 2)
+    assert balances(run)
+    code(failing, model=talker)
+    run = drive(make_run(budget={"max_turns": 1, "when_exhausted": "ask"}))
     answer(asked(run).id, "deny")
     run = drive(run)
     assert (run.status, run.error["type"]) == (Status.FAILED, "BudgetExhaustedError")
-
     retry(run.id)
-    run = drive(run)
-
-    answer(asked(run).id, "approve")
-    assert drive(run).status == Status.COMPLETED
-
-
-@pytest.mark.parametrize("dies", [3, 4])
-@pytest.mark.parametrize("written", [False, True])
-def test_a_worker_that_dies_over_it_asks_once(clock, talker, dies, written):
-    """Append 3 is the request's, 4 that of the call after it."""
-    run = drive(make_run(budget=BUDGET), dies=dies if dies == 3 else None, written=written)
-    if dies == 3:
-        run = take_over(clock, run)
-    answer(asked(run).id, "approve")
-    if dies == 4:
-        run = drive(run, dies=1, written=written)
-        run = take_over(clock, run)
-    else:
+    for limit in (2, 3):
         run = drive(run)
-
-    assert (run.output, HumanRequest.objects.count()) == ("3", 1)
+        answer(asked(run).id, "edit", arguments={"max_turns": limit})
+    assert drive(run).status == Status.COMPLETED
+    assert HumanRequest.objects.filter(run=run).count() == 3
     assert balances(run)
-    assert recorded(run)[2] == 3
+
+
+def test_a_worker_that_dies_over_it_asks_once(clock, talker):
+    def story(drive_and_die):
+        run = drive_and_die(make_run(budget=BUDGET))
+        answer(asked(run).id, "approve")
+        return drive_and_die(run)
+
+    for run, _ in every_death(clock, story):
+        assert (run.output, HumanRequest.objects.count()) == ("3", 1)
+        assert balances(run)
+        assert recorded(run)[2] == 3
 
 
 def test_an_answer_given_before_the_run_could_suspend_is_seen(talker):
@@ -141,12 +119,8 @@ def test_an_answer_given_before_the_run_could_suspend_is_seen(talker):
         engine.database.call = call
 
     run = drive(run, setup=answering)
-
     assert run.status == Status.PENDING
     assert drive(run).output == "3"
-
-
-# ------------------------------------------------------------------------------------------------- a tree
 
 
 @pytest.fixture
@@ -170,9 +144,7 @@ def test_one_request_a_tree_is_enough(tree):
     assert HumanRequest.objects.count() == 1
     assert second.waiting_on == [{"kind": "request", "id": str(request.id), "until": None}]
     assert f"Its run {first.id} (test/child) wants to go on" in request.text
-
     answer(request.id, "edit", arguments={"max_turns": 7})
-
     assert [Run.objects.get(id=run.id).status for run in tree] == ["suspended", "pending", "pending"]
     assert [drive(run).output for run in (first, second)] == ["3", "3"]
     assert drive(root).output == '["3","3"]'
@@ -182,9 +154,7 @@ def test_one_request_a_tree_is_enough(tree):
 
 def test_a_denial_is_told_to_all_that_wait_for_it(tree):
     root, first, second = tree
-
     answer(asked(first).id, "deny")
-
     words = f"0: the tree of run {root.id} has used 1 of its max_turns of 1; submit it with a larger budget"
     assert [drive(run).output for run in (first, second)] == [words, words]
     assert HumanRequest.objects.count() == 1
@@ -194,11 +164,8 @@ def test_when_the_run_that_asked_is_gone_another_asks(clock, tree):
     """At once; until then it waits without a look: nobody knows how many days a person takes."""
     _, first, second = tree
     assert second.wake_at is None
-
     assert second.id in world.request_cancel(first.id, "enough")
-
     second = drive(second)
-
     assert asked(second).arguments == {"max_turns": 2}
     assert HumanRequest.objects.filter(status="cancelled").count() == 1
 
@@ -207,28 +174,13 @@ def test_who_is_woken_by_the_end_of_a_request_is_locked_in_order(tree, monkeypat
     _, first, second = tree
     lock, locked = world.touching_lock, []
     world.patch(monkeypatch, "touching_lock", lambda run_ids: locked.append(set(run_ids)) or lock(run_ids))
-
     world.request_cancel(first.id, "enough")
-
     assert locked[-1] >= {first.id, second.id}
 
 
-def test_a_generation_that_ends_with_its_request_wakes_who_waits_for_that(tree):
-    _, first, second = tree
-    world.touch([first.id])
-
-    world.continue_as_new(leased(first), [], messages=[message("anew")], inbox_upto=0)
-
-    assert Run.objects.get(id=second.id).status == Status.PENDING
-    assert asked(drive(second)).run_id == second.id
-
-
-# ------------------------------------------------------------------------------------------------ answers
-
-
-@pytest.mark.parametrize(
-    ("action", "given", "field"),
-    [
+def test_an_answer_that_cannot_be_changes_nothing(talker):
+    run = drive(make_run(budget=BUDGET))
+    for action, given, field in (
         ("answer", {"text": "yes"}, "action"),
         ("skip", {}, "action"),
         ("deny", {"arguments": {"max_turns": 5}}, "arguments"),
@@ -242,56 +194,25 @@ def test_a_generation_that_ends_with_its_request_wakes_who_waits_for_that(tree):
         ("edit", {"arguments": {"max_turns": None}}, "arguments"),
         ("approve", {"arguments": "many"}, "arguments"),
         ("approve", {"text": "yes"}, "text"),
-    ],
-)
-def test_an_answer_that_cannot_be_changes_nothing(talker, action, given, field):
-    run = drive(make_run(budget=BUDGET))
-
-    with pytest.raises(InvalidInputError) as raised:
-        answer(asked(run).id, action, **given)
-
-    assert raised.value.field == field
-    assert (asked(run).status, account(run).max_turns) == ("pending", 2)
-
-
-def test_the_first_answer_wins(talker):
-    run = drive(make_run(budget=BUDGET))
-    request = asked(run)
-    answer(request.id, "deny")
-
-    with pytest.raises(ConflictError):
-        answer(request.id, "approve")
-
-    assert account(run).max_turns == 2
-
-
-def test_a_question_takes_no_arguments():
-    async def story(ctx, inbox):
-        return await ctx.ask_human("Well?")
-
-    code(story)
-    run = drive(make_run())
-
-    with pytest.raises(InvalidInputError, match="arguments goes with edit or approve"):
-        answer(asked(run).id, "answer", text="yes", arguments={"max_turns": 5})
+    ):
+        with case(action, given):
+            with refused(field):
+                answer(asked(run).id, action, **given)
+            assert (asked(run).status, account(run).max_turns) == ("pending", 2)
 
 
 def test_the_command_answers(talker, capsys):
     run = drive(make_run(budget=BUDGET))
     with pytest.raises(CommandError, match="JSON"):
         call_command("ravi_answer", str(asked(run).id), "edit", "--arguments", "{")
-
     call_command("ravi_answer", str(asked(run).id), "edit", "--arguments", '{"max_turns": 3}')
-
     assert "ravi_answer: edit" in capsys.readouterr().out
     assert drive(run).output == "3"
 
 
 def test_a_day_is_not_topped_up(talker, settings, django_user_model):
     settings.RAVI = {**settings.RAVI, "DAILY_BUDGETS": {"user": {"max_turns": 1}}}
-
     run = drive(make_run(owner=django_user_model.objects.create_user("ann"), budget=BUDGET))
-
     assert run.output.startswith("1: user ")
     assert not HumanRequest.objects.exists()
 
@@ -299,9 +220,7 @@ def test_a_day_is_not_topped_up(talker, settings, django_user_model):
 def test_a_run_that_is_cancelled_meanwhile_closes_its_request(talker):
     run = drive(make_run(budget=BUDGET))
     request = asked(run)
-
     world.cancel(run.id, "enough")
-
     request.refresh_from_db()
     assert request.status == "cancelled"
     with pytest.raises(ConflictError):
@@ -322,7 +241,5 @@ def test_other_effects_go_on_while_it_waits(talker):
     signal(run.id, "go")
     run = drive(run)
     assert (run.status, HumanRequest.objects.count()) == (Status.SUSPENDED, 1)
-
     answer(request.id, "approve")
-
     assert drive(run).output == "3"

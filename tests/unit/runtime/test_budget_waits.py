@@ -52,10 +52,8 @@ def test_a_run_that_is_paused_when_its_worker_dies_holds_nothing(clock):
     low = drive(spawn(lease, Priority.LOW), dies=1)
     high = spawn(lease, Priority.HIGH, TAKER)
     assert is_paused(low) and reserved(lease.run)[2] == 1
-
     clock.advance(conf.LEASE_S + 1)
     low = drive(low)
-
     assert (low.status, is_paused(low)) == (Status.PENDING, True)
     assert not Reservation.objects.exists() and reserved(lease.run)[2] == 0
     assert drive(high).output == "done"
@@ -68,9 +66,7 @@ def test_what_a_dead_worker_held_is_freed_though_nobody_takes_its_run_over(clock
     dead, other = drive(spawn(top), dies=1), spawn(top)
     assert reserved(top.run)[2] == 1
     clock.advance(2 * conf.LEASE_S + 1)
-
     asyncio.run(together(other))
-
     assert Run.objects.get(id=other.id).output == "done"
     assert drive(dead).error["type"] == "BudgetExhaustedError"
     assert balances(top.run)
@@ -82,9 +78,7 @@ def test_what_a_live_worker_holds_is_not_freed(clock):
     today = clock.now.date()
     assert world.reserve(holder, "1", world.Amount(1, None), today) is True
     clock.advance(conf.LEASE_S + 1)  # late, and perhaps back at once
-
     world.free_abandoned(other, today)
-
     assert reserved(top.run)[2] == 1
     clock.advance(conf.LEASE_S)
     world.free_abandoned(other, today)
@@ -97,7 +91,6 @@ def test_a_call_that_is_stopped_between_reserving_and_calling_holds_nothing(monk
 
     @tool
     async def think(ctx: RunContext) -> str:
-        """Think."""
         begun.set()
         await go.wait()
         await ctx.llm([USER])
@@ -137,7 +130,6 @@ def test_a_call_that_is_stopped_between_reserving_and_calling_holds_nothing(monk
             await driving[0].close(drain_s=0)
 
     asyncio.run(main())
-
     assert told == [True]
     assert spent(run)[2] == 1 and balances(run)
     assert drive(run).output == "done"

@@ -7,7 +7,6 @@ from django.contrib.auth.models import Permission, User
 
 from ravi_django import tools
 from ravi_django.agents import ReActAgent
-from ravi_django.capabilities.tools import http_fetch
 from ravi_django.kernel import ToolUseBlock
 from ravi_django.models import JournalEntry, Status
 from ravi_django.testing import ScriptedModel
@@ -62,9 +61,7 @@ def test_a_recorded_call_is_not_made_again(name, dies, written, clock, ran, ann)
     code(calling(name, **arguments), tools=[made])
     run = drive(make_run(owner=ann), dies=dies, written=written)
     recorded = [row.result for row in JournalEntry.objects.filter(run=run, kind="tool.call", phase="result")]
-
     run = take_over(clock, run)
-
     assert run.status == Status.COMPLETED
     assert run.output.startswith(answer)
     assert ran == [name] * (1 if recorded else 2)
@@ -72,38 +69,16 @@ def test_a_recorded_call_is_not_made_again(name, dies, written, clock, ran, ann)
     assert after[: len(recorded)] == recorded
 
 
-def test_http_fetch_answers_a_model_through_an_agent(clock, monkeypatch):
-    async def told(self, *args):
-        return "200 OK http://site.test/ (text/plain)\n\nhello"
-
-    monkeypatch.setattr(http_fetch.HttpFetchTool, "_follow", told)
-    model = ScriptedModel(
-        [ToolUseBlock(tool_name="http_fetch", arguments={"url": "http://site.test/"}, call_id="c1"), "It says hello."]
-    )
-    agent = ReActAgent("reader", model=model, tools=[tools.HttpFetchTool(["site.test"])])
-    world.register(agent)
-    run = drive(make_run("react/reader"), dies=3)
-    monkeypatch.setattr(http_fetch.HttpFetchTool, "_follow", None)  # what is recorded is not fetched again
-
-    run = take_over(clock, run)
-
-    assert (run.status, run.output) == (Status.COMPLETED, "It says hello.")
-
-
 @pytest.mark.parametrize(("amount", "denied"), [(5, False), (500, True)])
 def test_a_computed_risk_decides_on_the_approval(amount, denied, clock, ran):
     @tools.tool(risk=lambda arguments: "high" if arguments["amount"] > 100 else "safe")
     def pay(amount: int) -> str:
-        """Pay."""
         ran.append(amount)
         return "paid"
 
     model = ScriptedModel([ToolUseBlock(tool_name="pay", arguments={"amount": amount}, call_id="c1"), "done"])
     world.register(ReActAgent("payer", model=model, tools=[pay]))
-    run = drive(make_run("react/payer"), dies="end")
-
-    run = take_over(clock, run)
-
+    run = take_over(clock, drive(make_run("react/payer"), dies="end"))
     assert (run.status, run.output) == (Status.COMPLETED, "done")
     assert ran == ([] if denied else [5])
 

@@ -30,6 +30,7 @@ from tests.support.runs import (
     CodeAgent,
     code,
     drive,
+    idle,
     in_background,
     leased,
     make_run,
@@ -91,7 +92,7 @@ def standing(run: Run) -> Callable[[], bool]:
     return is_standing
 
 
-async def with_team(run: Run, what: Callable[[], None], *, beat: bool = True) -> None:
+async def with_team(run: Run, what: Callable[[], None], *, drives: bool = False) -> None:
     """Let real workers build the tree, change it by `what` on a thread, and drive it until nothing below is live."""
     gate = Gate()
     register(CodeAgent(hand, key="hand", tools=[gate.tool()]))
@@ -101,6 +102,8 @@ async def with_team(run: Run, what: Callable[[], None], *, beat: bool = True) ->
         engine.hint(run.id)
         await auntil_sync(standing(run))
         await asyncio.to_thread(lambda: in_background(what).result(BOUND_S))
+        if drives:
+            await engine.drive(run.id)
         await asyncio.to_thread(lambda: in_background(engine.heartbeat.beat).result(BOUND_S))
         await auntil_sync(lambda: not live(run))
     finally:
@@ -132,9 +135,7 @@ def ended_as_cancelled(run: Run) -> None:
 @on_postgresql
 def test_all_that_works_and_waits_below_a_run_is_cancelled_with_it() -> None:
     run = make_run()
-
     asyncio.run(with_team(run, lambda: cancel(run.id, "enough")))
-
     run.refresh_from_db()
     assert (run.status, run.error["message"]) == (Status.CANCELLED, "enough")
     ended_as_cancelled(run)
@@ -161,7 +162,6 @@ def test_what_is_pending_paused_or_blocked_below_ends_too() -> None:
         cancel(run.id, "enough")
 
     asyncio.run(with_team(run, set_aside))
-
     ended_as_cancelled(run)
 
 
@@ -173,15 +173,13 @@ def test_cancelling_in_the_middle_tells_the_parent_that_it_was_cancelled() -> No
         cancel(Run.objects.get(parent_id=run.id).id, "not that way")
 
     asyncio.run(with_team(run, cancel_lead))
-    run_until_idle()
-
-    run.refresh_from_db()
+    idle(run)
     assert (run.status, run.output) == (Status.COMPLETED, "target_cancelled")
     ended_as_cancelled(run)
 
 
 @on_postgresql
-def test_the_roots_deadline_ends_the_tree(settings: Any) -> None:
+def test_the_roots_deadline_ends_the_tree() -> None:
     run = make_run(budget={"deadline_s": 5.0})
 
     def move_deadline() -> None:
@@ -189,23 +187,7 @@ def test_the_roots_deadline_ends_the_tree(settings: Any) -> None:
         assert world.claim(run.id, "nobody") is not None
         Run.objects.filter(id=run.id).update(lease_expires_at="2026-01-01T00:00:00Z")
 
-    async def main() -> None:
-        gate = Gate()
-        register(CodeAgent(hand, key="hand", tools=[gate.tool()]))
-        code(root_story)
-        engine = Engine()
-        try:
-            engine.hint(run.id)
-            await auntil_sync(standing(run))
-            await asyncio.to_thread(lambda: in_background(move_deadline).result(BOUND_S))
-            await engine.drive(run.id)
-            await asyncio.to_thread(lambda: in_background(engine.heartbeat.beat).result(BOUND_S))
-            await auntil_sync(lambda: not live(run))
-        finally:
-            await engine.close(drain_s=0)
-
-    asyncio.run(main())
-
+    asyncio.run(with_team(run, move_deadline, drives=True))
     run.refresh_from_db()
     assert (run.status, run.error["type"]) == (Status.FAILED, "DeadlineExceeded")
     ended_as_cancelled(run)
@@ -223,11 +205,8 @@ def test_an_abort_by_an_ancestor_ends_what_is_below() -> None:
     run = make_run()
     run_until_idle()
     assert [row.status for row in below(run)] == ["suspended", "suspended"]
-
     world.send_signal(run.id, "go", None)
-    run_until_idle()
-
-    run.refresh_from_db()
+    idle(run)
     assert (run.status, run.output) == (Status.COMPLETED, "target_cancelled")
     ended_as_cancelled(run)
 
@@ -239,9 +218,7 @@ def test_a_cancelled_run_that_cannot_be_driven_ends_all_the_same(clock: Any) -> 
     world.request_cancel(run.id, "enough")
     Run.objects.filter(id=run.id).update(crashes=conf.MAX_ATTEMPTS)
     clock.advance(conf.LEASE_S + 1)
-
     run = drive(run)
-
     assert (run.status, run.error) == (Status.CANCELLED, {"type": "Cancelled", "message": "enough"})
 
 
@@ -249,14 +226,9 @@ def test_a_pause_does_not_keep_a_working_run_from_its_cancellation(clock: Any) -
     run = make_run()
     lease = leased(run)
     Run.objects.filter(id=run.id).update(paused_at=clock.now)
-
     world.request_cancel(run.id, "enough")
     world.requeue(lease)
-
     assert world.claim(run.id, "next") is not None
-
-
-# ------------------------------------------------------------------------------------------- one order of locks
 
 
 def child_of(parent: Run, root: Run, **fields: Any) -> Run:
@@ -287,29 +259,14 @@ def locked_one_by_one(first: Run, second: Run, while_held: Callable[[], Any]) ->
 
 
 @on_postgresql
-def test_a_cancellation_locks_what_is_below_in_the_order_of_the_ids() -> None:
+@pytest.mark.parametrize("by", ["cancellation", "end"])
+def test_a_cancellation_locks_what_is_below_in_the_order_of_the_ids(by: str) -> None:
     root = make_run()
+    lease = leased(root) if by == "end" else None
     first = child_of(root, root)
     deep = child_of(first, root)  # between its uncle and its parent
     second = child_of(root, root)
-
-    locked_one_by_one(deep, second, lambda: cancel(root.id, "enough"))
-
-    assert {run.status for run in below(root)} == {Status.CANCELLED}
-
-
-@on_postgresql
-def test_a_run_that_ends_locks_its_children_in_the_order_of_the_ids() -> None:
-    root = make_run()
-    lease = leased(root)
-    first = child_of(root, root)
-    deep = child_of(first, root)
-    second = child_of(root, root)
-
-    locked_one_by_one(
-        deep, second, lambda: world.finish(lease, Status.FAILED, ended("failed"), error={}, entangled=True)
-    )
-
+    locked_one_by_one(deep, second, lambda: fail(lease) if lease else cancel(root.id, "enough"))
     assert {run.status for run in below(root)} == {Status.CANCELLED}
 
 
@@ -320,9 +277,7 @@ def test_a_run_that_ends_locks_who_asks_it_in_the_order_of_the_ids() -> None:
     target = child_of(root, root, status=Status.PENDING)
     Ask.objects.create(asker=asker, path="1", target=target)
     lease = leased(target)
-
     locked_one_by_one(asker, target, lambda: world.finish(lease, Status.COMPLETED, [], output="done"))
-
     assert Ask.objects.get().outcome == "replied"
     asker.refresh_from_db()
     assert asker.status == Status.PENDING
@@ -334,14 +289,12 @@ def test_a_child_that_comes_between_is_cancelled_too() -> None:
     root = make_run()
     middle = child_of(root, root, status=Status.PENDING)
     lease = leased(middle)
-
     with transaction.atomic():
         list(Run.objects.select_for_update().filter(id__in=[root.id, middle.id]).order_by("id"))
         cancelling = in_background(cancel, root.id, "enough")
         until(somebody_waits_for_a_lock)
         spawn_below(lease)
     cancelling.result(BOUND_S)
-
     (spawned,) = Run.objects.filter(parent_id=middle.id)
     assert spawned.status == Status.CANCELLED
 
@@ -350,8 +303,6 @@ def spawn_below(lease: world.Lease) -> None:
     child = world.make_child(lease, "test/hand", uuid7(), uuid7())
     world.spawn(lease, [Entry("child.spawned", f"{child.id}", "test/hand")], child=child, message=message())
 
-
-# ---------------------------------------------------------------------------------------------------- races
 
 ROUNDS = pytest.mark.parametrize("rounds", [5, pytest.param(25, marks=pytest.mark.crash)])
 
@@ -379,9 +330,7 @@ def test_a_spawn_that_races_the_cancellation_leaves_no_orphan(at: str, rounds: i
         lease = leased(middle)
         cancelled = {"root": root, "middle": middle}[at]
         works = [partial(spawn_below, lease), partial(cancel, cancelled.id, "enough"), partial(spawn_below, root_lease)]
-
         assert race(*works) == []
-
         for parent in Run.objects.filter(root_id=root.id, cancel_requested_at__isnull=False):
             assert not Run.objects.filter(parent=parent, cancel_requested_at=None).exists()
         world.finish(root_lease, Status.CANCELLED, ended("cancelled"), error={}, entangled=True)
@@ -394,7 +343,6 @@ def test_a_spawn_that_races_the_cancellation_leaves_no_orphan(at: str, rounds: i
 def test_a_tree_that_ends_in_every_place_at_once_waits_in_no_circle(rounds: int) -> None:
     for _ in range(rounds):
         root, wrong = end_everywhere()
-
         assert wrong == []
         root.refresh_from_db()
         assert root.status == Status.CANCELLED

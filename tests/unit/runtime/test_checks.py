@@ -50,7 +50,6 @@ def uncertain(clock, provider):
 
         @tool(effect="at_most_once", timeout=TIMEOUT_S, check=find_on_the_loop if is_async else find)
         def pay(ctx: RunContext, to: str) -> str:
-            """Pay."""
             provider.booked.setdefault(ctx.idempotency_key, f"payment {len(provider.booked) + 1}")
             return provider.booked[ctx.idempotency_key]
 
@@ -74,9 +73,7 @@ def after_the_zombie(clock, run):
 def test_what_it_has_found_is_the_result(clock, provider, uncertain, is_async):
     run = uncertain(lambda key: Happened(provider.booked[key]), is_async=is_async)
     assert (run.status, provider.asked) == (Status.SUSPENDED, [])  # not yet: the dead worker may be a sleeping one
-
     run = after_the_zombie(clock, run)
-
     assert (run.status, run.output) == (Status.COMPLETED, "ok: payment 1")
     assert provider.asked == [({"to": "ACME"}, next(iter(provider.booked)))]
     assert JournalEntry.objects.get(kind="effect.checked").result["by"] == "check of pay"
@@ -85,9 +82,7 @@ def test_what_it_has_found_is_the_result(clock, provider, uncertain, is_async):
 
 def test_what_has_not_happened_is_done_as_the_next_attempt(clock, provider, uncertain):
     run = uncertain(lambda key: NotHappened)
-
     run = after_the_zombie(clock, run)
-
     assert run.output == "ok: payment 1"
     calls = JournalEntry.objects.filter(kind="tool.call").order_by("seq")
     assert list(calls.values_list("phase", "attempt")) == [("started", 1), ("started", 2), ("result", 2)]
@@ -97,12 +92,10 @@ def test_a_run_that_is_woken_early_still_waits_for_the_end_of_the_dead_workers_l
     """That worker may have renewed its lease long after the effect began."""
     run = uncertain(lambda key: NotHappened, renewed_for=300)
     assert run.status == Status.SUSPENDED
-
     clock.advance(1)
     signal(run.id, "news", 1)
     Run.objects.filter(id=run.id).update(wake_at=clock.now)
     run = drive(run)
-
     assert (run.status, provider.asked) == (Status.SUSPENDED, [])
 
 
@@ -113,7 +106,6 @@ def broken(key):
 @pytest.mark.parametrize("check", [lambda key: None, broken])
 def test_a_person_decides_where_it_does_not_know(clock, provider, uncertain, check):
     run = after_the_zombie(clock, uncertain(check))
-
     world.human_resolve(asked(run).id, "happened", result="payment 1")
     assert drive(run).output == "ok: payment 1"
     assert len(provider.asked) == 1
@@ -123,10 +115,8 @@ def test_it_is_asked_once_though_its_worker_dies_over_the_answer(clock, provider
     run = uncertain(lambda key: NotHappened)
     clock.advance(conf.LEASE_S + TIMEOUT_S)
     drive(run, dies=2)  # the check's answer and the second started row are on record
-
     run = take_over(clock, run)
     run = after_the_zombie(clock, run)
-
     assert run.status == Status.COMPLETED
     assert [row.attempt for row in JournalEntry.objects.filter(kind="tool.call", phase="started")] == [1, 2, 3]
     assert len(provider.asked) == 2  # once for each attempt
@@ -152,7 +142,6 @@ def test_the_docs_payment_is_found_by_its_key(clock, monkeypatch):
     code(calling("pay", customer="ada", amount=5), tools=[space["pay"]])
     run = take_over(clock, drive(make_run(), dies=2))
     clock.advance(conf.LEASE_S + space["pay"].timeout)
-
     assert drive(run).output == "ok: paid as ada-5"
 
 

@@ -95,9 +95,7 @@ def shown(model):
 
 def test_a_run_makes_summaries_in_the_journal_and_keeps_them_with_its_turns(clock):
     model = agent(Model())
-
     run = drive(begun())
-
     assert (run.status, run.output) == (Status.COMPLETED, "done")
     calls = [entry.path for entry in journal_of(run) if entry.kind == "llm.call" and SCOPE in entry.path]
     assert calls == [f"turn5.{SCOPE}.1", f"turn7.{SCOPE}.1"]
@@ -116,10 +114,7 @@ def test_after_a_crash_the_view_is_the_same_and_no_recorded_summary_is_made_agai
     model = agent(Model())
     expected, views = rows(drive(begun())), shown(model)
     model = agent(Model())
-    run = drive(begun(), dies=dies, written=written)
-
-    run = take_over(clock, run)
-
+    run = take_over(clock, drive(begun(), dies=dies, written=written))
     assert (run.status, run.output) == (Status.COMPLETED, "done")
     assert rows(run) == expected
     assert shown(model)[-1] == views[-1]
@@ -127,36 +122,12 @@ def test_after_a_crash_the_view_is_the_same_and_no_recorded_summary_is_made_agai
     assert not JournalEntry.objects.filter(run=run, kind="replay.drift").exists()
 
 
-@pytest.mark.parametrize("dies", [9, 10])
-def test_a_crash_between_a_summary_and_its_turn_pays_for_no_second_one(clock, dies):
-    """Append 9 is that of the summary; its turn rides on the next."""
-    model = agent(Model())
-    run = drive(begun(), dies=dies, written=dies == 9)
-    assert JournalEntry.objects.filter(run=run, path__contains=SCOPE).count() == 1
-    assert not Turn.objects.filter(run=run, keeps__isnull=False).exists()
-
-    run = take_over(clock, run)
-
-    assert run.output == "done"
-    assert len(model.summaries) == 2
-    assert [summary_text_of(turn) for turn in Turn.objects.filter(keeps__isnull=False).order_by("position")] == [
-        "summary 1",
-        "summary 2",
-    ]
-
-
-def summary_text_of(turn):
-    return turn.content[0]["text"].split("\n", 1)[1]
-
-
 def test_the_next_run_begins_with_the_summary_and_updates_it(clock):
     model = agent(Model())
     session = drive(begun()).session
     before = len(model.summaries)
     model.views.clear()
-
     run = drive(begun(session, "and again"))
-
     first = model.views[0]
     assert run.output == "done"
     assert summary_text(first[0]) == f"summary {before + 1}"  # it was due with the first call
@@ -173,11 +144,9 @@ def test_a_replay_summarizes_where_it_did_though_tokens_count_otherwise(clock):
     run = drive(begun(), dies="end")
     paid, views = len(model.summaries), shown(model)
     assert paid
-
     for tokens in (0, 50):
         model.tokens = tokens
         run = take_over(clock, run, dies="end")
-
     run = take_over(clock, run)
     assert (run.status, run.output) == (Status.COMPLETED, "done")
     assert len(model.summaries) == paid
@@ -189,9 +158,7 @@ def test_a_summary_that_fails_for_good_leaves_a_plain_window_and_a_replay_too(cl
     run = drive(begun(), dies="end")
     failed = len(model.summaries)
     assert failed == 2  # due from the fifth turn on, and tried again when four messages had come
-
     run = take_over(clock, run)
-
     assert (run.status, run.output) == (Status.COMPLETED, "done")
     assert len(model.summaries) == failed > 0
     assert max(len(view) for view in model.views) <= 8
@@ -202,11 +169,9 @@ def test_a_summary_that_fails_for_now_is_tried_again(clock):
     model = agent(Model(TransientError("busy")))
     run = drive(begun())
     assert run.status == Status.PENDING
-
     model.said = "summary {}"
     clock.advance(3600)
     run = drive(run)
-
     assert (run.status, run.output) == (Status.COMPLETED, "done")
     assert Turn.objects.filter(keeps__isnull=False).count() == 2
 
@@ -214,9 +179,7 @@ def test_a_summary_that_fails_for_now_is_tried_again(clock):
 @pytest.mark.parametrize(("retention", "left"), [("none", 0), ("run", 0), ("permanent", 2)])
 def test_retention_holds_for_summaries_too(clock, retention, left):
     model = agent(Model(), retention=retention)
-
     run = drive(begun())
-
     assert run.output == "done"
     assert len(model.summaries) == 2
     assert Turn.objects.filter(keeps__isnull=False).count() == left
@@ -226,10 +189,8 @@ def test_retention_holds_for_summaries_too(clock, retention, left):
 def test_a_summary_is_shown_to_nobody_as_an_answer(clock):
     source = Source.of(begun(), epoch=1)
     result = {"content": [{"type": "text", "text": "x"}]}
-
     of_answer = world.frames_durable(source, Entry("llm.call", "turn5.1", "m", result=result), 1)
     of_summary = world.frames_durable(source, Entry("llm.call", f"turn5.{SCOPE}.1", "m", result=result), 2)
-
     assert [frame.type for frame in of_answer] == ["completion"]
     assert of_summary == []
 
@@ -240,12 +201,10 @@ def test_a_run_that_is_retried_keeps_its_summaries(clock):
     run = drive(begun())
     assert run.status == Status.FAILED
     paid = len(model.summaries)
-
     model.script[-1] = "done"
     world.retry(run.id, send=lambda run_id: None)
     run.refresh_from_db()
     run = drive(run)
-
     assert (run.status, run.output) == (Status.COMPLETED, "done")
     assert len(model.summaries) == paid
 
@@ -257,10 +216,8 @@ def test_a_run_goes_on_without_the_strategy_that_made_its_summaries(clock, dies,
     run = drive(begun(), dies=dies, written=written)
     paid = len(model.summaries)
     agent(model, SlidingWindowCompaction(50))
-
     run = take_over(clock, run, dies="end")
     run = take_over(clock, run)
-
     assert (run.status, run.output, run.error) == (Status.COMPLETED, "done", None)
     assert len(model.summaries) == paid
     assert said(run) == ["user", *["assistant", "tool"] * STEPS, "assistant"]
@@ -275,9 +232,7 @@ def test_a_summary_that_was_passed_over_counts_against_the_budget(clock):
         run = drive(begun(budget={"max_turns": turns}), dies=10)
         assert len(model.summaries) == 1
         agent(model, SlidingWindowCompaction(50))
-
         outputs[turns] = take_over(clock, run).output
-
     assert outputs == {STEPS + 1: None, STEPS + 2: "done"}
 
 
@@ -286,10 +241,8 @@ def test_a_run_goes_on_with_a_strategy_that_was_added_meanwhile(clock, dies):
     model = agent(Model(), SlidingWindowCompaction(50))
     run = drive(begun(), dies=dies)
     agent(model)
-
     run = take_over(clock, run, dies="end")
     run = take_over(clock, run)
-
     assert (run.status, run.output, run.error) == (Status.COMPLETED, "done", None)
     assert model.summaries
     assert said(run) == ["user", *["assistant", "tool"] * STEPS, "assistant"]

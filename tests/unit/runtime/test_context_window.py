@@ -57,11 +57,9 @@ def window_of(session, pipeline):
 @pytest.mark.parametrize("of_user", [True, False])
 def test_a_window_over_many_turns_is_two_queries(of_user):
     session = conversation(2_500, of_user=of_user)
-
     for pipeline in PIPELINES:
         with CaptureQueriesContext(connection) as queries:
             window = window_of(session, pipeline)
-
         assert len(queries) <= 2, pipeline
         assert (window[0].text, window[1].role.value) == ("Be brief.", "user")
         assert window[-1].text == ("turn 2499" if of_user else "c1249")
@@ -90,10 +88,8 @@ def test_the_last_summary_and_the_users_words_are_the_second_query(django_assert
     session = world.create_session(Session(agent=str(AGENT)))
     row = tool_row(40)
     history_append(AGENT, session.id, [ChatMessage.of("user", "task"), make_summary("s", 0), *row], "", None)
-
     with django_assert_num_queries(2):
         window = read_window(AGENT, session.id, limit=10)
-
     assert window == [make_summary("s", 0), ChatMessage.of("user", "task"), *row[-10:]]
 
 
@@ -102,5 +98,4 @@ def test_a_summary_long_ago_is_found_by_its_index():
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE ravi_turn")
     told = Turn.objects.filter(session=session, agent=str(AGENT), keeps__isnull=False).order_by("-position")
-
     assert "ravi_turn_summary" in told[:1].explain()

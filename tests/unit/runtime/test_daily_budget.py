@@ -15,6 +15,7 @@ from ravi_django.models import BudgetAccount, DailyBudget, Status
 from ravi_django.testing import FakeClock
 from tests.support import world
 from tests.support.budgets import USER, balances, model, reserved, spent
+from tests.support.cases import case
 from tests.support.runs import code, drive, in_background, leased, make_run, take_over
 from tests.support.world import prune
 
@@ -59,9 +60,7 @@ def talker():
 
 def test_two_trees_of_a_user_share_the_users_day(clock, user, daily, talker):
     daily(user={"max_tokens": 45})
-
     first, second = drive(make_run(owner=user)), drive(make_run(owner=user))
-
     words = f"user {user.pk} has used 50 of its max_tokens of 45 for 2026-11-22"
     mend = "go on from 2026-11-23 00:00 UTC, or raise the daily budget of the user"
     assert (first.output, second.output) == ("3", f"2: {words}; {mend}")
@@ -69,24 +68,11 @@ def test_two_trees_of_a_user_share_the_users_day(clock, user, daily, talker):
     assert reserved(f"user:{user.pk}:2026-11-22") == (0, Decimal(0), 0)
 
 
-def test_the_next_day_is_a_new_one(clock, user, daily, talker):
-    daily(user={"max_turns": 3})
-    drive(make_run(owner=user))
-    clock.advance(12 * 3600)
-
-    run = drive(make_run(owner=user))
-
-    assert run.output == "3"
-    assert spent(f"user:{user.pk}:2026-11-23") == (30, Decimal("1.5"), 3)
-
-
 def test_a_call_is_paid_by_the_day_on_which_it_was_reserved(clock, user, daily, talker):
     daily(user={"max_turns": 9})
     run = drive(make_run(owner=user), dies=1)
     clock.advance(12 * 3600)
-
     run = take_over(clock, run)
-
     assert run.output == "3"
     assert spent(f"user:{user.pk}:2026-11-22")[2] == 1
     assert spent(f"user:{user.pk}:2026-11-23")[2] == 2
@@ -95,12 +81,10 @@ def test_a_call_is_paid_by_the_day_on_which_it_was_reserved(clock, user, daily, 
 def test_all_of_a_tenant_share_its_day(clock, user, daily, talker, django_user_model):
     other = django_user_model.objects.create_user("bob")
     daily(tenant={"max_cost_usd": 2.0})
-
     outputs = [
         drive(make_run(owner=owner, tenant=tenant)).output[:23]
         for owner, tenant in ((user, "acme"), (other, "acme"), (user, "else"))
     ]
-
     assert outputs == ["3", "1: tenant 'acme' has use", "3"] or outputs[1].startswith("1: tenant 'acme'")
     assert spent("tenant:acme:2026-11-22") == (40, Decimal("2.0"), 4)
     assert spent("tenant:else:2026-11-22") == (30, Decimal("1.5"), 3)
@@ -108,9 +92,7 @@ def test_all_of_a_tenant_share_its_day(clock, user, daily, talker, django_user_m
 
 def test_the_tree_the_user_and_the_tenant_all_count(clock, user, daily, talker):
     daily(user={"max_turns": 100}, tenant={"max_turns": 100})
-
     run = drive(make_run(owner=user, tenant="acme", budget={"max_turns": 2}))
-
     assert run.output.startswith("2: the run has used 2 of its max_turns of 2")
     assert balances(run)
     for key in (f"user:{user.pk}:2026-11-22", "tenant:acme:2026-11-22"):
@@ -118,29 +100,16 @@ def test_the_tree_the_user_and_the_tenant_all_count(clock, user, daily, talker):
 
 
 def test_a_row_goes_before_the_setting(clock, user, daily, talker, django_user_model):
-    other = django_user_model.objects.create_user("bob")
+    bob, eve = (django_user_model.objects.create_user(name) for name in ("bob", "eve"))
     daily(user={"max_turns": 1})
     DailyBudget.objects.create(owner=user, max_turns=2)
-
-    outputs = [drive(make_run(owner=owner)).output[0] for owner in (user, other)]
-
-    assert outputs == ["2", "1"]
-
-
-def test_a_row_without_limits_lifts_the_settings(clock, user, daily, talker):
-    daily(user={"max_turns": 1}, tenant={"max_turns": 1})
-    DailyBudget.objects.create(owner=user)
+    DailyBudget.objects.create(owner=eve)
     DailyBudget.objects.create(tenant="acme", max_turns=2)
-
-    assert drive(make_run(owner=user)).output.startswith("1: tenant ''")
-    assert drive(make_run(owner=user, tenant="acme")).output.startswith("2: tenant 'acme'")
-
-
-def test_a_run_of_nobody_has_no_users_day(clock, daily, talker):
-    daily(user={"max_turns": 1})
-
+    assert [drive(make_run(owner=owner)).output[0] for owner in (user, bob, eve)] == ["2", "1", "3"]
+    assert drive(make_run(owner=eve, tenant="acme")).output.startswith("2: tenant 'acme'")
+    keys = set(BudgetAccount.objects.values_list("key", flat=True))
     assert drive(make_run()).output == "3"
-    assert not BudgetAccount.objects.exists()
+    assert set(BudgetAccount.objects.values_list("key", flat=True)) == keys
 
 
 def test_an_edit_counts_from_the_next_heartbeat_on(clock, user, talker):
@@ -148,9 +117,7 @@ def test_an_edit_counts_from_the_next_heartbeat_on(clock, user, talker):
     assert drive(make_run(owner=user)).output.startswith("1: ")
     row.max_turns = 3
     row.save()
-
     run = drive(make_run(owner=user), setup=lambda engine: in_background(engine.heartbeat.beat).result())
-
     assert run.output.startswith("2: ")
     assert BudgetAccount.objects.get().max_turns == 3
 
@@ -159,21 +126,17 @@ def test_a_process_knows_them_before_its_first_call(clock, user):
     """Whatever its heartbeat has come to by then."""
     DailyBudget.objects.create(owner=user, max_turns=1)
     lease = leased(make_run(owner=user))
-
     world.load_with_facts(lease)
-
     assert [account.key for account in world.accounts_of(lease.run)] == [f"user:{user.pk}:2026-11-22"]
 
 
 def test_rows_are_read_once_and_never_for_a_call(clock, user):
     lease = leased(make_run(owner=user))
     world.load_with_facts(lease)
-
     with CaptureQueriesContext(connection) as captured:
         for _ in range(3):
             world.load_with_facts(lease)
             assert not world.accounts_of(lease.run)
-
     assert not [query for query in captured if "dailybudget" in query["sql"]]
 
 
@@ -182,16 +145,15 @@ def test_what_a_run_had_reserved_is_freed_though_the_budget_is_gone(clock, user,
     run = drive(make_run(owner=user), dies=2)
     row.delete()
     world.accounts_forget()
-
     run = take_over(clock, run)
-
     assert (run.status, run.output) == (Status.COMPLETED, "3")
     assert reserved(f"user:{user.pk}:2026-11-22") == (0, Decimal(0), 0)
 
 
-@pytest.mark.parametrize(
-    ("setting", "fault"),
-    [
+def test_a_setting_that_cannot_be_is_said(daily, settings):
+    daily(user={"max_tokens": 5, "max_turns": None}, tenant={"max_cost_usd": 0.5})
+    assert [error.id for error in check_settings() if error.id == "ravi.E011"] == []
+    for setting, fault in (
         ([], " is [], not a dict"),
         ({"users": {}}, " has an unknown key 'users'"),
         ({"user": 5}, "['user'] is 5, not a dict of limits"),
@@ -200,20 +162,11 @@ def test_what_a_run_had_reserved_is_freed_though_the_budget_is_gone(clock, user,
         ({"tenant": {"max_tokens": "5"}}, "['tenant']['max_tokens'] is '5'"),
         ({"tenant": {"max_cost_usd": float("nan")}}, "['tenant']['max_cost_usd'] is nan, not a number of dollars"),
         ({"tenant": {"max_cost_usd": float("inf")}}, "['tenant']['max_cost_usd'] is inf, not a number of dollars"),
-    ],
-)
-def test_a_setting_that_cannot_be_is_said(daily, settings, setting, fault):
-    settings.RAVI = {**settings.RAVI, "DAILY_BUDGETS": setting}
-
-    (found,) = [error for error in check_settings() if error.id == "ravi.E011"]
-
-    assert fault in found.msg
-
-
-def test_a_setting_that_can_be_is_not(daily):
-    daily(user={"max_tokens": 5, "max_turns": None}, tenant={"max_cost_usd": 0.5})
-
-    assert [error.id for error in check_settings() if error.id == "ravi.E011"] == []
+    ):
+        settings.RAVI = {**settings.RAVI, "DAILY_BUDGETS": setting}
+        with case(setting):
+            (found,) = [error for error in check_settings() if error.id == "ravi.E011"]
+            assert fault in found.msg
 
 
 def test_accounts_of_days_long_past_and_of_deleted_trees_go_with_the_prune(clock, user, daily, talker):
@@ -222,7 +175,6 @@ def test_accounts_of_days_long_past_and_of_deleted_trees_go_with_the_prune(clock
     BudgetAccount.objects.create(key="tenant:acme:2026-10-21")
     BudgetAccount.objects.create(key="tenant:acme:2026-10-22")
     gone.delete()
-
     assert prune({}, dry_run=True)["accounts"] == 2
     assert prune({})["accounts"] == 2
     assert set(BudgetAccount.objects.values_list("key", flat=True)) == {

@@ -38,12 +38,10 @@ def left(run: Run) -> list[Any]:
 
 def test_a_signal_that_is_not_yet_committed() -> None:
     run = make_run()
-
     with uncommitted(lambda: signal(run.id, "go", {"of": "theirs"})):
         deleting = in_background(delete, run)
         until(somebody_waits_for_a_lock)
     deleting.result(BOUND_S)
-
     assert not Run.objects.filter(id=run.id).exists()
     assert left(run) == []
 
@@ -51,12 +49,10 @@ def test_a_signal_that_is_not_yet_committed() -> None:
 def test_a_row_of_the_journal_that_is_not_yet_committed() -> None:
     lease = leased()
     run = Run.objects.get(id=lease.run_id)
-
     with uncommitted(lambda: world.append(lease, [Entry("log", "note")])):
         deleting = in_background(delete, run)
         until(somebody_waits_for_a_lock)
     deleting.result(BOUND_S)
-
     assert left(run) == []
 
 
@@ -65,12 +61,10 @@ def test_a_delivery_that_is_not_yet_committed(monkeypatch: pytest.MonkeyPatch) -
     world.silence(monkeypatch, "fan_out_wake", "fan_out_hint")
     runs = waiting_runs(followers(2))
     publication = publish("hello")
-
     with uncommitted(lambda: world.deliver_batch(publication.id, 10)):
         deleting = in_background(delete, runs[0])
         until(somebody_waits_for_a_lock)
     deleting.result(BOUND_S)
-
     assert left(runs[0]) == []
     assert inboxes() == {runs[1].id: ["hello"]}
 
@@ -89,7 +83,6 @@ def test_a_signal_to_a_run_whose_deletion_is_not_yet_committed(inside: bool) -> 
     with uncommitted(lambda: delete(run)):
         sending = in_background(send)
         until(somebody_waits_for_a_lock)
-
     with pytest.raises(NotFoundError):
         sending.result(BOUND_S)
     assert left(run) == []

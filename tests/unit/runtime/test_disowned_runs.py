@@ -12,6 +12,7 @@ from django.db import connection, transaction
 from ravi_django.kernel import ConflictError, IllegalTransitionError
 from ravi_django.models import TERMINAL, Run, Status
 from tests.support import world
+from tests.support.cases import case
 from tests.support.patience import BOUND_S
 from tests.support.runs import (
     code,
@@ -50,50 +51,25 @@ def failed(**fields: Any) -> Run:
 
 def test_neither_retried_nor_forked(ada: Any) -> None:
     run = failed(owner=ada)
+    others = [failed(owner=ada) for _ in TERMINAL]
+    for status, other in zip(TERMINAL, others, strict=True):
+        Run.objects.filter(id=other.id).update(status=status)
+    cancelling, waiting = failed(owner=ada), failed(owner=ada)
+    Run.objects.filter(id=waiting.id).update(status=Status.SUSPENDED)
+    asked = {"cancel_reason": "enough", "cancel_requested_at": run.created_at}
+    Run.objects.filter(id=cancelling.id).update(status=Status.RUNNING, **asked)
     ada.delete()
-
+    Run.objects.filter(id=cancelling.id).update(status=Status.CANCELLED)
     with pytest.raises(IllegalTransitionError, match=f"the owner of run {run.id} was deleted") as refused:
         retry(run.id, send=print)
-    with pytest.raises(ConflictError, match=f"the owner of run {run.id} was deleted"):
-        fork(run.id, 1, send=print)
-
     assert "submit its input again" in str(refused.value)
-    assert list(Run.objects.values_list("status", "error__type")) == [(Status.FAILED, "ValueError")]
-
-
-@pytest.mark.parametrize("status", TERMINAL)
-def test_no_ended_run_is_forked(status: Status, ada: Any) -> None:
-    run = failed(owner=ada)
-    Run.objects.filter(id=run.id).update(status=status)
-    ada.delete()
-
-    with pytest.raises(ConflictError, match="was deleted"):
-        fork(run.id, 1, send=print)
-
-    assert Run.objects.count() == 1
-
-
-def test_nor_one_that_was_cancelled_with_its_owner(ada: Any) -> None:
-    async def story(ctx: Any, inbox: Any) -> None:
-        await ctx.log("begun")
-        await ctx.sleep_until_signal("never")
-
-    code(story)
-    run = drive(make_run(owner=ada))
-    ada.delete()
-
-    with pytest.raises(ConflictError, match="was deleted"):
-        fork(run.id, 1, send=print)
-
-
-def test_nor_one_that_somebody_was_just_cancelling(ada: Any) -> None:
-    run = make_run(owner=ada, status=Status.RUNNING, cancel_reason="enough")
-    Run.objects.filter(id=run.id).update(cancel_requested_at=run.created_at)
-    ada.delete()
-    Run.objects.filter(id=run.id).update(status=Status.CANCELLED)
-
-    with pytest.raises(ConflictError, match="was deleted"):
-        fork(run.id, 1, send=print)
+    before = Run.objects.count()
+    for one in (run, *others, cancelling, waiting):
+        with case(one.status), pytest.raises(ConflictError, match=f"the owner of run {one.id} was deleted"):
+            fork(one.id, 1, send=print)
+    assert Run.objects.count() == before
+    run.refresh_from_db()
+    assert (run.status, run.error["type"]) == (Status.FAILED, "ValueError")
 
 
 def test_nor_a_child_whose_parent_ends_behind_the_deletion(ada: Any) -> None:
@@ -103,9 +79,7 @@ def test_nor_a_child_whose_parent_ends_behind_the_deletion(ada: Any) -> None:
     Run.objects.update(status=Status.RUNNING)
     ada.delete()
     lease = leased(expired(root))
-
     world.finish(lease, Status.CANCELLED, [Entry("run.cancelled", "@cancelled.1")], entangled=True)
-
     child.refresh_from_db()
     assert (child.owner_id, child.cancel_reason) == (None, world.OWNER_DELETED)
     Run.objects.filter(id=child.id).update(status=Status.CANCELLED)
@@ -118,9 +92,7 @@ def test_nor_one_that_is_cancelled_once_more(status: Status, ada: Any) -> None:
     run = make_run(owner=ada, status=Status.RUNNING)
     ada.delete()
     Run.objects.update(status=status)
-
     world.request_cancel(run.id, "enough")
-
     run.refresh_from_db()
     assert run.cancel_reason == world.OWNER_DELETED
     assert run.error == (None if status == Status.RUNNING else {"type": "Cancelled", "message": world.OWNER_DELETED})
@@ -130,7 +102,6 @@ def test_the_systems_own_and_others_runs_are(ada: Any) -> None:
     systems, others = failed(), failed(owner=get_user_model().objects.create_user("bob"))
     failed(owner=ada)
     ada.delete()
-
     for run in (systems, others):
         assert retry(run.id, send=print).status == Status.PENDING
         assert fork(run.id, 1, send=print).owner_id == run.owner_id
@@ -140,27 +111,12 @@ def test_the_systems_own_and_others_runs_are(ada: Any) -> None:
 def test_each_of_them_is_written_once(ada: Any) -> None:
     for _ in range(7):
         failed(owner=ada)
-
     with transaction.atomic(), connection.cursor() as cursor:
         ada.delete()
         cursor.execute("SELECT n_tup_upd FROM pg_stat_xact_user_tables WHERE relname = 'ravi_run'")
         (written,) = cursor.fetchone()
-
     assert written == 7
     assert Run.objects.filter(owner=None, cancel_reason=world.OWNER_DELETED).count() == 7
-
-
-@on_postgresql
-def test_a_retry_that_was_first_is_cancelled(ada: Any) -> None:
-    run = failed(owner=ada)
-    with transaction.atomic():
-        world.store_retry(run.id)
-        deleted = in_background(ada.delete)
-        until(somebody_waits_for_a_lock)
-    deleted.result(BOUND_S)
-
-    run.refresh_from_db()
-    assert (run.status, run.owner_id, run.cancel_reason) == (Status.CANCELLED, None, world.OWNER_DELETED)
 
 
 @on_postgresql
@@ -178,7 +134,6 @@ def test_a_retry_that_comes_behind_the_first_look_is_cancelled(ada: Any, monkeyp
 
     world.patch(monkeypatch, "owners_live", look)
     ada.delete()
-
     assert looks[0] == []
     assert Run.objects.get().status == Status.CANCELLED
 
@@ -207,20 +162,29 @@ def test_nor_does_one_escape_that_fails_and_is_retried_meanwhile(ada: Any, monke
     world.patch(monkeypatch, "owners_live", look)
     world.patch(monkeypatch, "owns_runs", look_for_any)
     ada.delete()
-
     assert Run.objects.get().status == Status.CANCELLED
 
 
 @on_postgresql
-def test_a_retry_that_comes_behind_the_mark_is_refused(ada: Any) -> None:
+@pytest.mark.parametrize("first", ["retry", "deletion"])
+def test_a_retry_beside_the_deletion_is_cancelled_or_refused(first: str, ada: Any) -> None:
     run = failed(owner=ada)
     with transaction.atomic():
-        ada.delete()
-        retried = in_background(world.store_retry, run.id)
+        if first == "retry":
+            world.store_retry(run.id)
+            other = in_background(ada.delete)
+        else:
+            ada.delete()
+            other = in_background(world.store_retry, run.id)
         until(somebody_waits_for_a_lock)
-
-    assert isinstance(retried.exception(10), IllegalTransitionError)
-    assert Run.objects.get().status == Status.FAILED
+    error = other.exception(60)
+    run.refresh_from_db()
+    if first == "retry":
+        assert (error, run.status, run.owner_id) == (None, Status.CANCELLED, None)
+        assert run.cancel_reason == world.OWNER_DELETED
+    else:
+        assert isinstance(error, IllegalTransitionError)
+        assert run.status == Status.FAILED
 
 
 @on_postgresql

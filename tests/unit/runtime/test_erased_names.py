@@ -65,14 +65,12 @@ def test_a_live_run_keeps_what_it_was_told_until_it_ends(ada: Any) -> None:
     run = drive(run)
     past = fork(run.id, run.next_seq - 1, send=print)
     gone(ada)
-
     assert {place.partition(" ")[0] for place in places()} == {"ravi.journalentry", "ravi.erasure"}
     for live in (run, past):
         signal(live.id, "go")
         live = drive(live)
         assert (live.status, told[-1].startswith(NAME)) == (Status.COMPLETED, True)
     world.erasing_sweep()
-
     assert (places(), Erasure.objects.count()) == ([], 0)
 
 
@@ -86,7 +84,6 @@ def test_neither_the_model_nor_the_stream_is_told_the_name(ada: Any) -> None:
     again = drive(run_of(session=run.session))
     closed = [frame["answered_by"] for frame in world.events_page(run.id)[0] if frame["type"] == "request.closed"]
     gone(ada)
-
     assert (run.status, again.status, first, closed) == (*[Status.COMPLETED] * 2, [f"user:{NAME}"], [NAME])
     assert places() == []
     told = [frame for frame in world.events_page(run.id)[0] if frame["type"].startswith("request")]
@@ -111,7 +108,6 @@ def test_a_cancellation_names_nobody(ada: Any, client: Any) -> None:
     other = make_run(owner=ada)
     client.post(f"/ravi/runs/{other.id}/cancel/", {}, content_type="application/json")
     run = drive(run)
-
     assert "cancelled in the admin" in run.output
     assert list(Run.objects.filter(id=other.id).values_list("cancel_reason", flat=True)) == ["cancelled by its owner"]
     gone(ada)
@@ -124,7 +120,6 @@ def test_the_name_of_an_account_that_stays_goes_too(ada: Any) -> None:
     world.answer(asked(run), "deny", sticky=True, by=ada)
     run = drive(run)
     call_command("ravi_erase", NAME)
-
     (closed,) = [frame for frame in world.events_page(run.id)[0] if frame["type"] == "request.closed"]
     assert closed["answered_by"].startswith("deleted-")
     assert places() == []

@@ -28,7 +28,6 @@ def helper():
 def handing(result, effect="idempotent"):
     @tool(effect=effect)
     def give() -> str:
-        """Give."""
         return result
 
     return give
@@ -53,7 +52,6 @@ def seen_by(result, effect="idempotent", **how):
 def test_it_is_recorded_and_every_replay_gives_it_again(clock, effect, target):
     told, run = seen_by(FinishAgentResult(target, "go on"), effect)
     take_over(clock, run)
-
     first, again = told
     assert first.finish == again.finish == FinishAgentResult(HELPER, "go on")
     assert (first.text, again.text, first.is_error) == ("asks to hand over to test/helper",) * 2 + (False,)
@@ -61,29 +59,20 @@ def test_it_is_recorded_and_every_replay_gives_it_again(clock, effect, target):
     assert row.result["finish"] == {"target": "test/helper", "task": "go on"}
 
 
-def test_a_message_as_the_task_keeps_its_id(clock):
+def test_a_message_as_the_task_keeps_its_id_and_the_result_may_have_words_of_its_own(clock):
     task = Message(target=HELPER, payload=ChatPayload(message=ChatMessage.of("user", "go on")))
-    told, run = seen_by(FinishAgentResult(HELPER, task))
+    given = ToolExecutionResult(content=[TextBlock(text="bye")], finish=FinishAgentResult(HELPER, task))
+    told, run = seen_by(given)
     take_over(clock, run)
-
     first, again = told
-    assert first.finish == again.finish
+    assert (first.text, first.finish) == (again.text, again.finish) == ("bye", first.finish)
     assert (again.finish.task.id, again.finish.task.payload.message.text) == (task.id, "go on")
 
 
 def test_neither_the_model_nor_a_client_is_shown_it():
     result = ToolExecutionResult(content=[TextBlock(text="bye")], finish=FinishAgentResult(HELPER))
-
     assert "finish" not in result.model_dump()
     assert "helper" not in result.model_dump_json()
-
-
-def test_a_result_of_ones_own_words_may_hand_over_too(clock):
-    given = ToolExecutionResult(content=[TextBlock(text="bye")], finish=FinishAgentResult(HELPER))
-    told, run = seen_by(given)
-    take_over(clock, run)
-
-    assert [(result.text, result.finish) for result in told] == [("bye", FinishAgentResult(HELPER))] * 2
 
 
 @pytest.mark.parametrize("effect", EFFECTS)
@@ -99,20 +88,17 @@ def test_a_result_of_ones_own_words_may_hand_over_too(clock):
 def test_nobody_to_hand_over_to_is_an_error_with_words(clock, effect, finish, words):
     told, run = seen_by(finish, effect)
     take_over(clock, run)
-
     assert [(result.is_error, result.finish) for result in told] == [(True, None)] * 2
     assert all(result.text.startswith("it cannot be handed over: ") and words in result.text for result in told)
 
 
 def test_an_agent_that_is_a_row_can_be_handed_over_to():
     save_spec("react/rowed", {"model": "rehearsal"})
-
     assert output_of(handing(FinishAgentResult("react/rowed"))) == "ok: asks to hand over to react/rowed"
 
 
 def test_an_error_hands_nothing_over():
     told, _ = seen_by(ToolExecutionResult(is_error=True, finish=FinishAgentResult(HELPER)))
-
     assert (told[0].is_error, told[0].finish) == (True, None)
 
 
@@ -125,19 +111,7 @@ def test_a_middleware_sees_it_and_may_keep_it_back(effect):
             context.result = ToolExecutionResult(content=[TextBlock(text="not now")])
 
     told, _ = seen_by(FinishAgentResult(HELPER), effect, middleware=[Keep()])
-
     assert (told[0].text, told[0].finish) == ("not now", None)
-
-
-@pytest.mark.parametrize("effect", EFFECTS)
-def test_it_passes_the_middlewares(effect):
-    class Look(FunctionMiddleware):
-        async def process(self, context, call_next):
-            await call_next()
-
-    told, _ = seen_by(FinishAgentResult(HELPER), effect, middleware=[Look()])
-
-    assert told[0].finish == FinishAgentResult(HELPER)
 
 
 @pytest.mark.parametrize("passes_on", [str, lambda result: result])
@@ -146,7 +120,6 @@ def test_a_tool_that_calls_it_says_what_has_not_happened_or_passes_it_on(passes_
 
     @tool
     async def outer(ctx: RunContext) -> str:
-        """Outer."""
         result = await ctx.tool("give")
         return result.text if passes_on is str else passes_on(result)
 
@@ -157,6 +130,5 @@ def test_a_tool_that_calls_it_says_what_has_not_happened_or_passes_it_on(passes_
 
     code(story, tools=[handing(FinishAgentResult(HELPER)), outer])
     drive(make_run())
-
     assert told[0].text == "asks to hand over to test/helper"
     assert told[0].finish == (None if passes_on is str else FinishAgentResult(HELPER))

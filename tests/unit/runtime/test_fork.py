@@ -24,8 +24,9 @@ from ravi_django.kernel import (
 from ravi_django.models import InboxMessage, JournalEntry, Run, Session, Status, Turn
 from ravi_django.testing import ScriptedModel, journal_of
 from tests.support import world
+from tests.support.cases import case, refused
 from tests.support.patience import BOUND_S
-from tests.support.runs import code, drive, in_background, leased, make_run, message, on_postgresql, take_over
+from tests.support.runs import code, drive, in_background, leased, make_run, message, on_postgresql
 from tests.support.trees import ended, spawn
 from tests.support.world import Entry, NewTurn, cancel, fork, retry
 
@@ -70,9 +71,6 @@ def result(path, kind="tool.call", **fields):
     return Entry(kind, path, "t", **fields)
 
 
-# ------------------------------------------------------------------------------------------------- where
-
-
 @pytest.mark.parametrize(
     ("rows", "after_seq", "point"),
     [
@@ -90,47 +88,54 @@ def result(path, kind="tool.call", **fields):
 )
 def test_the_past_ends_at_the_nearest_place_where_nothing_was_open(rows, after_seq, point):
     run = written(*rows)
-
     forked = quietly(run, after_seq)
-
     assert (forked.forked_from, forked.fork_seq, forked.next_seq) == (run.id, point, point + 2)
     assert paths(forked) == paths(run)[:point]
 
 
-def test_a_run_that_had_ended_is_shared_up_to_before_its_end():
+def test_the_end_of_a_run_is_not_shared_and_what_a_retry_superseded_counts_as_open():
     run = written(result("1"))
     world.finish(leased_again(run), Status.COMPLETED, [result("2"), Entry("run.completed", "@completed.1")])
-
     assert quietly(run, 3).fork_seq == 2
+    error = {"type": "E", "message": "m"}
+    run = written(result("1"), started("2"), result("2", error=error))
+    world.finish(leased_again(run), Status.FAILED, [Entry("run.failed", "@failed.1", error=error)], error=error)
+    world.store_retry(run.id)
+    assert [quietly(run, seq).fork_seq for seq in (5, 4)] == [3, 3]
 
 
 def leased_again(run):
     return world.Lease(run, run.lease_epoch, run.lease_owner)
 
 
-def test_behind_a_retry_the_superseded_effect_counts_as_open_when_it_was_begun():
-    error = {"type": "E", "message": "m"}
-    run = written(result("1"), started("2"), result("2", error=error))
-    world.finish(leased_again(run), Status.FAILED, [Entry("run.failed", "@failed.1", error=error)], error=error)
-    world.store_retry(run.id)
+def test_messages_that_had_come_come_along_and_later_ones_do_not(clock):
+    run = make_run(deadline=clock.now + timedelta(seconds=10))
+    first = InboxMessage.objects.get(run=run)
+    second = InboxMessage.objects.create(run=run, message_id="m2", body=message("more"))
+    run = written(result("1", inbox_upto=first.id), result("2", inbox_upto=second.id), run=run)
+    sent = []
+    forked = fork(run.id, 2, send=sent.append)
+    mine = list(InboxMessage.objects.filter(run=forked).order_by("id"))
+    assert [(one.message_id, one.body) for one in mine] == [(one.message_id, one.body) for one in (first, second)]
+    assert [row.inbox_upto for row in journal_of(forked)[:2]] == [one.id for one in mine]
+    assert (sent, forked.deadline) == ([forked.id], run.deadline)
+    clock.advance(10)
+    assert quietly(run, 1).deadline is None
 
-    assert quietly(run, 5).fork_seq == 3
-    assert quietly(run, 4).fork_seq == 3
+
+def test_a_message_that_came_later_is_not_part_of_the_past():
+    run = written(result("1"), result("2"))
+    InboxMessage.objects.create(run=run, message_id="late", body=message("late"))
+    assert InboxMessage.objects.filter(run=quietly(run, 2)).count() == 1
 
 
-@pytest.mark.parametrize("after_seq", [0, -1, True, "2", 2.0, None, 4, 10**30])
-def test_a_bad_place_is_refused_and_nothing_is_written(after_seq):
+def test_a_bad_place_is_refused_and_nothing_is_written():
     run = written(result("1"), result("2"), result("3"))
-
-    with pytest.raises(InvalidInputError) as error:
-        quietly(run, after_seq)
-
-    assert error.value.field == "after_seq"
+    for after_seq in (0, -1, True, "2", 2.0, None, 4, 10**30):
+        with case(after_seq), refused("after_seq"):
+            quietly(run, after_seq)
     assert (Run.objects.count(), Session.objects.count()) == (1, 1)
-
-
-def test_a_run_that_has_recorded_nothing_has_no_place():
-    with pytest.raises(InvalidInputError, match="which has 0, not 1"):
+    with refused("after_seq", "which has 0, not 1"):
         quietly(make_run(), 1)
 
 
@@ -139,16 +144,11 @@ def test_an_earlier_generation_is_no_place():
     lease = leased_again(run)
     world.continue_as_new(lease, [Entry("run.continued", "@continued.1")], messages=[message("on")], inbox_upto=0)
     run = written(result("1"), run=run)
-
     with pytest.raises(InvalidInputError, match=r"after_seq 3 is in an earlier generation .* begins with entry 4"):
         quietly(run, 3)
     forked = quietly(run, 4)
-
     assert (forked.generation, forked.fork_seq) == (1, 4)
     assert [row.generation for row in journal_of(forked)] == [0, 0, 0, 1, 1]
-
-
-# ------------------------------------------------------------------------------------------------- what
 
 
 def test_it_is_a_root_of_its_own_with_what_was_given_to_the_source(clock, django_user_model):
@@ -160,9 +160,7 @@ def test_it_is_a_root_of_its_own_with_what_was_given_to_the_source(clock, django
     )
     written(result("1"), run=run)
     run = Run.objects.get(id=run.id)
-
     forked = quietly(run, 1)
-
     kept = ("agent", "owner_id", "tenant", "priority", "budget", "metadata", "generation", "release")
     assert [getattr(forked, name) for name in kept] == [getattr(run, name) for name in kept]
     assert (forked.root_id, forked.parent_id, forked.depth, forked.status) == (None, None, 0, Status.PENDING)
@@ -171,24 +169,13 @@ def test_it_is_a_root_of_its_own_with_what_was_given_to_the_source(clock, django
     assert (forked.started_at, forked.finished_at, forked.created_at) == (None, None, clock.now)
 
 
-def test_a_deadline_comes_along_while_it_is_ahead(clock):
-    deadline = clock.now + timedelta(seconds=10)
-    run = written(result("1"), run=make_run(deadline=deadline))
-
-    assert quietly(run, 1).deadline == deadline
-    clock.advance(10)
-    assert quietly(run, 1).deadline is None
-
-
 def test_usage_and_cost_are_those_of_the_shared_rows():
     def called(path, tokens, cost):
         usage = Usage(input_tokens=tokens, cached_tokens=1, output_tokens=2 * tokens, reasoning_tokens=3)
         return Entry("llm.call", path, "m", usage=usage, cost=cost)
 
     run = written(called("1", 10, 0.5), called("2", 5, 0.25), called("3", 1, None))
-
     two, three = quietly(run, 2), quietly(run, 3)
-
     sums = (two.input_tokens, two.cached_tokens, two.output_tokens, two.reasoning_tokens, float(two.cost))
     assert sums == (15, 2, 30, 6, 0.75)
     assert (two.cost_unknown, three.cost_unknown, three.input_tokens) == (False, True, 16)
@@ -197,28 +184,9 @@ def test_usage_and_cost_are_those_of_the_shared_rows():
 def test_big_values_are_shared(settings):
     settings.RAVI = {**settings.RAVI, "INLINE_BYTES": 10}
     run = written(result("1", result={"text": "x" * 100}))
-
     forked = quietly(run, 1)
-
     assert journal_of(forked)[0].result == {"text": "x" * 100}
     assert "$blob" in JournalEntry.objects.get(run=forked, seq=1).result
-
-
-@pytest.mark.sqlite
-def test_messages_come_along_and_rows_name_the_copies():
-    run = make_run()
-    first = InboxMessage.objects.get(run=run)
-    second = InboxMessage.objects.create(run=run, message_id="m2", body=message("more"))
-    run = written(result("1", inbox_upto=first.id), result("2", inbox_upto=second.id), run=run)
-
-    forked = quietly(run, 2)
-
-    mine = list(InboxMessage.objects.filter(run=forked).order_by("id"))
-    assert [(one.message_id, one.body) for one in mine] == [
-        (first.message_id, first.body),
-        (second.message_id, second.body),
-    ]
-    assert [row.inbox_upto for row in journal_of(forked)[:2]] == [one.id for one in mine]
 
 
 def test_messages_are_given_in_the_same_batches(clock, step):
@@ -241,40 +209,21 @@ def test_messages_are_given_in_the_same_batches(clock, step):
     drive(run)
     assert (run.status, given) == (Status.COMPLETED, [["hi"], ["hi"], ["more"]])
     given.clear()
-
     forked = drive(quietly(run, run.next_seq - 1))
-
     assert (forked.status, given) == (Status.COMPLETED, [["hi"], ["more"]])
-
-
-def test_a_message_that_came_later_is_not_part_of_the_past():
-    run = written(result("1"), result("2"))
-    InboxMessage.objects.create(run=run, message_id="late", body=message("late"))
-
-    forked = quietly(run, 2)
-
-    assert "late" not in InboxMessage.objects.filter(run=forked).values_list("message_id", flat=True)
-    assert InboxMessage.objects.filter(run=forked).count() == 1
 
 
 @pytest.mark.parametrize("status", list(Status))
 def test_the_source_stays_as_it_is_whatever_its_status(status):
-    run = written(result("1"), result("2"))
-    Run.objects.filter(id=run.id).update(status=status)
-    before = state(run)
-
-    forked = quietly(run, 1)
-    drive_away(forked)
-
-    assert state(run) == before
-
-
-def drive_away(forked):
     async def nothing(ctx, inbox):
         return "done"
 
+    run = written(result("1"), result("2"))
+    Run.objects.filter(id=run.id).update(status=status)
+    before = state(run)
     code(nothing)
-    drive(forked)
+    drive(quietly(run, 1))
+    assert state(run) == before
 
 
 @on_postgresql
@@ -282,27 +231,13 @@ def test_the_source_does_not_grow_while_it_is_copied(monkeypatch):
     """A worker's append waits for the copy, which sees one state of the journal."""
     run = written(result("1"))
     lease = leased_again(run)
-
     with transaction.atomic():
         forked = world.store_fork(run.id, 1)
         appended = in_background(world.append, lease, [result("2")])
         with pytest.raises(TimeoutError):
             appended.result(0.3)
-
     assert appended.result(BOUND_S) == 2
     assert len(paths(forked)) == 1
-
-
-def test_a_worker_is_told_after_the_commit():
-    run = written(result("1"))
-    sent = []
-
-    forked = fork(run.id, 1, send=sent.append)
-
-    assert sent == [forked.id]
-
-
-# ------------------------------------------------------------------------------------------------- living on
 
 
 @pytest.mark.sqlite
@@ -318,9 +253,7 @@ def test_the_shared_past_is_not_done_again_and_the_rest_is_its_own(clock, ran, s
     code(work, model=ScriptedModel([lambda messages, options: next(answers)]), tools=[step])
     run = drive(make_run())
     assert (run.output, ran) == ("two", ["one", "two"])
-
     forked = drive(quietly(run, 3))
-
     assert (forked.status, forked.output) == (Status.COMPLETED, "another")
     assert ran == ["one", "two", "another"]
     assert [row.seq for row in journal_of(forked)] == list(range(1, forked.next_seq))
@@ -328,41 +261,9 @@ def test_the_shared_past_is_not_done_again_and_the_rest_is_its_own(clock, ran, s
     assert Run.objects.get(id=run.id).output == "two"
 
 
-def test_it_survives_the_death_of_its_worker(clock, ran, step):
-    async def work(ctx, inbox):
-        for name in ("one", "two", "three"):
-            await ctx.tool("step", name=name)
-        return "done"
-
-    code(work, tools=[step])
-    run = drive(make_run())
-    forked = quietly(run, 2)
-    drive(forked, dies=2)
-
-    take_over(clock, forked)
-
-    assert (forked.status, forked.output) == (Status.COMPLETED, "done")
-    assert ran == ["one", "two", "three", "two", "three", "three"]
-
-
-def test_a_fork_from_the_end_ends_the_same_way_for_nothing(clock):
-    model = ScriptedModel(["hello"])
-
-    async def ask(ctx, inbox):
-        return (await ctx.llm([USER])).text
-
-    code(ask, model=model)
-    run = drive(make_run())
-
-    forked = drive(quietly(run, run.next_seq - 1))
-
-    assert (forked.status, forked.output, len(model.calls)) == (Status.COMPLETED, "hello", 1)
-
-
 def test_an_effect_that_was_open_is_done_by_the_fork_itself(clock, ran):
     @tool(effect="at_most_once")
     async def pay(name: str) -> str:
-        """Pay."""
         ran.append(name)
         return name
 
@@ -374,9 +275,7 @@ def test_an_effect_that_was_open_is_done_by_the_fork_itself(clock, ran):
     code(work, tools=[pay])
     run = drive(make_run())
     begun = next(row.seq for row in journal_of(run) if row.phase == "started" and row.path == "2")
-
     forked = drive(quietly(run, begun))
-
     assert (forked.status, ran) == (Status.COMPLETED, ["a", "b", "b"])
 
 
@@ -402,7 +301,6 @@ def keep(keys):
 
     @tool
     async def keep(name: str, ctx: RunContext) -> str:
-        """Keep."""
         keys.append(ctx.idempotency_key)
         return name
 
@@ -415,9 +313,7 @@ def test_what_derives_from_the_runs_id_is_the_sources_in_the_past_and_new_after_
     run = drive(make_run())
     source = list(drawn)
     drawn.clear()
-
     forked = drive(quietly(run, 3))  # run.started and two tools
-
     assert forked.status == Status.COMPLETED, forked.error
     assert drawn[:2] == source[:2]
     for place in (2, 3):
@@ -435,12 +331,10 @@ def test_a_fork_of_a_fork_has_each_part_from_the_run_that_recorded_it(clock, key
     b = list(drawn)
     drawn.clear()
     third_tool = [row.seq for row in journal_of(second) if row.kind == "tool.call"][2]
-
     third = drive(quietly(second, third_tool))
     c = list(drawn)
     drawn.clear()
     early = drive(quietly(second, 2))
-
     assert [third.status, early.status] == [Status.COMPLETED] * 2
     assert (c[0], c[1:3]) == (a[0], b[1:3])
     assert c[3] not in (a[3], b[3])
@@ -457,10 +351,8 @@ def test_a_fork_outlives_its_source(clock, keys, keep):
     forked = quietly(run, 3)
     source = list(drawn)
     drawn.clear()
-
     Run.objects.filter(id=run.id).delete()
     drive(forked)
-
     assert (forked.status, drawn[:2]) == (Status.COMPLETED, source[:2])
 
 
@@ -478,14 +370,9 @@ def test_a_fork_can_fail_and_be_retried(clock):
     run = drive(make_run())
     forked = drive(quietly(run, 2))
     assert forked.status == Status.FAILED
-
     retry(forked.id, send=lambda run_id: None)
     drive(forked)
-
     assert (forked.status, forked.output, left) == (Status.COMPLETED, "mended", [])
-
-
-# ------------------------------------------------------------------------------------------------- conversations
 
 
 def memory(*script, tools=()):
@@ -511,9 +398,7 @@ def test_it_has_read_the_conversation_before_it_and_adds_its_own_turns(clock, st
     before = said(one.session_id)
     called = next(row.seq for row in journal_of(two) if row.kind == "tool.call")
     model = memory(call, "another", tools=[step]).model
-
     forked = drive(quietly(two, called))
-
     assert (forked.status, forked.output) == (Status.COMPLETED, "another")
     assert [said.text for said in model.calls[0].messages if said.role is Role.USER] == ["one", "two"]
     assert said(one.session_id) == before
@@ -544,9 +429,7 @@ def test_turns_after_its_own_first_are_not_copied():
     world.finish(lease, Status.COMPLETED, [])
     later = make_run(session=first.session)
     world.append(leased(later), [result("1")], [turn(first.session, "later")])
-
     forked = quietly(run, 1)
-
     assert [text for _, _, text in said(forked.session_id)] == ["one"]
     assert (forked.session.next_position, forked.next_turn) == (1, 0)
     copied = Turn.objects.get(session=forked.session)
@@ -565,12 +448,8 @@ def test_a_run_without_turns_could_read_up_to_where_it_read_last(clock):
     clock.advance(60)
     late = make_run("test/c", session=first.session)
     world.append(leased(late), [result("1")], [turn(first.session, "late")])
-
     assert len(said(quietly(reader, 2).session_id)) == 3
     assert len(said(quietly(other, 1).session_id)) == 5
-
-
-# ------------------------------------------------------------------------------------------------- the stream
 
 
 def stream(run):
@@ -586,17 +465,18 @@ def test_its_stream_begins_with_the_shared_past_and_is_without_a_gap(clock, step
 
     code(work, tools=[step])
     run = drive(make_run())
-
-    forked = quietly(run, 2)
+    forked, cancelled = quietly(run, 2), quietly(run, 2)
     assert stream(forked) == ([1, 2], [("progress", "started"), ("progress", "tool_result")], False)
     drive(forked)
-
-    numbers, types, done = stream(forked)
-    assert done
-    assert numbers == list(range(1, len(numbers) + 1))
-    assert types[-3:] == [("progress", "tool_result"), ("progress", "done"), ("stream.done", None)]
-    assert types.count(("progress", "started")) == 1
-    assert {frame["run"] for frame in world.events_page(forked.id)[0]} == {str(forked.id)}
+    cancel(cancelled.id, "never mind")
+    for one in (forked, cancelled):
+        numbers, types, done = stream(one)
+        assert done
+        assert numbers == list(range(1, len(numbers) + 1))
+        assert types.count(("progress", "started")) == 1
+        assert types[-1] == ("stream.done", None)
+        assert {frame["run"] for frame in world.events_page(one.id)[0]} == {str(one.id)}
+    assert stream(forked)[1][-3:-1] == [("progress", "tool_result"), ("progress", "done")]
 
 
 def test_without_the_past_its_stream_begins_at_one_all_the_same(clock, step, monkeypatch):
@@ -611,46 +491,18 @@ def test_without_the_past_its_stream_begins_at_one_all_the_same(clock, step, mon
     world.patch(monkeypatch, "publish_past", away)
     code(work, tools=[step])
     run = drive(make_run())
-
     forked = drive(quietly(run, 2))
-
     numbers, types, done = stream(forked)
     assert done
     assert numbers == list(range(1, len(numbers) + 1))
     assert ("stream.gap", None) not in types
 
 
-def test_a_fork_that_is_cancelled_at_once_has_a_stream_that_ends(clock):
-    run = written(result("1"))
-
-    forked = quietly(run, 1)
-    cancel(forked.id, "never mind")
-
-    numbers, types, done = stream(forked)
-    assert done
-    assert numbers == list(range(1, len(numbers) + 1))
-    assert types[-1] == ("stream.done", None)
-
-
 def test_a_pruned_run_has_no_past_to_share():
     run = written(result("1"))
     JournalEntry.objects.filter(run=run).delete()
-
     with pytest.raises(ConflictError, match=f"the journal of run {run.id} was pruned"):
         quietly(run, 1)
-
-
-def test_two_forks_of_one_run_live_beside_each_other(clock, step):
-    async def work(ctx, inbox):
-        await ctx.tool("step", name="one")
-        return str(ctx.uuid())
-
-    code(work, tools=[step])
-    run = drive(make_run())
-
-    forks = [drive(quietly(run, 2)) for _ in range(2)]
-
-    assert len({run.output, *(one.output for one in forks)}) == 3
 
 
 @pytest.mark.parametrize("allowed", [2, 5, None])
@@ -661,8 +513,6 @@ def test_a_fork_from_within_a_tree_keeps_the_limits_of_the_tree_and_its_own(allo
     lease = leased(Run.objects.get(id=low.id))
     world.append(lease, [Entry("log", "1", result={})])
     ended(lease)
-
     new = quietly(low, 1)
-
     assert (new.root_id, new.parent_id) == (None, None)
     assert new.budget == {"max_tokens": 1000, "max_agents": min(allowed or 4, 4), "allow_preempt": False}

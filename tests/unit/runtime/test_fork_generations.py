@@ -62,7 +62,6 @@ def test_it_goes_on_from_anywhere_with_its_memory(agent: Any) -> None:
     idle(run)
     assert run.generation >= 2
     taken = places(run)
-
     for seq in taken:
         forked = drive(world.store_fork(run.id, seq))
         assert (forked.status, forked.error) == (Status.SUSPENDED, None), seq
@@ -86,13 +85,11 @@ def test_a_digest_goes_on_at_its_place(again: bool, dies: Any, clock: FakeClock)
     publish(run, digest(8))
     idle(run)
     first = places(run)[0]
-
     forked = world.store_fork(run.id, first)
     if again:
         forked = world.store_fork(drive(forked).id, first)
     drive(forked, dies=dies)
     take_over(clock, forked)
-
     assert logged(forked, HEARD) == logged(idle(run), HEARD) == [[f"Item {number}", number + 1] for number in range(8)]
     assert replied(forked) == 0
 
@@ -103,7 +100,6 @@ def test_what_a_signal_had_brought_is_no_question_of_the_source() -> None:
     signal(run, "new_source_item", digest(4))
     idle(run)
     assert run.generation == 1
-
     for seq in places(run):
         forked = drive(world.store_fork(run.id, seq))
         assert logged(forked, HEARD) == [[f"Item {number}", number + 1] for number in range(4)]
@@ -118,12 +114,10 @@ def test_a_reader_keeps_its_preferences() -> None:
         publish(run, digest(1, start=number))
     idle(run)
     assert run.generation
-
     forked = drive(world.store_fork(run.id, places(run)[0]))
     publish(forked, {"title": "Cats"})
     publish(forked, {"title": "Dogs"})
     idle(forked)
-
     kept = {found["title"]: found["keep"] for found in logged(forked, "feed.curated")}
     assert (kept["Cats"], kept["Dogs"]) == (True, False)
 
@@ -142,7 +136,6 @@ def test_what_the_run_has_told_itself_the_fork_has() -> None:
     asked = arrive(run, "what is new?", reply_to=str(other.id), metadata={"run": str(run.id)})
     Run.objects.filter(id=run.id).update(status=Status.PENDING)
     drive(run)
-
     forked = world.store_fork(run.id, run.next_seq - 1)
 
     def bodies(run: Run) -> dict[str, Any]:
@@ -171,10 +164,8 @@ def test_what_it_began_on_is_there_whatever_the_clocks_say() -> None:
     arrive(run, "and this")
     drive(run)
     ahead(run)
-
     for seq in places(run):
         assert drive(world.store_fork(run.id, seq)).error is None
-
     assert set(given) == {2}
 
 
@@ -184,6 +175,5 @@ def test_so_is_what_it_was_carried() -> None:
     publish(run, digest(4))  # the last generation has some of it, and so has a message before the note
     idle(run)
     ahead(run)
-
     forked = drive(world.store_fork(run.id, places(run)[0]))
     assert logged(forked, HEARD) == [[f"Item {number}", number + 1] for number in range(4)]

@@ -7,7 +7,6 @@ import asyncio
 import pytest
 
 from ravi_django import register, signal, tool
-from ravi_django.conf import conf
 from ravi_django.kernel import (
     AgentId,
     ChatMessage,
@@ -21,7 +20,7 @@ from ravi_django.kernel import (
 from ravi_django.models import Ask, InboxMessage, Run, Status
 from ravi_django.testing import journal_of, run_until_idle
 from tests.support import world
-from tests.support.runs import CodeAgent, asked, code, drive, make_run, take_over
+from tests.support.runs import CodeAgent, asked, code, drive, every_death, idle, make_run, take_over
 from tests.support.world import cancel, unregister
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -61,17 +60,10 @@ def kinds(run, kind):
     return [row for row in journal_of(run) if row.kind == kind]
 
 
-# ------------------------------------------------------------------------------------------------------ who goes on
-
-
 def test_the_other_agent_goes_on_as_the_same_run_and_ends_it_once():
     agent("b", shout)
     code(handing_over(task="go on"))
-    run = make_run()
-
-    run_until_idle()
-
-    run.refresh_from_db()
+    run = idle(make_run())
     assert (run.status, run.output, run.agent) == (Status.COMPLETED, "GO ON", "test/b")
     assert (run.generation, run.session.agent) == (1, "test/b")
     assert Run.objects.count() == 1
@@ -82,49 +74,26 @@ def test_the_other_agent_goes_on_as_the_same_run_and_ends_it_once():
     assert [one.seq for one in rows] == list(range(1, len(rows) + 1))
 
 
-def test_without_a_task_it_is_given_the_message_itself():
-    seen = []
-
-    async def answer(ctx, inbox):
-        seen.extend(inbox)
-        return "done"
-
-    agent("b", answer)
-    code(handing_over())
-    run = make_run(text="the question")
-    first = InboxMessage.objects.get(run=run).body
-
-    run_until_idle()
-
-    (got,) = seen
-    assert (got.id, text_of(got), got.target) == (first["id"], "the question", B)
-    assert (got.sender, got.reply_to) == (None, None)
-
-
-def test_a_task_that_is_a_message_keeps_its_payload_and_gets_the_callers_address():
+def test_the_other_is_given_the_message_itself_or_the_task_under_the_callers_address():
     seen = []
 
     async def answer(ctx, inbox):
         seen.extend(inbox)
 
-    said = Message(
-        target=AgentId("test", "nobody"),
-        payload=ChatPayload(message=ChatMessage.of("user", "special")),
-        metadata={"mine": 1},
-    )
     agent("b", answer)
-    code(handing_over(task=said))
-    run = make_run()
-    first = InboxMessage.objects.get(run=run).body
-
-    run_until_idle()
-
-    (got,) = seen
-    assert (text_of(got), got.target, got.metadata) == ("special", B, {"mine": 1})
-    assert (got.id, got.causation_id) == (said.id, first["id"])
-
-
-# ------------------------------------------------------------------------------------------------------- who asked
+    payload = ChatPayload(message=ChatMessage.of("user", "special"))
+    task = Message(target=AgentId("test", "nobody"), payload=payload, metadata={"mine": 1})
+    firsts = []
+    for given in (None, task):
+        code(handing_over(task=given))
+        run = make_run(text="the question")
+        firsts.append(InboxMessage.objects.get(run=run).body)
+        run_until_idle()
+    itself, other = seen
+    assert (itself.id, text_of(itself), itself.target) == (firsts[0]["id"], "the question", B)
+    assert (itself.sender, itself.reply_to) == (None, None)
+    assert (text_of(other), other.target, other.metadata) == ("special", B, {"mine": 1})
+    assert (other.id, other.causation_id) == (task.id, firsts[1]["id"])
 
 
 def asking(target="a", message="hello"):
@@ -140,11 +109,7 @@ def test_the_asker_gets_the_answer_of_who_went_on(task):
     agent("a", handing_over(task=task))
     agent("b", shout)
     code(asking())
-    run = make_run()
-
-    run_until_idle()
-
-    run.refresh_from_db()
+    run = idle(make_run())
     assert run.output == ("replied: HELLO" if task is None else "replied: GO ON")
     child = Run.objects.get(parent=run)
     assert (child.agent, child.depth, child.root_id) == ("test/b", 1, run.id)
@@ -159,35 +124,13 @@ def test_a_whole_row_of_agents_answers_the_one_who_asked_first():
     agent("c", handing_over(AgentId("test", "d")))
     agent("d", shout)
     code(asking())
-    run = make_run()
-
-    run_until_idle()
-
-    run.refresh_from_db()
+    run = idle(make_run())
     assert run.output == "replied: FOR C"
     child = Run.objects.get(parent=run)
     assert (child.agent, child.generation) == ("test/d", 3)
     moves = [(row.result["from"], row.result["to"]) for row in kinds(child, "run.handoff")]
     assert moves == [("test/a", "test/b"), ("test/b", "test/c"), ("test/c", "test/d")]
     assert Ask.objects.count() == 1
-
-
-def test_one_who_ends_without_a_reply_answers_with_its_output():
-    async def end(ctx, inbox):
-        return "the output"
-
-    agent("a", handing_over())
-    agent("b", end)
-    code(asking())
-    run = make_run()
-
-    run_until_idle()
-
-    run.refresh_from_db()
-    assert run.output == "replied: the output"
-
-
-# ------------------------------------------------------------------------------------------------------- the inbox
 
 
 def test_what_the_inbox_has_behind_the_message_goes_along_in_order(clock):
@@ -217,28 +160,8 @@ def test_what_the_inbox_has_behind_the_message_goes_along_in_order(clock):
     signal(run.id, "more")
     drive(run)
     signal(child.id, "go")
-
     run_until_idle()
-
     assert seen == [["take two", "three", "four"]]
-
-
-def test_unread_signals_come_along():
-    async def answer(ctx, inbox):
-        return await ctx.sleep_until_signal("go")
-
-    agent("b", answer)
-    code(handing_over())
-    run = make_run()
-    signal(run.id, "go", "early")
-
-    run_until_idle()
-
-    run.refresh_from_db()
-    assert run.output == "early"
-
-
-# --------------------------------------------------------------------------------------------- children of the first
 
 
 def test_children_of_who_hands_over_are_cancelled_and_their_words_reach_nobody():
@@ -266,10 +189,7 @@ def test_children_of_who_hands_over_are_cancelled_and_their_words_reach_nobody()
     child = Run.objects.get(parent=run)
     assert child.status == Status.SUSPENDED
     signal(run.id, "go")
-
-    run_until_idle()
-
-    run.refresh_from_db()
+    idle(run)
     child.refresh_from_db()
     assert (run.status, run.output) == (Status.COMPLETED, "done")
     assert (child.status, child.cancel_reason) == (Status.CANCELLED, f"run {run.id} was handed over to test/b")
@@ -307,14 +227,11 @@ def test_an_answer_that_the_first_had_asked_for_is_no_message_to_the_other():
     signal(run.id, "go")
     run = drive(drive(run))
     assert (run.agent, run.status) == ("test/b", Status.SUSPENDED)
-
     signal(friend.id, "go")
     friend = drive(friend)
     assert len(kinds(friend, "ask.replied")) == 1
     signal(run.id, "end")
-    run_until_idle()
-
-    run.refresh_from_db()
+    idle(run)
     assert run.status == Status.COMPLETED
     assert all(batch == ["hi"] for batch in seen)
     assert InboxMessage.objects.filter(run=run).count() == 2  # as submitted, and as handed over
@@ -342,22 +259,12 @@ def test_an_effect_that_may_have_happened_is_decided_before_it_is_forgotten(cloc
     assert run.agent == "test/code"
     request = asked(run)
     clock.advance(200)
-
     world.human_resolve(request.id, "happened", result="sent")
-    run_until_idle()
-
-    run.refresh_from_db()
+    idle(run)
     assert (run.status, run.output, sent) == (Status.COMPLETED, "GO ON", ["ACME"])
 
 
-# -------------------------------------------------------------------------------------------------------- crashes
-
-
-@pytest.mark.parametrize("written", [True, False])
-@pytest.mark.parametrize("dies", [1, 2, 3, "end"])
-def test_a_worker_that_dies_around_it_neither_loses_nor_doubles_it(clock, step, ran, dies, written):
-    """`dies` counts the appends of the lease of who hands over."""
-
+def test_a_worker_that_dies_on_either_side_neither_loses_nor_doubles_it(clock, step, ran):
     async def first(ctx, inbox):
         await ctx.tool("step", name="a1")
         await ctx.tool("step", name="a2")
@@ -365,53 +272,26 @@ def test_a_worker_that_dies_around_it_neither_loses_nor_doubles_it(clock, step, 
 
     async def answer(ctx, inbox):
         await ctx.tool("step", name="b1")
+        await ctx.tool("step", name="b2")
         await ctx.reply(inbox[0], text_of(inbox[0]))
 
     agent("a", first, tools=[step])
     agent("b", answer, tools=[step])
     code(asking())
-    run = drive(make_run())
-    child = Run.objects.get(parent=run)
 
-    drive(child, dies=dies, written=written)
-    clock.advance(conf.LEASE_S + 1)
-    run_until_idle()
+    def story(drive_and_die):
+        ran.clear()
+        child = drive_and_die(Run.objects.get(parent=drive(make_run())))
+        if child.status == Status.PENDING:
+            drive_and_die(child)
+        run_until_idle()
+        return child
 
-    run.refresh_from_db()
-    assert run.output == "replied: go on"
-    assert len(kinds(child, "run.handoff")) == 1
-    assert [row.request["arguments"]["name"] for row in kinds(child, "tool.call")] == ["a1", "a2", "b1"]
-    assert ran.count("b1") == 1
-
-
-@pytest.mark.parametrize("written", [True, False])
-@pytest.mark.parametrize("dies", [1, 2, 3])
-def test_a_worker_that_dies_in_the_part_of_the_other_replays_that_part_alone(clock, step, ran, dies, written):
-    async def first(ctx, inbox):
-        await ctx.tool("step", name="a1")
-        await ctx.handoff(B, answers=inbox[0])
-
-    async def answer(ctx, inbox):
-        await ctx.tool("step", name="b1")
-        await ctx.tool("step", name="b2")
-        await ctx.reply(inbox[0], "done")
-
-    agent("a", first, tools=[step])
-    agent("b", answer, tools=[step])
-    code(asking())
-    run = drive(make_run())
-    child = drive(Run.objects.get(parent=run))
-    assert child.agent == "test/b"
-
-    drive(child, dies=dies, written=written)
-    child = take_over(clock, child)
-    run_until_idle()
-
-    run.refresh_from_db()
-    assert run.output == "replied: done"
-    assert ran.count("a1") == 1
-    assert [row.request["arguments"]["name"] for row in kinds(child, "tool.call")] == ["a1", "b1", "b2"]
-    assert len(kinds(child, "ask.replied")) == 1
+    for child, death in every_death(clock, story):
+        assert child.parent.output == "replied: go on"
+        assert len(kinds(child, "run.handoff")) == len(kinds(child, "ask.replied")) == 1
+        assert [row.request["arguments"]["name"] for row in kinds(child, "tool.call")] == ["a1", "a2", "b1", "b2"]
+        assert len(ran) == 4 + death.lost("tool.call")
 
 
 def test_code_that_hands_over_before_what_it_did_then_is_blocked(clock, step, monkeypatch):
@@ -430,13 +310,8 @@ def test_code_that_hands_over_before_what_it_did_then_is_blocked(clock, step, mo
     run = drive(make_run())
     signal(run.id, "go")
     code(changed, tools=[step])
-
     run = drive(run)
-
     assert (run.status, run.error["type"], run.agent) == (Status.BLOCKED, "DeterminismError", "test/code")
-
-
-# ------------------------------------------------------------------------------------------------------- refusals
 
 
 def refused(target):
@@ -452,11 +327,9 @@ def refused(target):
 def test_a_target_that_nobody_knows_is_refused_and_every_replay_says_so(clock):
     code(refused("test/nobody"))
     run = make_run()
-
     drive(run, dies="end")
     agent("nobody", shout)  # by now
     run = take_over(clock, run)
-
     assert run.output.startswith("AgentNotFoundError: no agent is registered as 'test/nobody'")
     assert (run.agent, run.generation) == ("test/code", 0)
     assert kinds(run, "run.handoff")[0].error["type"] == "AgentNotFoundError"
@@ -474,11 +347,7 @@ def test_a_circle_ends_with_a_clear_error(settings):
 
     agent("b", on)
     code(on)
-    run = make_run()
-
-    run_until_idle()
-
-    run.refresh_from_db()
+    run = idle(make_run())
     assert run.output == "the run was handed over 3 times already, the limit is 3; answer it"
     assert (run.agent, run.generation) == ("test/b", 3)
 
@@ -490,11 +359,7 @@ def test_handing_over_to_oneself_is_a_new_beginning():
         return text_of(inbox[0])
 
     code(again)
-    run = make_run()
-
-    run_until_idle()
-
-    run.refresh_from_db()
+    run = idle(make_run())
     assert (run.output, run.generation) == ("again", 1)
 
 
@@ -509,11 +374,7 @@ def test_a_tool_cannot_hand_over_by_itself():
 
     agent("b", shout)
     code(story, tools=[leave])
-    run = make_run()
-
-    run_until_idle()
-
-    run.refresh_from_db()
+    run = idle(make_run())
     assert "FinishAgentResult" in run.output
     assert run.agent == "test/code"
 
@@ -532,26 +393,8 @@ def test_what_is_no_task_or_no_message_of_the_inbox_is_named(task, answers, fiel
 
     agent("b", shout)
     code(story)
-    run = make_run()
-
-    run_until_idle()
-
-    run.refresh_from_db()
+    run = idle(make_run())
     assert run.output == field
-
-
-def test_the_crashes_of_the_first_are_not_the_others():
-    agent("b", shout)
-    code(handing_over())
-    run = make_run()
-    Run.objects.filter(id=run.id).update(crashes=1)
-
-    run = drive(run)
-
-    assert (run.agent, run.crashes) == ("test/b", 0)
-
-
-# ------------------------------------------------------------------------------------------------------ who may claim
 
 
 def test_a_worker_without_the_others_code_leaves_it_alone():
@@ -559,19 +402,12 @@ def test_a_worker_without_the_others_code_leaves_it_alone():
     code(handing_over(task="later"))
     run = drive(make_run())
     unregister("test/b")
-
-    run_until_idle()
-    run.refresh_from_db()
+    idle(run)
     assert (run.status, run.agent) == (Status.PENDING, "test/b")
     assert world.claim(run.id, "w", ["test/code"]) is None
-
     register(found)
-    run_until_idle()
-    run.refresh_from_db()
+    idle(run)
     assert run.output == "LATER"
-
-
-# ---------------------------------------------------------------------------------------------------------- cancel
 
 
 def test_a_cancel_right_at_it_ends_the_run_once(monkeypatch):
@@ -589,22 +425,7 @@ def test_a_cancel_right_at_it_ends_the_run_once(monkeypatch):
     world.patch(monkeypatch, "hand_over", cancelled_meanwhile)
     agent("b", answer)
     code(handing_over())
-    run = make_run()
-
-    run_until_idle()
-
-    run.refresh_from_db()
+    run = idle(make_run())
     assert (run.status, run.error["message"], run.agent) == (Status.CANCELLED, "enough", "test/b")
     assert ran_on == []
     assert len(kinds(run, "run.cancelled")) == 1
-
-
-def test_a_cancel_between_the_two_ends_it_at_once():
-    agent("b", shout)
-    code(handing_over())
-    run = drive(make_run())
-
-    cancel(run.id, "enough")
-
-    run.refresh_from_db()
-    assert (run.status, run.agent) == (Status.CANCELLED, "test/b")

@@ -11,7 +11,7 @@ from ravi_django.kernel import AgentId, FinishAgentResult, ToolResultBlock, Tool
 from ravi_django.models import Run, Status, Turn
 from ravi_django.testing import ScriptedModel, journal_of, run_until_idle
 from tests.support import world
-from tests.support.runs import CodeAgent, code, drive, make_run, take_over
+from tests.support.runs import CodeAgent, code, drive, every_death, idle, make_run
 from tests.support.world import DjangoHistoryProvider
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -36,9 +36,9 @@ def call(name, call_id, **arguments):
     return ToolUseBlock(tool_name=name, arguments=arguments, call_id=call_id)
 
 
-def react(*script, **options):
+def react(*script, loop=False, **options):
     """Register `react/front`, with a memory and the tools."""
-    model = ScriptedModel(list(script))
+    model = ScriptedModel(list(script), loop=loop)
     memory = ContextConfig(DjangoHistoryProvider())
     register(ReActAgent("front", model=model, tools=[leave, look], context=memory, **options))
     return model
@@ -75,11 +75,7 @@ def kinds(run, kind):
 
 def test_the_turn_is_kept_with_a_result_for_every_call_and_the_other_answers():
     model = react([call("leave", "c1", target="test/b", task="go on"), call("look", "c2")])
-    run = make_run("react/front")
-
-    run_until_idle()
-
-    run.refresh_from_db()
+    run = idle(make_run("react/front"))
     assert (run.status, run.output, run.agent) == (Status.COMPLETED, "GO ON", "test/b")
     assert [turn.role for turn in turns_of(run)] == ["user", "assistant", "tool"]
     (results,) = results_of(run)
@@ -95,11 +91,7 @@ def test_the_first_of_a_turn_wins_by_its_place():
             call("leave", "c2", target="test/b", task="for b"),
         ]
     )
-    run = make_run("react/front")
-
-    run_until_idle()
-
-    run.refresh_from_db()
+    run = idle(make_run("react/front"))
     assert (run.agent, run.output) == ("test/c", "FOR C")
     (results,) = results_of(run)
     assert [(call_id, is_error) for call_id, _, is_error in results] == [("c0", False), ("c1", False), ("c2", True)]
@@ -107,36 +99,21 @@ def test_the_first_of_a_turn_wins_by_its_place():
     assert len(kinds(run, "run.handoff")) == 1
 
 
-def test_the_asker_of_the_front_agent_gets_the_answer_of_the_other():
-    async def story(ctx, inbox):
-        return (await ctx.ask(AgentId("react", "front"), "hello")).result
+def test_a_worker_that_dies_around_it_pays_no_recorded_call_twice(clock):
+    model = react([call("look", "c0"), call("leave", "c1", target="test/b", task="go on")], loop=True)
 
-    react(call("leave", "c1", target="test/b"))
-    code(story)
-    run = make_run()
+    def story(drive):
+        model.calls.clear()
+        run = drive(make_run("react/front"))
+        run_until_idle()
+        return run
 
-    run_until_idle()
-
-    run.refresh_from_db()
-    assert run.output == "HELLO"
-
-
-@pytest.mark.parametrize("dies", [1, 2, 3, "end"])
-@pytest.mark.parametrize("written", [True, False])
-def test_a_worker_that_dies_around_it_pays_no_recorded_call_twice(clock, dies, written):
-    model = react([call("look", "c0"), call("leave", "c1", target="test/b", task="go on")])
-    run = make_run("react/front")
-
-    drive(run, dies=dies, written=written)
-    take_over(clock, run)
-    run_until_idle()
-
-    run.refresh_from_db()
-    assert (run.output, run.agent) == ("GO ON", "test/b")
-    assert len(model.calls) == (2 if (dies, written) == (1, False) else 1)
-    assert [turn.role for turn in turns_of(run)] == ["user", "assistant", "tool"]
-    assert [turn.index for turn in turns_of(run)] == [0, 1, 2]
-    assert len(kinds(run, "run.handoff")) == 1
+    for run, death in every_death(clock, story):
+        assert (run.output, run.agent) == ("GO ON", "test/b")
+        assert len(model.calls) == 1 + death.lost("llm.call")
+        assert [turn.role for turn in turns_of(run)] == ["user", "assistant", "tool"]
+        assert [turn.index for turn in turns_of(run)] == [0, 1, 2]
+        assert len(kinds(run, "run.handoff")) == 1
 
 
 @pytest.mark.parametrize("dies", [None, 3, 4, "end"])
@@ -148,15 +125,12 @@ def test_a_busy_agent_is_told_to_the_model_as_the_calls_result(clock, dies):
     busy = drive(make_run("test/b"))
     model = react([call("look", "c0"), call("leave", "c1", target="test/b")], "then I do it myself")
     run = make_run("react/front", session=busy.session)
-
     run = drive(run)
     assert (run.status, run.agent) == (Status.PENDING, "react/front")
     if dies is not None:
         drive(run, dies=dies)
         clock.advance(100)
-    run_until_idle()
-
-    run.refresh_from_db()
+    idle(run)
     assert (run.status, run.output, run.agent) == (Status.COMPLETED, "then I do it myself", "react/front")
     (results,) = results_of(run)
     assert [(call_id, is_error) for call_id, _, is_error in results] == [("c0", False), ("c1", True)]
@@ -172,11 +146,7 @@ def test_a_refused_one_leaves_it_to_the_next():
     register(CodeAgent(stay, key="b"))
     busy = drive(make_run("test/b"))
     react([call("leave", "c1", target="test/b", task="for b"), call("leave", "c2", target="test/c", task="for c")])
-    run = make_run("react/front", session=busy.session)
-
-    run_until_idle()
-
-    run.refresh_from_db()
+    run = idle(make_run("react/front", session=busy.session))
     assert (run.status, run.output, run.agent) == (Status.COMPLETED, "FOR C", "test/c")
     (results,) = results_of(run)
     assert [(call_id, is_error) for call_id, _, is_error in results] == [("c1", True), ("c2", False)]
@@ -188,11 +158,7 @@ def test_an_agent_with_a_result_model_hands_over_too():
         [call("final_result", "c0", answer=1), call("leave", "c1", target="test/b", task="go on")],
         result_model={"type": "object", "properties": {"answer": {"type": "integer"}}},
     )
-    run = make_run("react/front")
-
-    run_until_idle()
-
-    run.refresh_from_db()
+    run = idle(make_run("react/front"))
     assert (run.output, run.agent) == ("GO ON", "test/b")
     (results,) = results_of(run)
     assert [(call_id, is_error) for call_id, _, is_error in results] == [("c0", True), ("c1", False)]
@@ -215,7 +181,5 @@ def test_the_messages_behind_the_one_that_was_handed_over_go_along():
     code(story)
     run = drive(make_run())
     assert Run.objects.get(parent=run).inbox.count() == 2
-
     run_until_idle()
-
     assert seen == [["one", "two"]]

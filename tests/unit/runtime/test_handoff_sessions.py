@@ -7,16 +7,13 @@ from io import StringIO
 import pytest
 from django.core.management import call_command
 
-from ravi_django import register, register_tool, signal, tool
+from ravi_django import register, signal
 from ravi_django.agents import ReActAgent
 from ravi_django.agents.context import ContextConfig
 from ravi_django.kernel import (
     AgentId,
     ConflictError,
-    FinishAgentResult,
-    InvalidInputError,
     PermanentError,
-    ToolUseBlock,
 )
 from ravi_django.models import InboxMessage, Run, Status, Turn
 from ravi_django.testing import ScriptedModel, journal_of, run_until_idle
@@ -26,6 +23,7 @@ from tests.support.runs import (
     CodeAgent,
     code,
     drive,
+    idle,
     in_background,
     make_run,
     on_postgresql,
@@ -33,7 +31,7 @@ from tests.support.runs import (
     take_over,
     until,
 )
-from tests.support.world import DjangoHistoryProvider, Publisher, fork, retry
+from tests.support.world import DjangoHistoryProvider, Publisher, retry
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -86,18 +84,13 @@ def kinds(run, kind):
     return [row for row in journal_of(run) if row.kind == kind]
 
 
-# ---------------------------------------------------------------------------------------------------- the queue
-
-
 def test_what_was_queued_behind_the_first_agent_goes_on_at_once():
     agent("b", stay)
     code(handing_over())
     run = make_run()
     behind = make_run(session=run.session)
     assert behind.status == Status.QUEUED
-
     drive(run)
-
     assert status_of(behind) == Status.PENDING
 
 
@@ -109,9 +102,7 @@ def test_what_is_queued_behind_the_other_agent_waits_for_the_run_that_came_over(
     assert (run.agent, behind.status) == ("test/b", Status.QUEUED)
     drive(run)
     signal(run.id, "go")
-
     run = drive(run)
-
     assert (run.status, status_of(behind)) == (Status.COMPLETED, Status.PENDING)
 
 
@@ -126,37 +117,17 @@ def test_an_agent_that_is_busy_in_the_session_refuses_and_every_replay_says_so(c
     busy = drive(make_run("test/b"))
     code(first, tools=[step])
     run = make_run(session=busy.session)
-
     run = drive(run)
     assert (run.status, run.agent, run.generation) == (Status.PENDING, "test/code", 0)
     drive(run, dies=2)
     Run.objects.filter(id=busy.id).update(status=Status.COMPLETED)
     run = take_over(clock, run)
-
     assert run.output == (
         "conflict: the session has another active run of test/b; wait for its end, or answer without it"
     )
     assert [row.error["type"] for row in kinds(run, "run.handoff")] == ["ConflictError"]
     assert (ran, run.agent) == (["1", "2"], "test/code")
     assert InboxMessage.objects.filter(run=run).count() == 1
-
-
-def test_a_child_is_in_nobodys_way():
-    """Children have sessions of their own, where nobody else runs."""
-
-    async def story(ctx, inbox):
-        first, second = await ctx.spawn(AgentId("test", "a"), "x"), await ctx.spawn(AgentId("test", "a"), "y")
-        return [(await ctx.join(one)).result for one in (first, second)]
-
-    agent("a", handing_over())
-    agent("b", shout)
-    code(story)
-    run = make_run()
-
-    run_until_idle()
-
-    run.refresh_from_db()
-    assert run.output == '["X","Y"]'
 
 
 @on_postgresql
@@ -174,30 +145,10 @@ def test_a_run_that_is_submitted_meanwhile_is_queued_behind_the_one_that_comes_o
 
     look = world.handing_over_is_occupied
     world.patch(monkeypatch, "handing_over_is_occupied", looking)
-
     run = drive(run)
-
     assert (run.agent, run.status) == ("test/b", Status.PENDING)
     assert others[0].result(BOUND_S).status == Status.QUEUED
 
-
-def test_nothing_of_a_refused_one_is_written(monkeypatch):
-    agent("b", stay)
-    busy = drive(make_run("test/b"))
-    code(trying)
-    run = make_run(session=busy.session)
-    behind = make_run(session=busy.session)
-
-    drive(run)
-
-    run.refresh_from_db()
-    run.session.refresh_from_db()
-    assert (run.agent, run.generation, status_of(behind)) == ("test/code", 0, Status.QUEUED)
-    assert run.session.agent == "test/code"
-    assert status_of(busy) == Status.SUSPENDED
-
-
-# ------------------------------------------------------------------------------------------------- agents that are rows
 
 ROW = "react/helper"
 SPEC = {
@@ -218,39 +169,11 @@ def test_an_agent_that_is_a_row_goes_on_with_its_newest_version_and_its_variable
     world.save_spec(ROW, {**SPEC, "system_instructions": "Old."})
     newest = world.save_spec(ROW, SPEC)
     code(handing_over(ROW, "work"))
-    run = make_run(metadata={"variables": {"customer": "ACME", "mine": 1}, "else": 2})
-
-    run_until_idle()
-
-    run.refresh_from_db()
+    run = idle(make_run(metadata={"variables": {"customer": "ACME", "mine": 1}, "else": 2}))
     assert (run.status, run.output, run.agent) == (Status.COMPLETED, "done", ROW)
     assert run.agent_version == newest.version == 2
     assert model.calls[0].messages[0].text == "Serve ACME."
     assert (run.metadata["variables"], run.metadata["else"]) == ({"customer": "ACME"}, 2)
-
-
-def test_back_to_code_the_run_is_no_rows_any_more(monkeypatch):
-    @tool
-    def leave() -> str:
-        return FinishAgentResult("test/code", "second")
-
-    register_tool(leave)
-    leaving = ScriptedModel([ToolUseBlock(tool_name="leave", arguments={}, call_id="c1")], name="scripted")
-    world.patch(monkeypatch, "build_model", lambda name, **options: leaving)
-    world.save_spec(ROW, {"model": "scripted", "system_instructions": "Hm.", "tool_names": ["leave"]})
-
-    async def on(ctx, inbox):
-        if text_of(inbox[0]) == "hi":
-            await ctx.handoff(ROW, "first")
-        return text_of(inbox[0])
-
-    code(on)
-    run = make_run()
-
-    run_until_idle()
-
-    run.refresh_from_db()
-    assert (run.output, run.agent, run.agent_version, run.generation) == ("second", "test/code", None, 2)
 
 
 def test_a_row_whose_variables_nobody_brings_refuses(model):
@@ -262,16 +185,9 @@ def test_a_row_whose_variables_nobody_brings_refuses(model):
 
     world.save_spec(ROW, SPEC)
     code(story)
-    run = make_run()
-
-    run_until_idle()
-
-    run.refresh_from_db()
+    run = idle(make_run())
     assert "variables.customer is required" in run.output
     assert run.agent == "test/code"
-
-
-# --------------------------------------------------------------------------------------------------------- the turns
 
 
 @pytest.mark.parametrize(("retention", "left"), [("run", ["react/b"]), ("permanent", ["react/a", "react/b"])])
@@ -284,25 +200,16 @@ def test_turns_kept_for_the_run_alone_go_with_its_end_those_of_the_first_agent_t
     memory = ContextConfig(DjangoHistoryProvider(), retention=retention)
     register(Leaving("a", model=ScriptedModel("mine"), context=memory))
     register(ReActAgent("b", model=ScriptedModel("its"), context=ContextConfig(DjangoHistoryProvider())))
-    run = make_run("react/a")
-
-    run_until_idle()
-
-    run.refresh_from_db()
+    run = idle(make_run("react/a"))
     assert (run.status, run.output) == (Status.COMPLETED, "its")
     assert sorted({turn.agent for turn in Turn.objects.filter(run=run)}) == left
-
-
-# --------------------------------------------------------------------------------------------------------- the stream
 
 
 def test_the_stream_tells_it_once_and_ends_once():
     agent("b", shout)
     code(handing_over())
     run = make_run()
-
     run_until_idle()
-
     found, done = world.events_page(run.id)
     assert done
     assert [frame["seq"] for frame in found] == list(range(1, len(found) + 1))
@@ -330,7 +237,6 @@ def test_who_dies_over_telling_it_has_it_told_by_the_next(clock, monkeypatch):
         patch.setattr(Publisher, "emit", without_the_handoff)
         drive(run)
     drive(run)
-
     steps = [frame.get("step") for frame in world.events_page(run.id)[0]]
     assert steps == ["started", "handoff", "started", "done", None]
 
@@ -344,9 +250,7 @@ def test_frames_made_again_from_the_journal_are_from_who_drove_the_run_then(monk
     loaded = []
     world.patch(monkeypatch, "PUBLISH_PAGE", 1, raising=False)
     world.patch(monkeypatch, "publish_internalize", lambda rows: loaded.append(len(rows)))
-
     frames = world.snapshot(str(run.id))["frames"]
-
     assert [(frame["step"], frame["agent"]) for frame in frames] == [
         ("started", "test/code"),
         ("handoff", "test/code"),
@@ -356,69 +260,14 @@ def test_frames_made_again_from_the_journal_are_from_who_drove_the_run_then(monk
     assert set(loaded) == {1}
 
 
-# ------------------------------------------------------------------------------------------- what people do with it
-
-
-def test_a_retry_goes_on_with_the_other_agent(step, ran):
-    tries = []
-
-    async def once(ctx, inbox):
-        await ctx.tool("step", name="b1")
-        tries.append(1)
-        if len(tries) == 1:
-            raise ValueError("no idea")
-        return "well"
-
-    agent("b", once, tools=[step])
-    code(handing_over(task="go on"))
-    run = make_run()
-    run_until_idle()
-    assert status_of(run) == Status.FAILED
-
-    retry(run.id)
-    run_until_idle()
-
-    run.refresh_from_db()
-    assert (run.status, run.output, run.agent) == (Status.COMPLETED, "well", "test/b")
-    assert ran == ["b1"]
-    assert len(kinds(run, "run.handoff")) == 1
-
-
 def test_a_retry_of_a_run_that_failed_over_a_refusal_hands_over_after_all():
     code(handing_over())
-    run = make_run()
-    run_until_idle()
-    run.refresh_from_db()
+    run = idle(make_run())
     assert (run.status, run.error["type"]) == (Status.FAILED, "AgentNotFoundError")
     agent("b", shout)
-
     retry(run.id)
-    run_until_idle()
-
-    run.refresh_from_db()
+    idle(run)
     assert (run.status, run.output, run.agent) == (Status.COMPLETED, "HI", "test/b")
-
-
-def test_a_fork_shares_the_past_of_the_agent_that_has_the_run(step, ran):
-    async def answer(ctx, inbox):
-        await ctx.tool("step", name="b1")
-        await ctx.tool("step", name="b2")
-        return text_of(inbox[0])
-
-    agent("b", answer, tools=[step])
-    code(handing_over(task="go on"))
-    run = make_run()
-    run_until_idle()
-    first = kinds(run, "tool.call")[0].seq
-
-    forked = fork(run.id, first)
-    run_until_idle()
-
-    forked.refresh_from_db()
-    assert (forked.status, forked.output, forked.agent) == (Status.COMPLETED, "go on", "test/b")
-    assert ran == ["b1", "b2", "b2"]
-    with pytest.raises(InvalidInputError, match="earlier generation"):
-        fork(run.id, 1)
 
 
 def test_the_replay_check_replays_the_part_of_who_has_it(step):
@@ -434,10 +283,8 @@ def test_the_replay_check_replays_the_part_of_who_has_it(step):
     run = make_run()
     run_until_idle()
     code(changed)  # nobody replays the first agent's part
-
     call_command("ravi_replay_check", stdout=StringIO())
     agent("b", changed, tools=[step])
-
     with pytest.raises(SystemExit):
         call_command("ravi_replay_check", stdout=StringIO())
     assert status_of(run) == Status.SUSPENDED
@@ -452,31 +299,5 @@ def test_the_replay_check_passes_a_run_that_is_about_to_hand_over(step):
     code(first, tools=[step])
     run = make_run()
     drive(run, dies="end")
-
     call_command("ravi_replay_check", stdout=StringIO())
-
     assert (status_of(run), Run.objects.get(id=run.id).agent) == (Status.RUNNING, "test/code")
-
-
-# ------------------------------------------------------------------------------------------------------- the budget
-
-
-def test_the_budget_goes_on_counting():
-    async def first(ctx, inbox):
-        await ctx.llm(inbox and [inbox[0].payload.message])
-        await ctx.handoff(B)
-
-    async def answer(ctx, inbox):
-        for _ in range(3):
-            await ctx.llm([inbox[0].payload.message])
-
-    model = ScriptedModel("x", loop=True)
-    for key, function in (("a", first), ("b", answer)):
-        register(CodeAgent(function, key=key, model=model))
-    run = make_run("test/a", budget={"max_turns": 2})
-
-    run_until_idle()
-
-    run.refresh_from_db()
-    assert (run.status, run.error["type"]) == (Status.FAILED, "BudgetExhaustedError")
-    assert len([row for row in kinds(run, "llm.call") if row.error is None]) == 2

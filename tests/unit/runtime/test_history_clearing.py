@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
 
 import pytest
 from asgiref.sync import sync_to_async
@@ -58,10 +57,7 @@ def test_a_replay_deletes_nothing_that_was_stored_after_the_clear(clock, dies):
         return "done"
 
     code(story)
-    run = drive(make_run(session=session_with("old")), dies=dies, written=dies == 2)
-
-    run = take_over(clock, run)
-
+    run = take_over(clock, drive(make_run(session=session_with("old")), dies=dies, written=dies == 2))
     assert (run.status, texts()) == (Status.COMPLETED, ["new", "newer"])
 
 
@@ -74,9 +70,7 @@ def test_a_clear_that_was_not_recorded_has_not_happened(clock):
     code(story)
     run = drive(make_run(session=session_with("old")), dies=1)
     assert texts() == ["old"]
-
     run = take_over(clock, run)
-
     assert (run.status, texts()) == (Status.COMPLETED, [])
 
 
@@ -96,9 +90,7 @@ def test_a_count_is_the_same_in_a_replay(clock):
     session = session_with("old")
     run = drive(make_run(session=session), dies=2, written=True)
     add(session, "from elsewhere")
-
     run = take_over(clock, run)
-
     assert (run.status, run.error) == (Status.COMPLETED, None)
     assert run.output == "[1,2]"  # the second one was not recorded
 
@@ -115,9 +107,7 @@ def test_clearing_a_run_leaves_the_turns_of_other_agents(clock):
     code(story)
     run = drive(make_run(session=session_with("before")), dies="end")
     assert texts() == ["before", "theirs", "mine again"]
-
     run = take_over(clock, run)
-
     assert (run.status, texts()) == (Status.COMPLETED, ["before", "theirs", "mine again"])
 
 
@@ -128,9 +118,7 @@ def test_a_worker_without_its_lease_clears_nothing(clock):
         await HISTORY.clear(ctx.agent_id, ctx.session_id)
 
     code(story)
-
     drive(make_run(session=session_with("old")))
-
     assert texts() == ["old"]
 
 
@@ -152,16 +140,19 @@ def held():
 
 
 @pytest.mark.parametrize(("retention", "left"), [("run", []), ("permanent", ["hi"])])
-def test_a_run_that_is_cancelled_while_it_waits_takes_its_own_turns_along(clock, retention, left):
+@pytest.mark.parametrize("by", ["cancellation", "deadline"])
+def test_a_run_that_ends_while_it_waits_takes_its_own_turns_along(clock, retention, left, by):
     private(held(), retention=retention)
-    run = drive(make_run("react/private"))
+    run = drive(make_run("react/private", budget={"deadline_s": 60}))
     assert run.status == Status.SUSPENDED
     assert texts_of_users() == ["hi"]
-
-    world.cancel(run.id, "enough")
-
-    run.refresh_from_db()
-    assert run.status == Status.CANCELLED
+    if by == "cancellation":
+        world.cancel(run.id, "enough")
+        run.refresh_from_db()
+    else:
+        clock.advance(61)
+        run = drive(run)
+    assert run.status in (Status.FAILED, Status.CANCELLED)
     assert texts_of_users() == left
     assert [message.text for message in read_window(AgentId("react", "private"), run.session_id)][:1] == left
 
@@ -170,25 +161,10 @@ def texts_of_users():
     return [turn.content[0]["text"] for turn in Turn.objects.filter(role="user").order_by("position")]
 
 
-def test_a_run_whose_deadline_passes_while_it_waits_takes_its_own_turns_along(clock):
-    private(held())
-    run = drive(make_run("react/private", budget={"deadline_s": 60}))
-    assert run.status == Status.SUSPENDED
-
-    clock.advance(timedelta(seconds=61).total_seconds())
-    run = drive(run)
-
-    assert run.status in (Status.FAILED, Status.CANCELLED)
-    assert texts_of_users() == []
-
-
 def test_a_run_that_completes_takes_its_own_turns_along_and_no_other(clock):
     private("fine")
     session = world.create_session(Session(agent="react/private"))
     add(session, "before", agent="react/private")
-
-    run = drive(make_run("react/private", session=session), dies="end")
-    run = take_over(clock, run)
-
+    run = take_over(clock, drive(make_run("react/private", session=session), dies="end"))
     assert (run.status, run.output) == (Status.COMPLETED, "fine")
     assert texts() == ["before"]

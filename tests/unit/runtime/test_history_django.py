@@ -17,7 +17,7 @@ from ravi_django.testing import ScriptedModel, journal_of
 from tests.support import world
 from tests.support.gates import cancelled_in
 from tests.support.history_contract import AGENT, HistoryContract
-from tests.support.runs import code, drive, make_run, take_over
+from tests.support.runs import code, drive, every_death, make_run, take_over
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -66,28 +66,19 @@ def shown(messages, options):
 
 
 @pytest.mark.sqlite
-def test_a_run_stores_its_turns_with_its_calls(clock):
-    remembering("hello")
-
-    run = drive(make_run("react/memory", text="hi"))
-
-    assert run.output == "hello"
-    assert texts() == ["hi", "hello"]
-    assert list(Turn.objects.order_by("position").values_list("run", "index")) == [(run.id, 0), (run.id, 1)]
-    assert Session.objects.get().next_position == 2
-
-
-@pytest.mark.parametrize("dies", [1, "end"])
-@pytest.mark.parametrize("written", [False, True])
-def test_a_crash_between_turns_and_finish_stores_each_turn_once(clock, dies, written):
+def test_a_run_stores_its_turns_with_its_calls_each_once_wherever_its_worker_dies(clock):
     model = remembering(shown).model
-    run = drive(make_run("react/memory", text="hi"), dies=dies, written=written)
 
-    run = take_over(clock, run)
+    def story(drive):
+        model.calls.clear()
+        return drive(make_run("react/memory", text="hi"))
 
-    assert (run.status, run.output) == (Status.COMPLETED, "saw hi")
-    assert texts() == ["hi", "saw hi"]
-    assert len(model.calls) == (2 if (dies, written) == (1, False) else 1)
+    for run, death in every_death(clock, story):
+        assert (run.status, run.output) == (Status.COMPLETED, "saw hi")
+        assert texts() == ["hi", "saw hi"]
+        assert list(Turn.objects.order_by("position").values_list("run", "index")) == [(run.id, 0), (run.id, 1)]
+        assert Session.objects.get().next_position == 2
+        assert len(model.calls) == 1 + death.lost("llm.call")
 
 
 def test_a_replay_reads_the_history_that_the_first_execution_read(clock):
@@ -96,19 +87,9 @@ def test_a_replay_reads_the_history_that_the_first_execution_read(clock):
     session = drive(make_run("react/memory", text="one")).session
     run = drive(make_run("react/memory", text="two", session=session), dies="end")
     add(AgentId("react", "memory"), session, ["from elsewhere"])
-
     run = take_over(clock, run)
-
     assert (run.status, run.output) == (Status.COMPLETED, "saw one|saw one|two")
     assert not JournalEntry.objects.filter(kind="replay.drift").exists()
-
-
-def test_what_was_read_is_in_the_journal(clock):
-    remembering(shown)
-    session = drive(make_run("react/memory", text="one")).session
-
-    run = drive(make_run("react/memory", text="two", session=session))
-
     read = next(entry for entry in journal_of(run) if entry.kind == "history.read")
     assert (read.result["position"], read.result["count"]) == (2, 2)
 
@@ -118,41 +99,23 @@ def test_a_history_that_was_changed_under_a_run_is_noted(clock):
     session = drive(make_run("react/memory", text="one")).session
     run = drive(make_run("react/memory", text="two", session=session), dies="end")
     Turn.objects.filter(index=0).update(content=[{"type": "text", "text": "forged"}])
-
     run = take_over(clock, run)
-
     assert run.output == "saw one|saw one|two"  # the recorded answer
     assert ["history"] in [entry.result["changed"] for entry in journal_of(run) if entry.kind == "replay.drift"]
 
 
-def test_turns_of_a_run_that_failed_are_kept(clock):
+def test_turns_of_a_run_that_failed_or_was_cancelled_are_kept(clock):
     async def story(ctx, inbox):
-        history = DjangoHistoryProvider()
-        await history.append_many(
-            ctx.agent_id, ctx.session_id, [ChatMessage.of("user", "hi")], run_id=ctx.run_id, start=0
-        )
-        raise ValueError("no")
-
-    code(story)
-
-    run = drive(make_run())
-
-    assert run.status == Status.FAILED
-    assert texts() == ["hi"]
-
-
-def test_the_turns_of_a_cancelled_run_are_kept(clock):
-    async def story(ctx, inbox):
-        history = DjangoHistoryProvider()
-        await history.append_many(
-            ctx.agent_id, ctx.session_id, [ChatMessage.of("user", "hi")], run_id=ctx.run_id, start=0
-        )
+        said = [ChatMessage.of("user", f"hi {inbox[0].payload.message.text}")]
+        await DjangoHistoryProvider().append_many(ctx.agent_id, ctx.session_id, said, run_id=ctx.run_id, start=0)
+        if inbox[0].payload.message.text == "fail":
+            raise ValueError("no")
         await ctx.tool("hold")
 
-    run = cancelled_in(make_run(), story)
-
-    assert run.status == Status.CANCELLED
-    assert texts() == ["hi"]
+    code(story)
+    assert drive(make_run(text="fail")).status == Status.FAILED
+    assert cancelled_in(make_run(text="hold"), story).status == Status.CANCELLED
+    assert texts() == ["hi fail", "hi hold"]
 
 
 def test_reading_a_long_history_is_one_query(django_assert_num_queries):
@@ -160,6 +123,5 @@ def test_reading_a_long_history_is_one_query(django_assert_num_queries):
 
     session = world.create_session(Session())
     add(AGENT, session, map(str, range(50)))
-
     with django_assert_num_queries(1):
         assert len(history_read(AGENT, session.id)) == 50

@@ -26,8 +26,9 @@ from ravi_django.kernel import (
 from ravi_django.models import HumanRequest, JournalEntry, Status
 from ravi_django.testing import ScriptedModel
 from tests.support import world
+from tests.support.cases import case, refused
 from tests.support.patience import BOUND_S
-from tests.support.runs import asked, code, drive, in_background, make_run, take_over
+from tests.support.runs import asked, code, drive, every_death, in_background, make_run, take_over
 from tests.support.tool_calls import calling, phases
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -44,9 +45,6 @@ def with_middleware(story, *middlewares, **options):
     return agent
 
 
-# -------------------------------------------------------------------------------------------------- chat level
-
-
 class Shout(ChatMiddleware):
     def __init__(self):
         self.calls = 0
@@ -58,66 +56,46 @@ class Shout(ChatMiddleware):
         context.response = ModelResponse.of([TextBlock(text=context.response.text + "!")])
 
 
-def test_a_chat_middleware_changes_what_is_sent_and_what_is_recorded():
-    model, shout = ScriptedModel(["fine"]), Shout()
+def test_a_chat_middleware_changes_what_is_sent_and_recorded_and_no_replay_runs_it(clock):
+    model, shout = ScriptedModel(["fine"], loop=True), Shout()
     with_middleware(say, shout, model=model)
 
-    run = drive(make_run())
+    def story(drive):
+        shout.calls = 0
+        model.calls.clear()
+        return drive(make_run())
 
-    assert model.calls[0].messages[-1].text == "HELLO"
-    assert run.output == "fine!"
-    row = JournalEntry.objects.get(kind="llm.call")
-    assert row.result["content"] == [{"type": "text", "text": "fine!"}]
-
-
-def test_a_replay_runs_no_chat_middleware(clock):
-    model, shout = ScriptedModel(["fine"]), Shout()
-    with_middleware(say, shout, model=model)
-    run = drive(make_run(), dies="end")
-
-    run = take_over(clock, run)
-
-    assert (run.output, shout.calls, len(model.calls)) == ("fine!", 1, 1)
+    for run, death in every_death(clock, story):
+        assert run.output == "fine!"
+        assert {call.messages[-1].text for call in model.calls} == {"HELLO"}
+        row = JournalEntry.objects.get(kind="llm.call")
+        assert row.result["content"] == [{"type": "text", "text": "fine!"}]
+        assert shout.calls == len(model.calls) == 1 + death.lost("llm.call")
 
 
-def test_a_crash_before_the_commit_runs_the_chain_again(clock):
-    model, shout = ScriptedModel(["fine", "fine"]), Shout()
-    with_middleware(say, shout, model=model)
-    run = drive(make_run(), dies=1)
-
-    assert take_over(clock, run).output == "fine!"
-    assert shout.calls == 2
-
-
-def test_a_chat_middleware_may_answer_in_the_models_place():
+def test_a_chat_middleware_may_answer_in_the_models_place_or_end_the_call():
     class Answer(ChatMiddleware):
         async def process(self, context, call_next):
             context.response = ModelResponse.of([TextBlock(text="from the cache")], cost=0.0)
 
-    model = ScriptedModel([])
-    with_middleware(say, Answer(), model=model)
+    class StopCall(ChatMiddleware):
+        def __init__(self, result):
+            self.result = result
 
-    run = drive(make_run())
-
-    assert run.output == "from the cache"
-    assert not model.calls
-    assert not run.cost_unknown
-
-
-@pytest.mark.parametrize("result", ["sorry", None])
-def test_a_chat_middleware_may_end_the_call(result):
-    class Stop(ChatMiddleware):
         async def process(self, context, call_next):
-            raise MiddlewareTermination("not today", result=result)
+            raise MiddlewareTermination("not today", result=self.result)
 
-    with_middleware(say, Stop(), model=ScriptedModel([]))
-
-    run = drive(make_run())
-
-    if result:
-        assert run.output == "sorry"
-    else:
-        assert run.error == {"type": "MiddlewareTermination", "message": "not today"}
+    model = ScriptedModel([])
+    ended = {"type": "MiddlewareTermination", "message": "not today"}
+    for middleware, output, error in (
+        (Answer(), "from the cache", None),
+        (StopCall("sorry"), "sorry", None),
+        (StopCall(None), None, ended),
+    ):
+        with_middleware(say, middleware, model=model)
+        run = drive(make_run())
+        assert (run.output, run.error, run.cost_unknown) == (output, error, False)
+    assert not model.calls
 
 
 def test_what_a_chat_middleware_raises_is_recorded_and_raised_again(clock):
@@ -129,10 +107,7 @@ def test_what_a_chat_middleware_raises_is_recorded_and_raised_again(clock):
             raise KeyError("gone")
 
     with_middleware(say, Broken(), model=ScriptedModel([]))
-    run = drive(make_run(), dies="end")
-
-    run = take_over(clock, run)
-
+    run = take_over(clock, drive(make_run(), dies="end"))
     assert run.status == Status.FAILED
     assert run.error["type"] == "KeyError"
     assert len(raised) == 1
@@ -144,9 +119,7 @@ def test_a_transient_error_of_a_chat_middleware_is_a_retry():
             raise TransientError("later", retry_after=7)
 
     with_middleware(say, Busy(), model=ScriptedModel([]))
-
     run = drive(make_run())
-
     assert run.status == Status.PENDING
     assert run.attempts == 1
     assert run.wake_at is not None
@@ -169,7 +142,6 @@ def test_no_middleware_swallows_the_cancellation_of_a_run():
             yield
 
     with_middleware(say, Deaf(), model=Cancelled())
-
     assert drive(make_run()).status == Status.CANCELLED
 
 
@@ -179,7 +151,6 @@ def test_a_middleware_is_no_part_of_the_runs_code():
             await context.ctx.llm(context.messages)
 
     with_middleware(say, Nosy(), model=ScriptedModel(["fine"]))
-
     assert "outside of the run's own tasks" in drive(make_run()).error["message"]
 
 
@@ -205,31 +176,10 @@ class FailAfter(ChatMiddleware):
 def test_an_answer_that_is_not_passed_on_was_paid_all_the_same(middleware, clock):
     model = ScriptedModel(["fine"], usage=Usage(input_tokens=7, output_tokens=3), cost=0.5)
     with_middleware(say, middleware(), model=model)
-    run = drive(make_run(), dies="end")
-
-    run = take_over(clock, run)
-
+    run = take_over(clock, drive(make_run(), dies="end"))
     assert run.output == (None if middleware is FailAfter else "another")
     assert (run.input_tokens, run.output_tokens, float(run.cost)) == (7, 3, 0.5)
     assert len(model.calls) == 1
-
-
-def test_middlewares_are_nested_in_their_order():
-    seen = []
-
-    class Layer(ChatMiddleware):
-        def __init__(self, name):
-            self.name = name
-
-        async def process(self, context, call_next):
-            seen.append(f"{self.name} in")
-            await call_next()
-            seen.append(f"{self.name} out")
-
-    with_middleware(say, Layer("a"), Layer("b"), model=ScriptedModel(["fine"]))
-    drive(make_run())
-
-    assert seen == ["a in", "b in", "b out", "a out"]
 
 
 def test_call_next_goes_on_once():
@@ -240,7 +190,6 @@ def test_call_next_goes_on_once():
 
     model = ScriptedModel(["one", "two"])
     with_middleware(say, Twice(), model=model)
-
     assert "called call_next() twice" in drive(make_run()).error["message"]
     assert len(model.calls) == 1
 
@@ -251,13 +200,9 @@ def test_an_annotation_says_the_level_and_anything_else_is_refused():
             await call_next()
 
     assert MiddlewarePipeline([Duck()]).chat
-    with pytest.raises(TypeError, match="not a middleware"):
-        MiddlewarePipeline([object()])
-    with pytest.raises(TypeError, match="not a middleware"):
-        MiddlewarePipeline([Duck])
-
-
-# ---------------------------------------------------------------------------------------------- function level
+    for wrong in (object(), Duck):
+        with pytest.raises(TypeError, match="not a middleware"):
+            MiddlewarePipeline([wrong])
 
 
 class Spy(FunctionMiddleware):
@@ -277,55 +222,51 @@ class Spy(FunctionMiddleware):
 def test_a_function_middleware_changes_what_is_recorded(effect, ran, clock):
     @tool(effect=effect)
     def send(to: str) -> str:
-        """Send."""
         ran.append(to)
         return f"sent to {to}"
 
     spy = Spy()
     with_middleware(calling("send", to="ACME"), spy, tools=[send])
-    run = drive(make_run(), dies="end")
-
-    run = take_over(clock, run)
-
+    run = take_over(clock, drive(make_run(), dies="end"))
     assert run.output == "ok: sent to ACME (seen)"
     assert (ran, spy.calls) == (["ACME"], 1)
 
 
-@pytest.mark.parametrize("effect", ["idempotent", "at_most_once", "transactional"])
-def test_a_middleware_that_skips_a_tool_answers_in_its_place(effect, ran):
-    @tool(effect=effect)
-    def send() -> str:
-        """Send."""
-        ran.append(1)
-        return "sent"
+class Instead(FunctionMiddleware):
+    async def process(self, context, call_next):
+        context.result = ToolExecutionResult(content=[TextBlock(text="from the cache")])
 
-    class Instead(FunctionMiddleware):
-        async def process(self, context, call_next):
-            context.result = ToolExecutionResult(content=[TextBlock(text="from the cache")])
 
-    with_middleware(calling("send"), Instead(), tools=[send])
+class Broken(FunctionMiddleware):
+    async def process(self, context, call_next):
+        raise KeyError("gone")
 
-    assert drive(make_run()).output == "ok: from the cache"
-    assert ran == []
-    assert phases() == ["result"]
+
+class StopBehind(FunctionMiddleware):
+    async def process(self, context, call_next):
+        await call_next()
+        raise MiddlewareTermination(result="withheld")
 
 
 @pytest.mark.parametrize("effect", ["idempotent", "at_most_once", "transactional"])
-def test_what_is_raised_before_a_tool_leaves_it_undone(effect, ran):
+def test_a_middleware_answers_in_a_tools_place_keeps_it_undone_or_withholds_what_it_said(effect, ran):
     @tool(effect=effect)
     def send() -> str:
-        """Send."""
         ran.append(1)
         return "sent"
 
-    class Broken(FunctionMiddleware):
-        async def process(self, context, call_next):
-            raise KeyError("gone")
-
-    with_middleware(calling("send"), Broken(), tools=[send])
-
-    assert drive(make_run()).output == "error: send was not run: KeyError: 'gone'"
-    assert ran == []
+    for middleware, output, times in (
+        (Instead(), "ok: from the cache", 0),
+        (Broken(), "error: send was not run: KeyError: 'gone'", 0),
+        (StopBehind(), "ok: withheld", 1),
+    ):
+        ran.clear()
+        with_middleware(calling("send"), middleware, tools=[send])
+        run = drive(make_run())
+        assert (run.output, len(ran)) == (output, times)
+        assert JournalEntry.objects.filter(run=run, kind="tool.call", phase="started").count() == (
+            times if effect != "idempotent" else 0
+        )
 
 
 class BrokenAfter(FunctionMiddleware):
@@ -338,16 +279,12 @@ class BrokenAfter(FunctionMiddleware):
 def test_what_is_raised_after_a_tool_undoes_nothing_and_a_replay_shows_the_same(effect, ran, clock):
     @tool(effect=effect)
     def send() -> str:
-        """Send."""
         ran.append(1)
         Group.objects.create(name="sent")
         return "sent"
 
     with_middleware(calling("send"), BrokenAfter(), tools=[send])
-    run = drive(make_run(), dies="end")
-
-    run = take_over(clock, run)
-
+    run = take_over(clock, drive(make_run(), dies="end"))
     assert run.output == "error: send was run, but its result was not passed on: KeyError: 'gone'"
     assert run.status == Status.COMPLETED
     assert (ran, Group.objects.count()) == ([1], 1)
@@ -356,7 +293,6 @@ def test_what_is_raised_after_a_tool_undoes_nothing_and_a_replay_shows_the_same(
 def test_a_crash_behind_a_transactional_commit_runs_the_chain_again_and_not_the_tool(ran, clock):
     @tool(effect="transactional", max_calls=1)
     def add(name: str) -> str:
-        """Add."""
         ran.append(name)
         Group.objects.create(name=name)
         return "added"
@@ -370,10 +306,8 @@ def test_a_crash_behind_a_transactional_commit_runs_the_chain_again_and_not_the_
     with_middleware(calling("add", name="ops"), spy, tools=[add])
     run = drive(make_run(), dies=1)  # the first append that is not the tool's own
     assert (ran, phases(), spy.calls) == (["ops", 1], ["started"], 1)  # committed when the chain sees the result
-
     run = take_over(clock, run, dies="end")
     run = take_over(clock, run)
-
     assert run.output == "ok: added (seen)"
     assert (ran, spy.calls) == (["ops", 1, 1], 2)
     assert phases() == ["started", "result"]
@@ -383,7 +317,6 @@ def test_a_crash_behind_a_transactional_commit_runs_the_chain_again_and_not_the_
 def test_a_middleware_may_change_the_arguments_and_they_are_validated_again(ran):
     @tool(effect="at_most_once")
     def pay(amount: int) -> str:
-        """Pay."""
         ran.append(amount)
         return f"paid {amount}"
 
@@ -399,7 +332,6 @@ def test_a_middleware_may_change_the_arguments_and_they_are_validated_again(ran)
     assert drive(make_run()).output == "ok: paid 10"
     row = JournalEntry.objects.get(kind="tool.call", phase="result")
     assert row.request == {"arguments": {"amount": 100}, "ran_with": {"amount": 10}}
-
     with_middleware(calling("pay", amount=100), Cap("much"), tools=[pay])
     assert "a middleware's arguments do not fit" in drive(make_run()).output
     assert ran == [10]
@@ -408,7 +340,6 @@ def test_a_middleware_may_change_the_arguments_and_they_are_validated_again(ran)
 def test_an_uncertain_effect_stays_a_persons_whatever_a_middleware_does(clock, ran):
     @tool(effect="at_most_once")
     def send() -> str:
-        """Send."""
         ran.append(1)
         raise OSError("the line went dead")
 
@@ -421,33 +352,12 @@ def test_an_uncertain_effect_stays_a_persons_whatever_a_middleware_does(clock, r
                 raise
 
     with_middleware(calling("send"), Deaf(), tools=[send])
-
     run = drive(make_run())
-
     assert asked(run).tool == "send"
     assert ran == [1]
 
 
-def test_a_termination_answers_for_a_tool():
-    @tool
-    def look() -> str:
-        """Look."""
-        return "secret"
-
-    class Stop(FunctionMiddleware):
-        async def process(self, context, call_next):
-            await call_next()
-            raise MiddlewareTermination(result="withheld")
-
-    with_middleware(calling("look"), Stop(), tools=[look])
-
-    assert drive(make_run()).output == "ok: withheld"
-
-
-# ------------------------------------------------------------------------------------------------- agent level
-
-
-def test_an_agent_middleware_wraps_the_run_in_every_lease(clock):
+def test_an_agent_middleware_wraps_the_run_in_every_lease_and_its_result_goes_before_what_was_replied(clock):
     leases = []
 
     class Count(AgentMiddleware):
@@ -456,28 +366,22 @@ def test_an_agent_middleware_wraps_the_run_in_every_lease(clock):
             await call_next()
             context.result = f"<{context.result}>"
 
-    model = ScriptedModel(["fine"])
-    with_middleware(say, Count(), model=model)
-    run = drive(make_run(text="hi"), dies="end")
+    async def replying(ctx, inbox):
+        await ctx.reply(inbox[0], "replied")
+        return (await ctx.llm([ChatMessage.of("user", "hello")])).text
 
+    class StopRun(AgentMiddleware):
+        async def process(self, context, call_next):
+            raise MiddlewareTermination("closed on Sundays")
+
+    model = ScriptedModel(["fine"])
+    with_middleware(replying, Count(), model=model)
+    run = drive(make_run(text="hi"), dies="end")
     assert take_over(clock, run).output == "<fine>"
     assert leases == ["hi", "hi"]
     assert len(model.calls) == 1
-
-
-def test_an_agent_middlewares_result_goes_before_what_was_replied():
-    class Count(AgentMiddleware):
-        async def process(self, context, call_next):
-            await call_next()
-            context.result = f"<{context.result}>"
-
-    async def story(ctx, inbox):
-        await ctx.reply(inbox[0], "replied")
-        return "returned"
-
-    with_middleware(story, Count())
-
-    assert drive(make_run()).output == "<returned>"
+    with_middleware(say, StopRun(), model=model)
+    assert drive(make_run()).error == {"type": "MiddlewareTermination", "message": "closed on Sundays"}
 
 
 def test_an_agent_middleware_makes_journaled_calls(clock):
@@ -491,22 +395,8 @@ def test_an_agent_middleware_makes_journaled_calls(clock):
     model = ScriptedModel(["no"])
     with_middleware(say, Judge(), model=model)
     run = drive(make_run(), dies="end")
-
     assert take_over(clock, run).output == "please be polite"
     assert len(model.calls) == 1
-
-
-def test_a_termination_without_a_result_fails_the_run():
-    class Stop(AgentMiddleware):
-        async def process(self, context, call_next):
-            raise MiddlewareTermination("closed on Sundays")
-
-    with_middleware(say, Stop(), model=ScriptedModel([]))
-
-    assert drive(make_run()).error == {"type": "MiddlewareTermination", "message": "closed on Sundays"}
-
-
-# ------------------------------------------------------------------------------------------------------- hooks
 
 
 def test_hooks_are_told_what_happens_once_and_a_replay_tells_nothing(clock, step):
@@ -521,9 +411,7 @@ def test_hooks_are_told_what_happens_once_and_a_replay_tells_nothing(clock, step
     agent.hooks = [{"run_start": told.append, "llm_start": told.append, "tool_end": told.append}, Listener(told)]
     run = drive(make_run(), dies="end")
     before = [call.event for call in told]
-
     take_over(clock, run)
-
     assert before == ["run_start", "llm_start", "llm_end", "tool_end"]
     assert [call.event for call in told] == [*before, "run_end"]
     ended = told[-1]
@@ -542,39 +430,13 @@ class Listener:
         self.told.append(call)
 
 
-def test_a_hook_that_raises_is_logged_and_never_felt(caplog):
-    def broken(call):
-        raise KeyError("gone")
-
-    agent = code(say, model=ScriptedModel(["fine"]))
-    agent.hooks = {"llm_end": broken}
-
-    assert drive(make_run()).output == "fine"
-    assert "gone" in caplog.text
-
-
-def test_a_hook_that_hangs_is_left(monkeypatch):
-    from ravi_django.agents import hooks
-
-    async def hangs(call):
-        await asyncio.Event().wait()
-
-    monkeypatch.setattr(hooks, "HOOK_TIMEOUT_S", 0.05)
-    agent = code(say, model=ScriptedModel(["fine"]))
-    agent.hooks = {"llm_end": hangs}
-
-    assert drive(make_run()).output == "fine"
-
-
 def test_a_hook_cannot_change_what_it_is_shown(step, ran):
     def meddle(call):
         call.data["arguments"]["name"] = "b"
 
     agent = code(calling("step", name="a"), tools=[step])
     agent.hooks = {"tool_start": meddle}
-
     drive(make_run())
-
     assert ran == ["a"]
 
 
@@ -587,28 +449,33 @@ def test_a_listener_that_listens_to_nothing_is_refused():
         Hooks([{"lunch": print}])
 
 
-def outcome_of_a_hook(hook):
-    agent = code(say, model=ScriptedModel(["fine"]))
-    agent.hooks = {"llm_end": hook}
-    return drive(make_run()).output
-
-
-@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, asyncio.CancelledError])
-def test_whatever_a_hook_raises_is_no_end_of_the_run(error, caplog):
+def raising(error):
     def ends(call):
         raise error("enough")
 
-    assert outcome_of_a_hook(ends) == "fine"
-    assert error.__name__ in caplog.text
+    return ends
 
 
-def test_a_task_of_a_hook_that_was_cancelled_is_no_cancellation_of_the_run():
-    async def cancels(call):
-        task = asyncio.ensure_future(asyncio.Event().wait())
-        task.cancel()
-        await task
+async def hangs(call):
+    await asyncio.Event().wait()
 
-    assert outcome_of_a_hook(cancels) == "fine"
+
+async def cancels(call):
+    task = asyncio.ensure_future(asyncio.Event().wait())
+    task.cancel()
+    await task
+
+
+def test_whatever_a_hook_does_is_no_end_of_the_run(caplog, monkeypatch):
+    from ravi_django.agents import hooks
+
+    monkeypatch.setattr(hooks, "HOOK_TIMEOUT_S", 0.05)
+    agent = code(say, model=ScriptedModel(["fine"], loop=True))
+    errors = (KeyError, SystemExit, KeyboardInterrupt, asyncio.CancelledError)
+    for listening in (*({"llm_end": hook} for hook in (*map(raising, errors), hangs, cancels)), {}, [], None):
+        agent.hooks = listening
+        assert drive(make_run()).output == "fine", listening
+    assert all(error.__name__ in caplog.text for error in errors)
 
 
 def test_a_cancelled_run_does_not_wait_for_a_hook():
@@ -639,9 +506,7 @@ def test_a_model_call_that_is_tried_again_ends_with_its_error(clock):
     told = told_events(say, "llm_start", "llm_end", model=model)
     run = drive(make_run())
     clock.advance(120)
-
     run = drive(run)
-
     assert run.output == "fine"
     error = {"type": "TransientError", "message": "later"}
     assert told == [("llm_start", None), ("llm_end", error), ("llm_start", None), ("llm_end", None)]
@@ -654,9 +519,7 @@ def test_a_tool_that_waits_starts_once(clock):
     told = told_events(story, "tool_start", "tool_end", tools=[AskHumanTool()])
     run = drive(make_run())
     world.answer(asked(run).id, text="red")
-
     run = drive(run)
-
     assert run.status == Status.COMPLETED, run.error
     assert [event for event, _ in told] == ["tool_start", "tool_end"]
 
@@ -669,38 +532,22 @@ def test_a_run_starts_once_however_often_it_begins_anew():
 
     told = told_events(story, "run_start", "run_end")
     run = drive(make_run())
-
     run = drive(run)
-
     assert (run.output, run.generation) == ("done", 1)
     assert [event for event, _ in told] == ["run_start", "run_end"]
 
 
-@pytest.mark.parametrize(
-    ("field", "value"), [("hooks", object()), ("hooks", 3), ("middleware", ["x"]), ("middleware", object())]
-)
-def test_a_chain_that_cannot_be_read_is_refused_and_blocks_no_worker(field, value):
+def test_a_chain_that_cannot_be_read_is_refused_and_blocks_no_worker():
     from ravi_django import register
-    from ravi_django.kernel import InvalidInputError
 
-    agent = code(say, model=ScriptedModel(["fine"]))
-    setattr(agent, field, value)
-
-    run = drive(make_run())
-
-    assert (run.status, run.crashes) == (Status.BLOCKED, 0)
-    assert run.error["type"] == "TypeError"
-    with pytest.raises(InvalidInputError, match=f"has {field} that cannot be read") as refused:
-        register(agent)
-    assert refused.value.field == field
-
-
-@pytest.mark.parametrize("hooks", [{}, [], None])
-def test_no_hooks_are_no_hooks(hooks):
-    agent = code(say, model=ScriptedModel(["fine"]))
-    agent.hooks = hooks
-
-    assert drive(make_run()).output == "fine"
+    for field, value in (("hooks", object()), ("hooks", 3), ("middleware", ["x"]), ("middleware", object())):
+        agent = code(say, model=ScriptedModel(["fine"]))
+        setattr(agent, field, value)
+        with case(field, value):
+            run = drive(make_run())
+            assert (run.status, run.crashes, run.error["type"]) == (Status.BLOCKED, 0, "TypeError")
+            with refused(field, f"has {field} that cannot be read"):
+                register(agent)
 
 
 class LaterOnce(ChatMiddleware):
@@ -726,10 +573,8 @@ def test_an_answer_that_came_to_nothing_was_paid_when_the_call_is_tried_again(di
     run = drive(make_run(budget={"max_cost_usd": 1.0}))
     assert (run.status, run.input_tokens, float(run.cost)) == (Status.PENDING, 7, 0.5)
     clock.advance(120)
-
     run = drive(run, dies=dies, written=True)
     run = take_over(clock, run) if dies else run
-
     assert (run.status, run.error["type"]) == (Status.FAILED, "BudgetExhaustedError")
     assert (run.input_tokens, run.output_tokens, float(run.cost)) == (14, 6, 1.0)
     assert len(model.calls) == 2
@@ -743,9 +588,7 @@ def test_an_answer_that_a_cancellation_took_was_paid():
             context.ctx.check()
 
     with_middleware(say, Cancels(), model=ScriptedModel(["lost"], usage=Usage(input_tokens=7), cost=0.5))
-
     run = drive(make_run())
-
     assert (run.status, run.input_tokens, float(run.cost)) == (Status.CANCELLED, 7, 0.5)
 
 
@@ -759,7 +602,6 @@ class Halve(FunctionMiddleware):
 def test_who_decides_on_an_uncertain_effect_is_shown_what_was_sent(dies, clock, ran):
     @tool(effect="at_most_once")
     def pay(amount: int) -> str:
-        """Pay."""
         ran.append(amount)
         if dies is None:
             raise OSError("the line went dead")
@@ -768,12 +610,8 @@ def test_who_decides_on_an_uncertain_effect_is_shown_what_was_sent(dies, clock, 
     with_middleware(calling("pay", amount=100), Halve(), tools=[pay])
     run = drive(make_run(), dies=dies)
     run = take_over(clock, run) if dies else run
-
     assert asked(run).arguments == {"amount": 50}
     assert ran == [50]
-
-
-# ---------------------------------------------------------------------------------------- of the whole site
 
 
 def shouting():
@@ -784,36 +622,27 @@ HERE = "tests.unit.runtime.test_middleware"
 
 
 @pytest.mark.parametrize("name", ["Shout", "shouting"])
-def test_a_sites_middleware_is_around_every_agents_own(name, settings):
-    settings.RAVI = {**settings.RAVI, "MIDDLEWARE": [f"{HERE}.{name}"]}
-    model = ScriptedModel(["fine"])
-    with_middleware(say, Replace(), model=model)
-
-    run = drive(make_run())
-
-    assert (model.calls[0].messages[-1].text, run.output) == ("HELLO", "another!")
-
-
-def test_a_sites_middleware_is_around_an_agent_that_is_a_row(settings, monkeypatch):
+def test_a_sites_middleware_is_around_every_agents_own(name, settings, monkeypatch):
     from ravi_django import save_spec, submit
 
-    model = ScriptedModel(["fine"], name="scripted")
+    settings.RAVI = {**settings.RAVI, "MIDDLEWARE": [f"{HERE}.{name}"]}
+    model = ScriptedModel(["fine"], name="scripted", loop=True)
+    with_middleware(say, Replace(), model=model)
+    run = drive(make_run())
+    assert (model.calls[0].messages[-1].text, run.output) == ("HELLO", "another!")
     world.silence(monkeypatch, "dispatch_send")
     world.patch(monkeypatch, "build_model", lambda name, **options: model)
-    settings.RAVI = {**settings.RAVI, "MIDDLEWARE": [f"{HERE}.Replace"]}
     save_spec("react/row", {"model": "scripted", "tool_names": []})
+    assert drive(submit("react/row", "hi")).output == "fine!"
 
-    assert drive(submit("react/row", "hi")).output == "another"
 
-
-@pytest.mark.parametrize("names", [f"{HERE}.Shout", [3], [f"{HERE}.nothing"], [f"{HERE}.say"], ["nowhere.at.all"]])
-def test_a_sites_middleware_that_is_none_is_told_by_the_check(names, settings):
+def test_a_sites_middleware_that_is_none_is_told_by_the_check(settings):
     from ravi_django.checks import check_settings
 
-    settings.RAVI = {**settings.RAVI, "MIDDLEWARE": names}
-    found = check_settings()
-
-    assert [problem.id for problem in found] == ["ravi.E010"]
     code(say, model=ScriptedModel(["fine"]))
-    run = drive(make_run())
-    assert (run.status, run.error["type"]) == (Status.BLOCKED, "InvalidInputError")
+    for names in (f"{HERE}.Shout", [3], [f"{HERE}.nothing"], [f"{HERE}.say"], ["nowhere.at.all"]):
+        settings.RAVI = {**settings.RAVI, "MIDDLEWARE": names}
+        with case(names):
+            assert [problem.id for problem in check_settings()] == ["ravi.E010"]
+            run = drive(make_run())
+            assert (run.status, run.error["type"]) == (Status.BLOCKED, "InvalidInputError")

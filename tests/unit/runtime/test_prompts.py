@@ -13,6 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ravi_django.kernel import InvalidInputError
+from tests.support.cases import case, refused
 from tests.support.world import PROMPT_ENGINE_FILTERS, PROMPT_ENGINE_TAGS, PromptTemplate
 
 FACTS = {
@@ -34,9 +35,6 @@ def refusal(text: str, values: dict[str, Any] | None = None, **declared: Any) ->
     return caught.value
 
 
-# ------------------------------------------------------------------------------------------------ what it can say
-
-
 def test_values_conditions_and_loops() -> None:
     text = (
         "You help {{ company }}.{% if tone == 'kind' %} Be kind.{% endif %}\n"
@@ -45,7 +43,6 @@ def test_values_conditions_and_loops() -> None:
         "{% with first=rules.0 %}{{ first }}{% endwith %}{# a note #}{% verbatim %}{{ kept }}{% endverbatim %}"
     )
     values = {"company": "ACME & Söhne", "tone": "kind", "rules": ["a", "b"], "prices": {"tea": {"eur": 2}}}
-
     assert render(text, values) == (
         "You help ACME & Söhne. Be kind.\n1. A\n2. B\ntea costs 2.a{{ kept }}"
     )  # and nothing is escaped for HTML
@@ -59,14 +56,12 @@ def test_what_comes_out_is_not_marked_as_safe_html() -> None:
 def test_the_built_in_names() -> None:
     names = ["agent.name", "agent.address", "user.id", "user.username", "user.full_name", "today", "session"]
     text = " ".join(f"{{{{ {name} }}}}" for name in names)
-
     assert render(text) == "Helper react/helper 7 olga Olga O. 2030-12-31 s-1"
     assert PromptTemplate(text).render() == " " * 6
 
 
 def test_defaults_fill_in_and_what_is_optional_is_empty() -> None:
     declared = {"tone": {"default": "kind"}, "extra": {"description": "more"}, "limit": {"default": 0}}
-
     assert render("{{ tone }}|{{ extra }}|{{ limit }}", {}, **declared) == "kind||0"
     assert render("{{ tone }}", {"tone": "dry"}, **declared) == "dry"
     assert render("{{ tone }}", {"tone": None}, **declared) == "kind"
@@ -74,7 +69,6 @@ def test_defaults_fill_in_and_what_is_optional_is_empty() -> None:
 
 def test_a_key_that_is_not_there_may_be_asked_for_but_not_printed() -> None:
     values = {"customer": {"name": "Ann"}}
-
     assert render("{% if customer.vip %}VIP{% else %}guest{% endif %}", values) == "guest"
     assert render("{{ customer.vip|default:'no' }}", values) == "no"
     error = refusal("Dear\n{{ customer.nmae }}", values)
@@ -98,12 +92,8 @@ def test_the_same_text_in_every_locale() -> None:
     assert expected.startswith("1234.5 1234.50 yes 11.8")
 
 
-# ---------------------------------------------------------------------------------------------- what errors name
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_an_undeclared_variable_is_named_wherever_it_stands() -> None:
+    for text in (
         "{{ custmer }}",
         "{{ custmer.name }}",
         "{% if custmer %}{% endif %}",
@@ -114,26 +104,20 @@ def test_the_same_text_in_every_locale() -> None:
         "{{ known|default:custmer }}",
         "{% firstof known custmer %}",
         "{% cycle 'a' custmer %}",
-    ],
-)
-def test_an_undeclared_variable_is_named_wherever_it_stands(text) -> None:
-    error = refusal("one\n" + text, {"known": "x"})
-
-    assert error.field == "system_instructions"
-    assert "line 2: 'custmer' is not declared" in str(error)
-
-
-@pytest.mark.parametrize("text", ["{{ x }}", "{% if x > 3 %}yes{% endif %}", "{{ known|default:x }}"])
-def test_a_name_is_not_known_outside_of_its_block(text) -> None:
-    error = refusal("{% for x in known %}{% endfor %}" + text, {"known": ["a"]})
-
-    assert error.field == "system_instructions"
-    assert "'x' has no value here" in str(error)
+    ):
+        with case(text):
+            error = refusal("one\n" + text, {"known": "x"})
+            assert error.field == "system_instructions"
+            assert "line 2: 'custmer' is not declared" in str(error)
+    for text in ("{{ x }}", "{% if x > 3 %}yes{% endif %}", "{{ known|default:x }}"):
+        with case(text):
+            error = refusal("{% for x in known %}{% endfor %}" + text, {"known": ["a"]})
+            assert error.field == "system_instructions"
+            assert "'x' has no value here" in str(error)
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
+def test_a_syntax_error_gives_line_and_words() -> None:
+    for text, words in (
         ("a\n{% if x %}", "line 2"),
         ("a\nb {{ x|nofilter }}", "line 2: there is no filter 'nofilter'"),
         ("{% endif %}", "line 1: there is no tag 'endif'"),
@@ -142,18 +126,15 @@ def test_a_name_is_not_known_outside_of_its_block(text) -> None:
         ("{% with %}{% endwith %}", "line 1"),
         ("{% if x %}{% include 'a' %}{% endif %}", "there is no tag 'include' here"),
         ("{{ x y }}", "line 1"),
-    ],
-)
-def test_a_syntax_error_gives_line_and_words(text, words) -> None:
-    error = refusal(text, {"x": "1"})
-
-    assert error.field == "system_instructions"
-    assert words in str(error)
+    ):
+        with case(text):
+            error = refusal(text, {"x": "1"})
+            assert error.field == "system_instructions"
+            assert words in str(error)
 
 
 def test_values_are_checked_by_name() -> None:
     needed = {"company": {"required": True}}
-
     for values, words in (({}, "required"), ({"company": None}, "required")):
         with pytest.raises(InvalidInputError, match=words) as caught:
             PromptTemplate("{{ company }}", needed).render(values)
@@ -165,9 +146,8 @@ def test_values_are_checked_by_name() -> None:
         assert refusal("{{ x }}", {"x": value}).field == "variables.x"
 
 
-@pytest.mark.parametrize(
-    ("declared", "field"),
-    [
+def test_a_declaration_that_makes_no_sense_is_named() -> None:
+    for declared, field in (
         ({"_x": {}}, "variables._x"),
         ({"a b": {}}, "variables.a b"),
         ({"if": {}}, "variables.if"),
@@ -178,62 +158,28 @@ def test_values_are_checked_by_name() -> None:
         ({"x": {"description": 1}}, "variables.x.description"),
         ({"x": {"default": object()}}, "variables.x.default"),
         (["x"], "variables"),
-    ],
-)
-def test_a_declaration_that_makes_no_sense_is_named(declared, field) -> None:
-    with pytest.raises(InvalidInputError) as caught:
-        PromptTemplate("hi", declared)
-
-    assert caught.value.field == field
+    ):
+        with case(declared), refused(field):
+            PromptTemplate("hi", declared)  # type: ignore[arg-type]
 
 
-# ------------------------------------------------------------------------------------------- what it cannot reach
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "{{ settings.SECRET_KEY }}",
-        "{{ request.user }}",
-        "{{ template.engine }}",
-        "{{ render_context }}",
-        "{{ dicts }}",
-        "{{ block.super }}",
-        "{% include '/etc/passwd' %}",
-        "{% extends 'admin/base.html' %}",
-        "{% load static %}",
-        "{% url 'admin:index' %}",
-        "{% debug %}",
-        "{% now 'Y' %}",
-        "{% lorem %}",
-        "{% csrf_token %}",
-        "{% autoescape on %}{% endautoescape %}",
-        "{% filter upper %}{% endfilter %}",
-        "{{ x.__class__ }}",
-        "{{ x.upper }}",
-        "{{ x.format }}",
-        "{{ d.clear }}",
-        "{{ d.popitem }}",
-        "{{ d.items.clear }}",
-        "{{ n.real }}",
-        "{{ n.numerator }}",
-        "{{ l.append }}",
-        "{{ l.sort }}",
-        "{{ l|random }}",
-        "{{ x|date:'Y' }}",
-        "{{ x|stringformat:'999999999d' }}",
-        "{{ _('x') }}",
-        "{{ x|default:_('x') }}",
-        "{{ agent.spec }}",
-        "{{ user.password }}",
-        "{{ user.groups }}",
-        "{{ forloop.counter.real }}",
-    ],
-)
-def test_there_is_no_way_out(text) -> None:
+def test_there_is_no_way_out() -> None:
     values = {"x": "text", "d": {"a": 1}, "n": 3, "l": [{"a": 1}]}
-
-    assert refusal(text, values).field in ("system_instructions", *(f"variables.{name}" for name in values))
+    named = ("system_instructions", *(f"variables.{name}" for name in values))
+    for path in (
+        "settings.SECRET_KEY", "request.user", "template.engine", "render_context", "dicts", "block.super",
+        "x.__class__", "x.upper", "x.format", "d.clear", "d.popitem", "d.items.clear", "n.real", "n.numerator",
+        "l.append", "l.sort", "l|random", "x|date:'Y'", "x|stringformat:'999999999d'", "_('x')", "x|default:_('x')",
+        "agent.spec", "user.password", "user.groups", "forloop.counter.real",
+    ):  # fmt: skip
+        with case(path):
+            assert refusal(f"{{{{ {path} }}}}", values).field in named
+    for tag in (
+        "include '/etc/passwd'", "extends 'admin/base.html'", "load static", "url 'admin:index'", "debug", "now 'Y'",
+        "lorem", "csrf_token", "autoescape on %}{% endautoescape", "filter upper %}{% endfilter",
+    ):  # fmt: skip
+        with case(tag):
+            assert refusal(f"{{% {tag} %}}", values).field in named
 
 
 NAMES = ["x", "d", "l", "n", "user", "agent", "settings", "request", "self", "forloop", "template", "os", "environ"]
@@ -275,7 +221,6 @@ def test_no_text_reaches_the_process(text) -> None:
     except InvalidInputError as error:
         assert error.field == "system_instructions" or error.field.startswith("variables")
         shown = str(error)
-
     for secret in (
         settings.SECRET_KEY,
         "canary-in-the-environment",
@@ -302,9 +247,6 @@ def test_what_there_is_is_listed() -> None:
     assert not {"random", "date", "time", "timesince", "timeuntil", "stringformat", "safe"} & set(PROMPT_ENGINE_FILTERS)
 
 
-# -------------------------------------------------------------------------------------------------- how long it takes
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -323,9 +265,7 @@ def test_what_there_is_is_listed() -> None:
 def test_work_and_size_are_bounded(text) -> None:
     values = {"l": list(range(5000)), "x": "x" * 50_000, "n": 10**9, "a0": "y" * 1000}
     began = time.thread_time()
-
     error = refusal(text, values)
-
     assert time.thread_time() - began < 5
     assert error.field == "system_instructions"
     assert "too" in str(error)
@@ -346,7 +286,5 @@ def test_texts_and_values_have_a_largest_size() -> None:
 
 def test_a_long_list_of_rules_is_no_trouble() -> None:
     text = "{% for row in rows %}{{ forloop.counter }}. {{ row.name|title }}: {{ row.text }}\n{% endfor %}"
-
     shown = render(text, {"rows": [{"name": f"rule {n}", "text": "do it " * 5} for n in range(1000)]})
-
     assert shown.endswith("1000. Rule 999: " + "do it " * 5 + "\n")

@@ -16,7 +16,6 @@ from ravi_django.management.commands.ravi_prune import duration
 from ravi_django.models import (
     Ask,
     Blob,
-    HumanRequest,
     InboxMessage,
     JournalEntry,
     Run,
@@ -27,6 +26,7 @@ from ravi_django.models import (
 )
 from ravi_django.testing import ScriptedModel, journal_of
 from tests.support import world
+from tests.support.cases import case
 from tests.support.patience import BOUND_S
 from tests.support.runs import code, drive, in_background, leased, make_run, message, on_postgresql
 from tests.support.world import DatabaseBuffer, Entry, NewTurn, retry
@@ -68,17 +68,12 @@ ALL = {"journal": 5, "frames": 3, "signals": ["read", "unread"], "asks": 1}
 NONE = {"journal": 0, "frames": 0, "signals": ["unread"], "asks": 0}
 
 
-# ------------------------------------------------------------------------------------------------- ended trees
-
-
 @pytest.mark.parametrize("status", [Status.COMPLETED, Status.FAILED, Status.CANCELLED])
 @pytest.mark.sqlite
 def test_an_old_trees_rows_go_and_its_answer_and_conversation_stay(clock, status):
     run = ended(status=status)
     clock.advance(30 * DAY + 1)
-
     removed = world.prune(MONTH)
-
     assert left(run) == NONE
     assert removed == {
         "journal": 5,
@@ -100,26 +95,6 @@ def test_an_old_trees_rows_go_and_its_answer_and_conversation_stay(clock, status
     assert InboxMessage.objects.filter(run=run).count() == 1
 
 
-def test_a_younger_tree_stays_whole(clock):
-    run = ended()
-    clock.advance(30 * DAY - 1)
-
-    removed = world.prune(MONTH)
-
-    assert (left(run), set(removed.values())) == (ALL, {0})
-
-
-@pytest.mark.parametrize("status", [s for s in Status if s not in (Status.COMPLETED, Status.FAILED, Status.CANCELLED)])
-def test_a_live_run_stays_whole_however_old(clock, status):
-    run = ended()
-    Run.objects.filter(id=run.id).update(status=status)
-    clock.advance(999 * DAY)
-
-    world.prune(MONTH)
-
-    assert left(run) == ALL
-
-
 @pytest.mark.parametrize("status", list(Status))
 def test_a_tree_lives_as_long_as_any_run_of_it(clock, status):
     root = make_run()
@@ -129,21 +104,24 @@ def test_a_tree_lives_as_long_as_any_run_of_it(clock, status):
     JournalEntry.objects.create(
         run=grandchild, seq=1, path="1", kind="log", started_at=clock.now, finished_at=clock.now
     )
-    clock.advance(31 * DAY)
-
+    alone = ended()
+    Run.objects.filter(id=alone.id).update(status=status)
+    clock.advance(30 * DAY - 1)
+    assert set(world.prune(MONTH).values()) == {0}
+    clock.advance(2 * DAY)
+    world.prune({})
+    assert left(root) == left(alone) == ALL
     world.prune(MONTH)
-
     terminal = status in (Status.COMPLETED, Status.FAILED, Status.CANCELLED)
-    assert JournalEntry.objects.count() == (0 if terminal else 11)
-    assert left(root) == (NONE if terminal else ALL)
+    assert JournalEntry.objects.count() == (0 if terminal else 16)
+    assert left(root) == left(alone) == (NONE if terminal else ALL)
+    assert set(world.prune(MONTH).values()) == {0}
 
 
 def test_each_kind_has_its_own_time(clock):
     run = ended()
     clock.advance(10 * DAY)
-
     world.prune({"streams": 7 * DAY})
-
     assert left(run) == {**ALL, "frames": 1}
     assert left(run)["frames"] == 1
     world.prune({"journal": 7 * DAY})
@@ -152,48 +130,16 @@ def test_each_kind_has_its_own_time(clock):
     assert left(run) == NONE
 
 
-def test_what_people_decided_is_kept_for_ever(clock):
-    run = ended()
-    HumanRequest.objects.create(run=run, path="1", kind="approval", status="answered")
-    clock.advance(31 * DAY)
-
-    world.prune(MONTH)
-
-    assert HumanRequest.objects.count() == 1
-
-
-def test_nothing_is_removed_when_nothing_is_asked_for(clock):
-    run = ended()
-    clock.advance(999 * DAY)
-
-    world.prune({})
-
-    assert left(run) == ALL
-
-
-def test_a_second_prune_finds_nothing(clock):
-    ended()
-    clock.advance(31 * DAY)
-    world.prune(MONTH)
-
-    assert set(world.prune(MONTH).values()) == {0}
-
-
 def test_a_dry_run_counts_what_would_go_and_removes_nothing(clock, django_user_model):
     run = ended()
     world.save_blobs([world.make_blob(b"[1]")])
     world.tickets_issue(django_user_model.objects.create_user("ann"))
     clock.advance(31 * DAY)
-
     would = world.prune(MONTH, dry_run=True)
-
     assert left(run) == ALL
     assert Blob.objects.count() == 1
     assert {**would, "frames": 3} == world.prune(MONTH)  # the last frame goes with the journal's end
     assert would["blobs"] == would["tickets"] == 1
-
-
-# ------------------------------------------------------------------------------------------------- bounds
 
 
 def test_each_transaction_is_bounded_and_everything_goes(clock, monkeypatch):
@@ -204,9 +150,7 @@ def test_each_transaction_is_bounded_and_everything_goes(clock, monkeypatch):
     world.patch(monkeypatch, "prune_delete", lambda found: sizes.append(delete(found)) or sizes[-1])
     runs = [ended(more=4) for _ in range(5)]
     clock.advance(31 * DAY)
-
     removed = world.prune(MONTH)
-
     assert (removed["journal"], removed["frames"]) == (35, 15)
     assert max(sizes) == 3
     assert [left(run) for run in runs] == [NONE] * 5
@@ -216,9 +160,7 @@ def test_an_interrupted_prune_leaves_no_run_that_could_go_on_from_half_its_past(
     world.patch(monkeypatch, "PRUNE_ROWS", 3)
     run = ended(status=Status.FAILED, more=4)
     clock.advance(31 * DAY)
-
     assert world.prune_trees([run.id], world.journal_rows, 30 * DAY) == 3
-
     assert [row.seq for row in journal_of(run)] == [1, 2, 3, 4]
     with pytest.raises(IllegalTransitionError, match=f"the journal of run {run.id} was pruned"):
         world.store_retry(run.id)
@@ -229,10 +171,8 @@ def test_runs_that_were_pruned_before_cost_no_write(clock):
         ended()
     clock.advance(31 * DAY)
     world.prune(MONTH)
-
     with CaptureQueriesContext(connection) as asked:
         world.prune(MONTH)
-
     said = [query["sql"] for query in asked if "ravi_ticket" not in query["sql"]]
     assert not [sql for sql in said if "FOR UPDATE" in sql or sql.startswith(("DELETE", "UPDATE"))]
 
@@ -249,20 +189,15 @@ def test_the_number_of_queries_does_not_rise_with_the_rows(clock):
     assert counted(1, 1) == counted(20, 30)
 
 
-# ------------------------------------------------------------------------------------------------- against others
-
-
 @on_postgresql
 def test_a_run_that_is_retried_meanwhile_is_left_alone(clock):
     run = ended(status=Status.FAILED)
     clock.advance(31 * DAY)
-
     with transaction.atomic():
         world.store_retry(run.id)
         pruned = in_background(world.prune, MONTH)
         with pytest.raises(TimeoutError):
             pruned.result(0.3)
-
     pruned.result(BOUND_S)
     assert left(run) == {**ALL, "journal": 6}
 
@@ -271,13 +206,11 @@ def test_a_run_that_is_retried_meanwhile_is_left_alone(clock):
 def test_a_retry_that_comes_during_the_prune_is_refused(clock):
     run = ended(status=Status.FAILED)
     clock.advance(31 * DAY)
-
     with transaction.atomic():
         world.prune_trees([run.id], world.journal_rows, 30 * DAY)
         retried = in_background(world.store_retry, run.id)
         with pytest.raises(TimeoutError):
             retried.result(0.3)
-
     assert isinstance(retried.exception(20), IllegalTransitionError)
 
 
@@ -286,14 +219,9 @@ def test_two_prunes_at_once_are_as_one(clock):
     for _ in range(20):
         ended()
     clock.advance(31 * DAY)
-
     removed = [found.result(BOUND_S) for found in [in_background(world.prune, MONTH) for _ in range(3)]]
-
     assert sum(one["journal"] for one in removed) == 100
     assert JournalEntry.objects.count() == 0
-
-
-# ------------------------------------------------------------------------------------------------- generations
 
 
 def generations(clock, run):
@@ -309,12 +237,10 @@ def generations(clock, run):
 
 def test_generations_that_are_over_go_and_the_present_one_stays(clock):
     run = generations(clock, make_run())
-
     world.prune({"journal": 15 * DAY})
     assert list(JournalEntry.objects.values_list("generation", flat=True)) == [1, 1, 2]
     clock.advance(100 * DAY)
     assert world.prune({"journal": 15 * DAY})["journal"] == 1
-
     rows = JournalEntry.objects.filter(run=run).order_by("seq").values_list("generation", "kind")
     assert list(rows) == [(1, "run.continued"), (2, "tool.call")]  # by which the present one began: a lease reads it
 
@@ -325,11 +251,7 @@ def test_a_run_whose_old_generations_went_can_be_retried(clock):
     lease = world.Lease(run, run.lease_epoch, run.lease_owner)
     world.finish(lease, Status.FAILED, [Entry("run.failed", "@failed.9")], error={"type": "E"})
     world.prune({"journal": 1 * DAY})
-
     assert world.store_retry(run.id).status == Status.PENDING
-
-
-# ------------------------------------------------------------------------------------------------- bodies
 
 
 def body(text):
@@ -351,9 +273,7 @@ def test_bodies_that_nothing_names_go_after_a_day(clock, settings):
     clock.advance(DAY - 1)
     assert world.prune({})["blobs"] == 0
     clock.advance(2)
-
     assert world.prune({})["blobs"] == 1
-
     kept = set(Blob.objects.values_list("id", flat=True))
     assert len(kept) == 5
     assert kept > {one.id for one in named.values()}
@@ -363,14 +283,13 @@ def test_bodies_that_nothing_names_go_after_a_day(clock, settings):
     assert Run.objects.get(id=run.id).archive_id is None
 
 
-def test_a_body_that_is_stored_again_is_young_again(clock):
-    world.save_blobs([body("a"), body("b")])
+def test_a_body_that_is_stored_again_is_young_again_and_many_go_in_batches(clock, monkeypatch):
+    world.patch(monkeypatch, "PRUNE_BLOBS", 3)
+    world.save_blobs([body(str(place)) for place in range(10)])
     clock.advance(2 * DAY)
-    world.save_blobs([body("a"), body("a")])
-
-    assert world.prune({})["blobs"] == 1
-
-    assert Blob.objects.get().id == body("a").id
+    world.save_blobs([body("1"), body("1")])
+    assert world.prune({})["blobs"] == 9
+    assert Blob.objects.get().id == body("1").id
 
 
 @on_postgresql
@@ -379,13 +298,11 @@ def test_a_body_stored_while_the_prune_looks_is_not_taken(clock):
     world.save_blobs([body("a")])
     clock.advance(2 * DAY)
     found = list(world.unreferenced_blobs())
-
     with transaction.atomic():
         world.save_blobs([body("a")])
         deleted = in_background(world.prune_blobs, found)
         with pytest.raises(TimeoutError):
             deleted.result(0.3)
-
     assert deleted.result(BOUND_S) == 0
     assert Blob.objects.count() == 1
 
@@ -401,29 +318,8 @@ def test_a_process_stores_again_what_it_has_not_stored_for_hours(monkeypatch):
     for hours in (0, 1, 7):
         present[0] = 1000.0 + hours * 3600
         asyncio.run(world.bodies_keep(Database(), {"d": lambda: {"a": 1}}))
-
     assert saved == [1, 1]
     world.bodies_forget()
-
-
-def test_many_bodies_go_in_batches(clock, monkeypatch):
-    world.patch(monkeypatch, "PRUNE_BLOBS", 3)
-    world.save_blobs([body(str(place)) for place in range(10)])
-    clock.advance(2 * DAY)
-
-    assert world.prune({})["blobs"] == 10
-    assert Blob.objects.count() == 0
-
-
-def test_expired_tickets_go(clock, django_user_model):
-    user = django_user_model.objects.create_user("ann")
-    world.tickets_issue(user)
-    clock.advance(61)
-
-    assert world.prune({})["tickets"] == 1
-
-
-# ------------------------------------------------------------------------------------------------- afterwards
 
 
 def test_a_stream_whose_frames_went_is_over(clock, monkeypatch):
@@ -432,7 +328,6 @@ def test_a_stream_whose_frames_went_is_over(clock, monkeypatch):
     world.mark_published(run.id, None, epoch=1)
     clock.advance(31 * DAY)
     world.prune(MONTH)
-
     assert world.events_page(run.id) == ([], True)
 
 
@@ -453,49 +348,35 @@ def test_numbers_go_on_after_a_retry_of_a_run_whose_frames_went(clock, monkeypat
     world.prune({"streams": 7 * DAY})
     assert [frame["seq"] for frame in world.events_page(run.id)[0]] == [last]
     code(ask, model=ScriptedModel(["hello"]))
-
     retry(run.id, send=lambda run_id: None)
     drive(run)
-
     found, done = world.events_page(run.id, after=last)
     assert done
     assert [frame["seq"] for frame in found] == list(range(last + 1, last + 1 + len(found)))
 
 
-# ------------------------------------------------------------------------------------------------- the setting
+def test_a_duration_is_a_number_and_a_unit():
+    for text, seconds in (("30d", 30 * DAY), ("1.5h", 5400), ("90m", 5400), ("2w", 14 * DAY)):
+        assert duration(text) == seconds
+    for text in ("30", "d", "-1d", "1y", "30 d", "", "100000000w", "٣d", "1.d", "30d\n"):
+        with case(text), pytest.raises(argparse.ArgumentTypeError, match="is no duration; write 30d"):
+            duration(text)
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("30d", 30 * DAY), ("1.5h", 5400), ("90m", 5400), ("2w", 14 * DAY)])
-def test_a_duration_is_a_number_and_a_unit(text, seconds):
-    assert duration(text) == seconds
-
-
-@pytest.mark.parametrize("text", ["30", "d", "-1d", "1y", "30 d", "", "100000000w", "٣d", "1.d", "30d\n"])
-def test_what_is_no_duration_is_refused(text):
-    with pytest.raises(argparse.ArgumentTypeError, match="is no duration; write 30d"):
-        duration(text)
-
-
-@pytest.mark.parametrize(
-    ("given", "kept"),
-    [
+def test_the_setting_is_in_days_and_one_that_says_nothing_is_reported(settings):
+    for given, kept in (
         (None, {}),
         (90, dict.fromkeys(world.PRUNE_KINDS, 90 * DAY)),
         ({"streams": 0.5}, {"streams": DAY / 2}),
         ({"journal": None, "streams": 7}, {"streams": 7 * DAY}),
-    ],
-)
-def test_the_setting_is_in_days(settings, given, kept):
-    settings.RAVI = {**settings.RAVI, "RETENTION": given}
-
-    assert world.retention() == kept
-    assert not [found for found in check_settings() if found.id == "ravi.E006"]
-
-
-@pytest.mark.parametrize("given", ["30d", -1, True, {"journals": 3}, {"journal": "3"}, [3]])
-def test_a_setting_that_says_nothing_is_reported(settings, given):
-    settings.RAVI = {**settings.RAVI, "RETENTION": given}
-
-    with pytest.raises(InvalidInputError):
-        world.retention()
-    assert [found.id for found in check_settings()] == ["ravi.E006"]
+    ):
+        settings.RAVI = {**settings.RAVI, "RETENTION": given}
+        with case(given):
+            assert world.retention() == kept
+            assert not [found for found in check_settings() if found.id == "ravi.E006"]
+    for given in ("30d", -1, True, {"journals": 3}, {"journal": "3"}, [3]):
+        settings.RAVI = {**settings.RAVI, "RETENTION": given}
+        with case(given):
+            with pytest.raises(InvalidInputError):
+                world.retention()
+            assert [found.id for found in check_settings()] == ["ravi.E006"]

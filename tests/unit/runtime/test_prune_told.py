@@ -40,9 +40,6 @@ def texts(run):
     return [body["payload"]["message"]["content"][0]["text"] for body in bodies]
 
 
-# ------------------------------------------------------------------------------------------- runs that live for ever
-
-
 def test_what_earlier_generations_were_given_goes_and_what_the_run_was_asked_stays(clock):
     run = begun_anew()
     arrive(run, "unread")
@@ -50,21 +47,10 @@ def test_what_earlier_generations_were_given_goes_and_what_the_run_was_asked_sta
     clock.advance(10 * DAY)
     assert world.prune(JOURNAL)["inbox"] == 0
     clock.advance(1)
-
     assert world.prune(JOURNAL, dry_run=True)["inbox"] == 1
     assert texts(run) == ["hi", "one more", "on", "unread"]
     assert world.prune(JOURNAL)["inbox"] == 1
-
     assert texts(run) == ["hi", "on", "unread"]
-
-
-def test_a_run_that_has_not_begun_anew_keeps_what_it_was_told(clock):
-    run = make_run()
-    arrive(run, "one more")
-    Signal.objects.create(run=run, name="told", consumed_at=clock.now)
-    clock.advance(99 * DAY)
-
-    assert set(world.prune(JOURNAL).values()) == {0}
 
 
 def test_signals_that_were_read_long_ago_go(clock):
@@ -77,10 +63,8 @@ def test_signals_that_were_read_long_ago_go(clock):
     }.items():
         Signal.objects.create(run=run, name=name, **fields)
     clock.advance(10 * DAY + 1)
-
     assert world.prune(JOURNAL, dry_run=True)["signals"] == 1
     assert world.prune(JOURNAL)["signals"] == 1
-
     assert set(Signal.objects.values_list("name", flat=True)) == {"just read", "unread", "wakes nobody yet"}
 
 
@@ -89,7 +73,6 @@ def test_a_message_stays_while_a_signal_tells_of_it(clock):
     publish(run, {"said": "hello"})
     begun_anew(run)
     clock.advance(11 * DAY)
-
     assert world.prune(JOURNAL)["inbox"] == 1
     assert InboxMessage.objects.filter(run=run, body__payload__data__said="hello").exists()
     Signal.objects.update(consumed_at=world.now())
@@ -101,9 +84,7 @@ def test_what_is_carried_for_the_next_generation_stays(clock):
     InboxMessage.objects.create(run=run, message_id=INBOXES_CARRIED, body=message("carried"))
     begun_anew(run)
     clock.advance(11 * DAY)
-
     world.prune(JOURNAL)
-
     assert texts(run) == ["hi", "carried", "on"]
 
 
@@ -118,9 +99,7 @@ def test_each_transaction_is_bounded(clock, monkeypatch):
     Signal.objects.bulk_create(Signal(run=run, name="x", consumed_at=clock.now) for _ in range(10))
     begun_anew(run)
     clock.advance(11 * DAY)
-
     removed = world.prune(JOURNAL)
-
     assert (removed["inbox"], removed["signals"], max(sizes)) == (11, 10, 3)
 
 
@@ -139,15 +118,11 @@ def test_a_feed_of_many_items_leaves_no_more_than_one_of_few(clock):
     few, many = read_on(0, 10), read_on(10, 50)
     publish(run, {"title": "Cats at last", "text": ""})
     run_until_idle()
-
     assert few == many
     assert max(many) < 10
     run.refresh_from_db()
     assert (run.status, run.error) == (Status.SUSPENDED, None)
     assert [one["title"] for one in logged(run, "feed.curated")][-1] == "Cats at last"
-
-
-# --------------------------------------------------------------------------------------------- what may come again
 
 
 @pytest.fixture
@@ -173,21 +148,11 @@ def had(run, publication):
     return InboxMessage.objects.filter(run=run, message_id=publication.id.hex).count()
 
 
-def test_what_is_delivered_goes(delivered):
-    run, _, publication = delivered()
-    assert (had(run, publication), Publication.objects.filter(done_at=None).count()) == (1, 0)
-
-    world.prune(JOURNAL)
-
-    assert had(run, publication) == 0
-
-
 def test_not_while_its_fan_out_is_under_way(delivered):
     run, _, publication = delivered()
     Publication.objects.update(done_at=None)
     world.prune(JOURNAL)
     assert had(run, publication) == 1
-
     Publication.objects.update(done_at=world.now())
     world.prune(JOURNAL)
     assert had(run, publication) == 0
@@ -199,10 +164,8 @@ def test_nor_while_it_waits_for_another_follow_of_the_same_agent(delivered, owne
     run, _, publication = delivered(**owner)
     again = feeds.follow("test/code", home=run.session, **owner)
     FeedItem.objects.create(follow=again, publication=publication, due_at=clock.now)
-
     world.prune(JOURNAL)
     world.fan_out_sweep()
-
     assert not FeedItem.objects.exists()
     assert had(run, publication) == 1
     assert not Signal.objects.filter(run=run, consumed_at=None).exists()
@@ -213,13 +176,8 @@ def test_somebody_elses_waiting_keeps_nothing(delivered, clock, django_user_mode
     run, _, publication = delivered(owner=ann)
     (follow,) = feeds.followers(1, agent="test/code", owner=bob)
     FeedItem.objects.create(follow=follow, publication=publication, due_at=clock.now + timedelta(days=99))
-
     world.prune(JOURNAL)
-
     assert had(run, publication) == 0
-
-
-# ------------------------------------------------------------------------------------------------------ ended trees
 
 
 def ended():
@@ -236,10 +194,8 @@ def ended():
 def test_of_an_ended_tree_what_each_run_was_asked_stays(clock):
     runs = ended()
     clock.advance(10 * DAY + 1)
-
     assert world.prune(JOURNAL, dry_run=True)["inbox"] == 2
     assert world.prune(JOURNAL)["inbox"] == 2
-
     assert [texts(run) for run in runs] == [["hi"]] * 2
     assert world.prune(JOURNAL)["inbox"] == 0
 
@@ -261,7 +217,6 @@ def test_not_before_its_journal(clock, monkeypatch):
     delete = world.prune_delete
     world.patch(monkeypatch, "prune_delete", lambda found: deleted.append(found.model) or delete(found))
     world.prune(JOURNAL)
-
     kinds = [model for model in deleted if model in (JournalEntry, InboxMessage)]
     assert kinds == [JournalEntry] * 6 + [InboxMessage] * 2
 
@@ -273,8 +228,6 @@ def test_a_dry_run_counts_an_ended_runs_earlier_generations_once(clock):
     world.finish(lease, Status.COMPLETED, [Entry("run.completed", "@completed.1")], output="done")
     begun_anew()
     clock.advance(11 * DAY)
-
     would = world.prune(JOURNAL, dry_run=True)
-
     assert would == world.prune(JOURNAL)
     assert (would["inbox"], would["signals"]) == (3, 1)

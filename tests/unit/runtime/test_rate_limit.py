@@ -11,11 +11,12 @@ from django.db import connection, connections
 from django.test.utils import CaptureQueriesContext
 
 from ravi_django import submit
-from ravi_django.kernel import AgentId, InvalidInputError
+from ravi_django.kernel import AgentId
 from ravi_django.middleware import UserRateLimit
 from ravi_django.models import JournalEntry, Run, Session, Status
 from ravi_django.testing import run_until_idle
 from tests.support import world
+from tests.support.cases import case, refused
 from tests.support.runs import CodeAgent, code, drive, leased, make_run, message, on_postgresql, take_over
 from tests.support.world import Entry
 
@@ -56,25 +57,14 @@ def test_who_is_over_the_limit_is_refused_and_told_when_to_come_back(ann, clock,
     limited(UserRateLimit(2, per_s=60), ran=ran)
     runs = [drive(submit("test/code", "hi", user=ann)) for _ in range(2)]
     clock.advance(20)
-
     third = drive(submit("test/code", "hi", user=ann))
-
     assert statuses(runs) == ["completed", "completed"]
     assert third.status == Status.FAILED
     words = "at most 2 runs of yours in 60 s; try again in 40 s"
     assert third.error == {"type": "RateLimitedError", "message": words}
     assert (len(ran), third.attempts) == (2, 0)
-
     clock.advance(61)
     assert drive(submit("test/code", "hi", user=ann)).status == Status.COMPLETED
-
-
-def test_others_have_a_limit_of_their_own(ann, bob, clock):
-    limited(UserRateLimit(1, per_s=60))
-    drive(submit("test/code", "hi", user=ann))
-
-    assert drive(submit("test/code", "hi", user=bob)).status == Status.COMPLETED
-    assert drive(submit("test/code", "hi", user=ann)).status == Status.FAILED
 
 
 def test_other_agents_count_only_when_asked_to(ann, clock):
@@ -85,25 +75,23 @@ def test_other_agents_count_only_when_asked_to(ann, clock):
     limited(UserRateLimit(1, per_s=60))
     drive(submit("test/other", "hi", user=ann))
     assert drive(submit("test/code", "hi", user=ann)).status == Status.COMPLETED
-
     limited(UserRateLimit(2, per_s=60, every_agent=True))
     assert drive(submit("test/code", "hi", user=ann)).status == Status.FAILED
 
 
-def test_a_tenant_and_a_site_have_one_limit_for_all(ann, bob, clock):
+def test_others_have_a_limit_of_their_own(ann, bob, clock):
+    limited(UserRateLimit(1, per_s=60))
+    drive(submit("test/code", "hi", user=ann))
+    assert drive(submit("test/code", "hi", user=bob)).status == Status.COMPLETED
+    assert drive(submit("test/code", "hi", user=ann)).status == Status.FAILED
+    assert [drive(make_run()).status for _ in range(3)] == ["completed"] * 3, "the system's own"
+    clock.advance(61)
     limited(UserRateLimit(1, per_s=60, scope="tenant"))
     drive(submit("test/code", "hi", user=ann, tenant="acme"))
     assert drive(submit("test/code", "hi", user=bob, tenant="other")).status == Status.COMPLETED
     assert drive(submit("test/code", "hi", user=bob, tenant="acme")).status == Status.FAILED
-
     limited(UserRateLimit(3, per_s=60, scope="site"))
     assert drive(submit("test/code", "hi")).status == Status.FAILED
-
-
-def test_runs_without_an_owner_are_the_systems_own(clock):
-    limited(UserRateLimit(1, per_s=60))
-
-    assert [drive(make_run()).status for _ in range(3)] == ["completed"] * 3
 
 
 def test_children_are_neither_limited_nor_counted(ann, clock):
@@ -118,10 +106,8 @@ def test_children_are_neither_limited_nor_counted(ann, clock):
     register(child)
     agent = code(parent)
     agent.middleware = [limit]
-
     first, second = (submit("test/code", "hi", user=ann) for _ in range(2))
     run_until_idle()
-
     assert statuses([first, second]) == ["completed", "completed"]
 
 
@@ -139,7 +125,6 @@ def test_a_decision_stands_whatever_the_rows_say_later(ann, clock, step):
     session = world.create_session(Session(agent="test/code"))
     early = Run(id=UUID(int=passed.id.int - 1), agent="test/code", session=session, owner=ann)
     world.create_run(early, message())
-
     assert take_over(clock, passed).status == Status.COMPLETED
 
 
@@ -148,10 +133,8 @@ def test_a_later_message_of_a_run_is_not_counted_again(ann, clock):
     drive(submit("test/code", "hi", user=ann))
     run = drive(submit("test/code", "hi", user=ann))
     world.asking_deliver(leased(), [Entry("msg.sent", "1")], target_id=run.id, message=message("more"))
-
     clock.advance(61)
     run = drive(run)
-
     assert run.status == Status.COMPLETED
     assert JournalEntry.objects.filter(run=run, path="@round.2").exists()
     assert JournalEntry.objects.filter(run=run, kind="timer", phase="result").count() == 1
@@ -160,16 +143,11 @@ def test_a_later_message_of_a_run_is_not_counted_again(ann, clock):
 def test_the_decision_costs_one_query_of_a_bounded_number_of_rows(ann, clock):
     run = [make_run(owner=ann) for _ in range(6)][-1]
     limit = UserRateLimit(3, per_s=60)
-
     with CaptureQueriesContext(connection) as queries:
         decision = limit._decide(run)
-
     assert not decision["passes"]
     assert len(queries) == 1
     assert "LIMIT 3" in queries[0]["sql"]
-
-
-# ------------------------------------------------------------------------------------------------------ bursts
 
 
 def submit_at_once(user, count):
@@ -187,15 +165,10 @@ def submit_at_once(user, count):
 def test_of_a_burst_exactly_as_many_as_allowed_pass(ann, ran):
     limited(UserRateLimit(20, per_s=60), ran=ran)
     runs = submit_at_once(ann, 50)
-
     run_until_idle()
-
     assert sorted(statuses(runs)) == ["completed"] * 20 + ["failed"] * 30
     first = [run.id for run in sorted(runs, key=lambda run: run.id)[:20]]
     assert {str(run_id) for run_id in first} == set(ran)
-
-
-# -------------------------------------------------------------------------------------------------------- wait
 
 
 def test_who_is_over_the_limit_waits_and_goes_on_in_order(ann, clock, ran):
@@ -203,15 +176,12 @@ def test_who_is_over_the_limit_waits_and_goes_on_in_order(ann, clock, ran):
     runs = [submit("test/code", "hi", user=ann) for _ in range(5)]
     for run in reversed(runs):
         drive(run)
-
     assert statuses(runs) == ["completed"] * 2 + ["suspended"] * 3
     waits = [Run.objects.get(id=run.id).waiting_on[0]["until"] for run in runs[2:]]
     assert waits == ["2030-01-01T00:01:00.000Z", "2030-01-01T00:01:00.000Z", "2030-01-01T00:02:00.000Z"]
-
     clock.advance(61)
     run_until_idle()
     assert statuses(runs) == ["completed"] * 4 + ["suspended"]
-
     clock.advance(60)
     run_until_idle()
     assert statuses(runs) == ["completed"] * 5
@@ -224,11 +194,9 @@ def test_a_crash_while_waiting_waits_no_longer(ann, clock, ran, dies):
     drive(submit("test/code", "hi", user=ann))
     run = drive(submit("test/code", "hi", user=ann))
     assert run.status == Status.SUSPENDED
-
     clock.advance(61)
     drive(run, dies=dies)
     run = take_over(clock, run)
-
     assert run.status == Status.COMPLETED
     assert ran.count(str(run.id)) == (2 if dies == "end" else 1)
 
@@ -236,7 +204,6 @@ def test_a_crash_while_waiting_waits_no_longer(ann, clock, ran, dies):
 def test_who_would_wait_too_long_is_refused_and_takes_nobodys_place(ann, clock):
     limited(UserRateLimit(1, per_s=60, on_limit="wait", max_wait_s=90))
     runs = [drive(submit("test/code", "hi", user=ann)) for _ in range(4)]
-
     assert statuses(runs) == ["completed", "suspended", "failed", "failed"]
     assert runs[2].error["message"].endswith("try again in 30 s")
     clock.advance(40)
@@ -248,70 +215,40 @@ def test_an_earlier_runs_own_word_goes_before_what_can_be_computed(ann, clock, m
     world.patch(monkeypatch, "RATE_LIMIT_LOOK_BACK", 4)
     limited(UserRateLimit(1, per_s=60, on_limit="wait"))
     runs = [drive(submit("test/code", "hi", user=ann)) for _ in range(8)]
-
     until = [Run.objects.get(id=run.id).waiting_on for run in runs[1:]]
     assert [wait[0]["until"][11:16] for wait in until] == [f"00:0{minute}" for minute in range(1, 8)]
 
 
-@pytest.mark.parametrize(
-    ("parameters", "field"),
-    [
-        ({"runs": 0, "per_s": 1}, "runs"),
-        ({"runs": True, "per_s": 1}, "runs"),
-        ({"runs": 1, "per_s": 0}, "per_s"),
-        ({"runs": 1, "per_s": 1, "on_limit": "queue"}, "on_limit"),
-        ({"runs": 1, "per_s": 1, "scope": "planet"}, "scope"),
-        ({"runs": 1, "per_s": 1, "max_wait_s": -1}, "max_wait_s"),
-    ],
-)
-def test_bad_parameters_are_refused_by_name(parameters, field):
-    with pytest.raises(InvalidInputError) as refused:
-        UserRateLimit(**parameters)
-
-    assert refused.value.field == field
-
-
-def _fork(run, ann, clock):
-    """All of its past but the end."""
-    from tests.support.world import store_fork
-
-    clock.advance(1)
-    return store_fork(run.id, JournalEntry.objects.filter(run=run).exclude(kind__startswith="run.c").count())
+def test_bad_parameters_are_refused_by_name():
+    for field, value in (
+        ("runs", 0), ("runs", True), ("per_s", 0), ("on_limit", "queue"), ("scope", "planet"), ("max_wait_s", -1),
+    ):  # fmt: skip
+        with case(field, value), refused(field):
+            UserRateLimit(**{"runs": 1, "per_s": 1, field: value})
 
 
 @pytest.mark.parametrize("on_limit", ["refuse", "wait"])
-def test_a_fork_counts_for_itself(on_limit, ann, clock, step, ran):
+def test_a_fork_counts_for_itself_and_goes_on_when_it_has_waited(on_limit, ann, clock, step, ran):
     async def story(ctx, inbox):
         await ctx.tool("step", name="a")
         return "done"
+
+    def forked(run):
+        """All of its past but the end."""
+        clock.advance(1)
+        return world.store_fork(run.id, JournalEntry.objects.filter(run=run).exclude(kind__startswith="run.c").count())
 
     agent = code(story, tools=[step])
     agent.middleware = [UserRateLimit(1, per_s=60, on_limit=on_limit)]
     run = drive(submit("test/code", "hi", user=ann))
-    assert run.status == Status.COMPLETED
-
-    fork = drive(_fork(run, ann, clock))
-
-    assert fork.status == Status.FAILED
-    assert fork.error["type"] == "RateLimitedError"
-
-
-def test_a_fork_of_a_run_that_has_waited_goes_on(ann, clock, step, ran):
-    async def story(ctx, inbox):
-        await ctx.tool("step", name="a")
-        return "done"
-
-    agent = code(story, tools=[step])
-    agent.middleware = [UserRateLimit(1, per_s=60, on_limit="wait")]
-    drive(submit("test/code", "hi", user=ann))
-    run = drive(submit("test/code", "hi", user=ann))
-    assert run.status == Status.SUSPENDED
-    clock.advance(61)
-    run = drive(run)
-    assert run.status == Status.COMPLETED
-    clock.advance(600)
-
-    fork = drive(_fork(run, ann, clock))
-
-    assert (fork.status, fork.output) == (Status.COMPLETED, "done"), fork.error
-    assert len(ran) == 2
+    fork = drive(forked(run))
+    assert (run.status, fork.status, fork.error["type"]) == (Status.COMPLETED, Status.FAILED, "RateLimitedError")
+    if on_limit == "wait":
+        run = drive(submit("test/code", "hi", user=ann))
+        assert run.status == Status.SUSPENDED
+        clock.advance(121)
+        run = drive(run)
+        assert run.status == Status.COMPLETED
+        clock.advance(600)
+        fork = drive(forked(run))
+        assert (fork.status, fork.output, len(ran)) == (Status.COMPLETED, "done", 2), fork.error

@@ -13,6 +13,7 @@ from ravi_django import register, signal
 from ravi_django.models import JournalEntry, Run, Status
 from ravi_django.testing import run_until_idle
 from tests.support import world
+from tests.support.cases import case
 from tests.support.runs import CodeAgent, code, drive, make_run
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -71,9 +72,7 @@ def snapshot():
 
 def test_code_that_fits_passes_and_nothing_is_done(suspended, ran):
     before = snapshot()
-
     status, said = check()
-
     assert (status, said.splitlines()[-1]) == (0, "ravi_replay_check: runs=1 broken=0 drifted=0")
     assert (snapshot(), ran) == (before, [])
 
@@ -81,47 +80,31 @@ def test_code_that_fits_passes_and_nothing_is_done(suspended, ran):
 def test_what_comes_after_the_record_may_change(suspended, step, ran):
     code(one_more_after_the_wait, tools=[step])
     signal(suspended.id, "go")
-
     assert check()[0] == 0
     assert ran == []
 
 
-@pytest.mark.parametrize(
-    ("changed", "words"),
-    [
+def test_code_that_does_not_fit_fails_the_check_with_the_list(suspended, step, ran):
+    before = snapshot()
+    for changed, words in (
         (another_argument, "DeterminismError"),
         (one_less, "DeterminismError"),
         (ends_early, "no longer asks for"),
         (raises, "it is broken"),
-    ],
-)
-def test_code_that_does_not_fit_fails_the_check_with_the_list(suspended, step, ran, changed, words):
-    code(changed, tools=[step])
-    before = snapshot()
-
-    status, said = check()
-
-    assert status == 1
-    assert str(suspended.id) in said
-    assert words in said
-    assert said.splitlines()[-1] == "ravi_replay_check: runs=1 broken=1 drifted=0"
-    assert (snapshot(), ran) == (before, [])
-
-
-def test_an_agent_that_is_gone_fails_the_check(suspended):
-    world.agents_by_address.clear()
-
-    status, said = check()
-
-    assert status == 1
-    assert "AgentNotFoundError" in said
-
-
-def test_a_diff_can_be_read_by_a_program(suspended, step):
+        (None, "AgentNotFoundError"),
+    ):
+        world.agents_by_address.clear()
+        if changed:
+            code(changed, tools=[step])
+        with case(words):
+            status, said = check()
+            assert status == 1
+            assert str(suspended.id) in said
+            assert words in said
+            assert said.splitlines()[-1] == "ravi_replay_check: runs=1 broken=1 drifted=0"
+            assert (snapshot(), ran) == (before, [])
     code(another_argument, tools=[step])
-
     status, said = check("--json")
-
     (found,) = [json.loads(line) for line in said.splitlines()]
     assert status == 1
     assert found["error"]["diff"]["recorded"]["arguments"] == {"name": "a"}
@@ -132,9 +115,7 @@ def test_ended_and_queued_runs_are_not_looked_at(step, suspended):
     code(ends_early, tools=[step])
     drive(make_run())
     make_run(session=suspended.session)
-
     status, said = check("--agent", "test/nobody")
-
     assert (status, said.splitlines()[-1]) == (0, "ravi_replay_check: runs=0 broken=0 drifted=0")
     assert "runs=1 " in check()[1]
 
@@ -148,7 +129,6 @@ def test_children_are_replayed_with_their_parents(step, ran):
     make_run()
     run_until_idle()
     ran.clear()
-
     assert check() == (0, "ravi_replay_check: runs=2 broken=0 drifted=0\n")
     register(CodeAgent(another_argument, key="child", tools=[step]))
     assert "runs=2 broken=1" in check()[1]

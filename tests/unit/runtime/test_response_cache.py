@@ -11,7 +11,6 @@ from django.core.management import call_command
 from ravi_django.kernel import (
     ChatMessage,
     GenerationOptions,
-    InvalidInputError,
     ModelResponse,
     TextBlock,
     ToolSpec,
@@ -21,6 +20,7 @@ from ravi_django.middleware import ResponseCache
 from ravi_django.models import JournalEntry, Status
 from ravi_django.testing import ScriptedModel
 from tests.support import world
+from tests.support.cases import case, refused
 from tests.support.runs import BOUND_S, code, drive, make_run, take_over
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -53,7 +53,6 @@ def asking(cache, *, text="the capital of France?", options=None, model=None, an
 def test_the_same_question_is_answered_for_nothing(users):
     agent = asking(ResponseCache())
     first, second = (drive(make_run(owner=users[0])) for _ in range(2))
-
     assert first.output == second.output == "Paris"
     assert len(agent.model.calls) == 1
     assert (first.input_tokens, float(first.cost)) == (9, 0.5)
@@ -63,43 +62,30 @@ def test_the_same_question_is_answered_for_nothing(users):
 
 
 def test_nobody_is_given_what_another_user_was_answered(users):
-    agent = asking(ResponseCache())
-    for owner in (*users, None):
-        drive(make_run(owner=owner))
-    drive(make_run(owner=users[0], tenant="acme"))
-
-    assert len(agent.model.calls) == 4
-
-
-def test_a_tenant_and_a_site_may_share(users):
-    agent = asking(ResponseCache(scope="tenant"))
-    for owner, tenant in ((users[0], "acme"), (users[1], "acme"), (users[1], "other")):
-        drive(make_run(owner=owner, tenant=tenant))
-    assert len(agent.model.calls) == 2
-
-    agent = asking(ResponseCache(scope="site"))
-    for owner, tenant in ((users[0], "acme"), (None, "")):
-        drive(make_run(owner=owner, tenant=tenant))
-    assert len(agent.model.calls) == 1
+    ann, bob = users
+    for scope, given, calls in (
+        ("user", [(ann, ""), (bob, ""), (None, ""), (ann, "acme")], 4),
+        ("tenant", [(ann, "acme"), (bob, "acme"), (bob, "other")], 2),
+        ("site", [(ann, "acme"), (None, "")], 1),
+    ):
+        agent = asking(ResponseCache(scope=scope))
+        for owner, tenant in given:
+            drive(make_run(owner=owner, tenant=tenant))
+        assert len(agent.model.calls) == calls, scope
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
+def test_anything_else_is_another_question():
+    asking(ResponseCache())
+    drive(make_run())
+    for other in (
         {"text": "the capital of Spain?"},
         {"options": GenerationOptions(temperature=0.5)},
         {"options": GenerationOptions(tools=[ToolSpec(name="look")])},
         {"model": ScriptedModel([ANSWER], name="another")},
-    ],
-)
-def test_anything_else_is_another_question(other):
-    asking(ResponseCache())
-    drive(make_run())
-    agent = asking(ResponseCache(), **other)
-
-    drive(make_run())
-
-    assert len(agent.model.calls) == 1
+    ):
+        agent = asking(ResponseCache(), **other)
+        drive(make_run())
+        assert len(agent.model.calls) == 1, other
 
 
 @pytest.mark.parametrize("dies", [1, "end"])
@@ -109,53 +95,39 @@ def test_a_replay_needs_no_cache(clock, dies):
     run = drive(make_run(), dies=dies)
     if dies == "end":
         caches["default"].clear()
-
     run = take_over(clock, run)
-
     assert run.output == "Paris"
     assert len(agent.model.calls) == 1
     assert run.input_tokens == 0
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        ModelResponse.of([TextBlock(text="Par")], finish_reason="length"),
-        ModelResponse.of([]),
-        ModelResponse.of([TextBlock(text="x" * 600_000)]),
-    ],
-)
-def test_what_is_cut_empty_or_huge_is_not_kept(answer):
-    agent = asking(ResponseCache(), answer=answer)
-    for _ in range(2):
-        drive(make_run())
-
-    assert len(agent.model.calls) == 2
-
-
-def test_an_error_is_not_kept():
-    agent = asking(ResponseCache(), model=ScriptedModel([KeyError("gone")]))
-    for _ in range(2):
-        assert drive(make_run()).status == Status.FAILED
-
-    assert len(agent.model.calls) == 2
+def test_what_is_cut_empty_or_huge_is_not_kept():
+    for number, answer in enumerate(
+        (
+            ModelResponse.of([TextBlock(text="Par")], finish_reason="length"),
+            ModelResponse.of([]),
+            ModelResponse.of([TextBlock(text="x" * 600_000)]),
+            KeyError("gone"),
+        )
+    ):
+        agent = asking(ResponseCache(), text=str(number), answer=answer)
+        for _ in range(2):
+            assert drive(make_run()).status == (Status.FAILED if number == 3 else Status.COMPLETED)
+        assert len(agent.model.calls) == 2, number
 
 
 def test_an_answer_is_good_for_its_time():
     agent = asking(ResponseCache(ttl=0.001))
     for _ in range(2):
         drive(make_run())
-
     assert len(agent.model.calls) == 2
 
 
-@pytest.mark.parametrize("body", ["{", "[]", '{"form": 0}', '{"form": 1, "content": [{}]}', b"\0", 7])
-def test_a_broken_entry_is_a_miss(monkeypatch, body):
-    agent = asking(ResponseCache())
-    monkeypatch.setattr(LocMemCache, "get", lambda self, key: body)
-
-    assert drive(make_run()).output == "Paris"
-    assert len(agent.model.calls) == 1
+def test_a_broken_entry_is_a_miss(monkeypatch):
+    for body in ("{", "[]", '{"form": 0}', '{"form": 1, "content": [{}]}', b"\0", 7):
+        agent = asking(ResponseCache())
+        monkeypatch.setattr(LocMemCache, "get", lambda self, key, body=body: body)
+        assert (drive(make_run()).output, len(agent.model.calls)) == ("Paris", 1), body
 
 
 @pytest.mark.parametrize("broken", ["get", "set"])
@@ -168,7 +140,6 @@ def test_a_cache_that_is_away_fails_no_call_and_is_left_alone(monkeypatch, broke
 
     monkeypatch.setattr(LocMemCache, broken, away)
     asking(ResponseCache())
-
     assert [drive(make_run()).output for _ in range(3)] == ["Paris"] * 3
     assert len(asked) == 1
 
@@ -180,7 +151,6 @@ def test_a_cache_that_hangs_is_waited_for_a_little(monkeypatch):
     world.patch(monkeypatch, "TIMEOUT_S", 0.05)
     monkeypatch.setattr(LocMemCache, "get", lambda self, key: came_back.append(over.wait(BOUND_S)))
     asking(ResponseCache())
-
     try:
         assert drive(make_run()).output == "Paris"
         assert not came_back
@@ -194,9 +164,7 @@ def test_it_works_across_processes_with_a_cache_that_does(settings, valkey_url):
     drive(make_run())
     drive(make_run())
     kept = asking(ResponseCache())  # as another process has it
-
     run = drive(make_run())
-
     assert (len(agent.model.calls), len(kept.model.calls), run.output) == (1, 0, "Paris")
 
 
@@ -207,10 +175,8 @@ def test_a_table_may_be_the_cache_and_no_connection_stays_open(settings):
     }
     call_command("createcachetable", database="default")
     agent = asking(ResponseCache(alias="table"))
-
     for _ in range(2):
         drive(make_run())
-
     assert len(agent.model.calls) == 1
     from django.db import connection
 
@@ -218,21 +184,13 @@ def test_a_table_may_be_the_cache_and_no_connection_stays_open(settings):
         cursor.execute("DROP TABLE test_cache")
 
 
-@pytest.mark.parametrize(
-    ("parameters", "field"), [({"ttl": 0}, "ttl"), ({"scope": "agent"}, "scope"), ({"alias": "nowhere"}, "alias")]
-)
-def test_bad_parameters_are_refused_by_name(parameters, field):
-    with pytest.raises(InvalidInputError) as refused:
-        ResponseCache(**parameters)
-
-    assert refused.value.field == field
-
-
-def test_the_check_names_an_alias_that_is_none(settings):
+def test_bad_parameters_are_refused_by_name_and_a_bad_alias_by_the_check(settings):
     from ravi_django.checks import check_settings
 
+    for parameters, field in (({"ttl": 0}, "ttl"), ({"scope": "agent"}, "scope"), ({"alias": "nowhere"}, "alias")):
+        with case(parameters), refused(field):
+            ResponseCache(**parameters)
     settings.RAVI = {**settings.RAVI, "CACHE_ALIAS": "nowhere"}
-
     assert [found.id for found in check_settings()] == ["ravi.E008"]
 
 
@@ -282,5 +240,4 @@ def test_clients_that_do_not_tell_are_their_agents_own():
         agent.middleware = [cache]
         register(agent)
         assert drive(make_run(f"test/{key}")).output == "Paris"
-
     assert [len(model.calls) for model in models] == [1, 1]

@@ -64,11 +64,9 @@ def test_what_is_named_goes_when_it_is_old(clock: FakeClock, kind: str, goes: di
     ended()
     before, details = counts(), list(AuditRecord.objects.order_by("id").values_list("detail", flat=True))
     keep = world.retention({kind: 5})
-
     dry = world.prune(keep, dry_run=True)
     assert (counts(), dry[kind]) == (before, goes[kind])
     assert world.prune(keep)[kind] == goes[kind]
-
     assert counts() == {name: count - goes[name] for name, count in before.items()}
     left = list(AuditRecord.objects.order_by("id").values_list("detail", flat=True))
     assert left == details[goes["audit"] :]
@@ -78,16 +76,6 @@ def test_what_is_named_goes_when_it_is_old(clock: FakeClock, kind: str, goes: di
     clock.advance(3601)
     world.prune({})
     assert Blob.objects.count() == 2 - goes["runs"]
-
-
-def test_a_number_is_not_for_them(clock: FakeClock) -> None:
-    ended()
-    clock.advance(10 * DAY)
-    before = counts()
-
-    world.prune(world.retention(5))
-
-    assert counts() == before
 
 
 def test_what_goes_on_stays(clock: FakeClock, django_user_model: Any) -> None:
@@ -102,10 +90,8 @@ def test_what_goes_on_stays(clock: FakeClock, django_user_model: Any) -> None:
     type(follow).objects.update(home=held[1])
     clock.advance(10 * DAY)
     before = counts()
-
     world.prune(world.retention({"sessions": 5}))
     assert counts() == before
-
     Run.objects.filter(id=live.id).update(session=session, status=Status.CANCELLED, finished_at=clock.now)
     world.prune(world.retention({"sessions": 5}))
     assert counts() == before
@@ -124,5 +110,4 @@ def test_an_old_run_is_not_retried_while_it_goes(clock: FakeClock, monkeypatch: 
 
     world.patch(monkeypatch, "erase_trees", late)
     world.prune(world.retention({"runs": 5}))
-
     assert not Run.objects.exists()

@@ -10,11 +10,11 @@ import pytest
 
 from ravi_django import tool
 from ravi_django.conf import conf
-from ravi_django.kernel import ChatMessage, IllegalTransitionError, LeaseLostError, ModelError, ToolUseBlock
-from ravi_django.models import HumanRequest, JournalEntry, Run, Session, Status, Turn
+from ravi_django.kernel import ChatMessage, IllegalTransitionError, LeaseLostError, ModelError
+from ravi_django.models import HumanRequest, JournalEntry, Run, Status
 from ravi_django.testing import ScriptedModel, journal_of
 from tests.support import world
-from tests.support.runs import code, drive, in_background, leased, make_run, on_postgresql
+from tests.support.runs import code, drive, in_background, leased, make_run, on_postgresql, take_over
 from tests.support.world import DatabaseBuffer, Entry, retry
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -39,11 +39,6 @@ async def ask(ctx, inbox):
     return (await ctx.llm([USER])).text
 
 
-def hints():
-    sent = []
-    return sent, sent.append
-
-
 def again(run):
     """Retried by a person, and driven."""
     retry(run.id, send=lambda run_id: None)
@@ -61,18 +56,13 @@ def rows(run):
     return [(row.seq, row.path, row.attempt, row.kind) for row in journal_of(run) if not row.path.startswith("@")]
 
 
-# ------------------------------------------------------------------------------------------------- the row
-
-
 @pytest.mark.sqlite
 def test_a_failed_run_is_pending_again_with_everything_of_its_failure_gone(clock):
     run = failed()
     Run.objects.filter(id=run.id).update(
         attempts=4, crashes=3, cancel_requested_at=clock.now, cancel_reason="x", published_at=clock.now, hints=5
     )
-
     found = world.store_retry(run.id)
-
     assert (found.id, found.status, found.attempts, found.crashes, found.hints) == (run.id, Status.PENDING, 0, 0, 0)
     assert (found.error, found.finished_at, found.published_at) == (None, None, None)
     assert (found.cancel_requested_at, found.cancel_reason) == (None, "")
@@ -82,64 +72,38 @@ def test_a_failed_run_is_pending_again_with_everything_of_its_failure_gone(clock
     assert leased(found).epoch == 3
 
 
-def test_a_blocked_run_is_pending_again():
-    run = make_run()
-    world.journal_block(
-        leased(run), [Entry("run.blocked", "@blocked.1")], error={"type": "DeterminismError", "message": "x"}
-    )
-
-    assert world.store_retry(run.id).status == Status.PENDING
-
-
 @pytest.mark.parametrize("status", [s for s in Status if s not in (Status.FAILED, Status.BLOCKED)])
 def test_in_any_other_state_it_is_a_conflict_and_nothing_changes(status):
     run = failed()
     Run.objects.filter(id=run.id).update(status=status)
     before = Run.objects.filter(id=run.id).values().get()
-
     with pytest.raises(IllegalTransitionError, match=f"run {run.id} is {status}; only a failed or a blocked run"):
         world.store_retry(run.id)
-
     assert Run.objects.filter(id=run.id).values().get() == before
     assert JournalEntry.objects.filter(kind="run.retried").count() == 0
 
 
 @pytest.mark.sqlite
-def test_it_is_queued_behind_the_active_run_of_its_session_and_started_after_it():
-    run = failed()
+def test_it_is_queued_behind_the_active_run_of_its_agent_in_the_session_and_a_worker_is_told_when_it_may_start():
+    run, sent = failed(), []
+    make_run("test/other", session=run.session)
     active = make_run(session=run.session)
-    sent, send = hints()
-
-    retry(run.id, send=send)
-
-    assert Run.objects.get(id=run.id).status == Status.QUEUED
-    assert sent == []
+    retry(run.id, send=sent.append)
+    assert (Run.objects.get(id=run.id).status, sent) == (Status.QUEUED, [])
     world.finish(leased(active), Status.COMPLETED, [])
     assert Run.objects.get(id=run.id).status == Status.PENDING
-
-
-def test_another_agents_run_in_the_session_is_not_in_its_way():
-    run = failed()
-    make_run("test/other", session=run.session)
-
-    assert world.store_retry(run.id).status == Status.PENDING
-
-
-def test_a_worker_is_told_after_the_commit():
-    run = failed()
-    sent, send = hints()
-
-    retry(run.id, send=send)
-
-    assert sent == [run.id]
+    alone = failed()
+    make_run("test/other", session=alone.session)
+    retry(alone.id, send=sent.append)
+    assert (Run.objects.get(id=alone.id).status, sent) == (Status.PENDING, [alone.id])
+    with pytest.raises(Run.DoesNotExist):
+        world.store_retry(uuid4())
 
 
 @on_postgresql
 def test_of_two_at_once_one_is_a_conflict():
     run = failed()
-
     outcomes = [in_background(world.store_retry, run.id) for _ in range(2)]
-
     errors = [outcome.exception(20) for outcome in outcomes]
     assert sorted(error is None for error in errors) == [False, True]
     assert JournalEntry.objects.filter(kind="run.retried").count() == 1
@@ -150,40 +114,27 @@ def test_a_worker_of_before_the_retry_cannot_record():
     lease = leased(run)
     world.journal_block(lease, [Entry("run.blocked", "@blocked.1")], error={})
     world.store_retry(run.id)
-
     with pytest.raises(LeaseLostError):
         world.append(lease, [Entry("tool.call", "1", "t")])
 
 
-# ------------------------------------------------------------------------------------------- children, deadlines
-
-
-def test_a_blocked_child_can_be_retried_and_a_failed_one_cannot():
+def test_a_blocked_child_can_be_retried_unless_its_parent_has_ended_and_a_failed_one_cannot():
     root = make_run()
-    blocked, ended = make_run(parent=root, root=root, depth=1), make_run(parent=root, root=root, depth=1)
-    world.journal_block(leased(blocked), [Entry("run.blocked", "@blocked.1")], error={})
+    blocked, other, ended = (make_run(parent=root, root=root, depth=1) for _ in range(3))
+    for run in (blocked, other):
+        world.journal_block(leased(run), [Entry("run.blocked", "@blocked.1")], error={})
     failed(ended)
-
     assert world.store_retry(blocked.id).status == Status.PENDING
     with pytest.raises(IllegalTransitionError, match=f"retry the root run {root.id}"):
         world.store_retry(ended.id)
-
-
-def test_a_child_of_a_run_that_has_ended_cannot_be_retried():
-    root = make_run()
-    child = make_run(parent=root, root=root, depth=1)
-    world.journal_block(leased(child), [Entry("run.blocked", "@blocked.1")], error={})
     Run.objects.filter(id=root.id).update(status=Status.FAILED)
-
     with pytest.raises(IllegalTransitionError, match="the parent of run"):
-        world.store_retry(child.id)
+        world.store_retry(other.id)
 
 
 def test_a_deadline_that_has_passed_is_said(clock):
     run = failed(make_run(deadline=clock.now + timedelta(seconds=60)))
-
     clock.advance(61)
-
     with pytest.raises(IllegalTransitionError, match=r"the deadline of run .* passed at 2030-01-01 00:01:00 UTC"):
         world.store_retry(run.id)
     clock.advance(-2)
@@ -198,30 +149,7 @@ def test_the_seconds_of_a_budget_count_from_the_first_start_unless_they_are_over
     clock.advance(59)
     assert world.store_retry(early.id).started_at == begun
     clock.advance(1)
-
     assert world.store_retry(late.id).started_at == clock.now
-
-
-def test_a_run_that_its_deadline_failed_has_its_seconds_anew(clock):
-    async def slow(ctx, inbox):
-        await asyncio.Event().wait()
-
-    async def quick(ctx, inbox):
-        ctx.check()
-        return "in time"
-
-    code(slow)
-    run = drive(make_run(budget={"deadline_s": 0.05}))
-    assert run.error["type"] == "DeadlineExceeded"
-    clock.advance(3600)
-    code(quick)
-
-    again(run)
-
-    assert (run.status, run.output) == (Status.COMPLETED, "in time")
-
-
-# ------------------------------------------------------------------------------------------------- the journal
 
 
 def test_the_failing_call_is_made_again_as_its_next_attempt_and_the_rest_is_not(clock, ran, step):
@@ -235,9 +163,7 @@ def test_the_failing_call_is_made_again_as_its_next_attempt_and_the_rest_is_not(
     code(work, model=model, tools=[step])
     run = drive(make_run())
     assert (run.status, run.error) == (Status.FAILED, {"type": "AuthenticationError", "message": "wrong key"})
-
     again(run)
-
     assert (run.status, run.output) == (Status.COMPLETED, "hello")
     assert (ran, len(model.calls)) == (["one", "two"], 2)
     assert rows(run) == [
@@ -247,18 +173,6 @@ def test_the_failing_call_is_made_again_as_its_next_attempt_and_the_rest_is_not(
         (8, "3", 1, "tool.call"),
     ]
     assert journal_of(run)[4].result == {"supersedes": [3]}
-
-
-def test_it_can_be_retried_as_often_as_it_fails(clock):
-    model = model_failing(3)
-    code(ask, model=model)
-    run = drive(make_run())
-
-    for _ in range(3):
-        again(run)
-
-    assert (run.status, run.output, len(model.calls)) == (Status.COMPLETED, "hello", 4)
-    assert [row.attempt for row in journal_of(run) if row.kind == "llm.call"] == [1, 2, 3, 4]
 
 
 def test_a_worker_that_dies_after_the_retry_costs_no_call_twice(clock):
@@ -272,83 +186,61 @@ def test_a_worker_that_dies_after_the_retry_costs_no_call_twice(clock):
     retry(run.id, send=lambda run_id: None)
     drive(run, dies=2)
     clock.advance(conf.LEASE_S + 1)
-
     drive(run)
-
     assert (run.status, run.output) == (Status.COMPLETED, "hello")
     assert len(model.calls) == 4  # one failed, one recorded, one lost with its worker, one more
     assert [row[1:3] for row in rows(run)] == [("1", 1), ("1", 2), ("2", 1)]
 
 
 def test_the_code_was_mended(clock):
-    """No row of the journal failed it: nothing is superseded, and the recorded call stands."""
+    """No row of the journal failed or blocked it: nothing is superseded, and the recorded call stands."""
 
     async def broken(ctx, inbox):
         await ctx.llm([USER])
         raise ValueError("a bug")
 
-    model = ScriptedModel(["hello"])
-    code(broken, model=model)
-    run = drive(make_run())
-    code(ask, model=model)
-
-    again(run)
-
-    assert (run.status, run.output, len(model.calls)) == (Status.COMPLETED, "hello", 1)
-    assert JournalEntry.objects.get(kind="run.retried").result == {"supersedes": []}
-
-
-def test_a_blocked_run_goes_on_when_the_code_fits_again(clock):
     async def other(ctx, inbox):
         return await ctx.tool("none", name="x")
 
-    model = ScriptedModel(["hello"])
-    code(ask, model=model)
-    run = drive(make_run(), dies="end")
-    clock.advance(conf.LEASE_S + 1)
-    code(other, model=model)
-    drive(run)
-    assert run.status == Status.BLOCKED
-    code(ask, model=model)
+    for wrong, status, dies in ((broken, Status.FAILED, None), (other, Status.BLOCKED, "end")):
+        model = ScriptedModel(["hello"])
+        code(broken if dies is None else ask, model=model)
+        run = drive(make_run(), dies=dies)
+        if dies:
+            code(wrong, model=model)
+            take_over(clock, run)
+        assert run.status == status
+        code(ask, model=model)
+        again(run)
+        assert (run.status, run.output, len(model.calls)) == (Status.COMPLETED, "hello", 1)
+        assert JournalEntry.objects.get(run=run, kind="run.retried").result == {"supersedes": []}
 
-    again(run)
 
-    assert (run.status, run.output, len(model.calls)) == (Status.COMPLETED, "hello", 1)
+async def noting(ctx, inbox):
+    try:
+        said = await ctx.llm([USER])
+    except ModelError:
+        await ctx.log("failed")
+        raise
+    await ctx.tool("none")
+    return said.text
 
 
-def test_what_the_code_noted_of_the_failure_goes_with_it(clock):
-    async def notes(ctx, inbox):
-        try:
-            said = await ctx.llm([USER])
-        except ModelError:
-            await ctx.log("failed")
-            raise
-        await ctx.tool("none")
-        return said.text
+async def both(ctx, inbox):
+    done = await asyncio.gather(ctx.llm([USER]), ctx.llm([USER]), return_exceptions=True)
+    for one in done:
+        if isinstance(one, Exception):
+            raise one
+    return done[0].text
 
-    code(notes, model=model_failing(1))
+
+@pytest.mark.parametrize(("work", "failures"), [(noting, 1), (both, 2)])
+def test_parallel_failures_and_notes_of_a_failure_are_superseded_with_it(clock, work, failures):
+    code(work, model=model_failing(failures))
     run = drive(make_run())
-
     again(run)
-
     assert (run.status, run.output) == (Status.COMPLETED, "hello")
     assert JournalEntry.objects.get(kind="run.retried").result == {"supersedes": [2, 3]}
-
-
-def test_parallel_calls_that_failed_alike_are_all_made_again(clock):
-    async def both(ctx, inbox):
-        done = await asyncio.gather(ctx.llm([USER]), ctx.llm([USER]), return_exceptions=True)
-        for one in done:
-            if isinstance(one, Exception):
-                raise one
-        return " ".join(one.text for one in done)
-
-    code(both, model=model_failing(2))
-    run = drive(make_run())
-
-    again(run)
-
-    assert (run.status, run.output) == (Status.COMPLETED, "hello hello")
 
 
 def test_what_another_branch_recorded_after_the_failure_stays(clock, ran, step):
@@ -374,9 +266,7 @@ def test_what_another_branch_recorded_after_the_failure_stays(clock, ran, step):
     code(both, model=model_failing(1), tools=[step])
     run = drive(make_run())
     assert (run.status, ran) == (Status.FAILED, ["late"])
-
     again(run)
-
     assert (run.status, run.output, ran) == (Status.COMPLETED, "hello", ["late"])
 
 
@@ -392,16 +282,13 @@ def test_a_failure_that_the_code_went_on_from_is_part_of_the_past(clock, ran, st
 
     code(cleaning, model=model_failing(1), tools=[step])
     run = drive(make_run())
-
     again(run)
-
     assert (run.status, run.error["type"], ran) == (Status.FAILED, "AuthenticationError", ["clean up"])
 
 
 def test_an_at_most_once_effect_that_may_have_happened_is_not_done_again_by_a_retry(clock, ran):
     @tool(effect="at_most_once")
     async def pay() -> str:
-        """Pay."""
         ran.append("paid")
         raise RuntimeError("no answer")
 
@@ -412,9 +299,7 @@ def test_an_at_most_once_effect_that_may_have_happened_is_not_done_again_by_a_re
     run = drive(make_run())
     before = run.status
     Run.objects.filter(id=run.id).update(status=Status.BLOCKED, error={"type": "E", "message": "m"})
-
     again(run)
-
     assert (run.status, ran) == (before, ["paid"])
 
 
@@ -429,45 +314,11 @@ def test_what_people_were_still_asked_is_open_again():
     )
     world.finish(lease, Status.FAILED, [Entry("run.failed", "@failed.1")], error={"type": "E"}, entangled=True)
     assert set(HumanRequest.objects.values_list("status", flat=True)) == {"cancelled"}
-
     world.store_retry(run.id)
-
     for request, status in ((wanted, "pending"), (settled, "cancelled"), (answered, "cancelled")):
         request.refresh_from_db()
         assert request.status == status
     assert wanted.version == 3
-
-
-def test_a_react_agents_conversation_has_each_turn_once(clock, step):
-    from ravi_django.agents import ReActAgent
-    from ravi_django.agents.context import ContextConfig, DjangoHistoryProvider
-
-    calls = []
-
-    def answer(messages, options):
-        calls.append(1)
-        if len(calls) == 1:
-            raise WRONG_KEY
-        return "done"
-
-    script = [ToolUseBlock(tool_name="step", arguments={"name": "x"}, call_id="c1"), answer]
-    context = ContextConfig(DjangoHistoryProvider())
-    world.register(ReActAgent("retried", model=ScriptedModel(script), tools=[step], context=context))
-    run = drive(make_run("react/retried"))
-    assert run.status == Status.FAILED
-
-    again(run)
-
-    assert (run.status, run.output) == (Status.COMPLETED, "done")
-    assert list(Turn.objects.order_by("position").values_list("role", flat=True)) == [
-        "user",
-        "assistant",
-        "tool",
-        "assistant",
-    ]
-
-
-# ------------------------------------------------------------------------------------------------- the stream
 
 
 def page(run, after=0):
@@ -489,13 +340,11 @@ def test_the_numbers_go_on_and_a_new_done_follows(clock, buffered, times):
     run = drive(make_run())
     seen, _, done = page(run)
     assert done
-
     for _ in range(times):
         retry(run.id, send=lambda run_id: None)
         _, types, done = page(run)
         assert (types[-1], done) == ("progress", False)
         drive(run)
-
     everything, types, done = page(run)
     assert done
     assert everything == list(range(1, len(everything) + 1))
@@ -519,7 +368,6 @@ def test_an_old_end_is_not_the_end_before_the_new_frames_are_there(clock, buffer
 
     drive(run, setup=mute)
     assert run.status == Status.COMPLETED
-
     assert page(run)[2] is False
     assert page(run, after=old[-1])[2] is False
     clock.advance(60)
@@ -535,9 +383,7 @@ def test_before_the_retried_frame_the_old_end_is_none_either(clock, monkeypatch)
     retry(run.id, send=lambda run_id: None)
     assert page(run)[1][-1] == "stream.done"
     assert page(run)[2] is False
-
     Run.objects.filter(id=run.id).update(status=Status.FAILED)  # ended again, and nothing of it is out
-
     assert page(run)[2] is False
 
 
@@ -555,9 +401,7 @@ def test_after_the_buffer_has_let_go_the_archive_comes_first_then_a_gap(clock, v
     forget(valkey_url)
     retry(run.id, send=lambda run_id: None)
     assert [frame["seq"] for frame in world.events_page(run.id)[0]] == [frame["seq"] for frame in old]
-
     drive(run)
-
     for emptied in (False, True):  # from the buffer, and from the new archive
         if emptied:
             forget(valkey_url)
@@ -582,9 +426,7 @@ def test_a_retried_run_that_is_cancelled_before_it_goes_on_ends_its_stream_again
     forget(valkey_url)
     clock.advance(1)
     retry(run.id, send=lambda run_id: None)
-
     cancel(run.id, "never mind")
-
     found, done = world.events_page(run.id)
     assert done
     assert found[: len(old)] == old
@@ -592,24 +434,10 @@ def test_a_retried_run_that_is_cancelled_before_it_goes_on_ends_its_stream_again
     assert new == ["stream.gap", "progress", "progress", "error", "stream.done"]
 
 
-def test_a_late_end_of_before_the_retry_marks_nothing(clock):
+def test_neither_a_late_end_of_before_nor_the_sweep_ends_the_stream_of_a_run_retried_meanwhile(clock):
     run = failed()
     world.store_retry(run.id)
-
     assert world.mark_published(run.id, None, epoch=1) is False
     assert Run.objects.get(id=run.id).published_at is None
-
-
-def test_the_sweep_does_not_end_the_stream_of_a_run_retried_meanwhile(clock):
-    run = failed()
-    world.store_retry(run.id)
-
     world.republish(str(run.id))
-
     assert "stream.done" not in page(run)[1]
-
-
-def test_a_run_that_is_not_there():
-    with pytest.raises(Run.DoesNotExist):
-        world.store_retry(uuid4())
-    assert not Session.objects.exists()

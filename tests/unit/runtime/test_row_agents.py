@@ -12,11 +12,11 @@ from django.test.utils import CaptureQueriesContext
 
 from ravi_django import register, register_tool, signal, submit, tool
 from ravi_django.agents import ReActAgent
-from ravi_django.kernel import AgentId, Message, ModelError, RunContext, ToolUseBlock
+from ravi_django.kernel import AgentId, Message, RunContext, ToolUseBlock
 from ravi_django.models import Agent, AgentVersion, JournalEntry, Run, Status
 from ravi_django.testing import ScriptedModel, journal_of, run_until_idle
 from tests.support import world
-from tests.support.runs import code, drive, leased, make_run, message, on_postgresql, take_over
+from tests.support.runs import code, drive, idle, leased, make_run, message, on_postgresql, take_over
 from tests.support.world import PromptTemplate, fork, retry
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -76,25 +76,13 @@ def edit():
 def test_a_row_runs_without_a_line_of_code(helper, model, ran):
     ann = get_user_model().objects.create_user("ann")
     run = submit(ADDRESS, "hi", user=ann, metadata={"variables": {"customer": "Ada"}})
-
     assert run_until_idle() >= 1
-
     run.refresh_from_db()
     assert (run.status, run.output, run.agent_version, ran) == (Status.COMPLETED, "done", 1, ["1", "2"])
     day = run.started_at.date().isoformat()
     assert [told(call) for call in model.calls] == [f"Serve Ada, whom ann sent on {day}."] * 3
     started = journal_of(run)[0]
     assert (started.path, started.result["version"]) == ("@started", 1)
-
-
-def test_the_conversation_is_remembered(helper, model):
-    first = submit(ADDRESS, "hi")
-    run_until_idle()
-
-    submit(ADDRESS, "again", session=first.session)
-    run_until_idle()
-
-    assert [said.text for said in model.calls[-1].messages if said.role == "user"] == ["hi", "again"]
 
 
 @pytest.mark.parametrize("dies", [1, 2, 3, 4, 5, "end"])
@@ -105,9 +93,7 @@ def test_a_takeover_goes_on_with_the_old_version_and_repeats_nothing(helper, mod
     calls, steps = len(model.calls), list(ran)
     recorded = JournalEntry.objects.filter(run=run, kind__in=("llm.call", "tool.call")).count()
     edit()
-
     run = take_over(clock, run)
-
     assert (run.status, run.output, run.agent_version) == (Status.COMPLETED, "done", 1)
     assert models["other"].calls == []
     texts = {told(call) for call in model.calls}
@@ -125,9 +111,7 @@ def test_instructions_are_recorded_text_under_another_renderer(helper, model, cl
     run = submit(ADDRESS, "hi")
     drive(run, dies=2, written=True)
     monkeypatch.setattr(PromptTemplate, "render", lambda self, *args, **kwargs: "rendered by another release")
-
     run = take_over(clock, run)
-
     assert run.status == Status.COMPLETED
     assert len({told(call) for call in model.calls}) == 1
     assert told(model.calls[0]).startswith("Serve you")
@@ -138,22 +122,8 @@ def test_plain_text_is_pinned_by_its_version_alone(models, step):
     world.save_spec(ADDRESS, {**SPEC, "system_instructions": "Be brief.", "variables": {}})
     run = submit(ADDRESS, "hi")
     run_until_idle()
-
     assert "pinned" not in [row.kind for row in journal_of(run)]
     assert told(models["scripted"].calls[0]) == "Be brief."
-
-
-def test_new_runs_take_the_new_version_at_once(helper, models):
-    world.save_spec(ADDRESS, NEW)
-
-    run = submit(ADDRESS, "hi")
-    run_until_idle()
-
-    run.refresh_from_db()
-    assert (run.agent_version, run.output) == (2, "pah")
-
-
-# ----------------------------------------------------------------------------------------- how runs come to be
 
 
 def spawning(target, boot, seen):
@@ -175,7 +145,6 @@ def test_a_child_has_a_version_and_its_variables_of_the_message_that_boots_it(he
     code(spawning(ADDRESS, boot_with(customer="Bob"), []))
     parent = submit("test/code", "hi")
     run_until_idle()
-
     child = Run.objects.get(parent=parent)
     assert (child.status, child.agent_version, child.metadata) == (
         Status.COMPLETED,
@@ -201,9 +170,7 @@ def test_a_child_without_a_required_variable_is_refused_and_every_replay_says_so
     run = drive(submit("test/code", "hi"))
     world.save_spec(ADDRESS, {**SPEC, "variables": {"customer": {"default": "you"}}})
     signal(run.id, "go")
-
     run = drive(run)
-
     assert run.status == Status.COMPLETED
     assert refusals[0] == refusals[1]
     assert refusals[0].startswith(f"PermanentError: {ADDRESS}: metadata.variables.customer is required")
@@ -216,10 +183,7 @@ def test_a_replayed_spawn_does_not_look_for_the_agent_again(helper, model):
     run_until_idle()
     Agent.objects.get(address=ADDRESS).delete()
     signal(parent.id, "go")
-
-    run_until_idle()
-
-    parent.refresh_from_db()
+    idle(parent)
     assert parent.status == Status.COMPLETED
     assert [outcome.kind for outcome in seen] == ["replied", "replied"]
 
@@ -233,7 +197,6 @@ def test_a_row_that_is_switched_off_is_not_there_for_other_runs(helper, how):
 
     code(parent)
     run = drive(submit("test/code", "hi"))
-
     assert (run.status, run.error["type"]) == (Status.FAILED, "AgentNotFoundError")
     assert Run.objects.count() == 1
 
@@ -245,7 +208,6 @@ def test_a_message_to_an_idle_row_makes_a_run_with_its_version(helper, model):
     code(sender)
     sent = submit("test/code", "hi")
     run_until_idle()
-
     run = Run.objects.get(agent=ADDRESS)
     assert (run.session_id, run.agent_version, run.status) == (sent.session_id, 1, Status.COMPLETED)
     assert told(model.calls[0]).startswith("Serve Eve")
@@ -260,9 +222,7 @@ def test_a_message_to_a_row_that_has_a_run_need_not_bring_variables(helper, mode
     code(sender)
     run = submit(ADDRESS, "hi", metadata={"variables": {"customer": "Ada"}})
     drive(submit("test/code", "hi", session=run.session))  # before the other has come to its end
-    run_until_idle()
-
-    run.refresh_from_db()
+    idle(run)
     assert (run.status, Run.objects.filter(agent=ADDRESS).count()) == (Status.COMPLETED, 1)
     assert "one more thing" in [said.text for said in model.calls[-1].messages]
 
@@ -270,9 +230,7 @@ def test_a_message_to_a_row_that_has_a_run_need_not_bring_variables(helper, mode
 def test_a_run_that_misses_a_variable_after_all_fails_with_its_name(models, step):
     register_tool(step)
     world.save_spec(ADDRESS, {**SPEC, "variables": {"customer": {"required": True}}})
-
     run = drive(make_run(ADDRESS, agent_version=1))
-
     assert (run.status, run.error["type"]) == (Status.FAILED, "InvalidInputError")
     assert "variables.customer is required" in run.error["message"]
 
@@ -281,28 +239,9 @@ def test_a_fork_keeps_the_version_of_its_source(helper, model):
     run = submit(ADDRESS, "hi")
     run_until_idle()
     edit()
-
     new = fork(run.id, 4)
-    run_until_idle()
-
-    new.refresh_from_db()
+    idle(new)
     assert (new.agent_version, new.status, new.output) == (1, Status.COMPLETED, "done")
-
-
-def test_a_retried_run_keeps_its_version(models, step):
-    register_tool(step)
-    models["scripted"].script[:] = [ModelError("no"), "well"]
-    world.save_spec(ADDRESS, SPEC)
-    run = submit(ADDRESS, "hi")
-    run_until_idle()
-    models["scripted"].script[:] = ["well"]
-    edit()
-
-    retry(run.id)
-    run_until_idle()
-
-    run.refresh_from_db()
-    assert (run.agent_version, run.status, run.output) == (1, Status.COMPLETED, "well")
 
 
 @pytest.mark.parametrize(("version", "then", "gone"), [(1, 2, False), (1, 1, True), (None, None, False)])
@@ -311,9 +250,7 @@ def test_a_new_generation_takes_the_newest_version_of_a_row(helper, version, the
     run = make_run(ADDRESS, agent_version=version)
     if gone:
         Agent.objects.all().delete()
-
     world.continue_as_new(leased(run), [], messages=[message("go on", ADDRESS)], inbox_upto=0)
-
     run.refresh_from_db()
     assert (run.generation, run.agent_version) == (1, then)
 
@@ -331,15 +268,9 @@ def test_a_run_that_begins_anew_renders_the_new_instructions(models, monkeypatch
     run = submit(ADDRESS, "hi", metadata={"variables": {"customer": "Ada"}})
     adieu = {"model": "other", "system_instructions": "Adieu {{ customer }}.", "tool_names": []}
     world.save_spec(ADDRESS, {**SPEC, **adieu})
-
-    run_until_idle()
-
-    run.refresh_from_db()
+    idle(run)
     assert (run.generation, run.agent_version, run.status, run.output) == (1, 2, Status.COMPLETED, "pah")
     assert told(models["other"].calls[0]) == "Adieu Ada."
-
-
-# ------------------------------------------------------------------------------- what a worker cannot drive
 
 
 def forget_tools():
@@ -347,44 +278,22 @@ def forget_tools():
     world.replace("registry_known", None)
 
 
-def test_a_worker_without_the_tool_gives_the_run_back_with_words(helper, model, step, clock):
+@pytest.mark.parametrize("dies", [None, 4])
+def test_a_worker_without_the_tool_gives_the_run_back_with_words(helper, model, step, ran, clock, dies):
     run = submit(ADDRESS, "hi")
+    if dies:
+        drive(run, dies=dies, written=True)
+    calls = len(model.calls)
     forget_tools()
-
-    run = drive(run)
-
+    run = take_over(clock, run)
     assert (run.status, run.lease_owner, run.attempts) == (Status.PENDING, "", 0)
     assert run.error["type"] == "InvalidInputError"
     assert "no tool 'step'" in run.error["message"]
-    assert model.calls == []
-
+    assert len(model.calls) == calls
     register_tool(step)
     run = take_over(clock, run)
-
     assert (run.status, run.output, run.error) == (Status.COMPLETED, "done", None)
-
-
-def test_words_of_a_worker_that_could_not_are_gone_with_the_next_claim():
-    run = make_run(error={"type": "InvalidInputError", "message": "no"})
-
-    assert leased(run).run.error is None
-
-    run.refresh_from_db()
-    assert run.error is None
-
-
-def test_a_live_run_whose_tool_goes_is_not_lost(helper, model, ran, step, clock):
-    run = submit(ADDRESS, "hi")
-    drive(run, dies=4, written=True)
-    forget_tools()
-
-    run = take_over(clock, run)
-    assert run.status == Status.PENDING
-    register_tool(step)
-    run = take_over(clock, run)
-
-    assert (run.status, run.output, len(model.calls)) == (Status.COMPLETED, "done", 3)
-    assert ran == ["1", "2"]
+    assert (len(model.calls), ran) == (3, ["1", "2"])
 
 
 def test_a_run_whose_version_is_gone_is_blocked_until_it_is_back(helper, model, clock):
@@ -393,28 +302,20 @@ def test_a_run_whose_version_is_gone_is_blocked_until_it_is_back(helper, model, 
     world.save_spec(ADDRESS, NEW)
     version = AgentVersion.objects.get(number=1)
     AgentVersion.objects.filter(number=1).delete()
-
     run = take_over(clock, run)
     assert (run.status, run.error["type"]) == (Status.BLOCKED, "NotFoundError")
     assert f"version 1 of agent {ADDRESS}" in run.error["message"]
-
     version.save(force_insert=True)
     retry(run.id)
     run = drive(run)
-
     assert (run.status, run.output, len(model.calls)) == (Status.COMPLETED, "done", 3)
 
 
 def test_code_registered_under_the_address_leaves_the_rows_runs_alone(helper, model):
     run = submit(ADDRESS, "hi")
     register(ReActAgent("helper", model=ScriptedModel(["code speaks"])))
-
     run = drive(run)
-
     assert (run.agent_version, run.output) == (1, "done")
-
-
-# ----------------------------------------------------------------------------------------------- replay check
 
 
 def check():
@@ -431,17 +332,12 @@ def test_the_replay_check_replays_rows_by_their_version(helper, model, clock):
     drive(run, dies=4, written=True)
     edit()
     before = list(Run.objects.values()), JournalEntry.objects.count(), len(model.calls)
-
     assert check() == (0, "ravi_replay_check: runs=1 broken=0 drifted=0\n")
     assert (list(Run.objects.values()), JournalEntry.objects.count(), len(model.calls)) == before
-
     forget_tools()
     status, said = check()
     assert status == 1
     assert "no tool 'step'" in said
-
-
-# -------------------------------------------------------------------------------------------------- what it costs
 
 
 def queries_of(function, *args, **kwargs):
@@ -454,7 +350,6 @@ def queries_of(function, *args, **kwargs):
 @on_postgresql
 def test_a_submit_of_a_row_costs_what_that_of_code_does(helper):
     code(lambda ctx, inbox: None)
-
     assert queries_of(submit, ADDRESS, "hi") == queries_of(submit, "test/code", "hi") == ["SELECT", "WITH"]
 
 
@@ -468,7 +363,6 @@ def test_a_lease_of_a_row_costs_one_query_more_and_that_of_code_none(helper, mod
     code(nothing)
     drive(submit("test/code", "hi"))
     assert asked == []
-
     drive(submit(ADDRESS, "hi"))
     assert asked == [(ADDRESS, 1)]
     assert len(queries_of(world.specs_load, ADDRESS, 1)) == 1
@@ -478,9 +372,7 @@ def test_concurrent_runs_of_two_versions_keep_apart(helper, models):
     runs = [submit(ADDRESS, "hi")]
     world.save_spec(ADDRESS, NEW)
     runs.append(submit(ADDRESS, "hi"))
-
     run_until_idle()
-
     for run in runs:
         run.refresh_from_db()
     assert [(run.agent_version, run.output) for run in runs] == [(1, "done"), (2, "pah")]

@@ -164,7 +164,6 @@ def test_many_at_once_never_have_more_slots_than_there_are():
         thread.join(seconds(120))
     done.set()
     watcher.join(seconds(10))
-
     assert (errors, over) == ([], [])
     assert outcomes["granted"] > 20
     assert min(outcomes.values()) > 0

@@ -11,13 +11,13 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from ravi_django import register, signal
-from ravi_django.kernel import AgentId, InvalidInputError, SpawnBudget, SpawnDeniedError
+from ravi_django.kernel import AgentId, SpawnBudget, SpawnDeniedError
 from ravi_django.kernel.supervision import Priority
 from ravi_django.models import Run, Session, Status
 from ravi_django.testing import journal_of, run_until_idle
 from tests.support import world
 from tests.support.patience import BOUND_S
-from tests.support.runs import CodeAgent, code, drive, in_background, leased, make_run, on_postgresql
+from tests.support.runs import CodeAgent, code, drive, every_death, idle, in_background, leased, make_run, on_postgresql
 from tests.support.trees import ended, is_paused, paused, root, spawn, suspended
 from tests.support.world import Entry, cancel
 
@@ -39,20 +39,6 @@ def child(function, **attributes):
     return agent
 
 
-# --------------------------------------------------------------------------------------------- who gets a slot
-
-
-@pytest.mark.parametrize("priority", list(Priority))
-def test_a_child_is_granted_a_free_slot_whatever_its_priority(priority):
-    lease = root(limit=3)
-    spawn(lease, CRITICAL)
-
-    made = spawn(lease, priority)
-
-    assert Run.objects.get(id=made.id).priority == priority
-    assert paused(lease) == []
-
-
 @pytest.mark.parametrize(
     ("priority", "others", "gives_way"),
     [
@@ -72,14 +58,12 @@ def test_a_child_is_granted_a_free_slot_whatever_its_priority(priority):
 def test_in_a_full_tree_high_and_critical_take_the_lowest_strictly_lower_slot(priority, others, gives_way):
     lease = root(limit=3)
     runs = [spawn(lease, other) for other in others]
-
     if gives_way is None:
         with pytest.raises(SpawnDeniedError, match="the tree has 3 live runs, the limit is 3"):
             spawn(lease, priority)
         assert Run.objects.filter(root_id=lease.run_id).count() == 2
     else:
         spawn(lease, priority)
-
     assert [is_paused(run) for run in runs] == [place == gives_way for place in range(2)]
 
 
@@ -87,13 +71,11 @@ def test_in_a_full_tree_high_and_critical_take_the_lowest_strictly_lower_slot(pr
 def test_nobody_is_paused_where_the_tree_forbids_it(budget):
     lease = leased(make_run(budget=budget))
     low = spawn(lease, LOW)
-
     if "allow_preempt" in budget:
         with pytest.raises(SpawnDeniedError):
             spawn(lease, CRITICAL)
     else:
         spawn(lease, CRITICAL)
-
     assert is_paused(low) is ("allow_preempt" not in budget)
 
 
@@ -102,12 +84,10 @@ def test_neither_the_spawner_nor_one_above_it_gives_way():
     above = leased(spawn(lease, LOW))
     spawner = leased(spawn(above, LOW))
     beside = spawn(lease, NORMAL)
-
     spawn(spawner, HIGH)
     with pytest.raises(SpawnDeniedError, match="none that could be paused has a priority below CRITICAL"):
         Run.objects.filter(priority=HIGH).update(priority=CRITICAL)
         spawn(spawner, CRITICAL)
-
     assert [run.id for run in paused(lease)] == [beside.id]
 
 
@@ -116,9 +96,7 @@ def test_a_run_that_is_to_be_cancelled_is_not_paused():
     going, staying = spawn(lease, LOW), spawn(lease, NORMAL)
     leased(going)
     world.request_cancel(going.id, "enough")
-
     spawn(lease, HIGH)
-
     assert [run.id for run in paused(lease)] == [staying.id]
 
 
@@ -128,7 +106,6 @@ def test_the_limit_is_the_least_of_the_settings_and_the_roots_budget(settings):
     spawn(narrow)
     for _ in range(2):
         spawn(wide)
-
     for lease, limit in ((narrow, 2), (wide, 3)):
         with pytest.raises(SpawnDeniedError, match=f"the limit is {limit}"):
             spawn(lease)
@@ -141,25 +118,9 @@ def test_of_two_that_race_for_the_last_slot_one_gets_it(same_run):
         lease = root(limit=3 if same_run else 4)
         others = [leased(spawn(lease)) for _ in range(1 if same_run else 2)]
         racers = [lease, lease] if same_run else others
-
         outcomes = [in_background(_tries, racer) for racer in racers]
-
         assert sorted(future.result(BOUND_S) for future in outcomes) == ["denied", "granted"]
         assert world.slots_live(lease.run_id) == (3 if same_run else 4)
-
-
-@on_postgresql
-def test_of_two_that_race_for_the_slot_of_a_lower_one_one_gets_it():
-    for _ in range(15):
-        lease = root(limit=4)
-        others = [leased(spawn(lease, HIGH)) for _ in range(2)]
-        low = spawn(lease, LOW)
-
-        outcomes = [in_background(_tries, racer) for racer in others]
-
-        assert sorted(future.result(BOUND_S) for future in outcomes) == ["denied", "granted"]
-        assert is_paused(low)
-        assert world.slots_live(lease.run_id) == 4
 
 
 def _tries(lease):
@@ -168,9 +129,6 @@ def _tries(lease):
     except SpawnDeniedError:
         return "denied"
     return "granted"
-
-
-# ----------------------------------------------------------------------------------------- what the code says
 
 
 @pytest.mark.sqlite
@@ -191,11 +149,7 @@ def test_the_roots_agent_limits_the_whole_tree(clock):
     child(stay)
     register(CodeAgent(nested, key="nested"))
     code(story).spawn_budget = SpawnBudget(max_agents=4, allow_preempt=False)
-    run = make_run()
-
-    run_until_idle()
-
-    run.refresh_from_db()
+    run = idle(make_run())
     assert "the tree has 4 live runs, the limit is 4" in run.output
     assert run.budget == {"max_agents": 4, "allow_preempt": False}
 
@@ -208,9 +162,7 @@ def test_the_agents_limit_is_there_at_its_first_spawn_and_never_widens_the_budge
 
     child(stay)
     code(story).spawn_budget = SpawnBudget(max_agents=5)
-
     run = drive(make_run(budget={"max_agents": 1}))
-
     assert run.output == "refused"
     assert not Run.objects.filter(parent=run).exists()
 
@@ -219,10 +171,8 @@ def test_below_the_root_an_agent_only_tightens_for_itself_and_those_below_it():
     lease = root(limit=6)
     sub = leased(spawn(lease))
     tight = SpawnBudget(max_agents=3, allow_preempt=False)
-
     below = leased(spawn(sub, LOW, allowed=tight))
     spawn(below)
-
     for one, allowed in ((sub, tight), (below, None)):
         with pytest.raises(SpawnDeniedError, match="and those below it are 3 live runs, the limit is 3"):
             spawn(one, CRITICAL, allowed=allowed)
@@ -236,7 +186,6 @@ def test_the_rest_of_the_tree_is_not_counted_for_a_limit_below_the_root():
     for _ in range(5):
         spawn(lease)
     sub = leased(spawn(leased(spawn(lease))))
-
     made = [spawn(sub, allowed=SpawnBudget(max_agents=3)) for _ in range(2)]
     with pytest.raises(SpawnDeniedError, match=f"run {sub.run_id} and those below it are 3 live runs, the limit is 3"):
         spawn(sub, allowed=SpawnBudget(max_agents=3))
@@ -252,18 +201,8 @@ def test_what_is_below_counts_for_each_limit_on_the_way_up():
     sub = leased(spawn(upper, allowed=wide))
     spawn(sub, allowed=tight)
     spawn(upper, allowed=wide)
-
     with pytest.raises(SpawnDeniedError, match=f"run {upper.run_id} and those below it are 4 live runs"):
         spawn(sub, allowed=tight)
-
-
-def test_a_full_tree_pauses_one_for_a_child_below_a_limit_that_is_not_reached():
-    lease = root(limit=3)
-    low, sub = spawn(lease, LOW), leased(spawn(lease))
-
-    spawn(sub, HIGH, allowed=SpawnBudget(max_agents=2))
-
-    assert is_paused(low)
 
 
 @on_postgresql
@@ -291,9 +230,7 @@ def test_its_place_in_the_tree_is_told_to_every_run(clock, settings):
     code(story).spawn_budget = SpawnBudget(max_agents=9, allow_preempt=False)
     run = make_run(budget={"max_tokens": 5, "deadline_s": 60.0}, priority=Priority.LOW, tenant="acme")
     begun = clock.now
-
     run_until_idle()
-
     below = next(meta for meta in told if meta.supervision.depth)
     mine, its = told[0].supervision, below.supervision
     assert (mine.depth, mine.parent_id, mine.retention, mine.priority) == (0, None, "permanent", Priority.LOW)
@@ -315,28 +252,11 @@ def test_a_child_has_its_parents_priority_unless_another_is_given():
 
     child(stay)
     code(story)
-
     run = drive(make_run(priority=Priority.HIGH))
-
     assert run.error["type"] == "InvalidInputError"
     assert "priority is a Priority, not 'urgent'" in run.error["message"]
     made = Run.objects.filter(parent=run).order_by("id").values_list("priority", flat=True)
     assert list(made) == [Priority.HIGH, Priority.BACKGROUND, Priority.CRITICAL]
-
-
-def test_a_wrong_priority_is_an_input_error_and_no_effect():
-    async def story(ctx, inbox):
-        with pytest.raises(InvalidInputError, match="priority"):
-            await ctx.spawn(ADDRESS, priority=3)
-        return "told"
-
-    child(stay)
-    code(story)
-
-    assert drive(make_run()).output == "told"
-
-
-# --------------------------------------------------------------------------------------- what frees a slot
 
 
 def _completed(lease, run):
@@ -395,9 +315,7 @@ def test_every_ending_frees_the_slot(ending):
     first = spawn(lease)
     with pytest.raises(SpawnDeniedError):
         spawn(lease)
-
     ending(lease, first)
-
     assert world.slots_live(lease.run_id) == 1
     spawn(lease)
 
@@ -408,9 +326,7 @@ def test_the_end_of_a_run_frees_the_slots_of_all_below_it():
     for _ in range(2):
         spawn(above)
     assert world.slots_live(lease.run_id) == 4
-
     world.finish(above, Status.FAILED, [Entry("run.failed", "@failed.1")], error={}, entangled=True)
-
     assert world.slots_live(lease.run_id) == 1
 
 
@@ -427,20 +343,12 @@ def test_neither_a_suspension_nor_an_ask_that_timed_out_frees_the_slot(clock):
     run = make_run(budget={"max_agents": 2})
     run_until_idle()
     clock.advance(6)
-
-    run_until_idle()
-
-    run.refresh_from_db()
+    idle(run)
     assert run.output.startswith("timed_out: the tree has 2 live runs, the limit is 2; wait for one to end")
 
 
-# ------------------------------------------------------------------------------------------- again and again
-
-
-@pytest.mark.parametrize("dies", [1, 2, 3, "end"])
-@pytest.mark.parametrize("written", [True, False])
-def test_a_worker_that_dies_anywhere_takes_one_slot_and_pauses_one_run(clock, dies, written, step):
-    async def story(ctx, inbox):
+def test_a_worker_that_dies_anywhere_takes_one_slot_and_pauses_one_run(clock, step):
+    async def parent(ctx, inbox):
         low = await ctx.spawn(ADDRESS, "low", priority=Priority.LOW)
         high = await ctx.spawn(ADDRESS, "high", priority=Priority.HIGH)
         denied = await asyncio.gather(ctx.spawn(ADDRESS, "x"), return_exceptions=True)
@@ -448,22 +356,19 @@ def test_a_worker_that_dies_anywhere_takes_one_slot_and_pauses_one_run(clock, di
         await ctx.sleep_until_signal("go")
         return [low.run_id, high.run_id, str(denied[0])]
 
+    def story(drive_and_die):
+        run = drive_and_die(make_run(budget={"max_agents": 2}))
+        signal(run.id, "go")
+        return drive_and_die(run)
+
     child(stay)
-    code(story, tools=[step])
-    run = make_run(budget={"max_agents": 2})
-
-    drive(run, dies=dies, written=written)
-    clock.advance(31)
-    run = drive(run)
-    signal(run.id, "go")
-    run = drive(run)
-
-    low, high, denied = json.loads(run.output)
-    assert denied.startswith("the tree has 2 live runs, the limit is 2")
-    made = {str(one.id): one for one in Run.objects.filter(parent=run)}
-    assert set(made) == {low, high}
-    assert [entry.kind for entry in journal_of(low)].count("run.paused") == 1
-    assert not any(entry.kind == "run.paused" for entry in journal_of(high))
+    code(parent, tools=[step])
+    for run, _ in every_death(clock, story):
+        low, high, denied = json.loads(run.output)
+        assert denied.startswith("the tree has 2 live runs, the limit is 2")
+        assert {str(one.id) for one in Run.objects.filter(parent=run)} == {low, high}
+        assert [entry.kind for entry in journal_of(low)].count("run.paused") == 1
+        assert not any(entry.kind == "run.paused" for entry in journal_of(high))
 
 
 @pytest.mark.parametrize(
@@ -486,11 +391,7 @@ def test_a_recursion_without_an_end_is_stopped_with_a_clear_error(settings, limi
         return {"kind": answer.kind, "result": answer.result}
 
     code(again)
-    run = make_run()
-
-    run_until_idle()
-
-    run.refresh_from_db()
+    run = idle(make_run())
     assert told and all(words in one for one in told)
     assert run.status == Status.COMPLETED
     assert "target_failed" in run.output

@@ -14,6 +14,7 @@ from ravi_django.kernel import AgentId, AgentNotFoundError, InvalidInputError, N
 from ravi_django.models import Agent, AgentVersion, Run
 from ravi_django.testing import ScriptedModel
 from tests.support import world
+from tests.support.cases import case, refused
 from tests.support.patience import BOUND_S
 from tests.support.runs import CodeAgent, in_background, make_run, on_postgresql
 from tests.support.world import sync_agents
@@ -32,50 +33,37 @@ def numbers(address=ADDRESS):
     return sorted(AgentVersion.objects.filter(agent__address=address).values_list("number", flat=True))
 
 
-# ------------------------------------------------------------------------------------------------------- saving
-
-
 def test_a_spec_is_kept_as_a_row_with_its_first_version():
     ann = get_user_model().objects.create_user("ann")
-
     row = world.save_spec(ADDRESS, {**SPEC, "name": "Helper", "description": "Helps."}, by=ann)
-
     row.refresh_from_db()
     assert (row.address, row.source, row.name, row.description) == (ADDRESS, "admin", "Helper", "Helps.")
     assert (row.version, row.enabled, row.spec["tool_names"]) == (1, True, ["calculator"])
     version = row.versions.get()
     assert (version.number, version.spec, version.created_by) == (1, row.spec, ann)
+    row = world.save_spec(ADDRESS, {**SPEC, "name": "Old"}, name="New", description="It helps.")
+    assert (row.name, row.spec["name"], row.description) == ("New", "New", "It helps.")
 
 
 def test_a_change_is_the_next_version_and_the_former_stays_as_it_is():
     first = world.save_spec(ADDRESS, SPEC).spec
-
     row = world.save_spec(ADDRESS, {**SPEC, "system_instructions": "Be long."}, enabled=False)
-
     assert (row.version, row.enabled, numbers()) == (2, False, [1, 2])
     assert row.versions.get(number=1).spec == first
     assert row.versions.get(number=2).spec == row.spec
     assert row.spec["system_instructions"] == "Be long."
 
 
-@pytest.mark.parametrize("again", [SPEC, {**SPEC, "max_iterations": 10}, AgentSpec(**SPEC)])
-def test_a_spec_that_says_the_same_makes_no_version(again):
+def test_a_spec_that_says_the_same_makes_no_version():
     world.save_spec(ADDRESS, SPEC)
-
-    row = world.save_spec(ADDRESS, again, enabled=False)
-
-    assert (row.version, row.enabled, numbers()) == (1, False, [1])
-
-
-def test_the_name_given_is_the_specs_own():
-    row = world.save_spec(ADDRESS, {**SPEC, "name": "Old"}, name="New", description="It helps.")
-
-    assert (row.name, row.spec["name"], row.description) == ("New", "New", "It helps.")
+    for again in (SPEC, {**SPEC, "max_iterations": 10}, AgentSpec(**SPEC)):
+        row = world.save_spec(ADDRESS, again, enabled=False)
+        assert (row.version, row.enabled, numbers()) == (1, False, [1])
 
 
-@pytest.mark.parametrize(
-    ("address", "change", "field"),
-    [
+def test_what_makes_no_agent_is_not_kept():
+    register(CodeAgent(nothing))
+    for address, change, field in (
         ("helper", {}, "agent"),
         (ADDRESS, {"tool_names": ["nonsense"]}, "tool_names.0"),
         (ADDRESS, {"sub_agents": ["react/nobody"]}, "sub_agents.0"),
@@ -84,24 +72,16 @@ def test_the_name_given_is_the_specs_own():
         (ADDRESS, {"variables": {"not a name": {}}}, "variables.not a name"),
         (ADDRESS, {"budget": {"max_cost_usd": -1}}, "budget.max_cost_usd"),
         ("test/code", {}, "address"),
-    ],
-)
-def test_what_makes_no_agent_is_not_kept(address, change, field):
-    register(CodeAgent(nothing))
-
-    with pytest.raises(InvalidInputError) as caught:
-        world.save_spec(address, {**SPEC, **change})
-
-    assert caught.value.field == field
-    assert not Agent.objects.filter(address=address).exists()
+    ):
+        with case(address, change), refused(field):
+            world.save_spec(address, {**SPEC, **change})
+    assert not Agent.objects.filter(address=ADDRESS).exists()
 
 
 @on_postgresql
 def test_racing_savers_get_a_version_each():
     changes = [{**SPEC, "max_iterations": number} for number in range(1, 9)]
-
     rows = [done.result(BOUND_S) for done in [in_background(world.save_spec, ADDRESS, change) for change in changes]]
-
     assert sorted(row.version for row in rows) == numbers() == list(range(1, 9))
     row = Agent.objects.get(address=ADDRESS)
     assert row.spec == row.versions.get(number=row.version).spec
@@ -113,25 +93,20 @@ def test_a_row_made_anew_takes_no_number_that_a_run_knows():
     world.save_spec(ADDRESS, {**SPEC, "max_iterations": 3})
     make_run(ADDRESS, agent_version=2)
     Agent.objects.get(address=ADDRESS).delete()
-
     assert world.save_spec(ADDRESS, {**SPEC, "max_iterations": 5}).version == 3
 
 
 def test_a_row_that_code_had_taken_over_goes_on_counting():
     world.save_spec(ADDRESS, SPEC)
     Agent.objects.filter(address=ADDRESS).update(source="code", spec={"class": "ReActAgent"})
-
     row = world.save_spec(ADDRESS, SPEC)
-
     assert (row.source, row.version, row.spec["model"], numbers()) == ("admin", 2, "rehearsal", [1, 2])
 
 
 def test_a_sub_agent_may_be_code_or_a_row():
     register(CodeAgent(nothing))
     world.save_spec("react/writer", SPEC)
-
     row = world.save_spec(ADDRESS, {**SPEC, "sub_agents": ["test/code", "react/writer"]})
-
     assert [tool.name for tool in world.specs_load(ADDRESS, row.version).tools] == [
         "calculator",
         "handoff_code",
@@ -139,26 +114,19 @@ def test_a_sub_agent_may_be_code_or_a_row():
     ]
 
 
-# ------------------------------------------------------------------------------------------------------ finding
-
-
 def test_a_row_is_found_with_its_newest_version_in_one_query(django_assert_num_queries):
     world.save_spec(ADDRESS, SPEC)
     world.save_spec(ADDRESS, {**SPEC, "max_iterations": 3})
-
     with django_assert_num_queries(1):
         found = world.specs_find(ADDRESS)
-
     assert (str(found.address), found.version, found.spec["max_iterations"]) == (ADDRESS, 2, 3)
 
 
 def test_a_code_agent_of_the_same_address_wins(django_assert_num_queries):
     world.save_spec("test/code", SPEC)
     register(CodeAgent(nothing))
-
     with django_assert_num_queries(1):
         found = world.specs_find("test/code")
-
     assert found.version is None
     assert submit("test/code", "hi").agent_version is None
 
@@ -167,55 +135,35 @@ def test_a_code_agent_of_the_same_address_wins(django_assert_num_queries):
 def test_what_is_switched_off_or_was_code_is_unknown(change):
     world.save_spec(ADDRESS, SPEC)
     Agent.objects.filter(address=ADDRESS).update(**change)
-
     with pytest.raises(AgentNotFoundError):
         submit(ADDRESS, "hi")
     assert not Run.objects.exists()
 
 
-# ------------------------------------------------------------------------------------------------------ loading
-
-
 def test_a_version_is_built_once_and_looked_up_by_one_query(django_assert_num_queries):
     version = world.save_spec(ADDRESS, SPEC).version
-
     agent = world.specs_load(ADDRESS, version)
-
     with django_assert_num_queries(1):
         assert world.specs_load(ADDRESS, version) is agent
     assert (str(agent.id), agent.system_instructions) == (ADDRESS, "Be brief.")
-
-
-def test_each_version_is_an_agent_of_its_own():
-    world.save_spec(ADDRESS, SPEC)
     world.save_spec(ADDRESS, {**SPEC, "max_iterations": 3})
-
     assert [world.specs_load(ADDRESS, number).max_iterations for number in (1, 2, 1)] == [10, 3, 10]
+    with pytest.raises(NotFoundError, match=f"version 7 of agent {ADDRESS}"):
+        world.specs_load(ADDRESS, 7)
 
 
 def test_a_row_made_anew_is_not_taken_for_the_one_before():
     world.specs_load(ADDRESS, world.save_spec(ADDRESS, SPEC).version)
     Agent.objects.get(address=ADDRESS).delete()
-
     row = world.save_spec(ADDRESS, {**SPEC, "max_iterations": 5})
-
     assert row.version == 1
     assert world.specs_load(ADDRESS, 1).max_iterations == 5
-
-
-def test_a_version_that_is_gone_says_so():
-    world.save_spec(ADDRESS, SPEC)
-
-    with pytest.raises(NotFoundError, match=f"version 7 of agent {ADDRESS}"):
-        world.specs_load(ADDRESS, 7)
 
 
 def test_a_row_that_came_by_a_fixture_runs_without_versions_beside_it():
     spec = world.check_spec(SPEC).to_json()
     Agent.objects.create(address="react/fixed", source=Agent.Source.ADMIN, spec=spec)
-
     found = world.specs_find("react/fixed")
-
     assert found.version == 1
     assert world.specs_load(found.address, 1).system_instructions == "Be brief."
 
@@ -223,88 +171,58 @@ def test_a_row_that_came_by_a_fixture_runs_without_versions_beside_it():
 def test_a_tool_registered_later_is_the_one_that_is_used():
     @tool(name="lookup")
     def first() -> str:
-        """Look."""
         return "first"
 
     @tool(name="lookup")
     def second() -> str:
-        """Look."""
         return "second"
 
     register_tool(first)
     version = world.save_spec(ADDRESS, {**SPEC, "tool_names": ["lookup"]}).version
     assert world.specs_load(ADDRESS, version).tools.get("lookup") is first
-
     register_tool(second)
-
     assert world.specs_load(ADDRESS, version).tools.get("lookup") is second
 
 
 def test_a_tool_that_is_gone_is_named_with_the_agent():
     @tool
     def lookup() -> str:
-        """Look."""
         return ""
 
     register_tool(lookup)
     version = world.save_spec(ADDRESS, {**SPEC, "tool_names": ["lookup"]}).version
     world.registry_tools.clear()
     world.replace("registry_known", None)
-
     with pytest.raises(InvalidInputError, match=f"agent {ADDRESS}, version 1: .*no tool 'lookup'") as caught:
         world.specs_load(ADDRESS, version)
     assert caught.value.field == "tool_names.0"
 
 
-# -------------------------------------------------------------------------------------------------------- tools
-
-
 def test_known_tools_are_the_built_in_ones_those_of_agents_and_the_registered_ones(step):
     @tool
     def lookup() -> str:
-        """Look."""
         return ""
 
+    @tool(name="step")
+    def mine() -> str:
+        return ""
+
+    odd = CodeAgent(nothing, key="odd")
+    odd.tools = "hammer"  # it means something else by it
+    register(odd)
     register(CodeAgent(nothing, tools=[step]))
     register_tool(lookup)
-
     known = world.known_tools()
-
     assert {"calculator", "current_time", "step", "lookup"} <= set(known.names())
     assert known.get("step") is step
     assert world.known_tools() is known
-    world.unregister("test/code")
-    assert "step" not in world.known_tools()
-
-
-def test_a_registered_tool_wins_over_one_of_an_agent(step):
-    @tool(name="step")
-    def mine() -> str:
-        """Step."""
-        return ""
-
     register_tool(mine)
-    register(CodeAgent(nothing, tools=[step]))
-
     assert world.known_tools().get("step") is mine
+    world.unregister("test/code")
+    for wrong in ("lookup", 3, ScriptedModel):
+        with pytest.raises((TypeError, ValueError)):
+            register_tool(wrong)
 
-
-def test_an_agent_that_means_something_else_by_tools_spoils_nothing(step):
-    odd = CodeAgent(nothing)
-    odd.tools = "hammer"
-    register(odd)
-    register_tool(step)
-
-    assert {"calculator", "step"} <= set(world.known_tools().names())
-
-
-@pytest.mark.parametrize("wrong", ["lookup", 3, ScriptedModel])
-def test_what_is_no_tool_is_not_registered(wrong):
-    with pytest.raises((TypeError, ValueError)):
-        register_tool(wrong)
-
-
-# ---------------------------------------------------------------------------------------------------- variables
 
 VARIABLES = {
     **SPEC,
@@ -313,40 +231,27 @@ VARIABLES = {
 }
 
 
-@pytest.mark.parametrize(
-    ("metadata", "field", "words"),
-    [
+def test_variables_are_checked_when_the_run_is_made():
+    world.save_spec(ADDRESS, VARIABLES)
+    for metadata, field, words in (
         (None, "metadata.variables.customer", "whom"),
         ({"variables": {}}, "metadata.variables.customer", "required"),
         ({"variables": {"customer": None}}, "metadata.variables.customer", "required"),
         ({"variables": {"customer": "Ada", "colour": "red"}}, "metadata.variables.colour", "customer, language"),
         ({"variables": ["Ada"]}, "metadata.variables", "object"),
-    ],
-)
-def test_variables_are_checked_when_the_run_is_made(metadata, field, words):
-    world.save_spec(ADDRESS, VARIABLES)
-
-    with pytest.raises(InvalidInputError) as caught:
-        submit(ADDRESS, "hi", metadata=metadata)
-
-    assert caught.value.field == field
-    assert words in str(caught.value)
+    ):
+        with case(metadata), refused(field, words):
+            submit(ADDRESS, "hi", metadata=metadata)
     assert not Run.objects.exists()
-
-
-def test_a_code_agents_metadata_is_its_own_affair():
     register(CodeAgent(nothing))
-
-    assert submit("test/code", "hi", metadata={"variables": 3}).metadata == {"variables": 3}
+    assert submit("test/code", "hi", metadata={"variables": 3}).metadata == {"variables": 3}, "its own affair"
 
 
 def test_the_use_of_a_model_by_a_row_is_known():
     world.save_spec(ADDRESS, SPEC)
     assert not world.uses_litellm()
-
     world.save_spec("react/other", {"model": "gpt-4o-mini"})
     assert world.uses_litellm()
-
     world.save_spec("react/other", {"model": "gpt-4o-mini"}, enabled=False)
     assert not world.uses_litellm()
 
@@ -361,24 +266,17 @@ def test_a_worker_starts_though_the_database_is_away(monkeypatch):
     world.patch(monkeypatch, "get_worker", lambda: worker)
     monkeypatch.setattr(tasks.gc, "freeze", lambda: None)
     world.patch(monkeypatch, "uses_litellm", away)
-
     world.tasks_start()
-
     assert looking == [True]
-
-
-# ------------------------------------------------------------------------------------- sub-agents, code in between
 
 
 def test_a_sub_agents_required_variables_are_declared_by_who_hands_over():
     world.save_spec("react/writer", {"model": "rehearsal", "variables": {"tone": {"required": True}}})
     boss = {"model": "rehearsal", "sub_agents": ["react/writer"]}
-
     for variables in ({}, {"tone": {}}):
         with pytest.raises(InvalidInputError, match="'tone'") as caught:
             world.save_spec("react/boss", {**boss, "variables": variables})
         assert caught.value.field == "sub_agents.0"
-
     for variables in ({"tone": {"required": True}}, {"tone": {"default": "kind"}}):
         world.save_spec("react/boss", {**boss, "variables": variables})
 
@@ -392,16 +290,11 @@ def test_a_row_that_code_had_taken_is_an_agent_again_when_the_code_is_gone():
     sync_agents()
     assert Agent.objects.get(address=ADDRESS).source == "code"
     world.unregister(ADDRESS)
-
     assert sync_agents() == [ADDRESS]
-
     row = Agent.objects.get(address=ADDRESS)
     assert (row.source, row.version, row.name, numbers()) == ("admin", 2, "Helper", [1, 2])
     assert world.specs_find(ADDRESS).spec["system_instructions"] == "Be long."
     assert sync_agents() == []
-
-
-# ------------------------------------------------------------------------------------------ a repeat of a submit
 
 
 @pytest.mark.parametrize("change", ["variable", "disabled"])
@@ -413,9 +306,7 @@ def test_a_repeat_gets_its_first_run_whatever_has_become_of_the_agent(change, mo
         world.save_spec(ADDRESS, {**SPEC, "variables": {"tone": {"required": True}}})
     else:
         Agent.objects.filter(address=ADDRESS).update(enabled=False)
-
     assert submit(ADDRESS, "hi", idempotency_key="k") == first
-
     with pytest.raises((InvalidInputError, AgentNotFoundError)):
         submit(ADDRESS, "hi", idempotency_key="other")
     assert Run.objects.count() == 1

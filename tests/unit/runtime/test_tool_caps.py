@@ -10,14 +10,15 @@ from django.contrib.auth.models import Group, Permission, User
 from django.db import connections
 
 from ravi_django import tool
+from ravi_django.checks import check_settings
 from ravi_django.kernel import RunContext
 from ravi_django.models import JournalEntry, Status
 from ravi_django.testing import journal_of
 from tests.support import world
 from tests.support.patience import seconds
 from tests.support.runs import asked, auntil, code, drive, in_background, make_run, patch_append, take_over
-from tests.support.tool_calls import calling, output_of, phases
-from tests.support.world import Spent, Stopwatch, tool_caps_weight
+from tests.support.tool_calls import calling, output_of
+from tests.support.world import Spent, Stopwatch
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -41,7 +42,6 @@ def told(what):
 def test_a_tool_has_a_limit_of_its_own(effect, dies, clock, ran):
     @tool(effect=effect, max_calls=2)
     def work():
-        """Work."""
         ran.append("work")
 
     @tool
@@ -52,7 +52,6 @@ def test_a_tool_has_a_limit_of_its_own(effect, dies, clock, ran):
     run = drive(make_run(), dies=dies)
     if dies is not None:
         run = take_over(clock, run)
-
     if run.status == Status.SUSPENDED:  # begun, and its worker died: that is a person's matter
         assert effect == "at_most_once"
         return
@@ -82,14 +81,12 @@ def test_the_calls_have_so_much_time_in_all(dies, clock, timed, settings):
 
     @tool
     async def work():
-        """Work."""
         timed.now += 10
 
     code(several("work", 5), tools=[work])
     run = drive(make_run(), dies=dies)
     if dies is not None:
         run = take_over(clock, run)
-
     assert run.output == f"ok | ok | ok | {told('25 s of tool calls')} | {told('25 s of tool calls')}"
 
 
@@ -98,19 +95,15 @@ def test_waiting_is_no_time_of_the_tool(clock, timed, settings):
 
     @tool
     async def inner():
-        """Inner."""
         timed.now += 10
 
     @tool
     async def outer(ctx: RunContext):
-        """Outer."""
         await ctx.tool("inner")
         timed.now += 1
 
     code(several("outer", 3), tools=[inner, outer])
-
     run = drive(make_run())
-
     # 11 s for each and not 21: the third begins at 22
     assert run.output == "ok | ok | ok"
     rows = JournalEntry.objects.filter(run=run, name="outer")
@@ -123,7 +116,6 @@ def test_waiting_for_a_person_or_a_signal_is_no_time_of_the_tool(clock, settings
 
     @tool
     async def patient(ctx: RunContext):
-        """Patient."""
         return await ctx.sleep_until_signal("go")
 
     code(several("patient", 2), tools=[patient])
@@ -133,14 +125,12 @@ def test_waiting_for_a_person_or_a_signal_is_no_time_of_the_tool(clock, settings
         clock.advance(1000)
         world.signal(run.id, "go", "went")
         run = drive(run)
-
     assert run.output == "ok | ok"
 
 
 def test_a_wait_that_is_over_in_the_same_lease_is_no_time_of_the_tool(timed):
     @tool
     async def patient(ctx: RunContext):
-        """Patient."""
         return await ctx.sleep_until_signal("go")
 
     @tool
@@ -156,23 +146,19 @@ def test_a_wait_that_is_over_in_the_same_lease_is_no_time_of_the_tool(timed):
         return found[0].text
 
     code(story, tools=[patient, busy])
-
     run = drive(make_run())
-
     assert run.output == "went"
     assert JournalEntry.objects.get(run=run, name="patient", phase="result").result["waited_s"] == 1000
 
 
 def test_waits_that_overlap_are_counted_once(timed):
     watch = Stopwatch()
-
     timed.now += 1
     with watch.paused():
         timed.now += 10
         with watch.paused():
             timed.now += 10
     timed.now += 1
-
     assert (watch.elapsed, watch.waited) == (22, 20)
 
 
@@ -182,27 +168,19 @@ def test_results_have_so_many_bytes_in_all(dies, clock, settings):
 
     @tool
     def work():
-        """Work."""
         return "é" * 500
+
+    @tool(max_result_bytes=500)
+    def big():
+        """Of which 500 bytes are shown."""
+        return "x" * 100_000
 
     code(several("work", 4), tools=[work])
     run = drive(make_run(), dies=dies)
     if dies is not None:
         run = take_over(clock, run)
-
     assert run.output == f"ok | ok | {told('2000 bytes of tool results')} | {told('2000 bytes of tool results')}"
-
-
-def test_of_a_big_result_what_is_shown_counts(settings):
-    settings.RAVI = {**settings.RAVI, "MAX_TOOL_BYTES": 2000}
-
-    @tool(max_result_bytes=500)
-    def work():
-        """Work."""
-        return "x" * 100_000
-
-    code(several("work", 4), tools=[work])
-
+    code(several("big", 4), tools=[big])
     assert drive(make_run()).output == "ok | ok | ok | ok"
 
 
@@ -211,15 +189,12 @@ def test_a_cap_that_was_raised_since_leaves_the_record_as_it_is(clock, settings,
 
     @tool
     def work():
-        """Work."""
         ran.append("work")
 
     code(several("work", 3), tools=[work])
     run = drive(make_run(), dies="end")
     settings.RAVI = {**settings.RAVI, "MAX_TOOL_CALLS": 100}
-
     run = take_over(clock, run)
-
     assert run.output == f"ok | {told('1 tool calls')} | {told('1 tool calls')}"
     assert ran == ["work"]
 
@@ -236,13 +211,7 @@ def test_what_was_spent_is_summed_once_a_lease(clock, monkeypatch):
     code(several("work", 10), tools=[work])
     run = drive(make_run(), dies=6)
     take_over(clock, run)
-
     assert sums == [0, 5]
-
-
-def test_bytes_are_counted_as_they_are_stored():
-    assert tool_caps_weight([{"type": "text", "text": "é"}]) == 4 + 2
-    assert tool_caps_weight([{"type": "data", "data": {"a": 1}}, {"x": None}]) == 4 + 7
 
 
 def test_calls_inside_of_calls_count_after_a_takeover_as_before(clock, settings):
@@ -254,17 +223,12 @@ def test_calls_inside_of_calls_count_after_a_takeover_as_before(clock, settings)
 
     @tool
     async def outer(ctx: RunContext):
-        """Outer."""
         return (await ctx.tool("inner")).text
 
     code(several("outer", 3), tools=[inner, outer])
     told_at_once = drive(make_run()).output
     run = drive(make_run(), dies=5)
-
     assert take_over(clock, run).output == told_at_once == f"ok | ok | {told('4 tool calls')}"
-
-
-# ------------------------------------------------------------------------------- what holds for every promise
 
 
 @pytest.mark.parametrize("effect", EFFECTS)
@@ -280,54 +244,33 @@ def test_a_permission_holds_for_every_promise(effect, is_async, ran, clock):
 
     function = asecret if is_async and effect != "transactional" else secret
     code(calling("secret"), tools=[tool(name="secret", effect=effect, permission="auth.add_group")(function)])
-    run = drive(make_run(owner=User.objects.create_user("ann")), dies="end")
-
-    run = take_over(clock, run)
-
-    assert run.output.startswith("error: not permitted: ")
-    assert (ran, phases()) == ([], ["result"])
+    for owner in (User.objects.create_user("ann"), None):
+        run = take_over(clock, drive(make_run(owner=owner), dies="end"))
+        lacks = "secret needs the permission auth.add_group, which the run's owner does not have"
+        assert run.output == f"error: not permitted: {lacks}"
+        assert [row.phase for row in journal_of(run) if row.kind == "tool.call"] == ["result"]
+    assert ran == []
     may = User.objects.create_user("may")
     may.user_permissions.add(Permission.objects.get(codename="add_group"))
     assert drive(make_run(owner=may)).output == "ok: "
 
 
 @pytest.mark.parametrize("is_async", [True, False])
-def test_a_timeout_tells_of_an_idempotent_tool(is_async):
+def test_a_timeout_tells_of_an_idempotent_tool_and_leaves_an_at_most_once_tool_to_a_person(is_async):
     held = threading.Event()
 
-    @tool(name="hang", timeout=0.05)
     def hang():
         """Hang."""
         held.wait(seconds(20))
 
-    @tool(name="hang", timeout=0.05)
     async def ahang():
         """Hang."""
         await asyncio.Event().wait()
 
-    answer = output_of(ahang if is_async else hang)
-
-    held.set()
-    assert answer == "error: hang did not finish within 0.05 s"
-
-
-@pytest.mark.parametrize("is_async", [True, False])
-def test_a_timeout_leaves_an_at_most_once_tool_to_a_person(is_async):
-    held = threading.Event()
-
-    @tool(name="hang", timeout=0.05, effect="at_most_once")
-    def hang():
-        """Hang."""
-        held.wait(seconds(20))
-
-    @tool(name="hang", timeout=0.05, effect="at_most_once")
-    async def ahang():
-        """Hang."""
-        await asyncio.Event().wait()
-
-    code(calling("hang"), tools=[ahang if is_async else hang])
+    function = ahang if is_async else hang
+    assert output_of(tool(name="hang", timeout=0.05)(function)) == "error: hang did not finish within 0.05 s"
+    code(calling("hang"), tools=[tool(name="hang", timeout=0.05, effect="at_most_once")(function)])
     run = drive(make_run())
-
     held.set()
     assert "it did not finish within 0.05 s" in asked(run).text
 
@@ -344,7 +287,6 @@ def test_a_timeout_rolls_a_transactional_tool_back_and_tells_the_model(clock, ra
 
     @tool(timeout=0.05, effect="transactional")
     def hang():
-        """Hang."""
         ran.append("hang")
         held.wait(seconds(20))
         Group.objects.create(name="late")
@@ -355,9 +297,7 @@ def test_a_timeout_rolls_a_transactional_tool_back_and_tells_the_model(clock, ra
     run = drive(make_run(), dies="end")
     held.set()
     assert over.wait(seconds(20))
-
     run = take_over(clock, run)
-
     assert run.output == "error: hang did not finish within 0.05 s; rolled back"
     assert ran == ["hang"]
     assert not Group.objects.exists()
@@ -381,7 +321,6 @@ def test_a_timeout_in_the_append_leaves_a_transactional_tool_to_another_lease(go
 
     @tool(timeout=0.3, effect="transactional")
     def work():
-        """Work."""
         ran.append("work")
         Group.objects.create(name=f"group {len(ran)}")
         if len(ran) == 1:
@@ -401,9 +340,7 @@ def test_a_timeout_in_the_append_leaves_a_transactional_tool_to_another_lease(go
     assert (run.status, Group.objects.count()) == (Status.RUNNING, 0)
     held.set()
     assert over.wait(seconds(20))
-
     run = take_over(clock, run)
-
     assert run.output == "ok: done"
     assert [group.name for group in Group.objects.all()] == ["group 1" if goes == "on" else "group 2"]
     assert len([row for row in journal_of(run) if row.name == "work"]) == 1
@@ -412,7 +349,18 @@ def test_a_timeout_in_the_append_leaves_a_transactional_tool_to_another_lease(go
 def test_a_transactional_tools_own_timeout_is_told_as_its_own():
     @tool(effect="transactional")
     def ask():
-        """Ask."""
         raise TimeoutError("no answer from the other side")
 
     assert output_of(ask) == "error: TimeoutError: no answer from the other side"
+
+
+def test_a_limit_that_is_no_number_above_0_is_reported(settings):
+    def found():
+        return [problem.msg for problem in check_settings() if problem.id == "ravi.E009"]
+
+    given = settings.RAVI
+    assert found() == []
+    for name in ("MAX_TOOL_S", "MAX_TOOL_BYTES", "MAX_BLOB_BYTES", "MAX_RESULT_BYTES", "TOOL_THREADS"):
+        for value in (0, -1, None, "many", True):
+            settings.RAVI = {**given, name: value}
+            assert found() == [f"RAVI[{name!r}] is {value!r}."]

@@ -30,22 +30,16 @@ from tests.support.tool_calls import calling, output_of, phases
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-# -------------------------------------------------------------------------------------------------- idempotent
-
-
 def test_an_idempotent_tool_runs_again_under_the_same_key(clock, ran):
     @tool(effect="idempotent")
     def pay(amount: int, ctx: RunContext) -> str:
-        """Pay."""
         ran.append(ctx.idempotency_key)
         return f"paid {amount}"
 
     code(calling("pay", amount=3), tools=[pay])
     run = drive(make_run(), dies=1)
     assert phases() == []
-
     run = take_over(clock, run)
-
     assert run.output == "ok: paid 3"
     assert len(ran) == 2
     assert len(set(ran)) == 1
@@ -55,7 +49,6 @@ def test_an_idempotent_tool_runs_again_under_the_same_key(clock, ran):
 def test_each_call_of_each_run_has_a_key_of_its_own(ran):
     @tool
     async def pay(ctx: RunContext) -> str:
-        """Pay."""
         ran.append(ctx.idempotency_key)
         return ""
 
@@ -69,21 +62,20 @@ def test_each_call_of_each_run_has_a_key_of_its_own(ran):
     code(story, tools=[pay])
     drive(make_run())
     drive(make_run())
-
     assert len(set(ran)) == len(ran) == 10
 
 
-# ------------------------------------------------------------------------------------------------ at most once
-
-
-def test_an_at_most_once_tool_leaves_a_started_row_first(ran):
-    @tool(effect="at_most_once")
+@pytest.mark.parametrize("promise", [{"effect": "at_most_once"}, {"risk": "high"}])
+def test_an_at_most_once_tool_leaves_a_started_row_first(clock, ran, promise):
+    @tool(**promise)
     def send(to: str) -> str:
-        """Send."""
         ran.append(in_background(phases).result(BOUND_S))
         return f"sent to {to}"
 
-    assert output_of(send, to="ACME") == "ok: sent to ACME"
+    code(calling("send", to="ACME"), tools=[send])
+    run = drive(make_run(), dies=1)
+    assert ran == []
+    assert take_over(clock, run).output == "ok: sent to ACME"
     assert ran == [["started"]]
     assert phases() == ["started", "result"]
     started, result = JournalEntry.objects.filter(kind="tool.call").order_by("seq")
@@ -94,15 +86,11 @@ def test_an_at_most_once_tool_leaves_a_started_row_first(ran):
 def test_a_crash_after_the_started_row_asks_a_person_and_calls_nothing(clock, ran):
     @tool(effect="at_most_once")
     def send(to: str) -> str:
-        """Send."""
         ran.append(to)
         return "sent"
 
     code(calling("send", to="ACME"), tools=[send])
-    run = drive(make_run(), dies=2)
-
-    run = take_over(clock, run)
-
+    run = take_over(clock, drive(make_run(), dies=2))
     assert ran == ["ACME"]
     request = asked(run)
     assert (request.kind, request.tool, request.arguments) == ("uncertain", "send", {"to": "ACME"})
@@ -110,52 +98,15 @@ def test_a_crash_after_the_started_row_asks_a_person_and_calls_nothing(clock, ra
     assert "its worker died" in request.text
 
 
-def test_a_crash_before_the_started_row_is_written_calls_the_tool(clock, ran):
-    @tool(effect="at_most_once")
-    def send() -> str:
-        """Send."""
-        ran.append(1)
-        return "sent"
-
-    code(calling("send"), tools=[send])
-    run = drive(make_run(), dies=1)
-    assert ran == []
-
-    assert take_over(clock, run).output == "ok: sent"
-    assert ran == [1]
-
-
-def test_a_high_risk_is_at_most_once_by_itself(ran):
-    @tool(risk="high")
-    def send() -> str:
-        """Send."""
-        return "sent"
-
-    output_of(send)
-
-    assert phases() == ["started", "result"]
-
-
 @pytest.mark.parametrize("effect", ["idempotent", "at_most_once", "transactional"])
-def test_a_refusal_before_the_effect_goes_to_the_model(effect):
+def test_a_refusal_before_the_effect_goes_to_the_model_and_to_the_replay(effect, clock):
     @tool(effect=effect)
     def send(amount: int) -> str:
-        """Send."""
         raise ToolRefused(f"{amount} is too much")
 
-    assert output_of(send, amount=9).removeprefix("error: ").removeprefix("ToolRefused: ") == "9 is too much"
-
-
-def test_a_refused_call_is_not_uncertain_in_the_replay(clock):
-    @tool(effect="at_most_once")
-    def send() -> str:
-        """Send."""
-        raise ToolRefused("no")
-
-    code(calling("send"), tools=[send])
-    run = drive(make_run(), dies="end")
-
-    assert take_over(clock, run).output == "error: no"
+    code(calling("send", amount=9), tools=[send])
+    run = take_over(clock, drive(make_run(), dies="end"))
+    assert run.output.removeprefix("error: ").removeprefix("ToolRefused: ") == "9 is too much"
 
 
 def raising():
@@ -179,7 +130,6 @@ def test_anything_but_a_result_or_a_refusal_is_uncertain(ran, do, why):
 
     @tool(effect="at_most_once", timeout=0.1)
     async def send() -> str:
-        """Send."""
         found = do()
         return await found if asyncio.iscoroutine(found) else found
 
@@ -191,15 +141,10 @@ def test_anything_but_a_result_or_a_refusal_is_uncertain(ran, do, why):
         return "went on"
 
     code(story, tools=[send])
-
     run = drive(make_run())
-
     assert swallowed == []
     assert why in asked(run).text
     assert phases() == ["started"]
-
-
-# ----------------------------------------------------------------------------------------------- transactional
 
 
 @tool(effect="transactional")
@@ -218,7 +163,6 @@ def test_a_transactional_tools_write_commits_with_its_row(monkeypatch, ran):
         return write(lease, entries, turns)
 
     patch_append(monkeypatch, watching)
-
     assert output_of(add_group, name="staff") == "ok: added staff"
     assert ran == [0]  # nobody sees the group before the row
     assert (Group.objects.count(), phases()) == (1, ["result"])
@@ -237,9 +181,7 @@ def test_a_transactional_tool_whose_row_cannot_be_written_has_written_nothing(cl
         patch_append(patch, failing)
         run = drive(make_run(), dies="end")
     assert (Group.objects.count(), phases()) == (0, [])
-
     run = take_over(clock, run)
-
     assert (run.output, Group.objects.count()) == ("ok: added staff", 1)
 
 
@@ -257,9 +199,7 @@ def test_a_lost_lease_rolls_a_transactional_tool_back(clock, ran):
         return (await ctx.tool("add_group", name="staff")).text
 
     code(story, tools=[add_group])
-
     drive(run)
-
     assert (run.status, run.lease_owner) == (Status.RUNNING, "thief")
     assert (Group.objects.count(), phases()) == (0, [])
     clock.now = run.lease_expires_at
@@ -267,21 +207,9 @@ def test_a_lost_lease_rolls_a_transactional_tool_back(clock, ran):
     assert Group.objects.count() == 1
 
 
-def test_a_transactional_tool_that_fails_has_written_nothing_and_the_model_is_told():
-    @tool(effect="transactional")
-    def add_two() -> str:
-        """Add two groups."""
-        Group.objects.create(name="one")
-        raise ValueError("no second one")
-
-    assert output_of(add_two) == "error: ValueError: no second one"
-    assert (Group.objects.count(), phases()) == (0, ["result"])
-
-
 def test_a_transactional_tool_whose_server_refuses_writes_is_left_to_the_next_lease(clock, ran):
     @tool(effect="transactional")
     def write() -> str:
-        """Write."""
         ran.append(1)
         if len(ran) == 1:
             refused = Exception("cannot execute INSERT in a read-only transaction")
@@ -291,7 +219,6 @@ def test_a_transactional_tool_whose_server_refuses_writes_is_left_to_the_next_le
 
     code(calling("write"), tools=[write])
     run = drive(make_run())
-
     assert take_over(clock, run).output == "ok: written"
 
 
@@ -323,9 +250,7 @@ def test_a_transactional_tool_whose_backend_is_terminated_is_left_to_the_next_le
     code(calling("add_two"), tools=[add_two])
     run = drive(make_run())
     assert (run.status, Group.objects.count(), phases()) == (Status.RUNNING, 0, [])
-
     run = take_over(clock, run)
-
     assert (run.output, Group.objects.count(), phases()) == ("ok: added two", 2, ["result"])
 
 
@@ -346,17 +271,23 @@ def test_a_transactional_tools_own_words_for_a_lost_backend_are_told_to_the_mode
     assert (Group.objects.count(), phases()) == (0, ["result"])
 
 
-def test_a_transactional_tool_that_breaks_a_constraint_is_told_to_the_model():
-    Group.objects.create(name="staff")
+def test_a_transactional_tool_that_fails_has_written_nothing_and_the_model_is_told():
+    @tool(effect="transactional")
+    def add_two() -> str:
+        """Add two groups."""
+        Group.objects.create(name="one")
+        raise ValueError("no second one")
 
+    assert output_of(add_two) == "error: ValueError: no second one"
+    assert (Group.objects.count(), phases()) == (0, ["result"])
+    Group.objects.create(name="staff")
     assert output_of(add_group, name="staff").startswith("error: IntegrityError: ")
-    assert phases() == ["result"]
+    assert phases() == ["result", "result"]
 
 
 def test_a_transactional_tool_must_be_sync():
     @tool(effect="transactional")
     async def later() -> str:
-        """Later."""
         return ""
 
     assert output_of(later) == "error: later is transactional and must be a sync tool"

@@ -42,6 +42,7 @@ from ravi_django.kernel import (
 from ravi_django.kernel.content import blocks_adapter, blocks_json
 from ravi_django.models import Blob, HumanRequest, JournalEntry, Run, Status, StreamFrame, Turn
 from tests.support import world
+from tests.support.cases import case
 from tests.support.patience import BOUND_S
 from tests.support.runs import asked, code, drive, make_run, take_over
 from tests.support.tool_calls import calling
@@ -132,49 +133,38 @@ GARBAGE = {
 }
 
 
-@pytest.mark.parametrize(("name", "effect"), list(zip(GARBAGE, itertools.cycle(PROMISES), strict=False)))
+@pytest.mark.parametrize(("name", "effect"), list(zip(GARBAGE, itertools.cycle([*PROMISES, "async"]), strict=False)))
 @pytest.mark.django_db(transaction=True)
 def test_garbage_is_told_and_recorded_and_the_run_goes_on(name, effect, clock):
-    @tool(effect=effect)
     def give():
         """Give."""
         return GARBAGE[name]()
 
-    code(calling("give"), tools=[give])
+    async def agive():
+        """Give."""
+        return GARBAGE[name]()
+
+    given = tool(name="give")(agive) if effect == "async" else tool(name="give", effect=effect)(give)
+    code(calling("give"), tools=[given])
     run = drive(make_run(), dies="end")
     content = JournalEntry.objects.get(run=run, kind="tool.call", phase="result").result
-
     run = take_over(clock, run)
-
     assert (run.status, run.error) == (Status.COMPLETED, None)
     assert run.output.startswith("ok: ")
     assert content
 
 
-@pytest.mark.parametrize("name", [name for name in GARBAGE if name != "a future of another loop"])
-def test_garbage_makes_a_message_that_a_model_can_be_sent(name):
-    found = result_of(GARBAGE[name]())
-
-    turn = ChatMessage(role=Role.TOOL, content=[ToolResultBlock(call_id="1", content=found.content)])
-    stored = json.loads(entries_encode(turn.to_json()), parse_constant=pytest.fail)
-    assert ChatMessage.model_validate(stored).to_json() == turn.to_json()
-    assert turn.digest
-    assert found.content
-
-
-@pytest.mark.parametrize("name", ["evil", "endless", "deep block", "circular", "made without a check", "no result"])
-@pytest.mark.django_db(transaction=True)
-def test_an_async_tools_garbage_is_told_too(name):
-    @tool(timeout=10)
-    async def give():
-        """Give."""
-        return GARBAGE[name]()
-
-    code(calling("give"), tools=[give])
-
-    run = drive(make_run())
-
-    assert (run.status, run.output[:3]) == (Status.COMPLETED, "ok:")
+def test_garbage_makes_a_message_that_a_model_can_be_sent():
+    for name, make in GARBAGE.items():
+        if name == "a future of another loop":
+            continue
+        with case(name):
+            found = result_of(make())
+            turn = ChatMessage(role=Role.TOOL, content=[ToolResultBlock(call_id="1", content=found.content)])
+            stored = json.loads(entries_encode(turn.to_json()), parse_constant=pytest.fail)
+            assert ChatMessage.model_validate(stored).to_json() == turn.to_json()
+            assert turn.digest
+            assert found.content
 
 
 @pytest.mark.parametrize(
@@ -212,6 +202,21 @@ def test_each_kind_of_value_has_its_content(value, content):
     assert result_of(value).content == content
 
 
+def test_any_return_value_becomes_text():
+    class Odd:
+        def __str__(self):
+            return "an odd thing"
+
+    for value, text in (
+        ("text", "text"), (None, ""), (0, "0"), (False, "false"), ([1, "a", None], '[1,"a",null]'),
+        ({"b": 1, "a": [2.5]}, '{"b":1,"a":[2.5]}'), (Odd(), '"an odd thing"'),
+        ({"odd": Odd()}, '{"odd":"an odd thing"}'),
+        ({1}, "[1]"), (b"bytes", "bytes"), ([TextBlock(text="two "), TextBlock(text="blocks")], "two \nblocks"),
+        (ToolExecutionResult(content=[TextBlock(text="result")]), "result"),
+    ):  # fmt: skip
+        assert result_of(value).text.replace("\n", "") == text.replace("\n", "")
+
+
 @pytest.mark.parametrize("block", [ErrorBlock(message="m"), ToolResultBlock(call_id="1", is_error=True)])
 def test_an_error_as_a_value_is_an_error(block):
     assert result_of(block).is_error
@@ -236,7 +241,6 @@ values = st.recursive(
 )
 def test_every_value_has_a_form_that_a_row_holds(value):
     result = result_of(value)
-
     row = json.loads(entries_encode(blocks_json(result.content)), parse_constant=pytest.fail)
     assert blocks_adapter.validate_python(row) == result.content
     assert "\0" not in json.dumps(row)
@@ -255,9 +259,6 @@ def test_what_is_much_is_none_of_the_loops():
     assert not is_small(Faceless())
     assert not is_small(10**100_000)
     assert is_small({"a": [1, 2.5, None, "x", True]})
-
-
-# -------------------------------------------------------------------------------------------------------- raising
 
 
 class Unspeakable(Exception):
@@ -281,21 +282,27 @@ RAISED = [
 
 
 @pytest.mark.parametrize("raised", RAISED, ids=lambda error: type(error).__name__)
-@pytest.mark.parametrize("effect", ["idempotent", "transactional"])
+@pytest.mark.parametrize("effect", ["idempotent", "transactional", "async"])
 @pytest.mark.django_db(transaction=True)
-def test_whatever_a_sync_tool_raises_is_told(raised, effect, clock):
-    @tool(effect=effect)
+def test_whatever_a_tool_raises_is_told(raised, effect, clock):
+    if effect == "async" and isinstance(raised, GeneratorExit):
+        return  # no coroutine can raise it
+
     def fail():
         """Fail."""
         raise raised
 
-    code(calling("fail"), tools=[fail])
-    run = drive(make_run(), dies="end")
+    async def afail():
+        """Fail."""
+        raise raised
 
-    run = take_over(clock, run)
-
+    code(
+        calling("fail"),
+        tools=[tool(name="fail")(afail) if effect == "async" else tool(name="fail", effect=effect)(fail)],
+    )
+    run = take_over(clock, drive(make_run(), dies="end"))
     assert (run.status, run.output[:6]) == (Status.COMPLETED, "error:")
-    assert type(raised).__name__ in run.output
+    assert effect == "async" or type(raised).__name__ in run.output
 
 
 @pytest.mark.parametrize("raised", [ValueError, TransientError])
@@ -304,37 +311,15 @@ def test_whatever_a_sync_tool_raises_is_told(raised, effect, clock):
 def test_keys_and_passwords_in_an_exception_reach_nobody(effect, raised, clock):
     @tool(effect=effect)
     def fail():
-        """Fail."""
         raise raised("401 for https://x.example/?a=1&api_key=hush-1; postgres://me:hush-2@db/x password=hush-3")
 
     code(calling("fail"), tools=[fail])
-
     run = drive(make_run())
     while run.status == Status.PENDING:
         run = take_over(clock, run)
-
     kept = [list(model.objects.values()) for model in (Run, JournalEntry, Turn, HumanRequest, StreamFrame)]
     assert "401 for https://x.example/?a=1&api_key=[key]" in str(kept)
     assert "hush" not in str(kept)
-
-
-@pytest.mark.parametrize(
-    "raised",
-    [error for error in RAISED if not isinstance(error, GeneratorExit)],
-    ids=lambda error: type(error).__name__,
-)
-@pytest.mark.django_db(transaction=True)
-def test_whatever_an_async_tool_raises_is_told(raised):
-    @tool
-    async def fail():
-        """Fail."""
-        raise raised
-
-    code(calling("fail"), tools=[fail])
-
-    run = drive(make_run())
-
-    assert (run.status, run.output[:6]) == (Status.COMPLETED, "error:")
 
 
 @pytest.mark.parametrize(
@@ -352,13 +337,8 @@ def test_an_at_most_once_effect_that_ends_oddly_is_a_persons_matter(raised, is_a
         raise raised
 
     code(calling("fail"), tools=[tool(name="fail", effect="at_most_once")(afail if is_async else fail)])
-
     run = drive(make_run())
-
     assert type(raised).__name__ in asked(run).text
-
-
-# ------------------------------------------------------------------------------------------------------- much
 
 
 @pytest.mark.parametrize("is_async", [True, False])
@@ -391,10 +371,7 @@ def test_50_megabytes_are_no_trouble(is_async, clock):
         return result.text[-60:]
 
     code(story, tools=[tool(name="give")(agive if is_async else give)])
-
-    run = drive(make_run(), dies="end")
-    run = take_over(clock, run)
-
+    run = take_over(clock, drive(make_run(), dies="end"))
     assert run.output.endswith(f"[cut here: {50_000_000 - 1024 * 1024} of 50000000 bytes left out]"[-60:])
     assert Blob.objects.get(encoding="text+zlib").size == 50_000_000
     assert longest < 1.0, "the loop stood still"
@@ -411,19 +388,15 @@ def test_a_result_that_takes_for_ever_to_read_is_a_result_all_the_same(ran):
 
     @tool(effect="at_most_once", timeout=0.2)
     def give():
-        """Give."""
         ran.append("given")
         return Slow()
 
     code(calling("give"), tools=[give])
-
     run = drive(make_run())
-
     released.set()
     assert (ran, run.output) == (["given"], "ok: [give ended, but its result could not be read within 0.2 s]")
 
 
 def test_nothing_is_taken_of_what_never_ends(monkeypatch):
     world.patch(monkeypatch, "MAX_ITEMS", 3)
-
     assert result_of(itertools.count()).text == "[0,1,2]"
