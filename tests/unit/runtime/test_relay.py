@@ -32,6 +32,7 @@ def _fresh(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     settings.RAVI = {**settings.RAVI, "EVENT_BUS": "memory"}
     world.patch(monkeypatch, "relay_rests_until", 0.0)
     world.patch(monkeypatch, "IDLE_S", 0.05)
+    forget_buses()  # other files use the bus in memory too
     yield
     world.courier_join()
     forget_buses()
