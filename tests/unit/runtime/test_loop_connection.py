@@ -299,3 +299,31 @@ def test_closing_leaves_no_connection_and_finishes_what_is_under_way():
     run_story(story)
 
     assert rows() == [(1, "first"), (2, "a"), (3, "b")]
+
+
+@pytest.mark.parametrize("closed", [False, True], ids=["no room at the server", "closed while it is opened"])
+def test_a_connection_that_does_not_come_about_is_none(closed):
+    async def main():
+        my = Story()
+        connect = my.its._connect
+
+        def connecting():
+            if not closed:
+                raise OperationalError("too many clients already")
+            my.appender.close()
+            connect()
+
+        my.its._connect = connecting
+        try:
+            lease = await my.threads.call(leased)
+            assert await my.append(lease, effect("by a thread")) == 1
+            await asyncio.wait_for(my.its._opening, BOUND_S)
+            assert not (my.its.is_idle or my.its.is_wanted)  # it rests
+            assert await my.append(lease, effect("by a thread too")) == 2
+        finally:
+            my.appender.close()
+            await asyncio.to_thread(my.threads.close)
+
+    asyncio.run(main())
+
+    assert [path for _, path in rows()] == ["by a thread", "by a thread too"]
