@@ -6,7 +6,7 @@ from tests.support.guards.mutant import RUNTIME, STORE, UNIT, Mutant
 
 AGENTS = "ravi_django/agents/"
 ASKED = UNIT + "test_approvals.py"
-STANDS = UNIT + "test_standing_trust.py"
+STANDS = UNIT + "test_approvals_standing.py"
 STANDING = UNIT + "test_approvals_standing.py"
 TRUST = UNIT + "test_approvals_trust.py"
 USED = UNIT + "test_approvals_used.py"

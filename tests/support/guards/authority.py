@@ -5,12 +5,18 @@ from __future__ import annotations
 from tests.support.guards.mutant import RUNTIME, STORE, UNIT, Mutant
 
 _RULE = (UNIT + "test_people_rule.py",)
-_NEXT = (UNIT + "test_escalation.py",)
+_NEXT = (
+    UNIT + "test_requests_passed_on.py",
+    UNIT + "test_requests_stateful.py",
+)
 _KEPT = (UNIT + "test_request_records.py",)
-_OTHERS = (UNIT + "test_reassign.py",)
+_OTHERS = (
+    UNIT + "test_requests_passed_on.py",
+    UNIT + "test_requests_stateful.py",
+)
 _ADMIN = ("tests/acceptance/admin/test_admin_delegations.py",)
 _ANSWERS = (UNIT + "test_answers_by_the_rule.py",)
-_STANDING = UNIT + "test_standing_trust.py"
+_STANDING = UNIT + "test_approvals_standing.py"
 _FOUR_EYES = "tests/acceptance/people/test_four_eyes.py"
 _ROWS = ("tests/acceptance/people/test_row_approvals.py",)
 _PAGE = "ravi_django/admin/delegations.py"
@@ -56,21 +62,21 @@ AUTHORITY = [
         RUNTIME + "people.py",
         "    return [theirs & open_to_user for theirs in _rights(others, to)]\n",
         "    return _rights(others, to)\n",
-        (UNIT + "test_delegation_of_answers.py", *_RULE),
+        (UNIT + "test_requests_passed_on.py", *_RULE),
     ),
     Mutant(
         "rule: a delegation in its span",
         RUNTIME + "people.py",
         "        Q(until__isnull=True) | Q(until__gt=clock.now()), delegate=user, since__lte=clock.now()\n",
         "        delegate=user\n",
-        (UNIT + "test_delegation_of_answers.py",),
+        (UNIT + "test_requests_passed_on.py",),
     ),
     Mutant(
         "rule: a delegation of an active user",
         RUNTIME + "people.py",
         "    return [other for other in found.values() if other.is_active]\n",
         "    return list(found.values())\n",
-        (UNIT + "test_delegation_of_answers.py",),
+        (UNIT + "test_requests_passed_on.py",),
     ),
     Mutant(
         "rule: the hook says True and nothing like it",
@@ -98,7 +104,7 @@ AUTHORITY = [
         RUNTIME + "human.py",
         "    authority = people.check(by, row)\n",
         "    authority = Authority(by)\n",
-        (UNIT + "test_delegation_of_answers.py",),
+        (UNIT + "test_requests_passed_on.py",),
     ),
     Mutant(
         "escalation: of what is as it was read",

@@ -335,7 +335,7 @@ PEOPLE = [
         STORE + "people.py",
         "version=request.version if version is None else version",
         "version=request.version",
-        (UNIT + "test_uncertain.py",),
+        (UNIT + "test_requests_stateful.py",),
     ),
     Mutant(
         "answer: not while the worker may still be at it",

@@ -90,7 +90,7 @@ QUESTIONS = [
         STORE + "generations.py",
         "    close_requests(lease.run, held)\n",
         "",
-        (UNIT + "test_ask_human.py",),
+        (UNIT + "test_deep_questions.py",),
     ),
 ]
 

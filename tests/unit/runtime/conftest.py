@@ -75,3 +75,9 @@ def hinted(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 @pytest.fixture
 def ada() -> Any:
     return get_user_model().objects.create_user("ada")
+
+
+@pytest.fixture
+def ann() -> Any:
+    """A member of staff."""
+    return get_user_model().objects.create_user("ann", is_staff=True)

@@ -17,16 +17,6 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
-def ann():
-    return user("ann", is_staff=True)
-
-
-@pytest.fixture
-def done():
-    return []
-
-
-@pytest.fixture
 def limited(settings):
     """Up to 500 anybody, more than that nobody but the boss."""
     seen = []
@@ -40,9 +30,9 @@ def limited(settings):
     return seen
 
 
-def test_the_sites_rule_is_asked_about_the_persons_own_arguments(ann, done, limited):
+def test_the_sites_rule_is_asked_about_the_persons_own_arguments(ann, ran, limited):
     boss = user("boss", is_staff=True)
-    payer(paying(done))
+    payer(paying(ran))
     request = asked(drive(run_of()))
 
     with pytest.raises(ForbiddenError, match="not yours to answer with these arguments"):
@@ -52,13 +42,13 @@ def test_the_sites_rule_is_asked_about_the_persons_own_arguments(ann, done, limi
     world.answer(request, "edit", arguments={"amount": 600}, by=boss)
     assert HumanRequest.objects.get().arguments == {"amount": 5}
     drive(request.run)
-    assert done == [600]
+    assert ran == [600]
 
 
-def test_and_about_the_one_in_whose_place_they_answer(ann, done, limited):
+def test_and_about_the_one_in_whose_place_they_answer(ann, ran, limited):
     boss = user("boss")
     Delegation.objects.create(user=ann, delegate=boss)
-    payer(paying(done), approvers="user:ann")
+    payer(paying(ran), approvers="user:ann")
     request = asked(drive(run_of()))
 
     with pytest.raises(ForbiddenError):
@@ -68,9 +58,9 @@ def test_and_about_the_one_in_whose_place_they_answer(ann, done, limited):
     assert {one for one, arguments in limited if arguments == {"amount": 500}} == {"ann", "boss"}
 
 
-def test_the_rule_changes_nothing_of_what_is_kept(ann, done, settings):
+def test_the_rule_changes_nothing_of_what_is_kept(ann, ran, settings):
     settings.RAVI = {**settings.RAVI, "MAY_ANSWER": lambda one, request: bool(request.arguments.clear()) or True}
-    payer(paying(done))
+    payer(paying(ran))
     request = asked(drive(run_of()))
 
     world.answer(request, "edit", arguments={"amount": 9}, by=ann)
@@ -125,8 +115,8 @@ def followed(monkeypatch):
     return made
 
 
-def test_an_answer_that_has_woken_its_run_wakes_it_no_second_time(ann, done, followed):
-    payer(paying(done))
+def test_an_answer_that_has_woken_its_run_wakes_it_no_second_time(ann, ran, followed):
+    payer(paying(ran))
     request = asked(drive(run_of()))
 
     with CaptureQueriesContext(connection) as queries:
@@ -137,8 +127,8 @@ def test_an_answer_that_has_woken_its_run_wakes_it_no_second_time(ann, done, fol
     assert not [query for query in queries if "ravi_signal" in query["sql"]]
 
 
-def test_inside_a_callers_transaction_the_wake_up_follows_it(ann, done, followed):
-    payer(paying(done))
+def test_inside_a_callers_transaction_the_wake_up_follows_it(ann, ran, followed):
+    payer(paying(ran))
     request = asked(drive(run_of()))
 
     with transaction.atomic():

@@ -10,11 +10,12 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from ravi_django.agents import ReActAgent
-from ravi_django.kernel import Effect, InvalidInputError, Risk, ToolUseBlock
+from ravi_django.kernel import Effect, Risk, ToolUseBlock
 from ravi_django.models import HumanRequest, Status
 from ravi_django.testing import ScriptedModel, journal_of
 from tests.support import world
-from tests.support.runs import asked, code, drive, make_run, take_over
+from tests.support.cases import case, refused
+from tests.support.runs import asked, code, drive, every_death, make_run
 from tests.support.tool_calls import calling
 from tests.support.world import AskHumanTool, register
 
@@ -51,47 +52,31 @@ def test_the_tool_is_called_again_after_the_answer_and_asks_nobody_twice():
     assert rows == [("ask_human", "started"), ("ask_human", "result"), ("tool.call", "result")]
 
 
-@pytest.mark.parametrize(("dies", "written"), [(1, False), (1, True)])
-def test_a_worker_that_dies_over_the_question_asks_it_once(clock, dies, written):
+def test_a_worker_that_dies_over_the_question_or_the_answer_asks_once(clock):
     asking()
-    run = take_over(clock, drive(make_run(), dies=dies, written=written))
 
-    world.answer(asked(run).id, text="red")
+    def story(drive):
+        run = drive(make_run())
+        world.answer(asked(run).id, text="red")
+        return drive(run)
 
-    assert (drive(run).output, len(questions(run))) == ("ok: The person answered: red", 1)
-
-
-@pytest.mark.parametrize(("dies", "written"), [(1, False), (1, True), (2, False), (2, True), ("end", False)])
-def test_a_worker_that_dies_over_the_answer_gives_the_same_result(clock, dies, written):
-    asking()
-    run = drive(make_run())
-    world.answer(asked(run).id, text="red")
-    drive(run, dies=dies, written=written)
-
-    run = take_over(clock, run)
-
-    assert (run.output, len(questions(run))) == ("ok: The person answered: red", 1)
-    assert [row.kind for row in journal_of(run)].count("tool.call") == 1
+    for run, _ in every_death(clock, story):
+        assert (run.output, len(questions(run))) == ("ok: The person answered: red", 1)
+        assert [row.kind for row in journal_of(run)].count("tool.call") == 1
 
 
-@pytest.mark.parametrize(("action", "words"), [("skip", "skipped the question"), ("cancel", "do not ask it again")])
-def test_a_question_that_is_not_answered_is_told_in_words(action, words):
-    asking()
-    run = drive(make_run())
+def test_a_question_that_is_not_answered_is_told_in_words(clock):
+    asking(AskHumanTool(answer_within=timedelta(minutes=1)))
+    for action, words in (("skip", "skipped the question"), ("cancel", "do not ask it again"), (None, "no consent")):
+        run = drive(make_run())
+        request = HumanRequest.objects.get(run=run)
+        if action:
+            world.answer(request.id, action)
+        else:
+            clock.advance(61)
 
-    world.answer(asked(run).id, action)
-
-    output = drive(run).output
-    assert output.startswith("ok: ") and words in output
-
-
-@pytest.mark.parametrize("within", [60, timedelta(minutes=1)])
-def test_a_question_that_expires_is_no_consent(clock, within):
-    asking(AskHumanTool(answer_within=within))
-    run = drive(make_run())
-    clock.advance(61)
-
-    assert "no consent" in drive(run).output
+        output = drive(run).output
+        assert output.startswith("ok: ") and words in output, action
 
 
 def test_a_run_asks_three_questions_and_no_more():
@@ -108,23 +93,22 @@ def test_a_run_asks_three_questions_and_no_more():
     assert [(row.kind, row.phase) for row in journal_of(run)].count(("ask_human", "started")) == 3
 
 
-@pytest.mark.parametrize("dies", [None, 2, 3])
-def test_of_questions_at_once_no_more_than_the_limit_are_asked(clock, dies):
-    async def story(ctx, inbox):
+def test_of_questions_at_once_no_more_than_the_limit_are_asked(clock):
+    async def agent(ctx, inbox):
         calls = [ctx.tool("ask_human", question=f"Question {number}?") for number in range(4)]
         results = await asyncio.gather(*calls)
         return sorted(result.status for result in results)
 
-    code(story, tools=[AskHumanTool(max_per_run=2)])
-    run = drive(make_run(), dies=dies)
-    if dies is not None:
-        run = take_over(clock, run)
+    def story(drive):
+        run = drive(make_run())
+        assert (run.status, len(questions(run))) == (Status.SUSPENDED, 2)
+        for request in questions(run):
+            world.answer(request.id, text="yes")
+        return drive(run)
 
-    assert (run.status, len(questions(run))) == (Status.SUSPENDED, 2)
-    for request in questions(run):
-        world.answer(request.id, text="yes")
-    run = drive(run)
-    assert (run.output, len(questions(run))) == ('["error","error","ok","ok"]', 2)
+    code(agent, tools=[AskHumanTool(max_per_run=2)])
+    for run, _ in every_death(clock, story):
+        assert (run.output, len(questions(run))) == ('["error","error","ok","ok"]', 2)
 
 
 def test_the_agents_own_questions_do_not_count():
@@ -141,30 +125,30 @@ def test_the_agents_own_questions_do_not_count():
     assert drive(run).output == "ok"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"choices": ["red"]}, "choices"),
-        ({"choices": ["a", "b", "c", "d"]}, "choices"),
-        ({"choices": ["red", "red"]}, "choices must differ"),
-        ({"free_text": False}, "needs choices"),
-        ({"question": ""}, "question"),
-        ({"question": "  "}, "question is a text"),
-    ],
-)
-def test_a_bad_question_goes_back_to_the_model(arguments, words):
-    code(calling("ask_human", **{"question": "Which colour?", **arguments}), tools=[AskHumanTool()])
+BAD = [
+    ({"choices": ["red"]}, "choices"),
+    ({"choices": ["a", "b", "c", "d"]}, "choices"),
+    ({"choices": ["red", "red"]}, "choices must differ"),
+    ({"free_text": False}, "needs choices"),
+    ({"question": ""}, "question"),
+    ({"question": "  "}, "question is a text"),
+]
+
+
+def test_a_bad_question_goes_back_to_the_model_and_a_bad_limit_to_the_site():
+    async def story(ctx, inbox):
+        for arguments, words in BAD:
+            result = await ctx.tool("ask_human", **{"question": "Which colour?", **arguments})
+            assert result.status == "error" and words in result.text, (arguments, result.text)
+
+    code(story, tools=[AskHumanTool()])
 
     run = drive(make_run())
 
-    assert run.output.startswith("error: ") and words in run.output
-    assert questions(run) == []
-
-
-@pytest.mark.parametrize("most", [0, True, "3"])
-def test_a_bad_limit_is_refused(most):
-    with pytest.raises(InvalidInputError, match="max_per_run"):
-        AskHumanTool(max_per_run=most)
+    assert (run.status, run.error, questions(run)) == (Status.COMPLETED, None, [])
+    for most in (0, True, "3"):
+        with case(most), refused("max_per_run"):
+            AskHumanTool(max_per_run=most)
 
 
 def test_two_calls_of_one_turn_each_get_their_answer(clock):
@@ -210,32 +194,21 @@ def test_the_commands_list_and_answer_a_question(django_user_model):
     assert (request.answer["by"], drive(run).output) == ("ann", "ok: The person answered: red")
 
 
-@pytest.mark.parametrize("action", ["skip", "cancel"])
-def test_the_command_skips_and_cancels(action):
+def test_the_command_refuses_what_makes_no_answer():
     asking()
     run = drive(make_run())
 
-    call_command("ravi_answer", str(asked(run).id), action, stdout=StringIO())
-
-    assert questions(run)[0].answer["action"] == action
-
-
-@pytest.mark.parametrize(
-    ("args", "words"),
-    [
+    for args, words in (
         ([], "say what becomes of it"),
         (["answer"], "needs a text"),
         (["skip", "words"], "goes with answer"),
         (["answer", "red", "--fail"], "not both"),
         (["--fail"], "of kind question"),
         (["answer", "red", "--user", "nobody"], "no user"),
-    ],
-)
-def test_the_command_refuses_what_makes_no_answer(args, words):
-    asking()
-    run = drive(make_run())
-
-    with pytest.raises(CommandError, match=words):
-        call_command("ravi_answer", str(asked(run).id), *args)
+    ):
+        with case(args), pytest.raises(CommandError, match=words):
+            call_command("ravi_answer", str(asked(run).id), *args)
 
     assert asked(run).answer is None
+    call_command("ravi_answer", str(asked(run).id), "skip", stdout=StringIO())
+    assert questions(run)[0].answer["action"] == "skip"

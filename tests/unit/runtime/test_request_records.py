@@ -11,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 
 from ravi_django import tool
 from ravi_django.conf import conf
-from ravi_django.kernel import Addressees, AgentId, ConflictError
+from ravi_django.kernel import AgentId, ConflictError
 from ravi_django.models import AuditRecord, HumanRequest, Run, Session, Status
 from ravi_django.signals import request_answered, request_changed, request_closed, request_opened
 from tests.support import world
@@ -101,42 +101,20 @@ def test_what_was_asked_and_what_was_answered_by_whom(ann, told):
     assert told == [("opened", "pending"), ("answered", "answered")]
 
 
-def test_a_crash_in_between_leaves_one_record_of_each(clock, told):
-    async def story(ctx, inbox):
-        return (await ctx.ask_human("Which?"))["action"]
-
-    code(story)
-    run = take_over(clock, drive(make_run(), dies=1, written=True))
-    world.answer(request_of(run), "skip")
-    run = drive(run, dies=1, written=True)
-    run = take_over(clock, run)
-
-    assert (run.output, names()) == ("skip", ["opened", "answered"])
-    assert [name for name, _ in told] == ["opened", "answered"]
-
-
-def test_a_request_that_its_run_closes_is_recorded_as_cancelled(told):
-    run = asking("Which?", "Where?")
-    cancel(run.id, "enough")
-
-    assert names() == ["opened", "opened", "cancelled", "cancelled"]
-    assert {record.detail["request"] for record in records("cancelled")} == {
-        str(request.pk) for request in HumanRequest.objects.filter(run=run)
-    }
-    assert told == [("opened", "pending")] * 2 + [("closed", "cancelled")] * 2
-
-
-def test_many_are_closed_in_as_many_statements_as_two():
+def test_requests_that_their_run_closes_are_recorded_as_cancelled_in_as_few_statements(told):
     costs = []
     for number in (2, 12):
+        told.clear()
         run = asking(*map(str, range(number)))
         with CaptureQueriesContext(connection) as queries:
             cancel(run.id, "enough")
-        costs.append(
-            len([query for query in queries if '"ravi_humanrequest"' in query["sql"] or "audit" in query["sql"]])
-        )
-        assert HumanRequest.objects.filter(run=run, status="cancelled").count() == number
+        looks = sum('"ravi_humanrequest"' in query["sql"] or "audit" in query["sql"] for query in queries)
+        costs.append(looks - number)  # `told` looks at each
+        closed = HumanRequest.objects.filter(run=run, status="cancelled")
+        assert closed.count() == number
+        assert told == [("opened", "pending")] * number + [("closed", "cancelled")] * number
 
+    assert {record.detail["request"] for record in records("cancelled")} > {str(request.pk) for request in closed}
     assert costs[0] == costs[1]
 
 
@@ -208,15 +186,6 @@ def test_a_retry_asks_again_from_the_first_step_with_all_its_time(clock, chain, 
     assert drive(run).output == "expired"
 
 
-def test_a_retry_passes_over_a_step_that_means_nobody_by_then(clock, chain, django_user_model):
-    run = failed(asking("Which?", to=chain))
-    django_user_model.objects.filter(username="of-finance").update(is_active=False)
-
-    retry(run.id)
-
-    assert request_of(run).to == "group:directors"
-
-
 def test_an_uncertain_effect_that_was_decided_to_fail_is_asked_as_a_new_request(clock, ann, told):
     @tool(effect="at_most_once", timeout=5)
     def send(to: str) -> str:
@@ -243,35 +212,13 @@ def test_an_uncertain_effect_that_was_decided_to_fail_is_asked_as_a_new_request(
 # ----------------------------------------------------------------------------------------------- for ever
 
 
-def test_the_records_outlive_the_run_and_the_user(ann, settings):
+def test_the_records_outlive_pruning_the_user_and_the_run(clock, ann, settings):
     settings.RAVI = {**settings.RAVI, "ON_USER_DELETE": "keep"}
     run = asking("Which?", owner=ann)
     world.answer(request_of(run), text="red", by=ann)
-
-    Session.objects.filter(pk=run.session_id).delete()
-    ann.delete()
-
-    assert not HumanRequest.objects.exists()
-    opened, answered = records()
-    assert (opened.detail["text"], answered.detail["by"], answered.owner) == ("Which?", "ann", None)
-    assert answered.run_id == run.id
-
-
-def test_pruning_leaves_the_records(clock, ann):
-    run = asking("Which?", owner=ann)
-    world.answer(request_of(run), text="red", by=ann)
     assert drive(run).status == Status.COMPLETED
-    before = names()
     clock.advance(400 * world.DAY_S)
-
     assert world.prune(dict.fromkeys(world.PRUNE_KINDS, world.DAY_S))["journal"] > 0
-
-    assert names() == before == ["opened", "answered"]
-
-
-def test_the_answer_names_who_gave_it_when_the_user_is_gone(ann):
-    run = asking("Which?", owner=ann)
-    world.answer(request_of(run), text="red", by=ann)
     ann.delete()
 
     request = request_of(run)
@@ -279,54 +226,11 @@ def test_the_answer_names_who_gave_it_when_the_user_is_gone(ann):
     with pytest.raises(ConflictError, match="answered already by ann"):
         world.answer(request, "skip")
 
-
-ACTS = {
-    "answer": lambda request: world.answer(request.pk, text="blue"),
-    "skip": lambda request: world.answer(request.pk, "skip"),
-    "cancel": lambda request: world.human_cancel(request.pk),
-    "reassign": lambda request: world.reassign(request.pk, "staff"),
-    "store.answer": lambda request: world.answer_request(request.pk, {"action": "skip"}, by=None),
-    "store.reassign": lambda request: world.reassign_request(
-        request.pk, "staff", by=None, name="", reason="", version=request.version
-    ),
-    "escalate": lambda request: world.escalate(request.pk),
-    "end": lambda request: cancel(request.run_id, "enough"),
-    "retry": lambda request: retry(failed(request.run).id),
-    "expire": lambda request: drive(request.run),
-}
-KEPT = (
-    "status",
-    "answer",
-    "answered_by_id",
-    "answered_at",
-    "arguments",
-    "arguments_hash",
-    "text",
-    "to",
-    "steps",
-    "version",
-)
-
-
-@pytest.mark.parametrize("act", ACTS)
-@pytest.mark.parametrize("status", ["answered", "expired"])
-def test_nothing_changes_a_request_that_is_decided(clock, ann, act, status):
-    run = asking("Which?", timeout=60, to=[("user:ann", 30), "staff"])
-    request = request_of(run)
-    if status == "answered":
-        world.answer(request, text="red", by=ann)
-    clock.advance(61)
-    if status == "expired":
-        run = drive(run)
-    before = HumanRequest.objects.filter(pk=request.pk).values(*KEPT).get()
-    assert before["status"] == status
-
-    try:
-        ACTS[act](HumanRequest.objects.select_related("run").get(pk=request.pk))
-    except Exception as error:
-        assert type(error).__name__ in ("ConflictError", "IllegalTransitionError", "AssertionError"), error
-
-    assert HumanRequest.objects.filter(pk=request.pk).values(*KEPT).get() == before
+    Session.objects.filter(pk=run.session_id).delete()
+    assert not HumanRequest.objects.exists()
+    opened, answered = records()
+    assert (opened.detail["text"], answered.detail["by"], answered.owner) == ("Which?", "ann", None)
+    assert answered.run_id == run.id
 
 
 # ---------------------------------------------------------------------------------------------- who is told
@@ -365,19 +269,6 @@ def test_a_receiver_that_raises_harms_nothing(caplog):
 
     assert heard == ["pending", "answered"]
     assert drive(run).output == "skip"
-
-
-def test_a_second_answer_is_not_recorded(ann, told):
-    run = asking("Which?")
-    world.answer(request_of(run), "skip")
-    told.clear()
-
-    with pytest.raises(ConflictError):
-        world.answer(request_of(run), "cancel", by=ann)
-    with pytest.raises(ConflictError):
-        world.answer_request(request_of(run).pk, {"action": "cancel"}, by=ann)
-
-    assert (names(), told, LogEntry.objects.count()) == (["opened", "answered"], [], 0)
 
 
 # --------------------------------------------------------------------------------------------- at the same time
@@ -482,11 +373,3 @@ def test_requests_of_a_tree_are_closed_with_it_while_people_answer(django_user_m
 
         child.refresh_from_db()
         assert (child.status, request_of(child).status) == ("cancelled", "answered" if answered else "cancelled")
-
-
-def test_addressees_of_the_sites_settings_are_what_is_recorded(settings, ann):
-    settings.RAVI = {**settings.RAVI, "ADDRESSEES": {"question": {"to": "user:ann"}}}
-
-    asking("Which?")
-
-    assert records()[0].detail["to"] == "user:ann" == Addressees.of("user:ann").steps[0].to
