@@ -108,25 +108,13 @@ def test_a_child_shows_the_events_of_its_tree(client: APIClient, user: Any, agen
     assert client.get(address(child), headers=JSON).json() == client.get(address(done), headers=JSON).json()
 
 
-@pytest.mark.parametrize("accept", ["application/json", "text/event-stream", "*/*"])
-@pytest.mark.parametrize("after", ["-1", "x", "", "1.5", "1e3", "%2B1", "%201", "%D9%A3", "9" * 30, "0x1"])
-def test_a_bad_after_is_refused(client: APIClient, run: Run, after: str, accept: str) -> None:
-    response = client.get(address(run, f"?after={after}"), headers={"Accept": accept})
-
-    assert (response.status_code, error_of(response)["field"]) == (400, "after")
-
-
-def test_a_bad_last_event_id_is_refused(client: APIClient, run: Run) -> None:
+def test_a_bad_after_is_refused(client: APIClient, run: Run) -> None:
+    for after in ("-1", "x", "", "1.5", "1e3", "%2B1", "%201", "%D9%A3", "9" * 30, "0x1"):
+        for accept in ("application/json", "text/event-stream", "*/*"):
+            response = client.get(address(run, f"?after={after}"), headers={"Accept": accept})
+            assert (response.status_code, error_of(response)["field"]) == (400, "after"), (after, accept)
     response = client.get(address(run), headers={"Last-Event-ID": "x"})
-
     assert (response.status_code, error_of(response)["field"]) == (400, "Last-Event-ID")
-
-
-@pytest.mark.parametrize("accept", ["application/json", "text/event-stream"])
-def test_somebody_elses_run_is_404_in_json(strange_client: APIClient, run: Run, accept: str) -> None:
-    response = strange_client.get(address(run), headers={"Accept": accept})
-
-    assert (response.status_code, error_of(response)["code"]) == (404, "not_found")
 
 
 # ---------------------------------------------------------------------------------------- a WSGI server's stream

@@ -88,20 +88,15 @@ def test_bad_credentials_are_no_hindrance(working_site: None, anonymous: APIClie
     assert (response.status_code, response.json()) == (200, {"status": "ok"})
 
 
-def test_a_late_worker_is_red(working_site: None, settings: Any) -> None:
-    seen = WorkerProcess.objects.filter(name="w1")
-    beat = settings.RAVI.get("HEARTBEAT_S", 10.0)
+def test_a_late_worker_and_a_late_sweep_are_red(working_site: None, settings: Any) -> None:
+    seen, beat = WorkerProcess.objects.filter(name="w1"), settings.RAVI.get("HEARTBEAT_S", 10.0)
 
     seen.update(seen_at=world.clock_after(-2.5 * beat))
+    SweepState.objects.update(ran_at=world.clock_after(-14.0))
     assert failing() == {}
     seen.update(seen_at=world.clock_after(-3.5 * beat))
     assert set(failing()) == {"worker"}
-
-
-def test_a_late_sweep_is_red(working_site: None) -> None:
-    SweepState.objects.update(ran_at=world.clock_after(-14.0))
-    assert failing() == {}
-
+    seen.update(seen_at=world.clock_after(0.0))
     SweepState.objects.update(ran_at=world.clock_after(-25.0))
     assert set(failing()) == {"sweep"}
     assert "25 s ago" in failing()["sweep"]

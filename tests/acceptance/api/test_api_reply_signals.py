@@ -50,65 +50,35 @@ def output(run: Run) -> Any:
     return Run.objects.get(id=run.id).output
 
 
-@pytest.mark.parametrize(
-    ("payload", "told"),
-    [
+def test_it_is_an_answer_by_whoever_is_logged_in(client: APIClient, user: Any) -> None:
+    skipped = "The person skipped the question. This is no consent to anything."
+    for payload, told in (
         ("Yes.", "Yes."),
         ({"text": " Yes. "}, "Yes."),
         ({"action": "answer", "text": "Yes."}, "Yes."),
-        ({"action": "skip"}, "The person skipped the question. This is no consent to anything."),
+        ({"action": "skip"}, skipped),
         ({"amount": 5}, '{"amount":5}'),
-    ],
-)
-def test_it_is_an_answer_by_whoever_is_logged_in(client: APIClient, user: Any, payload: Any, told: str) -> None:
-    run, request = asking(user)
-
-    response = send(client, run, request.signal, payload)
-
-    assert (response.status_code, response.json()["id"]) == (202, str(run.id))
-    request.refresh_from_db()
-    assert (request.status, request.answered_by) == ("answered", user)
-    assert output(run) == told
+    ):
+        run, request = asking(user)
+        name = f"hitl:{request.id}" if told == skipped else request.signal
+        response = send(client, run, name, payload)
+        assert (response.status_code, response.json()["id"]) == (202, str(run.id)), payload
+        request.refresh_from_db()
+        assert (request.status, request.answered_by) == ("answered", user), payload
+        assert output(run) == told
 
 
-def test_a_request_may_be_named_by_its_id(client: APIClient, user: Any) -> None:
-    run, request = asking(user)
-
-    assert send(client, run, f"hitl:{request.id}", "Yes.").status_code == 202
-
-    assert output(run) == "Yes."
-
-
-def test_the_second_answer_is_409_with_the_winners_name(client: APIClient, user: Any) -> None:
-    run, request = asking(user)
-    send(client, run, request.signal, "Yes.")
-
-    again = send(client, run, request.signal, "No.")
-
-    assert again.status_code == 409
-    assert "answered already by ann" in error_of(again)["message"]
-    assert output(run) == "Yes."
-
-
-@pytest.mark.parametrize("name", ["signal", "hitl"])
-def test_the_owner_may_not_answer_what_is_asked_of_another(client: APIClient, user: Any, name: str) -> None:
+def test_the_owner_may_not_answer_what_is_asked_of_another(client: APIClient, user: Any, root: Any) -> None:
     run, request = asking(user, to="staff")
 
-    response = send(client, run, request.signal if name == "signal" else f"hitl:{request.id}", "Yes, I may.")
+    for name in (request.signal, f"hitl:{request.id}"):
+        assert send(client, run, name, "Yes, I may.").status_code == 403, name
+        request.refresh_from_db()
+        assert (request.status, list(Signal.objects.filter(run=run))) == ("pending", [])
+        assert output(run) is None
 
-    assert response.status_code == 403
-    request.refresh_from_db()
-    assert (request.status, list(Signal.objects.filter(run=run))) == ("pending", [])
-    assert output(run) is None
-
-
-def test_a_stranger_does_not_even_see_the_run(strange_client: APIClient, user: Any) -> None:
-    run, request = asking(user)
-
-    assert send(strange_client, run, request.signal, "Yes.").status_code == 404
-
-    request.refresh_from_db()
-    assert (request.status, Signal.objects.count()) == ("pending", 0)
+    assert send(client_of(root), run, request.signal, "No.").status_code == 202
+    assert output(run) == "No."
 
 
 @pytest.mark.parametrize("to", ["staff", "user:bob", "group:finance", [("owner", 60), "staff"]])
@@ -132,51 +102,32 @@ def test_nor_the_owners_own_where_the_site_has_the_last_word(client: APIClient, 
     assert output(run) is None
 
 
-@pytest.mark.parametrize("name", ["human_reply:of-my-own", "hitl:nonsense"])
-def test_no_agent_waits_for_a_signal_that_its_owner_may_send_as_an_answer(
-    client: APIClient, user: Any, name: str
-) -> None:
-    async def story(ctx: Any, inbox: Any) -> Any:
-        return await ctx.sleep_until_signal(name)
+def test_no_agent_waits_for_a_signal_that_its_owner_may_send_as_an_answer(client: APIClient, user: Any) -> None:
+    for name in ("human_reply:of-my-own", "hitl:nonsense"):
 
-    run = submit(register(CodeAgent(story, key="api_waiter")), "hi", user=user)
-    send(client, run, name, {"by": "the warehouse"})
+        async def story(ctx: Any, inbox: Any, name: str = name) -> Any:
+            return await ctx.sleep_until_signal(name)
 
-    assert output(run) is None
-    assert "ask_human" in Run.objects.get(id=run.id).error["message"]
+        run = submit(register(CodeAgent(story, key="api_waiter")), "hi", user=user)
+        send(client, run, name, {"by": "the warehouse"})
+
+        assert output(run) is None, name
+        assert "ask_human" in Run.objects.get(id=run.id).error["message"]
 
 
-@pytest.mark.parametrize(
-    ("payload", "field"),
-    [(None, "text"), ("", "text"), ({"action": "approve"}, "action"), ({"text": "x", "by": "eve"}, "payload")],
-)
-def test_a_bad_answer_names_its_field(client: APIClient, user: Any, payload: Any, field: str) -> None:
+def test_a_bad_answer_names_its_field_and_an_ended_run_takes_none(client: APIClient, user: Any) -> None:
     run, request = asking(user)
+    bad = [(None, "text"), ("", "text"), ({"action": "approve"}, "action"), ({"text": "x", "by": "eve"}, "payload")]
 
-    response = send(client, run, request.signal, payload)
-
-    assert (response.status_code, error_of(response)["field"]) == (400, field)
-    request.refresh_from_db()
-    assert request.status == "pending"
-
-
-def test_a_run_that_has_ended_takes_none(client: APIClient, user: Any) -> None:
-    run, request = asking(user)
+    for payload, field in bad:
+        response = send(client, run, request.signal, payload)
+        assert (response.status_code, error_of(response)["field"]) == (400, field), payload
     Run.objects.filter(id=run.id).update(status="failed")
+    for name in (request.signal, "human_reply:x"):
+        assert send(client, run, name, "Yes.").status_code == 409, name
 
-    assert send(client, run, request.signal, "Yes.").status_code == 409
-    assert send(client, run, "human_reply:x", "Yes.").status_code == 409
-
-    assert not Signal.objects.exists()
-
-
-def test_staff_who_sees_the_run_answers_by_its_signal(user: Any, django_user_model: Any) -> None:
-    run, request = asking(user, to="staff")
-    root = django_user_model.objects.create_superuser("root")
-
-    assert send(client_of(root), run, request.signal, "No.").status_code == 202
-
-    assert output(run) == "No."
+    request.refresh_from_db()
+    assert (request.status, Signal.objects.exists()) == ("pending", False)
 
 
 @on_postgresql
@@ -228,6 +179,7 @@ def test_a_repeated_key_is_one_answer(client: APIClient, user: Any) -> None:
     assert (first.status_code, again.status_code) == (202, 202)
     assert {(one.status_code, error_of(one)["code"]) for one in (other, name)} == {(409, "idempotency_mismatch")}
     assert (fresh.status_code, error_of(fresh)["code"]) == (409, "conflict")
+    assert "answered already by ann" in error_of(fresh)["message"]
     assert output(run) == "Yes."
 
 

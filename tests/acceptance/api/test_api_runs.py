@@ -11,8 +11,9 @@ import pytest
 from django.db import connection
 from rest_framework.test import APIClient
 
+from ravi_django.kernel import AgentId
 from ravi_django.models import Agent, Run, Session, Status
-from tests.acceptance.api.api_support import client_of, error_of
+from tests.acceptance.api.api_support import client_of, error_of, make_agent
 from tests.support import world
 from tests.support.world import submit
 
@@ -24,7 +25,8 @@ RUN_FIELDS = {
 }
 
 
-def test_a_new_run_is_answered_with_its_row(client: APIClient, user: Any, agent: str) -> None:
+def test_a_new_run_is_answered_with_its_row(client: APIClient, user: Any, agent: str, settings: Any) -> None:
+    settings.TIME_ZONE = "Asia/Tokyo"  # times are in UTC whatever the zone of the site
     response = client.post("/ravi/runs/", {"agent": agent, "input": "6 * 7?", "metadata": {"a": 1}}, format="json")
 
     assert response.status_code == 201
@@ -42,16 +44,7 @@ def test_a_new_run_is_answered_with_its_row(client: APIClient, user: Any, agent:
     assert row.owner == user
 
 
-def test_times_are_utc_whatever_the_sites_zone(client: APIClient, agent: str, settings: Any) -> None:
-    settings.TIME_ZONE = "Asia/Tokyo"
-
-    run = client.post("/ravi/runs/", {"agent": agent, "input": "hi"}, format="json").json()
-
-    assert run["created_at"].endswith("Z")
-    assert datetime.fromisoformat(run["created_at"]) == Run.objects.get().created_at
-
-
-def test_every_option_reaches_the_run(client: APIClient, user: Any, agent: str) -> None:
+def test_every_option_reaches_the_run_and_null_stands_for_absent(client: APIClient, user: Any, agent: str) -> None:
     session = world.create_session(Session(owner=user))
     body = {
         "agent": agent,
@@ -72,90 +65,51 @@ def test_every_option_reaches_the_run(client: APIClient, user: Any, agent: str) 
     assert row.budget == {"max_tokens": 10, "max_cost_usd": 1.0, "deadline_s": 2.5}
     assert row.deadline == datetime.fromisoformat("2031-01-31T10:00:00Z")
     assert response.json()["priority"] == "high"
-
-
-def test_null_stands_for_absent(client: APIClient, agent: str) -> None:
     nothing = dict.fromkeys(("session", "idempotency_key", "budget", "deadline", "metadata"))
-
     assert client.post("/ravi/runs/", {"agent": agent, "input": "hi", **nothing}, format="json").status_code == 201
 
 
 VALID = {"agent": "react/api-helper", "input": "hi"}
-BAD: list[tuple[Any, int, str | None]] = [
-    ({}, 400, "agent"),
-    ({"input": "hi"}, 400, "agent"),
-    ({"agent": "react/api-helper"}, 400, "input"),
-    ({"agent": "react/nobody", "input": "hi"}, 404, "agent"),
-    ({"agent": "helper", "input": "hi"}, 400, "agent"),
-    ({"agent": "re act/x", "input": "hi"}, 400, "agent"),
-    ({"agent": 7, "input": "hi"}, 400, "agent"),
-    ({"agent": None, "input": "hi"}, 400, "agent"),
-    ({"agent": ["react/api-helper"], "input": "hi"}, 400, "agent"),
-    *(
-        (VALID | bad, status, field)
-        for bad, status, field in [
-            ({"input": ""}, 400, "input"),
-            ({"input": " \n"}, 400, "input"),
-            ({"input": []}, 400, "input"),
-            ({"input": None}, 400, "input"),
-            ({"input": 5}, 400, "input"),
-            ({"input": True}, 400, "input"),
-            ({"input": {"type": "text", "text": "hi"}}, 400, "input"),
-            ({"input": ["hi"]}, 400, "input"),
-            ({"input": [{"type": "text"}]}, 400, "input"),
-            ({"input": [{"text": "no type"}]}, 400, "input"),
-            ({"input": [{"type": "tool_use", "tool_name": "pay", "arguments": {}, "call_id": "c"}]}, 400, "input"),
-            ({"input": [{"type": "text", "text": "x"}, {"type": "tool_result", "call_id": "c"}]}, 400, "input"),
-            ({"input": [{"type": "thinking", "text": "x", "signature": "made up"}]}, 400, "input"),
-            ({"input": [{"type": "error", "message": "x"}]}, 400, "input"),
-            ({"input": [{"type": "ui_resource", "uri": "ui://x"}]}, 400, "input"),
-            ({"input": [{"type": "redacted_thinking", "data": "x"}]}, 400, "input"),
-            ({"input": "a\0b"}, 400, "input"),
-            ({"input": "x" * (256 * 1024)}, 413, "input"),
-            ({"input": [{"type": "text", "text": "é" * (128 * 1024)}]}, 413, "input"),
-            ({"session": "nonsense"}, 400, "session"),
-            ({"session": 12}, 400, "session"),
-            ({"session": str(uuid4())}, 404, "session"),
-            ({"idempotency_key": ""}, 400, "idempotency_key"),
-            ({"idempotency_key": 1}, 400, "idempotency_key"),
-            ({"idempotency_key": "k" * 201}, 400, "idempotency_key"),
-            ({"priority": "urgent"}, 400, "priority"),
-            ({"priority": 2}, 400, "priority"),
-            ({"priority": None}, 400, "priority"),
-            ({"priority": ["high"]}, 400, "priority"),
-            ({"budget": 5}, 400, "budget"),
-            ({"budget": []}, 400, "budget"),
-            ({"budget": {"max_tokens": "5"}}, 400, "budget"),
-            ({"budget": {"max_tokens": True}}, 400, "budget"),
-            ({"budget": {"max_tokens": 0}}, 400, "budget"),
-            ({"budget": {"max_cost_usd": -1}}, 400, "budget"),
-            ({"budget": {"max_toes": 1}}, 400, "budget"),
-            ({"deadline": "tomorrow"}, 400, "deadline"),
-            ({"deadline": 1893456000}, 400, "deadline"),
-            ({"deadline": "9999-12-31T23:59:59-12:00"}, 400, "deadline"),
-            ({"deadline": "2031-02-31T12:00:00Z"}, 400, "deadline"),
-            ({"metadata": "x"}, 400, "metadata"),
-            ({"metadata": [1]}, 400, "metadata"),
-            ({"metadata": {"a": "\0"}}, 400, "metadata"),
-            ({"metadata": {"\0": 1}}, 400, "metadata"),
-            ({"metadata": {"a": "x" * 20_000}}, 400, "metadata"),
-            ({"colour": "red"}, 400, "colour"),
-            ({"user": 1}, 400, "user"),
-        ]
-    ),
+BLOCKS = [  # each with what is refused in it: no type, no text, or what models and tools alone write
+    {"type": "text"},
+    {"text": "no type"},
+    {"type": "tool_use", "tool_name": "pay", "arguments": {}, "call_id": "c"},
+    {"type": "tool_result", "call_id": "c"},
+    {"type": "thinking", "text": "x", "signature": "made up"},
+    {"type": "error", "message": "x"},
+    {"type": "ui_resource", "uri": "ui://x"},
+    {"type": "redacted_thinking", "data": "x"},
 ]
+BAD: dict[str, list[Any]] = {
+    "agent": ["helper", "re act/x", 7, None, ["react/api-helper"]],
+    "input": ["", " \n", [], None, 5, True, VALID, ["hi"], "a\0b", *([block] for block in BLOCKS)],
+    "session": ["nonsense", 12],
+    "idempotency_key": ["", 1, "k" * 201],
+    "priority": ["urgent", 2, None, ["high"]],
+    "budget": [5, [], *({"max_tokens": bad} for bad in ("5", True, 0)), {"max_cost_usd": -1}, {"max_toes": 1}],
+    "deadline": ["tomorrow", 1893456000, "9999-12-31T23:59:59-12:00", "2031-02-31T12:00:00Z"],
+    "metadata": ["x", [1], {"a": "\0"}, {"\0": 1}, {"a": "x" * 20_000}],
+    "colour": ["red"],
+    "user": [1],
+}
 
 
-@pytest.mark.parametrize(("body", "status", "field"), BAD)
-def test_bad_input_is_refused_and_nothing_written(
-    client: APIClient, agent: str, written: Any, body: Any, status: int, field: str | None
-) -> None:
+def test_bad_input_is_refused_and_nothing_written(client: APIClient, stranger: Any, agent: str, written: Any) -> None:
+    theirs = world.create_session(Session(owner=stranger))
+    world.register(make_agent("off"))
+    Agent.objects.update_or_create(address="react/off", defaults={"enabled": False})
+    cases = [(VALID | {field: value}, 400, field) for field, values in BAD.items() for value in values]
+    cases += [({"input": "hi"}, 400, "agent"), ({"agent": "react/api-helper"}, 400, "input"), ({}, 400, "agent")]
+    cases += [(VALID | {"agent": absent}, 404, "agent") for absent in ("react/nobody", "react/off")]
+    cases += [(VALID | {"session": str(absent)}, 404, "session") for absent in (uuid4(), theirs.id)]
+    cases += [(VALID | {"input": "x" * (256 * 1024)}, 413, "input")]
+    cases += [(VALID | {"input": [{"type": "text", "text": "é" * (128 * 1024)}]}, 413, "input")]
     before = written()
 
-    response = client.post("/ravi/runs/", body, format="json")
-
-    assert response.status_code == status, response.content
-    assert error_of(response).get("field") == field
+    for body, status, field in cases:
+        response = client.post("/ravi/runs/", body, format="json")
+        assert (response.status_code, error_of(response).get("field")) == (status, field), str(body)[:120]
+    world.unregister(AgentId("react", "off"))
     assert written() == before
 
 
@@ -177,17 +131,16 @@ RAW: list[tuple[bytes, int, str, str | None]] = [
 ]
 
 
-@pytest.mark.parametrize(("body", "status", "code", "field"), RAW, ids=range(len(RAW)))
-def test_a_body_that_is_no_strict_json_object_is_refused(
-    client: APIClient, written: Any, body: bytes, status: int, code: str, field: str | None
-) -> None:
+def test_a_body_that_is_no_strict_json_object_is_refused(client: APIClient, written: Any) -> None:
     before = written()
 
-    response = client.post("/ravi/runs/", body, content_type="application/json")
-
-    assert response.status_code == status
-    error = error_of(response)
-    assert (error["code"], error.get("field")) == (code, field)
+    for body, status, code, field in RAW:
+        response = client.post("/ravi/runs/", body, content_type="application/json")
+        error = error_of(response)
+        assert (response.status_code, error["code"], error.get("field")) == (status, code, field), body[:90]
+    for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"):
+        response = client.generic("POST", "/ravi/runs/", b'{"agent": "react/api-helper"}', content_type=kind)
+        assert (response.status_code, error_of(response)["code"]) == (415, "unsupported_media_type"), kind
     assert written() == before
 
 
@@ -200,67 +153,21 @@ def test_input_up_to_the_limit_is_taken_however_it_is_escaped(client: APIClient,
         assert client.post("/ravi/runs/", raw, content_type="application/json").status_code == 201
 
 
-@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"])
-def test_only_json_is_read(client: APIClient, written: Any, kind: str) -> None:
-    before = written()
-
-    response = client.generic("POST", "/ravi/runs/", b'{"agent": "react/api-helper"}', content_type=kind)
-
-    assert response.status_code == 415
-    assert error_of(response)["code"] == "unsupported_media_type"
-    assert written() == before
-
-
-def test_a_disabled_agent_is_not_run(client: APIClient, agent: str, written: Any) -> None:
-    Agent.objects.update_or_create(address=agent, defaults={"enabled": False})
-    before = written()
-
-    response = client.post("/ravi/runs/", {"agent": agent, "input": "hi"}, format="json")
-
-    assert (response.status_code, error_of(response)["field"]) == (404, "agent")
-    assert written() == before
-
-
-def test_a_strangers_session_cannot_be_used(client: APIClient, stranger: Any, agent: str, written: Any) -> None:
-    session = world.create_session(Session(owner=stranger))
-    before = written()
-
-    response = client.post("/ravi/runs/", {"agent": agent, "input": "hi", "session": str(session.id)}, format="json")
-
-    assert (response.status_code, error_of(response)["field"]) == (404, "session")
-    assert written() == before
-
-
-def test_a_repeated_key_gives_the_first_run(client: APIClient, agent: str, written: Any) -> None:
+def test_a_repeated_key_gives_its_users_first_run(
+    client: APIClient, strange_client: APIClient, agent: str, written: Any
+) -> None:
     body = {"agent": agent, "input": "hi", "idempotency_key": "k1"}
     first = client.post("/ravi/runs/", body, format="json")
     before = written()
 
     again = client.post("/ravi/runs/", body, format="json")
+    other = client.post("/ravi/runs/", {**body, "input": "other"}, format="json")
 
-    assert (first.status_code, again.status_code) == (201, 200)
-    assert again.json()["id"] == first.json()["id"]
+    assert (first.status_code, again.status_code, again.json()["id"]) == (201, 200, first.json()["id"])
+    assert (other.status_code, error_of(other)["code"]) == (409, "idempotency_mismatch")
     assert written() == before
-
-
-def test_a_key_used_for_another_body_is_a_conflict(client: APIClient, agent: str, written: Any) -> None:
-    body = {"agent": agent, "input": "hi", "idempotency_key": "k1"}
-    client.post("/ravi/runs/", body, format="json")
-    before = written()
-
-    response = client.post("/ravi/runs/", {**body, "input": "other"}, format="json")
-
-    assert (response.status_code, error_of(response)["code"]) == (409, "idempotency_mismatch")
-    assert written() == before
-
-
-def test_a_key_belongs_to_its_user(client: APIClient, strange_client: APIClient, agent: str) -> None:
-    body = {"agent": agent, "input": "hi", "idempotency_key": "k1"}
-
-    answers = [one.post("/ravi/runs/", body, format="json") for one in (client, strange_client)]
-
-    assert [answer.status_code for answer in answers] == [201, 201]
-    assert answers[0].json()["id"] != answers[1].json()["id"]
+    theirs = strange_client.post("/ravi/runs/", body, format="json")
+    assert theirs.status_code == 201 and theirs.json()["id"] != first.json()["id"]
 
 
 def test_a_message_s_key_is_its_session_s(client: APIClient, user: Any, agent: str) -> None:
@@ -308,23 +215,7 @@ def test_of_racing_first_posts_one_makes_the_run(user: Any, agent: str, said: bo
     assert Run.objects.count() == Session.objects.count() == 1
 
 
-def test_a_run_behind_another_of_its_session_is_queued(client: APIClient, agent: str) -> None:
-    first = client.post("/ravi/runs/", {"agent": agent, "input": "one"}, format="json").json()
-
-    second = client.post("/ravi/runs/", {"agent": agent, "input": "two", "session": first["session"]}, format="json")
-
-    assert (second.status_code, second.json()["status"]) == (201, "queued")
-
-
 # ------------------------------------------------------------------------------------------------- reading
-
-
-def test_a_run_is_read_by_its_id(client: APIClient, user: Any, agent: str) -> None:
-    run = submit(agent, "hi", user=user)
-
-    response = client.get(f"/ravi/runs/{run.id}/")
-
-    assert (response.status_code, response.json()["id"]) == (200, str(run.id))
 
 
 def test_unknown_cost_is_null_and_an_error_has_type_and_message_only(client: APIClient, user: Any, agent: str) -> None:
@@ -338,30 +229,23 @@ def test_unknown_cost_is_null_and_an_error_has_type_and_message_only(client: API
     assert found["error"] == {"type": "T", "message": "m"}
 
 
-def test_runs_are_listed_newest_first_in_pages(client: APIClient, user: Any, agent: str) -> None:
+def test_runs_are_listed_newest_first_in_pages(
+    client: APIClient, user: Any, agent: str, django_assert_num_queries: Any
+) -> None:
     made = [str(submit(agent, "hi", user=user).id) for _ in range(5)]
 
     seen, page, pages = [], "/ravi/runs/?limit=2", 0
     while page:
-        found = client.get(page).json()
+        with django_assert_num_queries(1):
+            found = client.get(page).json()
         assert set(found) == {"next", "previous", "results"}
         seen += [run["id"] for run in found["results"]]
         page, pages = found["next"], pages + 1
+        submit(agent, "later", user=user)  # one that comes meanwhile shifts no page
 
-    assert seen == made[::-1]
-    assert pages == 3
+    assert (seen, pages) == (made[::-1], 3)
     back = client.get(found["previous"]).json()
     assert [run["id"] for run in back["results"]] == made[::-1][2:4]
-
-
-def test_a_run_that_comes_meanwhile_does_not_shift_the_pages(client: APIClient, user: Any, agent: str) -> None:
-    made = [str(submit(agent, "hi", user=user).id) for _ in range(4)]
-    first = client.get("/ravi/runs/?limit=2").json()
-    submit(agent, "later", user=user)
-
-    second = client.get(first["next"]).json()
-
-    assert [run["id"] for run in second["results"]] == made[1::-1]
 
 
 def test_runs_are_filtered(client: APIClient, user: Any, agent: str) -> None:
@@ -379,23 +263,19 @@ def test_runs_are_filtered(client: APIClient, user: Any, agent: str) -> None:
     assert ids(f"agent={agent}&status=completed&session={one.session_id}") == []
 
 
-@pytest.mark.parametrize(
-    ("query", "field"),
-    [
-        *((f"limit={bad}", "limit") for bad in ("0", "-1", "x", "", "1.5", "%D9%A3", "1e3")),
-        ("cursor=nonsense", "cursor"),
-        ("cursor=cD1ub25zZW5zZQ==", "cursor"),  # p=nonsense
-        ("cursor=cj0xJnA9JTAw", "cursor"),  # r=1&p=%00
-        ("status=sleeping", "status"),
-        ("session=nonsense", "session"),
-        ("agent=nonsense", "agent"),
-        ("agent=a/%00", "agent"),
-    ],
-)
-def test_a_bad_query_is_refused(client: APIClient, query: str, field: str) -> None:
-    response = client.get(f"/ravi/runs/?{query}")
-
-    assert (response.status_code, error_of(response)["field"]) == (400, field)
+def test_a_bad_query_is_refused(client: APIClient) -> None:
+    cursors = ("nonsense", "cD1ub25zZW5zZQ==", "cj0xJnA9JTAw")  # p=nonsense, r=1&p=%00
+    bad = {
+        "limit": ("0", "-1", "x", "", "1.5", "%D9%A3", "1e3"),
+        "cursor": cursors,
+        "status": ("sleeping",),
+        "session": ("nonsense",),
+        "agent": ("nonsense", "a/%00"),
+    }
+    for field, values in bad.items():
+        for value in values:
+            response = client.get(f"/ravi/runs/?{field}={value}")
+            assert (response.status_code, error_of(response)["field"]) == (400, field), value
 
 
 def test_a_limit_over_the_most_is_the_most(client: APIClient, user: Any, agent: str) -> None:
@@ -404,18 +284,6 @@ def test_a_limit_over_the_most_is_the_most(client: APIClient, user: Any, agent: 
 
     assert len(client.get("/ravi/runs/?limit=100000").json()["results"]) == 200
     assert len(client.get("/ravi/runs/").json()["results"]) == 50
-
-
-def test_a_list_costs_one_query_whatever_its_length(
-    client: APIClient, user: Any, agent: str, django_assert_num_queries: Any
-) -> None:
-    for _ in range(3):
-        submit(agent, "hi", user=user)
-
-    with django_assert_num_queries(1):
-        found = client.get("/ravi/runs/").json()
-
-    assert len(found["results"]) == 3
 
 
 # ---------------------------------------------------------------------------------------------------- tree
@@ -435,10 +303,15 @@ def make_tree(user: Any, agent: str) -> tuple[Run, Run, Run, Run]:
     return root, one, two, child(one)
 
 
-def test_the_tree_is_the_same_from_any_of_its_runs(client: APIClient, user: Any, agent: str) -> None:
+def test_the_tree_is_the_same_from_any_of_its_runs(
+    client: APIClient, user: Any, agent: str, django_assert_num_queries: Any
+) -> None:
     root, one, two, grandchild = make_tree(user, agent)
 
-    trees = [client.get(f"/ravi/runs/{run.id}/tree/").json() for run in (root, one, two, grandchild)]
+    trees = []
+    for run in (root, one, two, grandchild):
+        with django_assert_num_queries(2 if run == root else 3):
+            trees.append(client.get(f"/ravi/runs/{run.id}/tree/").json())
 
     tree = trees[0]
     assert all(other == tree for other in trees)
@@ -448,14 +321,3 @@ def test_the_tree_is_the_same_from_any_of_its_runs(client: APIClient, user: Any,
     (found,) = tree["children"][0]["children"]
     assert (found["id"], found["depth"], found["children"]) == (str(grandchild.id), 2, [])
     assert (found["root"], found["parent"]) == (str(root.id), str(one.id))
-
-
-def test_a_tree_costs_two_queries_from_its_root(
-    client: APIClient, user: Any, agent: str, django_assert_num_queries: Any
-) -> None:
-    root, *_, grandchild = make_tree(user, agent)
-
-    with django_assert_num_queries(2):
-        client.get(f"/ravi/runs/{root.id}/tree/")
-    with django_assert_num_queries(3):
-        client.get(f"/ravi/runs/{grandchild.id}/tree/")

@@ -11,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 from rest_framework.test import APIClient
 
 from ravi_django.models import BudgetAccount, Run, Session, Status, uuid7
-from tests.acceptance.api.api_support import client_of, error_of
+from tests.acceptance.api.api_support import error_of
 from tests.support.world import submit
 
 pytestmark = pytest.mark.django_db
@@ -141,9 +141,3 @@ def test_a_tree_is_its_owners(client: APIClient, strange_client: APIClient, user
         response = strange_client.get(f"/ravi/runs/{run.id}/tree/")
         assert (response.status_code, error_of(response)["code"]) == (404, "not_found")
     assert len(flat(tree_of(client, child))) == 3
-
-
-def test_a_superuser_sees_everybodys(admin_user: Any, user: Any, agent: str) -> None:
-    root = team(user, agent, size=3)
-
-    assert tree_of(client_of(admin_user), root)["tree"]["runs"] == 3

@@ -39,27 +39,16 @@ def opened(server, demo, ticket, run) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["runs", "sessions", "requests"])
-def test_an_answer_on_any_socket(opened, run, demo, kind) -> None:
-    request = ask(run)
+def test_an_answer_on_any_socket_whichever_run_it_is_for(opened, run, submitted, demo, kind) -> None:
+    for asked in (run, submitted(send=lambda run_id: None)):
+        request = ask(asked)
+        with opened(kind) as client:
+            accepted = answer(client, request.id, text="the red one", reason="it is prettier")
 
-    with opened(kind) as client:
-        accepted = answer(client, request.id, text="the red one", reason="it is prettier")
-
-    assert accepted == {"type": "accepted", "request": str(request.id), "run": str(run.id)}
-    request.refresh_from_db()
-    assert (request.status, request.answered_by) == ("answered", demo)
-    assert request.answer == {"action": "answer", "text": "the red one", "reason": "it is prettier", "by": "demo"}
-
-
-@pytest.mark.parametrize("kind", ["runs", "sessions"])
-def test_a_runs_socket_takes_answers_for_another_run(opened, submitted, demo, kind) -> None:
-    other = submitted(send=lambda run_id: None)
-    request = ask(other)
-
-    with opened(kind) as client:
-        accepted = answer(client, request.id, text="yes")
-
-    assert (accepted["type"], accepted["run"]) == ("accepted", str(other.id))
+        assert accepted == {"type": "accepted", "request": str(request.id), "run": str(asked.id)}
+        request.refresh_from_db()
+        assert (request.status, request.answered_by) == ("answered", demo)
+        assert request.answer == {"action": "answer", "text": "the red one", "reason": "it is prettier", "by": "demo"}
 
 
 def test_each_action_with_what_goes_with_it(opened, run, demo) -> None:
@@ -83,60 +72,27 @@ def test_each_action_with_what_goes_with_it(opened, run, demo) -> None:
     assert (kept[uncertain.id]["outcome"], kept[uncertain.id]["result"]) == ("happened", {"paid": True})
 
 
-@pytest.mark.parametrize(
-    ("said", "field"),
-    [
-        ({"action": "dance"}, "action"),
-        ({"action": None}, "action"),
-        ({"action": "answer"}, "text"),
-        ({"action": "answer", "text": 7}, "text"),
-        ({"action": "answer", "text": "x", "values": {"a": "b"}}, "values"),
-        ({"action": "answer", "text": "x", "arguments": [1]}, "arguments"),
-        ({"action": "answer", "text": "x", "sticky": "true"}, "sticky"),
-        ({"action": "answer", "text": "x", "version": True}, "version"),
-        ({"action": "answer", "text": "x", "by": "admin"}, "by"),
-    ],
-)
-def test_what_is_wrong_with_an_answer_is_named(opened, run, said, field) -> None:
-    request = ask(run)
-
-    with opened() as client:
-        refused = answer(client, request.id, **said)
-
-    assert (refused["type"], refused["code"], refused["field"]) == ("error", "invalid_input", field)
-    request.refresh_from_db()
-    assert request.status == "pending"
-
-
-@pytest.mark.parametrize("key", [UUID(int=7), "nonsense", "\0", "x" * 5000])
-def test_what_is_nobodys_is_not_found(opened, key) -> None:
-    with opened() as client:
-        refused = answer(client, key, text="yes")
-
-    assert (refused["type"], refused["code"]) == ("error", "not_found")
-    assert len(json.dumps(refused)) < 1000
-
-
-def test_a_strangers_answer_is_to_nothing(opened, run, stranger) -> None:
-    request = ask(run)
-
-    with opened(user=stranger) as client:
-        refused = answer(client, request.id, text="yes")
-
-    assert refused["code"] == "not_found"
-    request.refresh_from_db()
-    assert request.status == "pending"
-
-
-def test_the_owner_on_their_runs_own_socket_may_not_decide_for_others(opened, run) -> None:
-    request = approval(run, to="staff")
+def test_what_is_wrong_with_an_answer_is_named(opened, run) -> None:
+    request, others = ask(run), approval(run, to="staff", path="2")
+    said = {"action": "answer", "text": "x"}
 
     with opened("runs") as client:
-        refused = answer(client, request.id, "approve")
+        for wrong, field in (
+            *(({"action": bad}, "action") for bad in ("dance", None)),
+            *(({"text": bad}, "text") for bad in (None, 7)),
+            *(({name: bad}, name) for name, bad in (("values", {"a": "b"}), ("arguments", [1]), ("sticky", "true"))),
+            *(({name: bad}, name) for name, bad in (("version", True), ("by", "admin"))),
+        ):
+            refused = answer(client, request.id, **{**said, **wrong})
+            assert (refused["type"], refused["code"], refused["field"]) == ("error", "invalid_input", field), wrong
+        for key in (UUID(int=7), "nonsense", "\0", "x" * 5000):
+            refused = answer(client, key, text="yes")
+            assert (refused["type"], refused["code"]) == ("error", "not_found")
+            assert len(json.dumps(refused)) < 1000
+        refused = answer(client, others.id, "approve")  # on the run's own socket, by its owner
 
-    assert (refused["code"], refused["request"]) == ("forbidden", str(request.id))
-    request.refresh_from_db()
-    assert request.status == "pending"
+    assert (refused["code"], refused["request"]) == ("forbidden", str(others.id))
+    assert set(HumanRequest.objects.values_list("status", flat=True)) == {"pending"}
 
 
 def test_the_second_answer_is_a_conflict_and_names_the_first(opened, run) -> None:
@@ -250,7 +206,7 @@ def answering_once(run, demo) -> Any:
     return answer_
 
 
-def breaking(monkeypatch: pytest.MonkeyPatch, *, after: Any = None, before: Any = None) -> None:
+def breaking(monkeypatch: pytest.MonkeyPatch, *, before: Any = None) -> None:
     """The first `human.answer` loses its connection, at its beginning or once it is committed."""
     real, calls = world.answer, []
 
@@ -267,7 +223,7 @@ def breaking(monkeypatch: pytest.MonkeyPatch, *, after: Any = None, before: Any 
     world.patch(monkeypatch, "answer", breaks)
 
 
-def test_an_answer_that_was_committed_is_no_conflict_with_itself(answering_once, run, monkeypatch) -> None:
+def test_an_answer_that_was_committed_is_no_conflict_with_itself(answering_once, run, demo, monkeypatch) -> None:
     request = ask(run)
     breaking(monkeypatch)
 
@@ -275,32 +231,20 @@ def test_an_answer_that_was_committed_is_no_conflict_with_itself(answering_once,
 
     request.refresh_from_db()
     assert (request.answer["text"], request.version) == ("red", 2)
+    given = ask(run)
+    world.answer(given, text="red", by=demo)
+    with pytest.raises(ConflictError):  # it was given before, though it says the same
+        answering_once(given, text="red")
 
 
-def test_what_somebody_else_has_answered_meanwhile_is_one(answering_once, run, stranger, monkeypatch) -> None:
-    request = ask(run, to="user:stranger")
-    request.owner.groups.add(Group.objects.create(name="g"))
-    HumanRequest.objects.filter(id=request.id).update(to="group:g")
-    stranger.groups.add(Group.objects.get(name="g"))
+@pytest.mark.parametrize(("text", "who"), [("red", "stranger"), ("blue", "demo")])
+def test_what_was_answered_meanwhile_is_one(answering_once, run, demo, stranger, monkeypatch, text, who) -> None:
+    by = {"demo": demo, "stranger": stranger}[who]
+    group = Group.objects.create(name="g")
+    group.user_set.add(demo, stranger)
+    request = ask(run, to="group:g")
     real = world.answer
-    breaking(monkeypatch, before=lambda: real(request.id, text="red", by=stranger))
+    breaking(monkeypatch, before=lambda: real(request.id, text=text, by=by))
 
-    with pytest.raises(ConflictError, match="by stranger"):
-        answering_once(request, text="red")
-
-
-def test_another_answer_of_the_same_user_is_one(answering_once, run, demo, monkeypatch) -> None:
-    request = ask(run)
-    real = world.answer
-    breaking(monkeypatch, before=lambda: real(request.id, text="blue", by=demo))
-
-    with pytest.raises(ConflictError):
-        answering_once(request, text="red")
-
-
-def test_an_answer_that_was_given_before_is_one_though_it_says_the_same(answering_once, run, demo) -> None:
-    request = ask(run)
-    world.answer(request, text="red", by=demo)
-
-    with pytest.raises(ConflictError):
+    with pytest.raises(ConflictError, match=f"by {who}"):
         answering_once(request, text="red")

@@ -66,72 +66,64 @@ def run(submitted) -> Any:
 
 
 @pytest.mark.asyncio
-async def test_nobody(run) -> None:
+async def test_without_credentials_nobody_gets_in(run, demo) -> None:
     assert await code_of(f"/ws/ravi/runs/{run.id}/") == (4401, [])
+    for made_up in ("", "nonsense", "%00", "%F0%9F%8E%AB"):  # which a cookie does not help
+        assert await code_of(f"/ws/ravi/runs/{run.id}/?ticket={made_up}", user=demo) == (4401, []), made_up
 
 
 @pytest.mark.asyncio
-async def test_a_logged_in_user_on_a_page_of_ours(run, demo) -> None:
-    code, frames = await code_of(f"/ws/ravi/runs/{run.id}/", user=demo)
-
-    assert code == 1000
-    assert frames
-
-
-@pytest.mark.asyncio
-@pytest.mark.parametrize(
-    "origins",
-    [
-        [],
-        ["https://evil.example"],
-        ["null"],
-        ["http://[bad"],
-        [""],
+async def test_a_cookie_from_elsewhere_though_any_host_is_allowed(run, demo, settings) -> None:
+    settings.ALLOWED_HOSTS = ["*"]
+    settings.CSRF_TRUSTED_ORIGINS = ["https://app.example.com", "https://*.pages.example"]
+    for origins in (
+        *([], ["https://evil.example"], ["null"], ["http://[bad"], [""]),
         ["http://localhost:8000", "https://evil.example"],
         ["https://localhost:8000"],  # another scheme
         ["http://localhost"],  # another port
-        ["ftp://localhost:8000"],
-        ["http://localhost:8000.evil.example"],
-        ["http://localhost:8000@evil.example"],
+        *(["ftp://localhost:8000"], ["http://localhost:8000.evil.example"], ["http://localhost:8000@evil.example"]),
         ["http://app.example.com"],  # the allowed one has https
-        ["https://app.example.com:8443"],
-        ["https://example.com.evil.example"],
-    ],
-)
-async def test_a_cookie_from_elsewhere_though_any_host_is_allowed(run, demo, settings, origins) -> None:
-    settings.ALLOWED_HOSTS = ["*"]
-    settings.CSRF_TRUSTED_ORIGINS = ["https://app.example.com", "https://*.pages.example"]
-    headers = [HOST, *((b"origin", origin.encode()) for origin in origins)]
-
-    assert await code_of(f"/ws/ravi/runs/{run.id}/", user=demo, headers=headers) == (4403, [])
+        *(["https://app.example.com:8443"], ["https://example.com.evil.example"]),
+    ):
+        headers = [HOST, *((b"origin", origin.encode()) for origin in origins)]
+        assert await code_of(f"/ws/ravi/runs/{run.id}/", user=demo, headers=headers) == (4403, []), origins
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize(
-    "origin", ["https://app.example.com", "https://eu.pages.example", "http://localhost:5173", "http://localhost:8000"]
-)
-async def test_origins_that_the_site_names_open_sockets(run, demo, settings, origin) -> None:
+async def test_origins_that_the_site_names_open_sockets(run, demo, stranger, settings) -> None:
     settings.CSRF_TRUSTED_ORIGINS = ["https://app.example.com:443", "https://*.pages.example"]
     settings.RAVI = {**settings.RAVI, "SOCKET_ORIGINS": ["http://localhost:5173"]}
-    headers = [HOST, (b"origin", origin.encode())]
-
-    assert (await code_of(f"/ws/ravi/runs/{run.id}/", user=demo, headers=headers))[0] == 1000
-
-
-@pytest.mark.asyncio
-async def test_behind_a_proxy_the_scheme_is_the_clients(run, demo, settings) -> None:
     settings.SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
-    headers = [HOST, (b"origin", b"https://localhost:8000"), (b"x-forwarded-proto", b"https")]
+    stranger.is_superuser = True
 
-    assert (await code_of(f"/ws/ravi/runs/{run.id}/", user=demo, headers=headers))[0] == 1000
+    for origin, *more in (
+        *([b"https://app.example.com"], [b"https://eu.pages.example"], [b"http://localhost:5173"]),
+        [b"http://localhost:8000"],
+        [b"https://localhost:8000", (b"x-forwarded-proto", b"https")],  # behind a proxy the scheme is the client's
+    ):
+        code, frames = await code_of(f"/ws/ravi/runs/{run.id}/", user=demo, headers=[HOST, (b"origin", origin), *more])
+        assert (code, bool(frames)) == (1000, True), origin
+    assert (await code_of(f"/ws/ravi/runs/{run.id}/", user=stranger))[0] == 1000  # a superuser
 
 
 @pytest.mark.asyncio
 async def test_a_ticket_needs_no_origin_and_works_once(run, demo, ticket) -> None:
-    address = f"/ws/ravi/runs/{run.id}/?ticket={await sync_to_async(ticket)(demo)}"
+    def address() -> str:
+        return f"/ws/ravi/runs/{run.id}/?ticket={ticket(demo)}"
 
-    assert (await code_of(address, headers=[]))[0] == 1000
-    assert await code_of(address, headers=[]) == (4401, [])
+    first = await sync_to_async(address)()
+    assert (await code_of(first, headers=[]))[0] == 1000
+    assert await code_of(first, headers=[]) == (4401, [])
+    second = await sync_to_async(address)()
+    codes = await asyncio.gather(*(code_of(second) for _ in range(4)))
+    assert sorted(code for code, _ in codes) == [1000, 4401, 4401, 4401]
+    old = await sync_to_async(address)()
+    await Ticket.objects.aupdate(expires_at=timezone.now() - timedelta(seconds=1))
+    assert await code_of(old) == (4401, [])
+    late = await sync_to_async(address)()
+    demo.is_active = False
+    await demo.asave()
+    assert await code_of(late) == (4401, [])
 
 
 @pytest.mark.asyncio
@@ -143,83 +135,27 @@ async def test_a_ticket_is_used_up_at_an_address_that_is_not_there(run, demo, ti
 
 
 @pytest.mark.asyncio
-async def test_of_two_that_come_with_one_ticket_at_once_one_gets_in(run, demo, ticket) -> None:
-    address = f"/ws/ravi/runs/{run.id}/?ticket={await sync_to_async(ticket)(demo)}"
-
-    codes = await asyncio.gather(*(code_of(address) for _ in range(4)))
-
-    assert sorted(code for code, _ in codes) == [1000, 4401, 4401, 4401]
+async def test_what_belongs_to_somebody_else_is_not_there(run, stranger) -> None:
+    for path in (f"runs/{run.id}", f"sessions/{run.session_id}"):
+        assert await code_of(f"/ws/ravi/{path}/", user=stranger) == (4404, []), path
 
 
 @pytest.mark.asyncio
-async def test_an_old_ticket(run, demo, ticket) -> None:
-    address = f"/ws/ravi/runs/{run.id}/?ticket={await sync_to_async(ticket)(demo)}"
-    await Ticket.objects.aupdate(expires_at=timezone.now() - timedelta(seconds=1))
-
-    assert await code_of(address) == (4401, [])
-
-
-@pytest.mark.asyncio
-async def test_a_ticket_of_a_user_who_was_locked_out(run, demo, ticket) -> None:
-    address = f"/ws/ravi/runs/{run.id}/?ticket={await sync_to_async(ticket)(demo)}"
-    demo.is_active = False
-    await demo.asave()
-
-    assert await code_of(address) == (4401, [])
-
-
-@pytest.mark.asyncio
-@pytest.mark.parametrize("ticket", ["", "nonsense", "%00", "%F0%9F%8E%AB"])
-async def test_a_made_up_ticket_is_not_helped_by_a_cookie(run, demo, ticket) -> None:
-    assert await code_of(f"/ws/ravi/runs/{run.id}/?ticket={ticket}", user=demo) == (4401, [])
-
-
-@pytest.mark.asyncio
-@pytest.mark.parametrize("kind", ["runs", "sessions"])
-async def test_what_belongs_to_somebody_else_is_not_there(run, stranger, kind) -> None:
-    target = run.id if kind == "runs" else run.session_id
-
-    assert await code_of(f"/ws/ravi/{kind}/{target}/", user=stranger) == (4404, [])
-
-
-@pytest.mark.asyncio
-@pytest.mark.parametrize(
-    "path",
-    [
-        f"runs/{NOBODYS}/",
-        "runs/17/",
-        "runs/{{01a1feeb-2f96-704d-822f-1aec322d8d0d}}/",
-        f"sessions/{NOBODYS}/",
-        "sessions/%00/",
-        "nothing/",
-        "",
-    ],
-)
-async def test_what_is_not_there(demo, path) -> None:
-    assert await code_of(f"/ws/ravi/{path}", user=demo) == (4404, [])
-
-
-@pytest.mark.asyncio
-async def test_a_run_of_another_session_does_not_open_this_one(run, submitted, demo) -> None:
+async def test_what_is_not_there(demo, run, submitted) -> None:
     other = await sync_to_async(submitted)(send=lambda run_id: None)
-
-    assert await code_of(f"/ws/ravi/sessions/{run.session_id}/?run={other.id}", user=demo) == (4404, [])
-
-
-@pytest.mark.asyncio
-@pytest.mark.parametrize("after", ["x", "-1", "1.5", "", "%D9%A3", "9" * 19, "1" * 5000])
-async def test_a_bad_after_is_explained_and_closed(run, demo, after) -> None:
-    code, frames = await code_of(f"/ws/ravi/runs/{run.id}/?after={after}", user=demo)
-
-    assert code == 4400
-    assert [frame["text"].split('"message"')[0] for frame in frames] == ['{"type":"error","code":"invalid_input",']
+    for path in (
+        *(f"runs/{NOBODYS}/", "runs/17/", "runs/{{01a1feeb-2f96-704d-822f-1aec322d8d0d}}/", f"sessions/{NOBODYS}/"),
+        *("sessions/%00/", "nothing/", "", f"sessions/{run.session_id}/?run={other.id}"),
+    ):
+        assert await code_of(f"/ws/ravi/{path}", user=demo) == (4404, []), path
 
 
 @pytest.mark.asyncio
-async def test_a_superuser_sees_every_run(run, stranger) -> None:
-    stranger.is_superuser = True
-
-    assert (await code_of(f"/ws/ravi/runs/{run.id}/", user=stranger))[0] == 1000
+async def test_a_bad_after_is_explained_and_closed(run, demo) -> None:
+    for after in ("x", "-1", "1.5", "", "%D9%A3", "9" * 19, "1" * 5000):
+        code, frames = await code_of(f"/ws/ravi/runs/{run.id}/?after={after}", user=demo)
+        said = [frame["text"].split('"message"')[0] for frame in frames]
+        assert (code, said) == (4400, ['{"type":"error","code":"invalid_input",']), after
 
 
 @pytest.mark.asyncio

@@ -93,22 +93,18 @@ def test_on_connecting_comes_what_is_pending_the_oldest_first(opened, run, demo)
 
 
 def test_what_opens_and_is_answered_while_one_watches(hints_alone, opened, run, demo) -> None:
+    evil = "<script>alert('x')</script>&amp;"  # is a text
     with opened() as client:
         settled(client, run)
 
-        request = approval(run, to="owner")
+        request = approval(run, to="owner", details={"context": evil})
         shown = frame(client)
         world.answer(request, "deny", reason="no money", by=demo)
         closed = frame(client)
 
-    assert (shown["type"], shown["id"], shown["tool"], shown["risk"]) == (
-        "request",
-        str(request.id),
-        "send_invoice",
-        "high",
-    )
+    told = [shown[name] for name in ("type", "id", "tool", "risk", "context", "pending")]
+    assert told == ["request", str(request.id), "send_invoice", "high", evil, 2]
     assert shown["arguments"] == {"customer": "ACME", "amount": 100}
-    assert shown["pending"] == 2
     names = ("type", "seq", "run", "agent", "parent", "depth", "id", "status", "answered_by", "pending")
     assert {name: closed[name] for name in names} == {
         "type": "request.closed",
@@ -200,16 +196,6 @@ def test_the_owner_reads_what_others_are_asked(opened, run, finance) -> None:
     assert (closed["id"], closed["answered_by"]) == (str(request.id), "stranger")
 
 
-def test_html_is_text(opened, run) -> None:
-    evil = "<script>alert('x')</script>&amp;"
-    ask(run, evil, choices=[evil, "no"], details={"context": evil})
-
-    with opened() as client:
-        shown = frame(client)
-
-    assert (shown["text"], shown["choices"], shown["context"]) == (evil, [evil, "no"], evil)
-
-
 # ------------------------------------------------------------------------------------ hints, and without them
 
 
@@ -243,17 +229,6 @@ def test_who_is_asked_instead_hears_of_it_and_who_was_asked_too(way, request, op
         None,
     )
     assert closed["run"] == str(run.id)
-
-
-def test_a_lost_hint_only_delays(no_hints, opened, run, demo) -> None:
-    with opened() as client:
-        request = ask(run)
-        shown = frame(client)
-        world.answer(request, text="yes", by=demo)
-        closed = frame(client)
-
-    assert (shown["id"], closed["id"], closed["status"]) == (str(request.id), str(request.id), "answered")
-    assert (shown["seq"], closed["seq"]) == (1, 2)
 
 
 def test_a_channel_layer_that_is_down_only_delays(opened, run, monkeypatch, settings) -> None:
@@ -336,12 +311,7 @@ def test_rights_that_shrink_close_what_they_were_for(opened, run, finance, monke
         finance.groups.clear()
         closed = until(client, "request.closed")
 
-    assert (closed["type"], closed["id"], closed["status"], closed["pending"]) == (
-        "request.closed",
-        str(request.id),
-        "withdrawn",
-        0,
-    )
+    assert (closed["id"], closed["status"], closed["pending"]) == (str(request.id), "withdrawn", 0)
 
 
 def test_rights_that_grow_or_shrink_without_a_change_of_the_request_are_shown(
@@ -390,48 +360,38 @@ def test_somebody_locked_out_is_closed_out(opened, run, demo, monkeypatch) -> No
         assert client.close_code == 4401
 
 
-def test_who_gets_in(server, demo, cookie) -> None:
+def test_who_gets_in(server, demo, cookie, ticket, run) -> None:
+    request = ask(run)
     path, jar = "/ws/ravi/requests/", {"Cookie": cookie(demo)}
-    for options, code in (
-        ({}, 4401),
-        ({"additional_headers": jar, "origin": "https://evil.example"}, 4403),
-        ({"additional_headers": jar}, 4403),
+    once = f"{path}?ticket={ticket(demo)}"
+    ours = {"additional_headers": jar, "origin": server.url}
+    for address, options in ((path, ours), (once, {})):
+        with server.connect(address, **options) as client:
+            assert frame(client)["id"] == str(request.id)
+    for address, options, code in (
+        (path, {}, 4401),
+        (path, {"additional_headers": jar, "origin": "https://evil.example"}, 4403),
+        (path, {"additional_headers": jar}, 4403),
+        (once, {}, 4401),
     ):
-        with server.connect(path, **options) as client:
+        with server.connect(address, **options) as client:
             with pytest.raises(ConnectionClosed):
                 frame(client)
             assert client.close_code == code
 
 
-def test_a_page_of_the_site_is_let_in_by_its_cookie(server, demo, cookie, run) -> None:
-    request = ask(run)
-    with server.connect("/ws/ravi/requests/", additional_headers={"Cookie": cookie(demo)}, origin=server.url) as client:
-        assert frame(client)["id"] == str(request.id)
-
-
-def test_a_ticket_works_once(server, demo, ticket, run) -> None:
-    ask(run)
-    path = f"/ws/ravi/requests/?ticket={ticket(demo)}"
-    with server.connect(path) as client:
-        assert frame(client)["type"] == "request"
-    with server.connect(path) as client:
-        with pytest.raises(ConnectionClosed):
-            frame(client)
-        assert client.close_code == 4401
-
-
 # ------------------------------------------------------------------------------------------------ its own life
 
 
-@pytest.mark.parametrize("sent", ['{"type": "cancel"}', '{"type": "message", "text": "hi"}'])
-def test_other_frames_are_refused(opened, run, sent) -> None:
+def test_other_frames_are_refused(opened, run) -> None:
     with opened() as client:
-        client.send(sent)
-        refused = frame(client)
+        for sent in ('{"type": "cancel"}', '{"type": "message", "text": "hi"}'):
+            client.send(sent)
+            refused = frame(client)
+            assert (refused["type"], refused["code"], refused["field"]) == ("error", "invalid_input", "type"), sent
         request = ask(run)  # the socket is still there
 
         assert until(client, "request")["id"] == str(request.id)
-    assert (refused["type"], refused["code"], refused["field"]) == ("error", "invalid_input", "type")
     run.refresh_from_db()
     assert run.cancel_requested_at is None
 

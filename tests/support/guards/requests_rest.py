@@ -8,7 +8,6 @@ API = "ravi_django/api/"
 COMMANDS = "ravi_django/management/commands/"
 _READ = ("tests/acceptance/api/test_api_requests.py",)
 _ANSWERED = ("tests/acceptance/api/test_api_answers.py",)
-_BODIES = ("tests/acceptance/api/test_api_answer_bodies.py",)
 _CONFLICTS = ("tests/acceptance/api/test_api_answer_conflicts.py",)
 _COMMAND = ("tests/unit/management/test_request_commands.py",)
 
@@ -88,14 +87,14 @@ REQUESTS_REST = [
         API + "fields.py",
         '        if not isinstance(data, bool):\n            self.fail("invalid", input=data)\n        return data\n',
         "        return bool(super().to_internal_value(data))\n",
-        _BODIES,
+        _ANSWERED,
     ),
     Mutant(
         "answer: a text has an end",
         RUNTIME + "answers.py",
         "    if len(value) > MAX_TEXT:\n",
         "    if False:\n",
-        _BODIES,
+        _ANSWERED,
     ),
     Mutant(
         "ravi_answer: with the user's rights",
