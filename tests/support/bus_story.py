@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
 from ravi_django.kernel import Event
 from tests.support import world
-from tests.support.runs import BOUND_S
 from tests.support.world import Bus
 
 TOPIC = "test"
@@ -49,14 +46,3 @@ class BusStory:
         bus = make()
         yield bus
         await bus.close()
-
-    def run(self, make: Callable[[], Bus], story: Callable[[Bus], Awaitable[Any]]) -> Any:
-        async def told() -> Any:
-            bus = make()
-            try:
-                async with asyncio.timeout(BOUND_S):
-                    return await story(bus)
-            finally:
-                await bus.close()
-
-        return asyncio.run(told())

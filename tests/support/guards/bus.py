@@ -14,14 +14,14 @@ BUS = [
         STORE + "outbox.py",
         "    return conf.EVENT_BUS is not None\n",
         "    return True\n",
-        (UNIT + "test_outbox_writing.py",),
+        (UNIT + "test_outbox.py",),
     ),
     Mutant(
         "outbox: behind the fence",
         STORE + "outbox.py",
         "\n  FROM {source}, (VALUES",
         "\n  FROM (VALUES",
-        (UNIT + "test_outbox_writing.py",),
+        (UNIT + "test_outbox.py",),
     ),
     Mutant(
         "outbox: a run has begun once",
@@ -49,14 +49,14 @@ BUS = [
         BUS_FILES + "outgoing.py",
         '    refuse_secrets(event.data, "data")\n',
         "",
-        (UNIT + "test_outbox_writing.py",),
+        (UNIT + "test_outbox.py",),
     ),
     Mutant(
         "outbox: told with a hint after the commit",
         STORE + "outbox.py",
         "    transaction.on_commit(hint, robust=True)\n",
         "    hint()\n",
-        (UNIT + "test_outbox_writing.py", UNIT + "test_relay.py"),
+        (UNIT + "test_outbox.py", UNIT + "test_relay.py"),
     ),
     Mutant(
         "relay: one at a time",

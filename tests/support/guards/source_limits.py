@@ -7,9 +7,9 @@ from tests.support.guards.mutant import RUNTIME, STORE, UNIT, Mutant
 _FEEDS = "ravi_django/capabilities/feeds/"
 _RULES = RUNTIME + "source_rules.py"
 _UNREAD = (UNIT + "test_telling_unread.py",)
-_ITEMS = (UNIT + "test_source_items.py",)
+_ITEMS = (UNIT + "test_telling.py",)
 _TYPED = UNIT + "test_adapter_sources.py"
-_DROPS = UNIT + "test_drop_sources.py"
+_DROPS = UNIT + "test_adapter_sources.py"
 _FILES = "tests/unit/capabilities/feeds/test_drop_directory.py"
 _ADMIN = "tests/acceptance/admin/test_admin_sources.py"
 

@@ -6,7 +6,7 @@ from tests.support.guards.mutant import RUNTIME, STORE, UNIT, Mutant
 
 _SLOW = (UNIT + "test_polling_slow.py",)
 _HANGING = (UNIT + "test_polling_hanging.py",)
-_THREAD = (UNIT + "test_own_thread.py",)
+_THREAD = (UNIT + "test_polling_hanging.py",)
 _FEEDS = "ravi_django/capabilities/feeds/"
 _SCAN = _FEEDS + "xml_scan.py"
 _PARSE = ("tests/unit/capabilities/feeds/test_feed_parse.py",)

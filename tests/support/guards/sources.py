@@ -7,8 +7,8 @@ from tests.support.guards.mutant import RUNTIME, STORE, UNIT, Mutant
 _TELLING = (UNIT + "test_telling.py",)
 _POLLING = (UNIT + "test_polling.py",)
 _UNREAD = (UNIT + "test_telling_unread.py",)
-_LEASES = (UNIT + "test_polling_leases.py",)
-_ITEMS = (UNIT + "test_source_items.py",)
+_LEASES = (UNIT + "test_polling_hanging.py",)
+_ITEMS = (UNIT + "test_telling.py",)
 _FEEDS = "ravi_django/capabilities/feeds/"
 _FETCH = ("tests/unit/capabilities/feeds/test_feed_fetch.py",)
 _PARSE = ("tests/unit/capabilities/feeds/test_feed_parse.py",)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,40 +29,37 @@ class TestValkey(BusContract):
     def make(self, valkey_url: str) -> Callable[[], Bus]:
         return lambda: ValkeyBus(valkey_url, claim_s=self.CLAIM_S)
 
+    @pytest.fixture
+    def client(self, valkey_url: str) -> Iterator[Any]:
+        with redis.Redis.from_url(valkey_url) as client:
+            yield client
+
     @pytest.mark.parametrize("how", ["relay", "publish"])
-    def test_a_topic_is_trimmed(self, make: Any, settings: Any, valkey_url: str, how: str) -> None:
+    async def test_a_topic_is_trimmed(self, bus: Bus, settings: Any, client: Any, how: str) -> None:
         settings.RAVI = {**settings.RAVI, "EVENT_MAXLEN": 100}
+        events = [event(number) for number in range(1000)]
+        if how == "relay":
+            bus.relay([(TOPIC, one) for one in events])
+        else:
+            for one in events:
+                await bus.publish(one, TOPIC)
 
-        async def story(bus: Bus) -> None:
-            events = [event(number) for number in range(1000)]
-            if how == "relay":
-                bus.relay([(TOPIC, one) for one in events])
-            else:
-                for one in events:
-                    await bus.publish(one, TOPIC)
+        assert 100 <= client.xlen(KEY) < 300
 
-        self.run(make, story)
-        with redis.Redis.from_url(valkey_url) as client:
-            assert 100 <= client.xlen(KEY) < 300
+    async def test_what_is_no_event_is_passed_over(self, bus: Bus, client: Any) -> None:
+        alone, grouped = Heard(), Heard()
+        await bus.subscribe(TOPIC, alone)
+        await bus.subscribe(TOPIC, grouped, group="g")
+        client.xadd(KEY, {"e": "{"})
+        client.xadd(KEY, {"other": "x"})
+        await bus.publish(event(1), TOPIC)
+        await auntil(lambda: alone.events and grouped.events)
+        assert (alone.numbers, grouped.numbers) == ([1], [1])
+        assert [one.data["number"] async for one in bus.history(TOPIC)] == [1]
+        await bus.close()
+        assert client.xpending(KEY, "g")["pending"] == 0
 
-    def test_what_is_no_event_is_passed_over(self, make: Any, valkey_url: str) -> None:
-        async def story(bus: Bus) -> None:
-            alone, grouped = Heard(), Heard()
-            await bus.subscribe(TOPIC, alone)
-            await bus.subscribe(TOPIC, grouped, group="g")
-            with redis.Redis.from_url(valkey_url) as client:
-                client.xadd(KEY, {"e": "{"})
-                client.xadd(KEY, {"other": "x"})
-            await bus.publish(event(1), TOPIC)
-            await auntil(lambda: alone.events and grouped.events)
-            assert (alone.numbers, grouped.numbers) == ([1], [1])
-            assert [one.data["number"] async for one in bus.history(TOPIC)] == [1]
-
-        self.run(make, story)
-        with redis.Redis.from_url(valkey_url) as client:
-            assert client.xpending(KEY, "g")["pending"] == 0
-
-    async def test_an_event_is_acknowledged_once_its_handler_has_returned(self, bus: Bus, valkey_url: str) -> None:
+    async def test_an_event_is_acknowledged_once_its_handler_has_returned(self, bus: Bus, client: Any) -> None:
         may_end, begun = asyncio.Event(), asyncio.Event()
 
         async def slow(event: Event) -> None:
@@ -72,21 +69,19 @@ class TestValkey(BusContract):
         await bus.subscribe(TOPIC, slow, group="g")
         await bus.publish(event(1), TOPIC)
         await begun.wait()
-        with redis.Redis.from_url(valkey_url) as client:
-            assert client.xpending(KEY, "g")["pending"] == 1
-            may_end.set()
-            await auntil(lambda: client.xpending(KEY, "g")["pending"] == 0)
+        assert client.xpending(KEY, "g")["pending"] == 1
+        may_end.set()
+        await auntil(lambda: client.xpending(KEY, "g")["pending"] == 0)
 
-    async def test_what_takes_its_consumers_down_goes_to_the_dead(self, bus: Bus, valkey_url: str) -> None:
+    async def test_what_takes_its_consumers_down_goes_to_the_dead(self, bus: Bus, client: Any) -> None:
         """Each of five consumers was given the event and has died over it."""
         poison = event(1)
-        with redis.Redis.from_url(valkey_url) as client:
-            client.xgroup_create(KEY, "g", id="0", mkstream=True)
-            place = client.xadd(KEY, {"e": poison.model_dump_json()})
-            client.xreadgroup("g", "c0", {KEY: ">"})
-            for number in range(1, world.BASE_TRIES):
-                client.xclaim(KEY, "g", f"c{number}", 0, [place])
-            client.xclaim(KEY, "g", "last", 0, [place], idle=60_000, justid=True)
+        client.xgroup_create(KEY, "g", id="0", mkstream=True)
+        place = client.xadd(KEY, {"e": poison.model_dump_json()})
+        client.xreadgroup("g", "c0", {KEY: ">"})
+        for number in range(1, world.BASE_TRIES):
+            client.xclaim(KEY, "g", f"c{number}", 0, [place])
+        client.xclaim(KEY, "g", "last", 0, [place], idle=60_000, justid=True)
 
         heard = Heard()
         await bus.subscribe(TOPIC, heard, group="g")
@@ -96,13 +91,12 @@ class TestValkey(BusContract):
             break
         assert heard.events == []
 
-    async def test_what_waited_behind_a_killer_is_not_buried_with_it(self, bus: Bus, valkey_url: str) -> None:
+    async def test_what_waited_behind_a_killer_is_not_buried_with_it(self, bus: Bus, client: Any) -> None:
         """A process that dies over the first of what it read takes the others' turn, and not their tries."""
-        with redis.Redis.from_url(valkey_url) as client:
-            client.xgroup_create(KEY, "g", id="0", mkstream=True)
-            places = [client.xadd(KEY, {"e": event(number).model_dump_json()}) for number in range(4)]
-            client.xreadgroup("g", "dead", {KEY: ">"})
-            client.xclaim(KEY, "g", "dead", 0, places, idle=60_000, justid=True)
+        client.xgroup_create(KEY, "g", id="0", mkstream=True)
+        places = [client.xadd(KEY, {"e": event(number).model_dump_json()}) for number in range(4)]
+        client.xreadgroup("g", "dead", {KEY: ">"})
+        client.xclaim(KEY, "g", "dead", 0, places, idle=60_000, justid=True)
 
         begun = asyncio.Event()
 
@@ -112,34 +106,29 @@ class TestValkey(BusContract):
 
         await bus.subscribe(TOPIC, dies, group="g")
         await begun.wait()
-        with redis.Redis.from_url(valkey_url) as client:
-            tries = [row["times_delivered"] for row in client.xpending_range(KEY, "g", "-", "+", 10)]
+        tries = [row["times_delivered"] for row in client.xpending_range(KEY, "g", "-", "+", 10)]
         assert tries == [2, 1, 1, 1]
 
-    def test_waiting_for_room_is_no_reason_to_be_buried(
-        self, make: Any, valkey_url: str, monkeypatch: pytest.MonkeyPatch
+    async def test_waiting_for_room_is_no_reason_to_be_buried(
+        self, bus: Bus, client: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """However often its consumers are restarted meanwhile."""
         world.patch(monkeypatch, "NOT_YET_S", (1000.0, 1000.0))
-        with redis.Redis.from_url(valkey_url) as client:
-            client.xgroup_create(KEY, "g", id="0", mkstream=True)
-            places = [client.xadd(KEY, {"e": event(number).model_dump_json()}) for number in range(2)]
-            client.xreadgroup("g", "gone", {KEY: ">"})
-            client.xclaim(KEY, "g", "gone", 0, places, idle=60_000, retrycount=world.BASE_TRIES - 1, justid=True)
+        client.xgroup_create(KEY, "g", id="0", mkstream=True)
+        places = [client.xadd(KEY, {"e": event(number).model_dump_json()}) for number in range(2)]
+        client.xreadgroup("g", "gone", {KEY: ">"})
+        client.xclaim(KEY, "g", "gone", 0, places, idle=60_000, retrycount=world.BASE_TRIES - 1, justid=True)
 
-            async def story(bus: Bus) -> None:
-                async def has_no_room(event: Event) -> None:
-                    raise world.NotYet("full")
+        async def has_no_room(event: Event) -> None:
+            raise world.NotYet("full")
 
-                def given() -> list[int]:
-                    return [row["times_delivered"] for row in client.xpending_range(KEY, "g", "-", "+", 10)]
+        def given() -> list[int]:
+            return [row["times_delivered"] for row in client.xpending_range(KEY, "g", "-", "+", 10)]
 
-                await bus.subscribe(TOPIC, has_no_room, group="g")
-                await auntil(lambda: given() == [1, world.BASE_TRIES - 1])
+        await bus.subscribe(TOPIC, has_no_room, group="g")
+        await auntil(lambda: given() == [1, world.BASE_TRIES - 1])
 
-            self.run(make, story)
-
-    async def test_who_has_lost_an_event_to_another_does_not_begin_with_it(self, bus: Bus, valkey_url: str) -> None:
+    async def test_who_has_lost_an_event_to_another_does_not_begin_with_it(self, bus: Bus, client: Any) -> None:
         heard, begun, may_go_on = Heard(), asyncio.Event(), asyncio.Event()
 
         async def slow(event: Event) -> None:
@@ -151,67 +140,63 @@ class TestValkey(BusContract):
             await bus.publish(event(number), TOPIC)
         await bus.subscribe(TOPIC, slow, group="g", after="0")
         await begun.wait()
-        with redis.Redis.from_url(valkey_url) as client:
-            second = client.xpending_range(KEY, "g", "-", "+", 10)[1]
-            client.xclaim(KEY, "g", "other", 0, [second["message_id"]])
-            ages = [0]
+        second = client.xpending_range(KEY, "g", "-", "+", 10)[1]
+        client.xclaim(KEY, "g", "other", 0, [second["message_id"]])
+        ages = [0]
 
-            def was_renewed() -> bool:
-                ages.append(client.xpending_range(KEY, "g", "-", "+", 1)[0]["time_since_delivered"])
-                return ages[-1] < ages[-2]
+        def was_renewed() -> bool:
+            ages.append(client.xpending_range(KEY, "g", "-", "+", 1)[0]["time_since_delivered"])
+            return ages[-1] < ages[-2]
 
-            await auntil(was_renewed)
-            may_go_on.set()
-            await auntil(lambda: len(heard.events) == 2)
-            await bus.publish(event(3), TOPIC)
-            await auntil(lambda: 3 in heard.numbers)
-            assert heard.numbers == [0, 2, 3]
-            await auntil(lambda: client.xpending(KEY, "g")["pending"] == 1)
+        await auntil(was_renewed)
+        may_go_on.set()
+        await auntil(lambda: len(heard.events) == 2)
+        await bus.publish(event(3), TOPIC)
+        await auntil(lambda: 3 in heard.numbers)
+        assert heard.numbers == [0, 2, 3]
+        await auntil(lambda: client.xpending(KEY, "g")["pending"] == 1)
 
-    def test_a_consumer_that_was_not_seen_for_long_is_struck_off(
-        self, make: Any, valkey_url: str, monkeypatch: pytest.MonkeyPatch
+    async def test_a_consumer_that_was_not_seen_for_long_is_struck_off(
+        self, bus: Bus, client: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         world.patch(monkeypatch, "FORGET_S", -1.0)
-        with redis.Redis.from_url(valkey_url) as client:
-            client.xgroup_create(KEY, "g", mkstream=True)
-            client.xgroup_createconsumer(KEY, "g", "idle")
-            client.xadd(KEY, {"e": event(1).model_dump_json()})
-            client.xreadgroup("g", "holds one", {KEY: ">"})
+        client.xgroup_create(KEY, "g", mkstream=True)
+        client.xgroup_createconsumer(KEY, "g", "idle")
+        client.xadd(KEY, {"e": event(1).model_dump_json()})
+        client.xreadgroup("g", "holds one", {KEY: ">"})
 
-            self.run(make, lambda bus: bus.subscribe(TOPIC, Heard(lambda event: True), group="g"))
+        await bus.subscribe(TOPIC, Heard(lambda event: True), group="g")
+        await bus.close()
 
-            names = {consumer["name"] for consumer in client.xinfo_consumers(KEY, "g")}
-            assert b"idle" not in names
-            assert b"holds one" in names
+        names = {consumer["name"] for consumer in client.xinfo_consumers(KEY, "g")}
+        assert b"idle" not in names
+        assert b"holds one" in names
 
-    async def test_publishing_outlives_connections_that_the_server_has_closed(self, bus: Bus, valkey_url: str) -> None:
+    async def test_publishing_outlives_connections_that_the_server_has_closed(self, bus: Bus, client: Any) -> None:
         """A pooled connection does not know of it before it is used."""
         await bus.publish(event(1), TOPIC)
-        with redis.Redis.from_url(valkey_url) as client:
-            client.client_kill_filter(_type="normal", skipme=True)
+        client.client_kill_filter(_type="normal", skipme=True)
         await bus.publish(event(2), TOPIC)
         assert [one.data["number"] async for one in bus.history(TOPIC)] == [1, 2]
 
-    def test_subscribers_outlive_a_restart_of_the_server(self, tmp_path: Path) -> None:
+    async def test_subscribers_outlive_a_restart_of_the_server(self, tmp_path: Path) -> None:
+        alone, grouped, streamed = Heard(), Heard(), Heard()
+
+        async def read() -> None:
+            async for one in bus.stream(TOPIC, after="0"):
+                await streamed(one)
+
         with Valkey(tmp_path, fast=True) as server:
-
-            async def story(bus: Bus) -> None:
-                alone, grouped, streamed = Heard(), Heard(), Heard()
-
-                async def read() -> None:
-                    async for one in bus.stream(TOPIC, after="0"):
-                        await streamed(one)
-
-                await bus.subscribe(TOPIC, alone)
-                await bus.subscribe(TOPIC, grouped, group="g")
-                reading = asyncio.create_task(read())
-                await bus.publish(event(1), TOPIC)
-                await auntil(lambda: alone.events and grouped.events and streamed.events)
-                await asyncio.to_thread(server.stop)
-                await asyncio.to_thread(server.start)
-                await bus.publish(event(2), TOPIC)
-                await auntil(lambda: all(2 in heard.numbers for heard in (alone, grouped, streamed)))
-                reading.cancel()
-                await asyncio.gather(reading, return_exceptions=True)
-
-            self.run(lambda: ValkeyBus(server.url), story)
+            bus = ValkeyBus(server.url)
+            await bus.subscribe(TOPIC, alone)
+            await bus.subscribe(TOPIC, grouped, group="g")
+            reading = asyncio.create_task(read())
+            await bus.publish(event(1), TOPIC)
+            await auntil(lambda: alone.events and grouped.events and streamed.events)
+            await asyncio.to_thread(server.stop)
+            await asyncio.to_thread(server.start)
+            await bus.publish(event(2), TOPIC)
+            await auntil(lambda: all(2 in heard.numbers for heard in (alone, grouped, streamed)))
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+            await bus.close()

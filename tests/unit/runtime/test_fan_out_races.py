@@ -10,7 +10,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from ravi_django import register
-from ravi_django.models import FeedItem, Follow, InboxMessage, Publication, Run, Signal, Status
+from ravi_django.models import FeedItem, Follow, InboxMessage, Publication, Run, Signal
 from tests.support import world
 from tests.support.feeds import (  # noqa: F401 - a fixture
     FEED,
@@ -47,34 +47,25 @@ def deliver(publication):
     return in_time(world.deliver_batch, publication.id, 100)
 
 
-def test_a_run_that_somebody_holds_is_for_later_and_the_others_are_not():
+@pytest.mark.parametrize("how", ["holds", "ends"])
+def test_a_run_that_somebody_holds_or_ends_is_for_later_and_the_others_are_not(how):
     follows = followers(5)
     runs = waiting_runs(follows)
     publication = publish("hello")
+    held = Run.objects.filter(id=runs[2].id)
 
-    with uncommitted(lambda: Run.objects.select_for_update().get(id=runs[2].id)):
+    with uncommitted(lambda: held.select_for_update().get() if how == "holds" else held.update(status="completed")):
         batch = deliver(publication)
         assert (batch.delivered, batch.waiting, batch.at_once, batch.done) == (4, 1, True, True)
     assert told(runs[2]) == 0
     world.deliver_due()
 
+    if how == "ends":  # it leaves the message to a new one
+        runs[2] = Run.objects.exclude(id__in=[run.id for run in runs]).get()
+        assert runs[2].session_id == follows[2].home_id
     assert inboxes() == {run.id: ["hello"] for run in runs}
     assert InboxMessage.objects.get(run=runs[2]).message_id == publication.id.hex  # as any other, no digest
     assert Publication.objects.get().delivered == 5
-
-
-def test_a_run_that_ends_meanwhile_leaves_the_message_to_a_new_one():
-    (one,) = followers(1)
-    (run,) = waiting_runs([one])
-    publication = publish("hello")
-
-    with uncommitted(lambda: Run.objects.filter(id=run.id).update(status=Status.COMPLETED)):
-        assert deliver(publication).waiting == 1
-    world.deliver_due()
-
-    new = Run.objects.exclude(id=run.id).get()
-    assert inboxes() == {new.id: ["hello"]}
-    assert new.session_id == one.home_id
 
 
 @pytest.mark.parametrize("change", [{"status": "completed"}, {"agent": "test/other"}])

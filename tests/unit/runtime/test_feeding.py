@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -24,18 +23,26 @@ HAND = AgentId("test", "hand")
 NAME = "new_source_item"
 
 
-@pytest.fixture(autouse=True)
-def _site(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+@pytest.fixture
+async def bus(settings: Any, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bus]:
     settings.RAVI = {**settings.RAVI, "EVENT_BUS": "memory", "SOURCE_UNREAD": 2}
     world.silence(monkeypatch, "courier_hint")
     world.patch(monkeypatch, "BASE_RETRY_S", 0.001)
     world.patch(monkeypatch, "NOT_YET_S", (0.001, 0.01))
-    yield
+    bus = get_bus()
+    yield bus
+    await bus.close()
+    await sync_to_async(connections.close_all)()
     forget_buses()
 
 
 async def does(ctx: Any, inbox: Any) -> str:
     return "done"
+
+
+async def counts(ctx: Any, inbox: Any) -> None:
+    while True:
+        await ctx.sleep_until_signal(NAME)
 
 
 async def spawns(ctx: Any, inbox: Any) -> None:
@@ -49,21 +56,15 @@ def sold(number: int) -> Event:
     return Event.create("shop.sold", source="shop", number=number)
 
 
-def on_the_bus(story: Callable[[Bus], Awaitable[None]]) -> None:
-    async def told() -> None:
-        bus = get_bus()
-        try:
-            await story(bus)
-        finally:
-            await bus.close()
-            await sync_to_async(connections.close_all)()
-
-    asyncio.run(told())
-
-
-def is_done(bus: Any, id: str) -> bool:
+async def done(bus: Bus, id: str) -> None:
+    """Wait until the subscription has read all."""
     reader = bus._readers[id]
-    return not reader.open and not reader.backlog.due
+    await auntil(lambda: not reader.open and not reader.backlog.due)
+
+
+async def aside(function: Callable[..., Any], *args: Any) -> Any:
+    """On the thread of the database, which this loop does not block."""
+    return await sync_to_async(function)(*args)
 
 
 def numbers(run: Run) -> list[int]:
@@ -72,89 +73,76 @@ def numbers(run: Run) -> list[int]:
     return [payload["data"]["number"] for payload in found]
 
 
-def test_a_run_is_not_fed_what_its_children_do() -> None:
+def parent_and_child(hand: Any) -> tuple[Run, Run]:
+    code(spawns)
+    register(CodeAgent(hand, key=HAND.key))
+    run = drive(make_run())
+    signal(run, NAME, {"first": True})
+    run_until_idle()
+    return run, Run.objects.get(parent=run)
+
+
+async def test_a_run_is_not_fed_what_its_children_do(bus: Bus) -> None:
     """Each would have it begin another."""
-    code(spawns)
-    register(CodeAgent(does, key=HAND.key))
-    run = drive(make_run())
-    signal(run, NAME, {"first": True})
-    run_until_idle()
-    child = Run.objects.get(parent=run)
+    run, child = await aside(parent_and_child, does)
+    id = await feed_agent(run, after="0")
+    await aside(world.relay)
+    ends = [one async for one in bus.history(types="run.completed")]
+    assert [one.correlation_id for one in ends] == [str(child.id)]
+    await bus.publish(sold(1))
+    await done(bus, id)
 
-    async def story(bus: Bus) -> None:
-        id = await feed_agent(run, after="0")
-        await sync_to_async(world.relay)()
-        ends = [one async for one in bus.history(types="run.completed")]
-        assert [one.correlation_id for one in ends] == [str(child.id)]
-        await bus.publish(sold(1))
-        await auntil(lambda: is_done(bus, id))
-
-    on_the_bus(story)
-    first, sale = Signal.objects.filter(run=run).order_by("id").values_list("payload", flat=True)
-    assert first == {"first": True} and sale["type"] == "shop.sold"
+    told = await aside(lambda: list(Signal.objects.filter(run=run).order_by("id").values_list("payload", flat=True)))
+    assert told[0] == {"first": True} and [payload["type"] for payload in told[1:]] == ["shop.sold"]
 
 
-def test_a_child_is_not_fed_what_its_tree_does() -> None:
-    code(spawns)
-    register(CodeAgent(counts, key=HAND.key))
-    run = drive(make_run())
-    signal(run, NAME, {"first": True})
-    run_until_idle()
-    child = Run.objects.get(parent=run)
+async def test_a_child_is_not_fed_what_its_tree_does(bus: Bus) -> None:
+    run, child = await aside(parent_and_child, counts)
     above = Event.create("run.completed", source="ravi", correlation_id=str(run.id), agent=run.agent)
     beside = Event.create("run.completed", source="ravi", agent="test/other", root=str(run.id))
+    id = await feed_agent(str(child.id))
+    for event in (above, beside, sold(1)):
+        await bus.publish(event)
+    await done(bus, id)
 
-    async def story(bus: Bus) -> None:
-        id = await feed_agent(str(child.id))
-        for event in (above, beside, sold(1)):
-            await bus.publish(event)
-        await auntil(lambda: is_done(bus, id))
-
-    on_the_bus(story)
-    assert numbers(child) == [1]
+    assert await aside(numbers, child) == [1]
 
 
-async def counts(ctx: Any, inbox: Any) -> None:
-    while True:
-        await ctx.sleep_until_signal(NAME)
-
-
-def test_what_a_run_has_no_room_for_waits_until_it_has_read(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_a_run_has_no_room_for_waits_until_it_has_read(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
     code(counts)
     looked: list[bool] = []
     is_full = world.is_full
     world.patch(monkeypatch, "is_full", lambda *of: looked.append(is_full(*of)) or looked[-1])
-    run = drive(make_run())
-    signal(run, "other", {})
+    run = await aside(lambda: drive(make_run()))
+    await aside(signal, run, "other", {})
+    id = await feed_agent(run)
+    reader = bus._readers[id]
+    for number in range(7):
+        await bus.publish(sold(number))
+    for told in (2, 4, 6):
+        looked.clear()
+        # Of two looks the second was all of it behind the last time that the run has read.
+        await auntil(lambda: looked.count(True) >= 2 or not (reader.open or reader.backlog.due))
+        assert len(await aside(numbers, run)) == told
+        await aside(drive, run)
+    await done(bus, id)
 
-    async def story(bus: Bus) -> None:
-        id = await feed_agent(run)
-        for number in range(7):
-            await bus.publish(sold(number))
-        for told in (2, 4, 6):
-            looked.clear()
-            # Of two looks the second was all of it behind the last time that the run has read.
-            await auntil(lambda: looked.count(True) >= 2 or is_done(bus, id))
-            assert len(await sync_to_async(numbers)(run)) == told
-            await sync_to_async(drive)(run)
-        await auntil(lambda: is_done(bus, id))
-        assert [one async for one in bus.history("events.dead")] == []
-
-    on_the_bus(story)
-    assert numbers(run) == list(range(7))
+    assert [one async for one in bus.history("events.dead")] == []
+    assert await aside(numbers, run) == list(range(7))
 
 
-def test_nobody_waits_for_a_run_that_has_ended() -> None:
+async def test_nobody_waits_for_a_run_that_has_ended(bus: Bus) -> None:
+    def ended() -> Run:
+        run = drive(make_run())
+        for key in "ab":
+            signal(run, NAME, {"data": {"number": key}}, key=key)
+        Run.objects.filter(id=run.id).update(status=Status.CANCELLED)
+        return run
+
     code(counts)
-    run = drive(make_run())
-    for key in "ab":
-        signal(run, NAME, {"data": {"number": key}}, key=key)
-    Run.objects.filter(id=run.id).update(status=Status.CANCELLED)
+    run = await aside(ended)
+    id = await feed_agent(run)
+    await bus.publish(sold(1))
+    await done(bus, id)
 
-    async def story(bus: Bus) -> None:
-        id = await feed_agent(run)
-        await bus.publish(sold(1))
-        await auntil(lambda: is_done(bus, id))
-
-    on_the_bus(story)
-    assert numbers(run) == ["a", "b"]
+    assert await aside(numbers, run) == ["a", "b"]

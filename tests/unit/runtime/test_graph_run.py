@@ -178,19 +178,27 @@ BAD = {
 }
 
 
-def test_bad_input_names_the_parameter_and_writes_nothing():
+def test_bad_input_names_the_parameter_and_writes_nothing(settings):
     async def story(ctx, inbox):
         for field, calls in BAD.items():
             for number, call in enumerate(calls):
                 with pytest.raises(InvalidInputError) as caught:
                     await call(ctx)
                 assert caught.value.field == field, number
+        settings.RAVI = {**settings.RAVI, "MAX_INPUT_BYTES": 100}
+        with pytest.raises(PermanentError, match="101 bytes, the limit is 100"):
+            await ctx.emit(NEWS, "x" * 99)
+        return "refused"
 
     code(story)
-    run = drive(make_run())
-
-    assert run.status == Status.COMPLETED, run.error
-    assert not JournalEntry.objects.filter(kind__in=KINDS).exists()
+    with CaptureQueriesContext(connection) as queries:
+        run = drive(make_run())
+    assert (run.status, run.output) == (Status.COMPLETED, "refused"), run.error
+    assert not JournalEntry.objects.filter(kind__in=KINDS, error__isnull=True).exists()
+    writes = ("ravi_follow", "ravi_publication")
+    assert not [one for one in queries if any(name in one["sql"] for name in writes)], "nor is anything read"
+    emits((NEWS, "x" * 98))
+    assert drive(make_run()).status == Status.COMPLETED
 
 
 # ---------------------------------------------------------------------------------------------------- publishing
@@ -272,35 +280,6 @@ def test_an_id_of_ones_own_is_published_once(hinted):
     assert [row.request["new"] for row in entries(run)] == [True, False, False, False, True]
 
 
-def test_the_default_ids_are_of_place_and_generation():
-    async def story(ctx, inbox):
-        for _ in range(2):
-            await ctx.emit(NEWS, "same")
-        if inbox[0].payload.message.text == "1":
-            await ctx.continue_as_new("0")
-
-    code(story)
-    run = make_run(text="1")
-    drive(run)
-    drive(run)
-
-    assert Publication.objects.values("message_id").distinct().count() == 4
-
-
-def test_what_is_too_large_is_refused(settings):
-    settings.RAVI = {**settings.RAVI, "MAX_INPUT_BYTES": 100}
-
-    async def story(ctx, inbox):
-        await ctx.emit(NEWS, "x" * 98)
-        with pytest.raises(PermanentError, match="101 bytes, the limit is 100"):
-            await ctx.emit(NEWS, "x" * 99)
-
-    code(story)
-    run = drive(make_run())
-
-    assert (run.status, Publication.objects.count()) == (Status.COMPLETED, 1), run.error
-
-
 # ---------------------------------------------------------------------------------------------------- replays
 
 
@@ -354,21 +333,27 @@ def test_a_zombie_follows_and_publishes_nothing(what):
     assert not JournalEntry.objects.filter(kind__in=KINDS).exists()
 
 
-def test_a_fork_publishes_anew_what_is_not_of_the_shared_past():
+def test_a_fork_publishes_anew_what_is_not_of_the_shared_past_and_default_ids_are_of_place_and_generation():
     async def story(ctx, inbox):
         await ctx.emit(NEWS, "past")
         await ctx.emit(NEWS, "future")
         await ctx.emit(NEWS, "own", id="mine")
+        if inbox[0].payload.message.text == "again":
+            await ctx.continue_as_new("once")
 
     code(story)
     run = drive(make_run())
-
     drive(world.fork(run.id, entries(run)[0].seq))
 
     bodies = Publication.objects.values_list("body", flat=True)
     said = [body["payload"]["message"]["content"][0]["text"] for body in bodies]
     assert sorted(said) == ["future", "future", "own", "own", "past"]
     assert Publication.objects.values("scope").distinct().count() == 5
+    Publication.objects.all().delete()
+    run = make_run(text="again")
+    for _ in range(2):
+        drive(run)
+    assert Publication.objects.values("message_id").distinct().count() == 5, "two by default in each, and its own"
 
 
 def test_a_row_of_before_publications_is_recalled(clock):
@@ -424,39 +409,23 @@ def test_a_replay_repeats_a_refusal_whatever_the_policy_says_by_then(clock, poli
         assert not Publication.objects.exists()
 
 
-def test_the_policy_is_asked_once_about_the_runs_owner(policy, ada):
+def test_a_run_whose_owner_is_deleted_is_not_the_systems_and_the_policy_is_asked_once(ada, policy):
     async def story(ctx, inbox):
         await ctx.follow(NEWS)
         await ctx.follow(NEWS)
         await ctx.emit(NEWS, "x")
+        if inbox[0].payload.message.text == "deleted":
+            await ctx.effects.database.call(type(ada).objects.filter(pk=ada.pk).delete)
+            for refused in (ctx.follow("news/late"), ctx.emit("news/late", "x")):
+                with pytest.raises(ForbiddenError, match="is no more"):
+                    await refused
 
     agent = code(story)
     drive(make_run(owner=ada))
     drive(make_run())
-
-    assert policy.asked == [(ada, str(agent.id))] * 2
-
-
-@pytest.mark.parametrize("what", ["follow", "emit"])
-def test_a_run_whose_owner_is_deleted_is_not_the_systems(ada, what):
-    async def story(ctx, inbox):
-        await ctx.effects.database.call(type(ada).objects.filter(pk=ada.pk).delete)
-        with pytest.raises(ForbiddenError, match="is no more"):
-            await (ctx.follow(NEWS) if what == "follow" else ctx.emit(NEWS, "x"))
-
-    code(story)
-    run = drive(make_run(owner=ada))
+    assert policy.asked == [(ada, str(agent.id))] * 2, "about the run's owner"
+    run = drive(make_run(owner=ada, text="deleted"))
 
     assert run.status == Status.COMPLETED, run.error
-    assert not Follow.objects.exists() and not Publication.objects.exists()
-
-
-def test_a_run_that_follows_nothing_asks_nothing():
-    async def story(ctx, inbox):
-        return "done"
-
-    code(story)
-    with CaptureQueriesContext(connection) as queries:
-        drive(make_run())
-
-    assert not [one for one in queries if "follow" in one["sql"] or "publication" in one["sql"]]
+    assert not Follow.objects.filter(topic="news/late").exists()
+    assert not Publication.objects.filter(topic="news/late").exists()

@@ -1,7 +1,10 @@
-"""Directories that hang, such as those of a server that is away: each is its source's alone."""
+"""A poll that hangs, or holds its source for long, is its source's alone; where too much is unread none is made."""
 
 from __future__ import annotations
 
+import asyncio
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,11 +14,12 @@ import pytest
 
 from ravi_django.capabilities.feeds import Item
 from ravi_django.capabilities.feeds.polled import Polled
-from ravi_django.models import InboxMessage, Signal, Source
+from ravi_django.models import InboxMessage, Run, Signal, Source, SourceItem
+from ravi_django.testing import FakeClock
 from tests.support import world
 from tests.support.feed_server import FeedServer, rss, serving
-from tests.support.patience import BOUND_S
-from tests.support.runs import code, in_background, until
+from tests.support.runs import BOUND_S, auntil, code, in_background, on_postgresql, until
+from tests.support.world import Hangs, on_own_thread
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -44,8 +48,9 @@ def server() -> Iterator[FeedServer]:
         yield server
 
 
-def a_source(name: str, location: str = "", kind: str = "drop") -> Source:
-    return Source.objects.create(name=name, agent="test/code", location=location, kind=kind, every_s=3600)
+def a_source(name: str = "News", location: str = "", kind: str = "drop", **fields: Any) -> Source:
+    given = {"name": name, "agent": "test/code", "location": location, "kind": kind, "every_s": 3600}
+    return Source.objects.create(**given, **fields)
 
 
 def polled_again(*found: Source) -> None:
@@ -156,3 +161,161 @@ def test_a_feed_that_waited_to_be_read_has_its_whole_time_then(
 
     assert Source.objects.filter(failures=1, error__contains="no answer within 0.3 s").count() == world.POLLING_PARSERS
     assert Source.objects.filter(etag="read", failures=0).count() == 1
+
+
+@pytest.fixture
+def kind(monkeypatch: pytest.MonkeyPatch) -> Any:
+    world.patch(monkeypatch, "pollers_by_kind", {})
+    return lambda poller: world.register_poller("drop", poller)
+
+
+def test_who_dies_holds_its_sources_for_a_minute() -> None:
+    a_source()
+    with FakeClock() as clock:
+        assert world.claim_sources(["drop"], 1, world.LEASE_S)
+        clock.advance(59)
+        assert not world.any_source_due(["drop"])
+        clock.advance(2)
+        assert world.any_source_due(["drop"])
+
+
+@on_postgresql
+def test_who_lives_holds_a_source_for_as_long_as_it_reads(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.patch(monkeypatch, "SOURCES_RENEWALS", 3000)
+    stolen: list[list[Source]] = []
+
+    async def slow(source: Source, _: Any) -> Polled:
+        for _ in range(4):  # four minutes, in all
+            before = source.polling_until
+            clock.advance(world.LEASE_S - 1)
+            await auntil(lambda before=before: source.polling_until != before)
+            stolen.append(await asyncio.wrap_future(in_background(world.claim_sources, ["drop"], 1, 60.0)))
+        return Polled([Item(id="one", title="one")], etag="read")
+
+    kind(slow)
+    source = a_source()
+    with FakeClock() as clock:
+        assert world.poll_due() == 1
+
+    source.refresh_from_db()
+    assert stolen == [[], [], [], []]
+    assert (source.etag, source.polling_until) == ("read", None)
+    assert SourceItem.objects.count() == 1
+
+
+def test_a_source_that_another_has_taken_is_not_taken_back() -> None:
+    a_source()
+    with FakeClock() as clock:
+        (lost,) = world.claim_sources(["drop"], 1, 60.0)
+        clock.advance(61)
+        (taken,) = world.claim_sources(["drop"], 1, 60.0)
+        clock.advance(5)
+
+        world.renew_sources([lost], 60.0)
+
+        assert Source.objects.get().polling_until == taken.polling_until
+
+
+@pytest.mark.parametrize("in_the_middle", [False, True])
+def test_a_source_whose_agent_has_too_much_unread_is_put_off_unread(
+    kind: Any, settings: Any, in_the_middle: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.RAVI = {**settings.RAVI, "SOURCE_UNREAD": 3}
+    polls: list[str] = []
+
+    async def poll(source: Source, _: Any) -> Polled:
+        polls.append(source.etag)
+        return Polled([Item(id="more", title="more")], etag="new")
+
+    kind(poll)
+    source = a_source(etag="old")
+    world.tell(source, [Item(id=str(number)) for number in range(4)])
+    if in_the_middle:  # it became so while the source was read
+        world.patch(monkeypatch, "full_sources", lambda ids: set())
+
+    made = world.poll_due()
+
+    source.refresh_from_db()
+    assert (made, polls) == ((1, ["old"]) if in_the_middle else (0, []))
+    assert (source.etag, source.failures, source.error) == ("old", 0, world.TELLING_UNREAD)
+    assert source.polling_until is None and source.next_at is not None
+    assert SourceItem.objects.count() == 4
+
+    Signal.objects.update(consumed_at="2026-11-22T12:00:00Z")
+    Source.objects.update(next_at=None)
+    assert world.poll_due() == 1
+    source.refresh_from_db()
+    assert (source.etag, source.error, Run.objects.count()) == ("new", "", 1)
+    assert Signal.objects.get(consumed_at=None).payload["id"] == "more"
+
+
+def called(key, function, within_s=BOUND_S):
+    async def main():
+        async with asyncio.timeout(within_s + 5):
+            return await on_own_thread(key, function, within_s)
+
+    return asyncio.run(main())
+
+
+def test_it_gives_back_what_the_function_returns_or_raises():
+    def away():
+        raise TimeoutError(110, "Connection timed out")
+
+    assert called("a", lambda: threading.current_thread().daemon) is True
+    with pytest.raises(TimeoutError, match="Connection timed out"):
+        called("a", away)
+    assert called("a", lambda: "again") == "again"
+
+
+def test_one_that_hangs_is_given_up_and_costs_one_thread(go):
+    begun = []
+
+    def hang():
+        begun.append(threading.current_thread())
+        go.wait()
+
+    with pytest.raises(Hangs, match="no answer within"):
+        called("a", hang, 0.05)
+    with pytest.raises(Hangs, match="hangs in it still"):
+        called("a", hang)
+    assert called("b", lambda: "another's") == "another's"
+
+    go.set()
+    until(lambda: not begun[0].is_alive())
+    assert (called("a", lambda: "again"), len(begun)) == ("again", 1)
+
+
+def test_where_no_thread_can_be_had_the_next_call_is_tried(monkeypatch):
+    def refuses(self):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuses)
+        with pytest.raises(RuntimeError, match="new thread"):
+            called("a", lambda: None)
+
+    assert called("a", lambda: "again") == "again"
+
+
+def test_a_forked_process_has_none_of_the_threads(go):
+    with pytest.raises(Hangs):
+        called("a", go.wait, 0.05)
+
+    world.own_thread_after_fork()
+
+    assert called("a", lambda: "its own") == "its own"
+
+
+def test_a_process_ends_though_a_call_hangs():
+    script = (
+        "import asyncio, threading\n"
+        "from tests.support.world import Hangs, on_own_thread\n"
+        "try:\n"
+        "    asyncio.run(on_own_thread('a', threading.Event().wait, 0.05))\n"
+        "except Hangs:\n"
+        "    print('given up')\n"
+    )
+
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=BOUND_S, check=True)
+
+    assert ended.stdout == "given up\n"

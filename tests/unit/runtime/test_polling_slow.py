@@ -117,35 +117,23 @@ def test_a_failure_that_cannot_be_written_ends_no_other_poll(polls: Polls, monke
     _, slow = a_source("bad"), a_source("slow")
 
     assert world.poll_due() == 2
-
     assert is_read(slow)
 
 
-def test_what_becomes_due_while_one_takes_its_time_is_polled(polls: Polls) -> None:
+@pytest.mark.parametrize("bound_s", [None, 0.5])
+def test_what_becomes_due_while_one_takes_its_time_is_polled(polls: Polls, bound_s: float | None) -> None:
+    """By the same task, or, when its time is over, by the next one beside it."""
     slow = a_source("slow")
-    polled = in_background(world.poll_due)
-    until(lambda: polls.seen)
-
+    polled = in_background(lambda: world.poll_due(bound_s=bound_s) if bound_s else world.poll_due())
+    until(lambda: polls.seen and not (bound_s and world.sources_at_work.locked()))
     later = a_source("later")
 
+    if bound_s:
+        assert world.poll_due() == 1
+        assert not polled.done()
     until(lambda: is_read(later))
     polls.go.set()
-    assert polled.result(BOUND_S) == 2
-    assert is_read(slow)
-
-
-def test_when_a_tasks_time_is_over_the_next_polls_beside_it(polls: Polls) -> None:
-    slow = a_source("slow")
-    polled = in_background(lambda: world.poll_due(bound_s=0.5))
-    until(lambda: polls.seen and not world.sources_at_work.locked())
-    later = a_source("later")
-
-    assert world.poll_due() == 1
-
-    assert is_read(later)
-    assert not polled.done()
-    polls.go.set()
-    assert polled.result(BOUND_S) == 1
+    assert polled.result(BOUND_S) == (1 if bound_s else 2)
     assert is_read(slow)
 
 
@@ -219,23 +207,19 @@ def test_what_was_taken_and_never_begun_keeps_its_server_for_nobody(
 # ------------------------------------------------------------------------------------------------------ the worker ends
 
 
-def stopped_by_celery() -> None:
-    world.tasks_stop_claiming()
+async def served() -> None:
+    async with Runtime(poll_s=60.0):
+        pass
 
 
-def stopped_by_a_runtime() -> None:
-    async def serve() -> None:
-        async with Runtime(poll_s=60.0):
-            pass
-
-    asyncio.run(serve())
-
-
-def stopped_with_its_worker() -> None:
-    Worker().close()
+STOPS = {
+    "celery": lambda: world.tasks_stop_claiming(),
+    "a runtime": lambda: asyncio.run(served()),
+    "its worker": lambda: Worker().close(),
+}
 
 
-@pytest.mark.parametrize("stop", [stopped_by_celery, stopped_by_a_runtime, stopped_with_its_worker])
+@pytest.mark.parametrize("stop", STOPS.values(), ids=STOPS)
 def test_a_worker_that_ends_takes_no_more_and_sees_through_what_it_has(polls: Polls, stop: Any) -> None:
     slow = a_source("slow")
     polled = in_background(world.poll_due)

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfoNotFoundError
 
 import pytest
-from django.db import OperationalError, transaction
+from django.db import OperationalError, connection, transaction
 
 from ravi_django import schedule
 from ravi_django.conf import conf
@@ -80,29 +80,22 @@ def test_a_tick_submits_a_run_of_what_the_row_says(clock, olga, django_assert_nu
     assert beside.id in hints and queued.id not in hints
 
 
-def test_a_tick_waits_for_its_jitter(clock):
-    row = minutely(every=3600, jitter_s=1800)
+def test_a_tick_waits_for_its_jitter_and_one_that_is_off_makes_up_for_nothing(clock):
+    row = minutely(every=3600, jitter_s=1800, catch_up="all")
     late = row.due_at - row.next_at
     assert timedelta() < late < timedelta(minutes=30)
     clock.now = row.due_at - timedelta(seconds=1)
     assert world.scheduler_tick() == []
     clock.advance(1)
-
     world.scheduler_tick()
-
     assert ticks_of(row) == [(BEGIN + timedelta(hours=1), True, "")]
 
-
-def test_one_that_is_off_submits_nothing_and_makes_up_for_nothing(clock):
-    row = minutely(catch_up="all")
     world.schedules_disable(row)
-    clock.advance(600)
-    assert world.scheduler_tick() == [] and Run.objects.count() == 0
-
+    clock.now = at(600)
+    assert world.scheduler_tick() == []
     again = world.schedules_enable(row)
-
-    assert again.next_at == at(11)
-    clock.advance(60)
+    assert again.next_at == at(660)
+    clock.now = again.due_at
     assert len(world.scheduler_tick()) == 1
 
 
@@ -129,26 +122,20 @@ def test_who_read_it_before_it_changed_submits_nothing_and_does_not_move_it_back
 
 
 @pytest.mark.sqlite
-def test_a_tick_that_was_seen_to_is_not_submitted_again_wherever_the_row_points(clock):
+def test_a_tick_is_not_submitted_again_wherever_the_row_or_the_clock_points(clock):
     row = minutely()
     clock.advance(60)
     world.scheduler_tick()
     Run.objects.all().update(idempotency_scope=None)
     Schedule.objects.update(next_at=at(1), due_at=at(1))
-
     assert world.scheduler_tick() == []
-
     row.refresh_from_db()
     assert (Run.objects.count(), row.next_at) == (1, at(2))
 
-
-def test_a_clock_that_is_set_back_submits_nothing_twice(clock):
-    row = minutely()
-    for _ in range(3):
+    for _ in range(2):
         clock.advance(60)
         world.scheduler_tick()
-    clock.advance(-150)
-
+    clock.advance(-150)  # it is set back
     assert world.scheduler_tick() == []
     world.schedules_disable(row)
     world.schedules_enable(row)
@@ -236,15 +223,22 @@ def test_a_sweep_takes_so_long_and_submits_about_so_many_runs(clock):
     assert [len(world.scheduler_tick(limit=6)) for _ in range(3)] == [6, 6, 3]
 
 
-def test_a_sweep_goes_on_until_nothing_is_due(clock, monkeypatch):
+def test_a_sweep_goes_on_until_nothing_is_due_and_a_full_one_leaves_the_others_to_the_next(clock, monkeypatch):
     world.patch(monkeypatch, "SCHEDULER_BATCH", 3)
     for number in range(10):
         minutely(str(number), **({"catch_up": "all"} if number == 5 else {}))
-    world.patch(monkeypatch, "PER_SCHEDULE", 2)
-    clock.now = at(5)
+    with monkeypatch.context() as patched:
+        world.patch(patched, "PER_SCHEDULE", 2)
+        clock.now = at(5)
+        assert len(world.scheduler_tick()) == 11, "one each, and a part of what one has to catch up with"
+        assert [len(world.scheduler_tick()) for _ in range(3)] == [2, 1, 0]
 
-    assert len(world.scheduler_tick()) == 11, "one each, and a part of what one has to catch up with"
-    assert [len(world.scheduler_tick()) for _ in range(3)] == [2, 1, 0]
+    Schedule.objects.all().delete()
+    minutely("a", catch_up="all")
+    clock.advance(1)
+    minutely("b"), minutely("c")
+    clock.advance(3 * 60)
+    assert [len(world.scheduler_tick(limit=3)) for _ in range(3)] == [3, 2, 0]
 
 
 def test_all_get_a_run_each_in_their_order_so_many_a_sweep_and_one_stands_for_all(clock, monkeypatch):
@@ -273,15 +267,6 @@ def test_all_are_the_latest_thousand_at_most(clock, monkeypatch):
     dropped, *done = ticks_of(row)
     assert [tick[:2] for tick in done] == [(at(n), True) for n in range(96, 101)]
     assert dropped == (at(1), False, "skipped: 95 ticks before 2030-01-01 01:36:00 UTC: they were more than 5")
-
-
-def test_a_full_sweep_leaves_the_others_to_the_next(clock):
-    minutely("a", catch_up="all")
-    clock.advance(1)
-    minutely("b"), minutely("c")
-    clock.now = at(3) + timedelta(seconds=30)
-
-    assert [len(world.scheduler_tick(limit=3)) for _ in range(3)] == [3, 2, 0]
 
 
 # ------------------------------------------------------------------------------------------------------ faults
@@ -392,22 +377,16 @@ def test_a_host_that_cannot_read_the_zone_leaves_the_tick_to_others(clock, monke
     assert ticks_of(row) == [(at(30), True, "")]
 
 
-@pytest.mark.parametrize("mend", ["enable", "deploy", "save"])
 @pytest.mark.parametrize("lost", ["next_at", "due_at"])
-def test_one_that_is_on_without_a_next_tick_gets_one(clock, mend, lost):
+def test_one_that_is_on_without_a_next_tick_gets_one(clock, lost):
     row = minutely()
-    Schedule.objects.update(**{lost: None})
     clock.advance(90)
-
-    if mend == "enable":
-        world.schedules_enable(row)
-    elif mend == "deploy":
-        minutely()
-    else:
-        world.schedules_keep(Schedule.objects.get())
-
-    row.refresh_from_db()
-    assert (row.next_at, row.due_at) == (at(2), at(2))
+    mends = [lambda: world.schedules_enable(row), minutely, lambda: world.schedules_keep(Schedule.objects.get())]
+    for number, mend in enumerate(mends):  # by its switch, a deploy, a save
+        Schedule.objects.update(**{lost: None})
+        mend()
+        row.refresh_from_db()
+        assert (row.next_at, row.due_at) == (at(2), at(2)), number
 
 
 def test_with_its_session_a_schedule_is_switched_off_and_says_so_and_with_its_owner_it_is_gone(clock, olga):
@@ -543,25 +522,18 @@ def without_input(given):
 
 
 @on_postgresql
-def test_a_tick_costs_so_many_queries_and_its_agent_is_looked_up_once(clock, django_assert_max_num_queries):
+def test_a_tick_costs_so_many_queries_and_what_is_due_is_found_by_its_index(clock, django_assert_max_num_queries):
     for number in range(10):
         minutely(str(number))
     clock.advance(60)
-
-    with django_assert_max_num_queries(2 + 10 * 10):
+    with django_assert_max_num_queries(2 + 10 * 10):  # the agent is looked up once
         assert len(world.scheduler_tick()) == 10
 
-
-@on_postgresql
-def test_looking_for_what_is_due_reads_its_index(clock):
-    from django.db import connection
-
     Schedule.objects.bulk_create(
-        Schedule(name=str(n), agent="test/code", input="hi", every_s=60, next_at=at(n), due_at=at(n))
+        Schedule(name=f"n{n}", agent="test/code", input="hi", every_s=60, next_at=at(n), due_at=at(n))
         for n in range(1, 2000)
     )
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE ravi_schedule")
     plan = world.store_schedules_due().order_by("due_at").values_list("id")[:500].explain()
-
     assert "ravi_schedule_due" in plan

@@ -143,40 +143,29 @@ def test_a_newsroom_whose_day_is_spent_loses_nothing_and_is_not_begun_each_sweep
     assert told == [str(number) for number in range(50)]
 
 
-def test_an_item_that_makes_the_run_fail_holds_up_the_others_for_five_minutes(clock: FakeClock) -> None:
-    async def fails(ctx: Any, inbox: Any) -> None:
-        raise ValueError("not this one")
-
-    code(fails)
-    world.tell(a_source(), items("bad", "good"))
-    assert drive(Run.objects.get()).status == Status.FAILED
-
-    clock.advance(5 * MINUTE - 1)
-    assert world.sweep_unread() == []
-    clock.advance(2)
-    (begun,) = world.sweep_unread()
-
-    assert boot_of(Run.objects.get(id=begun)) == "good"
-
-
-@pytest.mark.parametrize("did", ["a call", "a step"])
-def test_a_run_that_has_done_anything_keeps_the_item_that_it_began_with(
+@pytest.mark.parametrize("did", ["nothing", "a call", "a step"])
+def test_an_item_on_which_a_run_failed_is_its_own_and_holds_up_the_others_for_five_minutes(
     clock: FakeClock, settings: Any, did: str
 ) -> None:
     settings.RAVI = {**settings.RAVI, "DAILY_BUDGETS": {"user": {"max_turns": 1}}}
 
-    async def twice(ctx: Any, inbox: Any) -> None:
+    async def fails(ctx: Any, inbox: Any) -> None:
+        if did == "nothing":
+            raise ValueError("not this one")
         if did == "a step":
             await ctx.log("notes", {"taken": 1})
             raise BudgetExhaustedError("of its own")
         await ctx.llm([USER])
         await ctx.llm([USER])
 
-    code(twice, model=model(10, 0.5))
+    code(fails, model=model(10, 0.5))
     world.tell(a_source(get_user_model().objects.create_user("ann")), items("one", "two"))
-    assert drive(Run.objects.get()).error["type"] == "BudgetExhaustedError"
+    failed = drive(Run.objects.get())
+    assert failed.error["type"] == ("ValueError" if did == "nothing" else "BudgetExhaustedError")
 
-    clock.advance(10 * MINUTE)
+    clock.advance(5 * MINUTE - 1)
+    assert world.sweep_unread() == []
+    clock.advance(2)
     (begun,) = world.sweep_unread()
 
     assert boot_of(Run.objects.get(id=begun)) == "two"
@@ -231,33 +220,28 @@ def test_what_is_not_left_for_it_begins_no_run(clock: FakeClock, read: list[str]
     assert Run.objects.count() == 1
 
 
-def test_what_two_sources_of_one_session_have_left_is_read_by_one_run(clock: FakeClock, read: list[str]) -> None:
+def test_what_was_left_of_sources_is_read_by_one_run_also_when_another_session_becomes_home(
+    clock: FakeClock, read: list[str]
+) -> None:
     home = world.create_session(Session())
-    world.tell(a_source(home=home), items("one", "two"))
+    source = a_source(home=home)
+    world.tell(source, items("one", "two"))
     world.tell(a_source(home=home, name="More", signal="more"), items("three"))
     drive(Run.objects.get())
-
     for _ in range(2):
         (begun,) = world.sweep_unread()
         drive(Run.objects.get(id=begun))
-
     assert read == ["one", "two", "three"]
-
-
-def test_what_was_left_goes_along_when_another_session_becomes_home(clock: FakeClock, read: list[str]) -> None:
-    source = a_source()
-    world.tell(source, items("one", "two"))
-    drive(Run.objects.get())
+    world.tell(source, items("four", "five"))
+    drive(Run.objects.latest("id"))
 
     async def wait(ctx: Any, inbox: Any) -> str:
         return str([(await ctx.sleep_until_signal("new_source_item"))["title"] for _ in range(2)])
 
     code(wait)
     waiting = drive(make_run())
-
-    world.tell(source, items("three"))
-
-    assert drive(waiting).output == "['two', 'three']"
+    world.tell(source, items("six"))
+    assert drive(waiting).output == "['five', 'six']"
 
 
 # ---------------------------------------------------------------------------------------------------- too much unread
