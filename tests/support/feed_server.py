@@ -10,7 +10,12 @@ from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import pytest
+
+from ravi_django.models import Source
+from tests.support import world
 from tests.support.patience import seconds
+from tests.support.runs import code
 
 ITEM = "<item><guid>{0}</guid><title>{0}</title><link>https://example.org/{0}</link></item>"
 
@@ -90,3 +95,28 @@ def serving(tls: ssl.SSLContext | None = None) -> Iterator[FeedServer]:
         server.hold.set()
         server.shutdown()
         server.server_close()
+
+
+@pytest.fixture(autouse=True)
+def polled_here(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Feeds of this host may be polled, for an agent that reads them."""
+
+    async def read(ctx: Any, inbox: Any) -> None:
+        await ctx.sleep_until_signal("new_source_item")
+
+    code(read)
+    here = {"SOURCE_NETWORKS": ["127.0.0.0/8"], "SOURCE_GAP_S": 0.0, "SOURCE_TIMEOUT_S": 20}
+    settings.RAVI = {**settings.RAVI, **here}
+    world.patch(monkeypatch, "SOURCES_LOOK_S", 0.01)
+
+
+@pytest.fixture(name="server")
+def one_server() -> Iterator[FeedServer]:
+    with serving() as server:
+        yield server
+
+
+def a_source(name: str = "News", location: str = "", **fields: Any) -> Source:
+    """Of a feed where it has a location, else of the kind `drop`, for which a test registers a poller."""
+    kind = "feed" if location else "drop"
+    return Source.objects.create(**{"name": name, "agent": "test/code", "location": location, "kind": kind, **fields})

@@ -18,25 +18,12 @@ from ravi_django.capabilities.feeds.polled import Polled, SourceError
 from ravi_django.kernel import InvalidInputError
 from ravi_django.models import InboxMessage, Run, Session, Signal, Source, SourceItem
 from ravi_django.testing import FakeClock
-from tests.support import world
-from tests.support.feed_server import FeedServer, rss, serving
+from tests.support import feed_server, world
+from tests.support.feed_server import FeedServer, polled_here, rss, serving  # noqa: F401 - a fixture
 from tests.support.patience import BOUND_S
-from tests.support.runs import code, in_background, on_postgresql, until
+from tests.support.runs import in_background, on_postgresql, until
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture(autouse=True)
-def agent() -> Any:
-    async def read(ctx: Any, inbox: Any) -> None:
-        await ctx.sleep_until_signal("new_source_item")
-
-    return code(read)
-
-
-@pytest.fixture(autouse=True)
-def _here(settings: Any) -> None:
-    settings.RAVI = {**settings.RAVI, "SOURCE_NETWORKS": ["127.0.0.0/8"], "SOURCE_GAP_S": 0.0}
 
 
 @pytest.fixture
@@ -61,9 +48,7 @@ def kind(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def a_source(location: str = "", **fields: Any) -> Source:
-    return Source.objects.create(
-        **{"name": "News", "agent": "test/code", "location": location, "kind": "feed" if location else "drop", **fields}
-    )
+    return feed_server.a_source(location=location, **fields)
 
 
 def told() -> list[str]:

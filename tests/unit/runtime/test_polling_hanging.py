@@ -17,21 +17,11 @@ from ravi_django.capabilities.feeds.polled import Polled
 from ravi_django.models import InboxMessage, Run, Signal, Source, SourceItem
 from ravi_django.testing import FakeClock
 from tests.support import world
-from tests.support.feed_server import FeedServer, rss, serving
-from tests.support.runs import BOUND_S, auntil, code, in_background, on_postgresql, until
+from tests.support.feed_server import FeedServer, a_source, one_server, polled_here, rss  # noqa: F401 - fixtures
+from tests.support.runs import BOUND_S, auntil, in_background, on_postgresql, until
 from tests.support.world import Hangs, on_own_thread
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture(autouse=True)
-def _here(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def read(ctx: Any, inbox: Any) -> None:
-        await ctx.sleep_until_signal("new_source_item")
-
-    code(read)
-    settings.RAVI = {**settings.RAVI, "SOURCE_NETWORKS": ["127.0.0.0/8"], "SOURCE_GAP_S": 0.0}
-    world.patch(monkeypatch, "SOURCES_LOOK_S", 0.01)
 
 
 @pytest.fixture
@@ -40,17 +30,6 @@ def go() -> Iterator[threading.Event]:
     made = threading.Event()
     yield made
     made.set()
-
-
-@pytest.fixture
-def server() -> Iterator[FeedServer]:
-    with serving() as server:
-        yield server
-
-
-def a_source(name: str = "News", location: str = "", kind: str = "drop", **fields: Any) -> Source:
-    given = {"name": name, "agent": "test/code", "location": location, "kind": kind, "every_s": 3600}
-    return Source.objects.create(**given, **fields)
 
 
 def polled_again(*found: Source) -> None:
@@ -92,7 +71,7 @@ def test_directories_that_hang_when_they_are_read(
 ) -> None:
     settings.RAVI = {**settings.RAVI, "DROP_ROOTS": [str(tmp_path)]}
     look = world.drops_look
-    hanging = [a_source("slow", str(tmp_path / str(number))) for number in range(4)]
+    hanging = [a_source("slow", str(tmp_path / str(number)), kind="drop") for number in range(4)]
 
     def hang(location: str, options: Any) -> Polled:
         if location != str(tmp_path):
@@ -103,7 +82,7 @@ def test_directories_that_hang_when_they_are_read(
     polls = in_background(world.poll_due)
     until(lambda: not Source.objects.filter(polling_until=None).exists())
     server.answers["/feed"] = (200, {"ETag": "read"}, rss("one"))
-    feed, near = a_source("feed", server.url(), "feed"), a_source("near", str(tmp_path))
+    feed, near = a_source("feed", server.url()), a_source("near", str(tmp_path), kind="drop")
 
     until(lambda: Source.objects.filter(id__in=[feed.id, near.id], checked_at__isnull=False).count() == 2)
 
@@ -129,7 +108,7 @@ def test_a_feed_that_no_thread_has_time_for_is_put_off_without_a_failure(
     world.patch(monkeypatch, "WAIT_S", 0.1)
     for number in range(world.POLLING_PARSERS + 1):
         server.answers[f"/{number}"] = (200, {"ETag": "read"}, rss("one"))
-        a_source("feed", server.url(f"/{number}"), "feed")
+        a_source("feed", server.url(f"/{number}"))
     polls = in_background(world.poll_due)
 
     until(lambda: Source.objects.filter(polling_until=None, failures=0, error="", next_at__isnull=False).exists())
@@ -155,7 +134,7 @@ def test_a_feed_that_waited_to_be_read_has_its_whole_time_then(
     world.patch(monkeypatch, "THREAD_S", 0.3)
     for number in range(world.POLLING_PARSERS + 1):
         server.answers[f"/{number}"] = (200, {"ETag": "read"}, rss("one"))
-        a_source("feed", server.url(f"/{number}"), "feed")
+        a_source("feed", server.url(f"/{number}"))
 
     assert in_background(world.poll_due).result(BOUND_S) == world.POLLING_PARSERS + 1
 

@@ -13,26 +13,12 @@ from ravi_django.capabilities.feeds import Item, fetch
 from ravi_django.capabilities.feeds.polled import NotItsTurn, Polled, SourceError
 from ravi_django.models import Source
 from tests.support import world
-from tests.support.feed_server import FeedServer, rss, serving
+from tests.support.feed_server import FeedServer, a_source, one_server, polled_here, rss  # noqa: F401 - fixtures
 from tests.support.patience import BOUND_S, seconds
-from tests.support.runs import code, in_background, until
+from tests.support.runs import in_background, until
 from tests.support.world import Runtime, Worker
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture(autouse=True)
-def agent() -> Any:
-    async def read(ctx: Any, inbox: Any) -> None:
-        await ctx.sleep_until_signal("new_source_item")
-
-    return code(read)
-
-
-@pytest.fixture(autouse=True)
-def _here(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings.RAVI = {**settings.RAVI, "SOURCE_NETWORKS": ["127.0.0.0/8"], "SOURCE_GAP_S": 0.0, "SOURCE_TIMEOUT_S": 20}
-    world.patch(monkeypatch, "SOURCES_LOOK_S", 0.01)
 
 
 class Polls:
@@ -64,17 +50,6 @@ def polls(monkeypatch: pytest.MonkeyPatch) -> Iterator[Polls]:
     world.register_poller("drop", made)
     yield made
     made.go.set()
-
-
-@pytest.fixture
-def server() -> Iterator[FeedServer]:
-    with serving() as server:
-        yield server
-
-
-def a_source(name: str, location: str = "", **fields: Any) -> Source:
-    kind = "feed" if location else "drop"
-    return Source.objects.create(**{"name": name, "agent": "test/code", "location": location, "kind": kind, **fields})
 
 
 def is_read(source: Source) -> bool:
