@@ -6,7 +6,7 @@ from tests.support.guards.mutant import RUNTIME, STORE, UNIT, Mutant
 
 BUS_FILES = RUNTIME + "bus/"
 FEEDING = (UNIT + "test_feeding.py",)
-OUTBOX = (UNIT + "test_prune_outbox.py",)
+OUTBOX = (UNIT + "test_retention.py",)
 
 BUS = [
     Mutant(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.support.guards.mutant import RUNTIME, STORE, UNIT, Mutant
 
-_DELETED = (UNIT + "test_deleted_runs.py",)
-_DISOWNED = (UNIT + "test_disowned_runs.py",)
+_DELETED = (UNIT + "test_owner_deleted.py",)
+_DISOWNED = (UNIT + "test_owner_deleted.py",)
 _ERASED = (UNIT + "test_erasing.py",)
 _NAMES = (UNIT + "test_erased_names.py",)
 _RETAINED = (UNIT + "test_retention.py",)

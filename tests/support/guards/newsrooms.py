@@ -11,7 +11,7 @@ READER = (UNIT + "test_personal_feed_agent.py",)
 READING = (UNIT + "test_newsrooms.py",)
 BACKLOG, LIMIT = (UNIT + "test_newsrooms.py",), (UNIT + "test_inbox_limit.py",)
 TOLD, OWNER = UNIT + "test_receive_told.py", UNIT + "test_owner_deleted.py"
-DISOWNED = UNIT + "test_disowned_runs.py"
+DISOWNED = UNIT + "test_owner_deleted.py"
 
 NEWSROOMS = [
     Mutant(

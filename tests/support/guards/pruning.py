@@ -12,7 +12,7 @@ PRUNING = [
         STORE + "publications.py",
         "return past.filter(~Exists(waiting))",
         "return past",
-        (UNIT + "test_prune_outbox.py",),
+        (UNIT + "test_retention.py",),
     ),
     Mutant(
         "pruning: what a run was asked stays",

@@ -1,4 +1,4 @@
-"""RAVI["RETENTION"] of what people have said: sessions, runs, requests, audit records."""
+"""RAVI["RETENTION"] of sessions, runs, requests, audit records, publications and events for a bus."""
 
 from __future__ import annotations
 
@@ -7,13 +7,18 @@ from typing import Any
 import pytest
 
 import ravi_django
-from ravi_django.kernel import IllegalTransitionError
+from ravi_django import emit, follow
+from ravi_django.kernel import Event, IllegalTransitionError
+from ravi_django.management import diagnosis
 from ravi_django.models import (
     AuditRecord,
     Blob,
+    FeedItem,
     HumanRequest,
     InboxMessage,
     JournalEntry,
+    OutboxEvent,
+    Publication,
     Run,
     Schedule,
     Session,
@@ -24,9 +29,9 @@ from ravi_django.testing import FakeClock
 from tests.support import world
 from tests.support.asked import approval_of
 from tests.support.runs import code, leased, make_run
-from tests.support.world import Entry
+from tests.support.world import Entry, enqueue
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.sqlite]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 DAY = world.DAY_S
 COUNTED = {"sessions": Session, "runs": Run, "requests": HumanRequest, "audit": AuditRecord}
@@ -58,6 +63,7 @@ def ended(status: Status = Status.COMPLETED, session: Session | None = None) -> 
         ("audit", {"sessions": 0, "runs": 0, "requests": 0, "audit": 2}),
     ],
 )
+@pytest.mark.sqlite
 def test_what_is_named_goes_when_it_is_old(clock: FakeClock, kind: str, goes: dict[str, int]) -> None:
     ended()
     clock.advance(10 * DAY)
@@ -78,6 +84,7 @@ def test_what_is_named_goes_when_it_is_old(clock: FakeClock, kind: str, goes: di
     assert Blob.objects.count() == 2 - goes["runs"]
 
 
+@pytest.mark.sqlite
 def test_what_goes_on_stays(clock: FakeClock, django_user_model: Any) -> None:
     code(print)
     session, ann = Session.objects.create(), django_user_model.objects.create_user("ann")
@@ -99,6 +106,7 @@ def test_what_goes_on_stays(clock: FakeClock, django_user_model: Any) -> None:
     assert HumanRequest.objects.get().run.status == Status.FAILED
 
 
+@pytest.mark.sqlite
 def test_an_old_run_is_not_retried_while_it_goes(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
     run, erase = ended(Status.FAILED), world.erase_trees
     clock.advance(10 * DAY)
@@ -111,3 +119,86 @@ def test_an_old_run_is_not_retried_while_it_goes(clock: FakeClock, monkeypatch: 
     world.patch(monkeypatch, "erase_trees", late)
     world.prune(world.retention({"runs": 5}))
     assert not Run.objects.exists()
+
+
+KEEP = {"outbox": 30 * DAY}
+
+
+@pytest.fixture(autouse=True)
+def _not_relayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    world.silence(monkeypatch, "courier_hint")
+
+
+def bus(settings: Any, where: str | None) -> None:
+    settings.RAVI = {**settings.RAVI, "EVENT_BUS": where}
+
+
+def write(settings: Any, count: int) -> None:
+    bus(settings, "redis://127.0.0.1:1/0")
+    for number in range(count):
+        assert enqueue(Event.create("shop.sold", source="shop", number=number))
+
+
+def numbers() -> list[int]:
+    return [row.body["data"]["number"] for row in OutboxEvent.objects.order_by("id")]
+
+
+def test_what_waits_for_no_bus_goes_when_it_is_old(settings: Any, clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.patch(monkeypatch, "OUTBOX_ROWS", 2)
+    write(settings, 5)
+    refused = OutboxEvent.objects.latest("id").pk
+    OutboxEvent.objects.filter(id=refused).update(tries=world.OUTBOX_ROWS_TRIES, error="WRONGTYPE")
+    clock.advance(20 * DAY)
+    write(settings, 1)
+    bus(settings, None)
+    clock.advance(10 * DAY)
+    assert world.prune(KEEP)["outbox"] == 0
+    clock.advance(1)
+    assert world.prune(KEEP, dry_run=True)["outbox"] == 5
+    assert len(numbers()) == 6
+    assert world.prune(KEEP)["outbox"] == 5
+    assert numbers() == [0]
+    assert "outbox" not in world.prune({"journal": 0})
+
+
+def test_what_waits_for_a_bus_that_is_away_stays_however_old(settings: Any, clock: Any) -> None:
+    write(settings, 2)
+    clock.advance(999 * DAY)
+    for dry_run in (True, False):
+        assert world.prune(KEEP, dry_run=dry_run)["outbox"] == 0
+    assert numbers() == [0, 1]
+
+
+def test_the_doctor_names_what_waits_for_no_bus(settings: Any, clock: Any) -> None:
+    assert list(diagnosis.outbox()) == []
+    write(settings, 3)
+    assert list(diagnosis.outbox()) == [], "the health of the bus says so"
+    OutboxEvent.objects.filter(id=OutboxEvent.objects.latest("id").pk).update(tries=world.OUTBOX_ROWS_TRIES)
+    clock.advance(90)
+    bus(settings, None)
+    (finding,) = [found for found in diagnosis.examine() if found.what.startswith("outbox")]
+    assert finding.level == "warning"
+    assert finding.what == "outbox: 3 events wait, the oldest for 90 s, and RAVI['EVENT_BUS'] is None"
+    assert "ravi_prune" in finding.mend and "EVENT_BUS" in finding.mend
+
+
+def test_publications_that_are_delivered_go_once_they_are_old(clock, monkeypatch):
+    async def story(ctx, inbox): ...
+
+    world.silence(monkeypatch, "fan_out_hint")
+    world.patch(monkeypatch, "PUBLICATIONS_ROWS", 2)
+    keep = {"publications": 30 * DAY}
+    for _ in range(3):
+        emit("news/a", "nobody follows")
+    found, _ = follow(code(story), "news/b")
+    under_way, waiting = emit("news/b", "under way"), emit("news/b", "in a digest")
+    FeedItem.objects.create(follow=found, publication=waiting, due_at=world.now())
+    Publication.objects.filter(id=waiting.id).update(done_at=world.now())
+    clock.advance(30 * DAY)
+    assert world.prune(keep)["publications"] == 0
+    clock.advance(1)
+    young = emit("news/a", "young")
+    assert world.prune(keep, dry_run=True)["publications"] == 3
+    assert world.prune(keep)["publications"] == 3
+    assert set(Publication.objects.values_list("id", flat=True)) == {under_way.id, waiting.id, young.id}
+    assert "publications" not in world.prune({"journal": 0})
