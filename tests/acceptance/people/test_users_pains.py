@@ -20,12 +20,10 @@ from tests.support import forks, world
 from tests.support.patience import BOUND_S, seconds
 from tests.support.runs import (
     CodeAgent,
-    code,
     drive,
     in_background,
     make_run,
     on_postgresql,
-    take_over,
     until,
     waiting_for_locks,
 )
@@ -42,41 +40,6 @@ world.answer(sys.argv[1], "approve")
 
 
 # ------------------------------------------------------------------------------------- misrouted, doubled, lost
-
-
-def test_answers_are_not_misrouted_between_parallel_calls(paid: list[str], pay: Any, finance: list[Any]) -> None:
-    """Three calls of one turn, decided in another order than they were asked, each in its own way."""
-    names = ("ACME", "Bolt", "Cobb")
-    desk(pay, {f"c{number}": {"to": name, "amount": number} for number, name in enumerate(names)})
-    run = drive(make_run("react/desk"))
-    found = waiting(run)
-    assert set(found) == set(names)
-
-    world.answer(found["Cobb"], "deny", reason="Cobb is bankrupt", by=finance[0])
-    world.answer(found["ACME"], "edit", arguments={"to": "ACME", "amount": 7}, by=finance[1])
-    world.answer(found["Bolt"], "approve", by=finance[0])
-    run = drive(run)
-
-    assert run.status == Status.COMPLETED
-    assert sorted(paid) == ["ACME 7", "Bolt 1"]
-    told = dict(part.split(": ", 1) for part in run.output.split(" | "))
-    assert told["c0"].endswith("paid ACME 7")
-    assert told["c1"] == "paid Bolt 1"
-    assert told["c2"] == "denied: Cobb is bankrupt; do not call it again unchanged"
-
-
-def test_an_answer_of_some_parallel_calls_waits_for_the_others(paid: list[str], pay: Any, finance: list[Any]) -> None:
-    desk(pay, {"c0": {"to": "ACME", "amount": 1}, "c1": {"to": "Bolt", "amount": 2}})
-    run = drive(make_run("react/desk"))
-    found = waiting(run)
-
-    world.answer(found["Bolt"], "approve", by=finance[0])
-    run = drive(run)
-
-    assert (set(waiting(run)), paid) == ({"ACME"}, ["Bolt 2"])
-    world.answer(found["ACME"], "approve", by=finance[0])
-    assert drive(run).output == "c0: paid ACME 1 | c1: paid Bolt 2"
-    assert paid == ["Bolt 2", "ACME 1"]
 
 
 @on_postgresql
@@ -106,23 +69,6 @@ def test_two_answers_are_not_both_executed(paid: list[str], pay: Any, finance: l
     assert said[1 - winner] == f"request {request.id} is answered already by {finance[winner].username}"
     assert paid == [f"ACME {(10, 20)[winner]}"]
     assert run.status == Status.COMPLETED
-
-
-def test_an_answer_given_twice_counts_once(paid: list[str], pay: Any, finance: list[Any]) -> None:
-    """A double click, or a client that tries again."""
-    desk(pay, {"c0": {"to": "ACME", "amount": 1}})
-    run = drive(make_run("react/desk"))
-    request = waiting(run)["ACME"]
-
-    world.answer(request, "approve", by=finance[0])
-    with pytest.raises(ConflictError, match="answered already by ann"):
-        world.answer(request, "approve", by=finance[0])
-    drive(run)
-    with pytest.raises(ConflictError, match="answered already by ann"):
-        world.answer(request, "deny", by=finance[1])
-
-    assert paid == ["ACME 1"]
-    assert AuditRecord.objects.filter(event="request", name="answered").count() == 1
 
 
 # ---------------------------------------------------------------------------------- answered, but never resumed
@@ -211,17 +157,6 @@ def test_a_run_goes_on_though_the_answerer_died_right_after_its_commit(
 # ---------------------------------------------------------------------------------------------------- ignored
 
 
-@pytest.mark.parametrize("action", ["deny", "skip", "cancel"])
-def test_what_was_not_approved_is_not_done(paid: list[str], pay: Any, finance: list[Any], action: str) -> None:
-    desk(pay, {"c0": {"to": "ACME", "amount": 1}})
-    run = drive(make_run("react/desk"))
-
-    world.answer(waiting(run)["ACME"], action, by=finance[0])
-    run = drive(run)
-
-    assert (run.status, paid) == (Status.COMPLETED, [])
-
-
 def test_no_approval_is_ignored_because_the_agent_was_rebuilt_without_one(
     paid: list[str], pay: Any, finance: list[Any]
 ) -> None:
@@ -238,34 +173,6 @@ def test_no_approval_is_ignored_because_the_agent_was_rebuilt_without_one(
     world.answer(waiting(run)["ACME"], "deny", by=finance[0])
     assert drive(run).status == Status.COMPLETED
     assert paid == []
-
-
-def test_an_approval_is_for_the_arguments_that_were_shown(paid: list[str], finance: list[Any]) -> None:
-    """Code that means another payment when it is replayed is stopped, not waved through."""
-    amounts = [1, 1_000_000]
-
-    async def story(ctx: Any, inbox: Any) -> str:
-        amount = amounts.pop(0)
-        decision = await ctx.approve("pay", {"to": "ACME", "amount": amount}, to="group:finance")
-        paid.append(f"ACME {amount}" if decision.allows else "nobody")
-        return "went on"
-
-    code(story)
-    run = drive(make_run())
-    world.answer(waiting(run)["ACME"], "approve", by=finance[0])
-
-    run = drive(run)
-
-    assert (run.status, paid) == (Status.BLOCKED, [])
-
-
-def test_nobody_to_ask_is_no_approval(paid: list[str], pay: Any) -> None:
-    desk(pay, {"c0": {"to": "ACME", "amount": 1}}, approvers=None)
-
-    run = drive(make_run("react/desk"))
-
-    assert (run.status, paid) == (Status.COMPLETED, [])
-    assert "nobody is configured to give it" in run.output
 
 
 # --------------------------------------------------------------------------------------------- no record of who
@@ -338,27 +245,3 @@ def _delegating(key: str, to: str) -> None:
         return str((await ctx.ask(AgentId.parse(to), "Pay them.")).result)
 
     register(CodeAgent(story, key=key))
-
-
-@pytest.mark.parametrize("dies", [1, 2, 3, 4])
-@pytest.mark.parametrize("written", [False, True])
-def test_an_approved_call_is_made_once_wherever_its_worker_dies(
-    paid: list[str], pay: Any, finance: list[Any], dies: int, written: bool
-) -> None:
-    with FakeClock() as clock:
-        desk(pay, {"c0": {"to": "ACME", "amount": 1}})
-        run = drive(make_run("react/desk"))
-        world.answer(waiting(run)["ACME"], "approve", by=finance[0])
-        drive(run, dies=dies, written=written)
-
-        run = take_over(clock, run)
-
-        if run.status == Status.SUSPENDED:  # it may have happened: a person says so
-            clock.advance(conf.LEASE_S + 10)
-            uncertain = HumanRequest.objects.get(run=run, status="pending")
-            assert uncertain.kind == "uncertain"
-            world.human_resolve(uncertain, "happened" if paid else "run_again", result="paid" if paid else None)
-            run = drive(run)
-        assert run.status == Status.COMPLETED
-        assert paid == ["ACME 1"]
-        assert HumanRequest.objects.filter(kind="approval").count() == 1

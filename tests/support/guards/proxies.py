@@ -112,7 +112,7 @@ PROXIES = [
         RUNTIME + "questions.py",
         "        if not signal.startswith(REPLY):",
         "        if False:",
-        (RUNS,),
+        (UNIT + "test_ask_human.py",),
     ),
     Mutant(
         "proxy: messages of one conversation ask by names of their own",
