@@ -12,8 +12,8 @@
 #   make chaos BACKENDS=2500 [SEED=7]                   one worker that loses so many connections to PostgreSQL
 #   make chaos TREE=500 [SEED=7]                        the same with one tree of so many runs, five deep
 #   make simulate [SECONDS=60] [SEED=7]                 schedules of workers on one thread, or all moves of one
-#   make mutants [ARGS="fence"]                         remove each guard that has a known test, and check that it fails
-#   make mutants ARGS=--all                             … each guard of the table
+#   make mutants [ARGS="fence"]                         remove each guard in tests/support/guards, and check that its test fails
+#   make mutants ARGS=--all                             … and search for another test where that one is gone or passes
 #   make lint                                           what CI says about the code
 #   make bench [ARGS="--only tree"], make bench-peers   the measurements, ours and beside others
 #   make clean                                          remove what these made, the demo's data too

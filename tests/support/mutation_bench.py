@@ -18,11 +18,12 @@ import psycopg
 import redis
 
 from project.services import Postgres, Valkey
-from tests.support import template
-from tests.support.guards import Mutant
+from tests.support import guards, template
+from tests.support.guards import Guard
 
 WARM_PYTEST = Path(__file__).with_name("warm_pytest.py")
 TESTED = "ravi_tested"
+NOTHING_RAN = 5  # pytest's exit
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,16 @@ class Outcome:
     failed: list[str]  # in the order in which they failed
     exit: int  # pytest's
     output: str  # its end
+
+    @property
+    def is_broken(self) -> bool:
+        """The tests did not run to their end."""
+        return self.exit not in (0, 1, NOTHING_RAN)
+
+
+def is_case(test: str, killer: str) -> bool:
+    """Whether a test that ran is this one, or a case of it."""
+    return killer in (test, test.partition("[")[0])
 
 
 class Bench:
@@ -60,11 +71,11 @@ class Bench:
         self._stack.close()
 
     @contextmanager
-    def without(self, mutant: Mutant) -> Iterator[None]:
+    def without(self, guard: Guard) -> Iterator[None]:
         """The guard is out of the tree."""
-        path = self.tree / mutant.file
+        path, mutated = guards.without(guard, self.tree)
         text, times = path.read_text(), path.stat()
-        path.write_text(text.replace(mutant.before, mutant.after))
+        path.write_text(mutated)
         # Python compares whole seconds and the length: what was compiled with the guard must not be taken for this.
         os.utime(path, (times.st_atime, times.st_mtime + 2))
         self._taken_out = True
@@ -76,7 +87,8 @@ class Bench:
             self._taken_out = False
 
     def run(self, tests: Sequence[str], *, first: bool = False) -> Outcome:
-        """Run files of tests, or tests by their ids, on empty servers; `first` ends at the first failure."""
+        """Run files of tests, or tests by their ids, of all cases or of one, on empty servers; `first` ends at the
+        first failure."""
         self._server.execute(f"DROP DATABASE IF EXISTS {TESTED} WITH (FORCE)")
         template.database(self._postgres.url, TESTED)
         self._streams.flushall()

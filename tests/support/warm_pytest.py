@@ -4,7 +4,7 @@ Run as a script, with the tree as its working directory and its servers' address
 the project builds on, nothing of the project, then reads requests from its input, a line of JSON each, and forks for
 each; the answer is a line of JSON:
 
-- `tests`: files, or tests of them by their ids; an id that is not there any more is passed over;
+- `tests`: files, or tests of them by their ids, of all cases or of one; an id that is not there is passed over;
 - `first`: whether to stop at the first failure;
 - `bytecode`: whether to keep what is compiled; not where the tree is not what it was;
 - the answer has the ids that `passed` and that `failed`, in order, pytest's `exit` and the `output`'s end.
@@ -52,7 +52,7 @@ class Results:
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         if self._wanted:
-            items[:] = [item for item in items if item.nodeid in self._wanted]
+            items[:] = [item for item in items if {item.nodeid, item.nodeid.partition("[")[0]} & self._wanted]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed or (report.passed and report.when == "call"):

@@ -11,8 +11,7 @@ from ravi_django.testing import _verbs
 
 TESTS = Path(__file__).parents[2]
 DOOR = TESTS / "support" / "world.py"
-# `tests/support/guards` changes the package's text, and names its files for that.
-FILES = [path for path in TESTS.rglob("*.py") if path not in (DOOR, Path(__file__)) and "guards" not in path.parts]
+FILES = [path for path in TESTS.rglob("*.py") if path not in (DOOR, Path(__file__))]
 IMPORT = re.compile(r"^ *(?:from|import) ravi_django\.runtime\b", re.MULTILINE)
 
 
