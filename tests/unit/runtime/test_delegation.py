@@ -134,17 +134,6 @@ def test_calls_of_a_turn_run_in_parallel_and_keep_their_ids(step, ran):
     assert ran == ["tool"]
 
 
-def test_delegations_take_no_slots_of_tools(step, ran):
-    """With one slot, a delegation that waits before the tool would keep it from being called at all."""
-    calls = [handoff("slow"), ToolUseBlock(tool_name="step", arguments={"name": "tool"}, call_id="c2")]
-    _, run = boss([calls, "done"], member(waits, "slow"), tools=[step], max_parallel_tools=1)
-
-    run_until_idle()
-
-    run.refresh_from_db()
-    assert (run.status, ran) == (Status.SUSPENDED, ["tool"])
-
-
 def test_a_hundred_in_one_turn(settings):
     settings.RAVI = {**settings.RAVI, "MAX_AGENTS": 101}
     calls = [handoff("writer", f"c{number}", task=f"part {number}") for number in range(100)]

@@ -15,7 +15,6 @@ from ravi_django.agents.flow import (
     ChatOutput,
     FinishAgentResult,
     PauseForChildResult,
-    PauseForInputResult,
     SubagentCall,
     ToolCall,
     TurnEnd,
@@ -232,19 +231,6 @@ def test_questions_by_key_are_open_at_once_and_the_values_come_by_key():
     run = drive(run)
 
     assert run.output == '{"action":"skip","values":{"town":"Bern"},"text":""}'
-
-
-def test_a_question_nobody_answers_in_time_expires(clock):
-    async def story(self, prompt):
-        told = yield PauseForInputResult("Sure?", timeout=60)
-        yield TurnEnd(f"{told.action}|{told.text}")
-
-    generator(story)
-    run = drive(the_run())
-
-    clock.advance(61)
-
-    assert drive(run).output == "expired|"
 
 
 def test_what_goes_wrong_is_raised_at_the_yield_and_may_be_caught():

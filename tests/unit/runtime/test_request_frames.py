@@ -103,14 +103,6 @@ def test_what_was_answered_is_closed_with_who_has(make, by):
     }
 
 
-def test_the_operators_refusal_is_an_answer():
-    run = asking()
-    world.answer(HumanRequest.objects.get(), "cancel")
-    drive(run)
-
-    assert [frame.get("status") for frame in of_requests(run)] == ["pending", "answered"]
-
-
 @pytest.mark.parametrize("make", [lambda: asking(timeout=60), lambda: approving(to=[("staff", 60)])])
 def test_what_nobody_has_answered_is_closed_as_expired(clock, make):
     run = make()
