@@ -12,10 +12,10 @@ from ravi_django.agents import InformationAgent, PersonalFeedAgent
 from ravi_django.models import InboxMessage, JournalEntry, Run, Status
 from ravi_django.testing import FakeClock, run_until_idle
 from tests.support import world
-from tests.support.arriving import arrive, logged, publish
+from tests.support.arriving import arrive, begun, logged, publish
 from tests.support.patience import BOUND_S
 from tests.support.runs import code, drive, make_run, take_over
-from tests.unit.runtime.test_newsrooms_backlog import HEARD, begun, digest, heard, note
+from tests.unit.runtime.test_newsrooms import HEARD, NEWS, digest, heard, note
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -81,7 +81,7 @@ def test_it_goes_on_from_anywhere_with_its_memory(agent: Any) -> None:
 def test_a_digest_goes_on_at_its_place(again: bool, dies: Any, clock: FakeClock) -> None:
     """Also in the fork of a fork, and whatever dies."""
     register(AGENTS[0])
-    run = begun()
+    run = begun(NEWS)
     publish(run, digest(8))
     idle(run)
     first = places(run)[0]
@@ -96,7 +96,7 @@ def test_a_digest_goes_on_at_its_place(again: bool, dies: Any, clock: FakeClock)
 
 def test_what_a_signal_had_brought_is_no_question_of_the_source() -> None:
     register(AGENTS[0])
-    run = begun()
+    run = begun(NEWS)
     signal(run, "new_source_item", digest(4))
     idle(run)
     assert run.generation == 1
@@ -171,7 +171,7 @@ def test_what_it_began_on_is_there_whatever_the_clocks_say() -> None:
 
 def test_so_is_what_it_was_carried() -> None:
     register(AGENTS[0])
-    run = begun()
+    run = begun(NEWS)
     publish(run, digest(4))  # the last generation has some of it, and so has a message before the note
     idle(run)
     ahead(run)
