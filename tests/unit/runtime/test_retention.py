@@ -85,6 +85,15 @@ def test_what_is_named_goes_when_it_is_old(clock: FakeClock, kind: str, goes: di
 
 
 @pytest.mark.sqlite
+def test_a_number_is_not_for_them(clock: FakeClock) -> None:
+    ended()
+    clock.advance(10 * DAY)
+    before = counts()
+    world.prune(world.retention(5))
+    assert counts() == before
+
+
+@pytest.mark.sqlite
 def test_what_goes_on_stays(clock: FakeClock, django_user_model: Any) -> None:
     code(print)
     session, ann = Session.objects.create(), django_user_model.objects.create_user("ann")
