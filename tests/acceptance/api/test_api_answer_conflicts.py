@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -10,10 +11,12 @@ from django.contrib.auth.models import Permission
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from ravi_django.models import HumanRequest, Run, Status
+from ravi_django.models import AuditRecord, HumanRequest, Run, Status
 from tests.acceptance.api.api_support import AGENT, client_of, decide, error_of, is_open
 from tests.support import world
 from tests.support.asked import approval_of, asked_by
+from tests.support.patience import BOUND_S
+from tests.support.runs import in_background, on_postgresql
 from tests.support.world import submit
 
 LIST = "/ravi/requests/"
@@ -71,6 +74,29 @@ def test_a_run_that_is_cancelled_closes_what_it_asked(client: APIClient, run: Ru
 
     assert (response.status_code, error_of(response)["code"]) == (409, "conflict")
     assert client.get(f"{LIST}{request.id}/").json()["status"] == "cancelled"
+
+
+@on_postgresql
+@pytest.mark.django_db(transaction=True)
+def test_of_two_who_answer_at_once_one_wins_and_the_other_is_told(user: Any, root: Any, staff: Any) -> None:
+    run = submit(AGENT, "hi", user=user)
+    for _ in range(10):
+        request = approval_of(run)
+        together = Barrier(2, timeout=BOUND_S)
+
+        def approve(who: Any, request: HumanRequest = request, together: Barrier = together) -> Any:
+            client = client_of(who)
+            together.wait()
+            return decide(client, request, {"action": "approve", "version": 1})
+
+        asked = [in_background(approve, who) for who in (root, staff)]
+        won, lost = sorted((future.result(BOUND_S) for future in asked), key=lambda found: int(found.status_code))
+
+        assert (won.status_code, lost.status_code) == (200, 409)
+        assert won.json()["answered_by"] in error_of(lost)["message"]
+        request.refresh_from_db()
+        assert (request.answer["by"], request.version) == (won.json()["answered_by"], 2)
+    assert AuditRecord.objects.filter(run_id=run.id, name="answered").count() == 10
 
 
 # ------------------------------------------------------------------------------------------------- reassign

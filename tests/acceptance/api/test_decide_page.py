@@ -354,7 +354,7 @@ def test_what_has_expired_or_whose_run_has_ended_is_not_decided(ann: Any, pay: H
 
     HumanRequest.objects.update(expires_at=None)
     Run.objects.update(status=Status.FAILED)
-    assert (press(client, address).status_code, client.get(address).status_code) == (409, 200)
+    assert press(client, address).status_code == 409
 
     assert "failed already" in text_of(client.get(address))
     assert state(pay) == ("pending", None, 0)
@@ -417,19 +417,14 @@ def test_arguments_are_changed_with_their_own_button_and_by_the_tools_schema(ann
     assert "50" in text_of(client.get(address))
 
 
-def test_the_form_as_it_is_approves_what_was_asked(ann: Any, pay: HumanRequest) -> None:
+def test_the_form_as_it_is_approves_what_was_asked_also_for_the_session(ann: Any) -> None:
     """A browser posts the field with the arguments along, with its own line breaks."""
     pay = approval_of(make_run(), "group:finance", details={}, arguments={"to": "ACME\nand sons", "amount": 100})
+    address, client = link_to(pay, ann), browser(ann)
     typed = '{\r\n  "to": "ACME\\nand sons",\r\n  "amount": 100\r\n}'
 
-    assert press(browser(ann), link_to(pay, ann), "approve", arguments=typed, text="").status_code == 303
-
-
-def test_sticky_goes_with_approve_and_deny(ann: Any, pay: HumanRequest) -> None:
-    address, client = link_to(pay, ann), browser(ann)
-
     assert press(client, address, "skip", sticky="1").status_code == 400
-    assert press(client, address, "approve", sticky="1").status_code == 303
+    assert press(client, address, "approve", arguments=typed, text="", sticky="1").status_code == 303
 
     pay.refresh_from_db()
     assert pay.answer["sticky"] is True
@@ -463,23 +458,26 @@ def test_an_uncertain_effect_is_resolved_from_its_time_on(person: Any) -> None:
 # ------------------------------------------------------------------------------------------------- the page
 
 
-def test_html_is_shown_as_text_everywhere(ann: Any) -> None:
-    run = make_run(owner=ann)
-    details = {"context": EVIL, "questions": {EVIL: EVIL}}
+def test_html_is_shown_as_text_everywhere_and_nothing_is_hidden(ann: Any) -> None:
+    run, spoof, visible = make_run(owner=ann), "AC\u202e001 fo\u202cME", r"AC\u202e001 fo\u202cME"
+    evil = f"{EVIL}{spoof}"
+    schema = {"properties": {evil: {"type": "string", "description": evil}}}
+    details = {"context": evil, "schema": schema}
+    questions = {"context": evil, "questions": {evil: evil}}
     for request in (
-        approval_of(run, "group:finance", text=EVIL, tool=EVIL, arguments={EVIL: EVIL}, risk="high"),
-        asked_by(run, text=EVIL, choices=[EVIL, f'" autofocus onfocus={EVIL}'], details={"context": EVIL}),
-        asked_by(run, Kind.INPUT, text=EVIL, details=details),
+        approval_of(run, "group:finance", text=evil, tool=EVIL, arguments={evil: evil}, risk="high", details=details),
+        asked_by(run, text=evil, choices=[evil, f'" autofocus onfocus={evil}'], details={"context": evil}),
+        asked_by(run, Kind.INPUT, text=evil, details=questions),
     ):
         address, client = link_to(request, ann), browser(ann)
         typed = {"reason": f"</textarea>{EVIL}", "text": f"</textarea>{EVIL}", "choice": EVIL, "arguments": EVIL}
         pages = [client.get(address), press(client, address, EVIL, **typed), press(client, address, "approve", **typed)]
-        world.answer(request.id, "cancel", reason=EVIL)
+        world.answer(request.id, "cancel", reason=evil)
         pages.append(client.get(address))
 
-        for page in pages:
-            assert "<script" not in text_of(page) and "onfocus=<" not in text_of(page)
-            assert "&lt;script&gt;" in text_of(page)
+        for page in map(text_of, pages):
+            assert "<script" not in page and "onfocus=<" not in page and "&lt;script&gt;" in page
+            assert visible in page and "\u202e" not in page
 
 
 def test_its_headers(ann: Any, pay: HumanRequest) -> None:
@@ -521,19 +519,3 @@ def test_it_says_for_whom_it_is_what_was_said_and_what_it_has_cost(ann: Any, per
     assert "for olga" in page and "$0.0421" in page
     assert "Turn 11 " in page and "Turn 6 " in page and "Turn 5 " not in page
     assert EVIL not in page and len(page) < 40_000
-
-
-def test_nothing_is_hidden_from_who_decides_by_a_link(ann: Any) -> None:
-    spoof, shown = "AC\u202e001 fo\u202cME", r"AC\u202e001 fo\u202cME"
-    schema = {"properties": {"to": {"type": "string", "description": spoof}}}
-    run = make_run(owner=ann)
-    details = {"schema": schema, "context": spoof}
-    call = approval_of(run, "group:finance", text=spoof, arguments={"to": spoof}, details=details)
-    asked = asked_by(run, Kind.INPUT, text=spoof, details={"questions": {"a": spoof}})
-
-    for request in (call, asked, asked_by(run, text=spoof, choices=[spoof])):
-        client, address = browser(ann), link_to(request, ann)
-        pages = [client.get(address)]
-        world.answer(request.id, "cancel", reason=spoof)
-        for page in map(text_of, [*pages, client.get(address)]):
-            assert shown in page and "\u202e" not in page

@@ -302,7 +302,7 @@ asyncio.run(main())
 # ---------------------------------------------------------------------------------------------------- rights
 
 
-def test_rights_that_shrink_close_what_they_were_for(opened, run, finance, monkeypatch) -> None:
+def test_who_is_shut_out_is_told_nothing_more(opened, run, finance, monkeypatch) -> None:
     monkeypatch.setattr(requests, "COMPARE_S", 0.2)
     request = approval(run, to="group:finance")
     with opened(finance) as client:
@@ -310,8 +310,14 @@ def test_rights_that_shrink_close_what_they_were_for(opened, run, finance, monke
 
         finance.groups.clear()
         closed = until(client, "request.closed")
+        assert (closed["id"], closed["status"], closed["pending"]) == (str(request.id), "withdrawn", 0)
+        finance.is_active = False
+        finance.save()
 
-    assert (closed["id"], closed["status"], closed["pending"]) == (str(request.id), "withdrawn", 0)
+        with pytest.raises(ConnectionClosed):
+            for _ in range(100):  # a look that had begun before may still tell of what it saw
+                frame(client)
+        assert client.close_code == 4401
 
 
 def test_rights_that_grow_or_shrink_without_a_change_of_the_request_are_shown(
@@ -345,19 +351,6 @@ def test_what_can_be_answered_only_later_is_offered_then(opened, run, settings, 
 
     shown = [(found["may_answer"], bool(found["actions"]), found["pending"]) for found in (before, after, late)]
     assert shown == [(False, False, 0), (True, True, 1), (False, False, 0)]
-
-
-def test_somebody_locked_out_is_closed_out(opened, run, demo, monkeypatch) -> None:
-    monkeypatch.setattr(requests, "COMPARE_S", 0.2)
-    with opened() as client:
-        settled(client, run)
-        demo.is_active = False
-        demo.save()
-
-        with pytest.raises(ConnectionClosed):
-            for _ in range(100):  # a look that had begun before may still tell of what it saw
-                frame(client)
-        assert client.close_code == 4401
 
 
 def test_who_gets_in(server, demo, cookie, ticket, run) -> None:
