@@ -17,6 +17,7 @@ from types import FrameType
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from ravi_django.kernel import SuspendInterrupt
 from ravi_django.runtime import paths
 
 TURNS = 100  # of a foreign loop that does not show what is ready (uvloop): after so many the code counts as at rest
@@ -52,7 +53,12 @@ class Branches:
 
     def keep(self, task: asyncio.Task[Any]) -> None:
         self.others[task] = {*inside.get()}
-        task.add_done_callback(self.others.pop)
+        task.add_done_callback(self._over)
+
+    def _over(self, task: asyncio.Task[Any]) -> None:
+        del self.others[task]
+        if not task.cancelled() and isinstance(task._exception, SuspendInterrupt):
+            task.exception()  # the lease ended: asyncio logs no error of a task that nobody awaits
 
     @property
     def alone(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 
 import pytest
@@ -259,3 +260,14 @@ def test_an_agents_own_error_fails_the_run(clock, in_group):
 
     assert (run.status, run.error) == (Status.FAILED, {"type": "ValueError", "message": "a bug of the site's"})
     assert [entry.kind for entry in journal_of(run)] == ["run.started", "run.failed"]
+
+
+def test_a_task_that_nobody_awaits_goes_with_the_lease_and_logs_no_error(clock, caplog):
+    async def story(ctx, inbox):
+        asyncio.get_running_loop().create_task(ctx.sleep_until_signal("go"))
+        await ctx.sleep_until_signal("go")
+
+    code(story)
+    assert drive(make_run()).status == Status.SUSPENDED
+    gc.collect()
+    assert [record.message for record in caplog.records if record.name == "asyncio"] == []
