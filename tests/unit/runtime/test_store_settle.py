@@ -9,7 +9,7 @@ from ravi_django.kernel import IllegalTransitionError, Usage
 from ravi_django.models import ACTIVE, TERMINAL, JournalEntry, Run, Session, Status, uuid7
 from tests.support import world
 from tests.support.patience import BOUND_S
-from tests.support.runs import in_background, leased, make_run, on_postgresql, until
+from tests.support.runs import in_background, leased, make_run, on_postgresql, somebody_waits_for_a_lock, until
 from tests.support.world import Entry
 
 pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
@@ -155,11 +155,16 @@ def test_a_childs_end_promotes_nothing():
     assert status_of(waiting) == Status.QUEUED
 
 
+@on_postgresql
 @pytest.mark.django_db(transaction=True)
 def test_of_runs_submitted_at_once_one_is_active_and_each_gets_its_turn():
     session = world.create_session(Session(agent="test/code"))
 
-    runs = [made.result(BOUND_S) for made in [in_background(lambda: make_run(session=session)) for _ in range(6)]]
+    with transaction.atomic():
+        first = make_run(session=session)
+        others = [in_background(lambda: make_run(session=session)) for _ in range(5)]
+        until(somebody_waits_for_a_lock)
+    runs = [first, *(made.result(BOUND_S) for made in others)]
 
     assert sorted(run.status for run in runs) == ["pending", *["queued"] * 5]
     for _ in runs:
