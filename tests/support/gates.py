@@ -26,7 +26,7 @@ class Gate:
         self.open = asyncio.Event()
 
     def tool(self):
-        @tool(timeout=30)
+        @tool(timeout=2 * BOUND_S)  # nothing waits for its end
         async def hold(name: str = "hold") -> str:
             """Hold."""
             self.began.set()
