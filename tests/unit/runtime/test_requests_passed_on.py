@@ -229,6 +229,8 @@ def test_what_is_withdrawn_is_told_the_run_and_recorded(users):
     assert (request.status, request.answer["action"], request.answered_by) == ("answered", "cancel", users["fay"])
     record = AuditRecord.objects.get(event="request", name="cancelled")
     assert (record.detail["by"], record.detail["answer"]["reason"]) == ("fay", "no longer needed")
+    with pytest.raises(ConflictError, match="answered already by fay"):
+        world.reassign(request, "user:dan")
     assert drive(request.run).output.startswith("denied")
 
 
