@@ -158,7 +158,7 @@ def broker_url() -> str:
     from celery import current_app
 
     url = current_app.conf.broker_write_url or getattr(settings, "CELERY_BROKER_URL", None) or ""
-    return str(url[0] if isinstance(url, list | tuple) else url)
+    return str(url[0] if isinstance(url, list | tuple) else url).partition(";")[0]
 
 
 def worker_line() -> str:

@@ -35,7 +35,10 @@ class DailyBudgetForm(forms.ModelForm):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         if self.instance.owner is not None:
-            self.initial["owner"] = self.instance.owner.get_username()
+            owner = self.instance.owner
+            self.initial["owner"] = owner.get_username()
+            field: Any = self.fields["owner"]
+            field.queryset |= get_user_model()._default_manager.filter(pk=owner.pk)  # inactive since
 
     def clean(self) -> dict[str, Any]:
         given = super().clean() or {}

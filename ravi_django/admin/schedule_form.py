@@ -7,7 +7,6 @@ from datetime import datetime
 from typing import Any
 
 from django import forms
-from django.utils.translation import gettext_lazy
 from django.utils.translation import gettext_lazy as _
 
 from ravi_django import access
@@ -70,7 +69,7 @@ class ScheduleForm(forms.ModelForm):
     priority = forms.ChoiceField(
         initial="normal",
         label=_("Priority"),
-        choices=[(one.name.lower(), gettext_lazy(one.name.lower())) for one in sorted(Priority)],
+        choices=[(one.name.lower(), _(one.name.lower())) for one in sorted(Priority)],
     )
     budget = ObjectField(rows=2, label=_("Budget"), help_text=_('JSON, like {"max_turns": 20}.'))
     metadata = ObjectField(

@@ -108,6 +108,7 @@ def typed(schema: dict[str, Any]) -> Callable[[Any], Any]:
 def description(mount: str, script_name: str) -> dict[str, Any]:
     """The OpenAPI 3 document of the app mounted at `mount`. Kept: the code does not change."""
     from django.urls import include, path
+    from django.utils.translation import override
     from drf_spectacular.generators import SchemaGenerator
     from drf_spectacular.settings import patched_settings
 
@@ -132,7 +133,7 @@ def description(mount: str, script_name: str) -> dict[str, Any]:
         "SCHEMA_PATH_PREFIX_INSERT": "",
         "PREPROCESSING_HOOKS": [],
     }
-    with patched_settings(settings):
+    with patched_settings(settings), override("en"):
         generator = SchemaGenerator(patterns=[path(mount, include(urls.urlpatterns))])
         found: dict[str, Any] = generator.get_schema(request=None, public=True)
     for address, operations in list(found["paths"].items()):

@@ -10,6 +10,7 @@ from typing import Any
 
 from django.conf import settings
 from django.utils.module_loading import import_string
+from django.utils.translation import get_supported_language_variant
 
 from ravi_django.conf import conf
 from ravi_django.kernel import Addressees, ForbiddenError, InvalidInputError
@@ -118,7 +119,8 @@ def language_of(user: Any) -> str:
     has no request that says so."""
     try:
         hook = _hook("LANGUAGE_OF")
-        return (None if hook is None else hook(user)) or settings.LANGUAGE_CODE
+        code = None if hook is None else hook(user)
+        return get_supported_language_variant(code) if code else settings.LANGUAGE_CODE
     except Exception:
         log.exception("RAVI['LANGUAGE_OF'] failed: it is the site's", extra={"action": "people.hook_failed"})
         return settings.LANGUAGE_CODE

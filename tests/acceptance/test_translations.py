@@ -217,7 +217,10 @@ def test_a_letter_is_in_the_sites_language_whatever_the_worker_did_before(ann: A
     assert english_left(second.body, first.body, {*WORD.findall(first.subject), *words_of_rows(), "https"}) == []
 
 
-@pytest.mark.parametrize(("language", "subject"), [("de", "Freigabe"), (None, "Approval"), (1 / 1, "Approval")])
+@pytest.mark.parametrize(
+    ("language", "subject"),
+    [("de-AT", "Freigabe"), (None, "Approval"), (1.0, "Approval"), (7, "Approval"), ("xx", "Approval")],
+)
 def test_a_letter_is_in_the_language_that_the_site_knows(ann: Any, settings: Any, language: Any, subject: str) -> None:
     def language_of(user: Any) -> Any:
         assert user == ann

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from django.urls import URLPattern, include, path
+from django.utils import translation
 from drf_spectacular.validation import validate_schema
 from rest_framework.test import APIClient
 
@@ -32,6 +33,12 @@ def schema(client: APIClient) -> dict[str, Any]:
 def test_it_is_valid_openapi_3(schema: dict[str, Any]) -> None:
     assert schema["openapi"].startswith("3.")
     validate_schema(schema)
+
+
+def test_it_is_in_english_whoever_asks_first(schema: dict[str, Any]) -> None:
+    openapi.description.cache_clear()
+    with translation.override("de"):
+        assert openapi.description("ravi/", "") == schema
 
 
 def test_it_describes_every_address(schema: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ from django.core import checks
 from project.celery import app
 from project.settings import database
 from ravi_django.checks import check_source_places
-from ravi_django.conf import conf
+from ravi_django.conf import broker_url, conf
 from ravi_django.management import diagnosis
 from ravi_django.models import Source
 from tests.support import forks
@@ -72,8 +72,9 @@ def test_the_engine_is_celerys_where_there_is_a_broker(in_use: Any, settings: An
     assert conf.ENGINE == "celery"
     in_use.broker_url = in_use.broker_write_url = None
     assert conf.ENGINE == "inline"
-    settings.CELERY_BROKER_URL = BROKER
-    assert conf.ENGINE == "celery"
+    for several in (["redis://a/3", "redis://b/3"], "redis://a/3;redis://b/3"):
+        settings.CELERY_BROKER_URL = several
+        assert (conf.ENGINE, broker_url()) == ("celery", "redis://a/3")
     settings.RAVI = {**settings.RAVI, "ENGINE": "inline"}
     assert conf.ENGINE == "inline"
 
