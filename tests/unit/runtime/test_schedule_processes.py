@@ -87,7 +87,7 @@ def full(*values: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("processes", "schedules", "ticks", "locks"),
-    [(3, 3, 15, "skip"), (3, 3, 15, "wait"), full(10, 10, 100, "skip"), full(10, 1, 100, "wait")],
+    [(3, 3, 15, "skip"), (3, 3, 15, "wait"), full(6, 1, 60, "wait")],
 )
 def test_schedulers_submit_each_tick_once(processes, schedules, ticks, locks, monkeypatch):
     for number in range(schedules):
@@ -126,7 +126,7 @@ def dying(seed: int, risk: float) -> None:
 
 @pytest.mark.parametrize(
     ("processes", "schedules", "ticks", "risk", "kills"),
-    [(2, 4, 20, 0.1, 3), full(10, 20, 100, 0.04, 5)],
+    [(2, 4, 20, 0.1, 3), full(6, 12, 60, 0.06, 5)],
 )
 def test_schedulers_killed_in_the_middle_leave_a_run_a_tick(processes, schedules, ticks, risk, kills):
     for number in range(schedules):
