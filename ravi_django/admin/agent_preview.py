@@ -24,7 +24,7 @@ def preview_of(form: AgentForm, user: Any) -> dict[str, Any]:
     text, error = "", ""
     try:
         if "variables" in form.errors:
-            raise InvalidInputError(gettext("the variables have an error, named below: mend it first"))
+            raise InvalidInputError(gettext("the variables have an error, named below: fix it first"))
         text = _instructions(form, user)
     except InvalidInputError as fault:
         error = str(fault)

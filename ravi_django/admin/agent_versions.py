@@ -86,7 +86,7 @@ class VersionPages:
             saved = save_spec(agent.address, version.spec, by=request.user)
         except InvalidInputError as error:
             words = gettext(
-                "Version %(number)s cannot be made current: %(error)s. Mend that, or save the form with changes."
+                "Version %(number)s cannot be made current: %(error)s. Fix that, or save the form with changes."
             )
             self.message_user(request, words % {"number": number, "error": error}, messages.ERROR)
             return redirect("admin:ravi_agent_version", agent.pk, number)

@@ -23,7 +23,7 @@ class FunctionTool(Tool):
 
     A parameter annotated `RunContext` gets the context, one annotated `HumanInput` the answer to a pause that the tool
     returned (None in the first call); both are hidden from the model.
-    Raises TypeError or ValueError, naming the mend, when the function cannot be a tool.
+    Raises TypeError or ValueError, naming the fix, when the function cannot be a tool.
     """
 
     def __init__(

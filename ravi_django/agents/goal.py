@@ -23,7 +23,7 @@ _NOT_ALONE = (
     "this one again, alone."
 )
 _SECOND = "Not looked at: one result is enough."
-_MEND = "Answer again with the mended result alone"
+_FIX = "Answer again with the fixed result alone"
 
 
 class Goal:
@@ -48,7 +48,7 @@ class Goal:
         except ResultRejected as error:
             cut = " (it was cut off: it got too long)" if response.finish_reason == "length" else ""
             self._error = f"{error}{cut}"
-            words = f"Your answer is not a valid result: {self._error}. {_MEND}, as JSON."
+            words = f"Your answer is not a valid result: {self._error}. {_FIX}, as JSON."
             return ChatMessage(role=Role.USER, name=CORRECTION, content=[TextBlock(text=words)])
         return None
 
@@ -68,7 +68,7 @@ class Goal:
             result = self._wanted.from_arguments(call.arguments)
         except ResultRejected as error:
             self._error = str(error)
-            return _said(call, f"The result is not valid: {error}. {_MEND}, with this tool.", is_error=True)
+            return _said(call, f"The result is not valid: {error}. {_FIX}, with this tool.", is_error=True)
         if failed:
             return _said(call, _NOT_ALONE, is_error=True)
         self.result = result

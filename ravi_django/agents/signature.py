@@ -60,7 +60,7 @@ class Signature:
 
 
 def read_signature(function: Callable[..., Any], descriptions: dict[str, str]) -> Signature:
-    """Build schema and validator, once. Raises TypeError with the mend when a parameter cannot be a tool's."""
+    """Build schema and validator, once. Raises TypeError with the fix when a parameter cannot be a tool's."""
     owner = getattr(function, "__qualname__", repr(function))
     hidden: dict[str, str] = {}  # by the name of the type
     names: dict[str, str] = {}

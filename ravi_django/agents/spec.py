@@ -147,7 +147,7 @@ def validate_spec(
 ) -> AgentSpec:
     """Read a spec. `known_tools` are the names, `known_agents` the addresses that it may use; None leaves them open.
 
-    Raises InvalidInputError whose `field` is the very place (`tool_names.1`, `budget.max_tokens`), with the mend.
+    Raises InvalidInputError whose `field` is the very place (`tool_names.1`, `budget.max_tokens`), with the fix.
     """
     if isinstance(spec, AgentSpec):
         checked = spec

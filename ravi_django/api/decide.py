@@ -131,7 +131,7 @@ class DecideView(View):
         return HttpResponseRedirect(request.path, status=303)
 
     def _decide(self, request: HttpRequest, form: DecisionForm) -> bool:
-        """The answer and the link's one use are one commit. False: the form says what to mend."""
+        """The answer and the link's one use are one commit. False: the form says what to fix."""
         given = form.given()
         if given is None:
             return False

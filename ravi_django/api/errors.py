@@ -52,7 +52,7 @@ class Problem:
     status: int
     message: str
     code: str = ""  # empty: the status's own
-    field: str | None = None  # which part of the request to mend
+    field: str | None = None  # which part of the request to fix
     headers: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def body(self) -> dict[str, Any]:

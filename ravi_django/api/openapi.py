@@ -12,7 +12,7 @@ from rest_framework.schemas import DefaultSchema
 INSTALLED = find_spec("drf_spectacular") is not None
 
 _MEANING = {
-    400: "Bad input; `field` names what to mend. Nothing was written.",
+    400: "Bad input; `field` names what to fix. Nothing was written.",
     401: "No credentials, or wrong ones.",
     403: "One may see it but not do it; also a missing CSRF token beside a session cookie.",
     404: "There is no such thing, or it is somebody else's.",

@@ -28,7 +28,7 @@ Shown = serializers.Serializer  # never takes input
 class ProblemSerializer(Shown[Any]):
     code = serializers.CharField(help_text="Stable; for programs")
     message = serializers.CharField(help_text="For people")
-    field = serializers.CharField(required=False, help_text="Which part of the request to mend")
+    field = serializers.CharField(required=False, help_text="Which part of the request to fix")
 
 
 class ErrorSerializer(Shown[Any]):

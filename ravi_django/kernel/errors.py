@@ -2,9 +2,9 @@
 
 KernelError
 ├── NotFoundError              there is no such thing for the one who asks
-│   ├── AgentNotFoundError     register the agent, or mend its address
+│   ├── AgentNotFoundError     register the agent, or fix its address
 │   └── SessionNotFoundError   leave the session out to start a new one
-├── InvalidInputError          mend the named field; nothing was written
+├── InvalidInputError          fix the named field; nothing was written
 │   ├── InputTooLargeError     send less
 │   └── ToolArgumentsError     given back to the model as the tool's result
 ├── SecretRefusedError         a key where things are kept and shown: give it to the model's client
@@ -72,7 +72,7 @@ class SessionNotFoundError(NotFoundError):
 
 
 class InvalidInputError(KernelError, ValueError):
-    """Bad input: `field` names what to mend."""
+    """Bad input: `field` names what to fix."""
 
     def __init__(self, message: str, *, field: str | None = None) -> None:
         self.field = field

@@ -29,7 +29,7 @@ OLDEST_POSTGRES = 14_00_00  # what Django 5.2 supports
 class Finding:
     level: Literal["ok", "warning", "error"]  # error: runs cannot be driven, or not safely
     what: str
-    mend: str = ""
+    fix: str = ""
 
 
 def examine() -> list[Finding]:
@@ -176,8 +176,8 @@ def sources() -> Iterator[Finding]:
     for source in bad.order_by("-failures", "id")[:SHOWN]:
         why = " ".join(visible(source.error).split())[:300] or "it has no secret, and takes nothing"
         often = f", {source.failures} times in a row" if source.failures > 1 else ""
-        mend = f"mend it in the admin, or switch it off: source {source.id}"
-        yield Finding("warning", f"sources: {source}{often}: {why}", mend)
+        fix = f"fix it in the admin, or switch it off: source {source.id}"
+        yield Finding("warning", f"sources: {source}{often}: {why}", fix)
     if (more := bad.count() - SHOWN) > 0:
         yield Finding("warning", f"sources: {more} more have an error", "see the list of sources in the admin")
 
@@ -229,11 +229,11 @@ def outbox() -> Iterator[Finding]:
     count, age = outbox_rows.stranded()
     if count:
         many = f"{'at least ' if count >= outbox_rows.MANY else ''}{count} events wait, the oldest for {age:.0f} s"
-        mend = (
+        fix = (
             "they go out when RAVI['EVENT_BUS'] is set again; RAVI['RETENTION'] = {\"outbox\": 1} has "
             "manage.py ravi_prune remove those that are older than a day"
         )
-        yield Finding("warning", f"outbox: {many}, and RAVI['EVENT_BUS'] is None", mend)
+        yield Finding("warning", f"outbox: {many}, and RAVI['EVENT_BUS'] is None", fix)
 
 
 def schedules() -> Iterator[Finding]:
@@ -257,11 +257,11 @@ def schedules() -> Iterator[Finding]:
         ),
     )
     fine = True
-    for what, rows, mend in faults:
+    for what, rows, fix in faults:
         if count := rows.count():
             fine = False
             names = ", ".join(repr(name) for name in rows.order_by("id").values_list("name", flat=True)[:5])
-            yield Finding("warning", f"schedules: {count} {what}: {names}{', …' if count > 5 else ''}", mend)
+            yield Finding("warning", f"schedules: {count} {what}: {names}{', …' if count > 5 else ''}", fix)
     if fine and (count := on.count()):
         yield Finding("ok", f"schedules: {count} enabled")
 

@@ -133,7 +133,7 @@ def address(to: str, row: HumanRequest) -> str:
         case "group":
             return _("group %(name)s") % {"name": name}
         case "permission":
-            return _("whoever may %(permission)s") % {"permission": name}
+            return _("everyone who may %(permission)s") % {"permission": name}
         case _:
             return _("staff")
 

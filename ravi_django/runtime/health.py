@@ -39,7 +39,7 @@ class Check:
 
     name: str  # database, broker, channel_layer, events, worker, sweep, erasures, event_bus
     ok: bool
-    detail: str  # for an operator: what was found, or what is wrong and its mend
+    detail: str  # for an operator: what was found, or what is wrong and its fix
 
 
 def check_all() -> list[Check]:
@@ -153,7 +153,7 @@ def erasures() -> str:
 def worker() -> str:
     lost, is_exhausted = hanging()
     if is_exhausted:
-        raise Unhealthy(f"{lost} calls of tools hang in this process and no thread is left; restart it, mend the tools")
+        raise Unhealthy(f"{lost} calls of tools hang in this process and no thread is left; restart it, fix the tools")
     limit = MISSED * float(conf.HEARTBEAT_S)
     alive = WorkerProcess.objects.filter(seen_at__gt=clock.after(-limit)).count()
     if not alive:

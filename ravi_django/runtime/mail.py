@@ -64,7 +64,7 @@ def send(request_id: UUID | str) -> int:
     try:
         request = store.find_unwritten(request_id)
         return 0 if request is None else _write(request)
-    except (DatabaseError, NoReverseMatch) as error:  # nobody's fault who is written to: it will be mended
+    except (DatabaseError, NoReverseMatch) as error:  # nobody's fault who is written to: it will be fixed
         log.error("request %s: no e-mail: %s", request_id, error, extra={"action": "mail.failed"})
     except Exception:  # the site's own hooks, in most cases; the others' e-mails are not to wait for it
         log.exception("request %s: nobody is written to", request_id, extra={"action": "mail.given_up"})

@@ -23,7 +23,7 @@ def around(own: MiddlewarePipeline) -> MiddlewarePipeline:
 
 
 def of_site() -> MiddlewarePipeline:
-    """The setting's middlewares, made once. Raises InvalidInputError that names the one to mend."""
+    """The setting's middlewares, made once. Raises InvalidInputError that names the one to fix."""
     names = conf.MIDDLEWARE
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
         raise InvalidInputError(f"RAVI['MIDDLEWARE'] is a list of dotted names, not {names!r}", field="MIDDLEWARE")

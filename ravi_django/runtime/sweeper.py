@@ -33,7 +33,7 @@ class Swept:
 
 
 def sweep(send: Callable[[list[UUID]], Sequence[UUID] | None] = dispatch.send_many) -> Swept:
-    """Find what to hint in one short transaction under an advisory lock; mend and hint outside of it, row by row, so
+    """Find what to hint in one short transaction under an advisory lock; fix and hint outside of it, row by row, so
     that one bad row never stops the rest.
 
     `send` returns the runs that it could not hint.
@@ -75,10 +75,10 @@ def _send(send: Callable[[list[UUID]], Sequence[UUID] | None], runs: Sequence[UU
     return len(failed or ())
 
 
-def _each(mend: Callable[[Any], T], row: Any) -> T | None:
+def _each(fix: Callable[[Any], T], row: Any) -> T | None:
     """Do it for one row; None when that fails."""
     try:
-        return mend(row)
+        return fix(row)
     except Exception as error:
         log.warning("the sweep left %s for the next: %s", row, error, extra={"action": "sweep.row_failed"})
         return None

@@ -391,9 +391,7 @@ VERBS = {
     "PUBLISH_RESERVE": "ravi_django.runtime.publish:RESERVE",
     "snapshot": "ravi_django.runtime.publish:snapshot",
     # reassignment
-    "reassignment_check": "ravi_django.runtime.reassignment:check",
     # receiving
-    "RECEIVING_KIND": "ravi_django.runtime.receiving:KIND",
     # registry
     "registry_access": "ravi_django.runtime.registry:_access",
     "agents_by_address": "ravi_django.runtime.registry:_agents",
@@ -532,7 +530,6 @@ VERBS = {
     # store, budgets
     "Amount": "ravi_django.runtime.store.budgets:Amount",
     "BUDGETS_CALLS": "ravi_django.runtime.store.budgets:CALLS",
-    "budgets_concerns": "ravi_django.runtime.store.budgets:concerns",
     "Exhausted": "ravi_django.runtime.store.budgets:Exhausted",
     "free_abandoned": "ravi_django.runtime.store.budgets:free_abandoned",
     "BUDGETS_REFUSED": "ravi_django.runtime.store.budgets:REFUSED",
@@ -565,7 +562,6 @@ VERBS = {
     # store, escalations
     "due_to_escalate": "ravi_django.runtime.store.escalations:due_to_escalate",
     "escalate": "ravi_django.runtime.store.escalations:escalate",
-    "reassign_request": "ravi_django.runtime.store.escalations:reassign_request",
     # store, fan out
     "FAN_OUT_BATCH_BYTES": "ravi_django.runtime.store.fan_out:BATCH_BYTES",
     "fan_out_set_all_aside": "ravi_django.runtime.store.fan_out:_set_all_aside",
@@ -597,7 +593,6 @@ VERBS = {
     # store, inboxes
     "INBOXES_CARRIED": "ravi_django.runtime.store.inboxes:CARRIED",
     # store, journal
-    "already_appended": "ravi_django.runtime.store.journal:already_appended",
     "journal_block": "ravi_django.runtime.store.journal:block",
     "finish": "ravi_django.runtime.store.journal:finish",
     "requeue": "ravi_django.runtime.store.journal:requeue",
@@ -713,7 +708,6 @@ VERBS = {
     "open_top_up": "ravi_django.runtime.store.topups:open_top_up",
     # store, touching
     "touching_lock": "ravi_django.runtime.store.touching:lock",
-    "touching_touch": "ravi_django.runtime.store.touching:touch",
     # store, unread
     "is_full": "ravi_django.runtime.store.unread:is_full",
     "left_unread": "ravi_django.runtime.store.unread:left_unread",
@@ -749,7 +743,6 @@ VERBS = {
     "Spent": "ravi_django.runtime.tool_caps:Spent",
     "Stopwatch": "ravi_django.runtime.tool_caps:Stopwatch",
     "tool_caps_time": "ravi_django.runtime.tool_caps:time",
-    "tool_caps_weight": "ravi_django.runtime.tool_caps:weight",
     # tool pauses
     "MAX_PAUSES": "ravi_django.runtime.tool_pauses:MAX_PAUSES",
     # tool promises

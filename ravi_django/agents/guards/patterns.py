@@ -152,7 +152,7 @@ _LABEL = re.compile(r"[a-z][a-z0-9_ -]{0,39}")
 
 
 def custom(patterns: Mapping[str, str | re.Pattern[str]]) -> list[Pattern]:
-    """A site's own patterns, by label. Raises InvalidInputError that names the one to mend."""
+    """A site's own patterns, by label. Raises InvalidInputError that names the one to fix."""
     found = []
     for label, given in patterns.items():
         field = f"patterns.{label}"

@@ -35,7 +35,7 @@ Stamp = tuple[int, int, int]  # the inode, the size in bytes, and when it was wr
 
 
 class DropError(Exception):
-    """The directory cannot be read, or the file: its words name which, and the mend."""
+    """The directory cannot be read, or the file: its words name which, and the fix."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,9 +82,9 @@ def _item(entry: Any, options: Mapping[str, Any], place: str) -> Item:
     keep = options.get("keep")
     extra = {path: at_path(entry, path) for path in keep} if isinstance(keep, list) else {"body": entry}
     if (size := len(to_json(extra))) > EXTRA_BYTES:
-        mend = "name what is wanted of it in the source's option keep"
+        fix = "name what is wanted of it in the source's option keep"
         raise InputTooLargeError(
-            f"an item has {size} bytes, the limit is {EXTRA_BYTES}; {mend}", field=place.rstrip(".") or "body"
+            f"an item has {size} bytes, the limit is {EXTRA_BYTES}; {fix}", field=place.rstrip(".") or "body"
         )
     return Item(**words, extra=extra)
 

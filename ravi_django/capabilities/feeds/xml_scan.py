@@ -32,7 +32,7 @@ class _IllFormed(Exception):
 
 
 def checked(text: str) -> bytes:
-    """The document as UTF-8, mended where texts have bare ampersands or HTML's entities. Raises SourceError for what is
+    """The document as UTF-8, fixed where texts have bare ampersands or HTML's entities. Raises SourceError for what is
     not well-formed even so, declares entities, or is nested too deeply."""
     text = _DECLARATION.sub("", _NO_XML.sub(" ", text.lstrip("\ufeff")), count=1).lstrip()
     try:

@@ -1,4 +1,4 @@
-"""`manage.py ravi_doctor`: what is wrong with this installation, each with its mend."""
+"""`manage.py ravi_doctor`: what is wrong with this installation, each with its fix."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ravi_django.runtime.store.hook_secrets import CLOSED, rekey
 
 
 class Command(BaseCommand):
-    help = "Say what is wrong with this installation, and how to mend it. Exit status 1 when something is broken."
+    help = "Say what is wrong with this installation, and how to fix it. Exit status 1 when something is broken."
     requires_system_checks: list[str] = []  # they are among what is reported
 
     def add_arguments(self, parser: Any) -> None:
@@ -25,8 +25,8 @@ class Command(BaseCommand):
         styles = {"ok": self.style.SUCCESS, "warning": self.style.WARNING, "error": self.style.ERROR}
         for finding in found:
             self.stdout.write(f"{styles[finding.level](f'{finding.level:8}')} {finding.what}")
-            if finding.mend:
-                self.stdout.write(f"         mend: {finding.mend}")
+            if finding.fix:
+                self.stdout.write(f"         fix: {finding.fix}")
         counts = {level: sum(finding.level == level for finding in found) for level in styles}
         self.stdout.write(f"ravi_doctor: ok={counts['ok']} warnings={counts['warning']} errors={counts['error']}")
         if counts["error"]:

@@ -65,7 +65,7 @@ AGAIN_S = (5.0, 3600.0)  # until a refused row is given to the bus again: doubli
 
 
 def refuse(row: OutboxEvent, why: str) -> None:
-    """The bus does not take this one: it comes again later, also beyond its tries, in case what was wrong is mended."""
+    """The bus does not take this one: it comes again later, also beyond its tries, in case what was wrong is fixed."""
     first, most = AGAIN_S
     pause = min(most, first * 2**row.tries) if row.tries + 1 < TRIES else most
     tries = min(row.tries + 1, 1000)

@@ -85,7 +85,7 @@ def with_untold(older_than_s: float, limit: int) -> list[UUID]:
 def tell_saves(source_id: UUID, read: Read) -> int:
     """Tell of a batch of notes, and take them away, in one transaction; `read` makes the items of them, under the
     source's lock: of two at once the later one's are the newer. Returns how many were told; 0 when there are none, or
-    when nobody can be told now. They are kept for a week then, for somebody to mend it."""
+    when nobody can be told now. They are kept for a week then, for somebody to fix it."""
     with transaction.atomic():
         locked = Source.objects.select_for_update(no_key=True, of=("self",)).select_related("owner")
         source = locked.filter(id=source_id, enabled=True).first()

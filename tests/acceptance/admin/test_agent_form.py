@@ -398,7 +398,7 @@ def test_the_preview_of_a_new_agent(root) -> None:
             {"system_instructions": "{{ a.b }}", "variables-0-name": "a", "variables-0-sample": "x"},
             "'a.b' has no value",
         ),
-        ({"system_instructions": "{{ a }}", "variables-0-default": "a"}, "mend it first"),
+        ({"system_instructions": "{{ a }}", "variables-0-default": "a"}, "fix it first"),
     ],
 )
 def test_the_preview_says_what_is_wrong(root, fields, words) -> None:

@@ -1,4 +1,4 @@
-"""`manage.py ravi_doctor`: each thing that is wrong, and its mend."""
+"""`manage.py ravi_doctor`: each thing that is wrong, and its fix."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_database_without_tables(sqlite_site, tmp_path) -> None:
 
     assert done.returncode == 1
     assert "error    migrations: not applied: ravi.0001_initial" in done.stdout
-    assert "mend: manage.py migrate" in done.stdout
+    assert "fix: manage.py migrate" in done.stdout
 
 
 def test_a_database_that_is_not_there(postgres_site) -> None:
@@ -47,7 +47,7 @@ def test_a_database_that_is_not_there(postgres_site) -> None:
 
     assert done.returncode == 1
     assert "error    database: OperationalError" in done.stdout
-    assert "mend: start it, or see to DATABASES" in done.stdout
+    assert "fix: start it, or see to DATABASES" in done.stdout
     assert "Traceback" not in done.stderr
 
 
@@ -63,7 +63,7 @@ def test_nobody_works_and_redis_is_gone(postgres_site) -> None:
         assert f"error    {name}: " in done.stdout
     assert f"@127.0.0.1:{port}/0: OperationalError" in done.stdout
     assert "error    worker: no worker consumes the queue ravi" in done.stdout
-    assert "mend: celery -A <site> worker -P threads -c 200 -Q ravi" in done.stdout
+    assert "fix: celery -A <site> worker -P threads -c 200 -Q ravi" in done.stdout
 
 
 def test_a_model_without_its_key(sqlite_site) -> None:
@@ -73,7 +73,7 @@ def test_a_model_without_its_key(sqlite_site) -> None:
     missing, there = absent.manage("ravi_doctor").stdout, present.manage("ravi_doctor").stdout
 
     assert "error    model: openai/gpt-4o has no API key: information/business, " in missing
-    assert "mend: set OPENAI_API_KEY" in missing
+    assert "fix: set OPENAI_API_KEY" in missing
     assert "ok       model: openai/gpt-4o: information/business, " in there
     assert "sk-something" not in there
 
@@ -84,4 +84,4 @@ def test_settings_that_the_checks_complain_of(sqlite_site) -> None:
 
     assert "warning  ravi.W001" in done.stdout
     assert "warning  ravi.W002" in done.stdout
-    assert "mend: CHANNEL_LAYERS =" in done.stdout
+    assert "fix: CHANNEL_LAYERS =" in done.stdout

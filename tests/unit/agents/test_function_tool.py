@@ -233,7 +233,7 @@ async def asked_async(a: int, ctx: RunContext, told: Annotated[HumanInput | None
 
 
 def test_what_cannot_be_a_tool_is_refused_with_the_mend() -> None:
-    # wrong option is refused at import with its mend
+    # wrong option is refused at import with its fix
     for options, words in [
         ({"risk": "huge"}, "'safe', 'high', 'critical'"),
         ({"effect": "maybe"}, "'idempotent', 'at_most_once', 'transactional'"), ({"timeout": 0}, "seconds above 0"),

@@ -76,7 +76,7 @@ def test_suspend_interrupt_passes_an_except_exception() -> None:
 
 
 def test_an_error_says_what_it_is_of() -> None:
-    # message names the thing and the mend
+    # message names the thing and the fix
     for error, words in [
         (errors.AgentNotFoundError("react/x"), ["react/x", "register"]),
         (errors.LeaseLostError("r1", 3), ["r1", "3", "another worker"]),

@@ -89,7 +89,7 @@ def test_what_waits_is_told_and_fails_nothing(settings: Any, monkeypatch: pytest
     (found,) = [check for check in world.check_all() if check.name == "event_bus"]
     assert found.ok and "late" in found.detail
     (finding,) = [finding for finding in services() if finding.what.startswith("event_bus")]
-    assert finding.level == "warning" and "EVENT_BUS" in finding.mend
+    assert finding.level == "warning" and "EVENT_BUS" in finding.fix
 
 
 def test_monitors_see_what_waits(settings: Any, admin_user: Any) -> None:

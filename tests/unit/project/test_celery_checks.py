@@ -128,7 +128,7 @@ def test_the_doctor_names_the_sources_that_fail():
     assert findings()[-1] == ("warning", "sources: 7 more have an error")
 
     Source.objects.create(name="bad", agent="test/code", error="no")
-    assert all(found.mend for found in diagnosis.sources() if found.level != "ok")
+    assert all(found.fix for found in diagnosis.sources() if found.level != "ok")
 
 
 def test_load_with_no_environment_and_no_services() -> None:

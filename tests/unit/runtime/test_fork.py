@@ -357,7 +357,7 @@ def test_a_fork_outlives_its_source(clock, keys, keep):
 
 
 def test_a_fork_can_fail_and_be_retried(clock):
-    left = ["fine", "the source's", ModelError("no", type="E"), "mended"]
+    left = ["fine", "the source's", ModelError("no", type="E"), "fixed"]
 
     def say(messages, options):
         return left.pop(0)
@@ -372,7 +372,7 @@ def test_a_fork_can_fail_and_be_retried(clock):
     assert forked.status == Status.FAILED
     retry(forked.id, send=lambda run_id: None)
     drive(forked)
-    assert (forked.status, forked.output, left) == (Status.COMPLETED, "mended", [])
+    assert (forked.status, forked.output, left) == (Status.COMPLETED, "fixed", [])
 
 
 def memory(*script, tools=()):

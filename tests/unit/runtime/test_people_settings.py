@@ -1,4 +1,4 @@
-"""A fault in the settings about people is said by `manage.py check`, with the place and the mend."""
+"""A fault in the settings about people is said by `manage.py check`, with the place and the fix."""
 
 from __future__ import annotations
 

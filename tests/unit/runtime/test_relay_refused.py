@@ -89,7 +89,7 @@ def test_after_its_tries_somebody_is_told_and_it_comes_again_all_the_same(client
         assert count == 1 and why.startswith("topic 'odd': WRONGTYPE")
         assert "1 refused by the server" in world.event_bus() and "WRONGTYPE" in world.event_bus()
         (finding,) = [found for found in services() if found.what.startswith("event_bus")]
-        assert finding.level == "warning" and "key" in finding.mend
+        assert finding.level == "warning" and "key" in finding.fix
         clock.advance(600)
         assert world.is_empty()
         client.delete("ravi:bus:odd")

@@ -188,7 +188,7 @@ def test_the_doctor_names_what_waits_for_no_bus(settings: Any, clock: Any) -> No
     (finding,) = [found for found in diagnosis.examine() if found.what.startswith("outbox")]
     assert finding.level == "warning"
     assert finding.what == "outbox: 3 events wait, the oldest for 90 s, and RAVI['EVENT_BUS'] is None"
-    assert "ravi_prune" in finding.mend and "EVENT_BUS" in finding.mend
+    assert "ravi_prune" in finding.fix and "EVENT_BUS" in finding.fix
 
 
 def test_publications_that_are_delivered_go_once_they_are_old(clock, monkeypatch):

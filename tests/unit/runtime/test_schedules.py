@@ -381,10 +381,10 @@ def test_a_host_that_cannot_read_the_zone_leaves_the_tick_to_others(clock, monke
 def test_one_that_is_on_without_a_next_tick_gets_one(clock, lost):
     row = minutely()
     clock.advance(90)
-    mends = [lambda: world.schedules_enable(row), minutely, lambda: world.schedules_keep(Schedule.objects.get())]
-    for number, mend in enumerate(mends):  # by its switch, a deploy, a save
+    fixes = [lambda: world.schedules_enable(row), minutely, lambda: world.schedules_keep(Schedule.objects.get())]
+    for number, fix in enumerate(fixes):  # by its switch, a deploy, a save
         Schedule.objects.update(**{lost: None})
-        mend()
+        fix()
         row.refresh_from_db()
         assert (row.next_at, row.due_at) == (at(2), at(2)), number
 

@@ -197,7 +197,7 @@ def test_the_task_stays_in_sight() -> None:
     # nothing but a result is no view
     assert (window([results("1")], 5), window([], 5)) == ([], [])
     # a correction is not the users words
-    told = ChatMessage(role=Role.USER, name=CORRECTION, content=[TextBlock(text="mend it")])
+    told = ChatMessage(role=Role.USER, name=CORRECTION, content=[TextBlock(text="fix it")])
     said = [ChatMessage.of(Role.USER, "which?"), ChatMessage.of(Role.ASSISTANT, "x"), told]
     messages = Transcript([*said, ChatMessage.of(Role.ASSISTANT, "y")])
     assert messages.users == [0]

@@ -123,7 +123,7 @@ def test_words_of_strangers_become_plain_text() -> None:
     # bytes of no encoding do no harm
     (item,) = parse(rss("<item><title>a?b</title></item>").replace(b"?", b"\xff"), "text/xml; charset=utf-8")
     assert item.title == "a\ufffdb"
-    # bare ampersands and entities of html are mended
+    # bare ampersands and entities of html are fixed
     assert one("<title>Fish & chips &amp; tea &nosuch; &hellip;</title>").title == "Fish & chips & tea &nosuch; …"
     # a prefix that was never bound does not lose the feed
     assert one("<title>t</title><media:thumbnail url='x'/>").title == "t"

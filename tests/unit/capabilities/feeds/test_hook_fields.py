@@ -45,7 +45,7 @@ def test_what_cannot_be_meant_is_named():
     ]:  # fmt: skip
         with case(body, options, field), refused(field):
             items_in(body, options)
-    # what is too big is said with the mend
+    # what is too big is said with the fix
     body = {"id": 1, "log": "x" * 70_000}
     with pytest.raises(InputTooLargeError, match="option keep"):
         items_in(body, {})
