@@ -44,7 +44,8 @@ def retry(run_id: UUID | str) -> Run:
     the retry when they had run out by then. Returns the run.
 
     Raises IllegalTransitionError for a run in another status, a failed child (its parent has read the outcome), a
-    deadline that has passed, a run whose owner was deleted, and one whose journal was pruned.
+    deadline that has passed, a run whose owner was deleted, one whose journal was pruned, and while a worker still
+    cancels a child of it.
     """
     with transaction.atomic():
         parent_id = Run.objects.values_list("parent_id", flat=True).get(id=run_id)
@@ -169,10 +170,12 @@ def _asked_again(request: HumanRequest) -> HumanRequest:
 
 
 def _lost_children(run: Run) -> list[int]:
-    """Children that were cancelled because the run had failed, or that a worker still cancels: they are spawned anew,
-    and asked anew. Returns the rows to set aside."""
-    lost = Run.objects.filter(parent_id=run.id, cancel_reason=ended_reason(run.id))
-    children = list(lost.exclude(status__in=[Status.COMPLETED, Status.FAILED]).values_list("id", flat=True))
+    """Children that were cancelled because the run had failed: they are spawned anew, and asked anew. Returns the rows
+    to set aside. One that a worker still cancels may be about to act, or to complete: two of it would act twice."""
+    ending = Run.objects.filter(parent_id=run.id, cancel_reason=ended_reason(run.id))
+    if busy := ending.exclude(status__in=TERMINAL).values_list("id", flat=True).first():
+        raise IllegalTransitionError(f"run {busy}, a child of {run.id}, is still being cancelled; retry in a moment")
+    children = list(ending.filter(status=Status.CANCELLED).values_list("id", flat=True))
     if children:
         ended = _waited_for_in_vain(run)
         children = [child for child in children if str(child) not in ended]
