@@ -182,6 +182,17 @@ def _own_agents() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def _own_celery_conf() -> Iterator[None]:
+    """What a test sets in Celery's configuration goes with it: it would hide Django's settings from later tests."""
+    from project.celery import app
+
+    before = dict(app.conf.changes)
+    yield
+    app.conf.changes.clear()
+    app.conf.changes.update(before)
+
+
+@pytest.fixture(autouse=True)
 def open_agents(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every user may run what a test registers, unless it says otherwise; tests of access override this."""
     world.patch(monkeypatch, "DEFAULT_ACCESS", "authenticated")

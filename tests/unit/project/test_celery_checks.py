@@ -2,7 +2,6 @@
 
 import os
 import socket
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,20 +19,17 @@ from tests.support.cases import case
 
 BROKER = "redis://broker.example:6379/0"
 SWEEP = {"task": "ravi.sweep", "schedule": 5}
-NAMES = ("broker_url", "broker_write_url", "beat_schedule", "beat_scheduler")
 
 
 @pytest.fixture
-def in_use(settings: Any) -> Iterator[Any]:
+def in_use(settings: Any) -> Any:
     """The configuration of the Celery app in use; Django's settings say nothing about it."""
-    before = {name: getattr(app.conf, name) for name in NAMES}
     settings.RAVI = {**settings.RAVI, "ENGINE": None, "LIMITS": None}
     settings.CHANNEL_LAYERS = {"default": {"BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer"}}
     settings.CELERY_BROKER_URL = None
     settings.CELERY_BEAT_SCHEDULE = {}
     app.conf.update(broker_write_url=BROKER, beat_schedule={"sweep": SWEEP})
-    yield app.conf
-    app.conf.update(before)
+    return app.conf
 
 
 def found() -> list[str]:

@@ -28,14 +28,13 @@ def forget_options() -> None:
 @pytest.fixture
 def site_conf() -> Iterator[Any]:
     forget_options()
-    names = ("task_routes", "broker_transport_options", "broker_write_url")
-    before = {name: app.conf[name] for name in names}
+    routes = app.conf.task_routes
     yield app.conf
     forget_options()
     for pool in world.dispatch_pools.values():
         pool.connections.force_close_all()
     world.dispatch_pools.clear()
-    app.conf.update(before)
+    app.conf.task_routes = routes
     app.amqp.flush_routes()
     app.amqp.router = app.amqp.Router()
 

@@ -122,11 +122,9 @@ def dead_broker(settings, monkeypatch):
     from project.services import free_port
 
     world.patch(monkeypatch, "dispatch_down_until", 0.0)
-    before = app.conf.broker_url, app.conf.broker_write_url
     url = f"redis://127.0.0.1:{free_port()}/0"
     app.conf.broker_url = app.conf.broker_write_url = url
-    yield url
-    app.conf.broker_url, app.conf.broker_write_url = before
+    return url
 
 
 def test_many_submits_with_the_broker_down_do_not_wait_for_it_each_time(dead_broker, settings, monkeypatch):
