@@ -186,6 +186,7 @@ def _own_celery_conf() -> Iterator[None]:
     """What a test sets in Celery's configuration goes with it: it would hide Django's settings from later tests."""
     from project.celery import app
 
+    app.conf.get("broker_url")  # before the first read `changes` would be the whole configuration
     before = dict(app.conf.changes)
     yield
     app.conf.changes.clear()
