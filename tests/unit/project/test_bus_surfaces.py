@@ -48,7 +48,7 @@ def publish(*events: Event) -> None:
     asyncio.run(send())
 
 
-def test_a_bus_that_cannot_work_is_found_before_it_fails(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bus_that_cannot_work_is_found_before_it_fails(settings: Any) -> None:
     before = settings.RAVI
     for given, ids in [
         ({"EVENT_BUS": None}, []), ({"EVENT_BUS": "memory", "ENGINE": "inline"}, []),
@@ -64,7 +64,7 @@ def test_a_bus_that_cannot_work_is_found_before_it_fails(settings: Any, monkeypa
     # auto without a redis is one process
     settings.RAVI = {**before, "EVENT_BUS": "auto", "ENGINE": "celery", "STREAM_URL": None}
     settings.CHANNEL_LAYERS = {}
-    monkeypatch.setattr(app.conf, "broker_write_url", "amqp://host")
+    app.conf.broker_write_url = "amqp://host"
     assert [found.id for found in check_event_bus()] == ["ravi.W020"]
 
 

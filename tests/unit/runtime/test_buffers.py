@@ -271,12 +271,12 @@ class TestValkeyBuffer(BufferContract):
         (None, "", "redis://c/3"),
     ],
 )
-def test_the_streams_address_comes_from_the_channel_layer_or_the_broker(settings, monkeypatch, layer, broker, url):
+def test_the_streams_address_comes_from_the_channel_layer_or_the_broker(settings, layer, broker, url):
     if layer is None:
         settings.RAVI = {**settings.RAVI, "STREAM_URL": url}
     settings.CHANNEL_LAYERS = {"default": layer or {}}
     settings.CELERY_BROKER_URL = ""
-    monkeypatch.setattr(app.conf, "broker_write_url", broker)
+    app.conf.broker_write_url = broker
     settings.RAVI = {**settings.RAVI, "ENGINE": "celery"}
 
     assert world.stream_url() == url
