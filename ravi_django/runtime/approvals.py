@@ -18,7 +18,7 @@ from django.db import Error as DatabaseError
 from ravi_django.agents.approval import nobody
 from ravi_django.kernel import Addressees, ApprovalDecision, DeterminismError, InvalidInputError, Risk, Tool
 from ravi_django.models import HumanRequest, StickyDecision
-from ravi_django.runtime import requests, site_rules, standing, store, tool_calls
+from ravi_django.runtime import people, requests, site_rules, standing, store
 from ravi_django.runtime.asked_calls import Asked, request_for
 from ravi_django.runtime.decisions import KIND, Kept, decided, denied, is_used, recalled, told
 from ravi_django.runtime.entries import Entry, Recorded
@@ -149,7 +149,7 @@ async def _found(ctx: DurableContext, path: str, asked: Asked, tool: Tool | None
 def _look(ctx: DurableContext, tool: Tool | None, request: HumanRequest) -> str | StickyDecision | None:
     """On a database thread. Words on why nobody is asked; or what stands for the session; or None: the request is
     addressed to the first step that means somebody."""
-    if tool is not None and tool.permission and not tool_calls.permitted(ctx.user_id, tool.permission):
+    if tool is not None and tool.permission and not people.permitted(ctx.user_id, tool.permission):
         return f"not permitted: {tool.name} needs the permission {tool.permission}, which the run's owner does not have"
     if (stands := standing.on(ctx.effects.lease.run, request)) is not None:
         return stands

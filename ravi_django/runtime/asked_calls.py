@@ -13,8 +13,8 @@ from ravi_django.agents.schema_check import check_schema
 from ravi_django.kernel import Addressees, InvalidInputError, Risk
 from ravi_django.kernel.tools import MAX_ARGUMENTS_DEPTH, is_too_deep
 from ravi_django.models import HumanRequest
-from ravi_django.runtime import requests, tool_calls
-from ravi_django.runtime.entries import storable
+from ravi_django.runtime import requests
+from ravi_django.runtime.entries import as_recorded, storable
 from ravi_django.runtime.hidden import MARK
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def checked(
     name = str(storable(tool))[:200]
     return Asked(
         tool=name,
-        arguments=tool_calls.as_recorded(name, arguments),
+        arguments=as_recorded(name, arguments),
         risk=level,
         to=None if to is None else Addressees.of(to),
         call_id=call_id,

@@ -56,6 +56,7 @@ from ravi_django.runtime import (
     receiving,
     site_middleware,
     tool_calls,
+    tool_uncertain,
     waits,
 )
 from ravi_django.runtime.effects import Effects
@@ -208,7 +209,7 @@ class DurableContext:
         carries = None if carry is None else asks.body_of(self, self.agent_id, carry)
         given = len(messages) + (0 if unread is None else receiving.give_back(self, unread))
         if self.effects.left_open():  # what may have happened is decided before it is forgotten
-            await tool_calls.decide_left(self)
+            await tool_uncertain.decide_left(self)
         trail = trail_of(self.hops, given)
         await self.effects.end(Stop(Stop.Kind.CONTINUE, messages=messages, carries=carries, trail=trail))
 

@@ -11,11 +11,11 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from pydantic_core import to_json
+from pydantic_core import PydanticSerializationError, to_json
 
 from ravi_django.agents.summary import keeps_of
 from ravi_django.conf import conf
-from ravi_django.kernel import ChatMessage, Usage
+from ravi_django.kernel import ChatMessage, InvalidInputError, Usage
 from ravi_django.models import Blob, JournalEntry, Phase, uuid7
 
 BLOB_KEY = "$blob"  # {"$blob": sha256, "size": bytes} stands for a value that lies in Blob
@@ -157,6 +157,18 @@ def storable(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None  # as pydantic has it in JSON
     return value
+
+
+def as_recorded(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments as their row can hold them. What is no JSON has no lasting form: a replay could not tell whether
+    the call is the same."""
+    held = storable(arguments)
+    for argument, value in held.items():
+        try:
+            to_json(value)
+        except PydanticSerializationError as error:
+            raise InvalidInputError(f"{name}: argument {argument!r} is not JSON: {error}", field=argument) from None
+    return dict(held)
 
 
 def make_blob(body: bytes, *, compress: bool = False) -> Blob:

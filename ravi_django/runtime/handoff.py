@@ -23,7 +23,7 @@ from ravi_django.kernel import (
     Message,
     PermanentError,
 )
-from ravi_django.runtime import asks, paths, specs, store, tool_calls
+from ravi_django.runtime import asks, paths, specs, store, tool_uncertain
 from ravi_django.runtime.addressing import too_large
 from ravi_django.runtime.entries import Entry, storable
 from ravi_django.runtime.gate import Stop, Wait
@@ -69,7 +69,7 @@ async def hand_over(
         if refusal is not None:
             await asks.refuse(ctx, Entry(store.HANDOFF, path, str(agent_id)), refusal)
     if effects.left_open():  # what may have happened is decided before it is forgotten
-        await tool_calls.decide_left(ctx)
+        await tool_uncertain.decide_left(ctx)
     if closing is not None:
         await closing()
     await ctx.hook(HookEvent.HANDOFF, target=str(agent_id), run=ctx.run_id)

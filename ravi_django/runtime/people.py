@@ -174,6 +174,11 @@ def as_now(user: Any) -> Any:
     return found if found is not None and found.is_active else None
 
 
+def permitted(user_id: str | None, permission: str) -> bool:
+    user = get_user_model().objects.filter(pk=user_id).first() if user_id else None
+    return user is not None and addresses.permits(user, permission)
+
+
 _GOES_BY = ("to", "owner", "kind", "four_eyes", "tenant")
 
 

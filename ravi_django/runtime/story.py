@@ -10,7 +10,7 @@ from ravi_django.agents._task import _task_ctx, _task_run_id, _task_threads, _ta
 from ravi_django.kernel import Agent, AgentId, HookEvent, LeaseLostError, RunMeta, Supervision, SuspendInterrupt
 from ravi_django.kernel.supervision import ExecutionBudget, HistoryRetention, Priority, SpawnBudget
 from ravi_django.runtime import context as contexts
-from ravi_django.runtime import paths, store, tool_calls
+from ravi_django.runtime import paths, store, tool_uncertain
 from ravi_django.runtime.database import may_pass
 from ravi_django.runtime.effects import Effects
 from ravi_django.runtime.gate import Stop
@@ -60,7 +60,7 @@ class Story:
             effects.close()
             await self._end_children()
             effects.journal.check_all_asked()
-            await tool_calls.decide_left(self._ctx)
+            await tool_uncertain.decide_left(self._ctx)
             return Outcome.of_return(self._ctx, returned)
         except (Exception, BaseExceptionGroup, SuspendInterrupt, asyncio.CancelledError) as error:
             return self._outcome_of(error)

@@ -8,14 +8,10 @@ import json
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from django.contrib.auth import get_user_model
-from pydantic_core import PydanticSerializationError, to_json
-
 from ravi_django.kernel import (
     AgentStep,
     HookEvent,
     HumanInput,
-    InvalidInputError,
     Tool,
     ToolArgumentsError,
     ToolExecutionResult,
@@ -23,20 +19,18 @@ from ravi_django.kernel import (
 from ravi_django.kernel.content import blocks_adapter, blocks_json
 from ravi_django.kernel.tools import INVALID_ARGUMENTS_KEY, MAX_ARGUMENTS_DEPTH, is_too_deep
 from ravi_django.runtime import frames, hidden, interceptors, tool_caps, tool_finish, tool_pauses, tool_wholes
-from ravi_django.runtime.addresses import permits
-from ravi_django.runtime.entries import Entry, Recorded, encode, storable
+from ravi_django.runtime.entries import Entry, Recorded, as_recorded, encode, storable
 from ravi_django.runtime.frames import CLIP
+from ravi_django.runtime.people import permitted
 from ravi_django.runtime.tool_caps import KIND, Stopwatch, weight
 from ravi_django.runtime.tool_promises import perform
 from ravi_django.runtime.tool_results import error as error_result
 from ravi_django.runtime.tool_results import is_small, result_of
 from ravi_django.runtime.tool_running import ToolPaused
-from ravi_django.runtime.tool_uncertain import decide_left, decided
+from ravi_django.runtime.tool_uncertain import decided
 
 if TYPE_CHECKING:
     from ravi_django.runtime.context import DurableContext
-
-__all__ = ["KIND", "call", "decide_left"]
 
 
 async def call(ctx: DurableContext, name: str, arguments: dict[str, Any]) -> ToolExecutionResult:
@@ -140,18 +134,6 @@ async def _handed(result: ToolExecutionResult, *call: Any, **options: Any) -> To
 # -------------------------------------------------------------------------------------------------- before it
 
 
-def as_recorded(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """The arguments as their row can hold them. What is no JSON has no lasting form: a replay could not tell whether
-    the call is the same."""
-    held = storable(arguments)
-    for argument, value in held.items():
-        try:
-            to_json(value)
-        except PydanticSerializationError as error:
-            raise InvalidInputError(f"{name}: argument {argument!r} is not JSON: {error}", field=argument) from None
-    return dict(held)
-
-
 async def _prepare(
     ctx: DurableContext, name: str, arguments: dict[str, Any], told: HumanInput | ToolExecutionResult | None
 ) -> tuple[Tool, dict[str, Any]] | str:
@@ -180,11 +162,6 @@ def _ready(
     if tool.input_parameter:  # whatever the model has put there
         ready = {**ready, tool.input_parameter: told}
     return ready
-
-
-def permitted(user_id: str | None, permission: str) -> bool:
-    user = get_user_model().objects.filter(pk=user_id).first() if user_id else None
-    return user is not None and permits(user, permission)
 
 
 def _announce(ctx: DurableContext, entry: Entry) -> None:
