@@ -116,8 +116,6 @@ class HumanRequest(Owned):
     @property
     def about(self) -> dict[str, Any]:
         """What a question says beside its text and choices: `context`, `free_text`, and `questions` by key."""
-        if self.details is None and self.kind == self.Kind.QUESTION:
-            return self.arguments or {}  # of a release that had no details
         return self.details or {}
 
     def __str__(self) -> str:

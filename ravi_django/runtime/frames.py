@@ -17,7 +17,7 @@ from ravi_django.kernel import AgentStep
 from ravi_django.models import Run
 from ravi_django.runtime import hidden
 from ravi_django.runtime.entries import encode
-from ravi_django.runtime.shown import nameless, of_an_earlier_release
+from ravi_django.runtime.shown import nameless
 
 OUTSIDE = ("run.paused", "run.unpaused")  # rows that another than the run's own worker has written
 CLIP = 4000  # characters of a tool's arguments or result in a frame; the journal has the whole
@@ -151,7 +151,7 @@ def _of_entry(entry: Any) -> Iterable[tuple[str, dict[str, Any]]]:
             return [_step(AgentStep.DONE, None)]
         case "run.retried" if entry.error is None:  # by a person: no error, but a new start
             asked = (entry.result or {}).get("opened", ())  # again: the failure had closed them
-            return [_step(AgentStep.STARTED, {"status": "retried"}), *(_request(one, entry) for one in asked)]
+            return [_step(AgentStep.STARTED, {"status": "retried"}), *(("request", nameless(one)) for one in asked)]
         case "run.failed" | "run.blocked" | "run.cancelled" | "run.retried":
             error = entry.error or {}
             code, message = error.get("type", "Error"), error.get("message", "")
@@ -177,7 +177,7 @@ def _of_waiting(entry: Any) -> Iterable[tuple[str, dict[str, Any]]]:
         case "run.handoff" if entry.error is None:  # the callee's `started` is next
             return [_step(AgentStep.HANDOFF, {"agent": entry.name, "from": result.get("from")})]
         case "request.opened":
-            return [_request(result, entry)]
+            return [("request", nameless(result))]
         case "request.closed" | "ask_human":
             return [_closed(result)]
         case "log" if entry.name == CURATED:
@@ -186,12 +186,6 @@ def _of_waiting(entry: Any) -> Iterable[tuple[str, dict[str, Any]]]:
             return [_closed(result)]
         case _:
             return []
-
-
-def _request(asked: dict[str, Any], entry: Any) -> tuple[str, dict[str, Any]]:
-    if "details" in asked:
-        asked = of_an_earlier_release(asked, getattr(entry, "finished_at", None))
-    return "request", nameless(asked)
 
 
 _UNANSWERED = {"expired": "expired", "signal": "cancelled"}  # by what is recorded as the answer's action

@@ -80,7 +80,7 @@ def _give_up(request_id: UUID | str) -> None:
 
 
 def _write(request: HumanRequest) -> int:
-    found = [user for user in people.candidates(_address(request), request) if address_of(user)]
+    found = [user for user in people.candidates(request.to, request) if address_of(user)]
     users = {user.pk: user for user in found}
     links = store.make_links(request, found, conf.REQUEST_LINK_S)
     sent = 0
@@ -116,12 +116,6 @@ def _send_one(link: RequestLink, request: HumanRequest, connection: Any) -> bool
             raise
         return False
     return True
-
-
-def _address(request: HumanRequest) -> str:
-    """A request of a release that knew no addresses has none."""
-    mine = request.owner_id is not None and request.kind in people.CONVERSATION
-    return request.to or ("owner" if mine else "staff")
 
 
 def _connection() -> Any:

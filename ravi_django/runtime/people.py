@@ -61,7 +61,7 @@ def check(user: Any, request: HumanRequest) -> Authority:
     if _is_own_call(present, row) and _would_decide(present, row):
         told = f"comes from your own run; with four eyes another person decides: {address_now(row)}. {SWITCH}"
         raise ForbiddenError(f"request {request.pk} {told}")
-    raise ForbiddenError(f"request {request.pk} is addressed to {row.to or 'staff'}; you may read it")
+    raise ForbiddenError(f"request {request.pk} is addressed to {row.to}; you may read it")
 
 
 def _would_decide(user: Any, request: HumanRequest) -> bool:
@@ -227,9 +227,7 @@ def goes_to_staff(request: HumanRequest) -> bool:
     return to == "staff" or to.startswith("permission:")
 
 
-_STAFFS = (  # also of a run that belongs to nobody, and of a release that knew no addresses
-    Q(to="staff") | Q(to="owner", owner=None) | (Q(to="") & ~Q(kind__in=CONVERSATION, owner__isnull=False))
-)
+_STAFFS = Q(to="staff") | Q(to="owner", owner=None)  # what belongs to nobody is the staff's
 
 
 def _is_open_to_tenant(user: Any, request: HumanRequest) -> bool:
@@ -264,7 +262,7 @@ def _rights(users: Sequence[Any], to: str | None = None) -> list[Q]:
 def _right(user: Any, meant: Collection[str]) -> Q:
     if addresses.has(user, "is_superuser"):
         return ~_own_calls(user)
-    found = Q(to__in=meant) | Q(to="owner", owner=user) | Q(to="", owner=user, kind__in=CONVERSATION)
+    found = Q(to__in=meant) | Q(to="owner", owner=user)
     if addresses.has(user, "is_staff"):
         found |= _STAFFS
     return found & in_tenant(user) & ~_own_calls(user)
@@ -307,14 +305,13 @@ def means_somebody(to: str, request: HumanRequest) -> bool:
 
 
 def address_now(request: HumanRequest) -> str:
-    """Whom it is put to. One of a release that knew no addresses has none; what belongs to nobody is the staff's."""
-    to: str = request.to or ("owner" if request.kind in CONVERSATION else "staff")
-    return "staff" if to == "owner" and request.owner_id is None else to
+    """Whom it is put to. What belongs to nobody is the staff's."""
+    return "staff" if request.to == "owner" and request.owner_id is None else str(request.to)
 
 
 def _meant(to: str, request: HumanRequest) -> Iterator[Any]:
     """One after the other as they are read; at last None where there are more than are looked at."""
-    found = addresses.users_at(to or address_now(request), request.owner_id)[: addresses.READ + 1]
+    found = addresses.users_at(to, request.owner_id)[: addresses.READ + 1]
     for place, user in enumerate(found.iterator(chunk_size=MOST)):
         if place == addresses.READ:
             yield None

@@ -66,13 +66,3 @@ def _named(frame: dict[str, Any], request: HumanRequest | None) -> dict[str, Any
 def in_utc(moment: datetime | None) -> str | None:
     """ISO 8601 with a Z."""
     return None if moment is None else moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
-
-
-def of_an_earlier_release(row: dict[str, Any], opened_at: datetime | None) -> dict[str, Any]:
-    """The same of a journal row that has the request's `details` as they were."""
-    until = row.get("expires_at")
-    names = ("id", "kind", "text", "choices", "tool", "arguments", "details", "risk", "to")
-    request = HumanRequest(**{name: row[name] for name in names if name in row})
-    request.expires_at = until and datetime.fromisoformat(until)
-    request.created_at = opened_at  # type: ignore[assignment]
-    return request_shown(request)

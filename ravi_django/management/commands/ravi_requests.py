@@ -66,7 +66,7 @@ def _shown(row: HumanRequest) -> str:
         str(row.kind),
         *([row.risk] if row.risk else []),
         *([] if row.status == HumanRequest.Status.PENDING else [str(row.status)]),
-        f"to {row.to or 'staff'}",
+        f"to {row.to}",
         f"{row.run.agent} {row.run_id}",
     ]
     if row.tool and row.kind != HumanRequest.Kind.QUESTION:

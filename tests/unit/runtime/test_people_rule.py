@@ -40,12 +40,9 @@ class Person:
             return False
         if self.superuser:
             return True
-        conversation = request.kind in ("question", "input")
         meant = request.to in (*self.address, f"user:{self.name}") or (request.to == "owner" and own)
-        meant |= request.to == "" and own and conversation
         if self.staff:
             meant |= request.to == "staff" or (request.to == "owner" and owner is None)
-            meant |= request.to == "" and not (conversation and owner is not None)
         return meant and self.in_tenant(request, owner)
 
     def in_tenant(self, request, owner):
@@ -75,7 +72,7 @@ PEOPLE = [
     Person("late", ["", "acme"]),  # a delegation that is over, and one that is to come
 ]
 BY_NAME = {person.name: person for person in PEOPLE}
-TO = ["owner", "staff", "", "user:ann", "user:stranger", "group:finance", "group:none", f"permission:{PAY}"]
+TO = ["owner", "staff", "user:ann", "user:stranger", "group:finance", "group:none", f"permission:{PAY}"]
 
 
 def may(person, request, owner, hook):
@@ -84,8 +81,7 @@ def may(person, request, owner, hook):
         return False
     if person.may_alone(request, owner):
         return True
-    conversation = request.kind in ("question", "input") and owner is not None
-    is_staffs = request.to == "staff" or (request.to == "owner" and owner is None) or not (request.to or conversation)
+    is_staffs = request.to == "staff" or (request.to == "owner" and owner is None)
     if not person.in_tenant(request, owner) or ((is_staffs or request.to.startswith("perm")) and not person.staff):
         return False
     others = [BY_NAME[name] for name in person.stands_in_for]

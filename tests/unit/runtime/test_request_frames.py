@@ -124,9 +124,6 @@ def test_what_ends_with_its_run_is_closed_as_cancelled(make):
     assert (closed["status"], closed["answered_by"]) == ("cancelled", None)
 
 
-# ---------------------------------------------------------------------------------- rows of an earlier release
-
-
 def row_of(kind, result):
     return JournalEntry(kind=kind, path="@request.x.1", phase="result", result=result, finished_at=datetime.now(UTC))
 
@@ -135,35 +132,6 @@ def frame_of(kind, result):
     source = Source("root", "run", "test/code", None, 0, 1)
     (found,) = world.frames_durable(source, row_of(kind, result), 4)
     return found.body()
-
-
-def test_a_row_with_details_still_gives_the_same_object():
-    until = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-    run = asking()
-    (now,) = of_requests(run)
-    old = {
-        "id": "0192",
-        "kind": "input",
-        "text": "Two things",
-        "choices": None,
-        "tool": "ask",
-        "arguments": {"a": 1},
-        "details": {"context": "The door.", "free_text": True, "questions": {"who": "Who?"}},
-        "expires_at": until.isoformat(),
-    }
-
-    frame = frame_of("request.opened", old)
-
-    assert set(frame) | {"seq", "to", "answered_by"} == set(now)  # both are read from the row
-    assert (frame["context"], frame["questions"], frame["expires_at"]) == (
-        "The door.",
-        {"who": "Who?"},
-        "2026-01-02T03:04:05Z",
-    )
-    assert (frame["id"], frame["root"], frame["run"], frame["status"]) == (
-        "0192", "root", "run", "pending",
-    )  # fmt: skip
-    assert frame_of("request.opened", {**old, "details": None, "expires_at": None})["questions"] is None
 
 
 @pytest.mark.parametrize(

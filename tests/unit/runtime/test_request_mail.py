@@ -123,17 +123,6 @@ def test_the_owner_is_asked_a_question(person):
     assert sent_to() == ["ann@example.com"]
 
 
-def test_a_request_of_before_there_were_addresses_goes_to_whom_it_is_for(person):
-    ann, _ = person("ann"), person("boss", is_staff=True)
-    question, approval = asked_by(make_run(owner=ann)), approval_of(make_run(owner=ann))
-    HumanRequest.objects.update(to="")
-
-    world.mail_send(question.id)
-    assert sent_to() == ["ann@example.com"]
-    world.mail_send(approval.id)
-    assert sent_to() == ["ann@example.com", "boss@example.com"]
-
-
 def test_with_four_eyes_the_owner_is_not_written_to(person):
     ann, _ = person("ann", "finance"), person("bob", "finance")
     to = Addressees.of({"steps": [{"to": FIRST}], "four_eyes": True})
