@@ -18,10 +18,12 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from ravi_django import tasks
+from ravi_django.checks import check_request_email
 from ravi_django.kernel import Addressees
 from ravi_django.models import HumanRequest, RequestLink
 from tests.support import world
 from tests.support.asked import Kind, approval_of, asked_by
+from tests.support.cases import case
 from tests.support.patience import BOUND_S, seconds
 from tests.support.runs import code, drive, in_background, make_run, on_postgresql, somebody_waits_for_a_lock, until
 from tests.support.world import LINKS_TRIES
@@ -77,6 +79,19 @@ def sent_to():
     return sorted(address for letter in django_mail.outbox for address in letter.to)
 
 
+@pytest.fixture
+def wanted(person):
+    """A request to approve by these people of finance, `eve` of the directors beside them."""
+
+    def make(*names, to=FIRST):
+        person("eve", "directors")
+        for name in names:
+            person(name, "finance")
+        return approval_of(make_run(), to)
+
+    return make
+
+
 def escalate(request):
     """As the sweep does when the first step has had its time."""
     HumanRequest.objects.filter(id=request.id).update(escalates_at=request.created_at)
@@ -87,13 +102,10 @@ def escalate(request):
 # ----------------------------------------------------------------------------------------------------- whom
 
 
-def test_everybody_who_is_meant_gets_one_e_mail_of_their_own(person):
-    for name in ("ann", "bob"):
-        person(name, "finance")
+def test_everybody_who_is_meant_gets_one_e_mail_of_their_own(person, wanted):
     person("carl", "finance", email="")
     person("dan", "finance", is_active=False)
-    person("eve", "directors")
-    request = approval_of(make_run(), FIRST)
+    request = wanted("ann", "bob")
 
     assert world.mail_send(request.id) == 2
 
@@ -101,93 +113,60 @@ def test_everybody_who_is_meant_gets_one_e_mail_of_their_own(person):
     assert all(len(letter.to) == 1 and not letter.cc and not letter.bcc for letter in django_mail.outbox)
     request.refresh_from_db()
     assert (request.notified, request.version) == (0, 1)
-
-
-def test_a_second_time_nobody_is_written_to_again(person):
-    person("ann", "finance")
-    request = approval_of(make_run(), FIRST)
-    world.mail_send(request.id)
     HumanRequest.objects.filter(id=request.id).update(notified=-1)  # as if that had been lost
-
-    assert world.mail_send(request.id) == 0
-
-    assert sent_to() == ["ann@example.com"]
+    assert (world.mail_send(request.id), len(sent_to())) == (0, 2)
 
 
-def test_the_owner_is_asked_a_question(person):
-    ann = person("ann")
-    request = asked_by(make_run(owner=ann))
+def test_a_question_goes_to_the_owner_and_with_four_eyes_an_approval_does_not(person):
+    ann, _ = person("ann", "finance"), person("boss", "finance", is_staff=True)
+    run = make_run(owner=ann)
+    question, approval = asked_by(run), approval_of(run)
+    four_eyes = approval_of(run, Addressees.of({"steps": [{"to": FIRST}], "four_eyes": True}))
+    world.mail_send(four_eyes.id)
+    assert sent_to() == ["boss@example.com"]
 
-    world.mail_send(request.id)
-
-    assert sent_to() == ["ann@example.com"]
-
-
-def test_with_four_eyes_the_owner_is_not_written_to(person):
-    ann, _ = person("ann", "finance"), person("bob", "finance")
-    to = Addressees.of({"steps": [{"to": FIRST}], "four_eyes": True})
-
-    world.mail_send(approval_of(make_run(owner=ann), to).id)
-
-    assert sent_to() == ["bob@example.com"]
+    for request, address in ((question, "ann@example.com"), (approval, "boss@example.com")):
+        django_mail.outbox.clear()
+        world.mail_send(request.id)
+        assert sent_to() == [address]
 
 
-def test_after_an_escalation_the_next_ones_are_written_to(person):
-    person("ann", "finance"), person("eve", "directors", "finance")
-    request = approval_of(make_run(), [(FIRST, 3600), SECOND])
+def test_after_an_escalation_the_next_ones_are_written_to(person, wanted):
+    person("dan", "directors", "finance")
+    request = wanted("ann", to=[(FIRST, 3600), SECOND])
     world.mail_send(request.id)
 
     escalate(request)
     world.mail_send(request.id)
 
-    assert sent_to() == ["ann@example.com", "eve@example.com", "eve@example.com"]
-    assert sorted(RequestLink.objects.values_list("user__username", "level")) == [("ann", 0), ("eve", 0), ("eve", 1)]
+    assert sent_to() == [f"{name}@example.com" for name in ("ann", "dan", "dan", "eve")]
+    links = RequestLink.objects.values_list("user__username", "level")
+    assert sorted(links) == [("ann", 0), ("dan", 0), ("dan", 1), ("eve", 1)]
     request.refresh_from_db()
     assert request.notified == 1
+    world.reassign(request.id, FIRST)
+    assert sorted(links.all()) == [("ann", 0), ("dan", 0)], "those of an earlier level decide nothing, and say so"
 
 
-def test_whom_it_is_reassigned_to_is_written_to(person):
-    person("ann", "finance"), person("eve", "directors")
-    request = approval_of(make_run(), FIRST)
+def test_whom_it_is_reassigned_to_is_written_to_and_who_gets_it_back_again(person, wanted):
+    person("dan", "directors", "finance")
+    request = wanted("ann")
     world.mail_send(request.id)
-
-    world.reassign(request.id, SECOND)
-    world.mail_send(request.id)
-
-    assert sent_to() == ["ann@example.com", "eve@example.com"]
-    assert world.links_unwritten(10) == []
-
-
-def test_who_gets_it_back_is_written_to_again_and_the_first_link_is_gone(person):
-    person("ann", "finance"), person("eve", "directors")
-    request = approval_of(make_run(), FIRST)
-    world.mail_send(request.id)
-    first = RequestLink.objects.get()
+    first = set(RequestLink.objects.values_list("id", flat=True))
 
     for to in (SECOND, FIRST):
         world.reassign(request.id, to)
-        assert world.mail_send(request.id) == 1
+        assert (world.mail_send(request.id), world.links_unwritten(10)) == (2, [])
 
-    assert sent_to() == ["ann@example.com", "ann@example.com", "eve@example.com"]
-    assert not RequestLink.objects.filter(id=first.id).exists()  # it would decide on what was asked before
-    assert RequestLink.objects.get().user.username == "ann"
-
-
-def test_somebody_of_both_groups_is_written_to_for_each(person):
-    person("ann", "finance", "directors")
-    request = approval_of(make_run(), FIRST)
-    world.mail_send(request.id)
-
-    world.reassign(request.id, SECOND)
-
-    assert (world.mail_send(request.id), sent_to()) == (1, ["ann@example.com", "ann@example.com"])
+    assert sent_to() == [f"{name}@example.com" for name in ("ann", "ann", "dan", "dan", "dan", "eve")]
+    assert not RequestLink.objects.filter(id__in=first).exists()  # they would decide on what was asked before
+    assert sorted(RequestLink.objects.values_list("user__username", flat=True)) == ["ann", "dan"]
 
 
 @pytest.mark.parametrize("change", ["answered", "escalated"])
-def test_nobody_is_written_to_about_what_has_changed_since_the_link_was_made(person, change):
-    ann, _ = person("ann", "finance"), person("eve", "directors")
-    request = approval_of(make_run(), [(FIRST, 3600), SECOND])
-    (link,) = world.make_links(request, [ann], 60)
+def test_nobody_is_written_to_about_what_has_changed_since_the_link_was_made(wanted, django_user_model, change):
+    request = wanted("ann", to=[(FIRST, 3600), SECOND])
+    (link,) = world.make_links(request, [django_user_model.objects.get(username="ann")], 60)
     seen = copy(request)
 
     if change == "answered":
@@ -196,19 +175,6 @@ def test_nobody_is_written_to_about_what_has_changed_since_the_link_was_made(per
         escalate(request)
 
     assert not world.claim_link(link, seen)
-
-
-def test_a_reassignment_leaves_the_links_of_an_earlier_level(person):
-    """They decide nothing any more, and say so."""
-    person("ann", "finance"), person("eve", "directors")
-    request = approval_of(make_run(), [(FIRST, 3600), SECOND])
-    world.mail_send(request.id)
-    escalate(request)
-    world.mail_send(request.id)
-
-    world.reassign(request.id, FIRST)
-
-    assert list(RequestLink.objects.values_list("user__username", "level")) == [("ann", 0)]
 
 
 def test_a_retried_run_has_everybody_written_to_again(person, clock):
@@ -246,10 +212,10 @@ def test_a_retried_run_has_everybody_written_to_again(person, clock):
     assert sent_to() == [f"{name}@example.com" for name in ("ann", "ann", "eve", "eve")]
 
 
-def test_who_is_asked_no_more_is_not_written_to_in_the_middle(person, smtp, monkeypatch):
-    """It is reassigned while the first of two e-mails goes out."""
-    person("ann", "finance"), person("bob", "finance"), person("eve", "directors")
-    request = approval_of(make_run(), FIRST)
+@pytest.mark.parametrize("names", [("ann", "bob"), ("ann",)])
+def test_who_is_asked_no_more_is_not_written_to_and_who_is_asked_then_is(wanted, smtp, monkeypatch, names):
+    """It is reassigned while the first of the e-mails goes out, or the last."""
+    request = wanted(*names)
     send = smtp.send_messages
 
     def reassigning(self, messages):
@@ -268,55 +234,26 @@ def test_who_is_asked_no_more_is_not_written_to_in_the_middle(person, smtp, monk
     assert world.links_unwritten(10) == []
 
 
-def test_whom_it_is_reassigned_to_during_the_last_e_mail_is_not_taken_for_written_to(person, smtp, monkeypatch):
-    person("ann", "finance"), person("eve", "directors")
-    request = approval_of(make_run(), FIRST)
-    send = smtp.send_messages
+def test_about_what_is_over_and_where_nobody_is_meant_nobody_is_written_to(wanted):
+    request = wanted("ann")
+    for ended in ("answered", "cancelled", "expired"):
+        HumanRequest.objects.filter(id=request.id).update(status=ended)
+        with case(ended):
+            assert (world.mail_send(request.id), sent_to(), world.links_unwritten(10)) == (0, [], [])
 
-    def reassigning(self, messages):
-        monkeypatch.setattr(smtp, "send_messages", send)
-        world.reassign(request.id, SECOND)
-        return send(self, messages)
-
-    monkeypatch.setattr(smtp, "send_messages", reassigning)
-
-    world.mail_send(request.id)
-
-    assert world.links_unwritten(10) == [request.id]
-    assert world.mail_send(request.id) == 1
-    assert sent_to() == ["ann@example.com", "eve@example.com"]
+    to_nobody = approval_of(make_run(), "group:absent")
+    assert world.links_unwritten(10) == [to_nobody.id]
+    assert (world.mail_send(to_nobody.id), sent_to(), world.links_unwritten(10)) == (0, [], [])
 
 
-@pytest.mark.parametrize("ended", ["answered", "cancelled", "expired"])
-def test_about_what_is_over_nobody_is_written_to(person, ended):
-    person("ann", "finance")
-    request = approval_of(make_run(), FIRST)
-    HumanRequest.objects.filter(id=request.id).update(status=ended)
-
-    assert world.mail_send(request.id) == 0
-
-    assert (sent_to(), world.links_unwritten(10)) == ([], [])
-
-
-def test_where_nobody_is_meant_or_has_an_address_it_is_done():
-    request = approval_of(make_run(), FIRST)
-
-    assert world.mail_send(request.id) == 0
-
-    assert world.links_unwritten(10) == []
-
-
-def test_a_hook_of_the_site_that_fails_is_logged_and_holds_up_nobody(person, settings, caplog):
+def test_a_hook_of_the_site_that_fails_is_logged_and_holds_up_nobody(wanted, settings, caplog):
     def fail(user, request):
         raise RuntimeError("no such table")
 
-    person("ann", "finance")
-    request = approval_of(make_run(), FIRST)
+    request = wanted("ann")
     settings.RAVI = {**settings.RAVI, "MAY_ANSWER": fail}
 
-    assert world.mail_send(request.id) == 0
-
-    assert (sent_to(), world.links_unwritten(10)) == ([], [])
+    assert (world.mail_send(request.id), sent_to(), world.links_unwritten(10)) == (0, [], [])
     assert caplog.records
 
 
@@ -343,25 +280,13 @@ def test_the_letter_says_what_is_asked_and_has_the_link_of_that_person(person, s
     assert kind == "text/html" and address in html
 
 
-def test_html_in_a_question_is_text_in_the_letter(person):
-    person("ann")
-    evil = "<script>alert('evil')</script>"
-    request = approval_of(make_run(), "user:ann", text=evil, tool=evil, arguments={evil: evil})
-
-    world.mail_send(request.id)
-
-    (letter,) = django_mail.outbox
-    assert evil in letter.body
-    assert "<script" not in letter.alternatives[0][0]
-
-
-@pytest.mark.parametrize("break_", ["\n", "\r\n", "\r", "\x0b", "\x1c", "\x85", "\u2028", "\0"])
-def test_a_subject_has_no_line_break(person, break_):
+def test_a_subject_has_no_line_break(person):
     person("ann")
     request = asked_by(make_run(), to="user:ann")
-    request.text = f"Which?{break_}Bcc: eve@example.com"
-
-    assert world.title_of(request) == "Question: Which? Bcc: eve@example.com"
+    for break_ in ("\n", "\r\n", "\r", "\x0b", "\x1c", "\x85", "\u2028", "\0"):
+        request.text = f"Which?{break_}Bcc: eve@example.com"
+        with case(break_):
+            assert world.title_of(request) == "Question: Which? Bcc: eve@example.com"
 
 
 def test_what_is_long_is_shortened_and_what_is_secret_is_left_out(person):
@@ -380,10 +305,9 @@ def test_what_is_long_is_shortened_and_what_is_secret_is_left_out(person):
 # ------------------------------------------------------------------------------------------------------ off
 
 
-def test_a_site_that_has_it_off_pays_nothing(person, settings, published):
+def test_a_site_that_has_it_off_pays_nothing(wanted, settings, published):
     settings.RAVI = {**settings.RAVI, "REQUEST_EMAIL": None}
-    person("ann", "finance")
-    request = approval_of(make_run(), FIRST)
+    request = wanted("ann")
 
     with CaptureQueriesContext(connection) as queries:
         world.on_request(HumanRequest, request)
@@ -395,10 +319,8 @@ def test_a_site_that_has_it_off_pays_nothing(person, settings, published):
 # --------------------------------------------------------------------------------------------- hints, sweep
 
 
-def test_opening_escalating_and_reassigning_send_a_hint_once_they_have_committed(person, published):
-    person("ann", "finance"), person("eve", "directors")
-
-    request = approval_of(make_run(), [(FIRST, 3600), SECOND])
+def test_opening_escalating_and_reassigning_send_a_hint_once_they_have_committed(wanted, published):
+    request = wanted("ann", to=[(FIRST, 3600), SECOND])
     escalate(request)
     world.reassign(request.id, "user:ann")
     world.answer(request.id, "deny")
@@ -408,23 +330,16 @@ def test_opening_escalating_and_reassigning_send_a_hint_once_they_have_committed
     assert sent_to() == []  # by the task, not by whoever has opened it
 
 
-def test_the_task_sends(person):
-    person("ann", "finance")
-
-    tasks.mail_request(str(approval_of(make_run(), FIRST).id))
-
-    assert sent_to() == ["ann@example.com"]
-
-
-def test_the_sweep_hints_what_no_hint_has_reached(person, published):
-    person("ann", "finance")
-    done, missed = approval_of(make_run(), FIRST), approval_of(make_run(), FIRST)
-    world.mail_send(done.id)
+def test_the_sweep_hints_what_no_hint_has_reached_and_the_task_sends_it(wanted, published):
+    world.mail_send(wanted("ann").id)
+    missed = approval_of(make_run(), FIRST)
     published.clear()
 
     world.sweeper_sweep(lambda run_ids: None)
 
     assert published == [("ravi.mail_request", str(missed.id))]
+    tasks.mail_request(published[0][1])
+    assert sent_to() == ["ann@example.com"] * 2
 
 
 def test_a_sweep_takes_a_bounded_number(published, monkeypatch):
@@ -463,52 +378,33 @@ def test_without_a_broker_a_thread_of_its_own_sends(person, settings, published)
 # ------------------------------------------------------------------------------------------ deaths and faults
 
 
-def test_killed_before_the_claim_the_e_mail_is_sent_later(person, monkeypatch):
-    person("ann", "finance")
-    request = approval_of(make_run(), FIRST)
+@pytest.mark.parametrize(
+    ("step", "sent_later", "sent"),
+    [
+        ("claim_link", 2, ["ann@example.com", "bob@example.com"]),
+        ("mail_letter_to", 1, ["bob@example.com"]),  # between the claim and the e-mail: that one is lost, no other
+        ("mark_written", 0, ["ann@example.com", "bob@example.com"]),
+    ],
+)
+def test_a_sender_that_is_killed_leaves_the_others_e_mails_and_sends_none_twice(
+    wanted, monkeypatch, step, sent_later, sent
+):
+    def kill(*args):
+        raise Killed
+
+    request = wanted("ann", "bob")
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        world.patch(patch, "claim_link", _kill)
+        world.patch(patch, step, kill)
         world.mail_send(request.id)
 
     assert world.links_unwritten(10) == [request.id]
-    assert world.mail_send(request.id) == 1
-    assert sent_to() == ["ann@example.com"]
-
-
-def test_killed_between_claim_and_sending_that_one_e_mail_is_lost_and_no_other(person, monkeypatch):
-    person("ann", "finance"), person("bob", "finance")
-    request = approval_of(make_run(), FIRST)
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        world.patch(patch, "mail_letter_to", _kill)
-        world.mail_send(request.id)
-
-    assert world.mail_send(request.id) == 1
-
-    assert sent_to() == ["bob@example.com"]
-    assert world.links_unwritten(10) == []
-
-
-def test_killed_after_sending_nobody_gets_a_second_one(person, monkeypatch):
-    person("ann", "finance")
-    request = approval_of(make_run(), FIRST)
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        world.patch(patch, "mark_written", _kill)
-        world.mail_send(request.id)
-
-    assert world.links_unwritten(10) == [request.id]
-    assert world.mail_send(request.id) == 0
-    assert (sent_to(), world.links_unwritten(10)) == (["ann@example.com"], [])
-
-
-def _kill(*args):
-    raise Killed
+    assert world.mail_send(request.id) == sent_later
+    assert (sent_to(), world.links_unwritten(10)) == (sent, [])
 
 
 @on_postgresql
-def test_several_senders_at_once_send_one_e_mail_each(person):
-    for number in range(12):
-        person(f"p{number}", "finance")
-    request = approval_of(make_run(), FIRST)
+def test_several_senders_at_once_send_one_e_mail_each(wanted):
+    request = wanted(*(f"p{number}" for number in range(12)))
     ready = threading.Barrier(6)
 
     def work():
@@ -537,9 +433,8 @@ def test_of_two_that_claim_the_same_link_at_once_one_may(person):
     assert second.result(BOUND_S) is False
 
 
-def test_a_refused_address_is_tried_again_and_holds_up_nobody(person, smtp, clock, caplog):
-    person("ann", "finance"), person("bob", "finance")
-    request = approval_of(make_run(), FIRST)
+def test_a_refused_address_is_tried_again_and_holds_up_nobody(wanted, smtp, clock, caplog):
+    request = wanted("ann", "bob")
     smtp.fails = [smtplib.SMTPRecipientsRefused({"ann@example.com": (450, b"later")})]
 
     assert world.mail_send(request.id) == 1
@@ -553,9 +448,8 @@ def test_a_refused_address_is_tried_again_and_holds_up_nobody(person, smtp, cloc
     assert (sent_to(), world.links_unwritten(10)) == (["ann@example.com", "bob@example.com"], [])
 
 
-def test_an_e_mail_that_can_never_be_sent_is_given_up(person, smtp, clock, caplog):
-    person("ann", "finance")
-    request = approval_of(make_run(), FIRST)
+def test_an_e_mail_that_can_never_be_sent_is_given_up(wanted, smtp, clock, caplog):
+    request = wanted("ann")
     smtp.fails = [smtplib.SMTPRecipientsRefused({"ann@example.com": (550, b"unknown")}) for _ in range(99)]
 
     for _ in range(20):
@@ -579,10 +473,8 @@ def test_what_is_given_up_stays_so_while_others_are_tried(person, smtp):
     assert (sent_to(), smtp.attempts, world.links_unwritten(10)) == (["bob@example.com"], 1, [])
 
 
-def test_a_server_that_is_away_is_left_alone_for_a_while(person, smtp, clock, monkeypatch):
-    for name in ("ann", "bob", "eve"):
-        person(name, "finance")
-    request = approval_of(make_run(), FIRST)
+def test_a_server_that_is_away_is_left_alone_for_a_while(wanted, smtp, clock, monkeypatch):
+    request = wanted("ann", "bob", "carl")
     smtp.fails = [smtplib.SMTPServerDisconnected("gone")]
 
     assert world.mail_send(request.id) == 0
@@ -593,15 +485,14 @@ def test_a_server_that_is_away_is_left_alone_for_a_while(person, smtp, clock, mo
     assert world.mail_send(request.id) == 2  # the first one's has to wait for its minute
     clock.advance(61)
     assert world.mail_send(request.id) == 1
-    assert sent_to() == ["ann@example.com", "bob@example.com", "eve@example.com"]
+    assert sent_to() == ["ann@example.com", "bob@example.com", "carl@example.com"]
 
 
-def test_a_server_that_cannot_be_reached_costs_no_try(person, smtp, monkeypatch):
+def test_a_server_that_cannot_be_reached_costs_no_try(wanted, smtp, monkeypatch):
     def refuse(self):
         raise ConnectionRefusedError("port 25")
 
-    person("ann", "finance")
-    request = approval_of(make_run(), FIRST)
+    request = wanted("ann")
     with monkeypatch.context() as patch:
         patch.setattr(smtp, "open", refuse)
         assert world.mail_send(request.id) == 0
@@ -612,10 +503,9 @@ def test_a_server_that_cannot_be_reached_costs_no_try(person, smtp, monkeypatch)
     assert world.mail_send(request.id) == 1
 
 
-def test_while_one_sender_waits_to_try_again_another_does_not_take_it_for_done(person, smtp, clock, monkeypatch):
+def test_while_one_sender_waits_to_try_again_another_does_not_take_it_for_done(wanted, smtp, clock, monkeypatch):
     """The other comes while the e-mail is claimed, and finds nothing left to send."""
-    person("ann", "finance")
-    request = approval_of(make_run(), FIRST)
+    request = wanted("ann")
     send = smtp.send_messages
 
     def meanwhile(self, messages):
@@ -632,9 +522,8 @@ def test_while_one_sender_waits_to_try_again_another_does_not_take_it_for_done(p
     assert world.mail_send(request.id) == 1
 
 
-def test_where_the_urls_are_not_mounted_nothing_is_claimed(person, settings, caplog):
-    person("ann", "finance")
-    request = approval_of(make_run(), FIRST)
+def test_where_the_urls_are_not_mounted_nothing_is_claimed(wanted, settings, caplog):
+    request = wanted("ann")
     settings.ROOT_URLCONF = "django.contrib.auth.urls"
 
     assert world.mail_send(request.id) == 0
@@ -663,16 +552,20 @@ def test_an_e_mail_of_an_uncertain_effect_and_of_a_budget_has_a_title():
     assert world.title_of(budget) == "More budget wanted"
 
 
-def test_it_says_for_whom_and_what_it_has_cost_and_hides_nothing(person):
+def test_it_says_for_whom_and_what_it_has_cost_hides_nothing_and_has_html_as_text(person):
     spoof, shown = "AC\u202e001 fo\u202cME", r"AC\u202e001 fo\u202cME"
+    evil = "<script>alert('evil')</script>"
     person("ann", "finance")
     run = make_run(owner=person("olga"), cost="0.0421", input_tokens=5)
-    world.mail_send(approval_of(run, FIRST, text=spoof, tool="pay", arguments={"to": spoof}).id)
+    asked = {"text": f"{spoof} {evil}", "tool": evil, "arguments": {"to": spoof, evil: evil}}
+    world.mail_send(approval_of(run, FIRST, **asked).id)
 
     (letter,) = django_mail.outbox
-    for body in (letter.body, letter.alternatives[0].content):
+    html = letter.alternatives[0].content
+    for body in (letter.body, html):
         assert "for olga" in body and "$0.0421" in body and "If nobody answers" not in body
         assert body.count(shown) == 2 and "\u202e" not in body
+    assert evil in letter.body and "<script" not in html
 
 
 def test_times_are_those_of_the_page_with_the_name_of_the_zone(person, settings, client):
@@ -690,3 +583,28 @@ def test_times_are_those_of_the_page_with_the_name_of_the_zone(person, settings,
         next(word for word in body.split() if word.startswith("https://")).removeprefix("https://example.com")
     )
     assert "31.01.2030 09:58:12" in page.content.decode()
+
+
+# ------------------------------------------------------------------------------------------------- manage.py check
+
+
+def test_settings_that_cannot_be_right_are_named(settings):
+    def found(**changed):
+        settings.RAVI = {**settings.RAVI, "REQUEST_EMAIL": None, **changed}
+        return [message.id for message in check_request_email()]
+
+    for good in (None, "https://example.com", "http://127.0.0.1:8000/", "https://example.com/site"):
+        with case(good):
+            assert found(REQUEST_EMAIL=good) == []
+    no_host = ["https://", "http://[x"]
+    for bad in ("example.com", "", "ann@x.org", "ftp://x.org", True, ["https://x.org"], "https://x/?a=b", *no_host):
+        with case(bad):
+            assert found(REQUEST_EMAIL=bad) == ["ravi.E015"]
+    for bad in (0, -1, True, None, "7"):
+        with case(bad):
+            assert found(REQUEST_LINK_S=bad) == ["ravi.E015"]
+
+    settings.RAVI = {**settings.RAVI, "REQUEST_LINK_S": 60}
+    settings.ROOT_URLCONF = "django.contrib.auth.urls"
+    assert found() == []
+    assert found(REQUEST_EMAIL="https://example.com") == ["ravi.W006"], "the page is not mounted"
