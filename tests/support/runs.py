@@ -117,6 +117,21 @@ def drive(
     return run
 
 
+def beside(act: Callable[[Any], Awaitable[Any]], fails: list[Any]) -> Callable[..., Awaitable[Any]]:
+    """The code of an agent that starts `act(ctx)`, waits for the signal `go` meanwhile, and fails while `fails` has
+    something in it. Returns the result's text."""
+
+    async def story(ctx: Any, inbox: Any) -> Any:
+        task = asyncio.ensure_future(act(ctx))
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        await ctx.sleep_until_signal("go")
+        if fails:
+            raise ValueError("no")
+        return getattr(await task, "text", None)
+
+    return story
+
+
 async def adrive(
     run: Run, *, dies: int | str | None = None, written: bool = False, setup: Callable[[Engine], Any] | None = None
 ) -> None:
@@ -151,6 +166,25 @@ def _let_die(engine: Engine, death: Death) -> None:
 
 def _kinds(entries: Any, turns: Any) -> list[str]:
     return [entry.kind for entry in entries] + ["turn"] * len(turns)
+
+
+def around_append(*, before: Any = None, after: Any = None) -> Callable[[Engine], None]:
+    """For `drive(setup=…)`: `before(engine, entries)` and `after(engine, entries)` are awaited around each append."""
+
+    def setup(engine: Engine) -> None:
+        append = engine.appender.append
+
+        async def appending(lease: Lease, entries: Any, *how: Any) -> Any:
+            if before is not None:
+                await before(engine, entries)
+            written = await append(lease, entries, *how)
+            if after is not None:
+                await after(engine, entries)
+            return written
+
+        engine.appender.append = appending  # type: ignore[method-assign]
+
+    return setup
 
 
 def every_death(clock: FakeClock, story: Callable[[Callable[..., Run]], Run]) -> Iterator[tuple[Run, Death]]:

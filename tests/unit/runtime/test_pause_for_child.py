@@ -21,18 +21,14 @@ from ravi_django.kernel.messages import ChatMessage, ChatPayload
 from ravi_django.models import Ask, HumanRequest, Run, Status
 from ravi_django.testing import journal_of
 from tests.support import world
-from tests.support.runs import CodeAgent, code, drive, every_death, make_run
-from tests.support.tool_calls import calling
+from tests.support.cases import case
+from tests.support.runs import CodeAgent, beside, code, drive, every_death, make_run
+from tests.support.tool_calls import calling, output_of
 from tests.support.world import cancel
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 HELPER = AgentId("test", "helper")
-
-
-@pytest.fixture
-def calls():
-    return []
 
 
 def helper(function):
@@ -48,13 +44,13 @@ def boot(text="you"):
     return Message(target=HELPER, payload=ChatPayload(message=ChatMessage.of("user", text)))
 
 
-def delegating(calls, effect="idempotent", *, message=True, timeout=None):
+def delegating(ran, effect="idempotent", *, message=True, timeout=None):
     """A run whose agent calls a tool that spawns the helper and waits for it."""
 
     @tool(effect=effect)
     async def hire(ctx: RunContext) -> str:
         """Hire."""
-        calls.append("hire")
+        ran.append("hire")
         asked = boot()
         handle = await ctx.spawn(HELPER, asked)
         return PauseForChildResult(handle, asked if message else None, timeout=timeout)
@@ -62,22 +58,24 @@ def delegating(calls, effect="idempotent", *, message=True, timeout=None):
     return code(calling("hire"), tools=[hire])
 
 
-def child_of(run):
-    return Run.objects.get(parent=run)
-
-
 def rows_of(run):
-    rows = [row for row in journal_of(run) if row.kind == "tool.call"]
-    return [(row.phase, row.attempt) for row in rows]
+    return [(row.phase, row.attempt) for row in journal_of(run) if row.kind == "tool.call"]
+
+
+def after_the_child(agent):
+    """The agent's run once its child has been driven to its end."""
+    run = drive(make_run(str(agent.id)))
+    drive(Run.objects.get(parent=run))
+    return drive(run)
 
 
 @pytest.mark.parametrize("effect", ["idempotent", "at_most_once"])
 @pytest.mark.parametrize("message", [True, False])
-def test_what_the_child_comes_to_is_the_tools_result(calls, effect, message):
+def test_what_the_child_comes_to_is_the_tools_result(ran, effect, message):
     helper(greets)
-    delegating(calls, effect, message=message)
+    delegating(ran, effect, message=message)
     run = drive(make_run())
-    child = child_of(run)
+    child = Run.objects.get(parent=run)
     assert (run.status, run.waiting_on[0]["id"]) == (Status.SUSPENDED, str(child.id))
     assert run.waiting_on[0]["kind"] == ("message" if message else "child")
     steps = [frame["content"] for frame in world.events_page(run.id)[0] if frame.get("step") == "paused"]
@@ -87,7 +85,7 @@ def test_what_the_child_comes_to_is_the_tools_result(calls, effect, message):
     drive(child)
     run = drive(run)
 
-    assert (run.status, calls) == (Status.COMPLETED, ["hire"])
+    assert (run.status, ran) == (Status.COMPLETED, ["hire"])
     assert run.output == "ok: hello you"
     begun = [("started", 1)] if effect == "at_most_once" else []
     assert rows_of(run) == [*begun, ("paused", 1), ("result", 2)]
@@ -99,27 +97,27 @@ def test_what_the_child_comes_to_is_the_tools_result(calls, effect, message):
     ("ending", "words"),
     [("fails", "test/helper failed: out of paint"), ("cancelled", "test/helper was cancelled: no more")],
 )
-def test_any_other_end_is_an_error_with_the_words_of_a_delegation(calls, effect, ending, words):
+def test_any_other_end_is_an_error_with_the_words_of_a_delegation(ran, effect, ending, words):
     async def fails(ctx, inbox):
         raise ValueError("out of paint")
 
     helper(fails)
-    delegating(calls, effect)
+    delegating(ran, effect)
     run = drive(make_run())
     if ending == "fails":
-        drive(child_of(run))
+        drive(Run.objects.get(parent=run))
     else:
-        cancel(child_of(run).id, "no more")
+        cancel(Run.objects.get(parent=run).id, "no more")
 
     run = drive(run)
 
     assert run.output.startswith(f"error: {words}")
-    assert calls == ["hire"]
+    assert ran == ["hire"]
 
 
-def test_the_timeout_is_the_one_that_was_said_first(clock, calls):
+def test_the_timeout_is_the_one_that_was_said_first(clock, ran):
     helper(greets)
-    delegating(calls, "at_most_once", timeout=60)
+    delegating(ran, "at_most_once", timeout=60)
     drive(make_run(), dies="end")
     clock.advance(40)
     run = drive(Run.objects.get(parent=None))
@@ -129,18 +127,18 @@ def test_the_timeout_is_the_one_that_was_said_first(clock, calls):
     run = drive(run)
 
     assert run.output.startswith("error: test/helper gave no answer within 60 s; it may still be at work")
-    assert (calls, Ask.objects.get().outcome) == (["hire"], "timed_out")
+    assert (ran, Ask.objects.get().outcome) == (["hire"], "timed_out")
 
 
-def test_the_time_that_people_take_to_answer_the_child_is_added(clock, calls):
+def test_the_time_that_people_take_to_answer_the_child_is_added(clock, ran):
     async def asks(ctx, inbox):
         told = await ctx.ask_human("Sure?")
         return told["text"]
 
     helper(asks)
-    delegating(calls, timeout=60)
+    delegating(ran, timeout=60)
     run = drive(make_run())
-    child = drive(child_of(run))
+    child = drive(Run.objects.get(parent=run))
     clock.advance(100)
     world.answer(HumanRequest.objects.get(run=child).id, text="yes")
     run.refresh_from_db()
@@ -152,13 +150,13 @@ def test_the_time_that_people_take_to_answer_the_child_is_added(clock, calls):
 
 
 @pytest.mark.parametrize("effect", ["idempotent", "at_most_once"])
-def test_a_worker_that_dies_anywhere_hires_one_child_and_waits_for_it(clock, calls, effect):
+def test_a_worker_that_dies_anywhere_hires_one_child_and_waits_for_it(clock, ran, effect):
     """An at-most-once tool is uncertain until its pause is recorded."""
 
     def story(drive):
-        calls.clear()
+        ran.clear()
         helper(greets)
-        delegating(calls, effect)
+        delegating(ran, effect)
         run = drive(make_run())
         for child in Run.objects.filter(parent=run):
             drive(child)
@@ -176,7 +174,7 @@ def test_a_worker_that_dies_anywhere_hires_one_child_and_waits_for_it(clock, cal
     assert bool(uncertain) == (effect == "at_most_once")
 
 
-def test_a_child_that_has_ended_before_the_pause_is_known_at_once(calls):
+def test_a_child_may_have_ended_before_the_pause_and_get_its_message_with_it():
     @tool
     async def hire(ctx: RunContext) -> str:
         """Hire."""
@@ -184,32 +182,17 @@ def test_a_child_that_has_ended_before_the_pause_is_known_at_once(calls):
         await ctx.join(handle)
         return PauseForChildResult(handle)
 
-    helper(greets)
-    code(calling("hire"), tools=[hire])
-    run = drive(make_run())
-    drive(child_of(run))
-
-    assert drive(run).output == "ok: hello you"
-
-
-def test_a_message_that_was_not_sent_yet_is_delivered_with_the_pause(calls):
     @tool
-    async def hire(ctx: RunContext) -> str:
+    async def hire_idle(ctx: RunContext) -> str:
         """Hire."""
         return PauseForChildResult(await ctx.spawn(HELPER), boot("there"))
 
     helper(greets)
-    code(calling("hire"), tools=[hire])
-    run = drive(make_run())
-    drive(child_of(run))
-
-    assert drive(run).output == "ok: hello there"
+    assert after_the_child(code(calling("hire"), tools=[hire])).output == "ok: hello you"
+    assert after_the_child(code(calling("hire_idle"), tools=[hire_idle])).output == "ok: hello there"
 
 
 def test_two_tools_wait_for_their_own_children():
-    async def echoes(ctx, inbox):
-        return inbox[0].payload.message.text
-
     @tool
     async def hire(what: str, ctx: RunContext) -> str:
         """Hire."""
@@ -220,16 +203,16 @@ def test_two_tools_wait_for_their_own_children():
         results = await asyncio.gather(ctx.tool("hire", what="a"), ctx.tool("hire", what="b"))
         return " ".join(result.text for result in results)
 
-    helper(echoes)
+    helper(greets)
     code(story, tools=[hire])
     run = drive(make_run())
     for child in Run.objects.filter(parent=run).order_by("-id"):
         drive(child)
 
-    assert drive(run).output == "a b"
+    assert drive(run).output == "hello a hello b"
 
 
-def test_a_stranger_s_run_is_not_waited_for(django_user_model, calls):
+def test_a_stranger_s_run_is_not_waited_for(django_user_model, ran):
     other = make_run(owner=django_user_model.objects.create_user("bob"))
 
     @tool
@@ -243,25 +226,45 @@ def test_a_stranger_s_run_is_not_waited_for(django_user_model, calls):
     assert Ask.objects.count() == 0
 
 
-@pytest.mark.parametrize(
-    ("pause", "words"),
-    [
-        (PauseForChildResult("x"), "takes the handle that ctx.spawn returned"),
-        (PauseForChildResult(RunHandle("x", HELPER)), "no run's id"),
-    ],
-)
-@pytest.mark.parametrize("effect", ["idempotent", "transactional"])
-def test_a_pause_for_nobody_is_an_error_with_words(effect, pause, words):
-    @tool(effect=effect)
-    def hire() -> str:
-        """Hire."""
-        return pause
+def test_a_pause_for_nobody_is_an_error_with_words():
+    for effect in ("idempotent", "transactional"):
+        for pause, words in [
+            (PauseForChildResult("x"), "takes the handle that ctx.spawn returned"),
+            (PauseForChildResult(RunHandle("x", HELPER)), "no run's id"),
+        ]:
 
-    code(calling("hire"), tools=[hire])
+            @tool(effect=effect)
+            def hire(pause=pause) -> str:
+                """Hire."""
+                return pause
 
-    output = drive(make_run()).output
-    assert output.startswith("error: ")
-    assert words in output
+            output = output_of(hire)
+            with case(effect, words):
+                assert output.startswith("error: ") and words in output
+
+
+@pytest.mark.parametrize("effect", ["idempotent", "at_most_once"])
+def test_a_retry_hires_anew_where_the_tool_may_run_again(clock, ran, effect):
+    """The child was cancelled with the failing run. An at-most-once tool is not called again for that."""
+    fails = [1]
+    helper(greets)
+    delegating(ran, effect).run = beside(lambda ctx: ctx.tool("hire"), fails)
+    run = drive(make_run())
+    world.send_signal(run.id, "go", None)
+    run = drive(run)
+    assert (run.status, Run.objects.get(parent=run).status) == (Status.FAILED, Status.CANCELLED)
+    fails.clear()
+
+    run = drive(world.store_retry(run.id))
+    for child in Run.objects.filter(parent=run, status=Status.PENDING):
+        drive(child)
+    run = drive(run) if run.status != Status.COMPLETED else run
+
+    assert run.status == Status.COMPLETED
+    if effect == "idempotent":
+        assert (run.output, ran) == ("hello you", ["hire", "hire"])
+    else:
+        assert (run.output.startswith("test/helper was cancelled"), ran) == (True, ["hire"])
 
 
 def test_a_transactional_tool_may_wait_for_a_run_that_is_there():
@@ -275,64 +278,18 @@ def test_a_transactional_tool_may_wait_for_a_run_that_is_there():
         return (await ctx.tool("wait_for", run=handle.run_id)).text
 
     helper(greets)
-    code(story, tools=[wait_for])
-    run = drive(make_run())
-    drive(child_of(run))
 
-    assert drive(run).output == "hello you"
+    assert after_the_child(code(story, tools=[wait_for])).output == "hello you"
 
 
-def test_the_outcome_goes_through_the_function_middlewares(calls):
+def test_the_outcome_goes_through_the_function_middlewares(ran):
     class Loud(FunctionMiddleware):
         async def process(self, context, call_next):
             await call_next()
             context.result = ToolExecutionResult(content=[TextBlock(text=context.result.text.upper())])
 
     helper(greets)
-    agent = delegating(calls)
+    agent = delegating(ran)
     agent.middleware = [Loud()]
-    run = drive(make_run())
-    drive(child_of(run))
 
-    assert drive(run).output == "ok: HELLO YOU"
-    assert calls == ["hire"]
-
-
-@pytest.mark.parametrize("effect", ["idempotent", "at_most_once"])
-def test_a_retry_hires_anew_where_the_tool_may_run_again(clock, calls, effect):
-    """The child was cancelled with the failing run. An at-most-once tool is not called again for that."""
-    fails = [1]
-
-    @tool(effect=effect)
-    async def hire(ctx: RunContext) -> str:
-        """Hire."""
-        calls.append("hire")
-        asked = boot()
-        return PauseForChildResult(await ctx.spawn(HELPER, asked), asked)
-
-    async def story(ctx, inbox):
-        first = asyncio.ensure_future(ctx.tool("hire"))
-        first.add_done_callback(lambda done: done.cancelled() or done.exception())
-        await ctx.sleep_until_signal("go")
-        if fails:
-            raise ValueError("no")
-        return (await first).text
-
-    helper(greets)
-    code(story, tools=[hire])
-    run = drive(make_run())
-    world.send_signal(run.id, "go", None)
-    run = drive(run)
-    assert (run.status, child_of(run).status) == (Status.FAILED, Status.CANCELLED)
-    fails.clear()
-
-    run = drive(world.store_retry(run.id))
-    for child in Run.objects.filter(parent=run, status=Status.PENDING):
-        drive(child)
-    run = drive(run) if run.status != Status.COMPLETED else run
-
-    assert run.status == Status.COMPLETED
-    if effect == "idempotent":
-        assert (run.output, calls) == ("hello you", ["hire", "hire"])
-    else:
-        assert (run.output.startswith("test/helper was cancelled"), calls) == (True, ["hire"])
+    assert (after_the_child(agent).output, ran) == ("ok: HELLO YOU", ["hire"])

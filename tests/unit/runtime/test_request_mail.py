@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import smtplib
 import threading
@@ -25,7 +24,16 @@ from tests.support import world
 from tests.support.asked import Kind, approval_of, asked_by
 from tests.support.cases import case
 from tests.support.patience import BOUND_S, seconds
-from tests.support.runs import code, drive, in_background, make_run, on_postgresql, somebody_waits_for_a_lock, until
+from tests.support.runs import (
+    beside,
+    code,
+    drive,
+    in_background,
+    make_run,
+    on_postgresql,
+    somebody_waits_for_a_lock,
+    until,
+)
 from tests.support.world import LINKS_TRIES
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -178,16 +186,9 @@ def test_nobody_is_written_to_about_what_has_changed_since_the_link_was_made(wan
 
 
 def test_a_retried_run_has_everybody_written_to_again(person, clock):
-    async def story(ctx, inbox):
-        task = asyncio.ensure_future(ctx.ask_human("Which?", to=[(FIRST, 3600), SECOND]))
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())
-        await ctx.sleep_until_signal("go")
-        if fails:
-            raise ValueError("the bank is away")
-
     fails = [True]
     person("ann", "finance"), person("eve", "directors")
-    code(story)
+    code(beside(lambda ctx: ctx.ask_human("Which?", to=[(FIRST, 3600), SECOND]), fails))
     run = drive(make_run())
     request = HumanRequest.objects.get()
     world.mail_send(request.id)
