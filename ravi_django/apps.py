@@ -18,7 +18,7 @@ class RaviConfig(AppConfig):
 
     def ready(self) -> None:
         router.routers.insert(0, Router())
-        from ravi_django import checks  # noqa: F401 - registers the system checks
+        from ravi_django import checks, tasks  # noqa: F401 - registers the system checks, and Celery's tasks by their names
         from ravi_django.runtime import deleted_runs, model_sources, notices, owners
         from ravi_django.runtime.catalog import check_fixture, sync_after_migrate
         from ravi_django.runtime.mail import on_request

@@ -24,7 +24,6 @@ from django.utils.translation import gettext_lazy as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_variables
 
-from ravi_django import tasks
 from ravi_django.admin import show
 from ravi_django.admin.base import InspectAdmin, LiveAdmin
 from ravi_django.admin.source_form import FIELDS, SourceForm
@@ -168,7 +167,7 @@ class SourceAdmin(LiveAdmin):
         mine, others = self._mine(request, queryset)
         due = [row for row in mine if row.enabled and row.kind in source_rules.POLLED]
         Source.objects.filter(pk__in=[row.pk for row in due]).update(next_at=None)
-        background.hint_on_commit(tasks.poll_sources)
+        background.hint_on_commit("ravi.poll_sources")
         why = gettext("%(count)s left as they are: switched off, not polled, or another's.")
         self._told(request, due, len(mine) - len(due) + others, "Asked for.", gettext("%(count)s asked for."), why)
 

@@ -8,8 +8,8 @@ import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
+from celery import current_app
 from django.db import connections
 
 from ravi_django.conf import conf
@@ -39,40 +39,40 @@ def stopped_s(begun: float) -> float | None:
     return time.monotonic() - _stopped_at if _stopped_at >= begun else None
 
 
-def hint(task: Any, *args: str) -> None:
-    """Have a shared task of `ravi_django.tasks` done elsewhere. Never raises."""
+def hint(task: str, *args: str) -> None:
+    """Run a task of `ravi_django.tasks`, by its name, elsewhere. Never raises."""
     if conf.ENGINE == "inline":
         _in_this_process(task, args)
         return
     try:
         dispatch.publish(task, *args)
     except Exception as error:
-        log.warning("%s: no hint sent: %s", task.name, error, extra={"action": "background.no_hint"})
+        log.warning("%s: no hint sent: %s", task, error, extra={"action": "background.no_hint"})
 
 
-def hint_on_commit(task: Any, *args: str) -> None:
+def hint_on_commit(task: str, *args: str) -> None:
     transaction.on_commit(lambda: hint(task, *args), robust=True)
 
 
-def _in_this_process(task: Any, args: tuple[str, ...]) -> None:
+def _in_this_process(task: str, args: tuple[str, ...]) -> None:
     """One that waits to be begun is enough."""
-    waits = task.name in WAITERS
+    waits = task in WAITERS
     with _lock:
-        if (task.name, args) in _waiting:
+        if (task, args) in _waiting:
             return
-        _waiting.add((task.name, args))
+        _waiting.add((task, args))
         if waits not in _pools:
             _pools[waits] = ThreadPoolExecutor(THREADS, thread_name_prefix="ravi-polls" if waits else "ravi-background")
         _pools[waits].submit(_do, task, args)
 
 
-def _do(task: Any, args: tuple[str, ...]) -> None:
+def _do(task: str, args: tuple[str, ...]) -> None:
     with _lock:
-        _waiting.discard((task.name, args))
+        _waiting.discard((task, args))
     try:
-        task.run(*args)
+        current_app.tasks[task].run(*args)
     except Exception:
-        log.exception("%s failed", task.name, extra={"action": "background.failed"})
+        log.exception("%s failed", task, extra={"action": "background.failed"})
     finally:
         connections.close_all()  # this thread's
 

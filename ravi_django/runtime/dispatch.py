@@ -47,9 +47,7 @@ _down_until = 0.0
 
 
 def _send_to_broker(run_id: UUID | str) -> None:
-    from ravi_django.tasks import run
-
-    publish(run, str(run_id))
+    publish("ravi.run", str(run_id))
 
 
 CONNECT_S, ANSWER_S = 1.0, 5.0  # a broker that is away is noticed soon, whatever the site's own tasks wait for
@@ -73,14 +71,15 @@ def _producers() -> ProducerPool:
     return _pools[address]
 
 
-def publish(task: Any, *args: str) -> None:
-    """Send a task to the broker, once. Raises what that raises, and ConnectionError while it is known to be away."""
+def publish(task: str, *args: str) -> None:
+    """Send a task, by its name, to the broker, once. Raises what the broker raises, and ConnectionError while it is
+    known to be away."""
     global _down_until
     if time.monotonic() < _down_until:
         raise ConnectionError("the broker failed a moment ago; the sweep will send the hint")
     try:
         with _producers().acquire(block=True, timeout=ANSWER_S) as producer:
-            task.apply_async(args=args, retry=False, ignore_result=True, producer=producer)
+            current_app.tasks[task].apply_async(args=args, retry=False, ignore_result=True, producer=producer)
     except Exception:
         _down_until = time.monotonic() + REST_S
         raise

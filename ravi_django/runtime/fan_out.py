@@ -20,9 +20,7 @@ LOOKS = 16  # hints of many runs, at least
 
 def hint(publication_id: UUID | str) -> None:
     """Have it delivered. Never raises."""
-    from ravi_django.tasks import fan_out
-
-    background.hint(fan_out, str(publication_id))
+    background.hint("ravi.fan_out", str(publication_id))
 
 
 def run(publication_id: UUID | str) -> None:
@@ -76,7 +74,5 @@ def wake(run_ids: Sequence[UUID]) -> None:
     if len(run_ids) <= FEW:
         dispatch.send_many(run_ids)
         return
-    from ravi_django.tasks import look
-
     for _ in range(min(len(run_ids), max(LOOKS, 2 * store.count_workers()))):
-        background.hint(look)
+        background.hint("ravi.look")

@@ -50,10 +50,8 @@ def sweep() -> int:
 
 def hint(request_ids: list[UUID]) -> None:
     """Have their e-mails sent, elsewhere. Never raises: the sweep hints again."""
-    from ravi_django.tasks import mail_request
-
     for request_id in request_ids:
-        background.hint(mail_request, str(request_id))
+        background.hint("ravi.mail_request", str(request_id))
 
 
 def send(request_id: UUID | str) -> int:

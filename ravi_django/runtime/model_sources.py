@@ -37,6 +37,7 @@ LATE_S = 10.0  # a note that is older was lost sight of
 AT_ONCE = 20  # sources of one sweep
 
 _UID = "ravi.model_sources"
+TASK = "ravi.tell_saves"
 
 _declared: tuple[float, dict[str, tuple[UUID, ...]]] = (float("-inf"), {})
 _connected: set[type[models.Model]] = set()
@@ -167,20 +168,18 @@ def _note(source_ids: tuple[UUID, ...], pk: str, created: bool) -> None:
 
 def _hint(source_id: UUID) -> None:
     """One a transaction is enough, however many rows it saves."""
-    from ravi_django import tasks
-
     connection = connections[router.db_for_write(SourceItem)]
     waiting = (function for _, function, *_ in connection.run_on_commit)
     if not any(isinstance(function, _Hint) and function.source_id == source_id for function in waiting):
-        transaction.on_commit(_Hint(source_id, tasks.tell_saves), using=connection.alias, robust=True)
+        transaction.on_commit(_Hint(source_id), using=connection.alias, robust=True)
 
 
 class _Hint:
-    def __init__(self, source_id: UUID, task: Any) -> None:
-        self.source_id, self.task = source_id, task
+    def __init__(self, source_id: UUID) -> None:
+        self.source_id = source_id
 
     def __call__(self) -> None:
-        background.hint(self.task, str(self.source_id))
+        background.hint(TASK, str(self.source_id))
 
 
 # ---------------------------------------------------------------------------------------------------------- telling
@@ -196,11 +195,9 @@ def run(source_id: UUID | str) -> int:
 
 def sweep() -> int:
     """Hint what hints have been lost of. Returns how many sources that was."""
-    from ravi_django import tasks
-
     late = with_untold(LATE_S, AT_ONCE)
     for source_id in late:
-        background.hint(tasks.tell_saves, str(source_id))
+        background.hint(TASK, str(source_id))
     return len(late)
 
 

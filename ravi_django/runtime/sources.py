@@ -64,10 +64,8 @@ def poll_due(limit: int | None = None, *, bound_s: float = BOUND_S) -> int:
 
 def sweep() -> None:
     """Hint the polls when something is due; one query."""
-    from ravi_django.tasks import poll_sources
-
     if store.any_source_due(pollers()):
-        background.hint(poll_sources)
+        background.hint("ravi.poll_sources")
 
 
 def sweep_unread() -> list[UUID]:

@@ -17,7 +17,7 @@ from tests.support.runs import code
 def invoices_named(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Hints are taken down and not sent: each test tells by itself."""
     settings.RAVI = {**settings.RAVI, "SOURCE_MODELS": ["project.Invoice"]}
-    world.patch(monkeypatch, "background_hint", lambda task, *args: hinted.append((task.name, *args)))
+    world.patch(monkeypatch, "background_hint", lambda *call: hinted.append(call))
     hinted.clear()
     code(lambda ctx, inbox: None)
     world.model_sources_forget()

@@ -52,14 +52,13 @@ def _carry() -> None:
 def _send() -> None:
     from ravi_django.runtime import background
     from ravi_django.runtime.bus import relay, site
-    from ravi_django.tasks import relay_events
 
     try:
         where = site.address()
         if where == site.MEMORY or (where is not None and conf.ENGINE == "inline"):
             relay.relay_safely()  # whoever reads it may be here, and nowhere else
         elif where is not None:
-            background.hint(relay_events)
+            background.hint("ravi.relay_events")
     except Exception as error:
         log.warning("the outbox waits for the sweep: %s", error, extra={"action": "bus.no_hint"})
 

@@ -345,7 +345,7 @@ def test_making_a_secret_needs_the_forms_token(editor: Client) -> None:
 
 def test_polling_now_and_switching(root: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     hints: list[Any] = []
-    world.patch(monkeypatch, "background_hint", lambda task, *args: hints.append(task.name))
+    world.patch(monkeypatch, "background_hint", lambda task, *args: hints.append(task))
     later = "2030-01-01T00:00:00Z"
     due, off, hook = made(next_at=later), made(next_at=later, enabled=False), made(kind="webhook", location="")
     chosen = {"_selected_action": [str(source.pk) for source in (due, off, hook)]}

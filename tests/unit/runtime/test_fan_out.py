@@ -365,7 +365,7 @@ def test_of_many_runs_to_drive_all_workers_are_set_going(monkeypatch, workers, l
     monkeypatch.undo()  # the hints of this file are silent
     sent = []
     world.patch(monkeypatch, "send_many", lambda run_ids: sent.extend(run_ids))
-    world.patch(monkeypatch, "background_hint", lambda task, *args: sent.append(task.name))
+    world.patch(monkeypatch, "background_hint", lambda task, *args: sent.append(task))
     few = [uuid7() for _ in range(world.FAN_OUT_FEW)]
     world.fan_out_wake(few)
     world.fan_out_wake([])

@@ -335,7 +335,7 @@ def test_many_sources_cost_no_query_each_to_find(kind: Any) -> None:
 
 def test_the_sweep_hints_the_polls_when_something_is_due_and_looks_once(monkeypatch: pytest.MonkeyPatch) -> None:
     hints: list[str] = []
-    world.patch(monkeypatch, "background_hint", lambda task, *args: hints.append(task.name))
+    world.patch(monkeypatch, "background_hint", lambda task, *args: hints.append(task))
     with CaptureQueriesContext(connection) as queries:
         world.sweeper_sweep(send=lambda runs: [])
     assert "ravi.poll_sources" not in hints

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from ravi_django import tasks
 from ravi_django.capabilities.feeds import Item, fetch
 from ravi_django.capabilities.feeds.polled import NotItsTurn, Polled, SourceError
 from ravi_django.models import Source
@@ -226,22 +227,20 @@ def test_a_worker_that_ends_waits_for_no_poll_beyond_its_time(polls: Polls, sett
     assert slow.polling_until is not None, "the next takes it when that is over"
 
 
-def test_without_a_broker_other_work_does_not_wait_behind_polls(settings: Any) -> None:
+def test_without_a_broker_other_work_does_not_wait_behind_polls(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.RAVI = {**settings.RAVI, "ENGINE": "inline"}
-    go, done = threading.Event(), threading.Event()
-
-    class Task:
-        def __init__(self, name: str, run: Any) -> None:
-            self.name, self.run = name, run
-
+    go, done, polled = threading.Event(), threading.Event(), list[str]()
+    monkeypatch.setattr(tasks.poll_sources, "run", lambda number: go.wait(seconds(20)) and polled.append(number))
+    monkeypatch.setattr(tasks.fan_out, "run", done.set)
     try:
         for number in range(4):
-            world.background_hint(Task("ravi.poll_sources", lambda _: go.wait(seconds(20))), str(number))
-        world.background_hint(Task("ravi.fan_out", done.set))
+            world.background_hint("ravi.poll_sources", str(number))
+        world.background_hint("ravi.fan_out")
 
         assert done.wait(seconds(10))
     finally:
         go.set()
+        until(lambda: len(polled) == 4)
 
 
 # ------------------------------------------------------------------------------------------------------------ turns

@@ -49,7 +49,7 @@ def test_tasks_go_to_the_queue_of_the_settings_whatever_the_site_routes(
     app.amqp.flush_routes()
     app.amqp.router = app.amqp.Router()
 
-    world.dispatch_publish(task)
+    world.dispatch_publish(task.name)
     with app.connection_for_write() as connection:
         task.apply_async(producer=app.amqp.Producer(connection))  # as beat does
 
@@ -86,7 +86,7 @@ def test_a_site_that_lists_its_queues_need_not_list_ours(
     settings.RAVI = {**settings.RAVI, "QUEUE": f"queue-{uuid4()}"}
     monkeypatch.setattr(app.amqp.queues, "create_missing", False)
 
-    world.dispatch_publish(tasks.tell_saves, "1")
+    world.dispatch_publish(tasks.tell_saves.name, "1")
 
     with app.connection_for_read() as connection, connection.SimpleQueue(conf.QUEUE) as queue:
         assert queue.get(timeout=seconds(10)).headers["task"] == tasks.tell_saves.name

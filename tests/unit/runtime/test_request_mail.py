@@ -50,7 +50,7 @@ def published(monkeypatch, settings):
     """What is sent to the broker: the tasks' names and arguments."""
     found = []
     settings.RAVI = {**settings.RAVI, "ENGINE": "celery", "REQUEST_EMAIL": "https://example.com/"}
-    world.patch(monkeypatch, "dispatch_publish", lambda task, *args: found.append((task.name, *args)))
+    world.patch(monkeypatch, "dispatch_publish", lambda *call: found.append(call))
     world.patch(monkeypatch, "mail_rests_until", 0.0)
     return found
 
