@@ -19,7 +19,7 @@ class RaviConfig(AppConfig):
     def ready(self) -> None:
         router.routers.insert(0, Router())
         from ravi_django import checks, tasks  # noqa: F401 - registers the system checks, and Celery's tasks by their names
-        from ravi_django.runtime import deleted_runs, model_sources, notices, owners
+        from ravi_django.runtime import deleted_runs, model_sources, notices, owners, registry, tools
         from ravi_django.runtime.catalog import check_fixture, sync_after_migrate
         from ravi_django.runtime.mail import on_request
         from ravi_django.runtime.own_connections import limit_new_connection
@@ -36,4 +36,5 @@ class RaviConfig(AppConfig):
         setting_changed.connect(model_sources.connect, dispatch_uid="ravi.model_sources")
         for signal in (request_opened, request_changed):
             signal.connect(on_request, dispatch_uid="ravi.mail")
+        registry.register_built_in(tools.built_in)
         autodiscover_modules(conf.AGENTS_MODULE)

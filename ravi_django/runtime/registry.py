@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -25,6 +25,7 @@ _agents: dict[str, Agent] = {}
 _access: dict[str, Access] = {}  # of registered agents, by address
 _by_team: set[str] = set()  # addresses that were registered with another agent alone
 _tools: dict[str, Tool] = {}
+_built_in: Callable[[], Iterable[Tool]] = tuple  # makes the tools that need no configuration
 _known: Toolbox | None = None  # all tools; None: to be collected anew
 _specs: dict[tuple[str, int | None], tuple[Agent, str, dict[str, Any]]] = {}
 _lock = threading.RLock()
@@ -130,6 +131,13 @@ def register_tool(*tools: Any) -> None:
         _known = None
 
 
+def register_built_in(make: Callable[[], Iterable[Tool]]) -> None:
+    """Make the built-in tools known; `make` is called when they are first needed."""
+    global _built_in, _known
+    with _lock:
+        _built_in, _known = make, None
+
+
 def known_tools() -> Toolbox:
     """Every tool that a spec may name: the built-in ones that need no configuration, those of the registered agents,
     and those of `register_tool`. Of several with one name it is the last in this order. The site's own come first.
@@ -150,13 +158,6 @@ def known_tools() -> Toolbox:
                 known.add(tool)
             _known = Toolbox(sorted(known, key=lambda tool: tool.name in built_in))
         return _known
-
-
-def _built_in() -> list[Tool]:
-    from ravi_django import tools
-
-    alone = (tools.CalculatorTool, tools.CurrentTimeTool, tools.AskHumanTool, tools.ReadResultTool)
-    return [*(made() for made in alone), *tools.TaskBoard().tools]
 
 
 def get_agent(address: AgentId | str) -> Agent:
