@@ -1,6 +1,7 @@
 """Agents and their parts: the loop, tools, memory, budgets. Knows no Django."""
 
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import Any
 
 from ravi_django.agents.agent_context import AgentContext
 from ravi_django.agents.approval import ApprovalGate
@@ -48,9 +49,6 @@ from ravi_django.kernel import (
     HookEvent,
     MiddlewareTermination,
 )
-
-if TYPE_CHECKING:
-    from ravi_django.runtime import Runtime
 
 __all__ = [
     "AgentContext",
@@ -103,7 +101,5 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name == "Runtime":  # lives above this layer: loaded when it is asked for
-        from ravi_django.runtime import Runtime
-
-        return Runtime
+        return import_module("ravi_django.runtime").Runtime
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ravi_django.agents.compaction import (
@@ -20,7 +21,6 @@ from ravi_django.kernel import AgentId, ChatMessage, HistoryRetention, InvalidIn
 
 if TYPE_CHECKING:
     from ravi_django.agents.agent_context import AgentContext
-    from ravi_django.runtime.history import DjangoHistoryProvider
 
 __all__ = [
     "AgentContext",
@@ -37,6 +37,8 @@ __all__ = [
     "ToolResultCompaction",
     "TruncationCompaction",
 ]
+
+DjangoHistoryProvider: type[HistoryProvider]  # lives above this layer: loaded when it is asked for
 
 
 class ContextConfig:
@@ -93,8 +95,6 @@ def __getattr__(name: str) -> Any:
         from ravi_django.agents.agent_context import AgentContext
 
         return AgentContext
-    if name == "DjangoHistoryProvider":  # lives above this layer: loaded when it is asked for
-        from ravi_django.runtime.history import DjangoHistoryProvider
-
-        return DjangoHistoryProvider
+    if name == "DjangoHistoryProvider":
+        return import_module("ravi_django.runtime.history").DjangoHistoryProvider
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
