@@ -134,8 +134,6 @@ VERBS = {
     "courier_thread": "ravi_django.runtime.bus.courier:_thread",
     "courier_time": "ravi_django.runtime.bus.courier:time",
     "courier_wake": "ravi_django.runtime.bus.courier:_wake",
-    # bus, feeding
-    "feed_agent": "ravi_django.runtime.bus.feeding:feed_agent",
     # bus, member
     "FORGET_S": "ravi_django.runtime.bus.member:FORGET_S",
     # bus, memory
@@ -157,6 +155,8 @@ VERBS = {
     "get_bus": "ravi_django.runtime.bus.site:get_bus",
     # bus, valkey
     "ValkeyBus": "ravi_django.runtime.bus.valkey:ValkeyBus",
+    # bus feed
+    "feed_agent": "ravi_django.runtime.bus_feed:feed_agent",
     # cancel
     "cancel": "ravi_django.runtime.cancel:cancel",
     # catalog
