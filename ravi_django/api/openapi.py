@@ -7,6 +7,7 @@ from functools import lru_cache
 from importlib.util import find_spec
 from typing import Any
 
+from rest_framework import serializers
 from rest_framework.schemas import DefaultSchema
 
 INSTALLED = find_spec("drf_spectacular") is not None
@@ -26,6 +27,16 @@ _MEANING = {
     500: "Our fault; it has been logged.",
     503: "A service behind this one cannot be reached.",
 }
+
+
+class ProblemSerializer(serializers.Serializer[Any]):
+    code = serializers.CharField(help_text="Stable; for programs")
+    message = serializers.CharField(help_text="For people")
+    field = serializers.CharField(required=False, help_text="Which part of the request to fix")
+
+
+class ErrorSerializer(serializers.Serializer[Any]):
+    error = ProblemSerializer()
 
 
 def view_schema() -> Any:
@@ -53,8 +64,6 @@ def documented(
     if not INSTALLED:
         return lambda method: method
     from drf_spectacular.utils import OpenApiResponse, extend_schema
-
-    from ravi_django.api.serializers import ErrorSerializer
 
     everywhere = (406, 429, 500) if anonymous else (401, 406, 429, 500, 503)
     refusals = {

@@ -25,16 +25,6 @@ from ravi_django.runtime import board, bodies, hidden
 Shown = serializers.Serializer  # never takes input
 
 
-class ProblemSerializer(Shown[Any]):
-    code = serializers.CharField(help_text="Stable; for programs")
-    message = serializers.CharField(help_text="For people")
-    field = serializers.CharField(required=False, help_text="Which part of the request to fix")
-
-
-class ErrorSerializer(Shown[Any]):
-    error = ProblemSerializer()
-
-
 class EmptySerializer(StrictSerializer):
     """A body of nothing, or `{}`."""
 
