@@ -8,7 +8,7 @@ from uuid import UUID
 
 from ravi_django.db import transaction
 from ravi_django.models import Run
-from ravi_django.runtime import dispatch, pausing, publish, store, trailing, worker
+from ravi_django.runtime import dispatch, pausing, publish, store, trailing
 
 log = logging.getLogger("ravi.cancel")
 
@@ -27,7 +27,7 @@ def cancel(run_id: UUID | str, reason: str) -> None:
     if run.is_terminal:
         transaction.on_commit(lambda: _publish_end(run), robust=True)
     else:
-        transaction.on_commit(lambda: _cancel_here(run.id), robust=True)
+        transaction.on_commit(lambda: dispatch.cancel_here(run.id), robust=True)
 
 
 def cancel_for(user: Any, run_id: UUID, reason: str = "") -> None:
@@ -35,13 +35,6 @@ def cancel_for(user: Any, run_id: UUID, reason: str = "") -> None:
     take it over."""
     is_owner = Run.objects.filter(id=run_id, owner_id=user.pk).exists()
     cancel(run_id, reason or f"cancelled by {'its owner' if is_owner else 'an administrator'}")
-
-
-def _cancel_here(run_id: UUID) -> None:
-    """When this very process drives it, the run need not wait for a heartbeat."""
-    if worker._worker is not None:
-        engine = worker._worker.engine
-        engine.loop.call_soon_threadsafe(engine.cancel_run, run_id)
 
 
 def _publish_end(run: Run) -> None:

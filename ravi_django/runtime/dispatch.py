@@ -10,12 +10,18 @@ from typing import Any
 from uuid import UUID
 
 from celery import current_app
+from django.utils.module_loading import import_string
 from kombu.pools import ProducerPool
 
 from ravi_django.conf import conf
 from ravi_django.db import transaction
 
 log = logging.getLogger("ravi.dispatch")
+
+# What returns the worker of this process that takes hints, by RAVI["ENGINE"]; None: the broker takes them.
+ENGINES = {"celery": None, "inline": "ravi_django.runtime.worker.get_worker"}
+
+_cancel: Callable[[UUID], None] | None = None  # of this process's worker
 
 
 def on_commit(run_id: UUID | str, send_hint: Callable[[UUID | str], Any] | None = None) -> None:
@@ -33,21 +39,27 @@ def _guarded(send_hint: Callable[[UUID | str], Any], run_id: UUID | str) -> None
 
 def send(run_id: UUID | str) -> None:
     """Hint now, by the configured engine. Raises what the broker raises."""
-    if conf.ENGINE == "inline":
-        from ravi_django.runtime.worker import get_worker
+    if (engine := ENGINES.get(conf.ENGINE)) is None:
+        publish("ravi.run", str(run_id))
+    else:
+        import_string(engine)().hint(run_id)
 
-        get_worker().hint(run_id)
-        return
-    _send_to_broker(run_id)
+
+def register_cancel(cancel: Callable[[UUID], None] | None) -> None:
+    """By this process's worker when it starts, with None when it ends: how to cancel a run that it has."""
+    global _cancel
+    _cancel = cancel
+
+
+def cancel_here(run_id: UUID) -> None:
+    """When this very process drives the run, it need not wait for a heartbeat."""
+    if _cancel is not None:
+        _cancel(run_id)
 
 
 PRODUCERS = 10  # connections of a process, at most
 REST_S = 5.0  # after a failure, hints go nowhere for this long: each could cost its caller a connection timeout
 _down_until = 0.0
-
-
-def _send_to_broker(run_id: UUID | str) -> None:
-    publish("ravi.run", str(run_id))
 
 
 CONNECT_S, ANSWER_S = 1.0, 5.0  # a broker that is away is noticed soon, whatever the site's own tasks wait for

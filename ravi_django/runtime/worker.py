@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from uuid import UUID
 
 from ravi_django.conf import conf
-from ravi_django.runtime import background, buffer, database
+from ravi_django.runtime import background, buffer, database, dispatch
 from ravi_django.runtime.engine import Engine
 from ravi_django.runtime.keeper import keep
 
@@ -51,6 +51,10 @@ class Worker:
         """Look for any claimable run."""
         self._loop.call_soon_threadsafe(self.engine.look)
 
+    def cancel(self, run_id: UUID) -> None:
+        """Cancel a run that is driven here."""
+        self._loop.call_soon_threadsafe(self.engine.cancel_run, run_id)
+
     def keep_looking(self, *, sweeping: bool = False) -> None:
         """Look every RAVI["SWEEP_S"] seconds. No hint comes while the broker is away, and Celery itself takes up to
         half a minute to see that it is back. `sweeping` does the beat's part too."""
@@ -81,6 +85,7 @@ def get_worker() -> Worker:
     with _lock:
         if _worker is None:
             _worker = Worker()
+            dispatch.register_cancel(_worker.cancel)
             if conf.ENGINE == "inline":  # nobody else looks after these runs
                 _worker.keep_looking(sweeping=True)
         return _worker
@@ -91,6 +96,7 @@ def close_worker() -> None:
     global _worker
     with _lock:
         worker, _worker = _worker, None
+        dispatch.register_cancel(None)
     if worker is not None:
         worker.close()
 
@@ -99,6 +105,7 @@ def _after_fork() -> None:
     """Threads, loops and connections of the parent are not ours."""
     global _worker, _lock
     _worker, _lock = None, threading.Lock()
+    dispatch.register_cancel(None)
     buffer.forget_buffers()
     database.forget_readers()
 
