@@ -20,15 +20,18 @@ class RaviConfig(AppConfig):
         router.routers.insert(0, Router())
         from ravi_django import checks, tasks  # noqa: F401 - registers the system checks, and Celery's tasks by their names
         from ravi_django.runtime import deleted_runs, model_sources, notices, owners, registry, tools
+        from ravi_django.runtime.bus.courier import on_events_written
         from ravi_django.runtime.catalog import check_fixture, sync_after_migrate
         from ravi_django.runtime.mail import on_request
         from ravi_django.runtime.own_connections import limit_new_connection
+        from ravi_django.runtime.store.outbox import events_written
         from ravi_django.signals import request_changed, request_opened
 
         connection_created.connect(limit_new_connection, dispatch_uid="ravi.limit_waits")
         post_migrate.connect(sync_after_migrate, sender=self, dispatch_uid="ravi.sync_agents")
         for model in ("Agent", "AgentVersion"):
             pre_save.connect(check_fixture, sender=self.get_model(model), dispatch_uid=f"ravi.fixture.{model}")
+        events_written.connect(on_events_written, dispatch_uid="ravi.relay")
         notices.connect()
         owners.connect()
         deleted_runs.connect()

@@ -6,6 +6,7 @@ import logging
 import os
 import threading
 import time
+from typing import Any
 
 from django.db import connections
 
@@ -30,6 +31,11 @@ def hint() -> None:
         if _thread is None:
             _thread = threading.Thread(target=_carry, name="ravi-courier", daemon=True)
             _thread.start()
+
+
+def on_events_written(sender: Any, **kwargs: Any) -> None:
+    """A receiver of `events_written`."""
+    hint()
 
 
 def _carry() -> None:

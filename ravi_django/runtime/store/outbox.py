@@ -11,6 +11,8 @@ from hashlib import md5, sha256
 from typing import Any
 from uuid import UUID
 
+from django.dispatch import Signal
+
 from ravi_django.conf import conf
 from ravi_django.db import transaction
 from ravi_django.kernel import Event, Message, event_types
@@ -19,6 +21,7 @@ from ravi_django.models import HumanRequest, OutboxEvent, Run, Status
 from ravi_django.runtime import clock
 from ravi_django.runtime.entries import Entry, encode, storable
 
+events_written = Signal()  # once they are committed: the bus's relay connects. Sent on any thread
 TOPIC = "events"  # of all events of the runtime
 REFUSED = "account"  # what the error of a model call that no budget had room for names
 TOP_UP = "budget"  # the tool of a request for more budget
@@ -228,7 +231,5 @@ def hint_on_commit() -> None:
 
 
 def hint() -> None:
-    """There may be something to relay. Costs nothing to speak of, on any thread."""
-    from ravi_django.runtime.bus import courier
-
-    courier.hint()
+    """There may be something to relay."""
+    events_written.send(None)
