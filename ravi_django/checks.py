@@ -33,10 +33,10 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]
         return [Error("RAVI must be a dict.", hint='RAVI = {"LEASE_S": 30}', id="ravi.E001")]
     from ravi_django.kernel import InvalidInputError
     from ravi_django.runtime import limits
-    from ravi_django.runtime.budgets import faults as faults_of_daily
     from ravi_django.runtime.prices import faults
     from ravi_django.runtime.prune import retention  # needs the models, which are not loaded when this module is
     from ravi_django.runtime.site_middleware import of_site
+    from ravi_django.runtime.store.accounts import faults as faults_of_daily
 
     found: list[CheckMessage] = [
         Error(f"RAVI has an unknown key {key!r}.", hint=f"Known keys: {', '.join(sorted(DEFAULTS))}.", id="ravi.E002")

@@ -23,8 +23,9 @@ from ravi_django.admin import show
 from ravi_django.admin.decision_page import lost_words
 from ravi_django.kernel import ConflictError, ForbiddenError, InvalidInputError, NotFoundError
 from ravi_django.models import HumanRequest
-from ravi_django.pages.words import is_top_up, name_of
+from ravi_django.pages.words import name_of
 from ravi_django.runtime import human, people
+from ravi_django.runtime.topups import is_top_up
 
 MOST = 200  # at once
 _BUTTONS = {"approve": _("Approve"), "deny": _("Deny")}

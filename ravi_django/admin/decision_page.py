@@ -17,12 +17,12 @@ from ravi_django.pages.words import (
     answered_by,
     decision_of,
     end_of,
-    is_top_up,
     next_step,
     steps_of,
     title_of,
     who,
 )
+from ravi_django.runtime.topups import is_top_up
 
 TURNS = 12  # of the conversation, the last ones
 HISTORY = 100  # records

@@ -31,8 +31,9 @@ from ravi_django.models import TERMINAL, HumanRequest, RequestLink
 from ravi_django.models.names import word
 from ravi_django.pages.context import cost_of, outcome_of, turns_of
 from ravi_django.pages.form import DecisionForm, now_at, pretty
-from ravi_django.pages.words import decision_of, end_of, is_top_up, name_of, next_step, title_of
+from ravi_django.pages.words import decision_of, end_of, name_of, next_step, title_of
 from ravi_django.runtime import human, links, people, store
+from ravi_django.runtime.topups import is_top_up
 
 NOT_YOURS = gettext_lazy(
     "There is nothing here for you. The link may be incomplete, somebody else may be asked by now, or it was sent to "

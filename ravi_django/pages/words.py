@@ -14,7 +14,7 @@ from ravi_django.kernel.visible import visible
 from ravi_django.models import TERMINAL, HumanRequest
 from ravi_django.models.names import word
 from ravi_django.pages import show
-from ravi_django.runtime.store import TOP_UP
+from ravi_django.runtime.topups import is_top_up
 
 LINE = 160  # characters
 DONE = {
@@ -50,10 +50,6 @@ def script_words() -> str:
     if all(english == said for english, said in texts.items()):
         return ""
     return json.dumps({"language": get_language(), **texts, **counted}, ensure_ascii=False)
-
-
-def is_top_up(row: HumanRequest) -> bool:
-    return row.kind == HumanRequest.Kind.APPROVAL and row.tool == TOP_UP
 
 
 def title_of(row: HumanRequest) -> str:

@@ -12,9 +12,8 @@ from ravi_django.agents.schema_check import TooMuchToCheck, check_schema, schema
 from ravi_django.conf import conf
 from ravi_django.kernel import InputTooLargeError, InvalidInputError
 from ravi_django.models import HumanRequest
-from ravi_django.runtime import budgets
+from ravi_django.runtime import topups
 from ravi_django.runtime.entries import storable
-from ravi_django.runtime.store import TOP_UP
 
 Kind = HumanRequest.Kind
 
@@ -25,7 +24,6 @@ ACTIONS: dict[str, tuple[str, ...]] = {
     Kind.UNCERTAIN: ("resolve",),
 }
 EVERY_ACTION = tuple(dict.fromkeys(action for actions in ACTIONS.values() for action in actions))
-TOP_UP_ACTIONS = ("approve", "deny", "edit")
 OUTCOMES = ("happened", "run_again", "fail")
 MAX_TEXT = 10_000  # characters of what a person says
 
@@ -46,7 +44,7 @@ class Given:
 
 def actions_of(request: HumanRequest) -> tuple[str, ...]:
     """What may be done with it."""
-    return TOP_UP_ACTIONS if request.tool == TOP_UP and request.kind == Kind.APPROVAL else ACTIONS[request.kind]
+    return topups.ACTIONS if topups.is_top_up(request) else ACTIONS[request.kind]
 
 
 def checked(request: HumanRequest, given: Given) -> dict[str, Any]:
@@ -62,12 +60,12 @@ def checked(request: HumanRequest, given: Given) -> dict[str, Any]:
     match request.kind:
         case Kind.UNCERTAIN:
             answer |= _outcome(given)
-        case Kind.APPROVAL if request.tool == TOP_UP:
+        case Kind.APPROVAL if topups.is_top_up(request):
             if given.sticky:
                 raise InvalidInputError(
                     "sticky is for a tool's calls: more budget is decided on each time", field="sticky"
                 )
-            answer["arguments"] = budgets.check_top_up(request, given.action, given.arguments)
+            answer["arguments"] = topups.check(request, given.action, given.arguments)
         case Kind.APPROVAL:
             answer |= _approval(request, given)
         case _:

@@ -1,6 +1,6 @@
 """The one service behind every surface: admin, REST, websocket, e-mail and command line answer through here.
 
-Whoever asks opens a request: `questions` (`ctx.ask_human`), `approvals`, `tool_pauses`, `uncertain`, `budgets`. Who may
+Whoever asks opens a request: `questions` (`ctx.ask_human`), `approvals`, `tool_pauses`, `uncertain`, `topups`. Who may
 answer is `people`, what an answer may say `answers`, and the one write `store.answer_request`: the first answer wins,
 and commits with its records and the run's wake-up.
 """
@@ -16,7 +16,7 @@ from django.core.exceptions import ValidationError as DjangoValidationError
 
 from ravi_django.kernel import NotFoundError
 from ravi_django.models import HumanRequest, StickyDecision
-from ravi_django.runtime import answers, dispatch, people, reassignment, requests, store
+from ravi_django.runtime import answers, dispatch, people, reassignment, requests, store, topups
 from ravi_django.runtime.answers import Given
 from ravi_django.runtime.people import Authority
 from ravi_django.runtime.signals import wake
@@ -66,7 +66,7 @@ def answer(
     if "arguments" in kept and kept["action"] != "deny":
         people.check_changed(authority, _with_arguments(row, kept["arguments"]))
     seen = row.version if version is None else version
-    if row.kind == HumanRequest.Kind.APPROVAL and row.tool == store.TOP_UP:
+    if topups.is_top_up(row):
         for run_id in store.answer_top_up(row, kept, kept["arguments"], by=by, version=seen):
             dispatch.on_commit(run_id)
     else:

@@ -21,7 +21,7 @@ from ravi_django.models import HumanRequest, RequestLink
 from ravi_django.models.names import word
 from ravi_django.runtime import clock, links, site_rules
 from ravi_django.runtime.addresses import name_of
-from ravi_django.runtime.store import TOP_UP
+from ravi_django.runtime.topups import is_top_up
 
 MOST_SUBJECT, MOST_TEXT, MOST_ARGUMENTS = 120, 1_500, 600  # characters
 
@@ -40,7 +40,7 @@ def address_of(user: Any) -> str:
 
 def title_of(request: HumanRequest) -> str:
     """What is wanted, in one line."""
-    if request.kind == HumanRequest.Kind.APPROVAL and request.tool == TOP_UP:
+    if is_top_up(request):
         return _("More budget wanted")
     about = request.tool if request.kind in (HumanRequest.Kind.APPROVAL, HumanRequest.Kind.UNCERTAIN) else request.text
     return f"{_TITLES[HumanRequest.Kind(request.kind)]}: {_in_one_line(about)}"

@@ -22,7 +22,7 @@ from ravi_django.kernel import (
     Role,
     TransientError,
 )
-from ravi_django.runtime import backoff, budgets, frames, hidden, interceptors, model_stream, paths
+from ravi_django.runtime import admission, backoff, frames, hidden, interceptors, model_stream, paths
 from ravi_django.runtime import bodies as bodies_
 from ravi_django.runtime.entries import Entry, Recorded, is_storable, storable
 from ravi_django.runtime.prices import priced
@@ -43,7 +43,7 @@ async def call(
     try:
         return await _call(ctx, path, model, messages, options)
     except (asyncio.CancelledError, CancellationError):
-        budgets.give_up(ctx.effects, path)
+        admission.give_up(ctx.effects, path)
         raise
 
 
@@ -57,7 +57,7 @@ async def _call(
         return _decode(row)
     entry = Entry(KIND, path, model.name, digests=digests, inbox_upto=effects.inbox_upto)
     entry.request = {"messages": len(messages)}
-    await budgets.admit(effects, entry, model, messages, options)
+    await admission.admit(effects, entry, model, messages, options)
     async with effects.performing():
         await _keep_bodies(effects, messages, options)
         effects.emit(frames.progress(effects.source, AgentStep.THINKING, {"model": model.name, "call": path}))
@@ -90,7 +90,7 @@ async def _call(
             _fill_failure(entry, failure, paid)
         entry.elapsed_s = time.monotonic() - begun
         await effects.record(entry, then=functools.partial(_tell_end, ctx, entry))
-    budgets.learn(effects, entry)
+    admission.learn(effects, entry)
     if failure is not None:
         raise failure
     return response
@@ -170,7 +170,7 @@ def _note_paid(effects: Effects, entry: Entry, paid: Sequence[ModelResponse]) ->
 
 
 def _decode(row: Recorded) -> ModelResponse:
-    budgets.raise_refused(row)
+    admission.raise_refused(row)
     if row.error is not None:
         error = row.error
         raise ModelError(error.get("message", ""), type=error.get("type", "ModelError"), status=error.get("status"))

@@ -100,10 +100,10 @@ VERBS = {
     "bodies_keep": "ravi_django.runtime.bodies:keep",
     # branches
     "Branches": "ravi_django.runtime.branches:Branches",
-    # budgets
-    "budgets_estimate": "ravi_django.runtime.budgets:_estimate",
-    "budgets_forget": "ravi_django.runtime.budgets:forget",
-    "budgets_largest": "ravi_django.runtime.budgets:_largest",
+    # admission
+    "budgets_estimate": "ravi_django.runtime.admission:_estimate",
+    "budgets_forget": "ravi_django.runtime.admission:forget",
+    "budgets_largest": "ravi_django.runtime.admission:_largest",
     # buffer
     "Batch": "ravi_django.runtime.buffer:Batch",
     "get_buffer": "ravi_django.runtime.buffer:get_buffer",

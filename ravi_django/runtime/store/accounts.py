@@ -7,7 +7,7 @@ heartbeat: an edit counts from the next one on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import ROUND_HALF_UP, Decimal
@@ -17,6 +17,7 @@ from uuid import UUID
 from django.db.models import QuerySet
 
 from ravi_django.conf import conf
+from ravi_django.kernel import ExecutionBudget
 from ravi_django.models import BudgetAccount, DailyBudget, Run
 from ravi_django.runtime import clock
 
@@ -109,3 +110,34 @@ def old_accounts() -> QuerySet[BudgetAccount]:
 def prune_accounts() -> int:
     deleted: int = old_accounts().delete()[0]
     return deleted
+
+
+def faults(setting: Any) -> Iterator[str]:
+    """What is wrong with RAVI["DAILY_BUDGETS"], in words that name the place."""
+    if not isinstance(setting, Mapping):
+        yield f" is {setting!r}, not a dict of user and tenant"
+        return
+    for kind, limits in setting.items():
+        if kind not in ("user", "tenant"):
+            yield f" has an unknown key {kind!r}"
+        elif not isinstance(limits, Mapping):
+            yield f"[{kind!r}] is {limits!r}, not a dict of limits"
+        else:
+            yield from (f"[{kind!r}]{fault}" for fault in faults_of_limits(limits))
+
+
+def faults_of_limits(limits: Mapping[Any, Any]) -> Iterator[str]:
+    for name, value in limits.items():
+        if name not in LIMITS:
+            yield f" has an unknown key {name!r}"
+        elif value is None:
+            continue
+        else:
+            try:
+                ExecutionBudget.model_validate({name: value}, strict=True)
+                sound = 0 <= value < 10**8 if name == "max_cost_usd" else value < 2**62
+            except ValueError:
+                sound = False
+            if not sound:
+                wanted = "number of dollars" if name == "max_cost_usd" else "whole number above 0"
+                yield f"[{name!r}] is {value!r}, not a {wanted}"

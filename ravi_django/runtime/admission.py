@@ -1,4 +1,4 @@
-"""Admission of model calls to the budgets of their tree, user and tenant: reserve, wait for room, refuse, ask for more.
+"""Admission of model calls to the budgets of their tree, user and tenant: reserve, wait for room, refuse.
 
 What is refused is recorded as the call's row, so that every replay is told the same.
 """
@@ -8,11 +8,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from datetime import date, timedelta
 from decimal import Decimal
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from django.db import DatabaseError
 
@@ -23,17 +22,13 @@ from ravi_django.kernel import (
     BudgetExhaustedError,
     ChatMessage,
     ChatModel,
-    ExecutionBudget,
     GenerationOptions,
-    InvalidInputError,
     LeaseLostError,
     Usage,
 )
 from ravi_django.models import HumanRequest
-from ravi_django.runtime import paths, requests, site_rules, store, tool_caps
+from ravi_django.runtime import paths, store, tool_caps, topups
 from ravi_django.runtime.entries import Entry, Recorded
-from ravi_django.runtime.gate import Wait
-from ravi_django.runtime.shown import request_shown
 
 if TYPE_CHECKING:
     from ravi_django.runtime.effects import Effects
@@ -66,14 +61,16 @@ async def admit(
             verdict = await _reserve(effects, entry.path, amount)
             if verdict is True and effects.must_park(nested=nested):  # an open tool may wait for what it would hold
                 await _free(effects, entry.path)
-            may_ask = isinstance(verdict, store.Exhausted) and _asks(effects, entry.path, verdict)
-            if isinstance(verdict, store.Exhausted) and not may_ask:
-                await _refuse(effects, entry, verdict)
+            if isinstance(verdict, store.Exhausted):
+                asked = await topups.ask(effects, entry.path, verdict.account)
+                if asked is False:
+                    await _refuse(effects, entry, verdict)
         if verdict is True:
-            _note_closed(effects, entry.path)
+            topups.note_closed(effects, entry.path)
             return
         if isinstance(verdict, store.Exhausted):
-            await _ask(effects, entry, verdict, seen)
+            if isinstance(asked, HumanRequest):
+                await topups.wait(effects, entry.path, asked, seen)
             continue
         with effects.busy(), tool_caps.waiting():
             await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - so that not all look at once
@@ -148,7 +145,7 @@ def forget() -> None:
 async def _refuse(effects: Effects, entry: Entry, verdict: store.Exhausted) -> None:
     message = _words(effects, verdict)
     entry.error = {"type": BudgetExhaustedError.__name__, "message": message, store.REFUSED: verdict.account}
-    _note_closed(effects, entry.path)
+    topups.note_closed(effects, entry.path)
     await effects.record(entry)
     raise BudgetExhaustedError(message)
 
@@ -169,129 +166,3 @@ def _words(effects: Effects, verdict: store.Exhausted) -> str:
     whose = f"user {name}" if kind == "user" else f"tenant {name!r}"
     tomorrow = date.fromisoformat(day) + timedelta(days=1)
     return f"{whose} {used} for {day}; go on from {tomorrow} 00:00 UTC, or raise the daily budget of the {kind}"
-
-
-# ----------------------------------------------------------------------------------------------------- top-up
-
-
-def _asks(effects: Effects, path: str, verdict: store.Exhausted) -> bool:
-    root = effects.lease.run.root or effects.lease.run
-    if not verdict.account.startswith("tree:") or (root.budget or {}).get("when_exhausted") != "ask":
-        return False
-    try:
-        effects.check_may_wait(path)
-    except InvalidInputError:
-        return False
-    return True
-
-
-async def _ask(effects: Effects, entry: Entry, verdict: store.Exhausted, seen: int) -> None:
-    """Wait for a person's answer to the one request of the tree, which is opened unless another run has. Raises
-    BudgetExhaustedError, recorded, when it was denied."""
-    async with effects.performing():
-        pending = await effects.database.call(store.pending_top_up, effects.lease)
-        if pending is False:
-            await _refuse(effects, entry, verdict)
-        if pending is None:
-            pending = await _open(effects, entry)
-    if not isinstance(pending, HumanRequest):  # another was quicker, or there is room by now
-        return
-
-    def met() -> bool | None:  # when it is answered, and when its run ends without that, who waits is woken
-        return True if effects.facts.wake_seq != seen else None
-
-    await effects.wait(Wait("request", str(pending.id), met), entry.path)
-
-
-async def _open(effects: Effects, entry: Entry) -> HumanRequest | None:
-    run = effects.lease.run
-    text, arguments = await effects.database.call(store.suggestion, effects.lease)
-    if not arguments:
-        return None
-    attempt = 1
-    while effects.journal.system(_place(entry.path, attempt)) or _place(entry.path, attempt) in effects.requested:
-        attempt += 1
-    request = requests.new(
-        run,
-        entry.path,
-        HumanRequest.Kind.APPROVAL,
-        present=effects.present(),
-        to=site_rules.addressees("budget"),
-        expires=False,
-        attempt=attempt,
-        text=text,
-        tool=store.TOP_UP,
-        arguments=arguments,
-    )
-    await requests.address(effects, request)
-    place = _place(entry.path, attempt)
-    effects.entangled = True  # first: the commit may stand though this task is cancelled over it
-    try:
-        await effects.record(
-            Entry("request.opened", place, request.tool, result=request_shown(request)),
-            partial(store.open_top_up, request=request),
-        )
-    except store.TooManyRequests:
-        return None
-    effects.requested[place] = str(request.id)
-    return request
-
-
-def _place(path: str, attempt: int) -> str:
-    return f"@request.{path}.{attempt}"
-
-
-def _note_closed(effects: Effects, path: str) -> None:
-    """For whoever watches: the run goes on, or ends, by what was answered."""
-    for (place, attempt), request in effects.facts.requests.items():
-        if place == path and request.tool == store.TOP_UP and request.answer:
-            result = {"id": str(request.id), "answer": request.answer}
-            effects.note_once(Entry("request.closed", f"@closed{_place(path, attempt)}", request.tool, result=result))
-
-
-def check_top_up(request: HumanRequest, action: str, arguments: Any) -> dict[str, Any]:
-    """The limits that this answer sets: those suggested, or the person's own. Raises InvalidInputError."""
-    if action == "deny":
-        if arguments:
-            raise InvalidInputError("arguments go with approve or edit, not with deny", field="arguments")
-        return {}
-    given = dict(request.arguments or {}) if arguments is None and action == "approve" else arguments
-    if not isinstance(given, Mapping) or not given or set(given) - set(store.LIMITS) or None in given.values():
-        raise InvalidInputError(f"arguments are new limits: {', '.join(store.LIMITS)}", field="arguments")
-    if fault := next(_faults_of_limits(given), None):
-        raise InvalidInputError(f"arguments{fault}", field="arguments")
-    return dict(given)
-
-
-# --------------------------------------------------------------------------------------------------- settings
-
-
-def faults(setting: Any) -> Iterator[str]:
-    """What is wrong with RAVI["DAILY_BUDGETS"], in words that name the place."""
-    if not isinstance(setting, Mapping):
-        yield f" is {setting!r}, not a dict of user and tenant"
-        return
-    for kind, limits in setting.items():
-        if kind not in ("user", "tenant"):
-            yield f" has an unknown key {kind!r}"
-        elif not isinstance(limits, Mapping):
-            yield f"[{kind!r}] is {limits!r}, not a dict of limits"
-        else:
-            yield from (f"[{kind!r}]{fault}" for fault in _faults_of_limits(limits))
-
-
-def _faults_of_limits(limits: Mapping[Any, Any]) -> Iterator[str]:
-    for name, value in limits.items():
-        if name not in store.LIMITS:
-            yield f" has an unknown key {name!r}"
-        elif value is None:
-            continue
-        else:
-            try:
-                ExecutionBudget.model_validate({name: value}, strict=True)
-                sound = 0 <= value < 10**8 if name == "max_cost_usd" else value < 2**62
-            except ValueError:
-                sound = False
-            if not sound:
-                wanted = "number of dollars" if name == "max_cost_usd" else "whole number above 0"
-                yield f"[{name!r}] is {value!r}, not a {wanted}"
