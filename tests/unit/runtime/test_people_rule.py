@@ -214,38 +214,27 @@ def test_the_sites_own_operator_may_all_and_nobody_unknown_anything(users, reque
         assert world.open_among(nobody, requests) == set()
 
 
-def test_who_was_dismissed_meanwhile_may_not_whatever_their_session_says(users, django_user_model):
+def test_who_was_dismissed_or_left_the_group_meanwhile_may_not_whatever_their_session_says(users, django_user_model):
     request = a_request()
-    mia = users["mia"]
+    mia, gus = users["mia"], users["gus"]
     assert _checked(mia, request) == "may"
     django_user_model.objects.filter(pk=mia.pk).update(is_active=False)
 
     assert _checked(mia, request) == "nothing"
     assert not world.answerable(mia).exists()
-
-
-def test_who_left_the_group_meanwhile_may_not(users):
-    request = a_request(to=f"permission:{PAY}")
-    gus = users["gus"]
     assert gus.has_perm(PAY), "kept on the user"
     gus.groups.clear()
+    assert _checked(gus, a_request(to=f"permission:{PAY}")) == "nothing"
 
-    assert _checked(gus, request) == "nothing"
 
-
-def test_a_delegation_is_named_in_what_is_kept(users):
+def test_a_delegation_is_named_in_what_is_kept_and_their_own_right_goes_before_it(users):
     found = world.people_check(users["eve"], a_request())
-
     assert (found.user, found.instead_of) == (users["eve"], users["mia"])
-
-
-def test_their_own_right_goes_before_a_delegation(users):
     Delegation.objects.create(user=users["gus"], delegate=users["mia"])
-
     assert world.people_check(users["mia"], a_request()).instead_of is None
 
 
-def test_a_hook_that_refuses_the_one_refuses_the_other_in_their_place(users, settings):
+def test_a_hook_that_refuses_the_one_or_cannot_be_imported_refuses_the_other_in_their_place(users, settings, caplog):
     asked = []
 
     def limit(user, request):
@@ -253,9 +242,11 @@ def test_a_hook_that_refuses_the_one_refuses_the_other_in_their_place(users, set
         return user.username != "mia"
 
     settings.RAVI = {**settings.RAVI, "MAY_ANSWER": limit}
-
     assert _checked(users["eve"], a_request()) == "reads"
     assert "mia" in asked
+    settings.RAVI = {**settings.RAVI, "MAY_ANSWER": "no.such.module"}
+    assert _checked(users["mia"], a_request()) == "reads"
+    assert "MAY_ANSWER" in caplog.text
 
 
 @pytest.mark.parametrize("given", [7, object(), [None], lambda: None], ids=["number", "object", "list", "raises"])
@@ -265,13 +256,6 @@ def test_a_tenant_hook_that_fails_shows_no_tenant(users, settings, caplog, given
 
     assert (_checked(users["mia"], other), _checked(users["mia"], own)) == ("nothing", "may")
     assert "TENANT_OF" in caplog.text
-
-
-def test_a_hook_that_cannot_be_imported_refuses(users, settings, caplog):
-    settings.RAVI = {**settings.RAVI, "MAY_ANSWER": "no.such.module"}
-
-    assert _checked(users["mia"], a_request()) == "reads"
-    assert "MAY_ANSWER" in caplog.text
 
 
 @pytest.mark.parametrize(("name", "most"), [("mia", 4), ("eve", 7), ("stranger", 7), ("root", 3)])
@@ -345,19 +329,16 @@ def test_a_name_that_cannot_be_one_means_nobody(users, monkeypatch, django_user_
     assert _checked(users["ann"], request) == "nothing"
 
 
-def tenant_hook(calls):
-    def tenant_of(user):
-        calls.append(user.username)
-        return "acme" if user.username == "member4" else ""
-
-    return tenant_of
-
-
 @pytest.mark.parametrize("to", ["group:finance", f"permission:{PAY}"])
 def test_nobody_is_said_of_an_address_only_when_all_were_looked_at(users, settings, monkeypatch, django_user_model, to):
     """A hook is asked about one user after the other, and about so many and no more."""
     calls = []
-    settings.RAVI = {**settings.RAVI, "TENANT_OF": tenant_hook(calls)}
+
+    def tenant_of(user):
+        calls.append(user.username)
+        return "acme" if user.username == "member4" else ""
+
+    settings.RAVI = {**settings.RAVI, "TENANT_OF": tenant_of}
     request, other = a_request(tenant="acme"), a_request(tenant="other")
     pay = Permission.objects.get(content_type__app_label="ravi", codename=PAY.partition(".")[2])
     finance = Group.objects.get(name="finance")

@@ -8,6 +8,7 @@ import pytest
 from django.core.management import call_command
 
 from ravi_django.checks import check_settings
+from tests.support.cases import case
 
 NO_FUNCTION = 7
 
@@ -17,9 +18,13 @@ def found(settings, **given):
     return [problem for problem in check_settings() if problem.id in ("ravi.E012", "ravi.E013", "ravi.E014")]
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
+def test_addressees(settings):
+    steps = {"steps": [{"to": "staff", "within": 60}], "four_eyes": True}
+    by_tool = {"refund": [("group:a", 60), "staff"], "critical": None, "*": "staff"}
+    for sound in ({}, {"question": None}, {"question": "group:a", "approval": by_tool}, {"approval": steps}):
+        with case(sound):
+            assert found(settings, ADDRESSEES=sound) == []
+    for given, words in [
         ("staff", "not a dict"),
         ({"approvals": "staff"}, "unknown kind 'approvals'"),
         ({"question": "everybody"}, "['question']: "),
@@ -29,42 +34,21 @@ def found(settings, **given):
         ({"approval": ["group:a", "group:b"]}, "has no time limit"),
         ({"budget": {"to": "staff", "wihtin": 5}}, "wihtin"),
         ({"uncertain": 5}, "valid string"),
-    ],
-)
-def test_addressees(settings, given, words):
-    (problem,) = found(settings, ADDRESSEES=given)
-
-    assert problem.id == "ravi.E012"
-    assert words in problem.msg
-    assert "group:finance" in problem.hint
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        {},
-        {"question": None},
-        {"question": "group:a", "approval": {"refund": [("group:a", 60), "staff"], "critical": None, "*": "staff"}},
-        {"approval": {"steps": [{"to": "staff", "within": 60}], "four_eyes": True}},
-    ],
-)
-def test_what_is_sound(settings, given):
-    assert found(settings, ADDRESSEES=given) == []
+    ]:
+        (problem,) = found(settings, ADDRESSEES=given)
+        with case(given):
+            assert (problem.id, words in problem.msg, "group:finance" in problem.hint) == ("ravi.E012", True, True)
 
 
 @pytest.mark.parametrize("name", ["MAY_ANSWER", "TENANT_OF", "LANGUAGE_OF"])
-def test_hooks(settings, name):
+def test_hooks_and_switches(settings, name):
     for given in (7, "no.such.module", f"{__name__}.NO_FUNCTION", f"{__name__}.gone", "nodots"):
         (problem,) = found(settings, **{name: given})
         assert (problem.id, name in problem.msg, name in problem.hint) == ("ravi.E013", True, True), given
 
     for given in (None, len, f"{__name__}.found"):
         assert found(settings, **{name: given}) == []
-
-
-def test_four_eyes_is_a_switch(settings):
     (problem,) = found(settings, FOUR_EYES="yes")
-
     assert problem.id == "ravi.E014"
 
 
