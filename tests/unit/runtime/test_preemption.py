@@ -270,6 +270,29 @@ def test_a_takeover_does_not_drive_a_paused_run_on(clock, ran, step):
     assert (low.status, low.output, ran) == (Status.COMPLETED, "last", ["first", "last"])
 
 
+def pausing_another(abort=False):
+    """A run that has spawned a LOW child, and a HIGH one that took its slot; those two."""
+
+    async def story(ctx, inbox):
+        await ctx.spawn(ADDRESS, "low", priority=LOW)
+        high = await ctx.spawn(ADDRESS, "high", priority=HIGH)
+        if abort:
+            await ctx.send(high, Message(target=ADDRESS, payload=ControlPayload(signal="abort")))
+        await ctx.sleep_until_signal("go")
+
+    child(stay)
+    code(story)
+    run = drive(make_run(budget={"max_agents": 2}))
+    return run, *Run.objects.filter(parent=run).order_by("id")
+
+
+def test_watchers_see_at_once_who_took_the_slot():
+    run, low, high = pausing_another()
+    seen = [one for one in world.events_page(run.id)[0] if one.get("step") == "paused" and one["run"] == str(low.id)]
+    taken_by = {"run": str(high.id), "agent": "test/child", "priority": "high"}
+    assert [one["content"] for one in seen] == [{"status": "paused", "taken_by": taken_by}]
+
+
 @pytest.mark.parametrize("status", ["pending", "suspended", "running"])
 def test_the_journal_says_who_took_the_slot(status):
     lease = root(limit=2)
@@ -292,23 +315,6 @@ def test_the_journal_says_who_took_the_slot(status):
     if status == "running":
         assert world.append(its, [Entry("tool.call", "1", "step", result={})]) == row.seq + 1
         assert world.heartbeat("worker", [(low.id, its.epoch)]) == {low.id: "paused"}
-
-
-def test_watchers_see_at_once_who_took_the_slot():
-    async def story(ctx, inbox):
-        await ctx.spawn(ADDRESS, "low", priority=LOW)
-        await ctx.spawn(ADDRESS, "high", priority=HIGH)
-        await ctx.sleep_until_signal("go")
-
-    child(stay)
-    code(story)
-
-    run = drive(make_run(budget={"max_agents": 2}))
-
-    low, high = Run.objects.filter(parent=run).order_by("id")
-    seen = [one for one in world.events_page(run.id)[0] if one.get("step") == "paused" and one["run"] == str(low.id)]
-    taken_by = {"run": str(high.id), "agent": "test/child", "priority": "high"}
-    assert [one["content"] for one in seen] == [{"status": "paused", "taken_by": taken_by}]
 
 
 # ------------------------------------------------------------------------------------------------ going on
@@ -381,31 +387,15 @@ def test_the_engine_resumes_at_the_end_of_a_child_and_hints_at_once(clock):
     assert not is_paused(low)
 
 
-@pytest.mark.parametrize("how", ["pending", "suspended"])
-def test_a_cancellation_from_outside_resumes(how):
-    lease = root(limit=2)
-    low, taker = spawn(lease, LOW), spawn(lease, HIGH)
-    if how == "suspended":
-        suspended(leased(taker))
-
-    cancel(taker.id, "enough")
-
-    assert not is_paused(low)
-
-
-def test_an_abort_by_the_parent_resumes(clock):
-    async def story(ctx, inbox):
-        await ctx.spawn(ADDRESS, "low", priority=LOW)
-        high = await ctx.spawn(ADDRESS, "high", priority=HIGH)
-        await ctx.send(high, Message(target=ADDRESS, payload=ControlPayload(signal="abort")))
-        await ctx.sleep_until_signal("go")
-
-    child(stay)
-    code(story)
-
-    run = drive(make_run(budget={"max_agents": 2}))
-
-    low, high = Run.objects.filter(parent=run).order_by("id")
+def test_a_cancellation_from_outside_or_by_the_parent_resumes():
+    for how in ("pending", "suspended"):
+        lease = root(limit=2)
+        low, taker = spawn(lease, LOW), spawn(lease, HIGH)
+        if how == "suspended":
+            suspended(leased(taker))
+        cancel(taker.id, "enough")
+        assert not is_paused(low)
+    _, low, high = pausing_another(abort=True)
     assert (is_paused(low), high.status) == (False, Status.CANCELLED)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import nullcontext
 from datetime import timedelta
 
 import pytest
@@ -67,19 +68,16 @@ def test_in_a_full_tree_high_and_critical_take_the_lowest_strictly_lower_slot(pr
     assert [is_paused(run) for run in runs] == [place == gives_way for place in range(2)]
 
 
-@pytest.mark.parametrize("budget", [{"max_agents": 2, "allow_preempt": False}, {"max_agents": 2}])
-def test_nobody_is_paused_where_the_tree_forbids_it(budget):
-    lease = leased(make_run(budget=budget))
-    low = spawn(lease, LOW)
-    if "allow_preempt" in budget:
-        with pytest.raises(SpawnDeniedError):
+def test_nobody_is_paused_where_the_tree_forbids_it():
+    for forbidden in (True, False):
+        lease = leased(make_run(budget={"max_agents": 2, **({"allow_preempt": False} if forbidden else {})}))
+        low = spawn(lease, LOW)
+        with pytest.raises(SpawnDeniedError) if forbidden else nullcontext():
             spawn(lease, CRITICAL)
-    else:
-        spawn(lease, CRITICAL)
-    assert is_paused(low) is ("allow_preempt" not in budget)
+        assert is_paused(low) is not forbidden
 
 
-def test_neither_the_spawner_nor_one_above_it_gives_way():
+def test_neither_the_spawner_nor_one_above_it_nor_one_that_is_to_be_cancelled_gives_way():
     lease = root(limit=4)
     above = leased(spawn(lease, LOW))
     spawner = leased(spawn(above, LOW))
@@ -89,9 +87,6 @@ def test_neither_the_spawner_nor_one_above_it_gives_way():
         Run.objects.filter(priority=HIGH).update(priority=CRITICAL)
         spawn(spawner, CRITICAL)
     assert [run.id for run in paused(lease)] == [beside.id]
-
-
-def test_a_run_that_is_to_be_cancelled_is_not_paused():
     lease = root(limit=3)
     going, staying = spawn(lease, LOW), spawn(lease, NORMAL)
     leased(going)
@@ -181,26 +176,21 @@ def test_below_the_root_an_agent_only_tightens_for_itself_and_those_below_it():
     assert lease.run.budget == {"max_agents": 6}
 
 
-def test_the_rest_of_the_tree_is_not_counted_for_a_limit_below_the_root():
+def test_for_a_limit_below_the_root_what_is_below_it_counts_and_for_each_limit_on_the_way_up():
     lease = root(limit=20)
     for _ in range(5):
         spawn(lease)
     sub = leased(spawn(leased(spawn(lease))))
-    made = [spawn(sub, allowed=SpawnBudget(max_agents=3)) for _ in range(2)]
+    tight, wide = SpawnBudget(max_agents=3), SpawnBudget(max_agents=4)
+    made = [spawn(sub, allowed=tight) for _ in range(2)]
     with pytest.raises(SpawnDeniedError, match=f"run {sub.run_id} and those below it are 3 live runs, the limit is 3"):
-        spawn(sub, allowed=SpawnBudget(max_agents=3))
+        spawn(sub, allowed=tight)
     ended(leased(made[0]))
-    spawn(sub, allowed=SpawnBudget(max_agents=3))
-
-
-def test_what_is_below_counts_for_each_limit_on_the_way_up():
-    """The wider limit above is reached first, by what others below it have started."""
-    lease = root(limit=20)
+    spawn(sub, allowed=tight)
     upper = leased(spawn(lease))
-    wide, tight = SpawnBudget(max_agents=4), SpawnBudget(max_agents=3)
     sub = leased(spawn(upper, allowed=wide))
     spawn(sub, allowed=tight)
-    spawn(upper, allowed=wide)
+    spawn(upper, allowed=wide)  # the wider limit above is reached first, by what others below it have started
     with pytest.raises(SpawnDeniedError, match=f"run {upper.run_id} and those below it are 4 live runs"):
         spawn(sub, allowed=tight)
 
@@ -259,63 +249,40 @@ def test_a_child_has_its_parents_priority_unless_another_is_given():
     assert list(made) == [Priority.HIGH, Priority.BACKGROUND, Priority.CRITICAL]
 
 
-def _completed(lease, run):
-    ended(leased(run))
-
-
-def _failed(lease, run):
-    ended(leased(run), Status.FAILED)
-
-
-def _cancelled_while_pending(lease, run):
-    cancel(run.id, "enough")
-
-
-def _cancelled_while_running(lease, run):
-    its = leased(run)
-    cancel(run.id, "enough")
-    assert world.slots_live(lease.run_id) == 2  # until its worker has seen it
-    ended(its, Status.CANCELLED)
-
-
-def _cancelled_while_suspended(lease, run):
-    suspended(leased(run))
-    cancel(run.id, "enough")
-
-
-def _cancelled_while_blocked(lease, run):
-    its = leased(run)
-    world.journal_block(its, [Entry("run.blocked", "@blocked.1")], error={"type": "Odd", "message": "odd"})
-    assert world.slots_live(lease.run_id) == 2
-    cancel(run.id, "enough")
-
-
-def _deadline(lease, run):
-    Run.objects.filter(id=run.id).update(deadline="2000-01-01T00:00:00Z")
-    drive(run)
-    run.refresh_from_db()
-    assert run.error["type"] == "DeadlineExceeded"
+def end(lease, run, how):
+    """End a run of the tree, and look at its slot where its worker has to see the end first."""
+    if how == "deadline":
+        Run.objects.filter(id=run.id).update(deadline="2000-01-01T00:00:00Z")
+        assert drive(run).error["type"] == "DeadlineExceeded"
+    elif how in (Status.COMPLETED, Status.FAILED):
+        ended(leased(run), how)
+    else:
+        its = None if how == "cancelled while pending" else leased(run)
+        if how == "cancelled while suspended":
+            suspended(its)
+        elif how == "cancelled while blocked":
+            world.journal_block(its, [Entry("run.blocked", "@blocked.1")], error={"type": "Odd", "message": "odd"})
+            assert world.slots_live(lease.run_id) == 2
+        cancel(run.id, "enough")
+        if how == "cancelled while running":
+            assert world.slots_live(lease.run_id) == 2
+            ended(its, Status.CANCELLED)
 
 
 @pytest.mark.parametrize(
-    "ending",
+    "how",
     [
-        _completed,
-        _failed,
-        _cancelled_while_pending,
-        _cancelled_while_running,
-        _cancelled_while_suspended,
-        _cancelled_while_blocked,
-        _deadline,
+        *(Status.COMPLETED, Status.FAILED, "deadline"),
+        *(f"cancelled while {status}" for status in ("pending", "running", "suspended", "blocked")),
     ],
 )
-def test_every_ending_frees_the_slot(ending):
+def test_every_ending_frees_the_slot(how):
     child(stay)
     lease = root(limit=2)
     first = spawn(lease)
     with pytest.raises(SpawnDeniedError):
         spawn(lease)
-    ending(lease, first)
+    end(lease, first, how)
     assert world.slots_live(lease.run_id) == 1
     spawn(lease)
 

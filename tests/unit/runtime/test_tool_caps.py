@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from types import SimpleNamespace
 
 import pytest
 from django.contrib.auth.models import Group, Permission, User
@@ -17,7 +18,7 @@ from ravi_django.testing import journal_of
 from tests.support import world
 from tests.support.patience import seconds
 from tests.support.runs import asked, auntil, code, drive, in_background, make_run, patch_append, take_over
-from tests.support.tool_calls import calling, output_of
+from tests.support.tool_calls import calling, on_the_loop, output_of
 from tests.support.world import Spent, Stopwatch
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -31,6 +32,21 @@ def several(name, count, **arguments):
         return " | ".join(result.text if result.is_error else "ok" for result in found)
 
     return story
+
+
+def driven(clock, dies):
+    """A run, taken over where its worker died."""
+    run = drive(make_run(), dies=dies)
+    return run if dies is None else take_over(clock, run)
+
+
+@pytest.fixture
+def timed(monkeypatch):
+    """A stopwatch of the test's own: a call takes as long as it says."""
+    watch = SimpleNamespace(now=1000.0)
+    watch.monotonic = lambda: watch.now
+    world.patch(monkeypatch, "tool_caps_time", watch)
+    return watch
 
 
 def told(what):
@@ -49,30 +65,12 @@ def test_a_tool_has_a_limit_of_its_own(effect, dies, clock, ran):
         """Other."""
 
     code(several("work", 3), tools=[work, other])
-    run = drive(make_run(), dies=dies)
-    if dies is not None:
-        run = take_over(clock, run)
+    run = driven(clock, dies)
     if run.status == Status.SUSPENDED:  # begun, and its worker died: that is a person's matter
         assert effect == "at_most_once"
         return
     assert run.output == f"ok | ok | {told('2 calls of work')}"
     assert len(ran) == (3 if effect == "idempotent" and dies in (2,) else 2)
-
-
-class Timed:
-    """A tool whose calls take as long as they say, by a stopwatch of the test's own."""
-
-    def __init__(self, monkeypatch):
-        self.now = 1000.0
-        world.patch(monkeypatch, "tool_caps_time", self)
-
-    def monotonic(self):
-        return self.now
-
-
-@pytest.fixture
-def timed(monkeypatch):
-    return Timed(monkeypatch)
 
 
 @pytest.mark.parametrize("dies", [None, 2, 3, "end"])
@@ -84,10 +82,8 @@ def test_the_calls_have_so_much_time_in_all(dies, clock, timed, settings):
         timed.now += 10
 
     code(several("work", 5), tools=[work])
-    run = drive(make_run(), dies=dies)
-    if dies is not None:
-        run = take_over(clock, run)
-    assert run.output == f"ok | ok | ok | {told('25 s of tool calls')} | {told('25 s of tool calls')}"
+    over = told("25 s of tool calls")
+    assert driven(clock, dies).output == f"ok | ok | ok | {over} | {over}"
 
 
 def test_waiting_is_no_time_of_the_tool(clock, timed, settings):
@@ -149,9 +145,6 @@ def test_a_wait_that_is_over_in_the_same_lease_is_no_time_of_the_tool(timed):
     run = drive(make_run())
     assert run.output == "went"
     assert JournalEntry.objects.get(run=run, name="patient", phase="result").result["waited_s"] == 1000
-
-
-def test_waits_that_overlap_are_counted_once(timed):
     watch = Stopwatch()
     timed.now += 1
     with watch.paused():
@@ -159,7 +152,7 @@ def test_waits_that_overlap_are_counted_once(timed):
         with watch.paused():
             timed.now += 10
     timed.now += 1
-    assert (watch.elapsed, watch.waited) == (22, 20)
+    assert (watch.elapsed, watch.waited) == (22, 20), "waits that overlap are counted once"
 
 
 @pytest.mark.parametrize("dies", [None, 2, "end"])
@@ -176,10 +169,8 @@ def test_results_have_so_many_bytes_in_all(dies, clock, settings):
         return "x" * 100_000
 
     code(several("work", 4), tools=[work])
-    run = drive(make_run(), dies=dies)
-    if dies is not None:
-        run = take_over(clock, run)
-    assert run.output == f"ok | ok | {told('2000 bytes of tool results')} | {told('2000 bytes of tool results')}"
+    over = told("2000 bytes of tool results")
+    assert driven(clock, dies).output == f"ok | ok | {over} | {over}"
     code(several("big", 4), tools=[big])
     assert drive(make_run()).output == "ok | ok | ok | ok"
 
@@ -194,9 +185,8 @@ def test_a_cap_that_was_raised_since_leaves_the_record_as_it_is(clock, settings,
     code(several("work", 3), tools=[work])
     run = drive(make_run(), dies="end")
     settings.RAVI = {**settings.RAVI, "MAX_TOOL_CALLS": 100}
-    run = take_over(clock, run)
-    assert run.output == f"ok | {told('1 tool calls')} | {told('1 tool calls')}"
-    assert ran == ["work"]
+    over = told("1 tool calls")
+    assert (take_over(clock, run).output, ran) == (f"ok | {over} | {over}", ["work"])
 
 
 def test_what_was_spent_is_summed_once_a_lease(clock, monkeypatch):
@@ -238,11 +228,7 @@ def test_a_permission_holds_for_every_promise(effect, is_async, ran, clock):
         """Secret."""
         ran.append("secret")
 
-    async def asecret():
-        """Secret."""
-        ran.append("secret")
-
-    function = asecret if is_async and effect != "transactional" else secret
+    function = on_the_loop(secret) if is_async and effect != "transactional" else secret
     code(calling("secret"), tools=[tool(name="secret", effect=effect, permission="auth.add_group")(function)])
     for owner in (User.objects.create_user("ann"), None):
         run = take_over(clock, drive(make_run(owner=owner), dies="end"))
@@ -344,14 +330,6 @@ def test_a_timeout_in_the_append_leaves_a_transactional_tool_to_another_lease(go
     assert run.output == "ok: done"
     assert [group.name for group in Group.objects.all()] == ["group 1" if goes == "on" else "group 2"]
     assert len([row for row in journal_of(run) if row.name == "work"]) == 1
-
-
-def test_a_transactional_tools_own_timeout_is_told_as_its_own():
-    @tool(effect="transactional")
-    def ask():
-        raise TimeoutError("no answer from the other side")
-
-    assert output_of(ask) == "error: TimeoutError: no answer from the other side"
 
 
 def test_a_limit_that_is_no_number_above_0_is_reported(settings):

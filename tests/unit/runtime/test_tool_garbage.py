@@ -45,7 +45,7 @@ from tests.support import world
 from tests.support.cases import case
 from tests.support.patience import BOUND_S
 from tests.support.runs import asked, code, drive, make_run, take_over
-from tests.support.tool_calls import calling
+from tests.support.tool_calls import calling, on_the_loop
 from tests.support.world import entries_encode, is_small, result_of
 
 PROMISES = ["idempotent", "at_most_once", "transactional"]
@@ -140,11 +140,7 @@ def test_garbage_is_told_and_recorded_and_the_run_goes_on(name, effect, clock):
         """Give."""
         return GARBAGE[name]()
 
-    async def agive():
-        """Give."""
-        return GARBAGE[name]()
-
-    given = tool(name="give")(agive) if effect == "async" else tool(name="give", effect=effect)(give)
+    given = tool(name="give")(on_the_loop(give)) if effect == "async" else tool(effect=effect)(give)
     code(calling("give"), tools=[given])
     run = drive(make_run(), dies="end")
     content = JournalEntry.objects.get(run=run, kind="tool.call", phase="result").result
@@ -202,7 +198,7 @@ def test_each_kind_of_value_has_its_content(value, content):
     assert result_of(value).content == content
 
 
-def test_any_return_value_becomes_text():
+def test_any_return_value_becomes_text(monkeypatch):
     class Odd:
         def __str__(self):
             return "an odd thing"
@@ -210,23 +206,17 @@ def test_any_return_value_becomes_text():
     for value, text in (
         ("text", "text"), (None, ""), (0, "0"), (False, "false"), ([1, "a", None], '[1,"a",null]'),
         ({"b": 1, "a": [2.5]}, '{"b":1,"a":[2.5]}'), (Odd(), '"an odd thing"'),
-        ({"odd": Odd()}, '{"odd":"an odd thing"}'),
+        ({"odd": Odd()}, '{"odd":"an odd thing"}'), (circular(), '{"name":"loop","self":["[the same again]"]}'),
         ({1}, "[1]"), (b"bytes", "bytes"), ([TextBlock(text="two "), TextBlock(text="blocks")], "two \nblocks"),
         (ToolExecutionResult(content=[TextBlock(text="result")]), "result"),
     ):  # fmt: skip
         assert result_of(value).text.replace("\n", "") == text.replace("\n", "")
-
-
-@pytest.mark.parametrize("block", [ErrorBlock(message="m"), ToolResultBlock(call_id="1", is_error=True)])
-def test_an_error_as_a_value_is_an_error(block):
-    assert result_of(block).is_error
-    assert result_of(["x", block]).is_error
-    assert not result_of(TextBlock(text="fine")).is_error
-
-
-def test_what_is_in_itself_is_told_as_far_as_it_goes():
-    assert result_of(circular()).text == '{"name":"loop","self":["[the same again]"]}'
     assert '"[nested deeper]"' in result_of(nested(300)).text
+    for block in (ErrorBlock(message="m"), ToolResultBlock(call_id="1", is_error=True)):
+        assert result_of(block).is_error and result_of(["x", block]).is_error
+    assert not result_of(TextBlock(text="fine")).is_error
+    world.patch(monkeypatch, "MAX_ITEMS", 3)
+    assert result_of(itertools.count()).text == "[0,1,2]", "nothing is taken of what never ends"
 
 
 values = st.recursive(
@@ -251,13 +241,8 @@ def test_every_value_has_a_form_that_a_row_holds(value):
 def test_what_the_loop_converts_is_little(value):
     if is_small(value):
         assert len(entries_encode(value)) < 200_000
-
-
-def test_what_is_much_is_none_of_the_loops():
-    assert not is_small("x" * 20_000)
-    assert not is_small([["x"] * 100] * 100)
-    assert not is_small(Faceless())
-    assert not is_small(10**100_000)
+    for much in ("x" * 20_000, [["x"] * 100] * 100, Faceless(), 10**100_000):
+        assert not is_small(much)
     assert is_small({"a": [1, 2.5, None, "x", True]})
 
 
@@ -292,14 +277,8 @@ def test_whatever_a_tool_raises_is_told(raised, effect, clock):
         """Fail."""
         raise raised
 
-    async def afail():
-        """Fail."""
-        raise raised
-
-    code(
-        calling("fail"),
-        tools=[tool(name="fail")(afail) if effect == "async" else tool(name="fail", effect=effect)(fail)],
-    )
+    failing = tool(name="fail")(on_the_loop(fail)) if effect == "async" else tool(effect=effect)(fail)
+    code(calling("fail"), tools=[failing])
     run = take_over(clock, drive(make_run(), dies="end"))
     assert (run.status, run.output[:6]) == (Status.COMPLETED, "error:")
     assert effect == "async" or type(raised).__name__ in run.output
@@ -332,11 +311,8 @@ def test_an_at_most_once_effect_that_ends_oddly_is_a_persons_matter(raised, is_a
         """Fail."""
         raise raised
 
-    async def afail():
-        """Fail."""
-        raise raised
-
-    code(calling("fail"), tools=[tool(name="fail", effect="at_most_once")(afail if is_async else fail)])
+    failing = tool(name="fail", effect="at_most_once")(on_the_loop(fail) if is_async else fail)
+    code(calling("fail"), tools=[failing])
     run = drive(make_run())
     assert type(raised).__name__ in asked(run).text
 
@@ -348,10 +324,6 @@ def test_50_megabytes_are_no_trouble(is_async, clock):
     longest = 0.0
 
     def give():
-        """Give."""
-        return much
-
-    async def agive():
         """Give."""
         return much
 
@@ -370,7 +342,7 @@ def test_50_megabytes_are_no_trouble(is_async, clock):
         watching.cancel()
         return result.text[-60:]
 
-    code(story, tools=[tool(name="give")(agive if is_async else give)])
+    code(story, tools=[tool(name="give")(on_the_loop(give) if is_async else give)])
     run = take_over(clock, drive(make_run(), dies="end"))
     assert run.output.endswith(f"[cut here: {50_000_000 - 1024 * 1024} of 50000000 bytes left out]"[-60:])
     assert Blob.objects.get(encoding="text+zlib").size == 50_000_000
@@ -395,8 +367,3 @@ def test_a_result_that_takes_for_ever_to_read_is_a_result_all_the_same(ran):
     run = drive(make_run())
     released.set()
     assert (ran, run.output) == (["given"], "ok: [give ended, but its result could not be read within 0.2 s]")
-
-
-def test_nothing_is_taken_of_what_never_ends(monkeypatch):
-    world.patch(monkeypatch, "MAX_ITEMS", 3)
-    assert result_of(itertools.count()).text == "[0,1,2]"

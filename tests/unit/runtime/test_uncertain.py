@@ -20,6 +20,7 @@ from tests.support import world
 from tests.support.gates import steal
 from tests.support.patience import BOUND_S
 from tests.support.runs import (
+    around_append,
     asked,
     auntil,
     code,
@@ -31,7 +32,7 @@ from tests.support.runs import (
     take_over,
     until,
 )
-from tests.support.tool_calls import calling
+from tests.support.tool_calls import calling, on_the_loop
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -42,28 +43,32 @@ def sent():
 
 
 @pytest.fixture
-def uncertain(clock, sent):
-    """A run whose worker died after it had sent an invoice."""
+def undecided(clock, sent):
+    """A run whose worker died after it had sent an invoice; it may still be at it."""
+    code(calling("send", to="ACME"), tools=[sending(sent)])
+    run = take_over(clock, drive(make_run(), dies=2))
+    assert sent == ["ACME"]
+    return run
 
+
+@pytest.fixture
+def uncertain(clock, undecided):
+    """A person may decide on it by now."""
+    clock.advance(conf.LEASE_S + 10)
+    return undecided
+
+
+def sending(sent):
     @tool(effect="at_most_once", timeout=5)
     def send(to: str) -> str:
         """Send."""
         sent.append(to)
         return "sent"
 
-    code(calling("send", to="ACME"), tools=[send])
-    run = drive(make_run(), dies=2)
-    run = take_over(clock, run)
-    assert sent == ["ACME"]
-    return run
+    return send
 
 
-def waited(clock):
-    clock.advance(conf.LEASE_S + 10)
-
-
-def test_it_happened_and_the_persons_result_is_the_tools(clock, sent, uncertain):
-    waited(clock)
+def test_it_happened_and_the_persons_result_is_the_tools(sent, uncertain):
     world.human_resolve(asked(uncertain).id, "happened", result="invoice 7")
 
     run = drive(uncertain)
@@ -75,19 +80,7 @@ def test_it_happened_and_the_persons_result_is_the_tools(clock, sent, uncertain)
 
 
 @pytest.mark.sqlite
-def test_it_did_not_happen_and_is_run_again_as_the_next_attempt(clock, sent, uncertain):
-    waited(clock)
-    world.human_resolve(asked(uncertain).id, "run_again")
-
-    run = drive(uncertain)
-
-    assert (run.status, run.output, sent) == (Status.COMPLETED, "ok: sent", ["ACME", "ACME"])
-    rows = [(row.phase, row.attempt) for row in journal_of(run) if row.kind == "tool.call"]
-    assert rows == [("started", 1), ("started", 2), ("result", 2)]
-
-
-def test_an_attempt_that_is_lost_too_is_decided_on_by_itself(clock, sent, uncertain):
-    waited(clock)
+def test_it_did_not_happen_and_each_attempt_that_is_lost_too_is_decided_on_by_itself(clock, sent, uncertain):
     world.human_resolve(asked(uncertain).id, "run_again")
     drive(uncertain, dies=2)
 
@@ -95,9 +88,12 @@ def test_an_attempt_that_is_lost_too_is_decided_on_by_itself(clock, sent, uncert
 
     assert sent == ["ACME", "ACME"]
     assert asked(run).attempt == 2
-    waited(clock)
-    world.human_resolve(asked(run).id, "happened", result="twice")
-    assert drive(run).output == "ok: twice"
+    clock.advance(conf.LEASE_S + 10)
+    world.human_resolve(asked(run).id, "run_again")
+    run = drive(run)
+    assert (run.status, run.output, sent) == (Status.COMPLETED, "ok: sent", ["ACME"] * 3)
+    rows = [(row.phase, row.attempt) for row in journal_of(run) if row.kind == "tool.call"]
+    assert rows == [("started", 1), ("started", 2), ("started", 3), ("result", 3)]
 
 
 @pytest.mark.parametrize("outcome", ["happened", "run_again"])
@@ -121,7 +117,7 @@ def test_what_it_had_recorded_inside_is_not_missed_while_a_person_decides(clock,
     code(calling("send", to="ACME"), tools=[look, send])
     run = drive(make_run(), dies=3)
     run = take_over(clock, run)
-    waited(clock)
+    clock.advance(conf.LEASE_S + 10)
     world.human_resolve(asked(run).id, outcome, **({"result": "sent"} if outcome == "happened" else {}))
 
     run = drive(run)
@@ -134,36 +130,23 @@ def test_what_it_had_recorded_inside_is_not_missed_while_a_person_decides(clock,
 def test_nobody_decides_on_what_is_recorded_though_the_call_was_cancelled_over_it(sent):
     calls = []
 
-    @tool(effect="at_most_once", timeout=5)
-    async def send(to: str) -> str:
-        """Send."""
-        sent.append(to)
-        return "sent"
-
     async def story(ctx, inbox):
         calls.append(asyncio.create_task(ctx.tool("send", to="ACME")))
         await asyncio.wait(calls)
         return f"{calls[0].cancelled()}"
 
-    def setup(engine):
-        append = engine.appender.append
+    async def cancel(engine, entries):
+        if entries[-1].kind == "tool.call" and entries[-1].phase == "result":
+            calls[0].cancel()
 
-        async def seeing(lease, entries, *args):
-            if entries[-1].kind == "tool.call" and entries[-1].phase == "result":
-                calls[0].cancel()
-            return await append(lease, entries, *args)
-
-        engine.appender.append = seeing
-
-    code(story, tools=[send])
-    run = drive(make_run(), setup=setup)
+    code(story, tools=[sending(sent)])
+    run = drive(make_run(), setup=around_append(before=cancel))
 
     assert (run.status, run.output, sent) == (Status.COMPLETED, "True", ["ACME"])
     assert not HumanRequest.objects.exists()
 
 
-def test_a_person_may_fail_the_run(clock, uncertain):
-    waited(clock)
+def test_a_person_may_fail_the_run(uncertain):
     world.human_resolve(asked(uncertain).id, "fail", reason="nobody knows")
 
     run = drive(uncertain)
@@ -171,23 +154,17 @@ def test_a_person_may_fail_the_run(clock, uncertain):
     assert (run.status, run.error["type"]) == (Status.FAILED, "UncertainEffectError")
 
 
-def test_nobody_may_decide_while_the_worker_that_began_it_may_still_be_at_it(uncertain):
+def test_nobody_may_decide_while_the_worker_that_began_it_may_still_be_at_it(undecided):
     with pytest.raises(ConflictError, match="can be answered from"):
-        world.human_resolve(asked(uncertain).id, "run_again")
+        world.human_resolve(asked(undecided).id, "run_again")
 
-    assert asked(uncertain).answer is None
+    assert asked(undecided).answer is None
 
 
 @pytest.mark.sqlite
 def test_a_person_may_decide_when_the_lease_of_the_dead_worker_and_the_tools_time_are_over(clock, sent):
     """However long ago the effect has begun: the dead worker may have renewed its lease since."""
-
-    @tool(effect="at_most_once", timeout=5)
-    def send() -> str:
-        """Send."""
-        return "sent"
-
-    code(calling("send"), tools=[send])
+    code(calling("send", to="ACME"), tools=[sending(sent)])
     run = drive(make_run(), dies=2)
     ends = clock.now + timedelta(seconds=100)
     Run.objects.filter(id=run.id).update(lease_expires_at=ends)
@@ -197,8 +174,7 @@ def test_a_person_may_decide_when_the_lease_of_the_dead_worker_and_the_tools_tim
 
 
 @on_postgresql
-def test_the_number_of_the_next_version_does_not_overwrite_an_answer(clock, uncertain):
-    waited(clock)
+def test_the_number_of_the_next_version_does_not_overwrite_an_answer(uncertain):
     request = asked(uncertain)
     with transaction.atomic():
         Run.objects.select_for_update().get(id=uncertain.id)
@@ -210,8 +186,7 @@ def test_the_number_of_the_next_version_does_not_overwrite_an_answer(clock, unce
         guessing.result(BOUND_S)
 
 
-def test_an_answer_within_a_transaction_counts_with_it(clock, uncertain):
-    waited(clock)
+def test_an_answer_within_a_transaction_counts_with_it(uncertain):
     request = asked(uncertain)
     with transaction.atomic():
         world.human_resolve(request.id, "happened", result="x")
@@ -226,7 +201,6 @@ def test_an_answer_within_a_transaction_counts_with_it(clock, uncertain):
 
 
 def test_the_sweep_wakes_a_run_whose_answerer_died_after_the_commit(clock, uncertain):
-    waited(clock)
     request = asked(uncertain)
     with transaction.atomic():
         world.answer_request(request.id, {"outcome": "happened", "result": "x"}, by=None)
@@ -243,18 +217,12 @@ def test_an_at_most_once_tool_that_waits_is_uncertain_with_words_that_say_why(se
     @tool(effect="at_most_once")
     async def pay(ctx: RunContext) -> str:
         """Pay."""
-        sent.append(1)
         await ctx.sleep_until_signal("go")
         return "paid"
 
-    async def story(ctx, inbox):
-        return (await ctx.tool("pay")).text
+    code(calling("pay"), tools=[pay])
 
-    code(story, tools=[pay])
-
-    run = drive(make_run())
-
-    assert "is at-most-once and cannot wait" in asked(run).text
+    assert "is at-most-once and cannot wait" in asked(drive(make_run())).text
 
 
 def holding_a_thread():
@@ -282,10 +250,7 @@ def test_an_effect_is_not_performed_on_a_lease_that_may_be_over(settings, sent, 
         sent.append(1)
         return "paid"
 
-    async def paying_on_the_loop():
-        return paying()
-
-    pay = tool(effect="at_most_once", name="pay")(paying if queued else paying_on_the_loop)
+    pay = tool(effect="at_most_once", name="pay")(paying if queued else on_the_loop(paying))
 
     async def story(ctx, inbox):
         record = ctx.effects.record
@@ -319,24 +284,16 @@ def test_an_effect_is_not_performed_on_a_lease_that_may_be_over(settings, sent, 
     if stolen:
         assert (run.lease_owner, [row.phase for row in journal_of(run) if row.name == "pay"]) == ("thief", ["started"])
     else:
-        assert (run.status, run.output) == (
-            Status.COMPLETED,
-            "error: pay was not run: this worker could not renew its lease in time",
-        )
+        words = "error: pay was not run: this worker could not renew its lease in time"
+        assert (run.status, run.output) == (Status.COMPLETED, words)
 
 
 # ----------------------------------------------------------------------------------------------------- commands
 
 
-def test_the_commands_list_and_decide(clock, ann, uncertain):
-    waited(clock)
-    out = StringIO()
-
-    call_command("ravi_requests", stdout=out)
+def test_the_command_decides(ann, uncertain):
     request = asked(uncertain)
-    assert str(request.id) in out.getvalue()
-    assert 'send({"to": "ACME"})' in out.getvalue()
-    call_command("ravi_answer", str(request.id), "--happened", "invoice 7", "--user", "ann", stdout=out)
+    call_command("ravi_answer", str(request.id), "--happened", "invoice 7", "--user", "ann", stdout=StringIO())
 
     assert drive(uncertain).output == "ok: invoice 7"
     request.refresh_from_db()
