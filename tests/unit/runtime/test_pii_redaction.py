@@ -86,6 +86,8 @@ def test_the_model_sees_placeholders_and_the_tool_and_the_user_the_values():
     assert second.messages[2].content[0].text == "sent to [email 1], copy to [email 2]"
     assert sent_to == [BOB]
     assert run.output == f"Done: {BOB}, {ANN}."
+    said = JournalEntry.objects.filter(kind="llm.call").order_by("seq").first().result["content"]
+    assert (said[0]["text"], said[1]["arguments"]) == (f"To {BOB}.", {"to": BOB}), "the journal keeps what came out"
 
 
 @pytest.mark.parametrize("dies", [1, 2, 4, "end"])
@@ -117,6 +119,7 @@ def test_everything_that_is_text_is_redacted():
         UnknownBlock.model_validate({"type": "hologram", "of": {"deep": [BOB]}}),
         ThinkingBlock(text=BOB),
     ]
+    kept = [ThinkingBlock(text=BOB, signature="s"), DocumentBlock(data="aaaa", mime_type="application/pdf")]
     messages = [
         ChatMessage.of("system", f"You help {BOB}"),
         ChatMessage(role=Role.USER, content=blocks, name=BOB, metadata={"from": BOB}),
@@ -124,11 +127,14 @@ def test_everything_that_is_text_is_redacted():
             role=Role.ASSISTANT, content=[ToolUseBlock(tool_name="t", arguments={"a": {"b": [BOB]}}, call_id="c")]
         ),
         ChatMessage(role=Role.TOOL, content=[ToolResultBlock(call_id="c", content=[TextBlock(text=BOB)])]),
+        ChatMessage(role=Role.ASSISTANT, content=kept),
     ]
     before = [message.model_copy(deep=True) for message in messages]
     agent = saying(*messages)
     drive(make_run())
     shown = [message.to_json() for message in sent(agent)]
+    assert sent(agent)[4].content == kept, "what is signed or bytes stays"
+    shown.pop()
     document = base64.b64decode(shown[1]["content"][6]["data"]).decode()
     assert document == "from [email 1]"
     assert not any(value in json.dumps(shown) for value in (BOB, CARD, "4111111111111111", "10.0.0.1"))
@@ -138,22 +144,12 @@ def test_everything_that_is_text_is_redacted():
     assert messages == before
 
 
-def test_what_is_signed_or_bytes_stays():
-    content = [ThinkingBlock(text=BOB, signature="s"), DocumentBlock(data="aaaa", mime_type="application/pdf")]
-    agent = saying(ChatMessage(role=Role.ASSISTANT, content=content), ChatMessage.of("user", BOB))
-    drive(make_run())
-    assert sent(agent)[0].content == content
-
-
 def test_the_same_value_has_the_same_number_and_a_text_that_looks_like_one_keeps_its_own():
     model = ScriptedModel(["[email 1] [email 2] [email 3] [Email 2] [email 9]"])
     agent = saying(ChatMessage.of("user", f"I say [email 1]. {BOB} {ANN} {BOB}"), model=model)
     run = drive(make_run())
     assert sent(agent)[0].text == "I say [email 1]. [email 2] [email 3] [email 2]"
     assert run.output == f"[email 1] {BOB} {ANN} {BOB} [email 9]"
-
-
-def test_custom_patterns_are_redacted_too():
     redaction = PIIRedaction(kinds=["email"], patterns={"order no": r"ORD-\d{6}"})
     agent = saying(ChatMessage.of("user", f"ORD-123456 of {BOB} from 10.0.0.1"), redaction=redaction)
     drive(make_run())
@@ -234,11 +230,3 @@ def test_nothing_personal_is_on_the_wire():
     found = [value for value in (BOB, ANN, CARD, "1234567", "DE89370400440532013000") if value in wire]
     assert found == []
     assert "[email 1]" in wire and "[iban 1]" in wire
-
-
-def test_the_journal_keeps_what_came_out():
-    mailing([PIIRedaction()])
-    drive(make_run(text=f"Write to {BOB}"))
-    first = JournalEntry.objects.filter(kind="llm.call").order_by("seq").first()
-    assert first.result["content"][0]["text"] == f"To {BOB}."
-    assert first.result["content"][1]["arguments"] == {"to": BOB}

@@ -15,6 +15,7 @@ from ravi_django.models import HumanRequest, JournalEntry, Status
 from tests.support import world
 from tests.support.approvals import user
 from tests.support.runs import code, drive, make_run, take_over
+from tests.support.tool_calls import calling
 from tests.support.world import AskHumanTool, in_utc
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -49,18 +50,12 @@ def question(clock):
 
 
 def wanted(clock):
-    async def story(ctx, inbox):
-        return str(await ctx.tool("order"))
-
-    code(story, tools=[order])
+    code(calling("order"), tools=[order])
     return drive(make_run())
 
 
 def uncertain(clock):
-    async def story(ctx, inbox):
-        return str(await ctx.tool("pay", amount=5))
-
-    code(story, tools=[pay])
+    code(calling("pay", amount=5), tools=[pay])
     run = drive(make_run(), dies=2)
     assert JournalEntry.objects.get(run=run, kind="tool.call").phase == "started"
     return take_over(clock, run)
@@ -123,7 +118,7 @@ def test_a_question_to_several_costs_one_look_in_any_number_of_steps_that_are_so
 # ----------------------------------------------------------------------------------------------- not before
 
 
-def test_the_steps_begin_when_it_may_be_decided(clock, settings, dan):
+def test_the_steps_begin_when_it_may_be_decided_also_when_it_is_asked_again(clock, settings, dan):
     user("fin", "finance")
     settings.RAVI = {**settings.RAVI, "ADDRESSEES": {"uncertain": [("group:finance", 60), "group:directors"]}}
 
@@ -131,60 +126,37 @@ def test_the_steps_begin_when_it_may_be_decided(clock, settings, dan):
 
     assert request.not_before > clock.now
     assert (request.to, request.escalates_at) == ("group:finance", request.not_before + timedelta(seconds=60))
-
-
-def test_so_they_do_when_it_is_asked_again(clock, settings, dan):
-    user("fin", "finance")
-    request = world.requests_new(
-        make_run(),
-        "p",
-        HumanRequest.Kind.UNCERTAIN,
-        present=clock.now,
-        to=world.Addressees.of([("group:finance", 60), "group:directors"]),
-        not_before=clock.now + timedelta(seconds=600),
-        expires=False,
-    )
-    request.created_at = clock.now
-
-    world.begin_anew(request, clock.now + timedelta(seconds=10))
+    world.begin_anew(request, request.not_before - timedelta(seconds=1))
     assert request.escalates_at == request.not_before + timedelta(seconds=60)
-    world.begin_anew(request, clock.now + timedelta(seconds=900))
-    assert request.escalates_at == clock.now + timedelta(seconds=960)
+    later = request.not_before + timedelta(seconds=900)
+    world.begin_anew(request, later)
+    assert request.escalates_at == later + timedelta(seconds=60)
 
 
 # ------------------------------------------------------------------------------------------- of which tool
 
 
-@pytest.mark.parametrize(("key", "to"), [("pay", "group:finance"), ("other", "staff"), ("*", "group:finance")])
-def test_the_site_names_people_by_tool_for_every_kind(clock, settings, key, to):
-    settings.RAVI = {**settings.RAVI, "ADDRESSEES": {"uncertain": {key: "group:finance"}}}
-
-    assert HumanRequest.objects.get(run=uncertain(clock)).to == to
-
-
-def test_so_it_does_for_what_a_tool_asks(clock, settings):
-    settings.RAVI = {**settings.RAVI, "ADDRESSEES": {"input": {"plain": "group:shop"}}}
-
-    @tool
-    def plain(answer: HumanInput | None = None) -> str | PauseForInputResult:
-        """Ask how many."""
-        return answer.text if answer else PauseForInputResult(request="How many?")
-
-    async def story(ctx, inbox):
-        return str(await ctx.tool("plain"))
-
-    code(story, tools=[plain])
-
-    assert HumanRequest.objects.get(run=drive(make_run())).to == "group:shop"
+@tool
+def plain(answer: HumanInput | None = None) -> str | PauseForInputResult:
+    """Ask how many."""
+    return answer.text if answer else PauseForInputResult(request="How many?")
 
 
-def test_so_it_does_for_the_question_of_the_tool_that_asks(clock, settings):
-    settings.RAVI = {**settings.RAVI, "ADDRESSEES": {"question": {"ask_human": "group:shop", "*": "staff"}}}
+@pytest.mark.parametrize(
+    ("kind", "by_tool", "to"),
+    [
+        ("uncertain", {"pay": "group:finance"}, "group:finance"),
+        ("uncertain", {"other": "group:finance"}, "staff"),
+        ("uncertain", {"*": "group:finance"}, "group:finance"),
+        ("input", {"plain": "group:shop"}, "group:shop"),
+        ("question", {"ask_human": "group:shop", "*": "staff"}, "group:shop"),
+    ],
+)
+def test_the_site_names_people_by_tool_for_every_kind(clock, settings, kind, by_tool, to):
+    settings.RAVI = {**settings.RAVI, "ADDRESSEES": {kind: by_tool}}
+    calls = {"input": calling("plain"), "question": calling("ask_human", question="How many?")}
+    if kind in calls:
+        code(calls[kind], tools=[plain, AskHumanTool()])
+    run = uncertain(clock) if kind == "uncertain" else drive(make_run())
 
-    async def story(ctx, inbox):
-        return str(await ctx.tool("ask_human", question="How many?"))
-
-    code(story, tools=[AskHumanTool()])
-    run = drive(make_run())
-
-    assert HumanRequest.objects.get(run=run).to == "group:shop", run.error
+    assert HumanRequest.objects.get(run=run).to == to, run.error

@@ -69,15 +69,15 @@ def test_text_that_was_mended_for_its_row_replays_as_it_was(clock):
 
 @pytest.mark.parametrize("text", ["nul \x00", "half \ud800"], ids=["nul", "surrogate"])
 def test_an_error_or_an_output_that_no_row_can_hold_does_not_poison_the_run(text):
-    async def fails(ctx, inbox):
-        raise ValueError(text)
+    for fails in (True, False):
 
-    async def says(ctx, inbox):
-        return text
+        async def story(ctx, inbox, fails=fails):
+            if fails:
+                raise ValueError(text)
+            return text
 
-    for story, status in ((fails, Status.FAILED), (says, Status.COMPLETED)):
         code(story)
-        assert drive(make_run()).status == status
+        assert drive(make_run()).status == (Status.FAILED if fails else Status.COMPLETED)
 
 
 def nested(depth):
@@ -114,16 +114,13 @@ def divide(a: int, b: int) -> float:
     return a / b
 
 
-def test_an_error_bad_arguments_and_an_unknown_tool_are_told_to_the_model():
+def test_an_error_bad_arguments_and_an_unknown_tool_are_told_to_the_model(clock):
     assert output_of(divide, a=1, b=0) == "error: ZeroDivisionError: division by zero"
     assert output_of(divide, a="many", b=2).startswith("error: ")
     assert phases() == ["result", "result"]
     code(calling("multiply", a=1), tools=[divide])
     assert drive(make_run()).output == "error: there is no tool 'multiply'; the tools are: divide"
-
-
-def test_a_name_that_a_model_made_up_may_be_as_it_likes(clock):
-    code(calling("x" * 300 + "\x00"), tools=[divide])
+    code(calling("x" * 300 + "\x00"), tools=[divide])  # a name that a model made up may be as it likes
     run = take_over(clock, drive(make_run(), dies="end"))
     assert (run.status, run.output[:27]) == (Status.COMPLETED, "error: there is no tool 'xx")
 
@@ -158,24 +155,16 @@ def test_sync_tools_run_at_once_and_off_the_loop(ran):
     assert all(name.startswith("ravi-tool") for name in ran)
 
 
-def test_a_sync_tool_may_use_the_database_and_leaves_no_connection_open(ran):
+def test_a_sync_tool_may_use_the_database_and_its_context_which_the_model_does_not_see(ran):
     @tool
-    def count() -> int:
+    def count(name: str, ctx: RunContext) -> str:
         ran.append(connections["default"])
-        return Group.objects.count()
+        return f"{name} in {ctx.agent_id}: {Group.objects.count()}"
 
-    assert output_of(count) == "ok: 0"
-    assert ran[0].connection is None
-
-
-def test_the_context_is_injected_and_hidden_from_the_model():
-    @tool
-    def who(name: str, ctx: RunContext) -> str:
-        return f"{name} in {ctx.agent_id}"
-
-    assert "ctx" not in who.parameters["properties"]
-    assert output_of(who, name="ann") == "ok: ann in test/code"
-    assert output_of(who, name="ann", ctx="forged").startswith("error: ")
+    assert "ctx" not in count.parameters["properties"]
+    assert output_of(count, name="ann") == "ok: ann in test/code: 0"
+    assert ran[0].connection is None, "no connection stays open"
+    assert output_of(count, name="ann", ctx="forged").startswith("error: ")
 
 
 def test_the_models_id_of_the_call_comes_back_with_the_result(clock):

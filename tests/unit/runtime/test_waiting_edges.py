@@ -23,7 +23,7 @@ from ravi_django.models import Agent, Ask, HumanRequest, InboxMessage, Run, Sess
 from ravi_django.testing import ScriptedModel, run_until_idle
 from tests.support import world
 from tests.support.patience import BOUND_S
-from tests.support.runs import CodeAgent, asked, code, drive, in_background, leased, make_run, message
+from tests.support.runs import CodeAgent, around_append, asked, code, drive, in_background, leased, make_run, message
 from tests.support.world import DjangoHistoryProvider, retry
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -40,12 +40,18 @@ def refreshed(run):
     return run
 
 
-async def stay(ctx, inbox):
-    return await ctx.sleep_until_signal("go")
-
-
 def the_child(run):
     return Run.objects.filter(parent_id=run.id).latest("id")
+
+
+@tool(effect="at_most_once")
+async def pay() -> str:
+    """Pay."""
+    raise ValueError("who knows")
+
+
+async def stay(ctx, inbox):
+    return await ctx.sleep_until_signal("go")
 
 
 def test_a_run_that_somebody_owns_spawns_children_of_the_same_owner(django_user_model):
@@ -74,21 +80,14 @@ def test_a_child_whose_spawn_was_cancelled_over_its_commit_does_not_outlive_the_
         await asyncio.gather(task, return_exceptions=True)
         raise ValueError("and on")
 
+    async def watched(engine, entries):
+        engine.loop.call_soon(committing.set)
+
     committing = asyncio.Event()
-
-    def setup(engine):
-        append = engine.appender.append
-
-        async def watched(*args):
-            engine.loop.call_soon(committing.set)
-            return await append(*args)
-
-        engine.appender.append = watched
-
     child(stay)
     code(story)
 
-    run = drive(make_run(), setup=setup)
+    run = drive(make_run(), setup=around_append(before=watched))
 
     assert run.status == Status.FAILED
     assert the_child(run).status == Status.CANCELLED
@@ -254,11 +253,6 @@ def test_a_cycle_is_seen_through_a_run_that_has_just_been_woken():
 
 
 def test_an_undecided_effect_is_decided_before_a_new_generation_begins(clock):
-    @tool(effect="at_most_once")
-    async def pay() -> str:
-        """Pay."""
-        raise ValueError("who knows")
-
     async def story(ctx, inbox):
         if ctx.effects.lease.run.generation:
             return "second"
@@ -300,14 +294,9 @@ def test_a_reply_to_the_former_generation_is_a_message_to_the_present_one():
     code(story)
     run = drive(make_run())
     run_until_idle()
-    signal(run.id, "go")
-    run_until_idle()
-    signal(the_child(run).id, "go")
-    run_until_idle()
-    signal(run.id, "done")
-    run_until_idle()
-    signal(run.id, "done")
-    run_until_idle()
+    for run_id, name in ((run.id, "go"), (the_child(run).id, "go"), (run.id, "done"), (run.id, "done")):
+        signal(run_id, name)
+        run_until_idle()
 
     assert refreshed(run).status == Status.COMPLETED
     assert seen[-1] == [{"late": True}]
@@ -370,11 +359,6 @@ def test_an_agent_that_is_switched_off_gets_no_child():
 
 
 def test_a_retry_after_a_persons_no_asks_again(clock):
-    @tool(effect="at_most_once")
-    async def pay() -> str:
-        """Pay."""
-        raise ValueError("who knows")
-
     async def story(ctx, inbox):
         return (await ctx.tool("pay")).text
 
