@@ -148,14 +148,20 @@ def kind(monkeypatch: pytest.MonkeyPatch) -> Any:
     return lambda poller: world.register_poller("drop", poller)
 
 
-def test_who_dies_holds_its_sources_for_a_minute() -> None:
+def test_who_dies_holds_its_sources_for_a_minute_and_takes_none_back_that_another_has() -> None:
     a_source()
     with FakeClock() as clock:
-        assert world.claim_sources(["drop"], 1, world.LEASE_S)
+        (lost,) = world.claim_sources(["drop"], 1, world.LEASE_S)
         clock.advance(59)
         assert not world.any_source_due(["drop"])
         clock.advance(2)
         assert world.any_source_due(["drop"])
+        (taken,) = world.claim_sources(["drop"], 1, world.LEASE_S)
+        clock.advance(5)
+
+        world.renew_sources([lost], world.LEASE_S)
+
+        assert Source.objects.get().polling_until == taken.polling_until
 
 
 @on_postgresql
@@ -180,19 +186,6 @@ def test_who_lives_holds_a_source_for_as_long_as_it_reads(kind: Any, monkeypatch
     assert stolen == [[], [], [], []]
     assert (source.etag, source.polling_until) == ("read", None)
     assert SourceItem.objects.count() == 1
-
-
-def test_a_source_that_another_has_taken_is_not_taken_back() -> None:
-    a_source()
-    with FakeClock() as clock:
-        (lost,) = world.claim_sources(["drop"], 1, 60.0)
-        clock.advance(61)
-        (taken,) = world.claim_sources(["drop"], 1, 60.0)
-        clock.advance(5)
-
-        world.renew_sources([lost], 60.0)
-
-        assert Source.objects.get().polling_until == taken.polling_until
 
 
 @pytest.mark.parametrize("in_the_middle", [False, True])
@@ -246,42 +239,34 @@ def test_it_gives_back_what_the_function_returns_or_raises():
     assert called("a", lambda: "again") == "again"
 
 
-def test_one_that_hangs_is_given_up_and_costs_one_thread(go):
+def test_one_that_hangs_is_given_up_and_costs_one_thread_and_a_forked_process_has_none_of_them(go, monkeypatch):
     begun = []
 
     def hang():
         begun.append(threading.current_thread())
         go.wait()
 
+    def refuses(self):
+        raise RuntimeError("can't start new thread")
+
     with pytest.raises(Hangs, match="no answer within"):
         called("a", hang, 0.05)
     with pytest.raises(Hangs, match="hangs in it still"):
         called("a", hang)
     assert called("b", lambda: "another's") == "another's"
-
     go.set()
     until(lambda: not begun[0].is_alive())
     assert (called("a", lambda: "again"), len(begun)) == ("again", 1)
-
-
-def test_where_no_thread_can_be_had_the_next_call_is_tried(monkeypatch):
-    def refuses(self):
-        raise RuntimeError("can't start new thread")
 
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refuses)
         with pytest.raises(RuntimeError, match="new thread"):
             called("a", lambda: None)
-
     assert called("a", lambda: "again") == "again"
-
-
-def test_a_forked_process_has_none_of_the_threads(go):
+    go.clear()
     with pytest.raises(Hangs):
         called("a", go.wait, 0.05)
-
     world.own_thread_after_fork()
-
     assert called("a", lambda: "its own") == "its own"
 
 

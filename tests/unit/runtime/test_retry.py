@@ -65,39 +65,32 @@ def test_the_backoff_is_spread_doubles_up_to_a_minute_and_is_as_long_as_the_othe
     assert [world.delay_s(BUSY, failures) for failures in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
 
 
-def test_the_last_attempt_fails_with_the_providers_words(clock, settings):
+def test_the_last_attempt_fails_with_the_providers_words_and_its_error_replays_as_it_was_raised(clock, settings):
     settings.RAVI = {**settings.RAVI, "MAX_ATTEMPTS": 3}
-    model = failing(99)
-    code(ask, model=model)
-    run = make_run()
-    for _ in range(2):
-        assert drive(run).status == Status.PENDING
-        clock.advance(60)
-    drive(run)
-    assert run.status == Status.FAILED
-    assert run.error == {"type": "RateLimitError", "message": "slow down, 9 requests too many"}
-    assert len(model.calls) == 3
-    kinds = [entry.kind for entry in journal_of(run)]
-    assert kinds.count("run.retried") == 2
-    assert kinds[-2:] == ["llm.call", "run.failed"]
-
-
-def test_the_error_of_the_last_attempt_replays_as_it_was_raised(clock, settings):
-    settings.RAVI = {**settings.RAVI, "MAX_ATTEMPTS": 1}
     seen = []
 
     async def story(ctx, inbox):
         try:
-            await ctx.llm([USER])
+            return await ask(ctx, inbox)
         except Exception as error:
             seen.append((type(error), str(error), error.type))
+            raise
 
-    code(story, model=failing(1))
-    run = drive(make_run(), dies="end")
+    model = failing(99)
+    code(story, model=model)
+    run = make_run()
+    for _ in range(2):
+        assert drive(run).status == Status.PENDING
+        clock.advance(60)
+    drive(run, dies="end")
     settings.RAVI = {**settings.RAVI, "MAX_ATTEMPTS": 5}
     take_over(clock, run)
-    assert len(seen) == 2
-    assert seen[0] == seen[1]
+    assert run.status == Status.FAILED
+    assert run.error == {"type": "RateLimitError", "message": "slow down, 9 requests too many"}
+    assert (len(model.calls), len(seen), len(set(seen))) == (3, 2, 1)
+    kinds = [entry.kind for entry in journal_of(run)]
+    assert kinds.count("run.retried") == 2
+    assert kinds[-3:] == ["llm.call", "run.resumed", "run.failed"]
 
 
 def test_an_effect_in_between_starts_the_count_again(clock, settings):
@@ -118,12 +111,9 @@ def test_an_effect_in_between_starts_the_count_again(clock, settings):
 def test_a_model_that_hangs_is_a_transient_error(clock, settings):
     settings.RAVI = {**settings.RAVI, "MODEL_TIMEOUT_S": 0.05}
     code(ask, model=ScriptedModel(["late"], delay=60))
-    run = drive(make_run())
-    assert run.status == Status.PENDING
-    assert JournalEntry.objects.get(kind="run.retried").error == {
-        "type": "Timeout",
-        "message": "model scripted gave no answer within 0.05 s",
-    }
+    assert drive(make_run()).status == Status.PENDING
+    words = "model scripted gave no answer within 0.05 s"
+    assert JournalEntry.objects.get(kind="run.retried").error == {"type": "Timeout", "message": words}
 
 
 async def greedy(ctx):

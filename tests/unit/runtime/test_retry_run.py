@@ -8,14 +8,12 @@ from uuid import uuid4
 
 import pytest
 
-from ravi_django import tool
-from ravi_django.conf import conf
-from ravi_django.kernel import ChatMessage, IllegalTransitionError, LeaseLostError, ModelError
+from ravi_django.kernel import ChatMessage, IllegalTransitionError, ModelError
 from ravi_django.models import HumanRequest, JournalEntry, Run, Status
 from ravi_django.testing import ScriptedModel, journal_of
 from tests.support import world
-from tests.support.runs import code, drive, in_background, leased, make_run, on_postgresql, take_over
-from tests.support.world import DatabaseBuffer, Entry, retry
+from tests.support.runs import code, drive, every_death, in_background, leased, make_run, on_postgresql, take_over
+from tests.support.world import DatabaseBuffer, Entry, cancel, retry
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -109,15 +107,6 @@ def test_of_two_at_once_one_is_a_conflict():
     assert JournalEntry.objects.filter(kind="run.retried").count() == 1
 
 
-def test_a_worker_of_before_the_retry_cannot_record():
-    run = make_run()
-    lease = leased(run)
-    world.journal_block(lease, [Entry("run.blocked", "@blocked.1")], error={})
-    world.store_retry(run.id)
-    with pytest.raises(LeaseLostError):
-        world.append(lease, [Entry("tool.call", "1", "t")])
-
-
 def test_a_blocked_child_can_be_retried_unless_its_parent_has_ended_and_a_failed_one_cannot():
     root = make_run()
     blocked, other, ended = (make_run(parent=root, root=root, depth=1) for _ in range(3))
@@ -132,24 +121,18 @@ def test_a_blocked_child_can_be_retried_unless_its_parent_has_ended_and_a_failed
         world.store_retry(other.id)
 
 
-def test_a_deadline_that_has_passed_is_said(clock):
+def test_a_deadline_that_has_passed_is_said_and_seconds_count_from_the_first_start_unless_they_are_over(clock):
     run = failed(make_run(deadline=clock.now + timedelta(seconds=60)))
-    clock.advance(61)
+    early, late = (failed(make_run(budget={"deadline_s": 60})) for _ in range(2))
+    begun = clock.now
+    clock.advance(59)
+    assert world.store_retry(early.id).started_at == begun
+    clock.advance(2)
+    assert world.store_retry(late.id).started_at == clock.now
     with pytest.raises(IllegalTransitionError, match=r"the deadline of run .* passed at 2030-01-01 00:01:00 UTC"):
         world.store_retry(run.id)
     clock.advance(-2)
     assert world.store_retry(run.id).status == Status.PENDING
-
-
-def test_the_seconds_of_a_budget_count_from_the_first_start_unless_they_are_over(clock):
-    early, late = (make_run(budget={"deadline_s": 60}) for _ in range(2))
-    begun = clock.now
-    for run in (early, late):
-        failed(run)
-    clock.advance(59)
-    assert world.store_retry(early.id).started_at == begun
-    clock.advance(1)
-    assert world.store_retry(late.id).started_at == clock.now
 
 
 def test_the_failing_call_is_made_again_as_its_next_attempt_and_the_rest_is_not(clock, ran, step):
@@ -166,30 +149,33 @@ def test_the_failing_call_is_made_again_as_its_next_attempt_and_the_rest_is_not(
     again(run)
     assert (run.status, run.output) == (Status.COMPLETED, "hello")
     assert (ran, len(model.calls)) == (["one", "two"], 2)
-    assert rows(run) == [
-        (2, "1", 1, "tool.call"),
-        (3, "2", 1, "llm.call"),
-        (7, "2", 2, "llm.call"),
-        (8, "3", 1, "tool.call"),
-    ]
+    tool, llm = "tool.call", "llm.call"
+    assert rows(run) == [(2, "1", 1, tool), (3, "2", 1, llm), (7, "2", 2, llm), (8, "3", 1, tool)]
     assert journal_of(run)[4].result == {"supersedes": [3]}
 
 
-def test_a_worker_that_dies_after_the_retry_costs_no_call_twice(clock):
+def test_a_worker_that_dies_before_or_after_the_retry_costs_no_call_twice(clock):
     async def twice(ctx, inbox):
         await ctx.llm([USER])
         return (await ctx.llm([USER])).text
 
-    model = model_failing(1)
-    code(twice, model=model)
-    run = drive(make_run())
-    retry(run.id, send=lambda run_id: None)
-    drive(run, dies=2)
-    clock.advance(conf.LEASE_S + 1)
-    drive(run)
-    assert (run.status, run.output) == (Status.COMPLETED, "hello")
-    assert len(model.calls) == 4  # one failed, one recorded, one lost with its worker, one more
-    assert [row[1:3] for row in rows(run)] == [("1", 1), ("1", 2), ("2", 1)]
+    def story(drive):
+        model = model_failing(1)
+        models.append(model)
+        code(twice, model=model)
+        run = drive(make_run())
+        if run.status == Status.FAILED:
+            retry(run.id, send=lambda run_id: None)
+            run = drive(run)
+        return run
+
+    models = []
+    for run, death in every_death(clock, story):
+        assert (run.status, run.output) == (Status.COMPLETED, "hello")
+        lost = death.lost("llm.call")
+        assert len(models[-1].calls) == 3 + lost - (death.at == 1) * lost
+        attempts = [("1", 1), ("1", 2), ("2", 1)] if death.at > 1 or not lost else [("1", 1), ("2", 1)]
+        assert [row[1:3] for row in rows(run)] == attempts
 
 
 def test_the_code_was_mended(clock):
@@ -281,26 +267,8 @@ def test_a_failure_that_the_code_went_on_from_is_part_of_the_past(clock, ran, st
             raise
 
     code(cleaning, model=model_failing(1), tools=[step])
-    run = drive(make_run())
-    again(run)
+    run = again(drive(make_run()))
     assert (run.status, run.error["type"], ran) == (Status.FAILED, "AuthenticationError", ["clean up"])
-
-
-def test_an_at_most_once_effect_that_may_have_happened_is_not_done_again_by_a_retry(clock, ran):
-    @tool(effect="at_most_once")
-    async def pay() -> str:
-        ran.append("paid")
-        raise RuntimeError("no answer")
-
-    async def work(ctx, inbox):
-        return await ctx.tool("pay")
-
-    code(work, tools=[pay])
-    run = drive(make_run())
-    before = run.status
-    Run.objects.filter(id=run.id).update(status=Status.BLOCKED, error={"type": "E", "message": "m"})
-    again(run)
-    assert (run.status, ran) == (before, ["paid"])
 
 
 def test_what_people_were_still_asked_is_open_again():
@@ -376,7 +344,14 @@ def test_an_old_end_is_not_the_end_before_the_new_frames_are_there(clock, buffer
     assert page(run)[2] is True
 
 
-def test_before_the_retried_frame_the_old_end_is_none_either(clock, monkeypatch):
+def test_before_the_retried_frame_the_old_end_is_none_and_nobody_of_before_ends_the_stream(clock, monkeypatch):
+    run = failed()
+    world.store_retry(run.id)
+    assert world.mark_published(run.id, None, epoch=1) is False
+    assert Run.objects.get(id=run.id).published_at is None
+    world.republish(str(run.id))
+    assert "stream.done" not in page(run)[1]
+
     world.patch(monkeypatch, "publish_retried", lambda run: None)
     code(ask, model=model_failing(1))
     run = drive(make_run())
@@ -418,8 +393,6 @@ def test_after_the_buffer_has_let_go_the_archive_comes_first_then_a_gap(clock, v
 
 
 def test_a_retried_run_that_is_cancelled_before_it_goes_on_ends_its_stream_again(clock, valkey_url):
-    from tests.support.world import cancel
-
     code(ask, model=model_failing(1))
     run = drive(make_run())
     old = world.events_page(run.id)[0]
@@ -432,12 +405,3 @@ def test_a_retried_run_that_is_cancelled_before_it_goes_on_ends_its_stream_again
     assert found[: len(old)] == old
     new = [frame["type"] for frame in found[len(old) :]]
     assert new == ["stream.gap", "progress", "progress", "error", "stream.done"]
-
-
-def test_neither_a_late_end_of_before_nor_the_sweep_ends_the_stream_of_a_run_retried_meanwhile(clock):
-    run = failed()
-    world.store_retry(run.id)
-    assert world.mark_published(run.id, None, epoch=1) is False
-    assert Run.objects.get(id=run.id).published_at is None
-    world.republish(str(run.id))
-    assert "stream.done" not in page(run)[1]
