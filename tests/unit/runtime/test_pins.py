@@ -78,11 +78,16 @@ def test_what_was_done_in_computing_is_not_asked_for_again(clock, step, ran):
         assert 1 <= len(model.calls) <= 1 + death.lost("llm.call")
 
 
-@pytest.mark.parametrize("name", ["", "x" * 201, 3])
-def test_a_name_fits_the_journal(name):
+def test_a_name_fits_the_journal_and_a_value_that_asks_for_itself_is_refused():
     async def story(ctx: Any, inbox: Any) -> None:
-        with pytest.raises(InvalidInputError, match="name has 1 to 200 characters"):
-            await ctx.pin(name, lambda: 1)
+        async def compute() -> Any:
+            return await ctx.pin("one", compute)
+
+        for name in ("", "x" * 201, 3):
+            with pytest.raises(InvalidInputError, match="name has 1 to 200 characters"):
+                await ctx.pin(name, lambda: 1)
+        with pytest.raises(InvalidInputError, match="asks for itself"):
+            await ctx.pin("one", compute)
 
     code(story)
 
@@ -189,26 +194,10 @@ def test_a_computation_that_has_raised_raises_again_in_a_replay(clock, step, ran
         assert len(ran) == 4 + death.lost("tool.call")
 
 
-def test_a_value_that_asks_for_itself_is_refused():
-    async def story(ctx: Any, inbox: Any) -> None:
-        async def compute() -> Any:
-            return await ctx.pin("one", compute)
-
-        with pytest.raises(InvalidInputError, match="asks for itself"):
-            await ctx.pin("one", compute)
-
-    code(story)
-
-    assert drive(make_run()).status == Status.COMPLETED
-
-
-def test_rendered_instructions_are_not_for_who_talks_to_the_agent(client):
-    from django.contrib.auth import get_user_model
-
-    ann = get_user_model().objects.create_user("ann")
+def test_rendered_instructions_are_not_for_who_talks_to_the_agent(client, ada):
     register(ReActAgent("secretive", model=ScriptedModel(["hi"]), system_instructions=lambda ctx: "The code is 1234."))
-    run = drive(make_run("react/secretive", owner=ann))
-    client.force_login(ann)
+    run = drive(make_run("react/secretive", owner=ada))
+    client.force_login(ada)
 
     shown = client.get(f"/ravi/runs/{run.id}/journal/")
 

@@ -186,16 +186,13 @@ def test_a_fork_leaves_no_lock_held() -> None:
     """The child has what another thread held, and nobody who gives it back."""
     with world.courier_lock, world.relay_one_here, world.background_lock:
         world.courier_wake.set()
-        held = world.courier_wake._cond  # type: ignore[attr-defined]
-        with held:
+        with world.courier_wake._cond:  # type: ignore[attr-defined]
             child = os.fork()
             if child == 0:
-                free = [
-                    lock.acquire(blocking=False)
-                    for lock in (world.courier_lock, world.relay_one_here, world.background_lock)
-                ]
-                wake = world.courier_wake._cond.acquire(blocking=False)  # type: ignore[attr-defined]
-                os._exit(0 if all(free) and wake and world.courier_thread is None else 1)
+                wake = world.courier_wake._cond  # type: ignore[attr-defined]
+                locks = (world.courier_lock, world.relay_one_here, world.background_lock, wake)
+                free = [lock.acquire(blocking=False) for lock in locks]
+                os._exit(0 if all(free) and world.courier_thread is None else 1)
         world.courier_wake.clear()
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
+from threading import Event
+
 import pytest
 from django.contrib.auth import get_user_model
 from django.core.cache import caches
 from django.core.cache.backends.locmem import LocMemCache
 from django.core.management import call_command
+from django.db import connection
 
-from ravi_django.kernel import (
-    ChatMessage,
-    GenerationOptions,
-    ModelResponse,
-    TextBlock,
-    ToolSpec,
-    Usage,
-)
+from ravi_django import register
+from ravi_django.capabilities.llm import FallbackModel, LiteLLMModel
+from ravi_django.checks import check_settings
+from ravi_django.kernel import ChatMessage, GenerationOptions, ModelResponse, TextBlock, ToolSpec, Usage
 from ravi_django.middleware import ResponseCache
 from ravi_django.models import JournalEntry, Status
 from ravi_django.testing import ScriptedModel
 from tests.support import world
 from tests.support.cases import case, refused
-from tests.support.runs import BOUND_S, code, drive, make_run, take_over
+from tests.support.runs import BOUND_S, CodeAgent, code, drive, make_run, take_over
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -51,6 +50,10 @@ def asking(cache, *, text="the capital of France?", options=None, model=None, an
 
 
 def test_the_same_question_is_answered_for_nothing(users):
+    brief = asking(ResponseCache(ttl=0.001))
+    for _ in range(2):
+        drive(make_run())
+    assert len(brief.model.calls) == 2, "an answer is good for its time"
     agent = asking(ResponseCache())
     first, second = (drive(make_run(owner=users[0])) for _ in range(2))
     assert first.output == second.output == "Paris"
@@ -116,13 +119,6 @@ def test_what_is_cut_empty_or_huge_is_not_kept():
         assert len(agent.model.calls) == 2, number
 
 
-def test_an_answer_is_good_for_its_time():
-    agent = asking(ResponseCache(ttl=0.001))
-    for _ in range(2):
-        drive(make_run())
-    assert len(agent.model.calls) == 2
-
-
 def test_a_broken_entry_is_a_miss(monkeypatch):
     for body in ("{", "[]", '{"form": 0}', '{"form": 1, "content": [{}]}', b"\0", 7):
         agent = asking(ResponseCache())
@@ -145,8 +141,6 @@ def test_a_cache_that_is_away_fails_no_call_and_is_left_alone(monkeypatch, broke
 
 
 def test_a_cache_that_hangs_is_waited_for_a_little(monkeypatch):
-    from threading import Event
-
     over, came_back = Event(), []
     world.patch(monkeypatch, "TIMEOUT_S", 0.05)
     monkeypatch.setattr(LocMemCache, "get", lambda self, key: came_back.append(over.wait(BOUND_S)))
@@ -178,26 +172,16 @@ def test_a_table_may_be_the_cache_and_no_connection_stays_open(settings):
     for _ in range(2):
         drive(make_run())
     assert len(agent.model.calls) == 1
-    from django.db import connection
-
     with connection.cursor() as cursor:
         cursor.execute("DROP TABLE test_cache")
 
 
 def test_bad_parameters_are_refused_by_name_and_a_bad_alias_by_the_check(settings):
-    from ravi_django.checks import check_settings
-
     for parameters, field in (({"ttl": 0}, "ttl"), ({"scope": "agent"}, "scope"), ({"alias": "nowhere"}, "alias")):
         with case(parameters), refused(field):
             ResponseCache(**parameters)
     settings.RAVI = {**settings.RAVI, "CACHE_ALIAS": "nowhere"}
     assert [found.id for found in check_settings()] == ["ravi.E008"]
-
-
-def _client(name="m", **options):
-    from ravi_django.capabilities.llm import LiteLLMModel
-
-    return LiteLLMModel(name, api_key="k-012345", **options)
 
 
 @pytest.mark.parametrize(
@@ -211,8 +195,6 @@ def _client(name="m", **options):
     ],
 )
 def test_clients_that_ask_elsewhere_or_otherwise_share_no_answers(one, other, shared, monkeypatch):
-    from ravi_django.capabilities.llm import FallbackModel, LiteLLMModel
-
     asked = []
 
     async def stream(self, messages, options, meta):
@@ -224,16 +206,13 @@ def test_clients_that_ask_elsewhere_or_otherwise_share_no_answers(one, other, sh
     for wrapped in (False, True):
         asked.clear()
         for given in (one, other):
-            client = _client(**given)
+            client = LiteLLMModel(**{"name": "m", "api_key": "k-012345", **given})
             asking(cache, model=FallbackModel([client]) if wrapped else client)
             assert drive(make_run()).output == "Paris"
         assert len(asked) == (1 if shared else 2)
 
 
 def test_clients_that_do_not_tell_are_their_agents_own():
-    from ravi_django import register
-    from tests.support.runs import CodeAgent
-
     cache, models = ResponseCache(), [ScriptedModel([ANSWER]), ScriptedModel([ANSWER])]
     for key, model in zip("ab", models, strict=True):
         agent = CodeAgent(asking(cache, model=model).run, key=key, model=model)

@@ -54,14 +54,11 @@ def ended(status: Status = Status.COMPLETED, session: Session | None = None) -> 
     return run
 
 
+GOES = {"sessions": (1, 1, 1, 0), "runs": (0, 1, 1, 0), "requests": (0, 0, 1, 0), "audit": (0, 0, 0, 2)}
+
+
 @pytest.mark.parametrize(
-    ("kind", "goes"),
-    [
-        ("sessions", {"sessions": 1, "runs": 1, "requests": 1, "audit": 0}),
-        ("runs", {"sessions": 0, "runs": 1, "requests": 1, "audit": 0}),
-        ("requests", {"sessions": 0, "runs": 0, "requests": 1, "audit": 0}),
-        ("audit", {"sessions": 0, "runs": 0, "requests": 0, "audit": 2}),
-    ],
+    ("kind", "goes"), [(kind, dict(zip(COUNTED, gone, strict=True))) for kind, gone in GOES.items()]
 )
 @pytest.mark.sqlite
 def test_what_is_named_goes_when_it_is_old(clock: FakeClock, kind: str, goes: dict[str, int]) -> None:
@@ -82,15 +79,10 @@ def test_what_is_named_goes_when_it_is_old(clock: FakeClock, kind: str, goes: di
     clock.advance(3601)
     world.prune({})
     assert Blob.objects.count() == 2 - goes["runs"]
-
-
-@pytest.mark.sqlite
-def test_a_number_is_not_for_them(clock: FakeClock) -> None:
-    ended()
-    clock.advance(10 * DAY)
     before = counts()
+    clock.advance(10 * DAY)
     world.prune(world.retention(5))
-    assert counts() == before
+    assert counts() == before, "a number alone is not for them"
 
 
 @pytest.mark.sqlite
@@ -170,17 +162,16 @@ def test_what_waits_for_no_bus_goes_when_it_is_old(settings: Any, clock: Any, mo
     assert "outbox" not in world.prune({"journal": 0})
 
 
-def test_what_waits_for_a_bus_that_is_away_stays_however_old(settings: Any, clock: Any) -> None:
-    write(settings, 2)
+def test_what_waits_for_a_bus_that_is_away_stays_and_the_doctor_names_what_waits_for_none(
+    settings: Any, clock: Any
+) -> None:
+    assert list(diagnosis.outbox()) == []
+    write(settings, 3)
     clock.advance(999 * DAY)
     for dry_run in (True, False):
         assert world.prune(KEEP, dry_run=dry_run)["outbox"] == 0
-    assert numbers() == [0, 1]
-
-
-def test_the_doctor_names_what_waits_for_no_bus(settings: Any, clock: Any) -> None:
-    assert list(diagnosis.outbox()) == []
-    write(settings, 3)
+    assert numbers() == [0, 1, 2]
+    clock.advance(-999 * DAY)
     assert list(diagnosis.outbox()) == [], "the health of the bus says so"
     OutboxEvent.objects.filter(id=OutboxEvent.objects.latest("id").pk).update(tries=world.OUTBOX_ROWS_TRIES)
     clock.advance(90)

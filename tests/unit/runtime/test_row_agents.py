@@ -16,7 +16,7 @@ from ravi_django.kernel import AgentId, Message, RunContext, ToolUseBlock
 from ravi_django.models import Agent, AgentVersion, JournalEntry, Run, Status
 from ravi_django.testing import ScriptedModel, journal_of, run_until_idle
 from tests.support import world
-from tests.support.runs import code, drive, idle, leased, make_run, message, on_postgresql, take_over
+from tests.support.runs import code, drive, every_death, idle, leased, make_run, message, on_postgresql, take_over
 from tests.support.world import PromptTemplate, fork, retry
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -68,11 +68,6 @@ def told(call):
     return call.messages[0].text
 
 
-def edit():
-    """What an operator may do under a live run."""
-    world.save_spec(ADDRESS, NEW, enabled=False)
-
-
 def test_a_row_runs_without_a_line_of_code(helper, model, ran):
     ann = get_user_model().objects.create_user("ann")
     run = submit(ADDRESS, "hi", user=ann, metadata={"variables": {"customer": "Ada"}})
@@ -85,26 +80,27 @@ def test_a_row_runs_without_a_line_of_code(helper, model, ran):
     assert (started.path, started.result["version"]) == ("@started", 1)
 
 
-@pytest.mark.parametrize("dies", [1, 2, 3, 4, 5, "end"])
-@pytest.mark.parametrize("written", [False, True])
-def test_a_takeover_goes_on_with_the_old_version_and_repeats_nothing(helper, model, models, ran, clock, dies, written):
-    run = submit(ADDRESS, "hi", metadata={"variables": {"customer": "Ada"}})
-    drive(run, dies=dies, written=written)
-    calls, steps = len(model.calls), list(ran)
-    recorded = JournalEntry.objects.filter(run=run, kind__in=("llm.call", "tool.call")).count()
-    edit()
-    run = take_over(clock, run)
-    assert (run.status, run.output, run.agent_version) == (Status.COMPLETED, "done", 1)
-    assert models["other"].calls == []
-    texts = {told(call) for call in model.calls}
-    assert len(texts) == 1
-    assert texts.pop().startswith("Serve Ada, whom nobody sent on ")
-    lost = calls + len(steps) - recorded  # done, and not written
-    assert len(model.calls) + len(ran) == 5 + lost
-    assert lost <= 1
-    kinds = [row.kind for row in journal_of(run)]
-    assert (kinds.count("llm.call"), kinds.count("tool.call"), kinds.count("pinned")) == (3, 2, 1)
-    assert "replay.drift" not in kinds
+def edit():
+    """What an operator may do under a live run."""
+    world.save_spec(ADDRESS, NEW, enabled=False)
+
+
+def test_a_takeover_goes_on_with_the_old_version_and_repeats_nothing(helper, model, models, ran, clock):
+    def story(drive):
+        model.calls.clear(), ran.clear()
+        world.save_spec(ADDRESS, SPEC)
+        return drive(submit(ADDRESS, "hi", metadata={"variables": {"customer": "Ada"}}), meanwhile=edit)
+
+    for run, death in every_death(clock, story):
+        assert (run.status, run.output, run.agent_version) == (Status.COMPLETED, "done", 1)
+        assert models["other"].calls == []
+        texts = {told(call) for call in model.calls}
+        assert len(texts) == 1
+        assert texts.pop().startswith("Serve Ada, whom nobody sent on ")
+        assert (len(model.calls), len(ran)) == (3 + death.lost("llm.call"), 2 + death.lost("tool.call"))
+        kinds = [row.kind for row in journal_of(run)]
+        assert (kinds.count("llm.call"), kinds.count("tool.call"), kinds.count("pinned")) == (3, 2, 1)
+        assert "replay.drift" not in kinds
 
 
 def test_instructions_are_recorded_text_under_another_renderer(helper, model, clock, monkeypatch):
@@ -141,22 +137,29 @@ def boot_with(**variables):
     return lambda: Message(target=said.target, payload=said.payload, metadata={"variables": variables})
 
 
-def test_a_child_has_a_version_and_its_variables_of_the_message_that_boots_it(helper, model):
-    code(spawning(ADDRESS, boot_with(customer="Bob"), []))
-    parent = submit("test/code", "hi")
+@pytest.mark.parametrize("how", ["ask", "send"])
+def test_a_run_that_a_message_boots_has_a_version_and_its_variables_of_it(helper, model, how):
+    async def sender(ctx, inbox):
+        await getattr(ctx, how)(AgentId.parse(ADDRESS), boot_with(customer="Bob")())
+
+    code(sender)
+    first = submit("test/code", "hi")
     run_until_idle()
-    child = Run.objects.get(parent=parent)
-    assert (child.status, child.agent_version, child.metadata) == (
-        Status.COMPLETED,
-        1,
-        {"variables": {"customer": "Bob"}},
-    )
+    run = Run.objects.get(agent=ADDRESS)
+    assert (run.status, run.agent_version) == (Status.COMPLETED, 1)
+    if how == "ask":
+        assert (run.parent, run.metadata) == (first, {"variables": {"customer": "Bob"}})
+    else:
+        assert run.session_id == first.session_id
     assert told(model.calls[0]).startswith("Serve Bob")
 
 
 def test_a_child_without_a_required_variable_is_refused_and_every_replay_says_so(models, step):
     register_tool(step)
     world.save_spec(ADDRESS, {**SPEC, "variables": {"customer": {"required": True}}})
+    run = drive(make_run(ADDRESS, agent_version=1))  # one that misses it after all
+    assert (run.status, run.error["type"]) == (Status.FAILED, "InvalidInputError")
+    assert "variables.customer is required" in run.error["message"]
     refusals = []
 
     async def parent(ctx, inbox):
@@ -201,18 +204,6 @@ def test_a_row_that_is_switched_off_is_not_there_for_other_runs(helper, how):
     assert Run.objects.count() == 1
 
 
-def test_a_message_to_an_idle_row_makes_a_run_with_its_version(helper, model):
-    async def sender(ctx, inbox):
-        await ctx.send(AgentId.parse(ADDRESS), boot_with(customer="Eve")())
-
-    code(sender)
-    sent = submit("test/code", "hi")
-    run_until_idle()
-    run = Run.objects.get(agent=ADDRESS)
-    assert (run.session_id, run.agent_version, run.status) == (sent.session_id, 1, Status.COMPLETED)
-    assert told(model.calls[0]).startswith("Serve Eve")
-
-
 def test_a_message_to_a_row_that_has_a_run_need_not_bring_variables(helper, model):
     world.save_spec(ADDRESS, {**SPEC, "variables": {"customer": {"required": True}}})
 
@@ -225,14 +216,6 @@ def test_a_message_to_a_row_that_has_a_run_need_not_bring_variables(helper, mode
     idle(run)
     assert (run.status, Run.objects.filter(agent=ADDRESS).count()) == (Status.COMPLETED, 1)
     assert "one more thing" in [said.text for said in model.calls[-1].messages]
-
-
-def test_a_run_that_misses_a_variable_after_all_fails_with_its_name(models, step):
-    register_tool(step)
-    world.save_spec(ADDRESS, {**SPEC, "variables": {"customer": {"required": True}}})
-    run = drive(make_run(ADDRESS, agent_version=1))
-    assert (run.status, run.error["type"]) == (Status.FAILED, "InvalidInputError")
-    assert "variables.customer is required" in run.error["message"]
 
 
 def test_a_fork_keeps_the_version_of_its_source(helper, model):

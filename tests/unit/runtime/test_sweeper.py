@@ -45,18 +45,8 @@ def test_it_hints_lost_runs_dead_leases_and_orphans(clock):
     assert SweepState.objects.get().ran_at == clock.now
 
 
-def test_hints_that_did_not_go_out_are_tried_again_by_the_next(clock):
-    runs = [make_run() for _ in range(3)]
-    world.sweeper_sweep(lambda run_ids: run_ids[1:])
-    again = []
-
-    world.sweeper_sweep(again.extend)
-
-    assert again == [run.id for run in runs[1:]]
-
-
-def test_a_broker_that_fails_is_asked_no_more_in_this_sweep(clock, monkeypatch):
-    asked = []
+def test_a_broker_that_fails_is_asked_no_more_in_this_sweep_and_the_next_tries_again(clock, monkeypatch):
+    asked, again = [], []
 
     def fail(run_id):
         asked.append(run_id)
@@ -69,6 +59,9 @@ def test_a_broker_that_fails_is_asked_no_more_in_this_sweep(clock, monkeypatch):
 
     assert (asked, swept.hinted) == ([runs[0].id], 0)
     assert SweepState.objects.exists()
+    world.sweeper_sweep(lambda run_ids: run_ids[1:])
+    world.sweeper_sweep(again.extend)
+    assert again == [run.id for run in runs[1:]]
 
 
 @on_postgresql
@@ -102,17 +95,6 @@ def test_a_stream_that_cannot_be_published_does_not_stop_the_others(clock, monke
 
     assert swept.published == 2
     assert Run.objects.get(published_at=None).id == ended[0].id
-
-
-@pytest.mark.sqlite
-def test_it_forgets_workers_that_are_long_gone(clock):
-    world.worker_seen("gone", 3)
-    clock.advance(10 * conf.HEARTBEAT_S + 61)
-    world.worker_seen("here", 3)
-
-    world.sweeper_sweep(lambda run_ids: None)
-
-    assert list(WorkerProcess.objects.values_list("name", flat=True)) == ["here"]
 
 
 def test_a_row_that_cannot_be_mended_does_not_stop_the_others(clock, monkeypatch):
@@ -171,16 +153,9 @@ def test_hints_back_off_up_to_five_minutes(clock):
         clock.advance(pauses[-1])
 
     assert pauses == [5, 10, 20, 40, 80, 160, 300, 300, 300, 300]
-
-
-@pytest.mark.sqlite
-def test_a_claim_forgets_the_hints(clock):
-    run = make_run()
-    world.due_for_hint(10)
-
-    world.requeue(leased(run))
-
     assert world.due_for_hint(10) == [run.id]
+    world.requeue(leased(run))
+    assert world.due_for_hint(10) == [run.id], "a claim forgets the hints"
 
 
 @pytest.mark.sqlite
@@ -216,7 +191,9 @@ def test_a_worker_is_seen_and_forgotten(clock):
 
     worker = WorkerProcess.objects.get(name="w1")
     assert (worker.runs, worker.started_at, worker.seen_at) == (5, started, clock.now)
-    world.forget_dead_workers(older_than_s=30)
+    clock.advance(10 * conf.HEARTBEAT_S + 1)
+    world.worker_seen("w1", 5)
+    world.sweeper_sweep(lambda run_ids: None)
     assert list(WorkerProcess.objects.values_list("name", flat=True)) == ["w1"]
     world.worker_gone("w1")
     assert not WorkerProcess.objects.exists()
