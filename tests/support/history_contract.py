@@ -47,13 +47,10 @@ class HistoryContract:
     async def new_run(self, session_id: str) -> str:
         return str(uuid4())
 
-    async def test_unknown_session_is_empty(self, provider: Any) -> None:
+    async def test_turns_come_back_oldest_first_in_the_order_they_were_stored(self, provider: Any) -> None:
         session = await self.new_session()
         assert await provider.get(AGENT, session) == await provider.window(AGENT, session, limit=5) == []
         assert await provider.count(AGENT, session) == 0
-
-    async def test_turns_come_back_oldest_first_in_the_order_they_were_stored(self, provider: HistoryProvider) -> None:
-        session = await self.new_session()
         await provider.append(AGENT, session, said("one"))
         await provider.append_many(AGENT, session, [said("two", Role.ASSISTANT), said("three")])
 
@@ -65,22 +62,12 @@ class HistoryContract:
 
     async def test_blocks_come_back_equal(self, provider: HistoryProvider) -> None:
         session = await self.new_session()
+        call = ToolUseBlock(tool_name="t", arguments={"a": [1, None, {"b": 2.5}]}, call_id="c1")
+        result = ToolResultBlock(call_id="c1", content=[DataBlock(data=None), TextBlock(text="x")], is_error=True)
+        unknown = UnknownBlock.model_validate({"type": "hologram", "depth": None})
         turns = [
-            ChatMessage(
-                role=Role.ASSISTANT,
-                content=[
-                    TextBlock(text="ä\n☃"),
-                    ToolUseBlock(tool_name="t", arguments={"a": [1, None, {"b": 2.5}]}, call_id="c1"),
-                ],
-                name="helper",
-            ),
-            ChatMessage(
-                role=Role.TOOL,
-                content=[
-                    ToolResultBlock(call_id="c1", content=[DataBlock(data=None), TextBlock(text="x")], is_error=True),
-                    UnknownBlock.model_validate({"type": "hologram", "depth": None}),
-                ],
-            ),
+            ChatMessage(role=Role.ASSISTANT, content=[TextBlock(text="ä\n☃"), call], name="helper"),
+            ChatMessage(role=Role.TOOL, content=[result, unknown]),
         ]
         await provider.append_many(AGENT, session, turns)
 
@@ -126,15 +113,9 @@ class HistoryContract:
 
         assert texts(await provider.get(AGENT, session)) == ["0", "1", "2"]
         assert await provider.count(AGENT, session) == 3
-
-    async def test_turns_without_an_index_are_stored_each_time(self, provider: HistoryProvider) -> None:
-        session = await self.new_session()
-        run = await self.new_run(session)
-        await provider.append(AGENT, session, said("same"), run_id=run)
-
-        await provider.append(AGENT, session, said("same"), run_id=run)
-
-        assert await provider.count(AGENT, session) == 2
+        for _ in range(2):  # without an index they are stored each time
+            await provider.append(AGENT, session, said("same"), run_id=run)
+        assert await provider.count(AGENT, session) == 5
 
     async def test_clear_run_forgets_that_run_alone_which_may_store_again(self, provider: HistoryProvider) -> None:
         session = await self.new_session()
@@ -177,12 +158,9 @@ class HistoryContract:
 
         assert await provider.window(AGENT, session, limit=6) == [said("task"), *row[-6:]]
         assert await provider.window(AGENT, session, limit=5) == [said("task"), *row[-4:]]  # no result without a call
-
-    async def test_a_window_without_a_user_is_what_there_is(self, provider: Any) -> None:
-        session = await self.new_session()
-        await provider.append_many(AGENT, session, row := tool_row(4))
-
-        assert await provider.window(AGENT, session, limit=4) == row[-4:]
+        other = await self.new_session()
+        await provider.append_many(AGENT, other, row)
+        assert await provider.window(AGENT, other, limit=4) == row[-4:], "without a user it is what there is"
 
     async def test_a_window_begins_with_the_last_summary_and_the_turns_that_it_leaves(self, provider: Any) -> None:
         session = await self.new_session()
@@ -194,18 +172,10 @@ class HistoryContract:
         assert await provider.window(AGENT, session, limit=None) == [newer, *chat[6:]]
         assert await provider.window(AGENT, session, limit=2) == [newer, *chat[10:]]
         assert await provider.window(AGENT, session, limit=1) == [newer, chat[10], chat[11]]
-
-    async def test_a_summary_leaves_no_result_without_its_call(self, provider: Any) -> None:
-        session = await self.new_session()
-        row = tool_row(3)
-        await provider.append_many(AGENT, session, [said("task"), *row, make_summary("s", 3), said("and?")])
-
-        assert await provider.window(AGENT, session, limit=50) == [
-            make_summary("s", 3),
-            said("task"),
-            *row[-2:],
-            said("and?"),
-        ]
+        session, row, summary = await self.new_session(), tool_row(3), make_summary("s", 3)
+        await provider.append_many(AGENT, session, [said("task"), *row, summary, said("and?")])
+        window = await provider.window(AGENT, session, limit=50)
+        assert window == [summary, said("task"), *row[-2:], said("and?")], "no result without its call"
 
     async def test_a_summary_is_no_turn(self, provider: Any) -> None:
         session = await self.new_session()
@@ -233,11 +203,9 @@ class HistoryContract:
         session = await self.new_session()
         run = await self.new_run(session)
 
-        await asyncio.gather(
-            *(
-                provider.append_many(AGENT, session, [said(str(number))], run_id=run, start=number)
-                for number in list(range(10)) * 2
-            )
-        )
+        async def append(number: int) -> None:
+            await provider.append_many(AGENT, session, [said(str(number))], run_id=run, start=number)
+
+        await asyncio.gather(*(append(number) for number in list(range(10)) * 2))
 
         assert sorted(texts(await provider.get(AGENT, session)), key=int) == [str(number) for number in range(10)]

@@ -15,7 +15,7 @@ from ravi_django.testing import FakeClock, ScriptedModel, run_until_idle
 from tests.support import world
 from tests.support.arriving import NEW_ITEM, TOPIC, arrive, logged, most_rows, publish
 from tests.support.patience import BOUND_S
-from tests.support.runs import code, drive, every_death, make_run
+from tests.support.runs import code, drive, every_death, idle, make_run
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -161,18 +161,6 @@ def test_two_users_of_one_instance_do_not_mix(django_user_model: Any) -> None:
     assert kept == {"ann": {"preferences": "dogs"}, "bob": {"variables": {"preferences": "stocks"}}}
 
 
-def test_a_run_that_a_delivery_has_started_follows_nothing_anew() -> None:
-    """What its user has left stays left."""
-    reader()
-    run = make_run(ADDRESS)
-    InboxMessage.objects.filter(run=run).delete()
-    publish(run, story("Cats"), woken=False)
-
-    drive(run)
-
-    assert (curated(run), Follow.objects.count()) == ([("Cats", True)], 0)
-
-
 def test_a_topic_that_it_may_not_follow_ends_nothing(monkeypatch: pytest.MonkeyPatch, ada: Any) -> None:
     def refuse(user: Any, agent: Any, topic: Any) -> None:
         if topic == TOPIC:
@@ -284,7 +272,8 @@ def test_the_item_is_data_and_no_instruction() -> None:
     assert "everything" not in system.text and "\n" not in said.text
 
 
-def test_who_asks_is_told_the_verdict() -> None:
+def test_who_asks_is_told_the_verdict_and_neither_that_nor_a_delivery_follows_anew() -> None:
+    """What its user has left stays left."""
     reader()
 
     async def asker(ctx: Any, inbox: Any) -> Any:
@@ -292,10 +281,12 @@ def test_who_asks_is_told_the_verdict() -> None:
         return (await ctx.ask(AgentId.parse(ADDRESS), message)).result
 
     code(asker)
-    run = make_run()
-    run_until_idle()
+    run = idle(make_run())
 
-    run.refresh_from_db()
     assert json.loads(run.output or "")["keep"] is True
     assert Run.objects.get(parent=run).status == Status.COMPLETED
-    assert not Follow.objects.exists()
+    run = make_run(ADDRESS)
+    InboxMessage.objects.filter(run=run).delete()
+    publish(run, story("Cats"), woken=False)
+    drive(run)
+    assert (curated(run), Follow.objects.count()) == ([("Cats", True)], 0)

@@ -43,14 +43,13 @@ def test_values_conditions_and_loops() -> None:
         "{% with first=rules.0 %}{{ first }}{% endwith %}{# a note #}{% verbatim %}{{ kept }}{% endverbatim %}"
     )
     values = {"company": "ACME & Söhne", "tone": "kind", "rules": ["a", "b"], "prices": {"tea": {"eur": 2}}}
-    assert render(text, values) == (
-        "You help ACME & Söhne. Be kind.\n1. A\n2. B\ntea costs 2.a{{ kept }}"
-    )  # and nothing is escaped for HTML
-
-
-def test_what_comes_out_is_not_marked_as_safe_html() -> None:
+    shown = render(text, values)
+    assert shown == "You help ACME & Söhne. Be kind.\n1. A\n2. B\ntea costs 2.a{{ kept }}", "not escaped for HTML"
     for text in ("<b>{{ x }}</b>", "<b>", "{% if x %}<b>{% endif %}", "{% spaceless %}<b>{% endspaceless %}"):
-        assert type(render(text, {"x": "<i>"})) is str
+        assert type(render(text, {"x": "<i>"})) is str, "what comes out is not marked as safe HTML"
+    text = "{% for row in rows %}{{ forloop.counter }}. {{ row.name|title }}: {{ row.text }}\n{% endfor %}"
+    shown = render(text, {"rows": [{"name": f"rule {n}", "text": "do it " * 5} for n in range(1000)]})
+    assert shown.endswith("1000. Rule 999: " + "do it " * 5 + "\n")
 
 
 def test_the_built_in_names() -> None:
@@ -77,14 +76,8 @@ def test_a_key_that_is_not_there_may_be_asked_for_but_not_printed() -> None:
 
 
 def test_the_same_text_in_every_locale() -> None:
-    text, values = (
-        "{{ n }} {{ n|floatformat:2 }} {{ flag|yesno }} {{ big|filesizeformat }}",
-        {
-            "n": 1234.5,
-            "flag": True,
-            "big": 12345678,
-        },
-    )
+    text = "{{ n }} {{ n|floatformat:2 }} {{ flag|yesno }} {{ big|filesizeformat }}"
+    values = {"n": 1234.5, "flag": True, "big": 12345678}
     with translation.override("en"):
         expected = render(text, values)
     with translation.override("de"):
@@ -164,6 +157,7 @@ def test_a_declaration_that_makes_no_sense_is_named() -> None:
 
 
 def test_there_is_no_way_out() -> None:
+    """A tag or filter that Django adds one day is not available until somebody has looked at it."""
     values = {"x": "text", "d": {"a": 1}, "n": 3, "l": [{"a": 1}]}
     named = ("system_instructions", *(f"variables.{name}" for name in values))
     for path in (
@@ -180,6 +174,8 @@ def test_there_is_no_way_out() -> None:
     ):  # fmt: skip
         with case(tag):
             assert refusal(f"{{% {tag} %}}", values).field in named
+    assert not {"include", "extends", "load", "url", "debug", "now", "lorem"} & set(PROMPT_ENGINE_TAGS)
+    assert not {"random", "date", "time", "timesince", "timeuntil", "stringformat", "safe"} & set(PROMPT_ENGINE_FILTERS)
 
 
 NAMES = ["x", "d", "l", "n", "user", "agent", "settings", "request", "self", "forloop", "template", "os", "environ"]
@@ -221,14 +217,8 @@ def test_no_text_reaches_the_process(text) -> None:
     except InvalidInputError as error:
         assert error.field == "system_instructions" or error.field.startswith("variables")
         shown = str(error)
-    for secret in (
-        settings.SECRET_KEY,
-        "canary-in-the-environment",
-        "<built-in",
-        "<class '",
-        "<bound",
-        " object at 0x",
-    ):
+    secrets = (settings.SECRET_KEY, "canary-in-the-environment")
+    for secret in (*secrets, "<built-in", "<class '", "<bound", " object at 0x"):
         assert secret not in shown
     assert values == {"x": "text", "d": {"a": 1, "l": [1]}, "l": [{"a": 1}, {"a": 2}], "n": 3}
 
@@ -239,12 +229,6 @@ def test_nonsense_is_text_or_a_named_error(text) -> None:
         assert isinstance(render(text, {"x": "1"}), str)
     except InvalidInputError as error:
         assert error.field is not None
-
-
-def test_what_there_is_is_listed() -> None:
-    """A tag or filter that Django adds one day is not available until somebody has looked at it."""
-    assert not {"include", "extends", "load", "url", "debug", "now", "lorem"} & set(PROMPT_ENGINE_TAGS)
-    assert not {"random", "date", "time", "timesince", "timeuntil", "stringformat", "safe"} & set(PROMPT_ENGINE_FILTERS)
 
 
 @pytest.mark.parametrize(
@@ -282,9 +266,3 @@ def test_texts_and_values_have_a_largest_size() -> None:
     nested = "{% if x %}" * 5000 + "{% endif %}" * 5000
     assert refusal(nested, {"x": "1"}).field == "system_instructions"
     assert len(render("{{ x }}", {"x": "y" * 99_999})) == 99_999
-
-
-def test_a_long_list_of_rules_is_no_trouble() -> None:
-    text = "{% for row in rows %}{{ forloop.counter }}. {{ row.name|title }}: {{ row.text }}\n{% endfor %}"
-    shown = render(text, {"rows": [{"name": f"rule {n}", "text": "do it " * 5} for n in range(1000)]})
-    assert shown.endswith("1000. Rule 999: " + "do it " * 5 + "\n")

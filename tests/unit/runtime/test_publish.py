@@ -103,16 +103,6 @@ def test_of_too_many_frames_the_durable_ones_are_made_again_from_the_journal(hel
     assert [frame.key for frame in buffer.found] == [frame.key for frame in [*frames[:3], *frames]]
 
 
-def test_frames_of_a_tree_that_was_not_opened_are_dropped(held):
-    buffer, publisher = held
-    buffer.there.set()
-
-    publisher.emit(Frame(Source.of(leased().run), "progress", {}))
-    publisher.close()
-
-    assert buffer.found == []
-
-
 def test_a_valkey_that_comes_back_gets_everything_in_order(tmp_path: Path):
     with Valkey(tmp_path / "valkey", fast=True) as valkey:
         buffer = ValkeyBuffer(valkey.url)
@@ -213,16 +203,23 @@ def test_a_lease_that_goes_to_another_process_has_sent_its_frames(settings, monk
     assert out == [["progress"], ["completion"]]
 
 
-def test_nobody_waits_long_for_a_buffer_that_is_away(held):
-    buffer, publisher = held
-    run = leased().run
-    publisher.open(run)
-    asyncio.run(asyncio.wait_for(publisher.sent(str(run.id), timeout=math.inf), BOUND_S))  # it has nothing to send
-    publisher.emit(Frame(Source.of(run), "progress", {"number": 0}))
+def test_nobody_waits_long_for_a_buffer_that_is_away_nor_for_frames_of_no_tree(held):
+    def sent(run, timeout):
+        asyncio.run(asyncio.wait_for(publisher.sent(str(run.id), timeout=timeout), BOUND_S))
 
-    asyncio.run(asyncio.wait_for(publisher.sent(str(run.id), timeout=0.05), BOUND_S))
+    buffer, publisher = held
+    run, unopened = leased().run, leased().run
+    publisher.open(run)
+    sent(run, math.inf)  # it has nothing to send
+    publisher.emit(Frame(Source.of(run), "progress", {"number": 0}))
+    publisher.emit(Frame(Source.of(unopened), "progress", {}))
+
+    sent(run, 0.05)
 
     assert not buffer.found
+    buffer.there.set()
+    sent(run, math.inf)
+    assert [frame.data for frame in buffer.found] == [{"number": 0}]
 
 
 def test_a_reached_mark_is_raised_on_the_row_and_leaves_no_gap(publisher, monkeypatch):

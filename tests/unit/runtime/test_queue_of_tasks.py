@@ -69,13 +69,8 @@ def test_the_producer_gives_up_soon_and_leaves_the_options_of_the_site_alone(sit
     assert site_conf.broker_transport_options == {"global_keyprefix": "shop-", "max_retries": 50}
     assert app.connection_for_write().transport_options == site_conf.broker_transport_options
     assert app.amqp._producer_pool is pool
-
-
-def test_the_producer_gives_up_soon_with_several_brokers_too(site_conf: Any) -> None:
     site_conf.broker_write_url = ["redis://one.example:6379/0", "redis://two.example:6379/0"]
-
     own = world.broker_connection().transport_options
-
     assert (own["socket_connect_timeout"], own["socket_timeout"]) == (world.CONNECT_S, world.DISPATCH_ANSWER_S)
 
 

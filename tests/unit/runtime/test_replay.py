@@ -22,6 +22,7 @@ from ravi_django.kernel import (
 from ravi_django.models import Blob, JournalEntry, Status
 from ravi_django.testing import ScriptedModel, journal_of
 from tests.support.runs import code, drive, every_death, make_run, take_over
+from tests.support.tool_calls import calling
 from tests.support.world import check_identity
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -78,7 +79,7 @@ def test_what_a_replay_gives_is_what_the_call_gave(clock):
         finish_reason="length",
     )
     refusal = ModelError("the prompt is too long: 9 tokens", type="ContextWindowExceeded", status=400)
-    responses, results, errors = [], [], []
+    responses, results, errors, fails = [], [], [], []
 
     @tool
     def look() -> list:
@@ -93,6 +94,8 @@ def test_what_a_replay_gives_is_what_the_call_gave(clock):
             await ctx.llm([ChatMessage.of("user", "too long")])
         except ModelError as error:
             errors.append((type(error), str(error), error.type))
+            if fails:
+                raise
         return "went on"
 
     def answer(messages, options):
@@ -109,9 +112,14 @@ def test_what_a_replay_gives_is_what_the_call_gave(clock):
     assert (results[0].call_id, results[0].status) == ("c1", "ok")
     assert errors == [(ModelError, "the prompt is too long: 9 tokens", "ContextWindowExceeded")] * 2
     assert (run.output, len(model.calls), run.input_tokens) == ("went on", 2, 7)
+    fails.append(1)
+    run = drive(make_run())
+    words = {"type": "ContextWindowExceeded", "message": "the prompt is too long: 9 tokens"}
+    assert (run.status, run.error) == (Status.FAILED, words), "unhandled, it fails the run with the provider's words"
+    assert JournalEntry.objects.get(run=run, kind="llm.call", error__isnull=False).error == {**words, "status": 400}
 
 
-def test_time_chance_ids_and_log_replay_equal(clock, add):
+def test_time_chance_ids_and_log_replay_equal_and_differ_from_run_to_run(clock, add):
     seen = []
 
     async def story(ctx, inbox):
@@ -123,39 +131,13 @@ def test_time_chance_ids_and_log_replay_equal(clock, add):
         seen.append(found)
 
     code(story, tools=[add])
-    run = drive(make_run(), dies="end")
-
-    run = take_over(clock, run)
+    run = take_over(clock, drive(make_run(), dies="end"))
+    drive(make_run())
 
     assert seen[0] == seen[1]
-    assert len({*seen[0][1:3], *seen[0][4:]}) == 4
+    assert len({value for found in seen for value in (*found[1:3], *found[4:])}) == 8
     assert [entry.kind for entry in journal_of(run)].count("log") == 1
     assert [entry.kind for entry in journal_of(run)].count("now") == 2
-
-
-def test_chance_and_ids_differ_from_run_to_run(add):
-    seen = set()
-
-    async def story(ctx, inbox):
-        seen.update([ctx.random(), ctx.uuid()])
-
-    code(story)
-    drive(make_run())
-    drive(make_run())
-
-    assert len(seen) == 4
-
-
-def test_an_unhandled_refusal_fails_the_run_with_the_providers_words():
-    async def story(ctx, inbox):
-        await ctx.llm([USER])
-
-    code(story, model=ScriptedModel([ModelError("no credit left", type="PaymentRequired")]))
-
-    run = drive(make_run())
-
-    assert (run.status, run.error) == (Status.FAILED, {"type": "PaymentRequired", "message": "no credit left"})
-    assert JournalEntry.objects.get(kind="llm.call").error == run.error
 
 
 @pytest.mark.sqlite
@@ -313,12 +295,10 @@ def test_calls_made_inside_a_recorded_tool_are_not_missed(clock, ran, add):
         return first.text + (await ctx.tool("add", a=5, b=5)).text
 
     model = ScriptedModel(["hello"])
-    agent = code(story, tools=[outer, add], model=model)
-    run = drive(make_run(), dies="end")
+    code(story, tools=[outer, add], model=model)
 
-    run = take_over(clock, run)
+    run = take_over(clock, drive(make_run(), dies="end"))
 
-    assert agent is not None
     assert (run.status, run.output) == (Status.COMPLETED, "hello310"), run.error
     assert (ran, len(model.calls)) == ([(1, 2), (5, 5)], 1)
 
@@ -332,17 +312,13 @@ def test_calls_made_inside_an_unrecorded_tool_are_replayed(clock, ran, add):
         attempts.append(ctx.idempotency_key)
         return (await ctx.tool("add", a=1, b=2)).text
 
-    async def story(ctx, inbox):
-        return (await ctx.tool("outer")).text
-
-    code(story, tools=[outer, add])
+    code(calling("outer"), tools=[outer, add])
     run = drive(make_run(), dies=2)  # the inner call is recorded, the outer one is not
 
     run = take_over(clock, run)
 
-    assert (run.output, ran) == ("3", [(1, 2)])
-    assert len(attempts) == 2
-    assert len(set(attempts)) == 1
+    assert (run.output, ran) == ("ok: 3", [(1, 2)])
+    assert (len(attempts), len(set(attempts))) == (2, 1)
 
 
 def test_tasks_of_library_code_do_not_disturb_the_numbering(clock, ran, add):

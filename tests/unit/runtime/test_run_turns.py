@@ -61,23 +61,13 @@ def test_a_message_that_comes_meanwhile_and_its_answer_are_kept(clock):
         assert turns_of(run) == ["user: hi", "assistant: first answer", "user: second", "assistant: second answer"]
 
 
-def test_what_an_agent_of_ones_own_appends_takes_no_turns_place(clock):
+def test_what_a_tool_or_an_agent_of_ones_own_appends_takes_no_turns_place(clock):
+    history = DjangoHistoryProvider()
+
     class Greeter(ReActAgent):
         async def run(self, ctx: RunContext, inbox: list[Message]) -> str | None:
-            greeting = ChatMessage.of("assistant", "welcome")
-            await self.context.history.append(self.id, ctx.session_id, greeting, run_id=ctx.run_id)
+            await history.append(self.id, ctx.session_id, ChatMessage.of("assistant", "welcome"), run_id=ctx.run_id)
             return await super().run(ctx, inbox)
-
-    def story(drive):
-        register(Greeter("turns", model=ScriptedModel(["fine"]), context=ContextConfig(DjangoHistoryProvider())))
-        return drive(make_run("react/turns"))
-
-    for run, _ in every_death(clock, story):
-        assert turns_of(run) == ["assistant: welcome", "user: hi", "assistant: fine"]
-
-
-def test_what_a_tool_appends_takes_no_turns_place(clock):
-    history = DjangoHistoryProvider()
 
     @tool
     async def note(ctx: RunContext) -> str:
@@ -87,12 +77,14 @@ def test_what_a_tool_appends_takes_no_turns_place(clock):
 
     def story(drive):
         call = ToolUseBlock(tool_name="note", arguments={}, call_id="c1")
-        register(react(ScriptedModel([call, "fine"]), tools=[note]))
+        model = ScriptedModel([call, "fine"])
+        register(Greeter("turns", model=model, tools=[note], context=ContextConfig(history)))
         return drive(make_run("react/turns"))
 
     words = ["user: hi", "assistant: tool_use", "assistant: noted", "tool: tool_result", "assistant: fine"]
     for run, _ in every_death(clock, story):
-        assert sorted(turns_of(run)) == sorted(words)
+        assert turns_of(run)[0] == "assistant: welcome"
+        assert sorted(turns_of(run)[1:]) == sorted(words)
 
 
 def test_two_agents_in_one_run_keep_their_turns_each(clock):

@@ -10,9 +10,10 @@ from django.db import OperationalError, connection, transaction
 
 from ravi_django import schedule
 from ravi_django.conf import conf
-from ravi_django.kernel import AgentNotFoundError, InvalidInputError, NotFoundError, SessionNotFoundError
+from ravi_django.kernel import AgentNotFoundError, NotFoundError, SessionNotFoundError
 from ravi_django.models import Agent, Run, Schedule, ScheduleTick, Session
 from tests.support import world
+from tests.support.cases import case, refused
 from tests.support.patience import BOUND_S
 from tests.support.runs import code, in_background, on_postgresql, somebody_waits_for_a_lock, uncommitted, until
 
@@ -21,12 +22,11 @@ pytestmark = pytest.mark.django_db(transaction=True)
 BEGIN = datetime(2030, 1, 1, tzinfo=UTC)  # of the fake clock
 
 
-async def nothing(ctx, inbox):
-    return None
-
-
 @pytest.fixture(autouse=True)
 def agent(clock):
+    async def nothing(ctx, inbox):
+        return None
+
     return code(nothing)
 
 
@@ -444,9 +444,8 @@ def test_names_are_their_owners_and_their_tenants(clock, olga):
     other = minutely("b", user=olga)
     other.name = "a"
 
-    with pytest.raises(InvalidInputError, match="already") as refused:
+    with refused("name", "already"):
         world.schedules_keep(other)
-    assert refused.value.field == "name"
 
 
 def test_it_is_gone_when_it_is_removed_and_its_runs_stay_and_old_ticks_are_pruned(clock):
@@ -504,18 +503,13 @@ BAD = {
 def test_what_is_wrong_is_named_and_nothing_is_written(clock, olga):
     for field, cases in BAD.items():
         for given in cases:
-            with pytest.raises(InvalidInputError) as refused:
-                schedule("test/code", given.get("input", "hi"), **{"name": "a", "every": 60, **without_input(given)})
-            assert refused.value.field == field, given
+            with case(given), refused(field):
+                schedule(**{"agent": "test/code", "input": "hi", "name": "a", "every": 60, **given})
     with pytest.raises(AgentNotFoundError):
         schedule("test/gone", "hi", name="a", every=60)
     with pytest.raises(SessionNotFoundError):
         minutely(user=olga, session=world.create_session(Session(agent="test/code")).id)
     assert not Schedule.objects.exists()
-
-
-def without_input(given):
-    return {name: value for name, value in given.items() if name != "input"}
 
 
 # -------------------------------------------------------------------------------------------------------- costs

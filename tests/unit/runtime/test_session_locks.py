@@ -109,6 +109,13 @@ def test_a_row_that_refers_to_a_locked_run_is_written_at_once():
         in_background(at_once(lambda: Ask.objects.create(asker_id=runs[0], target_id=runs[1]))).result(BOUND_S)
 
     assert Ask.objects.filter(asker_id=runs[0]).exists()
+    failed = make_run()
+    world.finish(leased(failed), Status.FAILED, [], error={"type": "X", "message": "x"})
+    other = Run(id=uuid7(), agent="test/other", session_id=failed.session_id)
+    with transaction.atomic():
+        world.store_retry(failed.id)  # it locks the session
+        in_background(at_once(lambda: other.save(force_insert=True))).result(BOUND_S)
+    assert Run.objects.filter(session_id=failed.session_id).count() == 2
 
 
 def test_a_locked_run_is_written_by_nobody_else():
@@ -118,15 +125,3 @@ def test_a_locked_run_is_written_by_nobody_else():
         touching_lock(runs)
         with pytest.raises(OperationalError):
             in_background(at_once(lambda: Run.objects.filter(id=runs[1]).update(hints=7))).result(BOUND_S)
-
-
-def test_a_row_that_refers_to_a_locked_session_is_written_at_once():
-    failed = make_run()
-    world.finish(leased(failed), Status.FAILED, [], error={"type": "X", "message": "x"})
-    other = Run(id=uuid7(), agent="test/other", session_id=failed.session_id)
-
-    with transaction.atomic():
-        world.store_retry(failed.id)
-        in_background(at_once(lambda: other.save(force_insert=True))).result(BOUND_S)
-
-    assert Run.objects.filter(session_id=failed.session_id).count() == 2

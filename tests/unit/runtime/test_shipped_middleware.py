@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from django.contrib.auth import get_user_model
 from django.core.cache import caches
 
 import ravi_django.middleware as facade
@@ -43,11 +42,6 @@ def kept(settings):
     cache.clear()
     yield lambda: list(cache._cache.values())
     cache.clear()
-
-
-@pytest.fixture
-def ann():
-    return get_user_model().objects.create_user("ann")
 
 
 def guarded(ran, told):
@@ -118,13 +112,10 @@ def test_a_crash_at_any_place_and_a_replay_come_to_the_same(kept, ann, ran, cloc
     assert not JournalEntry.objects.filter(run=run, kind="replay.drift").exists()
 
 
-def test_the_facade_has_every_name():
+def test_the_facade_has_every_name_and_needs_no_django_until_it_does():
     assert all(getattr(facade, name) for name in facade.__all__)
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         _ = facade.Nothing
-
-
-def test_the_facade_needs_no_django_until_it_does():
     code = "import sys, ravi_django.middleware as m; m.PIIRedaction(); sys.exit('django' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

@@ -47,7 +47,7 @@ def test_a_run_that_waits_for_a_signal_suspends_and_goes_on_with_it():
 def test_a_timer_wakes_the_run_and_is_not_set_anew_by_a_replay(clock):
     async def story(ctx, inbox):
         await ctx.sleep_until(timedelta(hours=1))
-        return "slept"
+        return [await ctx.sleep_until_signal(name, until=timedelta(minutes=5)) for name in ("go", "never")]
 
     code(story)
     run = drive(make_run())
@@ -60,9 +60,13 @@ def test_a_timer_wakes_the_run_and_is_not_set_anew_by_a_replay(clock):
     assert (run.status, run.wake_at) == (Status.SUSPENDED, due)
     assert world.claim(run.id, "w") is None
     clock.advance(1800)
+    assert drive(run).status == Status.SUSPENDED
+    signal(run.id, "go", "early")
+    assert drive(run).status == Status.SUSPENDED
+    clock.advance(301)
     run = drive(run)
 
-    assert (run.status, run.output) == (Status.COMPLETED, "slept")
+    assert (run.status, run.output) == (Status.COMPLETED, '["early",null]')
 
 
 def test_a_timer_goes_by_the_clock_of_the_database(monkeypatch):
@@ -84,41 +88,28 @@ def test_a_timer_goes_by_the_clock_of_the_database(monkeypatch):
     assert Run.objects.filter(id=run.id, wake_at__lte=Now() + timedelta(hours=1), wake_at__gt=Now()).exists()
 
 
-@pytest.mark.parametrize("comes", [True, False])
-def test_a_signal_or_a_deadline(clock, comes):
-    async def story(ctx, inbox):
-        return {"got": await ctx.sleep_until_signal("go", until=timedelta(minutes=5))}
-
-    code(story)
-    run = drive(make_run())
-
-    if comes:
-        signal(run.id, "go", "early")
-    else:
-        clock.advance(301)
-    run = drive(run)
-
-    assert run.output == ('{"got":"early"}' if comes else '{"got":null}')
-
-
-def test_other_effects_finish_before_the_run_suspends(step):
+def test_other_effects_finish_before_the_run_suspends_and_hold_up_no_wait_when_they_are_replayed(step):
     async def story(ctx, inbox):
         async def work():
             return [(await ctx.tool("step", name=str(n))).text for n in range(3)]
 
         done, told = await asyncio.gather(work(), ctx.sleep_until_signal("go"))
-        return [*done, told]
+        await asyncio.gather(*(ctx.tool("step", name=name) for name in "cd"))
+        return [*done, told, await ctx.sleep_until_signal("go")]
 
     code(story, tools=[step])
-
     run = drive(make_run())
-
     assert run.status == Status.SUSPENDED
     assert [entry.kind for entry in journal_of(run)].count("tool.call") == 3
-    signal(run.id, "go", "x")
+    signal(run.id, "other")  # it is replayed, and has to suspend again
     run = drive(run)
-    assert run.status == Status.COMPLETED
-    assert [entry.kind for entry in journal_of(run)].count("tool.call") == 3
+    assert run.status == Status.SUSPENDED
+    for number in (1, 2):
+        signal(run.id, "go", number)
+        run = drive(run)
+
+    assert (run.status, run.output) == (Status.COMPLETED, '["0","1","2",1,2]')
+    assert [entry.kind for entry in journal_of(run)].count("tool.call") == 5
 
 
 @pytest.mark.sqlite
@@ -177,23 +168,3 @@ def test_a_race_that_was_won_once_is_won_the_same_way_after_the_loser_has_come_t
 
     assert (run.status, run.output) == (Status.COMPLETED, '["b"]')
     assert Signal.objects.get(name="a").consumed_at is None  # the loser has read nothing
-
-
-def test_parallel_results_that_are_replayed_right_before_a_wait_do_not_hold_it_up(step):
-    async def story(ctx, inbox):
-        await asyncio.gather(*(ctx.tool("step", name=name) for name in "ab"))
-        found = [await ctx.sleep_until_signal("go")]
-        await asyncio.gather(*(ctx.tool("step", name=name) for name in "cd"))
-        found.append(await ctx.sleep_until_signal("go"))
-        return found
-
-    code(story, tools=[step])
-    run = drive(make_run())
-    signal(run.id, "other")  # it is replayed, and has to suspend again
-    run = drive(run)
-    assert run.status == Status.SUSPENDED
-    for number in (1, 2):
-        signal(run.id, "go", number)
-        run = drive(run)
-
-    assert run.output == "[1,2]"

@@ -24,6 +24,7 @@ from ravi_django.testing import ScriptedModel, run_until_idle
 from tests.support import world
 from tests.support.patience import BOUND_S
 from tests.support.runs import CodeAgent, around_append, asked, code, drive, in_background, leased, make_run, message
+from tests.support.tool_calls import phases
 from tests.support.world import DjangoHistoryProvider, retry
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -374,6 +375,7 @@ def test_a_retry_after_a_persons_no_asks_again(clock):
 
     again = HumanRequest.objects.get(run=run, status="pending")
     assert (run.status, again.id == first.id) == (Status.SUSPENDED, False)
+    assert phases() == ["started"], "it was not called again"
     world.human_resolve(again.id, "happened", result="paid")
     assert drive(run).output == "paid"
     first.refresh_from_db()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
 from django.db import connection, transaction
 
-from ravi_django import signal
+from ravi_django import signal, tool
 from ravi_django.kernel import LeaseLostError
 from ravi_django.models import Run, Signal, Status
 from ravi_django.testing import journal_of
@@ -42,9 +43,12 @@ def status_of(run_id):
     return Run.objects.values_list("status", flat=True).get(id=run_id)
 
 
-def test_a_signal_before_the_suspension_keeps_the_run_from_suspending():
+@pytest.mark.parametrize(
+    "act", [partial(world.send_signal, name="go", payload=1), partial(world.request_cancel, reason="x")]
+)
+def test_a_signal_or_a_cancel_before_the_suspension_keeps_the_run_from_suspending(act):
     lease = leased()
-    world.send_signal(lease.run_id, "go", 1)
+    act(lease.run_id)
 
     assert suspend(lease) == Status.PENDING
     assert status_of(lease.run_id) == Status.PENDING
@@ -81,13 +85,6 @@ def test_a_signal_of_a_long_transaction_is_touched_after_its_commit():
     assert status_of(lease.run_id) == Status.PENDING
 
 
-def test_a_cancel_before_the_suspension_keeps_the_run_from_suspending():
-    lease = leased()
-    world.request_cancel(lease.run_id, "stop")
-
-    assert suspend(lease) == Status.PENDING
-
-
 def test_a_signal_for_a_run_that_other_effects_keep_here_is_seen_when_it_is_hinted(step):
     order = []
 
@@ -103,8 +100,6 @@ def test_a_signal_for_a_run_that_other_effects_keep_here_is_seen_when_it_is_hint
                 await ctx.tool("step", name="long")
 
             await asyncio.gather(listen(), work())
-
-        from ravi_django import tool
 
         @tool
         async def step(name: str) -> str:
