@@ -12,12 +12,10 @@ from ravi_django.agents.delegate import DROP, LATE
 from ravi_django.kernel import (
     AgentId,
     AskOutcome,
-    ControlPayload,
     InvalidInputError,
     KernelError,
     Message,
     NotFoundError,
-    PermanentError,
     RunHandle,
 )
 from ravi_django.models import Ask, Run, uuid7
@@ -38,7 +36,7 @@ from ravi_django.runtime.effects import Effects
 from ravi_django.runtime.entries import Entry, storable
 from ravi_django.runtime.gate import Wait
 from ravi_django.runtime.spawns import spawn
-from ravi_django.runtime.waits import PEOPLES, check_name, moment
+from ravi_django.runtime.waits import moment
 
 if TYPE_CHECKING:
     from ravi_django.runtime.context import DurableContext
@@ -60,6 +58,7 @@ __all__ = [
     "run_id_of",
     "send",
     "spawn",
+    "unreachable",
 ]
 
 
@@ -145,7 +144,7 @@ async def _open(
 ) -> dict[str, Any]:
     effects, begun = ctx.effects, opening(ctx, path, target, message, timeout)
     async with effects.performing():
-        if (refusal := await _unreachable(ctx, begun.cell.target_id)) is not None:
+        if (refusal := await unreachable(ctx, begun.cell.target_id)) is not None:
             await refuse(ctx, Entry("ask", path, begun.entry.name), refusal)
         await effects.record(begun.entry, begun.write)
     begun.tell(effects)
@@ -196,34 +195,21 @@ def _outcome(result: dict[str, Any], target: RunHandle) -> AskOutcome:
 
 
 async def send(ctx: DurableContext, target: AgentId | RunHandle, message: Message | str) -> None:
-    """Deliver a message and go on. To an address: to the agent's active run in this session, or a new one. A
-    ControlPayload acts on the run: `abort` cancels it, `resume` lifts a pause, anything else is a signal to it."""
+    """Deliver a message and go on. To an address: to the agent's active run in this session, or a new one."""
     effects, path = ctx.effects, ctx._path()
     agent_id = target.agent_id if isinstance(target, RunHandle) else address_of(target)
     row = await effects.recall(path, "msg.sent", str(agent_id), None, None)
     if row is not None:
         raise_recorded(row)
         return
-    control = message.payload if isinstance(message, Message) and isinstance(message.payload, ControlPayload) else None
-    if control is not None:
-        check_name(control.signal)
-        if control.signal.startswith(PEOPLES):
-            raise InvalidInputError(
-                f"{control.signal!r} is what a person says; no agent says it in their place", field="signal"
-            )
-        if not isinstance(target, RunHandle):
-            raise InvalidInputError("a control message goes to a run: give its handle", field="target")
-    body = filled(ctx, agent_id, message, path, control=control is not None)
+    body = filled(ctx, agent_id, message, path)
     entry = Entry("msg.sent", path, str(agent_id), request={"message": body["id"]})
     async with effects.performing():
         if isinstance(target, RunHandle):
             target_id = run_id_of(target)
-            refusal = await _unreachable(ctx, target_id)
-            if refusal is None and control is not None:
-                refusal = await _no_ancestor(ctx, target_id)
-            if refusal is not None:
+            if (refusal := await unreachable(ctx, target_id)) is not None:
                 await refuse(ctx, entry, refusal)
-            await effects.record(entry, _delivery(target_id, body, control, entry))
+            await effects.record(entry, partial(store.deliver, target_id=target_id, message=body))
         else:
             found, refusal = await find(ctx, agent_id)
             if refusal is not None:
@@ -232,23 +218,7 @@ async def send(ctx: DurableContext, target: AgentId | RunHandle, message: Messag
             run.agent_version, run.metadata = found.version, metadata_of(ctx, found, message)
             await effects.record(entry, partial(store.deliver_to_agent, run=run, message=body))
             target_id = UUID(entry.result["run"])
-    ended = control is not None and control.signal == "abort"
-    resumed = await effects.database.call(store.resume_paused, effects.lease.run.tree_id) if ended else []
-    effects.wake([target_id, *resumed])
-
-
-def _delivery(target_id: UUID, body: dict[str, Any], control: ControlPayload | None, entry: Entry) -> Write:
-    if control is None:
-        return partial(store.deliver, target_id=target_id, message=body)
-    entry.result = {"run": str(target_id), "control": control.signal}
-    return partial(store.control, target_id=target_id, signal=control.signal, data=control.data, key=body["id"])
-
-
-async def _no_ancestor(ctx: DurableContext, target_id: UUID) -> KernelError | None:
-    mine = ctx.effects.lease.run_id
-    if await ctx.effects.database.call(store.is_ancestor, mine, target_id):
-        return None
-    return PermanentError(f"run {mine} may not control run {target_id}: it is no ancestor of it")
+    effects.wake([target_id])
 
 
 def _root_in_session(ctx: DurableContext, agent_id: AgentId) -> Run:
@@ -279,7 +249,7 @@ async def reply(ctx: DurableContext, message: Message, result: Any) -> None:
     effects.wake([asker_id])
 
 
-async def _unreachable(ctx: DurableContext, run_id: UUID) -> KernelError | None:
+async def unreachable(ctx: DurableContext, run_id: UUID) -> KernelError | None:
     """A run reaches those of its own owner and tenant."""
     if await ctx.effects.database.call(is_reachable, ctx.effects.lease.run, run_id):
         return None

@@ -1,14 +1,23 @@
-"""Cancelling a run, for every surface."""
+"""Cancelling a run: for every surface, and by the control message of a run above it."""
 
 from __future__ import annotations
 
 import logging
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from ravi_django.db import transaction
+from ravi_django.kernel import AgentId, ControlPayload, InvalidInputError, Message, PermanentError, RunHandle
 from ravi_django.models import Run
 from ravi_django.runtime import dispatch, pausing, publish, store, trailing
+from ravi_django.runtime.addressing import filled, raise_recorded, refuse, run_id_of
+from ravi_django.runtime.asks import unreachable
+from ravi_django.runtime.entries import Entry
+from ravi_django.runtime.waits import PEOPLES, check_name
+
+if TYPE_CHECKING:
+    from ravi_django.runtime.context import DurableContext
 
 log = logging.getLogger("ravi.cancel")
 
@@ -46,3 +55,33 @@ def _publish_end(run: Run) -> None:
             publish.publish_ended(run, trailing.ended_with(run, run.finished_at or run.created_at))
     except Exception as error:
         log.warning("run %s: its end is not published yet: %s", run.id, error, extra={"action": "publish.failed"})
+
+
+async def control(ctx: DurableContext, target: AgentId | RunHandle, message: Message, payload: ControlPayload) -> None:
+    """Act on a run below: `abort` cancels it, `resume` lifts a pause, anything else is a signal to it."""
+    effects, path, signal = ctx.effects, ctx._path(), payload.signal
+    check_name(signal)
+    if signal.startswith(PEOPLES):
+        raise InvalidInputError(f"{signal!r} is what a person says; no agent says it in their place", field="signal")
+    if not isinstance(target, RunHandle):
+        raise InvalidInputError("a control message goes to a run: give its handle", field="target")
+    row = await effects.recall(path, "msg.sent", str(target.agent_id), None, None)
+    if row is not None:
+        raise_recorded(row)
+        return
+    target_id, key = run_id_of(target), filled(ctx, target.agent_id, message, path, control=True)["id"]
+    entry = Entry("msg.sent", path, str(target.agent_id), request={"message": key})
+    async with effects.performing():
+        refusal = await unreachable(ctx, target_id)
+        if refusal is None and not await effects.database.call(store.is_ancestor, effects.lease.run_id, target_id):
+            words = f"run {effects.lease.run_id} may not control run {target_id}: it is no ancestor of it"
+            refusal = PermanentError(words)
+        if refusal is not None:
+            await refuse(ctx, entry, refusal)
+        entry.result = {"run": str(target_id), "control": signal}
+        await effects.record(
+            entry, partial(store.control, target_id=target_id, signal=signal, data=payload.data, key=key)
+        )
+    ended = signal == "abort"
+    resumed = await effects.database.call(store.resume_paused, effects.lease.run.tree_id) if ended else []
+    effects.wake([target_id, *resumed])

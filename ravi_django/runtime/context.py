@@ -25,6 +25,7 @@ from ravi_django.kernel import (
     AskOutcome,
     ChatMessage,
     ChatModel,
+    ControlPayload,
     GenerationOptions,
     HookCall,
     HookEvent,
@@ -43,6 +44,7 @@ from ravi_django.runtime import (
     approvals,
     asked_calls,
     asks,
+    cancel,
     decisions,
     follow_metadata,
     graph,
@@ -156,7 +158,10 @@ class DurableContext:
         return await asks.ask(self, handle, None, timeout)
 
     async def send(self, target: AgentId | RunHandle, message: Message | str) -> None:
-        await asks.send(self, target, message)
+        if isinstance(message, Message) and isinstance(message.payload, ControlPayload):
+            await cancel.control(self, target, message, message.payload)
+        else:
+            await asks.send(self, target, message)
 
     async def sleep_until(self, when: datetime | timedelta) -> None:
         await waits.sleep_until(self, when)

@@ -519,7 +519,7 @@ VERBS = {
     "accounts_of": "ravi_django.runtime.store.accounts:accounts_of",
     "accounts_forget": "ravi_django.runtime.store.accounts:forget",
     # store, asking
-    "asking_control": "ravi_django.runtime.store.asking:control",
+    "asking_control": "ravi_django.runtime.store.control:control",
     "asking_deliver": "ravi_django.runtime.store.asking:deliver",
     "deliver_to_agent": "ravi_django.runtime.store.asking:deliver_to_agent",
     "asking_lock": "ravi_django.runtime.store.asking:lock",

@@ -31,10 +31,8 @@ from ravi_django.runtime.store.accounts import LIMITS, accounts_of, dollars
 from ravi_django.runtime.store.accounts import refresh as refresh_daily
 from ravi_django.runtime.store.asking import (
     NotDue,
-    control,
     deliver,
     deliver_to_agent,
-    is_ancestor,
     open_ask,
     reply,
     time_out_ask,
@@ -42,7 +40,7 @@ from ravi_django.runtime.store.asking import (
 from ravi_django.runtime.store.budgets import REFUSED, Amount, Exhausted, free, free_abandoned, reserve, settled
 from ravi_django.runtime.store.budgets import concerns as concerns_budgets
 from ravi_django.runtime.store.claims import SUSPECT, claim, claim_next, waits_as_suspect
-from ravi_django.runtime.store.control import cancel_reason, request_cancel
+from ravi_django.runtime.store.control import cancel_reason, control, is_ancestor, request_cancel
 from ravi_django.runtime.store.conversations import clear_turns
 from ravi_django.runtime.store.digests import deliver_due, has_due
 from ravi_django.runtime.store.disowned import disown, owns_runs

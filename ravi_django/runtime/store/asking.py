@@ -6,14 +6,12 @@ Every function here writes two runs: it locks both in the order of their ids bef
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 from ravi_django.conf import conf
 from ravi_django.db import transaction
-from ravi_django.kernel import IllegalTransitionError
 from ravi_django.models import (
     Ask,
     AskKind,
@@ -21,20 +19,17 @@ from ravi_django.models import (
     InboxMessage,
     JournalEntry,
     Run,
-    Signal,
     Status,
 )
 from ravi_django.runtime import clock
 from ravi_django.runtime.entries import Entry, NewTurn, internalize
 from ravi_django.runtime.store import fence, slots
-from ravi_django.runtime.store.control import cancel_held, to_cancel
 from ravi_django.runtime.store.endings import ENDS, end_result
 from ravi_django.runtime.store.journal import store_big_values
 from ravi_django.runtime.store.leases import Lease
 from ravi_django.runtime.store.queue import active_root, create_run, stamp
 from ravi_django.runtime.store.touching import lock, locking, touch
 from ravi_django.runtime.store.waiters import awaited
-from ravi_django.runtime.store.waiting import send_signal
 
 
 class NotDue(Exception):
@@ -237,41 +232,3 @@ def deliver_to_agent(
         first = fence.append(lease, entries, turns)
         create_run(run, message)
         return first
-
-
-def control(
-    lease: Lease,
-    entries: Sequence[Entry],
-    turns: Sequence[NewTurn] = (),
-    *,
-    target_id: UUID,
-    signal: str,
-    data: dict[str, Any],
-    key: str,
-) -> int:
-    """What a control message does to a run below: `abort` cancels it, `resume` lifts a pause if the tree has room,
-    anything else is a signal to it. One that has ended is past all of it."""
-    store_big_values(entries)
-
-    def write(held: set[UUID]) -> int:
-        first = fence.append(lease, entries, turns)
-        with suppress(IllegalTransitionError):
-            if signal == "resume":
-                slots.resume_in_room(target_id)
-            elif signal == "abort":
-                cancel_held(target_id, f"aborted by run {lease.run_id}", held)
-            else:
-                send_signal(target_id, signal, data, key)
-                touch([target_id])  # here the signal is not told after some commit, but with this one
-                Signal.objects.filter(run_id=target_id, key=key, woke=False).update(woke=True)
-        return first
-
-    needed = {"abort": to_cancel, "resume": slots.to_resume}.get(signal)
-    return locking({lease.run_id, target_id} | (needed(target_id) if needed else set()), write)
-
-
-def is_ancestor(run_id: UUID, of: UUID) -> bool:
-    found = Run.objects.select_related("parent").get(id=of)
-    while found.parent_id is not None and found.parent_id != run_id:
-        found = found.parent
-    return found.parent_id is not None
