@@ -46,7 +46,6 @@ def walk(page: Any, url: str, *, admin: str = "/admin/ravi/", looks: Looks = LOO
     seen: set[str] = set()
     waiting = [admin]
     page.console.clear()
-    page.route("**/favicon.ico", lambda route: route.fulfill(status=204))
     while waiting:
         address = waiting.pop(0)
         response = page.request.get(f"{url}{address}")

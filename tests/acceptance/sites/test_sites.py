@@ -147,7 +147,6 @@ def is_left_as_before(site: Site, chromium: Any) -> None:
 
 def logged_in(browser: Any, url: str) -> Any:
     page = new_page(browser, url)
-    page.route("**/favicon.ico", lambda route: route.fulfill(status=204))
     log_in(page, url, "root@example.com", "root")
     return page
 
