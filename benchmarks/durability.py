@@ -26,17 +26,17 @@ from ravi_django.runtime.engine import Engine
 WAITER = "test/bench-waiter"
 HOLDER = "test/bench-holder"
 LEASE_S, HEARTBEAT_S, SWEEP_S = 3.0, 1.0, 1.0  # of the recovery benchmark
-STEPS = (0, 400)  # journal rows behind a wait
 TIMEOUT_S = 60.0
 
 
 # ----------------------------------------------------------------------------------------------------- wake-up
 
 
-def wake_up(stack: Stack, samples: int) -> Iterator[Figure]:
-    """From `signal()` to the next line of the agent's code, through the broker, in a warm Celery worker."""
+def wake_up(stack: Stack, samples: int, rows: int) -> Iterator[Figure]:
+    """From `signal()` to the next line of the agent's code, through the broker, in a warm Celery worker: behind no rows
+    of its journal, and behind so many."""
     with ready_worker(stack, ["react/bench-instant"]) as child:
-        for steps in STEPS:
+        for steps in (0, rows):
             taken = [_wake_once(child, steps) for _ in range(samples + 3)][3:]
             p95 = quantiles(taken, n=20, method="inclusive")[-1]
             name = f"wake_up_behind_{steps}_rows"
@@ -222,9 +222,11 @@ def recovery(stack: Stack, samples: int, pending: int = 0) -> Iterator[Figure]:
     yield Figure(f"{name}_median", None, median(taken), "s")
 
 
-def measure(stack: Stack, *, samples: int, many: int, claimers: tuple[int, ...], pending: int) -> Iterator[Figure]:
-    yield from wake_up(stack, samples)
-    yield from replay(max(3, samples // 6), 1000)
+def measure(
+    stack: Stack, *, samples: int, rows: tuple[int, int], many: int, claimers: tuple[int, ...], pending: int
+) -> Iterator[Figure]:
+    yield from wake_up(stack, samples, rows[0])
+    yield from replay(max(3, samples // 6), rows[1])
     yield from suspended(stack.database_url, many, 5)
     yield from claims(stack, max(50, many // 100), claimers)
     yield from recovery(stack, max(1, samples // 20))

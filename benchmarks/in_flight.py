@@ -23,7 +23,6 @@ from project.process import Child, ProcessError, wait_until
 from ravi_django import submit
 from ravi_django.models import Run, Status, WorkerProcess
 
-MODEL_DELAY_S = 2.0
 TOKENS = 12
 TIMEOUT_S = 120.0
 PROMPT = "Answer in a few words."
@@ -133,10 +132,10 @@ def ready_worker(stack: Stack, agents: list[str], name: str = "worker", **env: s
         yield child
 
 
-def measure(stack: Stack, runs: int) -> Iterator[Figure]:
-    delay = {"BENCH_MODEL_DELAY_S": str(MODEL_DELAY_S)}
+def measure(stack: Stack, runs: int, delay_s: float) -> Iterator[Figure]:
+    delay = {"BENCH_MODEL_DELAY_S": str(delay_s)}
     with (
-        model_server(stack, MODEL_DELAY_S, TOKENS) as url,
+        model_server(stack, delay_s, TOKENS) as url,
         ready_worker(stack, ["react/bench-litellm"], BENCH_MODEL_URL=url, **delay) as child,
     ):
         litellm = fly(stack, child, "react/bench-litellm", runs)

@@ -31,9 +31,10 @@ class Plan:
 
     repetitions: dict[int, int]  # turns: runs whose steps are timed
     stored: dict[int, int]  # turns: runs whose bytes are counted
-    in_flight: int  # runs at once
+    in_flight: tuple[int, float]  # runs at once; seconds that their model takes
     first_tokens: int  # runs one after another
     wake_ups: int  # signals one after another
+    rows: tuple[int, int]  # behind a wait; behind a replay
     suspended: int  # runs that wait beside a sweep
     claimers: tuple[int, ...]  # processes that look for claimable runs at once
     backlog: int  # pending runs beside a recovery, and beside a first token
@@ -50,9 +51,10 @@ class Plan:
 FULL = Plan(
     repetitions={10: 40, 50: 15, 200: 7},
     stored={10: 120, 200: 8},
-    in_flight=500,
+    in_flight=(500, 2.0),
     first_tokens=60,
     wake_ups=60,
+    rows=(400, 1000),
     suspended=100_000,
     claimers=(1, 2, 4),
     backlog=1_000,
@@ -68,9 +70,10 @@ FULL = Plan(
 QUICK = Plan(
     repetitions={3: 2, 6: 2},
     stored={3: 3, 6: 3},
-    in_flight=8,
+    in_flight=(8, 0.2),
     first_tokens=3,
     wake_ups=3,
+    rows=(20, 50),
     suspended=500,
     claimers=(2,),
     backlog=20,
@@ -102,7 +105,7 @@ def storage(stack: Stack, plan: Plan) -> Iterable[Figure]:
 def in_flight(stack: Stack, plan: Plan) -> Iterable[Figure]:
     from benchmarks import in_flight
 
-    return in_flight.measure(stack, plan.in_flight)
+    return in_flight.measure(stack, *plan.in_flight)
 
 
 def first_token(stack: Stack, plan: Plan) -> Iterable[Figure]:
@@ -115,7 +118,12 @@ def durability(stack: Stack, plan: Plan) -> Iterable[Figure]:
     from benchmarks import durability
 
     return durability.measure(
-        stack, samples=plan.wake_ups, many=plan.suspended, claimers=plan.claimers, pending=plan.backlog
+        stack,
+        samples=plan.wake_ups,
+        rows=plan.rows,
+        many=plan.suspended,
+        claimers=plan.claimers,
+        pending=plan.backlog,
     )
 
 

@@ -124,7 +124,17 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if WORKER:
-        items[:] = durations.longest_first(items)
+        items[:] = durations.longest_first(_without_small(items))
+
+
+def _without_small(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Where a test runs at full size too."""
+
+    def test(item: pytest.Item) -> str:
+        return item.nodeid.partition("[")[0]
+
+    full = {test(item) for item in items if item.get_closest_marker("crash")}
+    return [item for item in items if not (item.get_closest_marker("small") and test(item) in full)]
 
 
 # --------------------------------------------------------------------------------------------------------- reports

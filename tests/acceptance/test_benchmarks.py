@@ -25,7 +25,7 @@ def test_quick_bench_prints_a_table_and_writes_its_figures(tmp_path: Path) -> No
     out = tmp_path / "out.json"
 
     done = forks.run(
-        ["-m", "benchmarks.run", "--quick", "--out", str(out)],
+        ["-m", "tests.support.forked_bench", "--quick", "--out", str(out)],
         capture_output=True,
         text=True,
         timeout=seconds(890),

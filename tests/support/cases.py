@@ -28,3 +28,9 @@ def refused(field: str, words: str = "") -> Iterator[None]:
         yield
     assert caught.value.field == field
     assert words in str(caught.value)
+
+
+def sizes(in_gate: Any, full: Any) -> list[Any]:
+    """Of one test's parameters: what the gate takes, and what `make test-crash` and `make test-all` take instead."""
+    values = [one if isinstance(one, tuple) else (one,) for one in (in_gate, full)]
+    return [pytest.param(*values[0], marks=pytest.mark.small), pytest.param(*values[1], marks=pytest.mark.crash)]

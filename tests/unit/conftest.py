@@ -6,6 +6,6 @@ pytest.register_assert_rewrite("tests.support.history_contract")
 
 def pytest_configure(config: pytest.Config) -> None:
     """The same examples each time, fewer in the gate. A busy machine fails no property."""
-    examples = 25 if "not full" in config.option.markexpr else 100
+    examples = 25 if "not full" in config.option.markexpr else 50
     settings.register_profile("ravi", deadline=None, derandomize=True, max_examples=examples)
     settings.load_profile("ravi")

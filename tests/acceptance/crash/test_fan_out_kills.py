@@ -27,7 +27,7 @@ SELECT messages, count(*) AS followers FROM (
 ) AS given GROUP BY messages"""
 
 
-@pytest.mark.parametrize(("followers", "batch", "kills"), [(4_000, 100, 3)])
+@pytest.mark.parametrize(("followers", "batch", "kills"), [(1_200, 30, 3)])
 def test_workers_killed_in_the_middle_deliver_to_each_follower_once(
     followers: int, batch: int, kills: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

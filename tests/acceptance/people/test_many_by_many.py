@@ -13,6 +13,7 @@ from ravi_django import submit
 from ravi_django.kernel import ChatPayload
 from ravi_django.models import AuditRecord, HumanRequest, Run, Status
 from tests.acceptance.people.crowd import answer_all, people
+from tests.support.cases import sizes
 from tests.support.runs import BOUND_S, code, on_postgresql
 from tests.support.world import close_worker
 
@@ -31,7 +32,7 @@ def engine(settings: Any) -> Iterator[None]:
     close_worker()
 
 
-@pytest.fixture(params=[20, pytest.param(100, marks=pytest.mark.crash)])
+@pytest.fixture(params=sizes(20, 50))
 def many(request: pytest.FixtureRequest) -> int:
     """So many people, and as many requests."""
     return request.param  # type: ignore[no-any-return]

@@ -20,6 +20,7 @@ from ravi_django.kernel import ConflictError
 from ravi_django.models import HumanRequest
 from ravi_django.ws import answering, commands
 from tests.support import world
+from tests.support.cases import sizes
 from tests.support.patience import BOUND_S
 from tests.support.world import with_retry
 
@@ -151,7 +152,7 @@ def test_an_answered_question_goes_on(worker, server, submitted, demo, ticket) -
     assert run.output == "blue by demo"
 
 
-@pytest.mark.parametrize("sockets", [10, pytest.param(100, marks=pytest.mark.crash)])
+@pytest.mark.parametrize("sockets", sizes(10, 100))
 def test_of_many_answers_at_once_one_is_accepted(server, run, ticket, sockets) -> None:
     group = Group.objects.create(name="many")
     users = [get_user_model().objects.create_user(f"u{number}") for number in range(5)]

@@ -35,7 +35,7 @@ from tests.support.world import PERSONAL_FEED_PREFER, PromptTemplate, check_cron
 
 pytestmark = pytest.mark.full
 
-SIZES = 10_000, 100_000  # bytes of each text
+SIZES = 5_000, 50_000  # bytes of each text
 LINEAR = 3 * SIZES[1] / SIZES[0]  # how many times as long the longer text may take; a quadratic reader takes 100 times
 NOISE_S = 0.003  # below it a time says nothing
 

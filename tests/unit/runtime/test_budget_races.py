@@ -15,6 +15,7 @@ from ravi_django.kernel import LeaseLostError, Usage
 from ravi_django.models import BudgetAccount, HumanRequest, Reservation, Run, Session, uuid7
 from tests.support import world
 from tests.support.budgets import balances, recorded, reserved, spent
+from tests.support.cases import sizes
 from tests.support.patience import BOUND_S
 from tests.support.runs import in_background, leased, make_run, on_postgresql, somebody_waits_for_a_lock, until
 from tests.support.world import Entry
@@ -84,7 +85,7 @@ def test_callers_near_the_limit_overspend_by_at_most_one_call(day, estimate, dja
         assert (spent(key), reserved(key)[2]) == ((100, Decimal("5.0"), 10), 0)
 
 
-@pytest.mark.parametrize("calls", [4, pytest.param(15, marks=pytest.mark.crash)])
+@pytest.mark.parametrize("calls", sizes(4, 15))
 def test_many_calls_of_many_trees_end_without_a_deadlock(calls, day, django_user_model):
     """Accounts are shared across: each tree's own, two users', one tenant's."""
     users = [django_user_model.objects.create_user(name) for name in ("ann", "bob")]

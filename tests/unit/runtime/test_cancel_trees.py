@@ -24,6 +24,7 @@ from ravi_django.kernel import (
 from ravi_django.models import TERMINAL, Ask, HumanRequest, Run, Session, Status, uuid7
 from ravi_django.testing import run_until_idle
 from tests.support import world
+from tests.support.cases import sizes
 from tests.support.gates import Gate
 from tests.support.patience import BOUND_S, seconds
 from tests.support.runs import (
@@ -304,7 +305,7 @@ def spawn_below(lease: world.Lease) -> None:
     world.spawn(lease, [Entry("child.spawned", f"{child.id}", "test/hand")], child=child, message=message())
 
 
-ROUNDS = pytest.mark.parametrize("rounds", [5, pytest.param(25, marks=pytest.mark.crash)])
+ROUNDS = pytest.mark.parametrize("rounds", sizes(5, 15))
 
 
 def race(*works: Callable[[], Any]) -> list[BaseException]:

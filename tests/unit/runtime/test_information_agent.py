@@ -15,6 +15,7 @@ from ravi_django.models import JournalEntry, Publication, Run, Signal, Status
 from ravi_django.testing import FakeClock, ScriptedModel, run_until_idle
 from tests.support import arriving, world
 from tests.support.arriving import TOPIC, arrive, logged, most_rows
+from tests.support.cases import sizes
 from tests.support.patience import seconds
 from tests.support.runs import code, drive, every_death, make_run
 
@@ -125,7 +126,7 @@ def test_whatever_dies_no_item_is_lost_and_none_told_twice(clock: FakeClock) -> 
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("many", [100, pytest.param(300, marks=pytest.mark.crash)])
+@pytest.mark.parametrize("many", sizes(60, 120))
 def test_neither_journal_nor_replay_grows_with_the_items(many: int) -> None:
     newsroom(says(lambda item: "ok"))
     run = begun()

@@ -16,6 +16,7 @@ from ravi_django.models import InboxMessage, JournalEntry, Publication, Run, Sig
 from ravi_django.testing import FakeClock, run_until_idle
 from tests.support import world
 from tests.support.arriving import TOPIC, arrive, begun, logged, most_rows, publish
+from tests.support.cases import sizes
 from tests.support.patience import BOUND_S
 from tests.support.runs import code, drive, every_death, make_run
 from tests.support.world import MAX_HOPS
@@ -107,7 +108,7 @@ def loads() -> Iterator[list[int]]:
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("burst", [25, pytest.param(100, marks=pytest.mark.crash)])
+@pytest.mark.parametrize("burst", sizes(25, 60))
 def test_deliveries_in_bursts_leave_no_signal_behind(address: str, burst: int) -> None:
     run = begun(address)
     for start in range(0, 3 * burst, burst):

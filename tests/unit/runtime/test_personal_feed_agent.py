@@ -14,6 +14,7 @@ from ravi_django.models import Follow, InboxMessage, JournalEntry, Run, Signal, 
 from ravi_django.testing import FakeClock, ScriptedModel, run_until_idle
 from tests.support import world
 from tests.support.arriving import NEW_ITEM, TOPIC, arrive, logged, most_rows, publish
+from tests.support.cases import sizes
 from tests.support.patience import BOUND_S
 from tests.support.runs import code, drive, every_death, idle, make_run
 
@@ -110,7 +111,7 @@ def test_whatever_dies_each_item_is_judged_once_and_none_is_lost(clock: FakeCloc
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("many", [100, pytest.param(300, marks=pytest.mark.crash)])
+@pytest.mark.parametrize("many", sizes(100, 150))
 def test_many_items_leave_a_journal_no_longer_than_twenty(many: int) -> None:
     reader(ScriptedModel([judge]))
     run = begun()

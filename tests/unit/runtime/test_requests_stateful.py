@@ -31,6 +31,7 @@ from ravi_django.models import AuditRecord, Delegation, HumanRequest, Session, S
 from ravi_django.signals import request_answered, request_changed, request_closed, request_opened
 from ravi_django.testing import FakeClock
 from tests.support import world
+from tests.support.cases import sizes
 from tests.support.requests_model import ARGUMENTS, GROUPS, NAMES, Asked, People, check, read, recorded
 from tests.support.runs import leased, make_run, on_postgresql
 from tests.support.world import Entry, Lease, cancel, retry
@@ -307,7 +308,7 @@ class RequestsMachine(RuleBasedStateMachine):
 @on_postgresql
 @pytest.mark.timeout(600)  # of a failure: to look for the shortest way there
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("examples", [20, pytest.param(100, marks=pytest.mark.crash)])
+@pytest.mark.parametrize("examples", sizes(20, 50))
 def test_requests_do_what_their_model_does(examples):
     how = settings(
         max_examples=examples,

@@ -18,6 +18,7 @@ from django.db import connections
 from ravi_django import schedule
 from ravi_django.models import Run, Schedule, ScheduleTick
 from tests.support import world
+from tests.support.cases import sizes
 from tests.support.patience import BOUND_S, seconds
 from tests.support.runs import code, on_postgresql
 
@@ -81,13 +82,9 @@ def check_each_tick_has_its_run(ticks: int) -> None:
     assert not world.schedules_due(1)
 
 
-def full(*values: Any) -> Any:
-    return pytest.param(*values, marks=pytest.mark.crash)
-
-
 @pytest.mark.parametrize(
     ("processes", "schedules", "ticks", "locks"),
-    [(3, 3, 15, "skip"), (3, 3, 15, "wait"), full(6, 1, 60, "wait")],
+    [(3, 3, 15, "skip"), *sizes((3, 3, 15, "wait"), (6, 1, 30, "wait"))],
 )
 def test_schedulers_submit_each_tick_once(processes, schedules, ticks, locks, monkeypatch):
     for number in range(schedules):
@@ -126,7 +123,7 @@ def dying(seed: int, risk: float) -> None:
 
 @pytest.mark.parametrize(
     ("processes", "schedules", "ticks", "risk", "kills"),
-    [(2, 4, 20, 0.1, 3), full(6, 12, 60, 0.06, 5)],
+    sizes((2, 4, 20, 0.1, 3), (4, 6, 30, 0.06, 5)),
 )
 def test_schedulers_killed_in_the_middle_leave_a_run_a_tick(processes, schedules, ticks, risk, kills):
     for number in range(schedules):

@@ -30,6 +30,7 @@ from ravi_django.kernel import ChatMessage, IllegalTransitionError, LeaseLostErr
 from ravi_django.models import ACTIVE, TERMINAL, Session, Signal, Status
 from ravi_django.testing import FakeClock
 from tests.support import world
+from tests.support.cases import sizes
 from tests.support.runs import make_run, message, on_postgresql
 from tests.support.store_model import Row, StoreModel, check_row, check_sessions, may_write, read, unchanged
 from tests.support.world import Entry, Lease, NewTurn
@@ -305,7 +306,7 @@ class StoreMachine(RuleBasedStateMachine):
 @on_postgresql
 @pytest.mark.timeout(600)  # of a failure: to look for the shortest way there
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("examples", [20, pytest.param(60, marks=pytest.mark.crash)])
+@pytest.mark.parametrize("examples", sizes(20, 50))
 def test_the_store_does_what_its_model_does(examples):
     how = settings(
         max_examples=examples,
