@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
@@ -116,6 +116,7 @@ class Site:
         self.children: list[Child] = []
         self._started = 0
         self._warm: list[Worker] = []
+        self._database: psycopg.Connection[dict[str, Any]] | None = None
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -131,6 +132,7 @@ class Site:
             "OPENAI_API_KEY": "sk-of-the-test-server",
             "PYTHONUNBUFFERED": "1",
         }
+        self._stack.callback(self._disconnect)
         self._stack.callback(self._stop)
         self.client = Client(self.folder, self.env)
         self._stack.callback(self.client.close)
@@ -263,8 +265,17 @@ class Site:
     # ---------------------------------------------------------------------------------------------------- rows
 
     def query(self, sql: str, *params: Any) -> list[dict[str, Any]]:
-        with psycopg.connect(self.postgres.url, autocommit=True, row_factory=dict_row) as connection:
-            return connection.execute(sql, params).fetchall()
+        """On one connection, unless the database was restarted: rows are asked for every few milliseconds."""
+        if self._database is not None:
+            with suppress(psycopg.OperationalError):
+                return self._database.execute(sql, params).fetchall()
+            self._database.close()
+        self._database = psycopg.connect(self.postgres.url, autocommit=True, row_factory=dict_row)
+        return self._database.execute(sql, params).fetchall()
+
+    def _disconnect(self) -> None:
+        if self._database is not None:
+            self._database.close()
 
     def run(self, run_id: str) -> dict[str, Any]:
         return self.query("SELECT * FROM ravi_run WHERE id = %s", run_id)[0]

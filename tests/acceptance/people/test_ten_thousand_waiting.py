@@ -19,7 +19,7 @@ from benchmarks.stack import Stack, worker
 from project.process import Child, wait_until
 from ravi_django import register, submit
 from ravi_django.models import HumanRequest, Run, Status, WorkerProcess
-from tests.support import world
+from tests.support import forked_bench, world
 from tests.support.many_waiting import copy
 from tests.support.runs import BOUND_S, on_postgresql
 
@@ -44,13 +44,15 @@ def staff(django_user_model: Any) -> Any:
 
 
 @pytest.fixture
-def site(tmp_path: Path, valkey_url: str) -> Iterator[Child]:
+def site(tmp_path: Path, valkey_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Child]:
     """A Celery worker of the site that the benchmarks use, over this test's database."""
     given = connection.settings_dict
     who = f"{quote(given['USER'])}:{quote(given['PASSWORD'])}"
     url = f"postgres://{who}@{given['HOST']}:{given['PORT']}/{given['NAME']}"
     stack = Stack(tmp_path, url, valkey_url)
     env = {"DJANGO_SETTINGS_MODULE": "benchmarks.settings", "BENCH_SCRIPTED_ALONE": "1", "BENCH_SWEEP_S": str(SWEEP_S)}
+    env["BENCH_HEARTBEAT_S"] = str(SWEEP_S)  # which shows that it has looked
+    monkeypatch.setattr("benchmarks.stack.Child", forked_bench.Forked)
     with worker(stack, **env, REDIS_URL=valkey_url) as child:
         assert wait_until(WorkerProcess.objects.exists, BOUND_S), child.tail()
         yield child

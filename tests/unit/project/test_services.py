@@ -17,6 +17,7 @@ import redis
 
 from project.process import Child, ProcessError, wait_until
 from project.services import Postgres, Service, Valkey
+from tests.support import template
 from tests.support.patience import BOUND_S
 
 pytestmark = pytest.mark.full
@@ -62,6 +63,8 @@ PINGS: dict[type[Service], Callable[[Service], bool]] = {Postgres: ping_postgres
 
 @pytest.fixture(params=[Postgres, Valkey], ids=["postgresql", "valkey"])
 def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Service]:
+    if request.param is Postgres:
+        template.cluster(tmp_path / "data")
     with request.param(tmp_path / "data", fast=True) as started:
         yield started
 
@@ -89,6 +92,7 @@ def test_strangers_without_the_password_are_refused(server: Service) -> None:
 def test_starts_after_its_supervisor_was_killed(tmp_path: Path, fate: str) -> None:
     if fate == "ended by the kernel" and sys.platform != "linux":
         fate = "left behind"
+    template.cluster(tmp_path / "pg")
     with subprocess.Popen(
         [sys.executable, "-c", SUPERVISOR, str(tmp_path), fate], cwd=ROOT, stdout=subprocess.PIPE, text=True
     ) as supervisor:
@@ -105,7 +109,7 @@ def test_starts_after_its_supervisor_was_killed(tmp_path: Path, fate: str) -> No
 
 
 def test_a_pid_that_went_to_somebody_else_is_left_alone(tmp_path: Path) -> None:
-    pg = Postgres(tmp_path / "pg", fast=True)
+    pg = Postgres(template.cluster(tmp_path / "pg"), fast=True)
     pg.start()
     pg.kill()
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as stranger:
@@ -157,7 +161,7 @@ def test_as_root_a_checkout_in_a_closed_folder_stays_closed(tmp_path: Path) -> N
 
 
 def test_a_failed_start_tells_what_the_log_says(tmp_path: Path) -> None:
-    with Postgres(tmp_path / "pg", fast=True) as pg:
+    with Postgres(template.cluster(tmp_path / "pg"), fast=True) as pg:
         pg.stop()
         (pg.cluster / "postgresql.conf").write_text("no_such_setting = 1\n")
         with pytest.raises(ProcessError, match="no_such_setting"):
