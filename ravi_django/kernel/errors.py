@@ -11,8 +11,7 @@ KernelError
 ├── ForbiddenError             one may see it and not do that: ask who may
 ├── ConflictError              the state forbids it; read the run and decide again
 │   ├── IllegalTransitionError
-│   ├── IdempotencyMismatchError
-│   └── ThreadBusyError        the session has an active run
+│   └── IdempotencyMismatchError
 ├── PermanentError             do not retry: the same call fails the same way
 │   ├── ModelError             the provider refused; its words are the message
 │   ├── BudgetExhaustedError   raise the budget, or stop
@@ -29,7 +28,6 @@ KernelError
 ├── UncertainEffectError       an at-most-once effect may have happened: a person decides
 ├── RunFailedError             the run that was waited for failed; `type` is its error's
 ├── LeaseLostError             drop the run, another worker has it
-├── ConcurrentAppendError      two writers for one journal position
 └── MiddlewareTermination      a middleware ended the call on purpose
 
 SuspendInterrupt (BaseException)   unwinds an agent that waits or drains; never catch it
@@ -239,20 +237,6 @@ class LeaseLostError(KernelError):
         self.run, self.epoch = str(run), epoch
         who = f" {owner} until {until:%H:%M:%S}" if owner and until else " another worker"
         super().__init__(f"run {self.run}: lease epoch {epoch} is over, leased by{who}; nothing was recorded")
-
-
-class ConcurrentAppendError(KernelError):
-    """Somebody else wrote the journal position."""
-
-    def __init__(self, run: object, expected: int, actual: int) -> None:
-        self.run, self.expected, self.actual = str(run), expected, actual
-        super().__init__(f"run {self.run}: expected to write entry {expected}, found {actual}")
-
-
-class ThreadBusyError(ConflictError):
-    """The session has an active run and its policy is to reject."""
-
-    code = "session_busy"
 
 
 class MiddlewareTermination(KernelError):

@@ -83,7 +83,6 @@ def test_an_error_says_what_it_is_of() -> None:
         (errors.LeaseLostError("r1", 3, owner="w2", until=datetime(2025, 1, 1, 12, 0, 5, tzinfo=UTC)),
             ["w2", "12:00:05"]),
         (errors.AgentCrashError("r1", "react/x"), ["r1", "react/x", "retry"]),
-        (errors.ConcurrentAppendError("r1", 4, 5), ["r1", "4", "5"]),
         (errors.HandlerError(KeyError("k")), ["KeyError", "k"]),
         (errors.CancellationError("closed by ada"), ["closed by ada"]),
     ]:  # fmt: skip
