@@ -6,6 +6,9 @@ Cron's fields are read by cronsim, on the wall clock of the zone. Where that clo
 - a job with a fixed minute and hour (neither begins with `*`) runs once for each of its times: one that the clock
   skips, at the first minute behind the gap; one that comes twice, at the first;
 - any other (`*/10 * * * *`, `0 * * * *`) follows the clock as it goes: nothing in a gap, again in an hour that repeats.
+
+A gap of cronsim: a job that follows the clock can lose a tick where the clock jumps by half an hour. Only Lord Howe
+Island has such jumps, two a year.
 """
 
 from __future__ import annotations
@@ -28,8 +31,6 @@ MOST_S = 10 * 366 * 24 * 3600  # of an interval, and of a jitter
 LENGTH = 200  # characters of a cron expression
 
 MOMENT = timedelta(microseconds=1)
-_SECOND = timedelta(seconds=1)
-_DAY = timedelta(days=1)
 _HOUR = timedelta(hours=1)
 
 
@@ -132,56 +133,10 @@ def _interval_after(start: datetime | None, every_s: int, moment: datetime) -> d
 
 def _cron_after(cron: str, zone: tzinfo, moment: datetime) -> datetime:
     """Raises StopIteration when no day fits."""
-    minute, hour, *_ = cron.split()
-    if minute.startswith("*") or hour.startswith("*"):
-        return _by_the_clock(cron, zone, moment)
     for tick in CronSim(cron, moment.astimezone(zone)):
         if (at := tick.astimezone(UTC)) > moment:  # in an hour that repeats, the library gives its first again
             return at
     raise StopIteration
-
-
-def _by_the_clock(cron: str, zone: tzinfo, moment: datetime) -> datetime:
-    """From one change of the zone's offset to the next; in between, the wall clock has no surprises.
-
-    The library's own arithmetic in a zone loses ticks where a clock goes back by half an hour.
-    """
-    begin, is_behind = moment, moment
-    while True:
-        offset = _offset(zone, begin)
-        at = _utc(next(CronSim(cron, _wall(is_behind, offset))), offset)
-        changed = _change(zone, begin, at)
-        if changed is None:
-            return at
-        begin, is_behind = changed, changed - _SECOND
-
-
-def _change(zone: tzinfo, begin: datetime, end: datetime) -> datetime | None:
-    """The first second behind `begin`, up to `end`, that has another offset than `begin`."""
-    offset, low = _offset(zone, begin), begin
-    while low < end:
-        high = min(low + _DAY, end)
-        if _offset(zone, high) != offset:
-            low, high = low.replace(microsecond=0), high.replace(microsecond=0)
-            while high - low > _SECOND:
-                middle = low + (high - low) // 2
-                middle = middle.replace(microsecond=0)
-                low, high = (middle, high) if _offset(zone, middle) == offset else (low, middle)
-            return high
-        low = high
-    return None
-
-
-def _offset(zone: tzinfo, moment: datetime) -> timedelta:
-    return moment.astimezone(zone).utcoffset() or timedelta()
-
-
-def _wall(moment: datetime, offset: timedelta) -> datetime:
-    return moment.astimezone(UTC).replace(tzinfo=None) + offset
-
-
-def _utc(wall: datetime, offset: timedelta) -> datetime:
-    return (wall - offset).replace(tzinfo=UTC)
 
 
 # ------------------------------------------------------------------------------------------------------ checking
