@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from ravi_django import signal
-from ravi_django.kernel import InvalidInputError
+from ravi_django import register, signal, tool
+from ravi_django.kernel import ChatMessage, InvalidInputError, RunContext
 from ravi_django.models import InboxMessage, JournalEntry, Run, Status
 from ravi_django.testing import FakeClock, ScriptedModel, run_until_idle
 from ravi_django.testing.running import journal_of
 from tests.support import world
 from tests.support.arriving import arrive
 from tests.support.patience import BOUND_S
-from tests.support.runs import code, drive, every_death, in_background, make_run, take_over
+from tests.support.runs import CodeAgent, code, drive, every_death, in_background, make_run, take_over
 from tests.support.world import DatabaseThreads, LoopConnection, rehearse
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -125,10 +125,6 @@ def test_after_a_crash_the_very_same_are_given(step: Any, clock: FakeClock, monk
         assert given == [body["payload"]["message"]["content"][0]["text"] for body in bodies], "all, once, in order"
 
 
-def bodies(run: Run) -> list[Any]:
-    return list(InboxMessage.objects.filter(run=run).values_list("body", flat=True))
-
-
 def test_what_comes_behind_the_last_look_is_the_next_inbox(step: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     reader = Reader(step)
     run = make_run()
@@ -175,6 +171,16 @@ def test_what_was_received_is_left_behind_by_a_new_generation_and_the_rest_comes
     assert inboxes[-1] == ["unread", {"n": 1}]
     assert inboxes.count(["read"]) == 2
 
+    async def begins_with_nothing(ctx: Any, inbox: Any) -> None:
+        if inbox:
+            await ctx.continue_as_new()
+        inboxes.append(await ctx.receive())
+
+    code(begins_with_nothing)
+    drive(make_run())
+    run_until_idle()
+    assert inboxes[-1] == [], "nothing of the generation before"
+
 
 def test_two_tasks_that_read_at_once_are_given_no_message_twice(step: Any, clock: FakeClock) -> None:
     tried: list[Any] = []
@@ -200,8 +206,6 @@ def test_two_tasks_that_read_at_once_are_given_no_message_twice(step: Any, clock
 
 
 def test_a_model_call_says_what_the_code_had_seen() -> None:
-    from ravi_django.kernel import ChatMessage
-
     async def story(ctx: Any, inbox: Any) -> None:
         await ctx.llm([ChatMessage.of("user", "a")])
         await ctx.receive()
@@ -238,9 +242,6 @@ def test_a_look_is_one_query_and_a_replay_of_it_none(step: Any, monkeypatch: pyt
 
 
 def test_a_tool_reads_no_messages_of_the_agents() -> None:
-    from ravi_django import tool
-    from ravi_django.kernel import RunContext
-
     @tool
     async def look(ctx: RunContext) -> str:
         """Look."""
@@ -260,6 +261,14 @@ def test_a_tool_reads_no_messages_of_the_agents() -> None:
     assert run.output is not None and run.output.startswith("receive: the run's messages are for the agent's own code")
 
 
+def waiting_run() -> Run:
+    async def story(ctx: Any, inbox: Any) -> Any:
+        return await ctx.sleep_until_signal("go")
+
+    register(CodeAgent(story, key="other"))
+    return drive(make_run("test/other"))
+
+
 def test_a_wait_for_a_signal_can_be_over_by_a_message(clock: FakeClock) -> None:
     async def story(ctx: Any, inbox: Any) -> Any:
         found: list[Any] = []
@@ -271,8 +280,11 @@ def test_a_wait_for_a_signal_can_be_over_by_a_message(clock: FakeClock) -> None:
     code(story)
     run = drive(make_run())
     assert run.status == Status.SUSPENDED
-    arrive(run, "one")
-    assert drive(run).status == Status.SUSPENDED
+    other = waiting_run()
+    for one in (run, other):
+        arrive(one, "one")
+        assert drive(one).status == Status.SUSPENDED
+    assert not JournalEntry.objects.filter(run=other, kind="signal", phase="result").exists(), "it ends no other wait"
     signal(run, "go", {"n": 1})
     arrive(run, "two")
     drive(run, dies=2, written=True)
@@ -315,29 +327,3 @@ def test_a_rehearsal_reads_nothing(step: Any) -> None:
             database.close()
 
     assert asyncio.run(look()).error is None
-
-
-def test_a_message_alone_ends_no_other_wait() -> None:
-    async def story(ctx: Any, inbox: Any) -> Any:
-        return await ctx.sleep_until_signal("go")
-
-    code(story)
-    run = drive(make_run())
-    arrive(run, "one")
-    assert drive(run).status == Status.SUSPENDED
-    assert not JournalEntry.objects.filter(run=run, kind="signal", phase="result").exists()
-
-
-def test_a_generation_that_begins_with_nothing_reads_nothing_of_the_one_before() -> None:
-    found: list[Any] = []
-
-    async def story(ctx: Any, inbox: Any) -> None:
-        if inbox:
-            await ctx.continue_as_new()
-        found.append(await ctx.receive())
-
-    code(story)
-    drive(make_run())
-    run_until_idle()
-
-    assert found == [[]]

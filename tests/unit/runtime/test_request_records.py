@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 
 import pytest
@@ -9,16 +10,17 @@ from django.contrib.admin.models import LogEntry
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from ravi_django import tool
+from ravi_django import register, tool
 from ravi_django.conf import conf
-from ravi_django.kernel import AgentId, ConflictError
+from ravi_django.kernel import AgentId, ConflictError, IllegalTransitionError
 from ravi_django.models import AuditRecord, HumanRequest, Run, Session, Status
 from ravi_django.signals import request_answered, request_changed, request_closed, request_opened
 from tests.support import world
+from tests.support.approvals import user
 from tests.support.patience import BOUND_S
-from tests.support.runs import code, drive, in_background, make_run, on_postgresql, take_over
+from tests.support.runs import CodeAgent, code, drive, in_background, make_run, on_postgresql, take_over
 from tests.support.tool_calls import calling
-from tests.support.world import cancel, retry
+from tests.support.world import Entry, cancel, retry
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -44,8 +46,6 @@ def told():
 
 def asking(*questions, owner=None, fails=False, **options):
     async def story(ctx, inbox):
-        import asyncio
-
         answers = [asyncio.ensure_future(ctx.ask_human(question, **options)) for question in questions]
         for answer in answers:  # the end of one, a suspension too, may go unread
             answer.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -104,19 +104,12 @@ def test_requests_that_their_run_closes_are_recorded_as_cancelled_in_as_few_stat
 
     assert {record.detail["request"] for record in records("cancelled")} > {str(request.pk) for request in closed}
     assert costs[0] == costs[1]
-
-
-def test_a_run_that_asks_nobody_pays_one_look():
-    async def story(ctx, inbox):
-        return "done"
-
-    code(story)
+    AuditRecord.objects.all().delete()
     run = make_run()
     with CaptureQueriesContext(connection) as queries:
         world.request_cancel(run.id, "enough")
-
     about = [query["sql"] for query in queries if "ravi_humanrequest" in query["sql"]]
-    assert len(about) == 2, "what ends with it, for whoever watches; and what is to be closed"
+    assert len(about) == 2, "of one that asks nobody: what ends with it, for whoever watches; and what is to be closed"
     assert not AuditRecord.objects.exists()
 
 
@@ -126,23 +119,16 @@ def test_a_run_that_asks_nobody_pays_one_look():
 def failed(run):
     """A worker has failed it, whatever it waited for."""
     Run.objects.filter(pk=run.pk).update(status=Status.PENDING, waiting_on=None, wake_at=None)
-    lease = world.claim(run.pk, "w")
-    from tests.support.world import Entry
-
-    world.finish(
-        lease, Status.FAILED, [Entry("run.failed", "@failed.1")], error={"type": "E", "message": "x"}, entangled=True
-    )
+    rows, error = [Entry("run.failed", "@failed.1")], {"type": "E", "message": "x"}
+    world.finish(world.claim(run.pk, "w"), Status.FAILED, rows, error=error, entangled=True)
     run.refresh_from_db()
     assert run.status == Status.FAILED
     return run
 
 
 @pytest.fixture
-def chain(django_user_model):
-    from django.contrib.auth.models import Group
-
-    for name in ("finance", "directors"):
-        django_user_model.objects.create_user(f"of-{name}").groups.add(Group.objects.create(name=name))
+def chain():
+    user("of-finance", "finance"), user("of-directors", "directors")
     return [("group:finance", HOUR), ("group:directors", HOUR)]
 
 
@@ -263,8 +249,6 @@ def test_a_receiver_that_raises_harms_nothing(caplog):
 
 
 def attempt(act, *args, **kwargs):
-    from ravi_django.kernel import IllegalTransitionError
-
     try:
         act(*args, **kwargs)
     except (ConflictError, IllegalTransitionError):
@@ -341,9 +325,6 @@ def test_requests_of_a_tree_are_closed_with_it_while_people_answer(django_user_m
     async def boss(ctx, inbox):
         await ctx.ask(AgentId("test", "leaf"), "paint")
         await ctx.ask_human("And?")
-
-    from ravi_django import register
-    from tests.support.runs import CodeAgent
 
     register(CodeAgent(leaf, key="leaf"))
     code(boss)

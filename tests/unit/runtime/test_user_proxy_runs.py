@@ -12,14 +12,7 @@ from django.db import transaction
 from ravi_django import register, signal, submit
 from ravi_django.agents import OrchestratorAgent, SubAgentConfig, UserProxyAgent
 from ravi_django.conf import conf
-from ravi_django.kernel import (
-    AgentId,
-    ConflictError,
-    ControlPayload,
-    InvalidInputError,
-    Message,
-    ToolUseBlock,
-)
+from ravi_django.kernel import AgentId, ConflictError, ControlPayload, InvalidInputError, Message, ToolUseBlock
 from ravi_django.models import AuditRecord, HumanRequest, InboxMessage, Run, Signal, Status
 from ravi_django.testing import ScriptedModel, journal_of, run_until_idle
 from tests.support import world
@@ -41,17 +34,17 @@ pytestmark = pytest.mark.django_db(transaction=True)
 BOSS = "user_proxy/boss"
 
 
+# ---------------------------------------------------------------------------------------------------- answered
+
+
 def boss(**options):
     return register(UserProxyAgent("boss", **options))
 
 
-def proxied(text="Send it?", **fields):
+def proxied():
     """A run of the boss, as it waits for the answer, and the signal that it waits for."""
-    run = drive(make_run(BOSS, text=text, **fields))
+    run = drive(make_run(BOSS, text="Send it?"))
     return run, asked(run).signal
-
-
-# ---------------------------------------------------------------------------------------------------- answered
 
 
 def test_a_question_is_only_rows_until_a_person_answers_it(ann):
@@ -272,11 +265,9 @@ def test_questions_of_one_inbox_are_open_at_once_and_each_gets_its_own_answer():
     run = drive(run)
 
     assert (run.status, run.output) == (Status.COMPLETED, "one")
-    told = [row.result for row in journal_of(run) if row.kind == "ask_human" and row.phase == "result"]
-    assert [(row["id"], row.get("payload", row["text"])) for row in told] == [
-        (str(second.id), "two"),
-        (str(first.id), "one"),
-    ]
+    rows = [row.result for row in journal_of(run) if row.kind == "ask_human" and row.phase == "result"]
+    told = [(row["id"], row.get("payload", row["text"])) for row in rows]
+    assert told == [(str(second.id), "two"), (str(first.id), "one")]
 
 
 def test_a_question_of_long_ago_is_not_answered_by_its_successors_signal():

@@ -21,35 +21,23 @@ from ravi_django.models import HumanRequest, Status
 from ravi_django.tools import AskHumanTool
 from tests.support import world
 from tests.support.runs import asked, code, drive, make_run
+from tests.support.tool_calls import calling
 from tests.support.world import DurableContext
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-@pytest.fixture
-def ann(django_user_model):
-    return django_user_model.objects.create_user("ann")
-
-
-@pytest.fixture
-def bob(django_user_model):
-    return django_user_model.objects.create_user("bob", is_staff=True)
-
-
-def test_the_tools_question_goes_to_whom_the_site_names(ann, bob):
-    async def story(ctx, inbox):
-        return (await ctx.tool("ask_human", question="May I?")).text
-
-    code(story, tools=[AskHumanTool(to="staff")])
-    run = drive(make_run(owner=ann))
+def test_the_tools_question_goes_to_whom_the_site_names(ada, ann):
+    code(calling("ask_human", question="May I?"), tools=[AskHumanTool(to="staff")])
+    run = drive(make_run(owner=ada))
     request = asked(run)
     assert request.to == "staff"
 
     with pytest.raises(ForbiddenError):
-        world.answer(request.id, text="Yes.", by=ann)
+        world.answer(request.id, text="Yes.", by=ada)
 
-    world.answer(request.id, text="No.", by=bob)
-    assert drive(run).output == "The person answered: No."
+    world.answer(request.id, text="No.", by=ann)
+    assert drive(run).output == "ok: The person answered: No."
 
 
 def test_the_model_does_not_choose_whom():
@@ -59,53 +47,37 @@ def test_the_model_does_not_choose_whom():
     assert found.value.field == "to"
 
 
-def test_a_pause_goes_to_whom_it_names_and_again_after_it(ann):
-    @tool
-    async def pay(amount: int, said: HumanInput | None = None) -> str | PauseForInputResult:
-        """Pay."""
-        if said is None:
-            return PauseForInputResult("How?", to=["user:bob"])
-        return f"paid by {said.text}"
+def test_a_pause_goes_to_whom_it_names_and_to_nobody_is_an_error_of_the_tool(ada):
+    def paying(to):
+        @tool
+        async def pay(amount: int, said: HumanInput | None = None) -> str | PauseForInputResult:
+            """Pay."""
+            return PauseForInputResult("How?", to=to) if said is None else f"paid by {said.text}"
 
-    async def story(ctx, inbox):
-        return (await ctx.tool("pay", amount=5)).text
+        code(calling("pay", amount=5), tools=[pay])
+        return drive(make_run(owner=ada))
 
-    code(story, tools=[pay])
-    run = drive(make_run(owner=ann))
+    run = paying(["user:bob"])
     request = asked(run)
     assert (request.kind, request.to) == ("input", "user:bob")
-
     world.answer(request.id, text="card")
-    assert drive(run).output == "paid by card"
+    assert drive(run).output == "ok: paid by card"
 
-
-def test_a_pause_to_nobody_is_an_error_of_the_tool():
-    @tool
-    async def pay(amount: int, said: HumanInput | None = None) -> str | PauseForInputResult:
-        """Pay."""
-        return PauseForInputResult("How?", to="nobody in particular")
-
-    async def story(ctx, inbox):
-        return (await ctx.tool("pay", amount=5)).text
-
-    code(story, tools=[pay])
-
-    run = drive(make_run())
-
+    run = paying("nobody in particular")
     assert run.status == Status.COMPLETED
     assert "is no address" in run.output
-    assert not HumanRequest.objects.exists()
+    assert HumanRequest.objects.count() == 1
 
 
 @pytest.mark.parametrize("event", [WaitForInput("How?", to="staff"), PauseForInputResult("How?", to="staff")])
-def test_a_generators_question_goes_to_whom_it_names(ann, event):
+def test_a_generators_question_goes_to_whom_it_names(ada, event):
     class Asking(BaseAgentProxy):
         async def next_turn(self, prompt):
             told = yield event
             yield TurnEnd(told.text)
 
     agent = register(Asking("asking"))
-    run = drive(make_run(str(agent.id), owner=ann))
+    run = drive(make_run(str(agent.id), owner=ada))
     request = asked(run)
     assert request.to == "staff"
 
