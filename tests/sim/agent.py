@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from datetime import timedelta
 from typing import Any
 
 from django.db import connection
@@ -18,36 +17,29 @@ from ravi_django.kernel import (
     GenerationOptions,
     Happened,
     Message,
-    ModelResponse,
     NotHappened,
-    Role,
     RunContext,
     RunMeta,
-    TextBlock,
-    ToolUseBlock,
-    Usage,
 )
 from ravi_django.testing.scripted import turns_since_user
-from tests.acceptance.crash.story import INPUT, OUTPUT, Story
-from tests.acceptance.crash.wishes import AMOUNT, CLERKS, EXPIRES_S, done, heard
+from tests.acceptance.crash.playing import ask_person, nap, response, said
+from tests.acceptance.crash.wishes import AMOUNT, CLERKS, EXPIRES_S, done
 from tests.support.world import current_context
 
 SIM = AgentId("react", "sim")
-USAGE = Usage(input_tokens=INPUT, output_tokens=OUTPUT)
 MODEL_S, EFFECT_S = 0.5, 0.2
 
 # Of the present schedule:
 ledger: list[dict[str, Any]] = []
 votes: list[dict[str, Any]] = []  # what each person heard of an answer
 broken: list[str] = []  # for each, the code of a root run raises once
-on_wait: Callable[[str, str], None] = (
-    print  # called with the run and the name of the signal that it is about to wait for
-)
+# Called with the run and the name of the signal that it is about to wait for:
+on_wait: Callable[[str, str], None] = print
 
 
-def note(kind: str, number: int, **said: Any) -> None:
+def note(kind: str, number: int, **more: Any) -> None:
     lease = current_context().effects.lease
-    ledger.append({"kind": kind, "run": str(lease.run_id), "number": number, "epoch": lease.epoch, **said})
+    ledger.append({"kind": kind, "run": str(lease.run_id), "number": number, "epoch": lease.epoch, **more})
 
 
 class Model:
@@ -56,40 +48,9 @@ class Model:
     async def stream(
         self, messages: Sequence[ChatMessage], options: GenerationOptions, meta: RunMeta
     ) -> AsyncIterator[Any]:
-        turn = turns_since_user(messages)
-        note("model", turn)
+        note("model", turns_since_user(messages))
         await asyncio.sleep(MODEL_S)
-        story = Story.read(next(message.text for message in reversed(messages) if message.role is Role.USER))
-        if turn < len(story.turns):
-            yield ModelResponse.of(
-                [
-                    ToolUseBlock(
-                        tool_name=step.tool,
-                        arguments={"number": step.number, **step.arguments},
-                        call_id=f"c{step.number}",
-                    )
-                    for step in story.turns[turn]
-                ],
-                usage=USAGE,
-                model=self.name,
-                finish_reason="tool_calls",
-            )
-        else:
-            yield ModelResponse.of([TextBlock(text=_heard(messages))], usage=USAGE, model=self.name)
-
-
-def _heard(messages: Sequence[ChatMessage]) -> str:
-    """What the tools said since the last user message, in the order of the calls."""
-    said: dict[str, str] = {}
-    order: list[str] = []
-    for message in messages:
-        if message.role is Role.USER:
-            said, order = {}, []
-        order += [block.call_id for block in message.tool_calls]
-        if message.role is Role.TOOL:
-            for block in message.content:
-                said[block.call_id] = heard("".join(part.text for part in block.content))
-    return "; ".join(said[call_id] for call_id in order) or "nothing to do"
+        yield response(messages, self.name)
 
 
 async def _effect(kind: str, number: int, ctx: RunContext) -> str:
@@ -131,13 +92,6 @@ def transactional(number: int, ctx: RunContext) -> str:
 
 
 @tool(risk="safe", timeout=600)
-async def nap(number: int, seconds: float, ctx: RunContext) -> str:
-    """Sleep for some seconds."""
-    await ctx.sleep_until(timedelta(seconds=seconds))
-    return f"nap {number}"
-
-
-@tool(risk="safe", timeout=600)
 async def wait(number: int, ctx: RunContext) -> str:
     """Wait for the signal of this number."""
     on_wait(ctx.run_id, f"go {number}")
@@ -148,26 +102,13 @@ async def wait(number: int, ctx: RunContext) -> str:
 @tool(risk="safe", timeout=600)
 async def delegate(number: int, task: str, ctx: RunContext) -> str:
     """Ask another run to do a task."""
-    return f"delegate {number}: {_outcome(await ctx.ask(SIM, task))}"
+    return f"delegate {number}: {said(await ctx.ask(SIM, task))}"
 
 
 @tool(risk="safe", timeout=600)
 async def hire(number: int, task: str, ctx: RunContext) -> str:
     """Start another run with a task and wait for its end."""
-    return f"hire {number}: {_outcome(await ctx.join(await ctx.spawn(SIM, task)))}"
-
-
-def _outcome(outcome: Any) -> str:
-    if outcome.kind != "replied":
-        return f"({outcome.kind}: {outcome.result})"
-    return str(outcome.result["text"] if isinstance(outcome.result, dict) else outcome.result)
-
-
-@tool(risk="safe", timeout=600)
-async def ask_person(number: int, wish: str, ctx: RunContext) -> str:
-    """Ask a question."""
-    told = await ctx.ask_human(f"{wish} {number}", to=f"group:{CLERKS}")
-    return f"ask_person {number}: {told['action']} {told['text']}".rstrip()
+    return f"hire {number}: {said(await ctx.join(await ctx.spawn(SIM, task)))}"
 
 
 @tool(risk="critical", effect="at_most_once", timeout=3)

@@ -29,7 +29,6 @@ from ravi_django.kernel import (
     GenerationOptions,
     Happened,
     Message,
-    ModelResponse,
     NotHappened,
     Priority,
     Role,
@@ -41,19 +40,18 @@ from ravi_django.kernel import (
     ToolResultBlock,
     ToolUseBlock,
     TransientError,
-    Usage,
 )
 from ravi_django.testing.scripted import turns_since_user
 from tests.acceptance.crash.lab_app import ledger
 from tests.acceptance.crash.lab_app.crash_points import hit
 from tests.acceptance.crash.lab_app.models import Row
-from tests.acceptance.crash.story import INPUT, OUTPUT, Story, place_of
-from tests.acceptance.crash.wishes import AMOUNT, CHIEFS, CLERKS, ESCALATES_S, EXPIRES_S, done, heard
+from tests.acceptance.crash.playing import ask_person, nap, response, said
+from tests.acceptance.crash.story import place_of
+from tests.acceptance.crash.wishes import AMOUNT, CHIEFS, CLERKS, ESCALATES_S, EXPIRES_S, done
 from tests.support.world import current_context
 
 LAB = AgentId("react", "lab")
 USER = AgentId("user_proxy", "user")
-USAGE = Usage(input_tokens=INPUT, output_tokens=OUTPUT)
 ROOM_S = 0.4  # until the next try for a place in a tree that is full
 SLOWEST_S = float(os.environ.get("CRASH_SLOWEST_S", "0"))
 
@@ -66,40 +64,15 @@ class LabModel:
     async def stream(
         self, messages: Sequence[ChatMessage], options: GenerationOptions, meta: RunMeta
     ) -> AsyncIterator[Any]:
-        turn = turns_since_user(messages)
-        note("model", turn)
+        note("model", turns_since_user(messages))
         here("model.before")
         await asyncio.sleep(_moment())
-        asked = next(message for message in reversed(messages) if message.role is Role.USER)
-        story = Story.read(asked.text)
-        if turn < len(story.turns):
-            content = [
-                ToolUseBlock(
-                    tool_name=step.tool, arguments={"number": step.number, **step.arguments}, call_id=f"c{step.number}"
-                )
-                for step in story.turns[turn]
-            ]
-            response = ModelResponse.of(content, usage=USAGE, model=self.name, finish_reason="tool_calls")
-        else:
-            response = ModelResponse.of([TextBlock(text=_answer(messages))], usage=USAGE, model=self.name)
-            for word in response.text.split(" "):
+        turn = response(messages, self.name)
+        if not turn.message.tool_calls:
+            for word in turn.text.split(" "):
                 yield TextDelta(text=f"{word} ")
         here("model.after")
-        yield response
-
-
-def _answer(messages: Sequence[ChatMessage]) -> str:
-    """What the tools said since the last user message, in the order of the calls."""
-    said: dict[str, str] = {}
-    order: list[str] = []
-    for message in messages:
-        if message.role is Role.USER:
-            said, order = {}, []
-        order += [block.call_id for block in message.tool_calls]
-        for block in message.content:
-            if message.role is Role.TOOL:
-                said[block.call_id] = heard("".join(part.text for part in block.content))
-    return "; ".join(said[call_id] for call_id in order) or "nothing to do"
+        yield turn
 
 
 # ---------------------------------------------------------------------------------------------------- effects
@@ -192,16 +165,9 @@ async def escalating(number: int, wish: str, ctx: RunContext, amount: int = AMOU
 
 
 @tool(risk="safe", timeout=600)
-async def ask_person(number: int, wish: str, ctx: RunContext) -> str:
-    """Ask a question."""
-    told = await ctx.ask_human(f"{wish} {number}", to=f"group:{CLERKS}")
-    return f"ask_person {number}: {told['action']} {told['text']}".rstrip()
-
-
-@tool(risk="safe", timeout=600)
 async def ask_proxy(number: int, wish: str, ctx: RunContext) -> str:
     """Have a person asked by the agent that stands for them."""
-    return f"ask_proxy {number}: {_said(await ctx.ask(USER, f'{wish} {number}'))}"
+    return f"ask_proxy {number}: {said(await ctx.ask(USER, f'{wish} {number}'))}"
 
 
 async def _effect(kind: str, number: int, ctx: RunContext) -> None:
@@ -214,13 +180,6 @@ async def _effect(kind: str, number: int, ctx: RunContext) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------- waits
-
-
-@tool(risk="safe", timeout=600)
-async def nap(number: int, seconds: float, ctx: RunContext) -> str:
-    """Sleep for some seconds."""
-    await ctx.sleep_until(timedelta(seconds=seconds))
-    return f"nap {number}"
 
 
 @tool(risk="safe", timeout=600)
@@ -263,22 +222,13 @@ async def _delegate(number: int, task: str, ctx: RunContext, to: str, urgent: bo
         except SpawnDeniedError:  # each of the tree's runs gives its place back some time
             await ctx.sleep_until(timedelta(seconds=ROOM_S))
         else:
-            return f"delegate {number}: {_said(outcome)}"
+            return f"delegate {number}: {said(outcome)}"
 
 
 @tool(risk="safe", timeout=600)
 async def hire(number: int, task: str, ctx: RunContext) -> str:
     """Start another run with a task and wait for its end."""
-    handle = await ctx.spawn(LAB, task)
-    outcome = await ctx.join(handle)
-    return f"hire {number}: {_said(outcome)}"
-
-
-def _said(outcome: Any) -> str:
-    if outcome.kind != "replied":
-        return f"({outcome.kind}: {outcome.result})"
-    result = outcome.result
-    return str(result["text"] if isinstance(result, dict) and "text" in result else result)
+    return f"hire {number}: {said(await ctx.join(await ctx.spawn(LAB, task)))}"
 
 
 # -------------------------------------------------------------------------------------------------------- code
@@ -302,10 +252,10 @@ class LabCode:
             if not calls:
                 break
             async with asyncio.TaskGroup() as turn:
-                said = [turn.create_task(self._play(ctx, call)) for call in calls]
+                played = [turn.create_task(self._play(ctx, call)) for call in calls]
             results: list[Any] = [
                 ToolResultBlock(call_id=call.call_id, content=[TextBlock(text=each.result())])
-                for call, each in zip(calls, said, strict=True)
+                for call, each in zip(calls, played, strict=True)
             ]
             messages += [response.message, ChatMessage(role=Role.TOOL, content=results)]
         if (place_of(payload.message.text) or 0) % 3 == 1:
@@ -321,9 +271,9 @@ class LabCode:
 # ------------------------------------------------------------------------------------------------------ inside
 
 
-def note(kind: str, number: int, **said: Any) -> None:
+def note(kind: str, number: int, **more: Any) -> None:
     lease = current_context().effects.lease
-    ledger.note(kind, run=str(lease.run_id), number=number, epoch=lease.epoch, **said)
+    ledger.note(kind, run=str(lease.run_id), number=number, epoch=lease.epoch, **more)
 
 
 def here(point: str) -> None:
