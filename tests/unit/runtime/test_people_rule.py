@@ -9,6 +9,8 @@ from itertools import count, product
 
 import pytest
 from django.contrib.auth.models import AnonymousUser, Group, Permission
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from ravi_django.kernel import Addressees, ForbiddenError, NotFoundError
@@ -141,14 +143,15 @@ def site_hook(user, request):
     return 1  # nearly
 
 
-@pytest.mark.parametrize("hooked", [False, True], ids=["", "with the site's hooks"])
-def test_list_page_and_answer_say_what_the_rule_says(users, requests, settings, hooked):
-    if hooked:
-        settings.RAVI = {
-            **settings.RAVI,
-            "TENANT_OF": lambda user: BY_NAME[user.username].tenants,
-            "MAY_ANSWER": site_hook,
-        }
+@pytest.fixture(params=[False, True], ids=["", "with the site's hooks"])
+def hooked(request, settings):
+    if request.param:
+        hooks = {"TENANT_OF": lambda user: BY_NAME[user.username].tenants, "MAY_ANSWER": site_hook}
+        settings.RAVI = {**settings.RAVI, **hooks}
+    return request.param
+
+
+def test_list_page_and_answer_say_what_the_rule_says(users, requests, hooked):
     hook = refuses_some if hooked else lambda name, request: True
     names = {user.pk: name for name, user in users.items()}
     people_here = [person if hooked else Person(**{**vars(person), "tenants": [""]}) for person in PEOPLE]
@@ -187,14 +190,7 @@ def _checked(user, request):
     return "may"
 
 
-@pytest.mark.parametrize("hooked", [False, True], ids=["", "with the site's hooks"])
-def test_whom_an_address_means_may_answer_and_nobody_else_is_named(users, requests, settings, hooked):
-    if hooked:
-        settings.RAVI = {
-            **settings.RAVI,
-            "TENANT_OF": lambda user: BY_NAME[user.username].tenants,
-            "MAY_ANSWER": site_hook,
-        }
+def test_whom_an_address_means_may_answer_and_nobody_else_is_named(users, requests, hooked):
     some = requests[::3]
     alone = [users[person.name] for person in PEOPLE if not person.superuser and not person.stands_in_for]
     theirs = {user.pk: world.open_among(user, some) for user in alone}
@@ -266,35 +262,26 @@ def test_an_answer_costs_a_handful_of_queries(users, django_assert_max_num_queri
         _checked(users[name], request)
 
 
-def test_lists_cost_the_same_for_any_number_of_rows_and_of_people_away(users, django_user_model, connection_queries):
+def test_lists_cost_the_same_for_any_number_of_rows_and_of_people_away(users, django_user_model):
     run, eve = make_run(), users["eve"]
+
+    def costs(requests):
+        return [queries_of(lambda: list(world.answerable(eve))), queries_of(lambda: world.open_among(eve, requests))]
+
     few = [a_request(run) for _ in range(2)]
-    costs = [
-        connection_queries(lambda: list(world.answerable(eve))),
-        connection_queries(lambda: world.open_among(eve, few)),
-    ]
+    before = costs(few)
     many = [a_request(run) for _ in range(40)]
     for number in range(20):
         other = django_user_model.objects.create_user(f"away{number}")
         Delegation.objects.create(user=other, delegate=eve)
 
-    assert costs == [
-        connection_queries(lambda: list(world.answerable(eve))),
-        connection_queries(lambda: world.open_among(eve, many)),
-    ]
+    assert before == costs(many)
 
 
-@pytest.fixture
-def connection_queries():
-    from django.db import connection
-    from django.test.utils import CaptureQueriesContext
-
-    def counted(work):
-        with CaptureQueriesContext(connection) as found:
-            work()
-        return len(found)
-
-    return counted
+def queries_of(work):
+    with CaptureQueriesContext(connection) as found:
+        work()
+    return len(found)
 
 
 # ----------------------------------------------------------------------------------------- users of other makes

@@ -108,31 +108,33 @@ def read(client: Any) -> list[Event]:
     return [Event.model_validate_json(fields[b"e"]) for _, fields in client.xrange(KEY)]
 
 
-def test_no_event_is_lost(settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def bus(settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Valkey, Any]]:
+    """Its server, and a client of it."""
     world.silence(monkeypatch, "courier_hint")
-    with Valkey(tmp_path, fast=True) as server:
+    with Valkey(tmp_path, fast=True) as server, redis.Redis.from_url(server.url, socket_timeout=5) as client:
         settings.RAVI = {**settings.RAVI, "EVENT_BUS": server.url}
-        client = redis.Redis.from_url(server.url, socket_timeout=5)
-        processes = [
-            process("relaying", server.url),
-            process("relaying", server.url),
-        ]  # one looks on
-        step = EACH // KILLS
-        try:
-            for number in range(KILLS):
-                ready(processes[0])
-                seen = client.xlen(KEY)
-                writing = in_background(write, range(number * step, (number + 1) * step))
-                until(lambda seen=seen: client.xlen(KEY) > seen)
-                kill(processes)
-                writing.result(BOUND_S)
-                processes[:] = [process("relaying", server.url), process("relaying", server.url)]
+        yield server, client
+
+
+def test_no_event_is_lost(bus: tuple[Valkey, Any]) -> None:
+    server, client = bus
+    processes = [process("relaying", server.url) for _ in range(2)]  # one looks on
+    step = EACH // KILLS
+    try:
+        for number in range(KILLS):
             ready(processes[0])
-            until(lambda: not OutboxEvent.objects.exists())
-        finally:
+            seen = client.xlen(KEY)
+            writing = in_background(write, range(number * step, (number + 1) * step))
+            until(lambda seen=seen: client.xlen(KEY) > seen)
             kill(processes)
-        found = read(client)
-        client.close()
+            writing.result(BOUND_S)
+            processes[:] = [process("relaying", server.url) for _ in range(2)]
+        ready(processes[0])
+        until(lambda: not OutboxEvent.objects.exists())
+    finally:
+        kill(processes)
+    found = read(client)
     by_run: dict[str, list[int]] = defaultdict(list)
     for event in {event.id: event for event in reversed(found)}.values():  # the first time that each came
         by_run[event.correlation_id].insert(0, event.data["number"])
@@ -142,29 +144,23 @@ def test_no_event_is_lost(settings: Any, tmp_path: Path, monkeypatch: pytest.Mon
     print(f"{len(found) - RUNS * EACH} of {RUNS * EACH} events came twice over {KILLS} kills")
 
 
-def test_a_restart_of_the_server_in_the_middle_loses_nothing_of_the_outbox(
-    settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_restart_of_the_server_in_the_middle_loses_nothing_of_the_outbox(bus: tuple[Valkey, Any]) -> None:
     """What the server had acknowledged and forgot is its own affair: here it is read before."""
-    world.silence(monkeypatch, "courier_hint")
-    with Valkey(tmp_path, fast=True) as server:
-        settings.RAVI = {**settings.RAVI, "EVENT_BUS": server.url}
-        client = redis.Redis.from_url(server.url, socket_timeout=5)
-        started = process("relaying", server.url)
-        try:
-            ready(started)
-            write(range(10))
-            until(lambda: not OutboxEvent.objects.exists())
-            before = read(client)
-            server.stop()
-            write(range(10, 20))
-            assert OutboxEvent.objects.count() == 10 * RUNS
-            server.start()
-            until(lambda: not OutboxEvent.objects.exists())
-            after = read(client)
-        finally:
-            kill([started])
-            client.close()
+    server, client = bus
+    started = process("relaying", server.url)
+    try:
+        ready(started)
+        write(range(10))
+        until(lambda: not OutboxEvent.objects.exists())
+        before = read(client)
+        server.stop()
+        write(range(10, 20))
+        assert OutboxEvent.objects.count() == 10 * RUNS
+        server.start()
+        until(lambda: not OutboxEvent.objects.exists())
+        after = read(client)
+    finally:
+        kill([started])
     ids = {event.id for event in [*before, *after]}
     assert len(ids) == 20 * RUNS
     assert {event.data["number"] for event in after} >= set(range(10, 20))

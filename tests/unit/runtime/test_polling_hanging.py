@@ -94,35 +94,12 @@ def test_directories_that_hang_when_they_are_read(
     assert polls.result(BOUND_S) == len(hanging) + 2
 
 
-def test_a_feed_that_no_thread_has_time_for_is_put_off_without_a_failure(
-    server: FeedServer, monkeypatch: pytest.MonkeyPatch, go: threading.Event
-) -> None:
-    begun = []
-
-    def hang(*args: Any) -> list[Item]:
-        begun.append(args)
-        go.wait()
-        return []
-
-    world.patch(monkeypatch, "polling_parse", hang)
-    world.patch(monkeypatch, "WAIT_S", 0.1)
-    for number in range(world.POLLING_PARSERS + 1):
-        server.answers[f"/{number}"] = (200, {"ETag": "read"}, rss("one"))
-        a_source("feed", server.url(f"/{number}"))
-    polls = in_background(world.poll_due)
-
-    until(lambda: Source.objects.filter(polling_until=None, failures=0, error="", next_at__isnull=False).exists())
-
-    assert len(begun) == world.POLLING_PARSERS
-    go.set()
-    polls.result(BOUND_S)
-    assert Source.objects.filter(etag="read", failures=0).count() == world.POLLING_PARSERS
-
-
-def test_a_feed_that_waited_to_be_read_has_its_whole_time_then(
-    server: FeedServer, monkeypatch: pytest.MonkeyPatch, go: threading.Event
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_feed_that_no_thread_has_time_for_is_put_off_without_a_failure_or_has_its_whole_time_then(
+    server: FeedServer, monkeypatch: pytest.MonkeyPatch, go: threading.Event, waits: bool
 ) -> None:
     real, begun = world.polling_parse, []
+    put_off = Source.objects.filter(polling_until=None, failures=0, error="", next_at__isnull=False)
 
     def hang(*args: Any) -> Any:
         begun.append(args)
@@ -131,15 +108,20 @@ def test_a_feed_that_waited_to_be_read_has_its_whole_time_then(
         return real(*args)
 
     world.patch(monkeypatch, "polling_parse", hang)
-    world.patch(monkeypatch, "THREAD_S", 0.3)
+    world.patch(monkeypatch, "THREAD_S" if waits else "WAIT_S", 0.3 if waits else 0.1)
     for number in range(world.POLLING_PARSERS + 1):
         server.answers[f"/{number}"] = (200, {"ETag": "read"}, rss("one"))
         a_source("feed", server.url(f"/{number}"))
+    polls = in_background(world.poll_due)
 
-    assert in_background(world.poll_due).result(BOUND_S) == world.POLLING_PARSERS + 1
-
-    assert Source.objects.filter(failures=1, error__contains="no answer within 0.3 s").count() == world.POLLING_PARSERS
-    assert Source.objects.filter(etag="read", failures=0).count() == 1
+    if not waits:
+        until(put_off.exists)
+        assert len(begun) == world.POLLING_PARSERS
+        go.set()
+    assert polls.result(BOUND_S) == world.POLLING_PARSERS + 1 or not waits
+    given_up = Source.objects.filter(failures=1, error__contains="no answer within 0.3 s").count()
+    assert given_up == (world.POLLING_PARSERS if waits else 0)
+    assert Source.objects.filter(etag="read", failures=0).count() == (1 if waits else world.POLLING_PARSERS)
 
 
 @pytest.fixture

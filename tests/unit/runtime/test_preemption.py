@@ -45,7 +45,7 @@ async def aside(function, *args):
     return await asyncio.to_thread(lambda: in_background(function, *args).result(BOUND_S))
 
 
-def paused_while_driven(story, tools=(), told=None, between=None):
+def paused_while_driven(story, tools=(), between=None):
     """Drive a LOW child of `story`; take its slot while its call of `hold` is open, tell its worker, and let the call
     go. Returns (the root's lease, the child, who took the slot)."""
     lease = root(limit=2)
@@ -59,11 +59,8 @@ def paused_while_driven(story, tools=(), told=None, between=None):
             driving = asyncio.create_task(engine.drive(low.id))
             await asyncio.wait_for(gate.began.wait(), BOUND_S)
             taker = await aside(spawn, lease, HIGH, TAKER)
-            if told is None:
-                await aside(engine.heartbeat.beat)
-                await auntil(lambda: engine.active[low.id].effects.stop is not None)
-            else:
-                await told(engine)
+            await aside(engine.heartbeat.beat)
+            await auntil(lambda: engine.active[low.id].effects.stop is not None)
             if between is not None:
                 await aside(between, low)
             gate.open.set()

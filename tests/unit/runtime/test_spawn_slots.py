@@ -40,22 +40,18 @@ def child(function, **attributes):
     return agent
 
 
+BACKGROUND = Priority.BACKGROUND
+
+
 @pytest.mark.parametrize(
     ("priority", "others", "gives_way"),
     [
-        (Priority.BACKGROUND, [LOW, NORMAL], None),
-        (LOW, [Priority.BACKGROUND, NORMAL], None),
-        (NORMAL, [Priority.BACKGROUND, LOW], None),
-        (HIGH, [NORMAL, LOW], 1),
-        (HIGH, [Priority.BACKGROUND, LOW], 0),
-        (HIGH, [NORMAL, NORMAL], 1),  # of equals the newest
-        (HIGH, [HIGH, NORMAL], 1),
-        (HIGH, [HIGH, CRITICAL], None),
-        (CRITICAL, [HIGH, CRITICAL], 0),
-        (CRITICAL, [HIGH, LOW], 1),
-        (CRITICAL, [CRITICAL, CRITICAL], None),
+        (BACKGROUND, [LOW, NORMAL], None), (LOW, [BACKGROUND, NORMAL], None), (NORMAL, [BACKGROUND, LOW], None),
+        (HIGH, [NORMAL, LOW], 1), (HIGH, [BACKGROUND, LOW], 0), (HIGH, [HIGH, NORMAL], 1),
+        (HIGH, [HIGH, CRITICAL], None), (HIGH, [NORMAL, NORMAL], 1),  # of equals the newest
+        (CRITICAL, [HIGH, CRITICAL], 0), (CRITICAL, [HIGH, LOW], 1), (CRITICAL, [CRITICAL, CRITICAL], None),
     ],
-)
+)  # fmt: skip
 def test_in_a_full_tree_high_and_critical_take_the_lowest_strictly_lower_slot(priority, others, gives_way):
     lease = root(limit=3)
     runs = [spawn(lease, other) for other in others]

@@ -131,9 +131,12 @@ def test_a_sweep_takes_no_more_than_its_batch(clock, monkeypatch):
         world.sweeper_sweep(lambda run_ids: sizes.append(len(run_ids)))
 
     assert sizes == [2, 2, 1]
-
-
-# -------------------------------------------------------------------------------------------- what it reads and writes
+    Run.objects.all().delete()
+    stuck = [make_run("test/unknown", priority=8) for _ in range(3)]
+    run = make_run()
+    assert world.due_for_hint(3) == [one.id for one in stuck]
+    clock.advance(1)
+    assert world.due_for_hint(3) == [run.id], "runs that nobody can take do not fill every batch"
 
 
 @pytest.mark.sqlite
@@ -156,17 +159,6 @@ def test_hints_back_off_up_to_five_minutes(clock):
     assert world.due_for_hint(10) == [run.id]
     world.requeue(leased(run))
     assert world.due_for_hint(10) == [run.id], "a claim forgets the hints"
-
-
-@pytest.mark.sqlite
-def test_runs_that_nobody_can_take_do_not_fill_every_batch(clock):
-    stuck = [make_run("test/unknown", priority=8) for _ in range(3)]
-    run = make_run()
-
-    assert world.due_for_hint(3) == [one.id for one in stuck]
-    clock.advance(1)
-
-    assert world.due_for_hint(3) == [run.id]
 
 
 @pytest.mark.sqlite

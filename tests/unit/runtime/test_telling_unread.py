@@ -266,8 +266,6 @@ def test_a_run_with_much_unread_is_told_nothing_more_and_nothing_is_recorded(few
 
 
 def test_saves_stay_noted_and_keep_others_from_being_found_only_by_chance(few: None) -> None:
-    from tests.support.world import with_untold
-
     named = {"kind": "model", "location": "project.Invoice"}
     full, *late, off = (a_source(name=name, **named) for name in ("full", "1", "2", "3", "off"))
     Source.objects.filter(id=off.id).update(enabled=False)
@@ -276,12 +274,12 @@ def test_saves_stay_noted_and_keep_others_from_being_found_only_by_chance(few: N
         for note in ("one", "two"):
             SourceItem.objects.create(source=source, identity=note, untold={"pk": "1", "created": True})
 
-    found = [with_untold(-1.0, 1) for _ in range(200)]
+    found = [world.with_untold(-1.0, 1) for _ in range(200)]
 
     ids = {source.id for source in late}
     assert {len(one) for one in found} == {1}
     assert {one[0] for one in found} == ids, "each is found some time; by (2/3)^200 not"
-    assert sorted(with_untold(-1.0, 5)) == sorted(ids), "and once"
+    assert sorted(world.with_untold(-1.0, 5)) == sorted(ids), "and once"
 
 
 # ------------------------------------------------------------------------------------------------------ so many a day

@@ -163,33 +163,24 @@ def test_garbage_makes_a_message_that_a_model_can_be_sent():
             assert found.content
 
 
+AS_THEY_ARE = [
+    *(TextBlock(text="t"), CodeBlock(code="c", language="py"), DataBlock(data={"a": None}), ErrorBlock(message="m")),
+    *(ImageBlock(data="QUJD", mime_type="image/png"), AudioBlock(url="https://a"), VideoBlock(url="https://v")),
+    *(DocumentBlock(data="QUJD", name="d"), UIResourceBlock(uri="ui://1", text="<b>"), UnknownBlock(type="new", x=1)),
+]
+
+
 @pytest.mark.parametrize(
     ("value", "content"),
     [
-        (TextBlock(text="t"), [TextBlock(text="t")]),
-        (CodeBlock(code="c", language="py"), [CodeBlock(code="c", language="py")]),
-        (DataBlock(data={"a": None}), [DataBlock(data={"a": None})]),
-        (ErrorBlock(message="m"), [ErrorBlock(message="m")]),
-        (ImageBlock(data="QUJD", mime_type="image/png"), [ImageBlock(data="QUJD", mime_type="image/png")]),
-        (AudioBlock(url="https://a"), [AudioBlock(url="https://a")]),
-        (VideoBlock(url="https://v"), [VideoBlock(url="https://v")]),
-        (DocumentBlock(data="QUJD", name="d"), [DocumentBlock(data="QUJD", name="d")]),
+        *((block, [block]) for block in AS_THEY_ARE),
         (
             ToolUseBlock(tool_name="x", call_id="1"),
             [DataBlock(data={"type": "tool_use", "tool_name": "x", "arguments": {}, "call_id": "1"})],
         ),
         (ToolResultBlock(call_id="1", content=[TextBlock(text="in")]), [TextBlock(text="in")]),
         (ThinkingBlock(text="th", signature="s"), [TextBlock(text="th")]),
-        (UIResourceBlock(uri="ui://1", text="<b>"), [UIResourceBlock(uri="ui://1", text="<b>")]),
-        (UnknownBlock(type="new", x=1), [UnknownBlock(type="new", x=1)]),
         ([TextBlock(text="a"), "b", {"c": 1}], [TextBlock(text="a"), TextBlock(text="b"), TextBlock(text='{"c":1}')]),
-        (Model(name="n", inner={"a": 1}), [TextBlock(text='{"name":"n","inner":{"a":1}}')]),
-        (Data("n", datetime(2026, 1, 2, tzinfo=UTC)), [TextBlock(text='{"name":"n","when":"2026-01-02T00:00:00Z"}')]),
-        ([Model(name="n", inner={})], [TextBlock(text='[{"name":"n","inner":{}}]')]),
-        (Decimal("1.50"), [TextBlock(text='"1.50"')]),
-        ((number for number in range(3)), [TextBlock(text="[0,1,2]")]),
-        (Faceless(), [TextBlock(text="[Faceless]")]),
-        (b"\xff", [TextBlock(text="[1 bytes that are no text]")]),
         (DataBlock(data=math.nan), [DataBlock(data="NaN")]),
     ],
     ids=lambda value: type(value).__name__,
@@ -208,7 +199,11 @@ def test_any_return_value_becomes_text(monkeypatch):
         ({"b": 1, "a": [2.5]}, '{"b":1,"a":[2.5]}'), (Odd(), '"an odd thing"'),
         ({"odd": Odd()}, '{"odd":"an odd thing"}'), (circular(), '{"name":"loop","self":["[the same again]"]}'),
         ({1}, "[1]"), (b"bytes", "bytes"), ([TextBlock(text="two "), TextBlock(text="blocks")], "two \nblocks"),
-        (ToolExecutionResult(content=[TextBlock(text="result")]), "result"),
+        (ToolExecutionResult(content=[TextBlock(text="result")]), "result"), (Decimal("1.50"), '"1.50"'),
+        (Model(name="n", inner={"a": 1}), '{"name":"n","inner":{"a":1}}'), (Faceless(), "[Faceless]"),
+        ([Model(name="n", inner={})], '[{"name":"n","inner":{}}]'), ((number for number in range(3)), "[0,1,2]"),
+        (Data("n", datetime(2026, 1, 2, tzinfo=UTC)), '{"name":"n","when":"2026-01-02T00:00:00Z"}'),
+        (b"\xff", "[1 bytes that are no text]"),
     ):  # fmt: skip
         assert result_of(value).text.replace("\n", "") == text.replace("\n", "")
     assert '"[nested deeper]"' in result_of(nested(300)).text

@@ -136,15 +136,11 @@ def test_calls_that_fit_together_are_made_together():
     assert (run.status, len(under_way)) == (Status.COMPLETED, 4)
     assert balances(run)
 
-
-def test_a_call_waits_for_what_another_may_not_use():
-    """Each reserves 4,096 tokens of 5,000 and uses 10."""
-
-    async def story(ctx, inbox):
+    async def waiting(ctx, inbox):
         await asyncio.gather(*(ctx.llm([USER]) for _ in range(3)))
 
-    made = model(10)
-    code(story, model=made)
+    made = model(10)  # each call reserves 4,096 tokens of 5,000, uses 10, and waits for what another may not use
+    code(waiting, model=made)
     run = drive(make_run(budget={"max_tokens": 5_000}))
     assert (run.status, len(made.calls)) == (Status.COMPLETED, 3)
     assert balances(run)

@@ -23,7 +23,18 @@ from ravi_django.models import Agent, Ask, HumanRequest, InboxMessage, Run, Sess
 from ravi_django.testing import ScriptedModel, run_until_idle
 from tests.support import world
 from tests.support.patience import BOUND_S
-from tests.support.runs import CodeAgent, around_append, asked, code, drive, in_background, leased, make_run, message
+from tests.support.runs import (
+    CodeAgent,
+    around_append,
+    asked,
+    code,
+    drive,
+    idle,
+    in_background,
+    leased,
+    make_run,
+    message,
+)
 from tests.support.tool_calls import phases
 from tests.support.world import DjangoHistoryProvider, retry
 
@@ -55,7 +66,7 @@ async def stay(ctx, inbox):
     return await ctx.sleep_until_signal("go")
 
 
-def test_a_run_that_somebody_owns_spawns_children_of_the_same_owner(django_user_model):
+def test_a_run_that_somebody_owns_spawns_children_of_the_same_owner(ann):
     async def answer(ctx, inbox):
         return "ok"
 
@@ -64,13 +75,14 @@ def test_a_run_that_somebody_owns_spawns_children_of_the_same_owner(django_user_
 
     child(answer)
     code(story)
-    ann = django_user_model.objects.create_user("ann")
-    run = make_run(session=world.create_session(Session(owner=ann)), owner=ann)
+    run = idle(make_run(session=world.create_session(Session(owner=ann)), owner=ann))
 
-    run_until_idle()
-
-    assert refreshed(run).output == "ok"
+    assert run.output == "ok"
     assert (the_child(run).owner, the_child(run).session.owner) == (ann, ann)
+    Agent.objects.update_or_create(address="test/child", defaults={"enabled": False})
+    run = drive(make_run())
+    assert (run.status, run.error["type"]) == (Status.FAILED, "AgentNotFoundError"), "switched off, it gets no child"
+    assert not Run.objects.filter(parent_id=run.id).exists()
 
 
 def test_a_child_whose_spawn_was_cancelled_over_its_commit_does_not_outlive_the_parent():
@@ -340,23 +352,6 @@ def test_what_the_code_was_told_is_told_it_again(clock):
 
     assert drive(run).output == "nobody there"
     assert InboxMessage.objects.filter(run_id=ghost).count() == 1
-
-
-def test_an_agent_that_is_switched_off_gets_no_child():
-    async def story(ctx, inbox):
-        await ctx.spawn(CHILD, "x")
-
-    child(stay)
-    Agent.objects.update_or_create(address="test/child", defaults={"enabled": False})
-    code(story)
-
-    run = drive(make_run())
-
-    assert (run.status, run.error["type"]) == (Status.FAILED, "AgentNotFoundError")
-    assert not Run.objects.filter(parent_id=run.id).exists()
-
-
-# -------------------------------------------------------------------------------------- retry, fork, cancel
 
 
 def test_a_retry_after_a_persons_no_asks_again(clock):
