@@ -114,13 +114,6 @@ def test_what_a_model_puts_into_the_parameter_of_a_class_counts_for_nothing(ran)
     assert ran == []
 
 
-@pytest.mark.parametrize("action", ["skip", "cancel"])
-def test_who_skips_or_cancels_it_gives_no_consent(ran, action):
-    run = pausing(ran)
-    answer(asked(run).id, action)
-    assert (drive(run).output, ran) == (f"ok: {action}||", [None, action])
-
-
 @pytest.mark.parametrize("effect", EFFECTS)
 def test_one_that_expires_calls_the_tool_again_without_an_answer(clock, ran, effect):
     run = pausing(ran, effect, timeout=60)
@@ -135,6 +128,10 @@ def test_one_that_expires_calls_the_tool_again_without_an_answer(clock, ran, eff
     assert (run.output, ran) == ("ok: expired||", [None, "expired"])
     request.refresh_from_db()
     assert request.status == "expired"
+    for action in ("skip", "cancel"):
+        run = pausing(ran, effect)
+        answer(asked(run).id, action)
+        assert drive(run).output == f"ok: {action}||", "no consent"
 
 
 def test_several_questions_at_once_are_answered_by_their_keys_also_by_the_command(ann, ran):

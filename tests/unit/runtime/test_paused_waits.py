@@ -34,9 +34,6 @@ def kinds_of(run):
     return [entry.kind for entry in journal_of(run)]
 
 
-# ---------------------------------------------------------------------------------------- who goes on again
-
-
 def a_pair():
     """A parent that joins a HIGH child, and that one the LOW child that it has paused."""
 
@@ -135,9 +132,6 @@ def test_a_wait_for_a_run_that_is_not_paused_costs_no_query(django_assert_num_qu
 
     with django_assert_num_queries(8):
         asks(lease, child)
-
-
-# -------------------------------------------------------------------------------------- who is not paused
 
 
 def test_a_run_that_another_waits_for_does_not_give_way():

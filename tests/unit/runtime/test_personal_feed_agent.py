@@ -86,9 +86,6 @@ def test_without_a_model_the_words_of_the_preferences_decide() -> None:
     assert not JournalEntry.objects.filter(run=run, kind="llm.call").exists()
 
 
-# ------------------------------------------------------------------------------------------- crashes and growth
-
-
 def test_whatever_dies_each_item_is_judged_once_and_none_is_lost(clock: FakeClock) -> None:
     reader(ScriptedModel([judge]), items_per_generation=3)
 
@@ -142,9 +139,6 @@ def test_items_that_come_one_at_a_time_are_no_reason_to_grow() -> None:
     assert list(follows) == [0], "a later generation knows that it follows"
 
 
-# ------------------------------------------------------------------------------------------- whose it is
-
-
 def test_two_users_of_one_instance_do_not_mix(django_user_model: Any) -> None:
     reader(ScriptedModel([judge]))
     ann, bob = (django_user_model.objects.create_user(name, is_superuser=True) for name in ("ann", "bob"))
@@ -175,9 +169,6 @@ def test_a_topic_that_it_may_not_follow_ends_nothing(monkeypatch: pytest.MonkeyP
     assert run.status == Status.SUSPENDED
     assert logged(run, "feed.refused") == [{"topic": str(TOPIC), "error": "not this one"}]
     assert Follow.objects.get().topic == "news/other"
-
-
-# ------------------------------------------------------------------------------------------- preferences
 
 
 @pytest.mark.parametrize("by", ["message", "signal"])
@@ -215,9 +206,6 @@ def test_what_is_published_changes_no_preferences_and_neither_does_an_agent() ->
     comes(run, "Stocks")
     drive(run)
     assert curated(run)[-1] == ("Stocks", False)
-
-
-# ------------------------------------------------------------------------------------------- items of all kinds
 
 
 def test_a_digest_is_judged_item_by_item() -> None:

@@ -197,9 +197,6 @@ def test_what_a_poller_remembers_is_kept_among_the_options(kind: Any) -> None:
     assert source.options == {"edits": True, "state": {"upto": 2}}
 
 
-# ----------------------------------------------------------------------------------------------- several, and crashes
-
-
 @pytest.mark.parametrize("place", ["fetched", "told"])
 def test_a_poller_that_dies_leaves_its_source_to_the_next_and_nothing_is_told_twice(
     server: FeedServer, monkeypatch: pytest.MonkeyPatch, place: str
@@ -311,9 +308,6 @@ def test_many_sources_cost_no_query_each_to_find(kind: Any) -> None:
 
     assert len(claimed) == 50
     assert len([query for query in queries if "ravi_source" in query["sql"]]) == 3
-
-
-# --------------------------------------------------------------------------------------------------- sweep and adding
 
 
 def test_the_sweep_hints_the_polls_when_something_is_due_and_looks_once(monkeypatch: pytest.MonkeyPatch) -> None:

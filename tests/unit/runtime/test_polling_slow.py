@@ -14,7 +14,7 @@ from ravi_django.capabilities.feeds import Item, fetch
 from ravi_django.capabilities.feeds.polled import NotItsTurn, Polled, SourceError
 from ravi_django.models import Source
 from tests.support import world
-from tests.support.feed_server import FeedServer, a_source, one_server, polled_here, rss  # noqa: F401 - fixtures
+from tests.support.feed_server import FeedServer, a_source, one_server, polled_here, rss, serving  # noqa: F401
 from tests.support.patience import BOUND_S, seconds
 from tests.support.runs import in_background, until
 from tests.support.world import Runtime, Worker
@@ -180,9 +180,6 @@ def test_what_was_taken_and_never_begun_keeps_its_server_for_nobody(
     assert world.poll_due() == world.PER_HOST
 
 
-# ------------------------------------------------------------------------------------------------------ the worker ends
-
-
 async def served() -> None:
     async with Runtime(poll_s=60.0):
         pass
@@ -243,21 +240,15 @@ def test_without_a_broker_other_work_does_not_wait_behind_polls(settings: Any, m
         until(lambda: len(polled) == 4)
 
 
-# ------------------------------------------------------------------------------------------------------------ turns
-
-
 @pytest.mark.parametrize("by_redirect", [False, True])
 def test_a_turn_that_does_not_come_is_waited_for_so_long(
     server: FeedServer, monkeypatch: pytest.MonkeyPatch, by_redirect: bool
 ) -> None:
     monkeypatch.setattr(fetch, "TURN_S", 0.3)
     server.answers["/feed"] = (200, {}, rss("one"))
-    moves = FeedServer()  # a second one, on a port of its own
-    moves.answers["/feed"] = (302, {"Location": server.url()}, b"")
-    threading.Thread(target=moves.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
     server.hold.clear()
 
-    async def both() -> tuple[Any, Any]:
+    async def both(moves: FeedServer) -> tuple[Any, Any]:
         fetcher = fetch.Fetcher(allow_addresses=["127.0.0.0/8"], gap_s=0.0)
         try:
             first = asyncio.create_task(fetcher.fetch(server.url()))
@@ -272,11 +263,9 @@ def test_a_turn_that_does_not_come_is_waited_for_so_long(
         finally:
             fetcher.close()
 
-    try:
-        first, behind = asyncio.run(both())
-    finally:
-        moves.shutdown()
-        moves.server_close()
+    with serving() as moves:  # a second one, on a port of its own
+        moves.answers["/feed"] = (302, {"Location": server.url()}, b"")
+        first, behind = asyncio.run(both(moves))
 
     assert first.body == rss("one")
     assert type(behind) is (SourceError if by_redirect else NotItsTurn), "it was asked itself, and led there"

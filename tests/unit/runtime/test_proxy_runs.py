@@ -188,18 +188,6 @@ def test_questions_by_key_are_open_at_once_and_the_values_come_by_key():
     assert run.output == '{"action":"skip","values":{"town":"Bern"},"text":""}'
 
 
-def test_what_goes_wrong_is_raised_at_the_yield_and_may_be_caught():
-    async def story(self, prompt):
-        try:
-            yield SubagentCall("no/body", "work")
-        except Exception as error:
-            yield TurnEnd(f"{type(error).__name__}")
-
-    generator(story)
-
-    assert drive(the_run()).output == "AgentNotFoundError"
-
-
 def test_finally_blocks_do_nothing_when_the_run_suspends(step, ran):
     seen = []
 
@@ -446,12 +434,13 @@ def pass_on(task: str) -> FinishAgentResult:
 @pytest.mark.parametrize(
     ("handoff", "error"),
     [
+        (SubagentCall("no/body", "work"), AgentNotFoundError),
         (FinishAgentResult("no/body"), AgentNotFoundError),
         (ToolCall("pass_on", {"task": "x" * (conf.MAX_INPUT_BYTES + 1)}), PermanentError),
     ],
-    ids=["yielded", "of a tool"],
+    ids=["a question", "yielded", "of a tool"],
 )
-def test_a_refused_handoff_is_raised_at_the_yield(handoff, error):
+def test_a_refused_question_or_handoff_is_raised_at_the_yield(handoff, error):
     async def story(self, prompt):
         try:
             yield handoff

@@ -25,9 +25,6 @@ from tests.support.world import (
     Source,
     ValkeyBuffer,
     frames_delta,
-    frames_durable,
-    get_buffer,
-    stream_done,
 )
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -94,7 +91,9 @@ def test_of_too_many_frames_the_durable_ones_are_made_again_from_the_journal(hel
     rows = [Entry("tool.call", str(number), "t", result={"content": []}) for number in range(9)]
     first = world.append(lease, rows)
 
-    frames = [frame for seq, row in enumerate(rows, first) for frame in frames_durable(Source.of(lease.run), row, seq)]
+    frames = [
+        frame for seq, row in enumerate(rows, first) for frame in world.frames_durable(Source.of(lease.run), row, seq)
+    ]
     publisher.emit(*frames)
     until(lambda: buffer.tries)
     buffer.there.set()
@@ -192,7 +191,7 @@ def test_a_lease_that_goes_to_another_process_has_sent_its_frames(settings, monk
     def flushed_just_now(engine):
         engine.publisher.open(other)
         engine.publisher.emit(Frame(Source.of(other), "progress", {"number": 0}))
-        until(lambda: get_buffer().read(str(other.id), 0, 1))
+        until(lambda: world.get_buffer().read(str(other.id), 0, 1))
 
     world.patch(monkeypatch, "suspend", suspending)
     code(story, model=ScriptedModel(["hello"]))
@@ -264,7 +263,7 @@ def test_a_tree_whose_row_is_locked_holds_up_no_other(kind, ended, valkey_url, m
     with uncommitted(lambda: Run.objects.filter(id=locked.run_id).update(hints=1)):
         for run in (locked.run, other):
             publisher.open(run)
-        first = [stream_done(source, "completed")] if ended else []
+        first = [world.stream_done(source, "completed")] if ended else []
         publisher.emit(*first, *(Frame(source, "progress", {}) for _ in range(10)))
         for number in range(1, 5):
             publisher.emit(Frame(Source.of(other), "progress", {}))

@@ -130,9 +130,6 @@ def test_half_a_picture_is_none():
     assert b"y" * 2000 in whole
 
 
-# ------------------------------------------------------------------------------------------------- whose it is
-
-
 def a_result(report, **fields):
     """The id of a cut result, and its run."""
     code(calling("report"), tools=[report])
@@ -197,9 +194,6 @@ def test_a_text_in_it_is_found(report):
     assert "line 1234 é\nline 1235" in answer
 
 
-# --------------------------------------------------------------------------------------- as long as the row lives
-
-
 def test_a_fork_reads_on_in_what_its_past_was_shown(report):
     async def story(ctx, inbox):
         text = (await ctx.tool("report")).text
@@ -229,9 +223,6 @@ def test_the_prune_leaves_it_while_its_row_lives(report, clock, settings, inline
     clock.advance(30 * world.DAY_S)
     world.prune(dict.fromkeys(world.PRUNE_KINDS, 30 * world.DAY_S))
     assert not Blob.objects.filter(id=whole).exists()
-
-
-# ------------------------------------------------------------------------------------------------------- the body
 
 
 @given(text=st.text(min_size=1, max_size=300), limit=st.integers(1, 20))

@@ -240,9 +240,6 @@ def counted_in(file):
         sys.settrace(before)
 
 
-# --------------------------------------------------------------------------------------------------------------- order
-
-
 def test_a_result_waits_for_those_before_it_however_late_they_are_asked_for(clock):
     won, asked = [], asyncio.Event()
 

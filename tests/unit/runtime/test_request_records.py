@@ -113,9 +113,6 @@ def test_requests_that_their_run_closes_are_recorded_as_cancelled_in_as_few_stat
     assert not AuditRecord.objects.exists()
 
 
-# ----------------------------------------------------------------------------------------------------- a retry
-
-
 def failed(run):
     """A worker has failed it, whatever it waited for."""
     Run.objects.filter(pk=run.pk).update(status=Status.PENDING, waiting_on=None, wake_at=None)
@@ -183,9 +180,6 @@ def test_an_uncertain_effect_that_was_decided_to_fail_is_asked_as_a_new_request(
     assert told[-1] == ("opened", "pending")
 
 
-# ----------------------------------------------------------------------------------------------- for ever
-
-
 def test_the_records_outlive_pruning_the_user_and_the_run(clock, ann, settings):
     settings.RAVI = {**settings.RAVI, "ON_USER_DELETE": "keep"}
     run = asking("Which?", owner=ann)
@@ -205,9 +199,6 @@ def test_the_records_outlive_pruning_the_user_and_the_run(clock, ann, settings):
     opened, answered = records()
     assert (opened.detail["text"], answered.detail["by"], answered.owner) == ("Which?", "ann", None)
     assert answered.run_id == run.id
-
-
-# ---------------------------------------------------------------------------------------------- who is told
 
 
 def test_nobody_is_told_of_what_is_rolled_back(told):
@@ -243,9 +234,6 @@ def test_a_receiver_that_raises_harms_nothing(caplog):
 
     assert heard == ["pending", "answered"]
     assert drive(run).output == "skip"
-
-
-# --------------------------------------------------------------------------------------------- at the same time
 
 
 def attempt(act, *args, **kwargs):

@@ -115,9 +115,6 @@ def test_a_question_to_several_costs_one_look_in_any_number_of_steps_that_are_so
     assert len(captured) == 1
 
 
-# ----------------------------------------------------------------------------------------------- not before
-
-
 def test_the_steps_begin_when_it_may_be_decided_also_when_it_is_asked_again(clock, settings, dan):
     user("fin", "finance")
     settings.RAVI = {**settings.RAVI, "ADDRESSEES": {"uncertain": [("group:finance", 60), "group:directors"]}}
@@ -131,9 +128,6 @@ def test_the_steps_begin_when_it_may_be_decided_also_when_it_is_asked_again(cloc
     later = request.not_before + timedelta(seconds=900)
     world.begin_anew(request, later)
     assert request.escalates_at == later + timedelta(seconds=60)
-
-
-# ------------------------------------------------------------------------------------------- of which tool
 
 
 @tool

@@ -70,9 +70,6 @@ def sweep():
     return hinted
 
 
-# ----------------------------------------------------------------------------------------------------- escalation
-
-
 @pytest.mark.sqlite
 def test_first_one_group_then_another_then_denied(clock, users):
     request = approving(CHAIN)
@@ -141,9 +138,6 @@ def test_a_bounded_batch_at_a_time_in_which_one_that_fails_does_not_stop_the_res
     sweep()
 
     assert [now_asked(request).level for request in requests] == [0, 1, 1]
-
-
-# -------------------------------------------------------------------------------------------------- reassignment
 
 
 def test_who_may_answer_it_hands_it_to_another(users):
@@ -224,9 +218,6 @@ def test_what_is_withdrawn_is_told_the_run_and_recorded(users):
     assert drive(request.run).output.startswith("denied")
 
 
-# ---------------------------------------------------------------------------------------------------- in a place
-
-
 def test_a_delegate_answers_while_it_lasts_and_it_is_recorded_in_whose_place(clock, users):
     request = approving()
     span = {"since": clock.now + timedelta(days=1), "until": clock.now + timedelta(days=3)}
@@ -259,9 +250,6 @@ def test_the_owner_under_four_eyes_is_in_nobodys_place_nor_anybody_in_theirs(use
         world.answer(request, "approve", by=users["ann"])
     with pytest.raises(NotFoundError):
         world.answer(request, "approve", by=users["dan"])
-
-
-# ------------------------------------------------------------------------------------------- at the same time
 
 
 def attempt(act, *args, **kwargs):

@@ -86,9 +86,6 @@ def test_a_run_is_queued_behind_one_that_nobody_has_promoted_yet():
     assert (waiting.status, later.status) == (Status.PENDING, Status.QUEUED)
 
 
-# ---------------------------------------------------------------------------------------------------- runs
-
-
 def at_once(write):
     """In a transaction of its own, which waits for no lock longer than a moment."""
 

@@ -84,12 +84,17 @@ def test_racing_savers_get_a_version_each():
     assert row.version == 8
 
 
-def test_a_row_made_anew_takes_no_number_that_a_run_knows():
+def test_a_row_made_anew_takes_no_number_that_a_run_knows_and_one_of_a_fixture_runs_without_versions():
     world.save_spec(ADDRESS, SPEC)
     world.save_spec(ADDRESS, {**SPEC, "max_iterations": 3})
     make_run(ADDRESS, agent_version=2)
     Agent.objects.get(address=ADDRESS).delete()
     assert world.save_spec(ADDRESS, {**SPEC, "max_iterations": 5}).version == 3
+    spec = world.check_spec(SPEC).to_json()
+    Agent.objects.create(address="react/fixed", source=Agent.Source.ADMIN, spec=spec)
+    found = world.specs_find("react/fixed")
+    assert found.version == 1
+    assert world.specs_load(found.address, 1).system_instructions == "Be brief."
 
 
 def test_a_row_that_code_had_taken_over_goes_on_counting():
@@ -107,16 +112,12 @@ def test_a_sub_agent_may_be_code_or_a_row():
     assert names == ["calculator", "handoff_code", "handoff_writer"]
 
 
-def test_a_row_is_found_with_its_newest_version_in_one_query(django_assert_num_queries):
-    world.save_spec(ADDRESS, SPEC)
-    world.save_spec(ADDRESS, {**SPEC, "max_iterations": 3})
-    with django_assert_num_queries(1):
-        found = world.specs_find(ADDRESS)
-    assert (str(found.address), found.version, found.spec["max_iterations"]) == (ADDRESS, 2, 3)
-
-
-def test_a_code_agent_of_the_same_address_wins(django_assert_num_queries):
+def test_a_row_is_found_with_its_newest_version_in_one_query_and_code_of_its_address_wins(django_assert_num_queries):
     world.save_spec("test/code", SPEC)
+    world.save_spec("test/code", {**SPEC, "max_iterations": 3})
+    with django_assert_num_queries(1):
+        found = world.specs_find("test/code")
+    assert (str(found.address), found.version, found.spec["max_iterations"]) == ("test/code", 2, 3)
     register(CodeAgent(nothing))
     with django_assert_num_queries(1):
         found = world.specs_find("test/code")
@@ -146,14 +147,6 @@ def test_a_version_is_built_once_and_looked_up_by_one_query(django_assert_num_qu
     Agent.objects.get(address=ADDRESS).delete()
     assert world.save_spec(ADDRESS, {**SPEC, "max_iterations": 5}).version == 1
     assert world.specs_load(ADDRESS, 1).max_iterations == 5, "made anew, it is not taken for the one before"
-
-
-def test_a_row_that_came_by_a_fixture_runs_without_versions_beside_it():
-    spec = world.check_spec(SPEC).to_json()
-    Agent.objects.create(address="react/fixed", source=Agent.Source.ADMIN, spec=spec)
-    found = world.specs_find("react/fixed")
-    assert found.version == 1
-    assert world.specs_load(found.address, 1).system_instructions == "Be brief."
 
 
 def test_a_tool_registered_later_is_the_one_that_is_used():

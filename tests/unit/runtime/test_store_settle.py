@@ -52,9 +52,6 @@ def test_event_numbers_are_reserved_above_those_that_may_have_been_used():
     assert world.reserve_events(run.id, 5).event_mark == 1010
 
 
-# ------------------------------------------------------------------------------------------- cancellation
-
-
 @pytest.mark.parametrize("status", [Status.PENDING, Status.QUEUED, Status.SUSPENDED, Status.BLOCKED])
 def test_a_run_that_nobody_leases_is_cancelled_at_once(clock, status):
     """A long reason is cut for its column and kept in the error."""
@@ -81,9 +78,6 @@ def test_an_ended_run_cannot_be_cancelled(status):
         world.request_cancel(run.id, "too late")
 
     assert Run.objects.filter(id=run.id).values().get() == before
-
-
-# --------------------------------------------------------------------------- one active run for a session and an agent
 
 
 def status_of(run):

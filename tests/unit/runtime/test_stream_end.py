@@ -15,18 +15,7 @@ from ravi_django.testing import ScriptedModel, run_until_idle
 from tests.support import world
 from tests.support.patience import BOUND_S
 from tests.support.runs import CodeAgent, code, drive, in_background, leased, make_run, on_postgresql, take_over, until
-from tests.support.world import (
-    Entry,
-    Frame,
-    Publisher,
-    Source,
-    ValkeyBuffer,
-    archive,
-    blob_value,
-    cancel,
-    frames_delta,
-    frames_durable,
-)
+from tests.support.world import Entry, Frame, Publisher, Source, ValkeyBuffer, cancel
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -57,7 +46,7 @@ def test_the_ended_stream_is_kept_without_its_single_tokens(valkey_url, settings
     assert done
     assert run.published_at is not None
     blob = Blob.objects.get(id=run.archive_id)
-    assert (blob.encoding, blob_value(blob)[-1]["type"]) == ("json+zlib", "stream.done")
+    assert (blob.encoding, world.blob_value(blob)[-1]["type"]) == ("json+zlib", "stream.done")
     text = next(frame for frame in kept if frame["type"] == "text.delta")
     singles = [frame for frame in live if frame["type"] == "text.delta"]
     assert text["text"] == "one two three four"
@@ -81,7 +70,7 @@ def test_the_sweep_gives_an_ended_stream_its_done_exactly_once(clock, valkey_url
     publisher.open(run)
     entries = [Entry("run.started", "@started"), Entry("run.completed", "@completed.1")]
     world.finish(lease, Status.COMPLETED, entries, output="x")
-    publisher.emit(*frames_durable(Source.of(run, 1), entries[0], 1))  # the last of what it sent
+    publisher.emit(*world.frames_durable(Source.of(run, 1), entries[0], 1))  # the last of what it sent
     publisher.close()
     assert types_of(run) == ["progress"]
     clock.advance(60)
@@ -103,7 +92,7 @@ def test_a_stream_that_is_lost_right_before_it_is_archived_is_not_archived_empty
     unpublished(run)
     empty(valkey_url)
 
-    archive(ValkeyBuffer(valkey_url), {str(run.id): run.lease_epoch})
+    world.archive(ValkeyBuffer(valkey_url), {str(run.id): run.lease_epoch})
 
     run.refresh_from_db()
     assert (run.published_at, run.archive_id) == (None, None)
@@ -212,9 +201,6 @@ def test_a_retried_call_replaces_its_partial_text(clock):
     assert frames[0]["seq"] == 1 and "stream.gap" not in types_of(run)
 
 
-# ------------------------------------------------------------------------------------------------ the frames of a tree
-
-
 CHILD = AgentId("test", "child")
 
 
@@ -249,7 +235,7 @@ def test_a_child_that_another_process_has_at_once_finds_the_stream_begun(setting
 
     def flushed_just_now(engine: Any) -> None:
         engine.publisher.open(other)
-        engine.publisher.emit(frames_delta(Source.of(other), "text.delta", "a", call="1", attempt="1"))
+        engine.publisher.emit(world.frames_delta(Source.of(other), "text.delta", "a", call="1", attempt="1"))
         until(lambda: world.get_buffer().read(str(other.id), 0, 1))
 
     world.patch(monkeypatch, "spawn", spawning)
@@ -302,19 +288,10 @@ def test_a_child_that_is_cancelled_with_its_parent_says_so() -> None:
     found = steps(run)
     assert found.count((str(hand.id), "error", "cancelled")) == 1
     assert found[-1][1] == "stream.done"
-
-
-def test_cancelling_a_child_that_waits_is_told_at_once() -> None:
-    async def story(ctx: Any, inbox: Any) -> str:
-        return str((await ctx.ask(CHILD, "work")).kind)
-
-    register(CodeAgent(stay, key="child"))
-    code(story)
+    register(CodeAgent(stay, key="child"))  # and one that waits, at once
     run = make_run()
     run_until_idle()
     child = Run.objects.get(parent=run)
-
     cancel(child.id, "enough")
-
     assert steps(run)[-1] == (str(child.id), "error", "cancelled")
     assert Run.objects.get(id=run.id).status == Status.PENDING

@@ -37,9 +37,6 @@ def seen(text: str, zone: str, after: str, count: int = 3) -> list[str]:
     return [f"{at.astimezone(place):%d %H:%M%z}" for at in found]
 
 
-# ------------------------------------------------------------------------------------------- clocks that jump
-
-
 JUMPS = [
     # A fixed time in the gap comes at the first minute behind it, that day and no other.
     ("30 2 * * *", NEW_YORK, "2026-03-07T12:00", "08 03:00-0400", "09 02:30-0400"),
@@ -125,9 +122,6 @@ def test_what_follows_the_clock_is_what_one_sees_looking_at_it(text, zone):
         assert cron(text, zone).next(day - timedelta(seconds=1), len(expected)) == expected
 
 
-# ------------------------------------------------------------------------------------------------ intervals
-
-
 def test_intervals_are_counted_from_their_start_and_do_not_drift():
     times = every(7, utc(2030, 1, 1, 0, 0, 3))
 
@@ -135,16 +129,10 @@ def test_intervals_are_counted_from_their_start_and_do_not_drift():
     late = times.after(utc(2030, 6, 1, 12, 0, 1))
     assert late is not None and (late - utc(2030, 1, 1, 0, 0, 3)) % timedelta(seconds=7) == timedelta()
     assert times.after(utc(2030, 1, 1, 0, 0, 10)) == utc(2030, 1, 1, 0, 0, 17)
-
-
-def test_cron_waits_for_its_start_and_behind_the_last_year_there_is_nothing_more():
     times = cron("0 * * * *", starts_at=utc(2030, 1, 1))
-    assert times.next(utc(2026, 1, 1), 2) == [utc(2030, 1, 1), utc(2030, 1, 1, 1)]
+    assert times.next(utc(2026, 1, 1), 2) == [utc(2030, 1, 1), utc(2030, 1, 1, 1)], "cron waits for its start too"
     for times in (every(86400 * 3000, utc(9999, 1, 1)), cron("0 0 1 1 *", starts_at=utc(9999, 6, 1))):
-        assert len(times.next(utc(2026, 1, 1), 5)) < 2
-
-
-# --------------------------------------------------------------------------------------------------- jitter
+        assert len(times.next(utc(2026, 1, 1), 5)) < 2, "behind the last year there is nothing more"
 
 
 @given(jitter=st.integers(0, 10_000), seconds=st.integers(1, 5_000), seed=st.text(max_size=5))
@@ -156,18 +144,10 @@ def test_jitter_stays_in_its_bounds_and_keeps_the_order(jitter, seconds, seed):
     assert all(timedelta() <= late <= timedelta(seconds=jitter) for late in put_off)
     assert all(late < timedelta(seconds=seconds) for late in put_off)
     assert [times.due(at) for at in ticks] == sorted(times.due(at) for at in ticks)
-
-
-def test_jitter_is_the_same_each_time_and_another_for_another():
     tick = utc(2030, 1, 1, 1)
-    times = [cron("0 * * * *", jitter_s=600, seed=seed) for seed in ("a", "a", "b")]
-    first, again, other = (one.due(tick) for one in times)
-
-    assert first == again != other
-    assert len({times[0].due(tick + timedelta(hours=n)) - timedelta(hours=n) for n in range(20)}) == 20
-
-
-# ----------------------------------------------------------------------------------------- what has come
+    ours, again, others = (cron("0 * * * *", jitter_s=600, seed=seed) for seed in ("a", "a", "b"))
+    assert ours.due(tick) == again.due(tick) != others.due(tick), "the same each time, and another for another"
+    assert len({ours.due(tick + timedelta(hours=n)) - timedelta(hours=n) for n in range(20)}) == 20
 
 
 def test_the_ticks_that_have_come_are_all_or_the_latest():
@@ -204,9 +184,6 @@ def test_years_of_downtime_are_not_counted_through(monkeypatch):
     assert len(cron("* * * * *").come(utc(2000, 1, 1), utc(2026, 1, 1), 100)) == 100
     assert len(every(1).come(utc(2030, 1, 1), utc(2090, 1, 1), 100)) == 100
     assert len(asked) < 1000
-
-
-# ------------------------------------------------------------------------------------------------ refusals
 
 
 REFUSED = {

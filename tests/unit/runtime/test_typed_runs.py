@@ -149,9 +149,6 @@ def test_who_asked_gets_the_value_and_the_run_has_the_text(kind, answer, value, 
     assert (child.status, child.output) == (Status.COMPLETED, output)
 
 
-# -------------------------------------------------------------------------------------------- through the real litellm
-
-
 def by_text(body: Body) -> Reply:
     tried = sum(message["role"] == "assistant" for message in body["messages"])
     return Reply(text=TEXT if tried else '{"name": "Bern"}')

@@ -288,9 +288,6 @@ def test_an_effect_is_not_performed_on_a_lease_that_may_be_over(settings, sent, 
         assert (run.status, run.output) == (Status.COMPLETED, words)
 
 
-# ----------------------------------------------------------------------------------------------------- commands
-
-
 def test_the_command_decides(ann, uncertain):
     request = asked(uncertain)
     call_command("ravi_answer", str(request.id), "--happened", "invoice 7", "--user", "ann", stdout=StringIO())

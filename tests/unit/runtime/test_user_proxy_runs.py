@@ -34,9 +34,6 @@ pytestmark = pytest.mark.django_db(transaction=True)
 BOSS = "user_proxy/boss"
 
 
-# ---------------------------------------------------------------------------------------------------- answered
-
-
 def boss(**options):
     return register(UserProxyAgent("boss", **options))
 
@@ -123,9 +120,6 @@ def test_a_signal_between_the_look_and_the_expiry_counts(clock):
     assert (run.output, HumanRequest.objects.get(run=run).status) == ("Yes.", "cancelled")
 
 
-# --------------------------------------------------------------------------------------------------- crashes
-
-
 @pytest.mark.parametrize("how", ["answer", "signal"])
 def test_a_worker_that_dies_asks_once_and_relays_the_reply_once(clock, how):
     """Over the question, or over the reply, which may come before the next worker does."""
@@ -150,9 +144,6 @@ def test_a_worker_that_dies_asks_once_and_relays_the_reply_once(clock, how):
         assert [row.name for row in journal_of(run)].count("hitl.question") == 1
         assert [row.kind for row in journal_of(run) if row.phase == "result"].count("ask_human") == 1
         assert not Signal.objects.filter(consumed_at=None).exists()
-
-
-# ---------------------------------------------------------------------------------------- both, and in any order
 
 
 def test_of_a_signal_and_an_answer_the_first_counts_and_a_person_is_told_so():
@@ -287,9 +278,6 @@ def test_a_question_of_long_ago_is_not_answered_by_its_successors_signal():
     assert drive(run).output == "Second."
 
 
-# ------------------------------------------------------------------------------------------------ what came before
-
-
 def test_a_signal_of_the_sites_own_code_is_kept_for_the_question(ann):
     boss(to="user:bob")
     run = make_run(BOSS, owner=ann)
@@ -317,9 +305,6 @@ def test_the_sweep_finds_an_answer_whose_sender_died_before_the_wake_up(clock, m
     assert drive(run).output == "Yes."
 
 
-# ------------------------------------------------------------------------------------------------------ authority
-
-
 def test_no_agent_says_it_in_a_persons_place():
     """A model that leads a team could else answer the question that its own team has asked."""
 
@@ -341,9 +326,6 @@ def test_no_agent_says_it_in_a_persons_place():
 
     assert (run.status, refused) == (Status.COMPLETED, ["signal", "signal"])
     assert not Signal.objects.exists()
-
-
-# -------------------------------------------------------------------------------------------- among other agents
 
 
 def test_an_orchestrator_asks_it_and_reads_the_answer(ann):

@@ -85,8 +85,6 @@ def test_a_generators_question_goes_to_whom_it_names(ada, event):
     assert drive(run).output == "card"
 
 
-# ------------------------------------------------------------------------------------ a model cannot answer itself
-
 ANSWERS = {"ravi_django.runtime.human", "ravi_django.runtime.replies"}  # modules that answer requests
 CALLS = {"answer_request", "answer_top_up"}  # and what they write with
 STORE = "ravi_django.runtime.store"
