@@ -22,7 +22,9 @@ from ravi_django.conf import conf
 from ravi_django.db import transaction
 from ravi_django.kernel import AgentId, AgentNotFoundError, ForbiddenError, Priority, TopicId
 from ravi_django.models import Agent, JournalEntry, Run
-from ravi_django.runtime import addresses, registry, specs, store
+from ravi_django.runtime import addresses, registry, specs
+from ravi_django.runtime.store.followers import Rights, Wanted
+from ravi_django.runtime.store.handing_over import HANDOFF
 
 log = logging.getLogger("ravi.access")
 
@@ -200,14 +202,12 @@ def check_priority(user: Any, priority: Priority) -> None:
         raise ForbiddenError(f"priority {priority.name.lower()} takes the permission ravi.choose_priority")
 
 
-def delivery_rights() -> store.Rights:
+def delivery_rights() -> Rights:
     """What deliveries to follows ask on behalf of their owners."""
-    return store.Rights(_refused, by_access=_is_default("may_run") and _is_default("may_receive"))
+    return Rights(_refused, by_access=_is_default("may_run") and _is_default("may_receive"))
 
 
-def _refused(
-    wanted: Collection[store.Wanted], agents: Mapping[str, Agent]
-) -> tuple[set[store.Wanted], dict[str, Exception]]:
+def _refused(wanted: Collection[Wanted], agents: Mapping[str, Agent]) -> tuple[set[Wanted], dict[str, Exception]]:
     """The deliveries that the policy refuses, and the topics that its `may_receive` raises for. A constant number of
     queries where permissions are those of Django's own backend."""
     users = get_user_model()._default_manager.in_bulk({owner for _, owner, _ in wanted})
@@ -249,7 +249,7 @@ def _row(found: specs.Found) -> Agent:
 def _was_handed(user: Any, found: specs.Found, session_id: UUID) -> bool:
     """Whether an agent that `user` may run handed this conversation over to this one, maybe by others."""
     runs = Run.objects.filter(session_id=session_id, owner_id=user.pk, parent=None)
-    rows = JournalEntry.objects.filter(run__in=runs, kind=store.HANDOFF, error__isnull=True)
+    rows = JournalEntry.objects.filter(run__in=runs, kind=HANDOFF, error__isnull=True)
     handed = [(row["from"], row["to"]) for row in rows.values_list("result", flat=True)]
     seen, new = set[str](), {str(found.address)}
     while new:

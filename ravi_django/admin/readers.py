@@ -13,7 +13,8 @@ from django.http import HttpRequest
 
 from ravi_django.conf import conf
 from ravi_django.models import HumanRequest
-from ravi_django.runtime import people, site_rules, store
+from ravi_django.runtime import people, site_rules
+from ravi_django.runtime.store import people as people_rows
 
 NEWEST = 500  # of the pending requests
 
@@ -45,7 +46,7 @@ def reads_all(request: HttpRequest) -> bool:
 
 def _open(request: HttpRequest) -> Requests:
     """`answerable` without the pending ones that take no answer now: too early, too late, of a run that has ended."""
-    return answerable(request).filter(store.in_time() | ~Q(status=HumanRequest.Status.PENDING))
+    return answerable(request).filter(people_rows.in_time() | ~Q(status=HumanRequest.Status.PENDING))
 
 
 def mine_among(request: HttpRequest, rows: Requests) -> Any:

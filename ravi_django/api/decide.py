@@ -32,7 +32,8 @@ from ravi_django.models.names import word
 from ravi_django.pages.context import cost_of, outcome_of, turns_of
 from ravi_django.pages.form import DecisionForm, now_at, pretty
 from ravi_django.pages.words import decision_of, end_of, name_of, next_step, title_of
-from ravi_django.runtime import human, links, people, store
+from ravi_django.runtime import human, links, people
+from ravi_django.runtime.store import links as links_rows
 from ravi_django.runtime.topups import is_top_up
 
 NOT_YOURS = gettext_lazy(
@@ -138,7 +139,7 @@ class DecideView(View):
             return False
         with transaction.atomic():
             human.answer(self.link.request_id, by=request.user, **given)
-            if not store.use_link(self.link):
+            if not links_rows.use_link(self.link):
                 raise ConflictError("this link has been used already")
         return True
 

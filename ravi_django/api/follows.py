@@ -16,7 +16,8 @@ from ravi_django.api.openapi import documented, parameter
 from ravi_django.api.pagination import Pages, paged
 from ravi_django.kernel import AgentId, InvalidInputError, SessionNotFoundError, TopicId
 from ravi_django.models import Follow, Session
-from ravi_django.runtime import follow, site_rules, store
+from ravi_django.runtime import follow, site_rules
+from ravi_django.runtime.store import follows
 
 FILTERS = [
     parameter("agent", "Only what this agent follows, type/key."),
@@ -122,7 +123,7 @@ class FollowView(ApiView):
     @documented("follows_delete", ok={204: None}, errors=[403, 404])
     def delete(self, request: Any, id: UUID) -> Response:
         """Follow no more. What it was still to be given is dropped."""
-        store.delete_follows(_rows(request, id))
+        follows.delete_follows(_rows(request, id))
         return Response(status=status.HTTP_204_NO_CONTENT)
 
 

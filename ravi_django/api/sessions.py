@@ -19,7 +19,8 @@ from ravi_django.api.runs import start
 from ravi_django.api.turns import with_every_result
 from ravi_django.kernel import AgentId, InvalidInputError
 from ravi_django.models import Session
-from ravi_django.runtime import erasing, site_rules, store
+from ravi_django.runtime import erasing, site_rules
+from ravi_django.runtime.store import queue
 
 
 class SessionsView(ApiView):
@@ -48,7 +49,7 @@ class SessionsView(ApiView):
             access.find(request.user, agent)
         title, tenant = given.validated_data.get("title", ""), site_rules.tenant_for(request.user)
         row = Session(owner=request.user, tenant=tenant, title=title, agent=str(agent or ""))
-        store.create_session(row).refresh_from_db()
+        queue.create_session(row).refresh_from_db()
         return Response(serializers.SessionSerializer(row).data, status=status.HTTP_201_CREATED)
 
 

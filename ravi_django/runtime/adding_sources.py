@@ -10,7 +10,8 @@ from django.core.exceptions import ValidationError
 
 from ravi_django.kernel import InvalidInputError
 from ravi_django.models import Session, Source
-from ravi_django.runtime import sealed, store
+from ravi_django.runtime import sealed
+from ravi_django.runtime.store import sources
 
 
 def add_source(
@@ -57,7 +58,7 @@ def add_source(
         field, faults = next(iter(error.message_dict.items()))
         raise InvalidInputError(f"{field}: {' '.join(faults)}", field=field) from None
     source.secret = sealed.seal(secret) if secret else ""
-    return store.add_source(source)
+    return sources.add_source(source)
 
 
 def _home(session: Session | UUID | None, user: Any, tenant: str) -> Session | None:

@@ -27,8 +27,10 @@ from ravi_django.kernel import (
     Usage,
 )
 from ravi_django.models import HumanRequest
-from ravi_django.runtime import paths, store, tool_caps, topups
+from ravi_django.runtime import paths, tool_caps, topups
 from ravi_django.runtime.entries import Entry, Recorded
+from ravi_django.runtime.store import accounts, budgets
+from ravi_django.runtime.store.budgets import REFUSED, Amount, Exhausted
 
 if TYPE_CHECKING:
     from ravi_django.runtime.effects import Effects
@@ -50,7 +52,7 @@ async def admit(
 
     Raises BudgetExhaustedError, recorded. With `when_exhausted` "ask" a person is asked first, while the run suspends.
     """
-    if not store.accounts_of(effects.lease.run):
+    if not accounts.accounts_of(effects.lease.run):
         return
     amount = await _estimate(model, messages, options)
     pause = FIRST_PAUSE_S
@@ -61,29 +63,29 @@ async def admit(
             verdict = await _reserve(effects, entry.path, amount)
             if verdict is True and effects.must_park(nested=nested):  # an open tool may wait for what it would hold
                 await _free(effects, entry.path)
-            if isinstance(verdict, store.Exhausted):
+            if isinstance(verdict, Exhausted):
                 asked = await topups.ask(effects, entry.path, verdict.account)
                 if asked is False:
                     await _refuse(effects, entry, verdict)
         if verdict is True:
             topups.note_closed(effects, entry.path)
             return
-        if isinstance(verdict, store.Exhausted):
+        if isinstance(verdict, Exhausted):
             if isinstance(asked, HumanRequest):
                 await topups.wait(effects, entry.path, asked, seen)
             continue
         with effects.busy(), tool_caps.waiting():
             await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - so that not all look at once
             if pause == MAX_PAUSE_S:
-                await effects.database.call(store.free_abandoned, effects.lease, effects.present().date())
+                await effects.database.call(budgets.free_abandoned, effects.lease, effects.present().date())
         pause = min(2 * pause, MAX_PAUSE_S)
 
 
-async def _reserve(effects: Effects, path: str, amount: store.Amount) -> store.Exhausted | bool:
+async def _reserve(effects: Effects, path: str, amount: Amount) -> Exhausted | bool:
     effects.lease.reserved.add("")  # so that the lease's end looks, however this one is cut short
     with paths.entered(None):
         reserving = asyncio.ensure_future(
-            effects.database.call(store.reserve, effects.lease, path, amount, effects.present().date())
+            effects.database.call(budgets.reserve, effects.lease, path, amount, effects.present().date())
         )
     try:
         return await asyncio.shield(reserving)
@@ -106,7 +108,7 @@ def give_up(effects: Effects, path: str) -> None:
 
 async def _free(effects: Effects, path: str) -> None:
     try:
-        await effects.threads.call(store.free, effects.lease, path)
+        await effects.threads.call(budgets.free, effects.lease, path)
     except Exception as error:  # the lease's end does it, or the takeover's
         log.warning("run %s: could not free: %s", effects.lease.run_id, error, extra={"action": "reserve.failed"})
 
@@ -114,7 +116,7 @@ async def _free(effects: Effects, path: str) -> None:
 # --------------------------------------------------------------------------------------------------- how much
 
 
-async def _estimate(model: ChatModel, messages: Sequence[ChatMessage], options: GenerationOptions) -> store.Amount:
+async def _estimate(model: ChatModel, messages: Sequence[ChatMessage], options: GenerationOptions) -> Amount:
     """Tokens in, by the same count as compaction's, and at most out; what they cost where that is known."""
     seen = _largest.get(model.name)
     tokens_in = await TokenCounter(model).total(messages)
@@ -122,16 +124,14 @@ async def _estimate(model: ChatModel, messages: Sequence[ChatMessage], options: 
     prices = getattr(model, "prices", None) or pricing.site_prices(model.name) or pricing.listed_prices(model.name)
     cost = None if prices is None else pricing.cost_by(prices, Usage(input_tokens=tokens_in, output_tokens=tokens_out))
     known = seen[1] if seen else None
-    return store.Amount(
-        tokens_in + tokens_out, known if cost is None else max(store.dollars(cost), known or Decimal(0))
-    )
+    return Amount(tokens_in + tokens_out, known if cost is None else max(accounts.dollars(cost), known or Decimal(0)))
 
 
 def learn(effects: Effects, entry: Entry) -> None:
     """A model may use more than was thought: the next call of it reserves as much."""
-    if entry.usage is not None and store.accounts_of(effects.lease.run):
+    if entry.usage is not None and accounts.accounts_of(effects.lease.run):
         tokens, cost = _largest.get(entry.name, (0, Decimal(0)))
-        _largest[entry.name] = max(tokens, entry.usage.output_tokens), max(cost, store.dollars(entry.cost))
+        _largest[entry.name] = max(tokens, entry.usage.output_tokens), max(cost, accounts.dollars(entry.cost))
 
 
 def forget() -> None:
@@ -142,9 +142,9 @@ def forget() -> None:
 # ---------------------------------------------------------------------------------------------------- refusal
 
 
-async def _refuse(effects: Effects, entry: Entry, verdict: store.Exhausted) -> None:
+async def _refuse(effects: Effects, entry: Entry, verdict: Exhausted) -> None:
     message = _words(effects, verdict)
-    entry.error = {"type": BudgetExhaustedError.__name__, "message": message, store.REFUSED: verdict.account}
+    entry.error = {"type": BudgetExhaustedError.__name__, "message": message, REFUSED: verdict.account}
     topups.note_closed(effects, entry.path)
     await effects.record(entry)
     raise BudgetExhaustedError(message)
@@ -152,11 +152,11 @@ async def _refuse(effects: Effects, entry: Entry, verdict: store.Exhausted) -> N
 
 def raise_refused(row: Recorded) -> None:
     """By what the row of a model call holds."""
-    if row.error is not None and store.REFUSED in row.error:
+    if row.error is not None and REFUSED in row.error:
         raise BudgetExhaustedError(row.error.get("message", ""))
 
 
-def _words(effects: Effects, verdict: store.Exhausted) -> str:
+def _words(effects: Effects, verdict: Exhausted) -> str:
     kind, _, rest = verdict.account.partition(":")
     used = f"has used {verdict.used.normalize():f} of its {verdict.name} of {verdict.limit.normalize():f}"
     if kind == "tree":

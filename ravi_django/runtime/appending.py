@@ -22,12 +22,13 @@ from django.db import IntegrityError, NotSupportedError, connections
 from ravi_django.conf import conf
 from ravi_django.db import MODE, alias
 from ravi_django.kernel import LeaseLostError
-from ravi_django.runtime import paths, store
+from ravi_django.runtime import paths
 from ravi_django.runtime.database import DatabaseThreads, is_disconnect
 from ravi_django.runtime.entries import Entry, NewTurn
 from ravi_django.runtime.own_connections import SHAPES
-from ravi_django.runtime.store import Lease
+from ravi_django.runtime.store import budgets, fence, journal
 from ravi_django.runtime.store.fence import Statement
+from ravi_django.runtime.store.leases import Lease
 
 log = logging.getLogger("ravi.appending")
 
@@ -55,8 +56,8 @@ class Appender:
         if mine is None:
             if wanted := next((one for one in self.connections if one.is_wanted), None):
                 wanted.open(self.database)
-        elif write is None and not store.concerns_budgets(lease, entries):
-            statement = store.append_statement(lease, entries, turns)
+        elif write is None and not budgets.concerns(lease, entries):
+            statement = fence.append_statement(lease, entries, turns)
             if statement is not None:
                 row, cancelled = await mine.execute(statement)
                 if row is not None:
@@ -65,7 +66,7 @@ class Appender:
                     except LeaseLostError as lost:
                         return None, lost, cancelled
         seq, error, again = await self.database.see_through(
-            append_repeatable, lease, entries, turns, write or store.append
+            append_repeatable, lease, entries, turns, write or journal.append
         )
         return seq, error, cancelled or again
 
@@ -232,12 +233,12 @@ def _numbered(sql: str) -> bytes:
     return (first + "".join(f"${number}{part}" for number, part in enumerate(rest, 1))).encode()
 
 
-def append_repeatable(lease: Lease, entries: list[Entry], turns: list[NewTurn], write: Write = store.append) -> int:
+def append_repeatable(lease: Lease, entries: list[Entry], turns: list[NewTurn], write: Write = journal.append) -> int:
     """Append; when the answer to an earlier try was lost on the way, finding our own row is success."""
     try:
-        return store.settled(lease, entries, partial(write, lease, entries, turns))
+        return budgets.settled(lease, entries, partial(write, lease, entries, turns))
     except IntegrityError:
-        seq = store.already_appended(entries[0].id)
+        seq = journal.already_appended(entries[0].id)
         if seq is None:
             raise
         return seq

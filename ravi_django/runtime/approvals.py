@@ -18,12 +18,16 @@ from django.db import Error as DatabaseError
 from ravi_django.agents.approval import nobody
 from ravi_django.kernel import Addressees, ApprovalDecision, DeterminismError, InvalidInputError, Risk, Tool
 from ravi_django.models import HumanRequest, StickyDecision
-from ravi_django.runtime import people, requests, site_rules, standing, store
+from ravi_django.runtime import people, requests, site_rules, standing
 from ravi_django.runtime.asked_calls import Asked, request_for
 from ravi_django.runtime.decisions import KIND, Kept, decided, denied, is_used, recalled, told
 from ravi_django.runtime.entries import Entry, Recorded
 from ravi_django.runtime.gate import Stop, Wait
 from ravi_django.runtime.shown import request_shown
+from ravi_django.runtime.store import people as people_rows
+from ravi_django.runtime.store import standing as standing_rows
+from ravi_django.runtime.store.asking import NotDue
+from ravi_django.runtime.store.standing import NotStanding
 from ravi_django.runtime.waits import over
 
 if TYPE_CHECKING:
@@ -72,7 +76,7 @@ async def withdraw(ctx: DurableContext, begun: Recorded, entry: Entry) -> None:
     said = {"id": str(request_id), "answer": {"action": "cancel"}}
     async with effects.performing():
         effects.note_once(Entry("request.closed", f"@closed@request.{begun.path}.1", KIND, result=said))
-        await effects.record(entry, partial(store.withdraw_request, request_id=request_id))
+        await effects.record(entry, partial(people_rows.withdraw_request, request_id=request_id))
 
 
 # --------------------------------------------------------------------------------------------- what is recorded
@@ -140,9 +144,9 @@ async def _found(ctx: DurableContext, path: str, asked: Asked, tool: Tool | None
         entry = Entry(KIND, path, asked.tool, request=asked.request, result=kept)
         async with effects.performing(), ctx.deciding:
             try:
-                await effects.record(entry, partial(store.use_standing, decision=found, request=request))
+                await effects.record(entry, partial(standing_rows.use_standing, decision=found, request=request))
                 return kept
-            except store.NotStanding:
+            except NotStanding:
                 pass  # revoked meanwhile: look again
 
 
@@ -167,7 +171,7 @@ async def _open(ctx: DurableContext, path: str, asked: Asked, request: HumanRequ
     effects.entangled = True  # first: the commit may stand though this task is cancelled over it
     async with effects.performing():
         effects.note(Entry(KIND, path, asked.tool, phase="started", request=opened))  # in one commit with the next row
-        await effects.record(announced, partial(store.open_request, request=request))
+        await effects.record(announced, partial(people_rows.open_request, request=request))
     return opened
 
 
@@ -189,9 +193,9 @@ async def _outcome(ctx: DurableContext, path: str, asked: Asked, opened: dict[st
                 await effects.record(entry)
                 return kept
             try:
-                await effects.record(entry, partial(store.expire_request, request_id=UUID(request_id)))
+                await effects.record(entry, partial(people_rows.expire_request, request_id=UUID(request_id)))
                 return kept
-            except store.NotDue as error:
+            except NotDue as error:
                 later = error.until
         await effects.refresh()  # an answer has come after all, or there is more time
 

@@ -8,11 +8,11 @@ from typing import Any
 from pydantic_core import to_json
 
 from ravi_django.models import Blob
-from ravi_django.runtime import store
 from ravi_django.runtime.buffer import EventBuffer
 from ravi_django.runtime.entries import make_blob
 from ravi_django.runtime.events import archived
 from ravi_django.runtime.frames import collapse
+from ravi_django.runtime.store import streams
 
 PAGE = 5000  # frames read at a time
 MOST = 50  # trees in one transaction
@@ -24,7 +24,7 @@ def archive(buffer: EventBuffer, ended: Mapping[str, int]) -> None:
     trees = list(ended)
     for start in range(0, len(trees), MOST):
         some = {tree: ended[tree] for tree in trees[start : start + MOST]}
-        buffer.expire(store.mark_many_published(_archives(buffer, some)))
+        buffer.expire(streams.mark_many_published(_archives(buffer, some)))
 
 
 def _archives(buffer: EventBuffer, ended: Mapping[str, int]) -> dict[str, tuple[Blob | None, int]]:

@@ -19,7 +19,6 @@ from ravi_django.kernel import (
     RunHandle,
 )
 from ravi_django.models import Ask, Run, uuid7
-from ravi_django.runtime import store
 from ravi_django.runtime.addressing import (
     address_of,
     body_of,
@@ -36,6 +35,8 @@ from ravi_django.runtime.effects import Effects
 from ravi_django.runtime.entries import Entry, storable
 from ravi_django.runtime.gate import Wait
 from ravi_django.runtime.spawns import spawn
+from ravi_django.runtime.store import asking
+from ravi_django.runtime.store.asking import NotDue
 from ravi_django.runtime.waits import moment
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ class Opening:
 
     @property
     def write(self) -> Write:
-        return partial(store.open_ask, ask=self.cell, message=self.body, resumed=self.resumed)
+        return partial(asking.open_ask, ask=self.cell, message=self.body, resumed=self.resumed)
 
     def tell(self, effects: Effects) -> None:
         """It is written: what was known at once is its outcome, and whoever has to do with it is woken."""
@@ -172,10 +173,10 @@ async def _settled(ctx: DurableContext, path: str, target: RunHandle, opened: di
                 return _outcome(entry.result, target)
             entry.result = {"kind": "timed_out", "result": None}
             try:
-                write = partial(store.time_out_ask, ask_id=UUID(opened["ask"]), late=opened.get("late"))
+                write = partial(asking.time_out_ask, ask_id=UUID(opened["ask"]), late=opened.get("late"))
                 await effects.record(entry, write)
                 return _outcome(entry.result, target)
-            except store.NotDue as error:
+            except NotDue as error:
                 until = error.until or until
         await effects.refresh()  # an outcome has come after all, or people are given more time
 
@@ -209,14 +210,14 @@ async def send(ctx: DurableContext, target: AgentId | RunHandle, message: Messag
             target_id = run_id_of(target)
             if (refusal := await unreachable(ctx, target_id)) is not None:
                 await refuse(ctx, entry, refusal)
-            await effects.record(entry, partial(store.deliver, target_id=target_id, message=body))
+            await effects.record(entry, partial(asking.deliver, target_id=target_id, message=body))
         else:
             found, refusal = await find(ctx, agent_id)
             if refusal is not None:
                 await refuse(ctx, entry, refusal)
             run = _root_in_session(ctx, agent_id)
             run.agent_version, run.metadata = found.version, metadata_of(ctx, found, message)
-            await effects.record(entry, partial(store.deliver_to_agent, run=run, message=body))
+            await effects.record(entry, partial(asking.deliver_to_agent, run=run, message=body))
             target_id = UUID(entry.result["run"])
     effects.wake([target_id])
 
@@ -243,7 +244,7 @@ async def reply(ctx: DurableContext, message: Message, result: Any) -> None:
     value = storable(result)
     late = filled(ctx, asker.agent_id, Message(target=asker.agent_id, payload=payload_of(result)), path)
     late["causation_id"] = message.id
-    write = partial(store.reply, asker_id=asker_id, message_id=message.id, result=value, late=late)
+    write = partial(asking.reply, asker_id=asker_id, message_id=message.id, result=value, late=late)
     async with effects.performing():
         await effects.record(Entry("ask.replied", path, message.id, result={"result": value}), write)
     effects.wake([asker_id])

@@ -10,9 +10,10 @@ from typing import Any
 from pydantic_core import from_json, to_json
 
 from ravi_django.models import Blob, JournalEntry, Run
-from ravi_django.runtime import registry, store
+from ravi_django.runtime import registry
 from ravi_django.runtime.database import CodeThreads, DatabaseThreads
 from ravi_django.runtime.entries import blob_value
+from ravi_django.runtime.store import journal
 
 _kept: OrderedDict[str, float] = OrderedDict()  # digests that this process has stored, and when
 _schemas: OrderedDict[str, dict[str, Any] | None] = OrderedDict()  # of results, by the digest of a spec
@@ -29,7 +30,7 @@ async def keep(database: DatabaseThreads | CodeThreads, bodies: dict[str, Callab
         return
     texts = {digest: to_json(bodies[digest](), fallback=str) for digest in new}
     await database.call(
-        store.save_blobs,
+        journal.save_blobs,
         [Blob(id=digest, body=text, encoding="json", size=len(text)) for digest, text in texts.items()],
     )
     for digest in new:

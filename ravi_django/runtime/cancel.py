@@ -10,10 +10,12 @@ from uuid import UUID
 from ravi_django.db import transaction
 from ravi_django.kernel import AgentId, ControlPayload, InvalidInputError, Message, PermanentError, RunHandle
 from ravi_django.models import Run
-from ravi_django.runtime import dispatch, pausing, publish, store, trailing
+from ravi_django.runtime import dispatch, pausing, publish, trailing
 from ravi_django.runtime.addressing import filled, raise_recorded, refuse, run_id_of
 from ravi_django.runtime.asks import unreachable
 from ravi_django.runtime.entries import Entry
+from ravi_django.runtime.store import control as control_rows
+from ravi_django.runtime.store import slots
 from ravi_django.runtime.waits import PEOPLES, check_name
 
 if TYPE_CHECKING:
@@ -28,7 +30,7 @@ def cancel(run_id: UUID | str, reason: str) -> None:
 
     Raises IllegalTransitionError when the run has ended already.
     """
-    for claimable in store.request_cancel(run_id, reason):
+    for claimable in control_rows.request_cancel(run_id, reason):
         dispatch.on_commit(claimable)
     run = Run.objects.get(id=run_id)
     if run.root_id is not None:
@@ -73,15 +75,17 @@ async def control(ctx: DurableContext, target: AgentId | RunHandle, message: Mes
     entry = Entry("msg.sent", path, str(target.agent_id), request={"message": key})
     async with effects.performing():
         refusal = await unreachable(ctx, target_id)
-        if refusal is None and not await effects.database.call(store.is_ancestor, effects.lease.run_id, target_id):
+        if refusal is None and not await effects.database.call(
+            control_rows.is_ancestor, effects.lease.run_id, target_id
+        ):
             words = f"run {effects.lease.run_id} may not control run {target_id}: it is no ancestor of it"
             refusal = PermanentError(words)
         if refusal is not None:
             await refuse(ctx, entry, refusal)
         entry.result = {"run": str(target_id), "control": signal}
         await effects.record(
-            entry, partial(store.control, target_id=target_id, signal=signal, data=payload.data, key=key)
+            entry, partial(control_rows.control, target_id=target_id, signal=signal, data=payload.data, key=key)
         )
     ended = signal == "abort"
-    resumed = await effects.database.call(store.resume_paused, effects.lease.run.tree_id) if ended else []
+    resumed = await effects.database.call(slots.resume_paused, effects.lease.run.tree_id) if ended else []
     effects.wake([target_id, *resumed])

@@ -11,7 +11,7 @@ from typing import Any
 from django.db.models.signals import pre_delete
 
 from ravi_django.models import Run
-from ravi_django.runtime import store
+from ravi_django.runtime.store import touching
 
 
 def connect() -> None:
@@ -19,4 +19,4 @@ def connect() -> None:
 
 
 def _deleting(sender: Any, instance: Run, **more: Any) -> None:
-    store.lock_to_delete(instance.id)
+    touching.lock_to_delete(instance.id)

@@ -24,7 +24,7 @@ from ravi_django.kernel import (
     SuspendInterrupt,
 )
 from ravi_django.models import Turn
-from ravi_django.runtime import frames, store, tool_caps
+from ravi_django.runtime import frames, tool_caps
 from ravi_django.runtime.appending import Appender, Write
 from ravi_django.runtime.database import REPEAT_S, CodeThreads, may_pass
 from ravi_django.runtime.entries import Entry, NewTurn, Recorded
@@ -32,7 +32,15 @@ from ravi_django.runtime.frames import Frame, Source
 from ravi_django.runtime.gate import Gate, NotRecorded, Stop, Wait
 from ravi_django.runtime.publish import Publisher
 from ravi_django.runtime.replay import Journal, check_identity, drift
-from ravi_django.runtime.store import Facts, Inbox, Lease
+from ravi_django.runtime.store import waiting
+from ravi_django.runtime.store.asking import NotDue
+from ravi_django.runtime.store.endings import RETENTION
+from ravi_django.runtime.store.inboxes import Inbox
+from ravi_django.runtime.store.leases import Lease
+from ravi_django.runtime.store.people import TooManyRequests
+from ravi_django.runtime.store.slots import Paused
+from ravi_django.runtime.store.standing import NotStanding
+from ravi_django.runtime.store.waiting import Facts
 from ravi_django.runtime.tool_caps import Spent
 
 log = logging.getLogger("ravi.effects")
@@ -58,7 +66,7 @@ class Effects(Gate):
         self.publisher = publisher
         self.run_sync = run_sync  # runs a sync tool on its own threads
         self.wake = wake  # hints runs that an effect has made claimable
-        self.tell_paused: Callable[[store.Paused], None] = lambda paused: None  # whoever watches or drives that run
+        self.tell_paused: Callable[[Paused], None] = lambda paused: None  # whoever watches or drives that run
         self.source = Source.of(lease.run, lease.epoch)
         self.inbox: list[tuple[int, Message]] = []  # of this generation, as far as it was read
         self.inbox_upto: int | None = None  # the last message that the code was given
@@ -151,7 +159,7 @@ class Effects(Gate):
             first, cancelled = await self._append(*args)
         except (LeaseLostError, asyncio.CancelledError):
             raise
-        except (CancellationError, SpawnDeniedError, store.NotDue, store.NotStanding, store.TooManyRequests) as error:
+        except (CancellationError, SpawnDeniedError, NotDue, NotStanding, TooManyRequests) as error:
             self.notes[:0], self.turns[:0] = entries[:-1], turns
             if isinstance(error, CancellationError):
                 self.token.cancel(error.reason)
@@ -236,7 +244,7 @@ class Effects(Gate):
         try:
             while self._is_stale:
                 self._is_stale = False
-                new = await self.database.call(store.facts, self.lease)
+                new = await self.database.call(waiting.facts, self.lease)
         finally:
             self._refreshing = False
         if self.stop is not None:  # no wait is met any more: what is suspended must not count this as seen
@@ -294,7 +302,7 @@ class Effects(Gate):
     @property
     def retains(self) -> bool:
         """Whether all turns of the run outlive it. What generations before this one have noted is not known here."""
-        return self.lease.run.generation == 0 and not any(path.startswith(store.RETENTION) for path in self._noted)
+        return self.lease.run.generation == 0 and not any(path.startswith(RETENTION) for path in self._noted)
 
     def left_open(self) -> dict[str, Entry | Recorded]:
         """At-most-once effects that were begun and have no result, by path."""

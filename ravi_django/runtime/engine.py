@@ -36,7 +36,7 @@ from ravi_django.kernel import (
     RunMeta,
 )
 from ravi_django.models import TERMINAL, Status
-from ravi_django.runtime import bodies, dispatch, frames, paths, receiving, settle, specs, store, trailing
+from ravi_django.runtime import bodies, dispatch, frames, paths, receiving, settle, specs, trailing
 from ravi_django.runtime.appending import Appender
 from ravi_django.runtime.database import CLOSE_S, DatabaseThreads, may_pass
 from ravi_django.runtime.effects import Effects
@@ -49,7 +49,13 @@ from ravi_django.runtime.registry import known_addresses, pinned_spec
 from ravi_django.runtime.replay import Journal
 from ravi_django.runtime.rounds import Rounds
 from ravi_django.runtime.settle import Outcome
-from ravi_django.runtime.store import Lease
+from ravi_django.runtime.store import claims, control, handing_over, leases, waiting
+from ravi_django.runtime.store import slots as slots_rows
+from ravi_django.runtime.store.claims import SUSPECT
+from ravi_django.runtime.store.handing_over import HANDOFF
+from ravi_django.runtime.store.journal import Unseen
+from ravi_django.runtime.store.leases import Lease
+from ravi_django.runtime.store.slots import Paused
 from ravi_django.runtime.story import Story
 from ravi_django.runtime.tool_threads import ToolThreads
 
@@ -121,8 +127,8 @@ class Engine:
             self._more = True
             return False  # the row stays claimable
         suspect = self._suspect
-        had = await self._drive(store.claim, run_id, self.name, known_addresses(), suspect is None)
-        if not had and suspect is not None and await self.database.call(store.waits_as_suspect, run_id):
+        had = await self._drive(claims.claim, run_id, self.name, known_addresses(), suspect is None)
+        if not had and suspect is not None and await self.database.call(claims.waits_as_suspect, run_id):
             words = "run %s waits: its workers died, and this one drives run %s, whose workers died too"
             log.warning(words, run_id, suspect, extra={"action": "run.suspect_waits"})
         return had
@@ -155,7 +161,7 @@ class Engine:
 
     async def _drive_lease(self, lease: Lease) -> None:
         run, is_second = lease.run, False
-        if run.crashes >= store.SUSPECT:
+        if run.crashes >= SUSPECT:
             is_second = self._suspect is not None  # two were claimed at once
             self._suspect = self._suspect or run.id
         try:
@@ -186,7 +192,7 @@ class Engine:
     async def _abandon(self, lease: Lease) -> None:
         """The lease runs out, and it counts as a crash though this worker lives: the run itself may be the cause."""
         with suppress(Exception):
-            await self.database.call(store.abandon, lease)
+            await self.database.call(leases.abandon, lease)
 
     def _past(self, run_id: UUID) -> None:
         """The run has come past the place where its workers died, or its lease is over: the next suspect may begin."""
@@ -206,7 +212,7 @@ class Engine:
             raise settle.NotDrivable(AgentCrashError(lease.run_id, lease.run.agent), block=True)
         agent = await self._agent_of(lease)
         limit = receiving.limit_of(agent)
-        loaded, facts = await self.database.call(store.load_with_facts, lease, limit)
+        loaded, facts = await self.database.call(waiting.load_with_facts, lease, limit)
         try:
             inbox = [(place, Message.model_validate(body)) for place, body in loaded.unread.messages]
             carried = loaded.unread.carried and Message.model_validate(loaded.unread.carried[1])
@@ -244,11 +250,11 @@ class Engine:
 
     async def _begin_behind(self, effects: Effects, rounds: Rounds) -> None:
         run = effects.lease.run
-        row = await self.database.call(store.begun_by, run)
+        row = await self.database.call(handing_over.begun_by, run)
         if row is None:
             return
         rounds.begin_behind(row.result)
-        if row.kind == store.HANDOFF and row.seq == run.next_seq - 1:  # who handed it over may have died over telling
+        if row.kind == HANDOFF and row.seq == run.next_seq - 1:  # who handed it over may have died over telling
             source = replace(effects.source, agent=(row.result or {})["from"])
             self.publisher.emit(*frames.durable(source, row, row.seq))
 
@@ -301,14 +307,14 @@ class Engine:
         """Record how the lease ended, tell whoever watches, and give the lease back."""
         effects, lease = active.effects, active.lease
         if outcome.status == Status.CANCELLED:  # the heartbeat told that, not why
-            reason = await self.database.call(store.cancel_reason, lease.run_id)
+            reason = await self.database.call(control.cancel_reason, lease.run_id)
             outcome = Outcome.of_cancel(reason or "cancelled")
         entries, turns = effects.take_pending(*outcome.entries(lease))
         if outcome.status not in TERMINAL:  # another process may have it next
             await self.publisher.sent(str(lease.run.tree_id))
         try:
             settled = await self.database.call(settle.write, effects, outcome, entries, turns)
-        except store.Unseen:  # the code is to be given it: again from the top, by whoever has room
+        except Unseen:  # the code is to be given it: again from the top, by whoever has room
             outcome, entries = Outcome(Status.PENDING), entries[:-1]
             settled = await self.database.call(settle.write, effects, outcome, entries, turns)
             settled.hints.append(lease.run_id)
@@ -410,7 +416,7 @@ class Engine:
         """On a database thread. When there was something, there may be more: look again at once."""
         try:
             suspects = self._suspect is None
-            lease = store.claim_next(self.name, known_addresses(), suspects, only_expired=only_expired)
+            lease = claims.claim_next(self.name, known_addresses(), suspects, only_expired=only_expired)
         finally:
             self._looking = False
         if lease is not None:
@@ -448,7 +454,7 @@ class Engine:
         if active := self.active.get(run_id):
             self.cancel(active, "cancelled")
 
-    def tell_paused(self, paused: store.Paused) -> None:
+    def tell_paused(self, paused: Paused) -> None:
         """Whoever watches that run; and when it is driven here, it need not wait for a heartbeat."""
         source = frames.Source.of(paused.run, paused.row.epoch)
         self.publisher.emit(*frames.durable(source, paused.row, paused.row.seq))
@@ -458,7 +464,7 @@ class Engine:
     async def _resume_paused(self, tree_id: UUID) -> None:
         """A run of the tree has ended: one that gave way may go on. The sweep does the same should this fail."""
         try:
-            self.wake(await self.database.call(store.resume_paused, tree_id))
+            self.wake(await self.database.call(slots_rows.resume_paused, tree_id))
         except Exception as error:
             log.warning("tree %s: its paused runs wait for the sweep: %s", tree_id, error, extra={"action": "resume"})
 

@@ -9,7 +9,8 @@ from uuid import UUID
 
 from ravi_django import access
 from ravi_django.conf import conf
-from ravi_django.runtime import background, dispatch, store
+from ravi_django.runtime import background, dispatch
+from ravi_django.runtime.store import digests, fan_out, processes
 
 log = logging.getLogger("ravi.fan_out")
 
@@ -28,7 +29,7 @@ def run(publication_id: UUID | str) -> None:
     time: what is left is hinted anew."""
     at_once = False
     for _ in range(BATCHES):
-        batch = store.deliver_batch(publication_id, int(conf.FAN_OUT_BATCH), access.delivery_rights())
+        batch = fan_out.deliver_batch(publication_id, int(conf.FAN_OUT_BATCH), access.delivery_rights())
         if batch is None:
             break
         wake(batch.woken)
@@ -42,7 +43,7 @@ def run(publication_id: UUID | str) -> None:
 def deliver_due() -> None:
     """Give followers what has become due, for a bounded time."""
     for _ in range(BATCHES):
-        batch = store.deliver_due(int(conf.FAN_OUT_BATCH), access.delivery_rights())
+        batch = digests.deliver_due(int(conf.FAN_OUT_BATCH), access.delivery_rights())
         if batch is None:
             return
         wake(batch.woken)
@@ -53,18 +54,18 @@ def deliver_due() -> None:
 def sweep() -> None:
     """Go on with what nobody is at: publications that were not delivered to all in time, and what has become due.
     Bounded; where there is more, hints go out as well."""
-    left = store.unfinished(BATCHES, older_than_s=conf.SWEEP_S)
+    left = fan_out.unfinished(BATCHES, older_than_s=conf.SWEEP_S)
     for publication_id in left:
         try:
-            batch = store.deliver_batch(publication_id, int(conf.FAN_OUT_BATCH), access.delivery_rights())
+            batch = fan_out.deliver_batch(publication_id, int(conf.FAN_OUT_BATCH), access.delivery_rights())
         except Exception:  # of the site's policy: the other topics are not to wait for it
             log.exception("publication %s: not delivered", publication_id, extra={"action": "fan_out.failed"})
             continue
         if batch is not None:
             wake(batch.woken)
-            if store.has_next(publication_id):
+            if fan_out.has_next(publication_id):
                 hint(publication_id)
-    if store.has_due():
+    if digests.has_due():
         deliver_due()
 
 
@@ -74,5 +75,5 @@ def wake(run_ids: Sequence[UUID]) -> None:
     if len(run_ids) <= FEW:
         dispatch.send_many(run_ids)
         return
-    for _ in range(min(len(run_ids), max(LOOKS, 2 * store.count_workers()))):
+    for _ in range(min(len(run_ids), max(LOOKS, 2 * processes.count_workers()))):
         background.hint("ravi.look")

@@ -28,10 +28,11 @@ from ravi_django.kernel import (
 from ravi_django.kernel.canonical import digest_of
 from ravi_django.kernel.messages import PayloadBase
 from ravi_django.models import Follow, Publication, Session, uuid7
-from ravi_django.runtime import fan_out, specs, store
+from ravi_django.runtime import fan_out, specs
 from ravi_django.runtime.addressing import payload_of
 from ravi_django.runtime.entries import is_storable
 from ravi_django.runtime.hops import noted
+from ravi_django.runtime.store import follows, publications
 from ravi_django.runtime.submit import _address_of, _metadata, _session, _tenant
 
 MAX_ID = 200  # characters of a message id
@@ -84,7 +85,7 @@ def add(
     found = specs.find(row.agent)
     found.check_variables(row.metadata)
     access.check_follow(owner_of(user), found, topic_of(topic))
-    return store.add_follow(row, metadata=metadata is not None, every_s=every_s is not None)
+    return follows.add_follow(row, metadata=metadata is not None, every_s=every_s is not None)
 
 
 def unfollow(
@@ -101,7 +102,7 @@ def unfollow(
     Raises InvalidInputError (with `field`) and SessionNotFoundError.
     """
     row = _row(agent, topic, user, tenant, session)
-    return store.remove_follow(row.follower, row.topic)
+    return follows.remove_follow(row.follower, row.topic)
 
 
 def followers(
@@ -109,7 +110,7 @@ def followers(
 ) -> Iterator[Follow]:
     """The follows of a topic in the order of their ids, those beyond the id `after`, at most `limit`. They are read
     page by page, however many there are."""
-    return store.followers(str(topic_of(topic)), _tenant(tenant), after=after, limit=limit)
+    return follows.followers(str(topic_of(topic)), _tenant(tenant), after=after, limit=limit)
 
 
 def _row(agent: Any, topic: Any, user: Any, tenant: str, session: Session | UUID | str | None) -> Follow:
@@ -139,7 +140,7 @@ def row_of(
         tenant=tenant,
         session_id=session_id,
         home_id=home_id,
-        follower=store.follower_of(agent, owner_id, tenant, session_id),
+        follower=follows.follower_of(agent, owner_id, tenant, session_id),
     )
 
 
@@ -168,7 +169,7 @@ def emit(topic: TopicId | str, data: Any, *, user: Any = None, tenant: str = "",
     made = publication_of(place, payload, message_id, _tenant(tenant), publisher_of(owner))
     made.owner = owner
     with transaction.atomic():
-        row, new = store.create_publication(made)
+        row, new = publications.create_publication(made)
         if new and row.last is not None:
             transaction.on_commit(partial(fan_out.hint, row.id), robust=True)
     return row
@@ -193,7 +194,7 @@ def publication_of(
         topic=str(topic),
         tenant=tenant,
         message_id=message_id,
-        scope=store.scope_of(str(topic), tenant, publisher, message_id),
+        scope=publications.scope_of(str(topic), tenant, publisher, message_id),
         digest=digest_of(body["payload"]),
         body=body,
     )

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ravi_django.runtime import store
 from ravi_django.runtime.entries import Entry, storable
+from ravi_django.runtime.store import follow_metadata, follows
 from ravi_django.runtime.submit import _metadata
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ async def update(ctx: DurableContext, metadata: Mapping[str, Any]) -> None:
         return
     run, given = effects.lease.run, storable(_metadata(metadata))
     own = (str(ctx.agent_id), run.owner_id, run.tenant)
-    followers = [store.follower_of(*own), store.follower_of(*own, run.session_id)]
-    write = partial(store.update_follows, followers=followers, metadata=given)
+    followers = [follows.follower_of(*own), follows.follower_of(*own, run.session_id)]
+    write = partial(follow_metadata.update_follows, followers=followers, metadata=given)
     async with effects.performing():
         await effects.record(Entry(KIND, path, request={"metadata": given}), write)

@@ -10,7 +10,8 @@ from ravi_django.db import transaction
 from ravi_django.kernel import InvalidInputError
 from ravi_django.kernel.canonical import digest_of
 from ravi_django.models import Run
-from ravi_django.runtime import board, dispatch, publish, store
+from ravi_django.runtime import board, dispatch, publish
+from ravi_django.runtime.store import fork as fork_rows
 from ravi_django.runtime.submit import first_of, scope_of
 
 log = logging.getLogger("ravi.fork")
@@ -42,7 +43,7 @@ def fork_once(
         Run.objects.select_for_update(no_key=True).get(id=run_id)  # two forks with one key come one after the other
         if (first := first_of(asked)) is not None:
             return first, False
-        run = store.fork(run_id, after_seq, asked.idempotency_scope, asked.request_digest)
+        run = fork_rows.fork(run_id, after_seq, asked.idempotency_scope, asked.request_digest)
         board.copy_past(Run.objects.select_related("session").get(id=run_id), run)
     transaction.on_commit(lambda: _publish(run), robust=True)  # first, so that it comes before what the worker says
     dispatch.on_commit(run.id, send)

@@ -30,7 +30,9 @@ from ravi_django.runtime import clock
 from ravi_django.runtime.branches import Branches, Parked
 from ravi_django.runtime.branches import inside as _inside
 from ravi_django.runtime.replay import Journal
-from ravi_django.runtime.store import Facts, Handoff, Lease
+from ravi_django.runtime.store.handing_over import Handoff
+from ravi_django.runtime.store.leases import Lease
+from ravi_django.runtime.store.waiting import Facts
 from ravi_django.runtime.turnstile import Turnstile
 
 log = logging.getLogger("ravi.gate")

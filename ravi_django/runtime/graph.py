@@ -21,7 +21,7 @@ from ravi_django.kernel import (
     TopicId,
 )
 from ravi_django.models import Follow
-from ravi_django.runtime import fan_out, specs, store
+from ravi_django.runtime import fan_out, specs
 from ravi_django.runtime.addressing import raise_recorded, refuse
 from ravi_django.runtime.entries import Entry, encode
 from ravi_django.runtime.follow import (
@@ -34,6 +34,7 @@ from ravi_django.runtime.follow import (
     topic_of,
     value_of,
 )
+from ravi_django.runtime.store import follows, publications
 
 if TYPE_CHECKING:
     from ravi_django.runtime.context import DurableContext
@@ -56,7 +57,7 @@ async def follow(ctx: DurableContext, topic: TopicId | str, session: bool, every
     async with effects.performing():
         if (refusal := await effects.database.call(_may_follow, ctx.agent_id, topic_of(topic), wanted)) is not None:
             await refuse(ctx, entry, refusal)
-        await effects.record(entry, partial(store.follow, follow=wanted))
+        await effects.record(entry, partial(follows.follow, follow=wanted))
 
 
 def _may_follow(agent: AgentId, topic: TopicId, wanted: Follow) -> KernelError | None:
@@ -76,7 +77,7 @@ async def unfollow(ctx: DurableContext, topic: TopicId | str, session: bool) -> 
     own = _own(ctx, topic_of(topic), session)
     entry = Entry("unfollow", path, name, request={"session": bool(session)})
     async with effects.performing():
-        await effects.record(entry, partial(store.unfollow, follower=own.follower, topic=own.topic))
+        await effects.record(entry, partial(follows.unfollow, follower=own.follower, topic=own.topic))
 
 
 async def emit(ctx: DurableContext, topic: TopicId | str, data: Any, id: str | None) -> None:
@@ -101,7 +102,7 @@ async def emit(ctx: DurableContext, topic: TopicId | str, data: Any, id: str | N
         made = publication_of(place, payload, message_id, run.tenant, f"run:{run.id}", ctx.agent_id, hops)
         made.owner_id, made.run_id = run.owner_id, run.id
         entry.result = value
-        await effects.record(entry, partial(store.publish, publication=made))
+        await effects.record(entry, partial(publications.publish, publication=made))
         if entry.error is not None:
             raise_recorded(entry)
         if entry.request["new"] and entry.request["followers"]:

@@ -23,13 +23,14 @@ from ravi_django.kernel import (
     Message,
     PermanentError,
 )
-from ravi_django.runtime import asks, paths, specs, store, tool_uncertain
+from ravi_django.runtime import asks, paths, specs, tool_uncertain
 from ravi_django.runtime.addressing import too_large
 from ravi_django.runtime.entries import Entry, storable
 from ravi_django.runtime.gate import Stop, Wait
 from ravi_django.runtime.hops import trail_of
 from ravi_django.runtime.instructions import variables_of
-from ravi_django.runtime.store import Handoff
+from ravi_django.runtime.store import handing_over
+from ravi_django.runtime.store.handing_over import HANDOFF, Handoff
 
 if TYPE_CHECKING:
     from ravi_django.runtime.context import DurableContext
@@ -55,7 +56,7 @@ async def hand_over(
         )
     answered, left = _split(ctx, answers)
     path = ctx._path()
-    row = await effects.recall(path, store.HANDOFF, str(agent_id), None, None)
+    row = await effects.recall(path, HANDOFF, str(agent_id), None, None)
     if row is not None:
         asks.raise_recorded(row)
     if effects.journal.replaying:  # the other's journal begins empty: nothing that is recorded here may be left unasked
@@ -67,7 +68,7 @@ async def hand_over(
         refusal = refusal or (too_large(body) if task else None) or _misses_variables(found, metadata)
         refusal = refusal or await _too_often(ctx)
         if refusal is not None:
-            await asks.refuse(ctx, Entry(store.HANDOFF, path, str(agent_id)), refusal)
+            await asks.refuse(ctx, Entry(HANDOFF, path, str(agent_id)), refusal)
     if effects.left_open():  # what may have happened is decided before it is forgotten
         await tool_uncertain.decide_left(ctx)
     if closing is not None:
@@ -154,7 +155,7 @@ def _misses_variables(found: specs.Found, metadata: Mapping[str, Any]) -> Perman
 
 async def _too_often(ctx: DurableContext) -> KernelError | None:
     run = ctx.effects.lease.run
-    times = await ctx.effects.database.call(store.handoffs, run.id) if run.generation else 0
+    times = await ctx.effects.database.call(handing_over.handoffs, run.id) if run.generation else 0
     if times < conf.MAX_DEPTH:
         return None
     return PermanentError(f"the run was handed over {times} times already, the limit is {conf.MAX_DEPTH}; answer it")

@@ -13,9 +13,10 @@ from uuid import UUID
 from django.db import connections
 
 from ravi_django.conf import conf
-from ravi_django.runtime import store
 from ravi_django.runtime.database import with_retry
 from ravi_django.runtime.own_connections import limit_waits
+from ravi_django.runtime.store import accounts, processes
+from ravi_django.runtime.store import leases as leases_rows
 
 if TYPE_CHECKING:
     from ravi_django.runtime.engine import Engine
@@ -53,7 +54,7 @@ class Heartbeat(threading.Thread):
                 pause = min(pause, REPEAT_S)
             self._stop_asked.wait(pause)
         try:
-            with_retry(store.worker_gone, self._engine.name)
+            with_retry(processes.worker_gone, self._engine.name)
         except Exception as error:
             log.warning("could not sign off: %s", error, extra={"action": "heartbeat.sign_off"})
         connections.close_all()
@@ -71,7 +72,7 @@ class Heartbeat(threading.Thread):
         held = sorted(self._engine.active.values(), key=lambda active: late.get(active.lease.run_id, len(late)))
         leases = [(active.lease.run_id, active.lease.epoch) for active in held]
         seen = {active.lease.run_id: active.effects.facts.wake_seq or active.lease.run.wake_seq for active in held}
-        verdicts = with_retry(store.heartbeat, self._engine.name, leases, seen) if leases else {}
+        verdicts = with_retry(leases_rows.heartbeat, self._engine.name, leases, seen) if leases else {}
         self._unreached = [run_id for run_id, verdict in verdicts.items() if verdict == "unreached"]
         for active in held:
             verdict = verdicts[active.lease.run_id]
@@ -80,9 +81,9 @@ class Heartbeat(threading.Thread):
             if verdict in ("cancel", "lost", "paused", "woken"):
                 args = (active.lease.run_id, active.lease.epoch, verdict)
                 self._engine.loop.call_soon_threadsafe(self._engine.verdict, *args)
-        with_retry(store.worker_seen, self._engine.name, len(leases))
+        with_retry(processes.worker_seen, self._engine.name, len(leases))
         try:
-            store.refresh_daily()
+            accounts.refresh()
         except Exception:  # it is not about leases
             log.exception("could not refresh the daily budgets", extra={"action": "heartbeat.budgets"})
 

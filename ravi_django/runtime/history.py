@@ -22,8 +22,9 @@ from ravi_django.agents.transcript import OURS, is_users
 from ravi_django.db import transaction
 from ravi_django.kernel import AgentId, ChatMessage, Role
 from ravi_django.models import Session, Turn
-from ravi_django.runtime import store
 from ravi_django.runtime.entries import Entry
+from ravi_django.runtime.store import conversations
+from ravi_django.runtime.store.endings import RETENTION
 
 if TYPE_CHECKING:
     from ravi_django.runtime.context import DurableContext
@@ -99,7 +100,7 @@ class DjangoHistoryProvider:
         runs, where nobody would."""
         ctx = _context_of(None)
         if ctx is not None:
-            ctx.effects.note_once(Entry("history.retention", f"{store.RETENTION}{agent_id}", str(agent_id)))
+            ctx.effects.note_once(Entry("history.retention", f"{RETENTION}{agent_id}", str(agent_id)))
         return ctx is not None
 
 
@@ -127,7 +128,7 @@ async def _clear(agent_id: AgentId, session_id: str, run_id: str | None = None) 
     path, name = ctx._path(), str(agent_id)
     if await ctx.effects.recall(path, "history.clear", name, None, None) is not None:
         return
-    write = partial(store.clear_turns, session_id=session_id, agent=name, run_id=run_id)
+    write = partial(conversations.clear_turns, session_id=session_id, agent=name, run_id=run_id)
     async with ctx.effects.performing():
         await ctx.effects.record(Entry(kind="history.clear", path=path, name=name, request={"run": run_id}), write)
 

@@ -16,10 +16,13 @@ from django.core.exceptions import ValidationError as DjangoValidationError
 
 from ravi_django.kernel import NotFoundError
 from ravi_django.models import HumanRequest, StickyDecision
-from ravi_django.runtime import answers, dispatch, people, reassignment, requests, store, topups
+from ravi_django.runtime import answers, dispatch, people, reassignment, requests, topups
 from ravi_django.runtime.answers import Given
 from ravi_django.runtime.people import Authority
 from ravi_django.runtime.signals import wake
+from ravi_django.runtime.store import escalations
+from ravi_django.runtime.store import people as people_rows
+from ravi_django.runtime.store import topups as topups_rows
 
 
 def answer(
@@ -51,7 +54,7 @@ def answer(
     row = find(request)
     authority = people.check(by, row)
     if row.status != HumanRequest.Status.PENDING:
-        store.refuse_late(row)
+        people_rows.refuse_late(row)
     given = Given(
         action=action,
         text=text,
@@ -67,11 +70,11 @@ def answer(
         people.check_changed(authority, _with_arguments(row, kept["arguments"]))
     seen = row.version if version is None else version
     if topups.is_top_up(row):
-        for run_id in store.answer_top_up(row, kept, kept["arguments"], by=by, version=seen):
+        for run_id in topups_rows.answer_top_up(row, kept, kept["arguments"], by=by, version=seen):
             dispatch.on_commit(run_id)
     else:
         decision = _sticky(row, kept, by) if kept.get("sticky") else None
-        woke = store.answer_request(row.id, kept, by=by, version=seen, sticky=decision)
+        woke = people_rows.answer_request(row.id, kept, by=by, version=seen, sticky=decision)
         dispatch.on_commit(row.run_id, None if woke else wake)
     found: UUID = row.run_id
     return found
@@ -95,12 +98,12 @@ def reassign(
     row = find(request)
     right = reassignment.check(by, row)
     if row.status != HumanRequest.Status.PENDING:
-        store.refuse_late(row)
+        people_rows.refuse_late(row)
     address = reassignment.address_for(row, to, by, right)
     words = answers.text_of("reason", reason).strip()
     name = "" if by is None else str(by.get_username())
     seen = row.version if version is None else version
-    return store.reassign_request(row.id, address, by=by, name=name, reason=words, version=seen)
+    return escalations.reassign_request(row.id, address, by=by, name=name, reason=words, version=seen)
 
 
 def resolve(

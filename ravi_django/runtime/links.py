@@ -13,7 +13,7 @@ from django.urls import get_script_prefix, reverse
 from ravi_django.conf import conf
 from ravi_django.kernel import NotFoundError
 from ravi_django.models import RequestLink
-from ravi_django.runtime import store
+from ravi_django.runtime.store import links
 
 _SALT = "ravi.request_link"
 
@@ -53,7 +53,7 @@ def find(token: str, user: Any) -> RequestLink:
     link: RequestLink | None = rows.filter(id=id_of(token), user_id=user.pk).first()
     if link is None:
         raise NotFoundError("there is no such link")
-    if store.is_link_expired(link):
+    if links.is_link_expired(link):
         raise ExpiredLinkError("the link has expired")
     return link
 

@@ -20,8 +20,9 @@ from django.urls import NoReverseMatch
 
 from ravi_django.conf import conf
 from ravi_django.models import HumanRequest, RequestLink
-from ravi_django.runtime import background, people, store
+from ravi_django.runtime import background, people
 from ravi_django.runtime.letters import address_of, letter_to, url_of
+from ravi_django.runtime.store import links as links_rows
 
 log = logging.getLogger("ravi.mail")
 
@@ -42,7 +43,7 @@ def sweep() -> int:
     """See to the requests that no hint has reached, a bounded number at once. Returns how many."""
     if not conf.REQUEST_EMAIL:
         return 0
-    missed = store.unwritten(BATCH)
+    missed = links_rows.unwritten(BATCH)
     if missed:
         hint(missed)
     return len(missed)
@@ -60,7 +61,7 @@ def send(request_id: UUID | str) -> int:
     if not conf.REQUEST_EMAIL or time.monotonic() < _rests_until:
         return 0
     try:
-        request = store.find_unwritten(request_id)
+        request = links_rows.find_unwritten(request_id)
         return 0 if request is None else _write(request)
     except (DatabaseError, NoReverseMatch) as error:  # nobody's fault who is written to: it will be fixed
         log.error("request %s: no e-mail: %s", request_id, error, extra={"action": "mail.failed"})
@@ -72,7 +73,7 @@ def send(request_id: UUID | str) -> int:
 
 def _give_up(request_id: UUID | str) -> None:
     try:
-        store.give_up_writing(request_id)
+        links_rows.give_up_writing(request_id)
     except DatabaseError as error:  # the next sweep comes here again
         log.error("request %s: %s", request_id, error, extra={"action": "mail.failed"})
 
@@ -80,7 +81,7 @@ def _give_up(request_id: UUID | str) -> None:
 def _write(request: HumanRequest) -> int:
     found = [user for user in people.candidates(request.to, request) if address_of(user)]
     users = {user.pk: user for user in found}
-    links = store.make_links(request, found, conf.REQUEST_LINK_S)
+    links = links_rows.make_links(request, found, conf.REQUEST_LINK_S)
     sent = 0
     if links:
         url_of(links[0])  # before anything is claimed
@@ -95,17 +96,17 @@ def _write(request: HumanRequest) -> int:
             return sent
         finally:
             _close(connection)
-    store.mark_written(request, found)
+    links_rows.mark_written(request, found)
     return sent
 
 
 def _send_one(link: RequestLink, request: HumanRequest, connection: Any) -> bool:
-    if not store.claim_link(link, request):
+    if not links_rows.claim_link(link, request):
         return False
     try:
         connection.send_messages([letter_to(link, request)])
     except Exception as error:
-        again = store.link_failed(link)
+        again = links_rows.link_failed(link)
         level = logging.WARNING if again else logging.ERROR
         words = "it is tried again" if again else "it is given up"
         told = (link.request_id, link.user_id, words, type(error).__name__, error)

@@ -14,8 +14,10 @@ from django.db.models.signals import pre_delete
 
 from ravi_django.kernel import IllegalTransitionError
 from ravi_django.models import TERMINAL, Run
-from ravi_django.runtime import erasing, store
+from ravi_django.runtime import erasing
 from ravi_django.runtime.cancel import cancel
+from ravi_django.runtime.store import disowned
+from ravi_django.runtime.store.endings import OWNER_DELETED
 
 
 def connect() -> None:
@@ -39,12 +41,12 @@ def _deleting(sender: Any, instance: Any, **more: Any) -> None:
 def _cancel(user: Any) -> None:
     """Those that have ended are marked: retried or forked, they would go on as well. Again, until the user owns none:
     one may have been retried before it was locked."""
-    while store.owns_runs(user):
+    while disowned.owns_runs(user):
         live = _live(user)
-        store.disown(user, live)
+        disowned.disown(user, live)
         for run_id in live:
             with suppress(IllegalTransitionError):  # it has ended with the one above it, or by itself
-                cancel(run_id, store.OWNER_DELETED)
+                cancel(run_id, OWNER_DELETED)
 
 
 def _live(user: Any) -> list[UUID]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from uuid import UUID
 
 from ravi_django.db import transaction
-from ravi_django.runtime import dispatch, store
+from ravi_django.runtime import dispatch
+from ravi_django.runtime.store import slots
 
 
 def resume(run_id: UUID | str) -> bool:
     """Let a paused run go on, as an operator may at any time: its tree may be over its limit then, until runs end. Says
     whether it was paused."""
-    resumed = store.resume(run_id)
+    resumed = slots.resume(run_id)
     for claimable in resumed:
         dispatch.on_commit(claimable)
     return bool(resumed)
@@ -24,5 +25,5 @@ def resume_in(tree_id: UUID) -> None:
 
 
 def _resume_in(tree_id: UUID) -> None:
-    for claimable in store.resume_paused(tree_id):
+    for claimable in slots.resume_paused(tree_id):
         dispatch.on_commit(claimable)

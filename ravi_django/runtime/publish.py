@@ -23,7 +23,6 @@ from ravi_django.conf import conf
 from ravi_django.db import transaction
 from ravi_django.models import TERMINAL, JournalEntry, Run
 from ravi_django.runtime import frames as framing
-from ravi_django.runtime import store
 from ravi_django.runtime.archive import archive
 from ravi_django.runtime.buffer import Batch, EventBuffer, Locked, Lost, MarkReached, get_buffer
 from ravi_django.runtime.database import with_retry
@@ -31,6 +30,7 @@ from ravi_django.runtime.entries import internalize
 from ravi_django.runtime.events import archived
 from ravi_django.runtime.frames import Frame, Source
 from ravi_django.runtime.own_connections import limit_waits
+from ravi_django.runtime.store import streams
 
 log = logging.getLogger("ravi.publish")
 
@@ -244,7 +244,7 @@ class Publisher:
         and is archived."""
         dropped = [-1] * len(batch.frames)
         reserved = len(batch.frames) + RESERVE
-        root = with_retry(store.reserve_events, batch.tree, reserved, skip_locked=True)
+        root = with_retry(streams.reserve_events, batch.tree, reserved, skip_locked=True)
         if root is None:
             return Locked() if Run.objects.filter(id=batch.tree).exists() else dropped
         if is_lost and root.is_terminal and root.published_at is not None:
@@ -286,7 +286,7 @@ def republish(tree: str, buffer: EventBuffer | None = None) -> None:
     found.append(framing.stream_done(Source.of(root), root.status))
     # An earlier lease may have used numbers that the buffer has lost since.
     fresh = root.event_mark == 0 or (root.started_at is None and root.lease_epoch <= 1)
-    reserved = store.reserve_events(tree, len(found) + RESERVE, skip_locked=True)
+    reserved = streams.reserve_events(tree, len(found) + RESERVE, skip_locked=True)
     with transaction.atomic():
         ours = Run.objects.select_for_update(no_key=True, skip_locked=True)
         ours = ours.filter(id=tree, lease_epoch=root.lease_epoch, status__in=TERMINAL, published_at=None)
@@ -305,7 +305,7 @@ def republish(tree: str, buffer: EventBuffer | None = None) -> None:
 
 def _append(buffer: EventBuffer, batch: Batch) -> list[int] | Exception:
     outcome = buffer.append([batch])[0]
-    if isinstance(outcome, MarkReached) and (root := store.reserve_events(batch.tree, len(batch.frames) + RESERVE)):
+    if isinstance(outcome, MarkReached) and (root := streams.reserve_events(batch.tree, len(batch.frames) + RESERVE)):
         batch.mark = root.event_mark
         outcome = buffer.append([batch])[0]
     return outcome

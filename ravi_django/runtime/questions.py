@@ -14,10 +14,13 @@ from uuid import UUID
 
 from ravi_django.kernel import Addressees, InvalidInputError
 from ravi_django.models import HumanRequest
-from ravi_django.runtime import requests, store
+from ravi_django.runtime import requests
 from ravi_django.runtime.entries import Entry, storable
 from ravi_django.runtime.gate import Wait
 from ravi_django.runtime.shown import request_shown
+from ravi_django.runtime.store import people, replies
+from ravi_django.runtime.store.asking import NotDue
+from ravi_django.runtime.store.people import TooManyRequests
 from ravi_django.runtime.waits import REPLY, check_name, moment, over, payload_of
 
 if TYPE_CHECKING:
@@ -102,8 +105,8 @@ async def _open(ctx: DurableContext, path: str, request: HumanRequest, most: int
         effects.note(begun)  # in one commit with the next row: nothing comes in between
         announced = Entry("request.opened", f"@request.{path}.{request.attempt}", NAME, result=request_shown(request))
         try:
-            await effects.record(announced, partial(store.open_request, request=request, most=most))
-        except store.TooManyRequests:
+            await effects.record(announced, partial(people.open_request, request=request, most=most))
+        except TooManyRequests:
             effects.notes[:] = [note for note in effects.notes if note is not begun]
             raise
     return opened
@@ -121,11 +124,11 @@ async def _outcome(ctx: DurableContext, path: str, opened: dict[str, Any], signa
                 payload = await payload_of(effects, found)
                 told = _told({"action": SIGNAL, "payload": payload})
                 entry.result = {"id": opened["id"], **told}
-                relay = partial(store.relay_signal, request_id=UUID(opened["id"]), signal_id=found[0])
+                relay = partial(replies.relay_signal, request_id=UUID(opened["id"]), signal_id=found[0])
                 try:
                     await effects.record(entry, relay)
                     return told
-                except store.NotDue:  # somebody has answered, and was told that it counts
+                except NotDue:  # somebody has answered, and was told that it counts
                     effects._given.discard(found[0])  # another question of this name may take the signal
             elif found is not True:
                 closed = {"status": found["status"]} if "status" in found else {}
@@ -135,9 +138,9 @@ async def _outcome(ctx: DurableContext, path: str, opened: dict[str, Any], signa
             else:
                 entry.result = {"id": opened["id"], **EXPIRED}
                 try:
-                    await effects.record(entry, partial(store.expire_request, request_id=UUID(opened["id"])))
+                    await effects.record(entry, partial(people.expire_request, request_id=UUID(opened["id"])))
                     return dict(EXPIRED)
-                except store.NotDue as error:
+                except NotDue as error:
                     until = error.until or until
         await effects.refresh()  # an answer has come after all
 

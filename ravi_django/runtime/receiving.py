@@ -7,9 +7,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ravi_django.kernel import Agent, InvalidInputError, Message
-from ravi_django.runtime import paths, store
+from ravi_django.runtime import paths
 from ravi_django.runtime.entries import Entry
 from ravi_django.runtime.hops import hops_of
+from ravi_django.runtime.store import inboxes
+from ravi_django.runtime.store import told as told_rows
 
 if TYPE_CHECKING:
     from ravi_django.runtime.context import DurableContext
@@ -35,7 +37,7 @@ async def receive(ctx: DurableContext) -> list[Message]:
         entry = Entry(KIND, path, result={"messages": len(given)}, inbox_upto=upto)
         if told:
             effects.forget_signals(told)
-            await effects.record(entry, partial(store.receive, signals=told))
+            await effects.record(entry, partial(told_rows.receive, signals=told))
         else:
             effects.note(entry)
     return given
@@ -45,9 +47,9 @@ async def read_on(effects: Effects, after: int) -> int | None:
     """Read the messages above an id, or so many of them as are read at a time; returns the last one's id."""
     run_id, limit, more = effects.lease.run_id, effects.inbox_limit, False
     if limit is None:
-        found = await effects.database.call(store.inbox_after, run_id, after)
+        found = await effects.database.call(inboxes.inbox_after, run_id, after)
     else:
-        found, more = await effects.database.call(store.some_after, run_id, after, limit)
+        found, more = await effects.database.call(inboxes.some_after, run_id, after, limit)
     known = effects.inbox[-1][0] if effects.inbox else 0
     effects.inbox += [(place, Message.model_validate(body)) for place, body in found if place > known]
     last = found[-1][0] if found else None
@@ -68,7 +70,7 @@ async def _told(ctx: DurableContext, upto: int) -> list[int]:
     new = any(message.is_broadcast for place, message in effects.inbox if after < place <= upto)
     if not upto or not (new or effects.facts.signals):
         return []
-    return effects.untaken(await effects.database.call(store.told_of, effects.lease.run_id, upto))
+    return effects.untaken(await effects.database.call(told_rows.told_of, effects.lease.run_id, upto))
 
 
 def _give(ctx: DurableContext, upto: int) -> list[Message]:

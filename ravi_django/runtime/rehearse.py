@@ -10,7 +10,7 @@ from uuid import UUID
 
 from ravi_django.kernel import KernelError, Message
 from ravi_django.models import ACTIVE, Run, Status
-from ravi_django.runtime import paths, receiving, specs, store
+from ravi_django.runtime import paths, receiving, specs
 from ravi_django.runtime.appending import Appender
 from ravi_django.runtime.database import DatabaseThreads
 from ravi_django.runtime.effects import Effects
@@ -20,7 +20,9 @@ from ravi_django.runtime.publish import Publisher
 from ravi_django.runtime.replay import Journal
 from ravi_django.runtime.rounds import Rounds
 from ravi_django.runtime.settle import error_of
-from ravi_django.runtime.store import Facts, Lease
+from ravi_django.runtime.store import leases
+from ravi_django.runtime.store.leases import Lease
+from ravi_django.runtime.store.waiting import Facts
 from ravi_django.runtime.story import Story
 
 STALL_S = 2.0  # nothing here takes time: a recorded result that nobody asks for by then is asked for no more
@@ -52,7 +54,7 @@ async def rehearse(run: Run, database: DatabaseThreads) -> Verdict:
     try:
         agent = await database.call(specs.agent_of, run)
         limit = receiving.limit_of(agent)
-        loaded = await database.call(store.load, lease, limit)
+        loaded = await database.call(leases.load, lease, limit)
         inbox = [(place, Message.model_validate(body)) for place, body in loaded.unread.messages]
         carried = loaded.unread.carried and Message.model_validate(loaded.unread.carried[1])
     except (KernelError, ValueError) as error:

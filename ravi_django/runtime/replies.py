@@ -14,9 +14,10 @@ from ravi_django import access
 from ravi_django.db import transaction
 from ravi_django.kernel import InvalidInputError
 from ravi_django.models import HumanRequest, Run
-from ravi_django.runtime import dispatch, human, store
+from ravi_django.runtime import dispatch, human
 from ravi_django.runtime.entries import encode, storable
 from ravi_django.runtime.signals import check_payload, signal, wake
+from ravi_django.runtime.store import replies
 from ravi_django.runtime.submit import scope_of
 from ravi_django.runtime.waits import PEOPLES, check_name
 
@@ -42,11 +43,11 @@ def send(run: Run, name: str, payload: Any = None, *, by: Any, idempotency_key: 
     if idempotency_key is None:
         _send(run, name, payload, by)
         return
-    key = store.key_of_person(scope_of(by, f"signal:{run.id}", idempotency_key))
+    key = replies.key_of_person(scope_of(by, f"signal:{run.id}", idempotency_key))
     kept = json.loads(encode(payload))
     with transaction.atomic():
-        if not store.is_repeated(run.id, name, kept, key) and _send(run, name, payload, by, key):
-            store.keep_key(run.id, name, kept, key)
+        if not replies.is_repeated(run.id, name, kept, key) and _send(run, name, payload, by, key):
+            replies.keep_key(run.id, name, kept, key)
 
 
 def _send(run: Run, name: str, payload: Any, by: Any, key: str = "") -> bool:
@@ -54,7 +55,7 @@ def _send(run: Run, name: str, payload: Any, by: Any, key: str = "") -> bool:
     if not name.startswith(PEOPLES):
         signal(run, name, payload, key=key)
         return False
-    asked = _by_id(run, name) or store.send_unless_asked(run.id, name, storable(payload), key)
+    asked = _by_id(run, name) or replies.send_unless_asked(run.id, name, storable(payload), key)
     if isinstance(asked, UUID):
         human.answer(asked, **_answer(payload), by=by)
         return True

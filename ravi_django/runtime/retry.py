@@ -8,7 +8,8 @@ from uuid import UUID
 
 from ravi_django.db import transaction
 from ravi_django.models import Run, Status
-from ravi_django.runtime import dispatch, publish, store
+from ravi_django.runtime import dispatch, publish
+from ravi_django.runtime.store import retry as retry_rows
 
 log = logging.getLogger("ravi.retry")
 
@@ -20,7 +21,7 @@ def retry(run_id: UUID | str, *, send: Any = None) -> Run:
     first start on, unless that has passed: then from now. Returns the run, pending or queued. Raises
     IllegalTransitionError, with words, where the run's state forbids it.
     """
-    run = store.retry(run_id)
+    run = retry_rows.retry(run_id)
     transaction.on_commit(lambda: _publish(run), robust=True)  # first, so that it comes before what the worker says
     if run.status == Status.PENDING:
         dispatch.on_commit(run.id, send)

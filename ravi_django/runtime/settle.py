@@ -15,10 +15,12 @@ from ravi_django.capabilities.llm.redaction import redact
 from ravi_django.conf import conf
 from ravi_django.kernel import ConflictError, DeterminismError, HandlerError, KernelError, UncertainEffectError
 from ravi_django.models import Status
-from ravi_django.runtime import backoff, store
+from ravi_django.runtime import backoff
 from ravi_django.runtime.entries import Entry, NewTurn, storable
 from ravi_django.runtime.gate import Stop, Wait
-from ravi_django.runtime.store import Handoff, Lease
+from ravi_django.runtime.store import budgets, generations, handing_over, journal, processes, waiting
+from ravi_django.runtime.store.handing_over import HANDOFF, Handoff, Occupied
+from ravi_django.runtime.store.leases import Lease
 
 if TYPE_CHECKING:
     from ravi_django.runtime.effects import Effects
@@ -114,7 +116,7 @@ class Outcome:
         if self.handoff is not None:
             result = {"from": lease.run.agent, "to": self.handoff.agent, "generation": lease.run.generation + 1}
             result |= self.handoff.trail
-            return [Entry(store.HANDOFF, self.handoff.path, self.handoff.agent, result=result)]
+            return [Entry(HANDOFF, self.handoff.path, self.handoff.agent, result=result)]
         name = str(self.status)
         if self.successor is not None:
             name, result = "continued", {"generation": lease.run.generation + 1, **(self.successor.trail or {})}
@@ -138,7 +140,7 @@ class Settled:
 
 def write(effects: Effects, outcome: Outcome, entries: list[Entry], turns: list[NewTurn]) -> Settled:
     """One transaction. Raises store.Unseen when a run that would complete has an unread message."""
-    return store.settled(effects.lease, entries, partial(_write, effects, outcome, entries, turns), ends=True)
+    return budgets.settled(effects.lease, entries, partial(_write, effects, outcome, entries, turns), ends=True)
 
 
 def _write(effects: Effects, outcome: Outcome, entries: list[Entry], turns: list[NewTurn]) -> Settled:
@@ -146,7 +148,7 @@ def _write(effects: Effects, outcome: Outcome, entries: list[Entry], turns: list
     if outcome.handoff is not None:
         return _hand_over(effects, outcome.handoff, entries, turns)
     if outcome.successor is not None:
-        first = store.continue_as_new(
+        first = generations.continue_as_new(
             lease,
             entries,
             turns,
@@ -159,7 +161,7 @@ def _write(effects: Effects, outcome: Outcome, entries: list[Entry], turns: list
         return Settled(first, Status.PENDING, [lease.run_id])
     match outcome.status:
         case Status.SUSPENDED:
-            first, status = store.suspend(
+            first, status = waiting.suspend(
                 lease,
                 entries,
                 turns,
@@ -172,12 +174,12 @@ def _write(effects: Effects, outcome: Outcome, entries: list[Entry], turns: list
             return _send_back(lease, outcome)[0]
         case Status.PENDING:
             delay_s = outcome.retry_in or 0.0
-            first = store.requeue(lease, entries, turns, delay_s=delay_s, attempts=outcome.attempts)
+            first = journal.requeue(lease, entries, turns, delay_s=delay_s, attempts=outcome.attempts)
             return Settled(first, Status.PENDING)
         case Status.BLOCKED:
-            return Settled(store.block(lease, entries, turns, error=outcome.error or {}), Status.BLOCKED)
+            return Settled(journal.block(lease, entries, turns, error=outcome.error or {}), Status.BLOCKED)
         case _:
-            first, hints = store.finish(
+            first, hints = journal.finish(
                 lease,
                 outcome.status,
                 entries,
@@ -196,23 +198,25 @@ def _hand_over(effects: Effects, handoff: Handoff, entries: list[Entry], turns: 
     not: the code hands them over once more, and by then knows better."""
     lease, upto = effects.lease, effects.inbox_upto or 0
     try:
-        first, hints = store.hand_over(lease, entries, turns, handoff=handoff, inbox_upto=upto, carried=effects.carried)
+        first, hints = handing_over.hand_over(
+            lease, entries, turns, handoff=handoff, inbox_upto=upto, carried=effects.carried
+        )
         return Settled(first, Status.PENDING, [*hints, lease.run_id])
-    except store.Occupied:
+    except Occupied:
         words = f"the session has another active run of {handoff.agent}; wait for its end, or answer without it"
         entries[-1].result, entries[-1].error = None, error_of(ConflictError(words))
         entries[-1].stored.clear()
-        return Settled(store.requeue(lease, entries), Status.PENDING, [lease.run_id])
+        return Settled(journal.requeue(lease, entries), Status.PENDING, [lease.run_id])
 
 
 def _send_back(lease: Lease, outcome: Outcome) -> tuple[Settled, list[Entry]]:
     """For a worker of the release that wrote last, while there is one; else the run is blocked here and now."""
-    if outcome.for_release and store.has_worker(outcome.for_release):
-        first = store.requeue(lease, delay_s=2 * conf.LEASE_S, for_release=outcome.for_release)
+    if outcome.for_release and processes.has_worker(outcome.for_release):
+        first = journal.requeue(lease, delay_s=2 * conf.LEASE_S, for_release=outcome.for_release)
         return Settled(first, Status.PENDING), []
     error = outcome.error or {}
     entry = Entry("run.blocked", f"@blocked.{lease.epoch}", error=error)
-    return Settled(store.block(lease, [entry], error=error), Status.BLOCKED), [entry]
+    return Settled(journal.block(lease, [entry], error=error), Status.BLOCKED), [entry]
 
 
 def resumed(lease: Lease) -> Entry:
@@ -224,13 +228,13 @@ def resumed(lease: Lease) -> Entry:
 def give_back(lease: Lease) -> int:
     """A paused run whose worker died is nobody's until it is resumed, and what that worker held is free."""
     entries = [] if lease.expired_at is None else [resumed(lease)]
-    return store.settled(lease, entries, partial(store.requeue, lease, entries), ends=True)
+    return budgets.settled(lease, entries, partial(journal.requeue, lease, entries), ends=True)
 
 
 def set_aside(lease: Lease, error: NotDrivable) -> tuple[Settled, list[Entry]]:
     """Block the run, give it back with a delay, or end it where somebody has asked for that; returns what was written
     and the rows."""
-    return store.settled(lease, [], partial(_set_aside, lease, error), ends=True)
+    return budgets.settled(lease, [], partial(_set_aside, lease, error), ends=True)
 
 
 def _set_aside(lease: Lease, error: NotDrivable) -> tuple[Settled, list[Entry]]:
@@ -238,7 +242,7 @@ def _set_aside(lease: Lease, error: NotDrivable) -> tuple[Settled, list[Entry]]:
         return _end_undriven(lease)
     if not error.block:
         entries = [] if lease.expired_at is None else [resumed(lease)]
-        first = store.requeue(lease, entries, delay_s=conf.SWEEP_S, error=error_of(error.cause))
+        first = journal.requeue(lease, entries, delay_s=conf.SWEEP_S, error=error_of(error.cause))
         return Settled(first, Status.PENDING), entries
     return _send_back(lease, Outcome.of_block(error.cause, lease))
 
@@ -246,7 +250,7 @@ def _set_aside(lease: Lease, error: NotDrivable) -> tuple[Settled, list[Entry]]:
 def _end_undriven(lease: Lease) -> tuple[Settled, list[Entry]]:
     outcome = Outcome.of_cancel(lease.run.cancel_reason or "cancelled")
     entries = outcome.entries(lease)
-    first, hints = store.finish(lease, outcome.status, entries, error=outcome.error, entangled=True)
+    first, hints = journal.finish(lease, outcome.status, entries, error=outcome.error, entangled=True)
     return Settled(first, outcome.status, hints), entries
 
 

@@ -10,8 +10,9 @@ from pydantic_core import to_json
 from ravi_django.conf import conf
 from ravi_django.kernel import InputTooLargeError, InvalidInputError, NotFoundError
 from ravi_django.models import Run
-from ravi_django.runtime import dispatch, store
+from ravi_django.runtime import dispatch
 from ravi_django.runtime.entries import storable
+from ravi_django.runtime.store import waiting
 from ravi_django.runtime.waits import check_name
 
 
@@ -28,14 +29,14 @@ def signal(run: Run | UUID | str, name: str, payload: Any = None, *, key: str = 
     if not isinstance(key, str) or len(key) > 64 or "\0" in key:
         raise InvalidInputError("key must be a string of at most 64 characters", field="key")
     check_payload(payload)
-    sent = store.send_signal(run_id, name, storable(payload), key)
+    sent = waiting.send_signal(run_id, name, storable(payload), key)
     dispatch.on_commit(run_id, None if sent.woke else wake)
     return sent.new
 
 
 def wake(run_id: UUID | str) -> None:
     """After the commit: raise the run's `wake_seq` where the sender could not, and hint it."""
-    store.wake_silent(run_id)
+    waiting.wake_silent(run_id)
     dispatch.send(run_id)
 
 

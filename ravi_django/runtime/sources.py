@@ -20,14 +20,15 @@ from ravi_django.conf import conf
 from ravi_django.models import Source
 from ravi_django.runtime import (
     background,
-    drops,  # noqa: F401 - has its kind polled
-    source_adapters,  # noqa: F401 - the same
-    store,
+    drops,  # noqa: F401 - registers how directories are polled
+    source_adapters,  # noqa: F401 - registers how the site's own adapters are polled
 )
 from ravi_django.runtime.adding_sources import add_source
 from ravi_django.runtime.database import DatabaseThreads
 from ravi_django.runtime.own_loop import run_alone
 from ravi_django.runtime.polling import Polling, pollers
+from ravi_django.runtime.store import sources, telling, unread
+from ravi_django.runtime.store.telling import UNREAD, UNREAD_S
 
 __all__ = ["add_source", "poll_due", "sweep", "sweep_unread"]
 
@@ -64,7 +65,7 @@ def poll_due(limit: int | None = None, *, bound_s: float = BOUND_S) -> int:
 
 def sweep() -> None:
     """Hint the polls when something is due; one query."""
-    if store.any_source_due(pollers()):
+    if sources.any_source_due(pollers()):
         background.hint("ravi.poll_sources")
 
 
@@ -72,9 +73,9 @@ def sweep_unread() -> list[UUID]:
     """Begin runs for what runs that have ended were told and have not read; one query where there is none. Returns
     them; they are hinted."""
     begun = []
-    for source_id in store.left_unread(AT_ONCE):
+    for source_id in unread.left_unread(AT_ONCE):
         try:
-            run_id = store.tell_unread(source_id)
+            run_id = telling.tell_unread(source_id)
         except Exception as error:
             log.warning("source %s: its unread items wait: %s", source_id, error, extra={"action": "sources.unread"})
             continue
@@ -139,17 +140,17 @@ class _Polls:
             return []
         if wanted <= 0 or (room < self._room // 4 and wanted == room):
             return []
-        found = await self._database.call(store.claim_sources, list(self._pollers), wanted, LEASE_S)
-        full = await self._database.call(store.full_sources, [source.id for source in found]) if found else set()
+        found = await self._database.call(sources.claim_sources, list(self._pollers), wanted, LEASE_S)
+        full = await self._database.call(unread.full_sources, [source.id for source in found]) if found else set()
         behind = [source for source in found if source.id in full]
         if behind:
-            await self._database.call(store.put_off, behind, store.UNREAD_S, store.UNREAD)
+            await self._database.call(sources.put_off, behind, UNREAD_S, UNREAD)
         taken = [source for source in found if source.id not in full and self._admit(source)]
         if len(taken) + len(behind) < len(found):
             kept = {source.id for source in taken} | full
             crowd = [source for source in found if source.id not in kept]
             pause = 1.0 + PER_HOST * float(conf.SOURCE_GAP_S) * random.uniform(1, 2)  # noqa: S311
-            await self._database.call(store.put_off, crowd, pause)
+            await self._database.call(sources.put_off, crowd, pause)
         if self._left is not None:
             self._left -= len(taken)
         self._held |= {source.id: source for source in taken}
@@ -162,7 +163,7 @@ class _Polls:
             await asyncio.sleep(LEASE_S / RENEWALS)
             async with self._renewing:
                 try:
-                    await self._database.call(store.renew_sources, list(self._held.values()), LEASE_S)
+                    await self._database.call(sources.renew_sources, list(self._held.values()), LEASE_S)
                 except Exception as error:
                     log.warning("the sources are held no longer: %s", error, extra={"action": "sources.not_renewed"})
 
@@ -197,7 +198,7 @@ class _Polls:
         try:
             await self._polled(source)
         except NotItsTurn:
-            await self._written(source, store.put_off, [source], _spread(TURN_S))
+            await self._written(source, sources.put_off, [source], _spread(TURN_S))
         except SourceError as error:
             await self._written(source, _failed, source, error)
         except Exception as error:
@@ -252,9 +253,9 @@ def _server(source: Source) -> str:
 def _tell(source: Source, polled: Polled) -> bool:
     """The items first, and only then that they were read: a poll that is cut off in between is made again. False: what
     is left of them is for later."""
-    told = store.tell(source, polled.items)
+    told = telling.tell(source, polled.items)
     if told.again_in_s:
-        store.put_off([source], _spread(told.again_in_s), told.error)
+        sources.put_off([source], _spread(told.again_in_s), told.error)
         return False
     if told.error:
         raise SourceError(told.error)
@@ -263,13 +264,13 @@ def _tell(source: Source, polled: Polled) -> bool:
 
 def _read(source: Source, polled: Polled) -> None:
     every_s = source.every_s if polled.next_in_s is None else polled.next_in_s
-    store.source_polled(source, polled, _spread(max(every_s, polled.wait_s, 1.0)))
+    sources.source_polled(source, polled, _spread(max(every_s, polled.wait_s, 1.0)))
 
 
 def _failed(source: Source, error: SourceError) -> None:
     every_s = max(source.every_s, 1)
     pause = max(every_s, min(every_s * 2.0 ** min(source.failures, 20), BACK_S))  # not more often than one that works
-    store.source_failed(source, str(error), _spread(max(pause, error.retry_after or 0.0)), gone=error.gone)
+    sources.source_failed(source, str(error), _spread(max(pause, error.retry_after or 0.0)), gone=error.gone)
     log.info("source %s: %s", source.id, error, extra={"action": "sources.no_items"})
 
 

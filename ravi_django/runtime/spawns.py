@@ -17,9 +17,11 @@ from ravi_django.kernel import (
     SpawnDeniedError,
 )
 from ravi_django.models import uuid7
-from ravi_django.runtime import specs, store
+from ravi_django.runtime import specs
 from ravi_django.runtime.addressing import address_of, filled, find, metadata_of, raise_recorded, refuse, too_large
 from ravi_django.runtime.entries import Entry, Recorded
+from ravi_django.runtime.store import spawning
+from ravi_django.runtime.store.slots import Paused
 
 if TYPE_CHECKING:
     from ravi_django.runtime.context import DurableContext
@@ -42,14 +44,14 @@ async def spawn(
     child_id, session_id = uuid7(), uuid7()
     entry = Entry("child.spawned", path, str(agent_id))
     entry.request = {"message": None if message is None else message["id"]}
-    gave_way: list[store.Paused] = []
+    gave_way: list[Paused] = []
     async with effects.performing():
         found, refusal = await find(ctx, agent_id)
         refusal = refusal or too_large(message) or _misses_variables(ctx, found, boot) or _too_deep(ctx)
         if refusal is None:
             entry.result = {"run": str(child_id), "session": str(session_id)}
             effects.entangled = True  # first: the commit may stand though this task is cancelled over it
-            child = store.make_child(
+            child = spawning.make_child(
                 effects.lease,
                 str(agent_id),
                 child_id,
@@ -61,7 +63,9 @@ async def spawn(
             child.agent_version, child.metadata = found.version, metadata_of(ctx, found, boot)
             await effects.publisher.begun(effects.source.tree)  # any process may have the child from the commit on
             try:
-                write = partial(store.spawn, child=child, message=message, allowed=ctx.spawn_budget, gave_way=gave_way)
+                write = partial(
+                    spawning.spawn, child=child, message=message, allowed=ctx.spawn_budget, gave_way=gave_way
+                )
                 await effects.record(entry, write)
             except SpawnDeniedError as error:
                 refusal = error

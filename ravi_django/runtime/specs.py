@@ -30,8 +30,9 @@ from ravi_django.kernel import (
     Tool,
 )
 from ravi_django.models import Agent, AgentVersion, Run
-from ravi_django.runtime import registry, store
+from ravi_django.runtime import registry
 from ravi_django.runtime.instructions import check_variables, instructions_of
+from ravi_django.runtime.store import queue
 
 MOST = 1000  # agents that are kept built
 
@@ -62,7 +63,7 @@ def find(address: AgentId | str) -> Found:
     except InvalidInputError:
         raise AgentNotFoundError(address) from None
     if str(place) in registry._agents:
-        if store.is_disabled(str(place)):
+        if queue.is_disabled(str(place)):
             raise AgentNotFoundError(place)
         return Found(place, access=registry.access_of(place))
     row = _rows().filter(address=str(place)).values_list("version", "spec", "access").first()

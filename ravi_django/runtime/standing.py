@@ -9,14 +9,15 @@ from django.db.models import QuerySet
 
 from ravi_django.kernel import ForbiddenError, NotFoundError, Risk
 from ravi_django.models import HumanRequest, Run, StickyDecision
-from ravi_django.runtime import people, store
+from ravi_django.runtime import people
 from ravi_django.runtime.addresses import permits
+from ravi_django.runtime.store import standing
 
 
 def on(run: Run, request: HumanRequest) -> StickyDecision | None:
     """What stands for this call, whose `request` is not made then. An approval stands while whoever gave it could
     approve this very call: as they are now, with these arguments, of these addressees. A denial stands."""
-    found = store.standing(run.session_id, run.agent, request.tool, Risk(request.risk))
+    found = standing.standing(run.session_id, run.agent, request.tool, Risk(request.risk))
     if found is None or found.action == "deny" or _could_be_given(found, request):
         return found
     return None
@@ -53,4 +54,4 @@ def revoke(decisions: Sequence[StickyDecision], *, by: Any) -> list[StickyDecisi
         if present is None or not permits(present, "ravi.view_stickydecision"):
             raise NotFoundError(f"there is no standing decision {one}")
         raise ForbiddenError(f"standing decision {one} is for whoever gave it, and ravi.change_stickydecision")
-    return store.revoke_standing(ids, by=by)
+    return standing.revoke_standing(ids, by=by)

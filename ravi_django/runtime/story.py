@@ -10,13 +10,14 @@ from ravi_django.agents._task import _task_ctx, _task_run_id, _task_threads, _ta
 from ravi_django.kernel import Agent, AgentId, HookEvent, LeaseLostError, RunMeta, Supervision, SuspendInterrupt
 from ravi_django.kernel.supervision import ExecutionBudget, HistoryRetention, Priority, SpawnBudget
 from ravi_django.runtime import context as contexts
-from ravi_django.runtime import paths, store, tool_uncertain
+from ravi_django.runtime import paths, tool_uncertain
 from ravi_django.runtime.database import may_pass
 from ravi_django.runtime.effects import Effects
 from ravi_django.runtime.gate import Stop
 from ravi_django.runtime.rounds import Rounds
 from ravi_django.runtime.settle import Outcome
-from ravi_django.runtime.store import Lease
+from ravi_django.runtime.store import slots
+from ravi_django.runtime.store.leases import Lease
 
 
 class Story:
@@ -118,7 +119,7 @@ def meta_of(lease: Lease, effects: Effects, allowed: SpawnBudget | None = None) 
             root_id=agent if run.root is None else AgentId.parse(run.root.agent),
             parent_id=None if run.parent is None else AgentId.parse(run.parent.agent),
             depth=run.depth,
-            spawn_budget=store.narrowed(store.limit_of(root), store.recorded(run), allowed),
+            spawn_budget=slots.narrowed(slots.limit_of(root), slots.recorded(run), allowed),
             execution_budget=budget,
             retention=HistoryRetention.PERMANENT if run.parent_id is None else HistoryRetention.RUN,
             priority=Priority(run.priority),

@@ -35,8 +35,9 @@ from ravi_django.kernel import (
 from ravi_django.kernel.canonical import digest_of
 from ravi_django.kernel.content import FROM_CLIENTS, blocks_adapter
 from ravi_django.models import Run, Session, Status, uuid7
-from ravi_django.runtime import dispatch, specs, store
+from ravi_django.runtime import dispatch, specs
 from ravi_django.runtime.addresses import has
+from ravi_django.runtime.store import queue
 
 _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")  # JSON's escape of it, not an escaped backslash before it
 
@@ -131,7 +132,7 @@ def submit_once(
     session_row = found or _new_session(run, message)
     run.session = session_row
     try:
-        store.create_run(run, _boot(run, message), None if found else session_row, unlocked=True)
+        queue.create_run(run, _boot(run, message), None if found else session_row, unlocked=True)
     except IntegrityError:
         if (first := first_of(run) or Run.objects.filter(id=run.id).first()) is not None:
             return first, False
@@ -141,7 +142,7 @@ def submit_once(
 
 
 def _promote(run: Run, send: Any) -> None:
-    for promoted in store.promote_orphan(run):
+    for promoted in queue.promote_orphan(run):
         if promoted == run.id:
             run.status = Status.PENDING
         send(promoted)

@@ -11,8 +11,9 @@ from uuid import UUID
 
 from ravi_django.conf import conf
 from ravi_django.db import connection, transaction
-from ravi_django.runtime import dispatch, erasing, fan_out, mail, model_sources, publish, scheduler, sources, store
+from ravi_django.runtime import dispatch, erasing, fan_out, mail, model_sources, publish, scheduler, sources
 from ravi_django.runtime.bus import relay
+from ravi_django.runtime.store import escalations, processes, queue, slots, streams, waiting
 
 log = logging.getLogger("ravi.sweep")
 
@@ -41,18 +42,18 @@ def sweep(send: Callable[[list[UUID]], Sequence[UUID] | None] = dispatch.send_ma
     with transaction.atomic():
         if not _alone():
             return Swept(ran=False)
-        due = store.due_for_hint(BATCH)
-        silent = store.silent(BATCH, older_than_s=conf.SWEEP_S)
-        orphans = store.orphans(BATCH)
-    woken = [run_id for run_id in silent if _each(store.wake_silent, run_id) is not None]
-    resumed = [run_id for tree in store.trees_with_paused(BATCH) for run_id in _each(store.resume_paused, tree) or ()]
-    promoted = [run_id for orphan in orphans for run_id in _each(store.promote_orphan, orphan) or ()]
-    for request_id in store.due_to_escalate(BATCH):
-        _each(store.escalate, request_id)
+        due = processes.due_for_hint(BATCH)
+        silent = waiting.silent(BATCH, older_than_s=conf.SWEEP_S)
+        orphans = queue.orphans(BATCH)
+    woken = [run_id for run_id in silent if _each(waiting.wake_silent, run_id) is not None]
+    resumed = [run_id for tree in slots.trees_with_paused(BATCH) for run_id in _each(slots.resume_paused, tree) or ()]
+    promoted = [run_id for orphan in orphans for run_id in _each(queue.promote_orphan, orphan) or ()]
+    for request_id in escalations.due_to_escalate(BATCH):
+        _each(escalations.escalate, request_id)
     failed = _send(send, [*due, *promoted, *woken, *resumed])
     ticked = _each(lambda _: scheduler.tick(), "the schedules") or []  # may take seconds
     failed += _send(send, ticked) if ticked else 0
-    unpublished = store.unpublished(50, older_than_s=2 * conf.SWEEP_S)
+    unpublished = streams.unpublished(50, older_than_s=2 * conf.SWEEP_S)
     published = sum(_each(_publish, tree) is not None for tree in unpublished)
     _each(lambda _: fan_out.sweep(), "the fan-outs")
     _each(lambda _: mail.sweep(), "the e-mails")
@@ -61,8 +62,8 @@ def sweep(send: Callable[[list[UUID]], Sequence[UUID] | None] = dispatch.send_ma
     _each(lambda _: sources.sweep_unread(), "the unread items")
     _each(lambda _: relay.sweep(), "the event bus")
     _each(lambda _: erasing.sweep(), "the erasures")
-    store.forget_dead_workers(older_than_s=10 * conf.HEARTBEAT_S + 60)
-    store.swept()
+    processes.forget_dead_workers(older_than_s=10 * conf.HEARTBEAT_S + 60)
+    processes.swept()
     hinted = len(due) + len(promoted) + len(woken) + len(resumed) + len(ticked) - failed
     return Swept(hinted=hinted, promoted=len(promoted), published=published)
 
@@ -71,7 +72,7 @@ def _send(send: Callable[[list[UUID]], Sequence[UUID] | None], runs: Sequence[UU
     """Returns how many could not be hinted; they are for the next sweep."""
     failed = send(list(dict.fromkeys(runs)))
     if failed:
-        store.hint_failed(failed)
+        processes.hint_failed(failed)
     return len(failed or ())
 
 

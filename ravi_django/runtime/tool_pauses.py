@@ -30,12 +30,14 @@ from ravi_django.kernel import (
     ToolExecutionResult,
 )
 from ravi_django.models import HumanRequest
-from ravi_django.runtime import asks, hidden, questions, requests, store, tool_caps
+from ravi_django.runtime import asks, hidden, questions, requests, tool_caps
 from ravi_django.runtime.appending import Write
 from ravi_django.runtime.entries import Entry
 from ravi_django.runtime.gate import Wait
 from ravi_django.runtime.questions import CLOSED, EXPIRED
 from ravi_django.runtime.shown import request_shown
+from ravi_django.runtime.store import people
+from ravi_django.runtime.store.asking import NotDue
 from ravi_django.runtime.tool_caps import KIND
 from ravi_django.runtime.tool_results import error as error_result
 from ravi_django.runtime.tool_running import ToolPaused, place_after
@@ -141,9 +143,9 @@ async def _answer(ctx: DurableContext, entry: Entry, pause: Pause) -> dict[str, 
             effects.note_once(closed)  # before all that follows from it
             return dict(told)
         try:
-            await effects.record(closed, partial(store.expire_request, request_id=UUID(pause["id"])))
+            await effects.record(closed, partial(people.expire_request, request_id=UUID(pause["id"])))
             return dict(told)
-        except store.NotDue as error:
+        except NotDue as error:
             until = error.until or until
         await effects.refresh()  # an answer has come after all
 
@@ -248,7 +250,7 @@ def _for_input(ctx: DurableContext, tool: Tool | None, row: Entry, pause: PauseF
     row.result |= {"pause": "input", "id": str(request.id)}
     opened = Entry("request.opened", f"@request.{row.path}.{row.attempt}", "input")
     ctx.effects.entangled = True  # first: the commit may stand though this task is cancelled over it
-    return Closing(row.result, [row, opened], partial(store.open_request, request=request), lambda: None, request)
+    return Closing(row.result, [row, opened], partial(people.open_request, request=request), lambda: None, request)
 
 
 def _request(ctx: DurableContext, row: Entry, pause: PauseForInputResult) -> HumanRequest:

@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from ravi_django.kernel import InvalidInputError
 from ravi_django.models import HumanRequest
-from ravi_django.runtime import requests, site_rules, store
+from ravi_django.runtime import requests, site_rules
 from ravi_django.runtime.entries import Entry
 from ravi_django.runtime.gate import Wait
 from ravi_django.runtime.shown import request_shown
-from ravi_django.runtime.store.accounts import faults_of_limits
+from ravi_django.runtime.store import topups
+from ravi_django.runtime.store.accounts import LIMITS, faults_of_limits
+from ravi_django.runtime.store.endings import TOP_UP
+from ravi_django.runtime.store.people import TooManyRequests
 
 if TYPE_CHECKING:
     from ravi_django.runtime.effects import Effects
@@ -24,7 +27,7 @@ ACTIONS = ("approve", "deny", "edit")
 
 
 def is_top_up(request: HumanRequest) -> bool:
-    return request.kind == HumanRequest.Kind.APPROVAL and request.tool == store.TOP_UP
+    return request.kind == HumanRequest.Kind.APPROVAL and request.tool == TOP_UP
 
 
 async def ask(effects: Effects, path: str, account: str) -> HumanRequest | bool | None:
@@ -32,7 +35,7 @@ async def ask(effects: Effects, path: str, account: str) -> HumanRequest | bool 
     None: another run was quicker, or there is room by now."""
     if not _may_ask(effects, path, account):
         return False
-    pending = await effects.database.call(store.pending_top_up, effects.lease)
+    pending = await effects.database.call(topups.pending_top_up, effects.lease)
     return await _open(effects, path) if pending is None else pending
 
 
@@ -58,7 +61,7 @@ def _may_ask(effects: Effects, path: str, account: str) -> bool:
 
 async def _open(effects: Effects, path: str) -> HumanRequest | None:
     run = effects.lease.run
-    text, arguments = await effects.database.call(store.suggestion, effects.lease)
+    text, arguments = await effects.database.call(topups.suggestion, effects.lease)
     if not arguments:
         return None
     attempt = 1
@@ -73,7 +76,7 @@ async def _open(effects: Effects, path: str) -> HumanRequest | None:
         expires=False,
         attempt=attempt,
         text=text,
-        tool=store.TOP_UP,
+        tool=TOP_UP,
         arguments=arguments,
     )
     await requests.address(effects, request)
@@ -82,9 +85,9 @@ async def _open(effects: Effects, path: str) -> HumanRequest | None:
     try:
         await effects.record(
             Entry("request.opened", place, request.tool, result=request_shown(request)),
-            partial(store.open_top_up, request=request),
+            partial(topups.open_top_up, request=request),
         )
-    except store.TooManyRequests:
+    except TooManyRequests:
         return None
     effects.requested[place] = str(request.id)
     return request
@@ -97,7 +100,7 @@ def _place(path: str, attempt: int) -> str:
 def note_closed(effects: Effects, path: str) -> None:
     """For whoever watches: the run goes on, or ends, by what was answered."""
     for (place, attempt), request in effects.facts.requests.items():
-        if place == path and request.tool == store.TOP_UP and request.answer:
+        if place == path and request.tool == TOP_UP and request.answer:
             result = {"id": str(request.id), "answer": request.answer}
             effects.note_once(Entry("request.closed", f"@closed{_place(path, attempt)}", request.tool, result=result))
 
@@ -109,8 +112,8 @@ def check(request: HumanRequest, action: str, arguments: Any) -> dict[str, Any]:
             raise InvalidInputError("arguments go with approve or edit, not with deny", field="arguments")
         return {}
     given = dict(request.arguments or {}) if arguments is None and action == "approve" else arguments
-    if not isinstance(given, Mapping) or not given or set(given) - set(store.LIMITS) or None in given.values():
-        raise InvalidInputError(f"arguments are new limits: {', '.join(store.LIMITS)}", field="arguments")
+    if not isinstance(given, Mapping) or not given or set(given) - set(LIMITS) or None in given.values():
+        raise InvalidInputError(f"arguments are new limits: {', '.join(LIMITS)}", field="arguments")
     if fault := next(faults_of_limits(given), None):
         raise InvalidInputError(f"arguments{fault}", field="arguments")
     return dict(given)

@@ -13,10 +13,11 @@ from ravi_django.conf import conf
 from ravi_django.kernel import Tool
 from ravi_django.kernel.content import blocks_adapter
 from ravi_django.models import HumanRequest
-from ravi_django.runtime import hidden, requests, store
+from ravi_django.runtime import hidden, requests
 from ravi_django.runtime.entries import Entry, Recorded
 from ravi_django.runtime.gate import Wait
 from ravi_django.runtime.shown import request_shown
+from ravi_django.runtime.store import people
 from ravi_django.runtime.tool_running import timeout_of
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ async def _open(effects: Effects, entry: Entry, why: str, not_before: datetime |
     effects.requested[_path(entry)] = str(request.id)
     effects.entangled = True  # first: the commit may stand though this task is cancelled over it
     async with effects.performing():
-        await effects.record(announced, partial(store.open_request, request=request))
+        await effects.record(announced, partial(people.open_request, request=request))
     return str(request.id)
 
 

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 from django.utils import timezone
 
 from ravi_django.kernel import InvalidInputError
-from ravi_django.runtime import store
 from ravi_django.runtime.entries import Entry
 from ravi_django.runtime.gate import Wait
 from ravi_django.runtime.hops import hops_told
+from ravi_django.runtime.store import waiting
+from ravi_django.runtime.store.waiting import NOT_READ
 
 if TYPE_CHECKING:
     from ravi_django.runtime.context import DurableContext
@@ -62,7 +63,7 @@ async def sleep_until_signal(
             return None
         payload, signal_id = await payload_of(effects, found), found[0]
         entry = Entry("signal", path, name, result={"payload": payload})
-        await effects.record(entry, partial(store.consume_signal, signal_id=signal_id))
+        await effects.record(entry, partial(waiting.consume_signal, signal_id=signal_id))
     return _given(ctx, payload)
 
 
@@ -76,8 +77,8 @@ def _given(ctx: DurableContext, payload: Any) -> Any:
 async def payload_of(effects: Effects, taken: tuple[int, Any]) -> Any:
     """Of a signal that was taken: `{}` when it had none. One query where it was not read with the others."""
     signal_id, payload = taken
-    if payload is store.NOT_READ:
-        payload = await effects.database.call(store.payload_of, signal_id)
+    if payload is NOT_READ:
+        payload = await effects.database.call(waiting.payload_of, signal_id)
     return {} if payload is None else payload
 
 

@@ -8,9 +8,10 @@ from typing import Any
 from uuid import UUID
 
 from ravi_django.models import JournalEntry, Run
-from ravi_django.runtime import registry, store
+from ravi_django.runtime import registry
 from ravi_django.runtime.engine import Engine
 from ravi_django.runtime.entries import internalize
+from ravi_django.runtime.store import claims
 from ravi_django.testing import warm
 
 
@@ -36,7 +37,7 @@ async def _until_idle(engine: Engine, timeout: float) -> int:
     while True:
         driving = set(engine._leases)  # before the look: a run that ends meanwhile may wake another
         lease = await engine.database.call(
-            store.claim_next, engine.name, registry.known_addresses(), engine._suspect is None
+            claims.claim_next, engine.name, registry.known_addresses(), engine._suspect is None
         )
         if lease is not None:
             leases += 1

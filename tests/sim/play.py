@@ -86,10 +86,10 @@ def stage() -> Iterator[Witness]:
             stack.enter_context(patch.object(door.Heartbeat, "start", _Nothing()))
             for verb in ELSEWHERE:
                 stack.enter_context(patch.object(*door.place_of(verb), _Nothing()))
-            for name in ("forget_dead_workers", "swept", "refresh_daily"):
-                stack.enter_context(patch.object(door.sweeper_store, name, _Nothing()))
-            for name in IN_VAIN:
-                stack.enter_context(patch.object(door.sweeper_store, name, lambda *_, **__: []))
+            for verb in ("forget_dead_workers", "worker_swept", "refresh_daily"):
+                stack.enter_context(patch.object(*door.place_of(verb), _Nothing()))
+            for verb in IN_VAIN:
+                stack.enter_context(patch.object(*door.place_of(verb), lambda *_, **__: []))
             play(witness, 0)  # what a process keeps of its first run would change the moves of a seed
             yield witness
     finally:

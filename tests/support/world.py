@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import sys
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from ravi_django.testing import _verbs
@@ -28,8 +30,14 @@ def replace(verb: str, value: Any) -> None:
 
 
 def patch(monkeypatch: MonkeyPatch, verb: str, value: Any, *, raising: bool = True) -> None:
-    """Replace what `verb` stands for, in the module whose code looks it up."""
-    monkeypatch.setattr(*_verbs.place_of(verb), value, raising=raising)
+    """Replace what `verb` stands for; a function or class in each module of the package that imports it."""
+    module, name = _verbs.place_of(verb)
+    before = getattr(module, name, None)
+    monkeypatch.setattr(module, name, value, raising=raising)
+    if isinstance(before, FunctionType | type):
+        for user in [found for key, found in sys.modules.items() if key.startswith("ravi_django.")]:
+            if vars(user).get(name) is before:
+                monkeypatch.setattr(user, name, value)
 
 
 def silence(monkeypatch: MonkeyPatch, *verbs: str) -> None:

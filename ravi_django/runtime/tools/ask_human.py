@@ -11,7 +11,7 @@ from ravi_django.agents.function_tool import FunctionTool
 from ravi_django.kernel import Addressees, Effect, InvalidInputError, RunContext, TextBlock, ToolExecutionResult
 from ravi_django.runtime import questions
 from ravi_django.runtime.context import DurableContext
-from ravi_django.runtime.store import TooManyRequests
+from ravi_django.runtime.store.people import TooManyRequests
 
 Question = Annotated[str, Field(min_length=1, max_length=questions.MAX_QUESTION)]
 Context = Annotated[str, Field(max_length=questions.MAX_CONTEXT)]

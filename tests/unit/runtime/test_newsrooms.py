@@ -98,7 +98,6 @@ def loads() -> Iterator[list[int]]:
         world.patch(patch, verb, reading)
 
     with pytest.MonkeyPatch.context() as patch:
-        counting("load_with_facts", lambda result: len(result[0].unread.messages))
         counting("some_after", lambda result: len(result[0]))
         counting("inbox_after", len)
         yield found

@@ -177,7 +177,7 @@ def test_what_was_taken_and_never_begun_keeps_its_server_for_nobody(
 
     Source.objects.update(polling_until=None)
 
-    assert world.poll_due() == world.PER_HOST
+    assert world.poll_due(world.PER_HOST) == world.PER_HOST
 
 
 async def served() -> None:
