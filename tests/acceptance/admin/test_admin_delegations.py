@@ -132,11 +132,6 @@ def test_a_superusers_delegation_is_prolonged_by_no_clerk(users: Any) -> None:
     assert old.reason == ""
 
 
-def test_a_guest_has_no_business_here(users: Any) -> None:
-    assert as_(users["guest"]).post(ADD, filled()).status_code == 302
-    assert not Delegation.objects.exists()
-
-
 # ------------------------------------------------------------------------------------------- for this session
 
 

@@ -46,10 +46,6 @@ def test_without_requests_it_says_so(operator: Any) -> None:
     assert b"Nothing was asked of anybody." in operator("view_humanrequest").get(PAGE).content
 
 
-def test_only_those_who_may_read_all_requests_see_it(some: None, operator: Any) -> None:
-    assert operator("view_run").get(PAGE).status_code in (403, 404)
-
-
 def test_of_a_tenant_one_sees_that_tenants_figures(some: None, operator: Any, settings: Any) -> None:
     client = operator("view_humanrequest")
     settings.RAVI = {**settings.RAVI, "TENANT_OF": lambda user: "acme"}

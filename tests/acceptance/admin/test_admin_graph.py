@@ -87,29 +87,6 @@ def test_an_operator_ends_a_follow(operator: Any, follow: Follow, publication: P
     assert LogEntry.objects.get().object_id == str(follow.pk)
 
 
-def test_who_may_only_look_ends_nothing(operator: Any, follow: Follow, publication: Publication) -> None:
-    client = operator("view_follow", "change_follow", "add_follow", "view_publication", "delete_publication")
-
-    assert client.get(FOLLOWS).status_code == client.get(PUBLICATIONS).status_code == 200
-    for address in (
-        f"{FOLLOWS}{follow.pk}/delete/",
-        f"{FOLLOWS}{follow.pk}/change/",
-        f"{FOLLOWS}add/",
-        f"{PUBLICATIONS}{publication.pk}/delete/",
-        f"{PUBLICATIONS}{publication.pk}/change/",
-        f"{PUBLICATIONS}add/",
-    ):
-        assert client.post(address, {"post": "yes", "topic": "a/b"}).status_code == 403, address
-    assert (Follow.objects.get().topic, Publication.objects.count()) == ("news/sport", 1)
-
-
-def test_who_has_no_permission_sees_neither(operator: Any, follow: Follow, publication: Publication) -> None:
-    client = operator("view_run")
-
-    for address in (FOLLOWS, PUBLICATIONS, f"{FOLLOWS}{follow.pk}/change/", f"{PUBLICATIONS}{publication.pk}/change/"):
-        assert client.get(address).status_code == 403, address
-
-
 @pytest.mark.parametrize("address", [FOLLOWS, PUBLICATIONS])
 def test_a_page_costs_as_many_queries_for_many(
     root: Any, follow: Follow, publication: Publication, address: str, django_assert_max_num_queries: Any

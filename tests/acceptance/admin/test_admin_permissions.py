@@ -6,21 +6,13 @@ from typing import Any
 
 import pytest
 from django.apps import apps
-from django.contrib import admin
 from django.contrib.admin.models import LogEntry
-from django.contrib.auth import get_user_model
 from django.test import Client
 
 from ravi_django.models import (
     Agent,
-    DailyBudget,
-    Delegation,
-    Follow,
     JournalEntry,
     Run,
-    Schedule,
-    Source,
-    WorkerProcess,
 )
 from tests.support import world
 from tests.support.world import submit_once
@@ -36,44 +28,6 @@ def run(transactional_db: None) -> Run:
 def cancel_action(client: Client, *runs: Run, **more: Any) -> Any:
     chosen = {"action": "cancel_runs", "_selected_action": [str(run.pk) for run in runs], **more}
     return client.post("/admin/ravi/run/", chosen, follow=True)
-
-
-def test_only_agents_daily_budgets_and_delegations_can_be_edited_and_nothing_deleted_in_bulk(root, rf) -> None:
-    request = rf.get("/")
-    request.user = get_user_model().objects.get(is_superuser=True)
-    ours = [(model, found) for model, found in admin.site._registry.items() if model._meta.app_label == "ravi"]
-
-    read_only = {"Run", "Session", "JournalEntry", "AuditRecord", "BoardTask", "BudgetAccount", "WorkerProcess"}
-    read_only |= {"HumanRequest", "StickyDecision", "Follow", "Publication", "SourceItem"}
-    edited = (Agent, DailyBudget, Delegation, Schedule, Source)
-    assert {model.__name__ for model, _ in ours} == read_only | {model.__name__ for model in edited}
-    for model, found in ours:
-        assert found.has_add_permission(request) is (model in edited), model
-        deleted = (DailyBudget, Delegation, Follow, Schedule, Source)
-        assert found.has_delete_permission(request) is (model in deleted), model
-        assert found.has_change_permission(request) is (model in edited), model
-        assert "delete_selected" not in found.get_actions(request), model
-
-
-def test_posting_to_read_only_pages_changes_nothing(root, driven) -> None:
-    run = driven(["ok"])
-    entry = JournalEntry.objects.filter(run=run).first()
-    before = list(Run.objects.values()), list(JournalEntry.objects.values())
-
-    for address in (
-        f"/admin/ravi/run/{run.pk}/change/",
-        f"/admin/ravi/run/{run.pk}/delete/",
-        "/admin/ravi/run/add/",
-        f"/admin/ravi/session/{run.session_id}/change/",
-        f"/admin/ravi/session/{run.session_id}/delete/",
-        f"/admin/ravi/journalentry/{entry.pk}/change/",
-        f"/admin/ravi/journalentry/{entry.pk}/delete/",
-        "/admin/ravi/journalentry/add/",
-    ):
-        assert root.post(address, {"status": "failed", "post": "yes"}).status_code == 403, address
-    root.post("/admin/ravi/run/", {"action": "delete_selected", "_selected_action": [str(run.pk)], "post": "yes"})
-
-    assert (list(Run.objects.values()), list(JournalEntry.objects.values())) == before
 
 
 @pytest.mark.parametrize("place", ["the list", "the page"])
@@ -136,23 +90,12 @@ def test_all_runs_of_all_pages_are_not_cancelled_by_a_slip(operator, run) -> Non
     assert run.status == "pending"
 
 
-def test_the_admin_is_for_staff_with_a_permission(operator, run, driven) -> None:
+def test_who_may_view_runs_reads_their_entries_and_nothing_else(operator, run, driven) -> None:
     entry = JournalEntry.objects.filter(run=driven(["ok"])).first()
-    addresses = [
-        "/admin/ravi/run/",
-        f"/admin/ravi/run/{run.pk}/change/",
-        f"/admin/ravi/journalentry/{entry.pk}/change/",
-        f"/admin/ravi/session/{run.session_id}/change/",
-        "/admin/ravi/agent/",
-        "/admin/ravi/workerprocess/",
-    ]
-    plain = Client()
-    plain.force_login(get_user_model().objects.create_user("plain"))
     viewer = operator("view_run")
+    places = ["run/", f"run/{run.pk}/change/", f"journalentry/{entry.pk}/change/", f"session/{run.session_id}/change/"]
 
-    assert [operator().get(address).status_code for address in addresses[:1]] == [403]
-    assert {plain.get(address).status_code for address in addresses} == {302}  # to the login page
-    assert [viewer.get(address).status_code for address in addresses] == [200, 200, 200, 403, 403, 403]
+    assert [viewer.get(f"/admin/ravi/{place}").status_code for place in places] == [200, 200, 200, 403]
     assert viewer.get("/admin/ravi/journalentry/").url == "/admin/ravi/run/"
 
 
@@ -195,12 +138,3 @@ def test_an_agent_that_cannot_describe_itself_stops_no_migration(driven) -> None
     world.sync_after_migrate("default", apps)
 
     assert Agent.objects.get(address="react/mute").spec == {"class": "ReActAgent"}
-
-
-def test_a_worker_is_not_deleted_by_hand(root) -> None:
-    from django.utils import timezone
-
-    WorkerProcess.objects.create(name="w", started_at=timezone.now(), seen_at=timezone.now())
-
-    assert root.post("/admin/ravi/workerprocess/w/delete/", {"post": "yes"}).status_code == 403
-    assert WorkerProcess.objects.count() == 1

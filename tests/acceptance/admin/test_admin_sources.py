@@ -387,14 +387,6 @@ def test_hostile_words_are_text(root: Client) -> None:
     assert "2 source items" in words(listed), "a note of a save is no item"
 
 
-def test_items_are_only_looked_at(root: Client) -> None:
-    item = SourceItem.objects.create(source=made(), identity="a", digest="d", title="One")
-
-    for what in ("change", "delete"):
-        assert root.post(f"/admin/ravi/sourceitem/{item.pk}/{what}/", {"post": "yes"}).status_code == 403
-    assert root.get("/admin/ravi/sourceitem/add/").status_code == 403
-
-
 def test_a_nul_in_the_search_finds_nothing(root: Client) -> None:
     for address in (LIST, "/admin/ravi/sourceitem/"):
         assert root.get(f"{address}?q=%00").status_code in (200, 302)
