@@ -13,11 +13,12 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from ravi_django.kernel import Addressees
-from ravi_django.models import HumanRequest, StickyDecision, Turn
+from ravi_django.models import Delegation, HumanRequest, StickyDecision, Turn
 from tests.support import world
+from tests.support.budgets import USER, model
+from tests.support.cases import case
 from tests.support.inbox import EVIL, INBOX, ask, decide, html_of, logged_in, ours, page_of, person, words
-from tests.support.runs import asked, code, drive, make_run
-from tests.support.world import TOP_UP
+from tests.support.runs import code, drive, make_run
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -68,55 +69,36 @@ def test_who_is_addressed_decides_and_it_is_recorded_under_their_name(fay: Any, 
     assert (entry.user, entry.object_id) == (fay, str(request.pk))
 
 
-@pytest.mark.parametrize("who", ["nobody", "reader", "owner", "four eyes", "superuser owner with four eyes"])
-def test_who_is_not_addressed_decides_nothing(who: str) -> None:
-    users = {
-        "nobody": lambda: person("carl"),
-        "reader": lambda: person("rita", may=("view_humanrequest", "change_humanrequest")),
-        "owner": lambda: person("olga"),
-        "four eyes": lambda: person("olga", "finance"),
-        "superuser owner with four eyes": lambda: person("olga", superuser=True),
+def test_who_is_not_addressed_decides_nothing() -> None:
+    readers = {
+        "reader": person("rita", may=("view_humanrequest", "change_humanrequest")),
+        "owner": person("olga"),
+        "owner under four eyes": person("fay", "finance"),
+        "superuser and owner under four eyes": person("root", superuser=True),
     }
-    user = users[who]()
-    run = make_run(owner=user if user.username == "olga" else None)
-    to = Addressees.model_validate({"steps": [{"to": "group:finance"}], "four_eyes": "four" in who})
-    request = ask(run=run, to=to)
-    client = logged_in(user)
+    for who, user in readers.items():
+        with case(who):
+            to = Addressees.model_validate({"steps": [{"to": "group:finance"}], "four_eyes": "four" in who})
+            request = ask(run=make_run(owner=user if "owner" in who else None), to=to)
+            client = logged_in(user)
 
-    shown, posted = client.get(page_of(request)), decide(client, request, "approve")
+            html = ours(html_of(client.get(page_of(request))))
 
-    if who == "nobody":
-        assert (shown.status_code, posted.status_code) == (404, 404)
-    else:
-        assert posted.status_code == 403
-        html = ours(html_of(shown))
-        assert 'name="action"' not in html and 'id="decide"' not in html
-        assert "You may read this" in html
-    assert is_pending(request)
+            assert "You may read this" in html and 'name="action"' not in html and 'id="decide"' not in html
+            assert decide(client, request, "approve").status_code == 403
+            assert is_pending(request)
+    nobody = logged_in(person("carl"))
+    assert (nobody.get(page_of(request)).status_code, decide(nobody, request, "approve").status_code) == (404, 404)
 
 
-def test_a_superuser_and_a_delegate_decide() -> None:
-    from ravi_django.models import Delegation
-
-    fay, dan = person("fay", "finance"), person("dan")
+def test_a_delegate_decides_in_anothers_place(fay: Any) -> None:
+    dan, request = person("dan"), ask()
     Delegation.objects.create(user=fay, delegate=dan, since=timezone.now() - timedelta(hours=1))
-    first, second = ask(), ask()
 
-    assert decide(logged_in(person("root", superuser=True)), first, "deny").status_code == 302
-    assert decide(logged_in(dan), second, "deny").status_code == 302
+    assert decide(logged_in(dan), request, "deny").status_code == 302
 
-    assert answer_of(first)["by"] == "root"
-    assert (answer_of(second)["by"], second.answer["instead_of"]) == ("dan", "fay")
-    assert "by dan, in place of fay" in words(html_of(logged_in(fay).get(page_of(second))))
-
-
-def test_the_sites_own_rule_takes_the_buttons_away(settings: Any, client: Any) -> None:
-    settings.RAVI = {**settings.RAVI, "MAY_ANSWER": lambda user, request: False}
-    request = ask()
-
-    assert 'name="action"' not in html_of(client.get(page_of(request)))
-    assert decide(client, request, "approve").status_code == 403
-    assert is_pending(request)
+    assert (answer_of(request)["by"], request.answer["instead_of"]) == ("dan", "fay")
+    assert "by dan, in place of fay" in words(html_of(logged_in(fay).get(page_of(request))))
 
 
 def test_a_token_and_a_post_are_needed(fay: Any, client: Any) -> None:
@@ -132,15 +114,6 @@ def test_a_token_and_a_post_are_needed(fay: Any, client: Any) -> None:
 
 
 # ------------------------------------------------------------------------------------------------- kinds and buttons
-
-
-@pytest.mark.parametrize("action", ["approve", "deny", "skip", "cancel"])
-def test_an_approval_is_decided(client: Any, action: str) -> None:
-    request = ask()
-
-    assert decide(client, request, action, reason="because").status_code == 302
-
-    assert answer_of(request) == {"action": action, "reason": "because", "by": "fay"}
 
 
 def test_arguments_are_changed_within_the_schema_and_the_difference_is_shown(client: Any) -> None:
@@ -161,41 +134,26 @@ def test_arguments_are_changed_within_the_schema_and_the_difference_is_shown(cli
     assert "- &quot;amount&quot;: 100" in text and "+ &quot;amount&quot;: 90" in text
 
 
-@pytest.mark.parametrize(
-    ("typed", "complaint"),
-    [
-        ("{", "This is not JSON"),
-        ('{"customer": "ACME", "amount": 1, "amount": 100}', "is in it twice"),
-        ('{"customer": "ACME", "amount": NaN}', "NaN is no number"),
-        ("[1]", "needs arguments, an object"),
-        ("[" * 100_000, "This is not JSON"),
-    ],
-)
-def test_arguments_that_are_none_are_not_guessed_at(client: Any, typed: str, complaint: str) -> None:
-    request = ask()
-
-    assert complaint in html_of(decide(client, request, "edit", arguments=typed), 400)
-    assert is_pending(request)
-
-
-def test_a_button_that_would_ignore_what_was_typed_is_refused(client: Any) -> None:
+def test_what_is_not_clear_decides_nothing(client: Any) -> None:
     request = ask()
     changed = json.dumps({**ASKED, "amount": 1})
 
-    assert "This is changed" in html_of(decide(client, request, "approve", arguments=changed), 400)
-    assert "This is not JSON" in html_of(decide(client, request, "approve", arguments=""), 400)
-    assert "Nothing is changed" in html_of(decide(client, request, "edit"), 400)
-    assert "sticky goes with approve or deny" in html_of(
-        decide(client, request, "edit", arguments=changed, sticky="on"), 400
-    )
-    assert is_pending(request)
-
-
-@pytest.mark.parametrize("action", ["", "destroy", "answer", "resolve", "happened", "choose:0"])
-def test_a_button_that_is_not_there_decides_nothing(client: Any, action: str) -> None:
-    request = ask()
-
-    assert decide(client, request, action).status_code == 400
+    for action, typed, complaint in (
+        ("edit", {"arguments": "{"}, "This is not JSON"),
+        ("edit", {"arguments": '{"customer": "ACME", "amount": 1, "amount": 100}'}, "is in it twice"),
+        ("edit", {"arguments": '{"customer": "ACME", "amount": NaN}'}, "NaN is no number"),
+        ("edit", {"arguments": "[1]"}, "needs arguments, an object"),
+        ("edit", {"arguments": "[" * 100_000}, "This is not JSON"),
+        ("edit", {"arguments": changed, "sticky": "on"}, "sticky goes with approve or deny"),
+        ("edit", {}, "Nothing is changed"),
+        ("approve", {"arguments": changed}, "This is changed"),
+        ("approve", {"arguments": ""}, "This is not JSON"),
+        *((action, {}, "") for action in ("", "destroy", "answer", "resolve", "happened", "choose:0")),
+    ):
+        with case(action, typed):
+            assert complaint in html_of(decide(client, request, action, **typed), 400)
+    for version in ("", "x", "1.5", "1" * 40):
+        assert decide(client, request, "approve", version=version).status_code in (400, 409), version
     assert is_pending(request)
 
 
@@ -252,42 +210,23 @@ def test_several_things_at_once_have_a_field_each(client: Any) -> None:
     assert answer_of(request)["values"] == {"from": "Ulm", "to": "Rome"}
 
 
-@pytest.mark.parametrize("outcome", ["happened", "run_again", "fail"])
-def test_what_became_of_an_effect_is_decided(client: Any, outcome: str) -> None:
-    request = ask("uncertain", to="staff", tool="send", arguments={"to": "ACME"}, text="May have happened.")
+def test_what_became_of_an_effect_is_decided_and_not_too_early(client: Any) -> None:
+    for outcome, result in (("happened", {"result": "invoice 7"}), ("run_again", {}), ("fail", {})):
+        with case(outcome):
+            request = ask("uncertain", to="staff", tool="send", not_before=timezone.now() + timedelta(hours=1))
+            assert "goes with" in html_of(decide(client, request, "run_again", result="7"), 400)
+            early = html_of(decide(client, request, outcome, **result), 409)
+            assert "can be answered from" in early and result.get("result", "") in early
+            assert is_pending(request)
+            HumanRequest.objects.update(not_before=None)
 
-    decide(client, request, outcome, result="invoice 7" if outcome == "happened" else "", reason="I looked")
+            decide(client, request, outcome, **result, reason="I looked")
 
-    given = answer_of(request)
-    assert (given["action"], given["outcome"], given["reason"]) == ("resolve", outcome, "I looked")
-    assert given.get("result") == ("invoice 7" if outcome == "happened" else None)
-
-
-def test_a_result_goes_with_it_happened_alone_and_not_too_early(client: Any) -> None:
-    soon = timezone.now() + timedelta(hours=1)
-    request = ask("uncertain", to="staff", tool="send", not_before=soon)
-
-    assert "goes with" in html_of(decide(client, request, "run_again", result="7"), 400)
-    early = html_of(decide(client, request, "happened", result="invoice 7"), 409)
-
-    assert "can be answered from" in early and "invoice 7" in early
-    assert is_pending(request)
+            kept = {"action": "resolve", "outcome": outcome, "reason": "I looked", "by": "fay", **result}
+            assert answer_of(request) == kept
 
 
-def test_limits_of_a_budget_are_approved_or_changed(client: Any) -> None:
-    html = html_of(client.get(page_of(budget := ask(tool=TOP_UP, to="staff", arguments={"max_turns": 4}, risk=""))))
-    assert "More budget?" in html and 'name="decision-sticky"' not in html
-
-    changed = {"arguments": None, "limit_max_turns": "9"}
-    assert "This is changed" in html_of(decide(client, budget, "approve", **changed), 400)
-    assert "A number, please" in html_of(decide(client, budget, "edit", limit_max_turns="many"), 400)
-    assert "arguments" in html_of(decide(client, budget, "edit", limit_max_turns="-3"), 400)
-    assert is_pending(budget)
-
-
-def test_a_real_top_up_goes_through(client: Any) -> None:
-    from tests.support.budgets import USER, model
-
+def test_limits_of_a_budget_are_approved_or_changed_and_the_run_goes_on(client: Any) -> None:
     async def story(ctx: Any, inbox: Any) -> str:
         for _ in range(3):
             await ctx.llm([USER])
@@ -295,26 +234,18 @@ def test_a_real_top_up_goes_through(client: Any) -> None:
 
     code(story, model=model())
     run = drive(make_run(budget={"max_turns": 2, "when_exhausted": "ask"}))
-    request = HumanRequest.objects.get(run=run, status="pending")
+    budget = HumanRequest.objects.get(run=run, status="pending")
+    html = html_of(client.get(page_of(budget)))
+    assert "More budget?" in html and 'name="decision-sticky"' not in html
 
-    suggested = {f"limit_{name}": str(value) for name, value in request.arguments.items()}
-    assert decide(client, request, "edit", **{**suggested, "limit_max_turns": "3"}).status_code == 302
-
-    assert answer_of(request)["arguments"] == {"max_turns": 3}
+    changed = {"arguments": None, "limit_max_turns": "3"}
+    assert "This is changed" in html_of(decide(client, budget, "approve", **changed), 400)
+    assert "A number, please" in html_of(decide(client, budget, "edit", limit_max_turns="many"), 400)
+    assert "arguments" in html_of(decide(client, budget, "edit", limit_max_turns="-3"), 400)
+    assert is_pending(budget)
+    assert decide(client, budget, "edit", **changed).status_code == 302
+    assert answer_of(budget)["arguments"] == {"max_turns": 3}
     assert drive(run).status == "completed"
-
-
-def test_the_run_goes_on_with_what_was_decided_in_the_admin(client: Any) -> None:
-    async def story(ctx: Any, inbox: Any) -> str:
-        told = await ctx.ask_human("Which colour?", ["red", "blue"], to="group:finance")
-        return f"{told['action']} {told['text']} {told['by']}"
-
-    code(story)
-    run = drive(make_run())
-
-    decide(client, asked(run), "choose:1")
-
-    assert drive(run).output == "answer blue fay"
 
 
 # ------------------------------------------------------------------------------------------------- who came first
@@ -346,14 +277,6 @@ def test_one_that_changed_meanwhile_is_looked_at_again(client: Any) -> None:
     request.refresh_from_db()
     assert request.status == "pending"
     assert decide(client, request, "approve", version=2).status_code == 302
-
-
-@pytest.mark.parametrize("version", ["", "x", "1.5", "1" * 40])
-def test_nobody_decides_without_saying_what_they_saw(client: Any, version: Any) -> None:
-    request = ask()
-
-    assert decide(client, request, "approve", version=version).status_code in (400, 409)
-    assert is_pending(request)
 
 
 def test_one_whose_time_is_over_or_whose_run_has_ended_is_not_decided(client: Any) -> None:
@@ -418,34 +341,6 @@ def test_the_run_is_linked_for_who_may_see_it(client: Any) -> None:
     assert link in html_of(logged_in(person("gus", "finance", may=("view_run",))).get(page_of(request)))
 
 
-@pytest.mark.parametrize("kind", ["question", "approval", "input", "uncertain"])
-def test_nothing_that_people_or_models_say_is_markup(kind: str) -> None:
-    evil = person(EVIL, EVIL)
-    run = make_run()
-    said = [{"type": "text", "text": EVIL}, {"type": "tool_use", "tool_name": EVIL, "arguments": {EVIL: EVIL}}]
-    Turn.objects.create(session=run.session, run=run, position=0, index=0, role="user", content=said)
-    schema = {"properties": {EVIL: {"type": EVIL, "description": EVIL}}, "description": EVIL}
-    details = {"context": EVIL, "schema": schema, "description": EVIL, "free_text": True}
-    details |= {"questions": {EVIL: EVIL}} if kind == "input" else {}
-    choices = [EVIL, "</script>"] if kind == "question" else None
-    fields = {"text": EVIL, "tool": EVIL, "arguments": {EVIL: EVIL}, "details": details, "choices": choices}
-    request = ask(kind, run=run, to=[(f"group:{EVIL}", 60), f"user:{EVIL}"], **fields)
-    client = logged_in(evil)
-    typed = {"text": EVIL, "result": EVIL, "value_0": EVIL, "arguments": EVIL if kind == "approval" else None}
-
-    pages = [
-        html_of(client.get(page_of(request))),
-        decide(client, request, EVIL, reason=EVIL, **typed).content.decode(),
-    ]
-    action = {"question": "answer", "approval": "deny", "input": "answer", "uncertain": "happened"}[kind]
-    assert decide(client, request, action, reason=EVIL, **{**typed, "arguments": None}).status_code == 302
-    pages += [html_of(client.get(address)) for address in (INBOX, page_of(request), f"{INBOX}{request.pk}/history/")]
-    pages.append(decide(client, request, "skip", version=1, reason=EVIL).content.decode())
-
-    assert all(EVIL not in page and "<script>alert" not in page for page in pages)
-    assert "&lt;script&gt;" in pages[0]
-
-
 def test_enter_in_a_field_presses_nothing_and_each_field_has_its_label(client: Any) -> None:
     html = ours(html_of(client.get(page_of(ask()))))
 
@@ -494,15 +389,6 @@ def test_somebody_else_is_asked_instead(client: Any) -> None:
     assert client.post(address, fields).status_code == 404
 
 
-def test_who_may_only_read_asks_nobody_else() -> None:
-    request = ask()
-    fields = {"reassign-to": "user:rita", "reassign-version": "1"}
-    reader = logged_in(person("rita", may=("view_humanrequest",)))
-
-    assert reader.post(f"{INBOX}{request.pk}/reassign/", fields).status_code == 403
-    assert is_pending(request)
-
-
 def test_an_operator_asks_somebody_else_and_decides_nothing() -> None:
     request = ask()
     person("dora", "directors")
@@ -511,6 +397,8 @@ def test_an_operator_asks_somebody_else_and_decides_nothing() -> None:
     assert 'id="reassign"' in html and 'id="decide"' not in html
 
     fields = {"reassign-to": "group:directors", "reassign-version": "1"}
+    reader = logged_in(person("rita", may=("view_humanrequest",)))
+    assert reader.post(f"{INBOX}{request.pk}/reassign/", fields).status_code == 403
     assert operator.post(f"{INBOX}{request.pk}/reassign/", fields).status_code == 302
 
     request.refresh_from_db()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,13 @@ from django.utils import timezone
 
 from ravi_django.models import HumanRequest, Turn
 from tests.support import world
-from tests.support.inbox import INBOX, ask, decide, html_of, logged_in, ours, page_of, person, words
+from tests.support.inbox import EVIL, INBOX, ask, decide, html_of, logged_in, ours, page_of, person, words
 from tests.support.runs import make_run
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 ROOT = Path(__file__).resolve().parents[3]
-SPOOF = "AC\u202e001 fo\u202cME\u2066\x1b"
+SPOOF = f"{EVIL}AC\u202e001 fo\u202cME\u2066\x1b"
 SHOWN = r"AC\u202e001 fo\u202cME\u2066\u001b"
 HIDDEN = "\u202e\u202c\u2066\x1b"
 SCHEMA = {
@@ -70,31 +71,40 @@ def answer_of(request: HumanRequest) -> Any:
 
 
 def spoofed(kind: str = "approval") -> HumanRequest:
-    run = make_run()
+    run = make_run(owner=person(EVIL))
     said = [{"type": "text", "text": SPOOF}, {"type": "tool_use", "tool_name": SPOOF, "arguments": {"a": SPOOF}}]
     Turn.objects.create(session=run.session, run=run, position=0, index=0, role="user", content=said)
     properties = {"customer": {"type": "string", "description": SPOOF}, SPOOF: {"enum": [SPOOF, "b"]}}
-    details: dict[str, Any] = {"context": SPOOF, "description": SPOOF, "schema": {"properties": properties}}
+    schema = {"properties": properties, "description": SPOOF}
+    details: dict[str, Any] = {"context": SPOOF, "description": SPOOF, "schema": schema}
     details |= {"questions": {SPOOF: SPOOF}} if kind == "input" else {}
-    arguments = {"customer": SPOOF, SPOOF: SPOOF}
-    choices = [SPOOF] if kind == "question" else None
-    return ask(kind, run=run, text=SPOOF, tool=f"t{SPOOF}", arguments=arguments, details=details, choices=choices)
+    asked: dict[str, Any] = {"arguments": {"customer": SPOOF, SPOOF: SPOOF}, "details": details}
+    to = [("group:finance", 3600), f"user:{EVIL}"]
+    return ask(
+        kind, run=run, to=to, text=SPOOF, tool=f"t{SPOOF}", choices=[SPOOF] if kind == "question" else None, **asked
+    )
+
+
+def shows_as_text(page: str) -> bool:
+    return SHOWN in page and EVIL not in page and not set(HIDDEN) & set(page)
 
 
 @pytest.mark.parametrize("kind", ["approval", "question", "input", "uncertain"])
-def test_no_character_is_hidden_from_who_decides(kind: str) -> None:
+def test_nothing_is_markup_and_no_character_is_hidden_from_who_decides(kind: str) -> None:
     request = spoofed(kind)
     client = logged_in(person("root", superuser=True))
     run = f"/admin/ravi/run/{request.run_id}/change/"
+    typed = {"text": EVIL, "result": EVIL, "value_0": EVIL, "arguments": EVIL if kind == "approval" else None}
 
-    pages = [html_of(client.get(address)) for address in (INBOX, page_of(request), run)]
+    pages = [html_of(client.get(address)) for address in (INBOX, f"{INBOX}?tool={EVIL}", page_of(request), run)]
+    pages.append(html_of(decide(client, request, EVIL, reason=EVIL, **typed), 400))
     action = "resolve" if kind == "uncertain" else "cancel"
     world.answer(request.pk, action, outcome="fail" if kind == "uncertain" else None, reason=SPOOF)
     pages += [html_of(client.get(address)) for address in (f"{INBOX}?status=all", page_of(request), run)]
+    pages.append(html_of(decide(client, request, "skip", version=1, reason=EVIL), 409))
 
-    for page in pages:
-        assert SHOWN in page
-        assert not set(HIDDEN) & set(page)
+    assert [place for place, page in enumerate(pages) if not shows_as_text(page)] == []
+    assert EVIL not in html_of(client.get(f"{INBOX}{request.pk}/history/"))
 
 
 def test_the_pages_for_several_hide_nothing_either(client: Any) -> None:
@@ -106,8 +116,7 @@ def test_the_pages_for_several_hide_nothing_either(client: Any) -> None:
         f"{INBOX}bulk/", {"action": "approve", "seen": [f"{request.pk}:1"], "reason": SPOOF}, follow=True
     )
 
-    assert SHOWN in page and not set(HIDDEN) & set(page)
-    assert SHOWN in html_of(done) and not set(HIDDEN) & set(html_of(done))
+    assert shows_as_text(page) and shows_as_text(html_of(done))
 
 
 def test_what_is_hidden_is_approved_and_changed_as_it_is(client: Any) -> None:
@@ -115,7 +124,7 @@ def test_what_is_hidden_is_approved_and_changed_as_it_is(client: Any) -> None:
     request = spoofed()
     html = html_of(client.get(page_of(request)))
     field = html.split('name="decision-arguments"')[1].split("</textarea>")[0].partition(">")[2]
-    typed = field.strip().replace("&quot;", '"')
+    typed = unescape(field.strip())
 
     assert "Nothing is changed" in html_of(decide(client, request, "edit", arguments=typed), 400)
     assert decide(client, request, "approve", arguments=typed).status_code == 302
@@ -133,13 +142,6 @@ def test_approve_and_deny_come_first_and_the_other_ways_to_say_no_behind(client:
     assert "If nobody answers until " in words(html) and "it is denied" in words(html)
     hashed = html[: html.index("SHA-256")]
     assert hashed.rindex("<details") > hashed.rindex("</details>") if "</details>" in hashed else "<details" in hashed
-
-
-@pytest.mark.parametrize(("action", "said"), [("approve", "Approved"), ("deny", "Denied")])
-def test_the_message_says_what_was_decided(client: Any, action: str, said: str) -> None:
-    decide(client, ask(), action)
-
-    assert f"{said}: send_invoice (amount=100, customer=ACME)." in words(html_of(client.get(INBOX)))
 
 
 def test_the_message_of_a_change_says_with_what(client: Any) -> None:
@@ -277,16 +279,6 @@ def test_buttons_that_would_be_refused_are_disabled_with_words(
 # ------------------------------------------------------------------------------------------------------- the list
 
 
-def test_a_row_tells_its_risk_and_whose_run_it_is_under_the_text(client: Any) -> None:
-    ask(run=make_run(owner=person("olga", staff=False)), risk="critical")
-
-    html = html_of(client.get(INBOX))
-
-    cell = html.split('class="field-asked"')[1].split("</th>")[0]
-    for part in ("critical", "olga", "test/code", "customer=ACME"):
-        assert part in words(cell), part
-
-
 def test_what_the_sites_own_rule_refuses_is_not_offered(
     settings: Any, client: Any, django_assert_max_num_queries: Any
 ) -> None:
@@ -307,27 +299,17 @@ def test_what_the_sites_own_rule_refuses_is_not_offered(
     assert "approve_selected" not in html and "Nothing waits for you" in html
 
 
-@pytest.mark.parametrize("name", ["tool", "agent", "risk", "status", "kind__exact", "mine", "age", "q", "o", "p"])
-def test_a_filter_with_a_null_character_is_no_fault(client: Any, name: str) -> None:
+def test_an_odd_value_of_a_filter_is_no_fault() -> None:
     ask()
-
-    for value in ("%00", "x%00y"):
-        assert client.get(f"{INBOX}?{name}={value}", follow=True).status_code == 200
-
-
-@pytest.mark.parametrize("name", ["agent", "status__exact", "place", "q"])
-def test_nor_is_one_of_the_runs(name: str) -> None:
-    make_run()
     client = logged_in(person("root", superuser=True))
 
-    assert client.get(f"/admin/ravi/run/?{name}=%00", follow=True).status_code == 200
-
-
-def test_an_unknown_value_filters_nothing(client: Any) -> None:
-    ask()
-
+    for name in ("tool", "agent", "risk", "status", "kind__exact", "mine", "age", "q", "o", "p"):
+        for value in ("%00", "x%00y"):
+            assert client.get(f"{INBOX}?{name}={value}", follow=True).status_code == 200, name
+    for name in ("agent", "status__exact", "place", "q"):
+        assert client.get(f"/admin/ravi/run/?{name}=%00", follow=True).status_code == 200, name
     for query in ("?risk=none", "?status=nonsense"):
-        assert len(client.get(f"{INBOX}{query}").context["cl"].result_list) == 1
+        assert len(client.get(f"{INBOX}{query}").context["cl"].result_list) == 1, query
 
 
 def test_the_badge_in_a_sites_own_base_is_as_the_docs_say(rf: Any) -> None:

@@ -17,6 +17,7 @@ from ravi_django.kernel import Addressees
 from ravi_django.models import HumanRequest, RequestLink, Run, Status, Turn
 from tests.support import world
 from tests.support.asked import Kind, approval_of, asked_by
+from tests.support.cases import case
 from tests.support.runs import make_run
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -213,9 +214,19 @@ def test_the_use_and_the_answer_are_one_commit(ann: Any, pay: HumanRequest, monk
     assert state(pay) == ("pending", None, 0)
 
 
-def test_who_comes_second_is_told_who_was_first(ann: Any, pay: HumanRequest, person: Any) -> None:
+def test_a_conflict_is_told_and_what_was_typed_stays(ann: Any, pay: HumanRequest, person: Any) -> None:
     address, client = link_to(pay, ann), browser(ann)
-    client.get(address)
+    HumanRequest.objects.update(version=2)
+    stale = press(client, address, version=1, reason="As agreed.")
+    assert stale.status_code == 409
+    assert "As agreed." in text_of(stale) and 'name="version" value="2"' in text_of(stale)
+    HumanRequest.objects.update(version=1, expires_at=timezone.now() - timedelta(seconds=1))
+    assert (press(client, address).status_code, client.get(address).status_code) == (409, 200)
+    HumanRequest.objects.update(expires_at=None)
+    Run.objects.update(status=Status.FAILED)
+    assert press(client, address).status_code == 409
+    assert "failed already" in text_of(client.get(address)) and state(pay) == ("pending", None, 0)
+    Run.objects.update(status=Status.SUSPENDED)
     world.answer(pay.id, "deny", reason="No.", by=person("bob", "finance"))
 
     response = press(client, address)
@@ -223,18 +234,6 @@ def test_who_comes_second_is_told_who_was_first(ann: Any, pay: HumanRequest, per
     assert response.status_code == 409
     assert "bob" in text_of(response) and "No." in text_of(response)
     assert state(pay) == ("answered", "deny", 0)
-
-
-def test_a_decision_on_another_version_is_refused_and_what_was_typed_stays(ann: Any, pay: HumanRequest) -> None:
-    HumanRequest.objects.update(version=2)
-    address, client = link_to(pay, ann), browser(ann)
-
-    response = press(client, address, version=1, reason="As agreed.")
-
-    assert response.status_code == 409
-    assert "As agreed." in text_of(response) and 'name="version" value="2"' in text_of(response)
-    assert state(pay) == ("pending", None, 0)
-    assert press(client, address, version=2).status_code == 303
 
 
 def test_without_a_button_and_the_version_nothing_is_decided(ann: Any, pay: HumanRequest) -> None:
@@ -258,47 +257,33 @@ def test_without_a_button_and_the_version_nothing_is_decided(ann: Any, pay: Huma
 def test_a_post_of_another_site_is_refused_in_the_pages_own_words(ann: Any, pay: HumanRequest, settings: Any) -> None:
     address, client = link_to(pay, ann), browser(ann, enforce_csrf_checks=True)
     token = re.findall(r'csrfmiddlewaretoken" value="([^"]+)"', text_of(client.get(address)))[0]
+    with_csrf = settings.MIDDLEWARE
 
-    refused = press(client, address)
-
-    assert refused.status_code == 403
+    for middleware in ([name for name in with_csrf if "csrf" not in name], with_csrf):
+        settings.MIDDLEWARE = middleware
+        refused = press(client, address)
+        assert refused.status_code == 403
     assert "Open the link again" in text_of(refused) and "CSRF" not in text_of(refused)
     assert state(pay) == ("pending", None, 0)
     assert press(client, address, csrfmiddlewaretoken=token).status_code == 303
 
 
-def test_it_is_refused_too_where_the_site_has_no_csrf_middleware(ann: Any, pay: HumanRequest, settings: Any) -> None:
-    settings.MIDDLEWARE = [name for name in settings.MIDDLEWARE if "csrf" not in name]
-
-    assert press(browser(ann, enforce_csrf_checks=True), link_to(pay, ann)).status_code == 403
-    assert state(pay) == ("pending", None, 0)
-
-
 # ------------------------------------------------------------------------------- when the right has gone since
 
 
-def test_who_has_left_the_group_decides_and_sees_nothing(ann: Any, pay: HumanRequest) -> None:
-    address, client = link_to(pay, ann), browser(ann)
-    client.get(address)
-    ann.groups.clear()
+def test_who_has_left_the_group_decides_and_sees_nothing(ann: Any, pay: HumanRequest, monkeypatch: Any) -> None:
+    address, client, answer = link_to(pay, ann), browser(ann), world.answer
 
-    for response in (client.get(address), press(client, address)):
-        assert response.status_code == 403
-        assert "ACME" not in text_of(response)
-    assert state(pay) == ("pending", None, 0)
-
-
-def test_the_right_that_goes_in_the_middle_of_the_post_counts(ann: Any, pay: HumanRequest, monkeypatch: Any) -> None:
-    """What the page has found out before is not what the answer goes by."""
-    answer = world.answer
-
-    def answering(*args: Any, **options: Any) -> Any:
+    def answering(*args: Any, **options: Any) -> Any:  # what the page has found out before does not count
         ann.groups.clear()
         return answer(*args, **options)
 
     world.patch(monkeypatch, "answer", answering)
-
-    assert press(browser(ann), link_to(pay, ann)).status_code == 403
+    assert press(client, address).status_code == 403
+    ann.groups.clear()
+    for response in (client.get(address), press(client, address)):
+        assert response.status_code == 403
+    assert "ACME" not in text_of(response)
     assert state(pay) == ("pending", None, 0)
 
 
@@ -347,112 +332,33 @@ def test_who_was_asked_before_it_was_reassigned_decides_nothing(ann: Any, pay: H
     assert press(browser(eve), link_to(pay, eve), version=2).status_code == 303
 
 
-def test_what_has_expired_or_whose_run_has_ended_is_not_decided(ann: Any, pay: HumanRequest) -> None:
-    address, client = link_to(pay, ann), browser(ann)
-    HumanRequest.objects.update(expires_at=timezone.now() - timedelta(seconds=1))
-    assert (press(client, address).status_code, client.get(address).status_code) == (409, 200)
-
-    HumanRequest.objects.update(expires_at=None)
-    Run.objects.update(status=Status.FAILED)
-    assert press(client, address).status_code == 409
-
-    assert "failed already" in text_of(client.get(address))
-    assert state(pay) == ("pending", None, 0)
-
-
 # ------------------------------------------------------------------------------------------- what can be said
 
 
-def test_a_question_is_answered_by_a_choice_or_a_text(ann: Any) -> None:
-    for action, typed, answer in (
-        ("choose:1", {}, "blue"),
-        ("choose:0", {"text": "x"}, None),
-        ("answer", {"text": " green\r\ngrass "}, "green\ngrass"),
-        ("answer", {}, None),
-        ("skip", {"text": "But I wanted to say this"}, None),
+def test_what_is_typed_reaches_the_answer_of_each_kind(ann: Any, person: Any) -> None:
+    """The form itself is that of the admin: tests/acceptance/admin/test_admin_decide.py."""
+    staff, run, other = person("staff", is_staff=True), make_run(owner=ann), make_run()
+    question, several = asked_by(run, choices=["red"]), asked_by(run, Kind.INPUT, details={"questions": {"a": "A?"}})
+    edited, sticky = (approval_of(other, "group:finance", details={}) for _ in range(2))
+    effect = asked_by(other, Kind.UNCERTAIN, tool="pay")
+    typed = '{\r\n "to": "ACME",\r\n "amount": 50}'  # as a browser sends it
+    for asked, action, said, kept in (
+        (question, "choose:0", {}, {"text": "red"}),
+        (several, "answer", {"value_0": "Graz"}, {"values": {"a": "Graz"}}),
+        (edited, "edit", {"arguments": typed}, {"arguments": {"to": "ACME", "amount": 50}}),
+        (sticky, "deny", {"sticky": "1"}, {"sticky": True}),
+        (effect, "happened", {"result": "paid"}, {"outcome": "happened", "result": "paid"}),
     ):
-        request = asked_by(make_run(owner=ann), choices=["red", "blue"])
-        address, client = link_to(request, ann), browser(ann)
-        page = text_of(client.get(address))
-        assert 'value="choose:1"' in page and "own words" in page
+        with case(asked.kind, action):
+            user = staff if asked == effect else ann
+            address, client = link_to(asked, user), browser(user)
+            assert press(client, address, "answer").status_code == 400
+            assert state(asked) == ("pending", None, 0)
 
-        response = press(client, address, action, **typed)
+            assert press(client, address, action, **said).status_code == 303
 
-        request.refresh_from_db()
-        assert response.status_code == (303 if answer else 400), (action, typed)
-        assert (request.answer or {}).get("text") == answer, (action, typed)
-    assert typed["text"] in text_of(response)
-    assert press(client, address, "skip").status_code == 303
-
-
-def test_several_questions_each_get_their_answer(ann: Any) -> None:
-    questions = {"from": "From where?", "to": "To where?"}
-    request = asked_by(make_run(owner=ann), Kind.INPUT, details={"questions": questions})
-    address, client = link_to(request, ann), browser(ann)
-    fields = re.findall(r'<label for="id_(value_\d)">([^<]+)', text_of(client.get(address)))
-    told = {name: {"From where?": "Graz", "To where?": "Linz"}[question] for name, question in fields}
-
-    assert press(client, address, "answer", value_0="Graz").status_code == 400
-    assert press(client, address, "answer", **told).status_code == 303
-
-    request.refresh_from_db()
-    assert request.answer["values"] == {"from": "Graz", "to": "Linz"}
-
-
-def test_arguments_are_changed_with_their_own_button_and_by_the_tools_schema(ann: Any, pay: HumanRequest) -> None:
-    address, client = link_to(pay, ann), browser(ann)
-    amount = f"arg_{list(pay.about['schema']['properties']).index('amount')}"
-
-    assert press(client, address, "approve", **{amount: "50"}).status_code == 400
-    for wrong in ("", "1.5", "many", "NaN", "1_0"):
-        refused = press(client, address, "edit", **{amount: wrong})
-        assert refused.status_code == 400, wrong
-        assert f'value="{wrong}"' in text_of(refused) or not wrong
-    assert press(client, address, "edit").status_code == 400
-    assert state(pay) == ("pending", None, 0)
-    assert press(client, address, "edit", **{amount: "50"}).status_code == 303
-
-    pay.refresh_from_db()
-    assert (pay.answer["action"], pay.answer["arguments"]) == ("edit", {"to": "ACME", "amount": 50})
-    assert "50" in text_of(client.get(address))
-
-
-def test_the_form_as_it_is_approves_what_was_asked_also_for_the_session(ann: Any) -> None:
-    """A browser posts the field with the arguments along, with its own line breaks."""
-    pay = approval_of(make_run(), "group:finance", details={}, arguments={"to": "ACME\nand sons", "amount": 100})
-    address, client = link_to(pay, ann), browser(ann)
-    typed = '{\r\n  "to": "ACME\\nand sons",\r\n  "amount": 100\r\n}'
-
-    assert press(client, address, "skip", sticky="1").status_code == 400
-    assert press(client, address, "approve", arguments=typed, text="", sticky="1").status_code == 303
-
-    pay.refresh_from_db()
-    assert pay.answer["sticky"] is True
-
-
-def test_an_uncertain_effect_is_resolved_from_its_time_on(person: Any) -> None:
-    staff = person("staff", is_staff=True)
-    soon = timezone.now() + timedelta(minutes=1)
-    for button, typed, kept in (
-        ("happened", {"result": "paid"}, {"outcome": "happened", "result": "paid"}),
-        ("run_again", {}, {"outcome": "run_again"}),
-        ("fail", {}, {"outcome": "fail"}),
-        ("run_again", {"result": "paid"}, None),
-    ):
-        request = asked_by(make_run(), Kind.UNCERTAIN, tool="pay", arguments={"amount": 1}, not_before=soon)
-        address, client = link_to(request, staff), browser(staff)
-        page = text_of(client.get(address))
-        buttons = re.findall(r"<button[^>]*>", page)[1:]
-        assert len(buttons) == 3 and all("disabled" in one for one in buttons)
-        assert f"{soon:%H:%M:%S}" in page and press(client, address, button, **typed).status_code in (400, 409)
-        assert state(request) == ("pending", None, 0)
-        HumanRequest.objects.update(not_before=None)
-
-        response = press(client, address, button, **typed)
-
-        request.refresh_from_db()
-        assert response.status_code == (303 if kept else 400), button
-        assert request.answer == (kept and {"action": "resolve", "reason": "", "by": "staff", **kept}), button
+            asked.refresh_from_db()
+            assert asked.answer == {**asked.answer, **kept}
 
 
 # ------------------------------------------------------------------------------------------------- the page
