@@ -188,12 +188,6 @@ def test_a_confirmation_that_is_put_to_others_is_a_decision(people_here: tuple[A
     assert decides(by_rest, bob, request)
 
 
-def test_a_site_switches_it_off(people_here: tuple[Any, Any], settings: Any) -> None:
-    settings.RAVI = {**settings.RAVI, "FOUR_EYES": False}
-
-    assert decides(by_rest, people_here[0], approval_of(make_run(owner=people_here[0]), "staff"))
-
-
 # --------------------------------------------------------------------------------------------------- the refusal
 
 

@@ -9,17 +9,15 @@ from urllib.parse import quote
 
 import pytest
 from django.db import connection, transaction
-from rest_framework.test import APIClient
 
 from ravi_django.conf import conf
-from ravi_django.kernel import AgentId, ConflictError
-from ravi_django.models import AuditRecord, HumanRequest, Run, Status
+from ravi_django.kernel import ConflictError
+from ravi_django.models import Run, Status
 from ravi_django.testing import FakeClock, run_until_idle
 from tests.acceptance.people.desk import desk, waiting
 from tests.support import forks, world
 from tests.support.patience import BOUND_S, seconds
 from tests.support.runs import (
-    CodeAgent,
     drive,
     in_background,
     make_run,
@@ -27,7 +25,6 @@ from tests.support.runs import (
     until,
     waiting_for_locks,
 )
-from tests.support.world import register
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -97,44 +94,6 @@ def _database_url() -> str:
     return f"postgres://{who}@{given['HOST']}:{given['PORT']}/{given['NAME']}"
 
 
-def test_a_run_that_was_answered_on_another_surface_goes_on(paid: list[str], pay: Any, finance: list[Any]) -> None:
-    """Asked in one place, answered over REST by somebody who never saw that place."""
-    desk(pay, {"c0": {"to": "ACME", "amount": 1}})
-    run = drive(make_run("react/desk"))
-    client = APIClient()
-    client.force_authenticate(finance[1])
-
-    listed = client.get("/ravi/requests/?status=pending").json()["results"]
-    answered = client.post(f"/ravi/requests/{listed[0]['id']}/answer/", {"action": "approve"}, format="json")
-
-    assert answered.status_code == 200
-    assert drive(run).status == Status.COMPLETED
-    assert paid == ["ACME 1"]
-
-
-def test_a_run_goes_on_though_no_hint_of_the_answer_arrives(
-    paid: list[str], pay: Any, finance: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The broker is away: the answer itself has made the run claimable, and the sweep says so."""
-    desk(pay, {"c0": {"to": "ACME", "amount": 1}})
-    run = drive(make_run("react/desk"))
-
-    def broken(run_id: Any) -> None:
-        raise ConnectionError("no broker")
-
-    world.patch(monkeypatch, "dispatch_send", broken)
-    world.answer(waiting(run)["ACME"], "approve", by=finance[0])
-
-    run.refresh_from_db()
-    assert run.status == Status.PENDING
-    hinted: list[Any] = []
-    with FakeClock() as clock:
-        clock.advance(conf.SWEEP_S + 1)
-        world.sweeper_sweep(lambda run_ids: hinted.extend(run_ids))
-    assert run.id in hinted
-    assert drive(run).status == Status.COMPLETED
-
-
 def test_a_run_goes_on_though_the_answerer_died_right_after_its_commit(
     paid: list[str], pay: Any, finance: list[Any]
 ) -> None:
@@ -173,75 +132,3 @@ def test_no_approval_is_ignored_because_the_agent_was_rebuilt_without_one(
     world.answer(waiting(run)["ACME"], "deny", by=finance[0])
     assert drive(run).status == Status.COMPLETED
     assert paid == []
-
-
-# --------------------------------------------------------------------------------------------- no record of who
-
-
-def test_who_approved_what_is_on_record_for_ever(paid: list[str], pay: Any, finance: list[Any]) -> None:
-    """Even when the request, its run and the person are gone."""
-    from django.contrib.admin.models import LogEntry
-
-    ann = finance[0]
-    desk(pay, {"c0": {"to": "ACME", "amount": 1}})
-    run = drive(make_run("react/desk"))
-    request = waiting(run)["ACME"]
-    world.answer(request, "edit", arguments={"to": "ACME", "amount": 7}, reason="their invoice says 7", by=ann)
-    drive(run)
-    assert LogEntry.objects.get(object_id=str(request.id)).user == ann
-
-    run_id, request_id = run.id, str(request.id)
-    ann.delete()
-    run.delete()
-
-    opened, answered = AuditRecord.objects.filter(event="request", run_id=run_id).order_by("id")
-    assert (opened.name, answered.name) == ("opened", "answered")
-    assert opened.detail["arguments"] == {"to": "ACME", "amount": 1}
-    assert {opened.detail["request"], answered.detail["request"]} == {request_id}
-    assert opened.detail["arguments_hash"] == answered.detail["arguments_hash"] != ""
-    said = answered.detail["answer"]
-    assert (answered.detail["by"], said["by"], said["action"]) == ("ann", "ann", "edit")
-    assert (said["arguments"], said["reason"]) == ({"to": "ACME", "amount": 7}, "their invoice says 7")
-
-
-def test_who_it_was_is_the_authenticated_user_whatever_the_body_says(pay: Any, finance: list[Any]) -> None:
-    desk(pay, {"c0": {"to": "ACME", "amount": 1}})
-    run = drive(make_run("react/desk"))
-    request = waiting(run)["ACME"]
-    client = APIClient()
-    client.force_authenticate(finance[1])
-
-    refused = client.post(f"/ravi/requests/{request.id}/answer/", {"action": "approve", "by": "ann"}, format="json")
-    client.post(f"/ravi/requests/{request.id}/answer/", {"action": "approve"}, format="json")
-
-    assert refused.status_code == 400
-    request.refresh_from_db()
-    assert (request.answered_by, request.answer["by"]) == (finance[1], "bob")
-
-
-# ----------------------------------------------------------------------------------------------- nested, crashed
-
-
-def test_a_nested_approval_is_not_lost(paid: list[str], pay: Any, finance: list[Any]) -> None:
-    """Of an agent that another agent's tool has asked, two levels down."""
-    desk(pay, {"c0": {"to": "ACME", "amount": 1}}, key="clerk")
-    _delegating("middle", "react/clerk")
-    _delegating("top", "test/middle")
-    run = make_run("test/top")
-    run_until_idle()
-    request = HumanRequest.objects.get(status="pending")
-    assert (request.run.agent, request.run.depth, request.run.root_id) == ("react/clerk", 2, run.id)
-
-    world.answer(request, "edit", arguments={"to": "ACME", "amount": 2}, by=finance[0])
-    run_until_idle()
-
-    run.refresh_from_db()
-    assert (run.status, paid) == (Status.COMPLETED, ["ACME 2"])
-    assert "paid ACME 2" in str(run.output)
-
-
-def _delegating(key: str, to: str) -> None:
-    async def story(ctx: Any, inbox: Any) -> Any:
-        return str((await ctx.ask(AgentId.parse(to), "Pay them.")).result)
-
-    register(CodeAgent(story, key=key))

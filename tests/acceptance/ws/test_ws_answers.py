@@ -9,12 +9,11 @@ from uuid import UUID
 
 import psycopg
 import pytest
-from asking import answer, approval, ask, frame, until
+from asking import answer, approval, ask
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group
 from django.db import OperationalError
 from websockets.asyncio.client import connect
-from websockets.exceptions import ConnectionClosed
 
 from ravi_django.kernel import ConflictError
 from ravi_django.models import HumanRequest
@@ -94,62 +93,6 @@ def test_what_is_wrong_with_an_answer_is_named(opened, run) -> None:
 
     assert (refused["code"], refused["request"]) == ("forbidden", str(others.id))
     assert set(HumanRequest.objects.values_list("status", flat=True)) == {"pending"}
-
-
-def test_the_second_answer_is_a_conflict_and_names_the_first(opened, run) -> None:
-    request = ask(run)
-
-    with opened() as client:
-        answer(client, request.id, text="one")
-        second = answer(client, request.id, text="two")
-        old = answer(client, ask(run, "again").id, text="two", version=7)
-
-    assert (second["code"], old["code"]) == ("conflict", "conflict")
-    assert "by demo" in second["message"]
-    request.refresh_from_db()
-    assert request.answer["text"] == "one"
-
-
-def test_somebody_locked_out_answers_nothing(opened, run, demo) -> None:
-    request = ask(run)
-    with opened() as client:
-        until(client, "request")
-        demo.is_active = False
-        demo.save()
-
-        with pytest.raises(ConnectionClosed):
-            answer(client, request.id, text="yes")
-        assert client.close_code == 4401
-    request.refresh_from_db()
-    assert request.status == "pending"
-
-
-def test_an_answered_question_goes_on(worker, server, submitted, demo, ticket) -> None:
-    from ravi_django import register
-    from ravi_django.kernel import AgentId
-
-    class Asks:
-        id = AgentId("test", "asks")
-        model, tools = None, []
-
-        async def run(self, ctx: Any, inbox: Any) -> str:
-            told = await ctx.ask_human("Which?", choices=["red", "blue"])
-            return f"{told['text']} by {told['by']}"
-
-    register(Asks())
-    run = submitted("test/asks")
-    with server.connect(f"/ws/ravi/runs/{run.id}/?ticket={ticket(demo)}") as client:
-        asked = until(client, "request")
-        answer_ = {"type": "answer", "request": asked["id"], "action": "answer", "text": "blue"}
-        client.send(json.dumps(answer_))
-        frames = [frame(client)]
-        while frames[-1]["type"] != "stream.done":
-            frames.append(frame(client))
-
-    types = [found["type"] for found in frames]
-    assert {"accepted", "request.closed"} <= set(types)
-    run.refresh_from_db()
-    assert run.output == "blue by demo"
 
 
 @pytest.mark.parametrize("sockets", sizes(10, 100))
