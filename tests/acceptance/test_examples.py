@@ -5,15 +5,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from examples import approval, escalation, feed, metrics, research, router, supervisor, writer_critic
-from ravi_django import emit, register, signal, submit
-from ravi_django.agents import PersonalFeedAgent
+from ravi_django import register, signal, submit
 from ravi_django.kernel import Agent, ToolUseBlock, Usage
 from ravi_django.kernel.event_types import run_completed
 from ravi_django.models import HumanRequest, JournalEntry, Publication, Run, Status
@@ -152,17 +150,6 @@ def test_a_large_sum_waits_for_a_person(accountant: Any, decision: dict[str, Any
     assert approval.sent == sent
 
 
-def test_nobody_in_time_is_no(accountant: Any) -> None:
-    with FakeClock() as clock:
-        run = begin(approval.approval(invoicing(500)), "Send an invoice of 500 to ACME")
-        clock.advance(24 * 3600 + 1)
-        run_until_idle()
-
-    run.refresh_from_db()
-    assert run.output is not None and run.output.startswith("denied: nobody answered in time")
-    assert approval.sent == []
-
-
 def test_a_supervisor_of_weeks_starts_a_child_each_day() -> None:
     asked: list[str] = []
 
@@ -196,23 +183,6 @@ def test_a_supervisor_stops_when_it_is_told_to() -> None:
 
     run.refresh_from_db()
     assert run.output == "day 0: All well.\nday 1: All well.\nstopped"
-
-
-def test_a_day_without_a_report_does_not_end_the_supervisor() -> None:
-    class Slow:
-        id = supervisor.supervisor(ScriptedModel("x"))[1].id
-
-        async def run(self, ctx: Any, inbox: Any) -> None:
-            await ctx.sleep_until_signal("never")
-
-    with FakeClock() as clock:
-        run = begin([supervisor.Supervisor(days=1, day=timedelta(days=1)), Slow()], "Begin.")
-        for _ in range(3):
-            clock.advance(12 * 3600 + 1)
-            run_until_idle()
-
-    run.refresh_from_db()
-    assert run.output == "day 0: no report (timed_out)"
 
 
 def test_a_report_that_comes_too_late_is_no_message_to_the_supervisor() -> None:
@@ -278,43 +248,6 @@ def test_a_feed_brings_two_users_what_is_for_them(published: list[Any], django_u
     assert curated(readers["ann"]) == list(zip(titles, [False, True, False, False], strict=True))
     assert curated(readers["bob"]) == list(zip(titles, [True, False, True, False], strict=True))
     assert Run.objects.count() == 3
-
-
-def test_a_reader_whose_run_has_ended_gets_a_new_one_with_the_same_preferences(published: list[Any]) -> None:
-    newsroom, reader = feed.feed(saying(lambda text: "In short."))
-    first = begin([reader, newsroom], "Begin.")
-    signal(first.id, "new_feed_item", {"preferences": "sailing"})
-    run_until_idle()
-    world.request_cancel(first.id, "enough")
-    run_until_idle()
-
-    news = submit(newsroom, "The doors are open.")
-    signal(news.id, "new_source_item", feed.ITEMS[2])
-    until_all_is_delivered(published)
-
-    second = Run.objects.get(agent="personal_feed/today", status=Status.SUSPENDED)
-    assert second.session_id == first.session_id
-    assert curated(second) == [("", False), ("Sailing around the world", True)]
-
-
-def test_a_digest_is_read_item_by_item(published: list[Any]) -> None:
-    with FakeClock() as clock:
-        register(PersonalFeedAgent("daily", follow_topics=[feed.TOPIC], every_s=3600))
-        run = submit("personal_feed/daily", "Begin.")
-        run_until_idle()
-        for item in feed.ITEMS:
-            published.append(emit(feed.TOPIC, item).id)
-        until_all_is_delivered(published)
-        assert len(curated(run)) == 1
-        clock.advance(3601)
-        world.fan_out_sweep()
-        run_until_idle()
-
-    assert curated(run) == [(item["title"], True) for item in feed.ITEMS]
-    topics = {entry.result["topic"] for entry in journal_of(run) if entry.name == "feed.curated"}
-    publications = [entry.result["publication"] for entry in journal_of(run) if entry.name == "feed.curated"]
-    assert topics == {str(feed.TOPIC)}
-    assert publications == [str(row.id) for row in Publication.objects.order_by("id")]
 
 
 def test_metrics_add_up_what_the_bus_tells_and_remember_it(published: list[Any]) -> None:

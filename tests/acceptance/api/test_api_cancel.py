@@ -49,20 +49,6 @@ def test_a_bad_body_cancels_nothing_and_an_ended_run_is_a_conflict(client: APICl
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_end_is_published_and_the_next_in_the_session_goes_on(client: APIClient, user: Any, agent: str) -> None:
-    first = submit(agent, "one", user=user)
-    second = submit(agent, "two", user=user, session=first.session)
-
-    client.post(f"/ravi/runs/{first.id}/cancel/")
-
-    frames, done = world.events_page(first.id)
-    assert done
-    assert [frame["type"] for frame in frames] == ["progress", "error", "stream.done"]
-    assert frames[-1]["reason"] == "cancelled"
-    assert Run.objects.get(id=second.id).status == Status.PENDING
-
-
-@pytest.mark.django_db(transaction=True)
 def test_a_buffer_that_is_away_does_not_hinder_it(
     client: APIClient, user: Any, agent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

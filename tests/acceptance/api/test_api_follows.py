@@ -52,27 +52,6 @@ def test_a_follow_is_made_once(client: APIClient, user: Any) -> None:
     assert (row.owner, row.tenant) == (user, "")
 
 
-def test_what_is_said_anew_is_taken(client: APIClient) -> None:
-    post(client, **NAMED, every_s=60, metadata={"likes": "tennis"})
-
-    assert post(client, **NAMED).json()["every_s"] == 60
-    changed = post(client, **NAMED, every_s=0, metadata={}).json()
-
-    assert (changed["every_s"], changed["metadata"]) == (0, {})
-    assert Follow.objects.get().metadata == {}
-
-
-def test_a_follow_of_a_session_is_another(client: APIClient, user: Any) -> None:
-    session = session_of(user)
-    post(client, **NAMED)
-
-    shown = post(client, **NAMED, session=str(session.id))
-
-    assert shown.status_code == 201
-    assert (shown.json()["session"], shown.json()["home"]) == (str(session.id), str(session.id))
-    assert Follow.objects.count() == 2
-
-
 def test_a_bad_body_or_filter_names_the_field(client: APIClient, written: Any) -> None:
     before = written()
 

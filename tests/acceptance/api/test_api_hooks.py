@@ -15,7 +15,6 @@ from django.core.management import call_command
 from django.test import Client
 
 from ravi_django import urls
-from ravi_django.capabilities.feeds import fields
 from ravi_django.capabilities.feeds.signatures import sign
 from ravi_django.models import InboxMessage, Run, Signal, Source, SourceItem
 from ravi_django.testing import FakeClock
@@ -64,14 +63,6 @@ def test_what_is_signed_starts_a_run_of_the_agent(source: Source, secret: str, u
     assert source.checked_at is not None
 
 
-def test_a_live_run_is_signalled(source: Source, secret: str) -> None:
-    post(source, {"id": 1}, secret)
-    post(source, [{"id": 2}, {"id": 3}, {"id": 1}], secret)
-
-    run = Run.objects.get()
-    assert [signal.payload["id"] for signal in Signal.objects.filter(run=run).order_by("id")] == ["2", "3"]
-
-
 @pytest.mark.parametrize(("limit", "later"), [("unread", "60"), ("a day", "3600")])
 def test_what_is_too_much_is_to_come_again_later(
     source: Source, secret: str, settings: Any, limit: str, later: str
@@ -93,27 +84,6 @@ def test_what_is_too_much_is_to_come_again_later(
     assert post(source, {"id": 3}, secret).json() == {"items": 1, "new": 1}
 
 
-def test_the_same_again_is_told_once(source: Source, secret: str) -> None:
-    body = json.dumps({"what": "no id of its own"}).encode()
-    assert post(source, body, secret).json() == {"items": 1, "new": 1}
-
-    again = post(source, body, secret)
-
-    assert (again.status_code, again.json()) == (202, {"items": 1, "new": 0})
-    assert (Run.objects.count(), Signal.objects.count()) == (1, 0)
-
-
-def test_an_edit_is_told_where_the_options_want_it(source: Source, secret: str) -> None:
-    post(source, {"id": 1, "text": "one"}, secret)
-    post(source, {"id": 1, "text": "two"}, secret)
-    assert Signal.objects.count() == 0
-    Source.objects.update(options={"edits": True})
-
-    post(source, {"id": 1, "text": "three"}, secret)
-
-    assert [(signal.payload["text"], signal.payload["revision"]) for signal in Signal.objects.all()] == [("three", 3)]
-
-
 def test_an_older_delivery_sent_again_undoes_no_edit(source: Source, secret: str) -> None:
     Source.objects.update(options={"edits": True})
     present = int(time.time())
@@ -127,23 +97,6 @@ def test_an_older_delivery_sent_again_undoes_no_edit(source: Source, secret: str
     assert [signal.payload["id"] + signal.payload["text"] for signal in Signal.objects.all()] == ["1two", "2"]
     post(source, first, secret, at=present - 10)
     assert [signal.payload["revision"] for signal in Signal.objects.filter(payload__id="1")] == [2, 3]
-
-
-def test_one_that_is_switched_off_meanwhile_is_to_be_sent_again(
-    source: Source, secret: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    items_in = fields.items_in
-
-    def switch_off(*given: Any) -> Any:
-        Source.objects.update(enabled=False)
-        return items_in(*given)
-
-    monkeypatch.setattr(fields, "items_in", switch_off)
-
-    response = post(source, {"id": 1}, secret)
-
-    assert (response.status_code, error_of(response)["code"]) == (503, "unavailable")
-    assert not SourceItem.objects.exists()
 
 
 def test_a_body_that_cannot_be_meant_is_400_and_names_the_field(source: Source, secret: str) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import redis
-from django.contrib.auth import get_user_model
 from django.db import connection
 from django.utils import timezone
 from rest_framework.test import APIClient
@@ -84,25 +83,6 @@ def test_what_has_not_failed_or_is_too_late_is_a_conflict(client: APIClient, use
 
     assert (late.status_code, "deadline" in error_of(late)["message"]) == (409, True)
     assert (bad.status_code, error_of(bad)["field"]) == (400, "now")
-    assert Run.objects.get().status == Status.FAILED
-
-
-@pytest.mark.django_db(transaction=True)
-def test_a_run_whose_owner_was_deleted_is_a_conflict_for_superusers_too(
-    admin_user: Any, agent: str, settings: Any
-) -> None:
-    settings.RAVI = {**settings.RAVI, "ON_USER_DELETE": "keep"}
-    client = client_of(admin_user)
-    leaver = get_user_model().objects.create_user("leaver")
-    failing_once()
-    run = submit(agent, "hi", user=leaver)
-    drive_to_failure(run.id)
-    leaver.delete()
-
-    answers = [client.post(f"/ravi/runs/{run.id}/retry/"), fork(client, run.id, {"after_seq": 1})]
-
-    assert [(answer.status_code, error_of(answer)["code"]) for answer in answers] == [(409, "illegal_transition")] * 2
-    assert all("was deleted" in error_of(answer)["message"] for answer in answers)
     assert Run.objects.get().status == Status.FAILED
 
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 from datetime import datetime
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from django.db import connection
 from rest_framework.test import APIClient
 
 from ravi_django.kernel import AgentId
 from ravi_django.models import Agent, Run, Session, Status
-from tests.acceptance.api.api_support import client_of, error_of, make_agent
+from tests.acceptance.api.api_support import error_of, make_agent
 from tests.support import world
 from tests.support.world import submit
 
@@ -188,33 +186,6 @@ def test_a_message_s_key_is_its_session_s(client: APIClient, user: Any, agent: s
     assert Run.objects.count() == 2
 
 
-@pytest.mark.parametrize("said", [False, True], ids=["run", "message"])
-@pytest.mark.django_db(transaction=True)
-def test_of_racing_first_posts_one_makes_the_run(user: Any, agent: str, said: bool) -> None:
-    gate = threading.Barrier(8)
-    address, body = "/ravi/runs/", {"agent": agent, "input": "hi", "idempotency_key": "race"}
-    if said:
-        address = f"/ravi/sessions/{world.create_session(Session(owner=user, agent=agent)).id}/messages/"
-        body = {"text": "hi", "idempotency_key": "race"}
-    answers: list[tuple[int, str]] = []
-
-    def post() -> None:
-        gate.wait()
-        answer = client_of(user).post(address, body, format="json")
-        answers.append((answer.status_code, answer.json()["id"]))
-        connection.close()
-
-    threads = [threading.Thread(target=post) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert sorted(status for status, _ in answers) == [200] * 7 + [201]
-    assert len({run for _, run in answers}) == 1
-    assert Run.objects.count() == Session.objects.count() == 1
-
-
 # ------------------------------------------------------------------------------------------------- reading
 
 
@@ -284,40 +255,3 @@ def test_a_limit_over_the_most_is_the_most(client: APIClient, user: Any, agent: 
 
     assert len(client.get("/ravi/runs/?limit=100000").json()["results"]) == 200
     assert len(client.get("/ravi/runs/").json()["results"]) == 50
-
-
-# ---------------------------------------------------------------------------------------------------- tree
-
-
-def make_tree(user: Any, agent: str) -> tuple[Run, Run, Run, Run]:
-    """A root with two children, one of which has a child."""
-    root = submit(agent, "hi", user=user)
-
-    def child(parent: Run) -> Run:
-        session = world.create_session(Session(owner=user, parent_session_id=parent.session_id))
-        return Run.objects.create(
-            agent=agent, session=session, owner=user, parent=parent, root=root, depth=parent.depth + 1
-        )
-
-    one, two = child(root), child(root)
-    return root, one, two, child(one)
-
-
-def test_the_tree_is_the_same_from_any_of_its_runs(
-    client: APIClient, user: Any, agent: str, django_assert_num_queries: Any
-) -> None:
-    root, one, two, grandchild = make_tree(user, agent)
-
-    trees = []
-    for run in (root, one, two, grandchild):
-        with django_assert_num_queries(2 if run == root else 3):
-            trees.append(client.get(f"/ravi/runs/{run.id}/tree/").json())
-
-    tree = trees[0]
-    assert all(other == tree for other in trees)
-    assert set(tree) == {*RUN_FIELDS, "children", "tree"}
-    assert tree["id"] == str(root.id)
-    assert [child["id"] for child in tree["children"]] == [str(one.id), str(two.id)]
-    (found,) = tree["children"][0]["children"]
-    assert (found["id"], found["depth"], found["children"]) == (str(grandchild.id), 2, [])
-    assert (found["root"], found["parent"]) == (str(root.id), str(one.id))

@@ -16,7 +16,6 @@ from tests.acceptance.api.api_support import error_of
 from tests.support import world
 from tests.support.patience import BOUND_S
 from tests.support.runs import in_background, on_postgresql, until, waiting_for_locks
-from tests.support.world import Credential
 
 pytestmark = pytest.mark.django_db
 
@@ -41,14 +40,6 @@ def test_a_ticket_is_issued_for_a_minute_and_only_its_hash_kept(client: APIClien
     assert Ticket.objects.latest("expires_at").expires_at - timezone.now() > timedelta(minutes=59)
 
 
-def test_a_ticket_is_good_once(user: Any) -> None:
-    ticket, _ = world.tickets_issue(user)
-
-    assert world.tickets_take(ticket) == (user, Credential())
-    assert world.tickets_take(ticket) is None
-    assert not Ticket.objects.exists()
-
-
 def test_an_unknown_ticket_is_nobody(user: Any) -> None:
     world.tickets_issue(user)
 
@@ -64,14 +55,6 @@ def test_an_old_ticket_is_nobody_and_goes_with_the_next_issue(user: Any) -> None
     assert world.tickets_take(ticket) is None
     world.tickets_issue(user)
     assert Ticket.objects.count() == 1
-
-
-def test_an_inactive_users_ticket_is_nobodys(user: Any) -> None:
-    ticket, _ = world.tickets_issue(user)
-    user.is_active = False
-    user.save()
-
-    assert world.tickets_take(ticket) is None
 
 
 @pytest.mark.django_db(transaction=True)

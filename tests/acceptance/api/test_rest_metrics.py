@@ -10,7 +10,7 @@ import pytest
 from django.contrib.auth.models import Permission
 from rest_framework.test import APIClient
 
-from ravi_django.models import HumanRequest, first_id_of
+from ravi_django.models import HumanRequest
 from tests.acceptance.api.api_support import client_of, error_of
 from tests.support import world
 from tests.support.asked import approval_of, asked_by
@@ -102,37 +102,6 @@ def test_as_prometheus_asks(operator: APIClient) -> None:
         assert found["ravi_request_answer_seconds_count", 'tool="pay"'] == 1
         assert ("ravi_request_answer_recent_seconds", 'tool="question",to="staff",quantile="0.5"') not in found
         assert ("ravi_requests_open", r'tool="x\"}\n1",to="group:a\"b\\c"') in found  # escaped
-
-
-def test_counters_are_of_all_that_are_kept(operator: APIClient) -> None:
-    """A window that moves on would take from them, which a monitor reads as a restart."""
-    approval_of(make_run(), "staff"), approval_of(make_run(), "staff")
-    past = first_id_of(datetime.now(UTC) - timedelta(days=40))
-    HumanRequest.objects.filter(id=HumanRequest.objects.order_by("id")[0].id).update(id=past, status="expired")
-
-    (row,) = operator.get(METRICS).json()["requests"]
-    found = scrape(operator, data={"format": "prometheus"})
-
-    assert (row["asked"], row["expired"]) == (1, 0)
-    assert found["ravi_requests_opened_total", 'tool="pay"'] == 2
-    assert found["ravi_requests_expired_total", 'tool="pay"'] == 1
-
-
-def test_no_counter_falls_when_others_are_asked(operator: APIClient, django_user_model: Any) -> None:
-    """A monitor takes that for a restart, and counts all of it again."""
-    django_user_model.objects.create_user("eve")
-    requests = [approval_of(make_run(), [("staff", 3600), "user:eve"]) for _ in range(3)]
-    world.answer(requests[0].id, "approve")
-    before = scrape(operator, data={"format": "prometheus"})
-
-    HumanRequest.objects.filter(id=requests[1].id).update(escalates_at=datetime.now(UTC) - timedelta(seconds=1))
-    assert world.escalate(requests[1].id)
-    world.reassign(requests[2].id, "user:eve")
-    after = scrape(operator, data={"format": "prometheus"})
-
-    counters = [key for key in before if key[0].endswith(("_total", "_sum", "_count"))]
-    assert len(counters) == 6 and [after.get(key) for key in counters] == [before[key] for key in counters]
-    assert after["ravi_requests_let_pass_recently", 'tool="pay",to="staff"'] == 1
 
 
 def test_no_counter_falls_when_a_run_is_retried(operator: APIClient) -> None:

@@ -91,35 +91,6 @@ def test_tools_go_out_and_their_results_come_back(site: Site, worker: Worker) ->
     assert text == run["output"]
 
 
-@pytest.mark.parametrize(
-    ("reply", "kind"),
-    [
-        (
-            Reply(status=401, text="Incorrect API key provided.", error_type="invalid_request_error"),
-            "AuthenticationError",
-        ),
-        (
-            Reply(status=400, text="The word 'no' is not allowed.", error_type="invalid_request_error"),
-            "BadRequestError",
-        ),
-    ],
-    ids=["401", "400"],
-)
-def test_what_the_provider_refuses_ends_the_run_in_its_words(
-    site: Site, worker: Worker, reply: Reply, kind: str
-) -> None:
-    about = site.model.conversation("refused", script=lambda body: reply)
-    run_id = site.submit(about)
-    run = site.wait_ended(run_id)
-    frames = site.wait_streamed(run_id)
-
-    assert run["status"] == "failed"
-    assert run["error"] == {"type": kind, "message": reply.text}
-    assert about.calls() == [1]
-    assert [frame["message"] for frame in frames if frame["type"] == "error"] == [reply.text]
-    assert (frames[-1]["type"], frames[-1]["reason"]) == ("stream.done", "failed")
-
-
 def test_a_rate_limit_is_waited_out(site: Site, worker: Worker) -> None:
     about = site.model.conversation("limited", script=failing_first(2, 3, steps_script(3)))
     run_id = site.submit(about)

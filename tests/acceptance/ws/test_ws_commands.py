@@ -55,19 +55,6 @@ def test_cancel_ends_a_waiting_run_and_its_stream_at_once(opened, submitted) -> 
     assert frames[-1]["reason"] == Run.objects.get(id=run.id).status == "cancelled"
 
 
-def test_cancel_starts_the_run_that_was_queued_behind(worker, opened, paced, submitted) -> None:
-    first = submitted("react/paced", send=lambda run_id: None)
-    queued = submitted("react/paced", session=first.session_id)
-    assert queued.status == "queued"
-    paced.let_all()
-
-    with opened("runs", first.id) as client:
-        client.send('{"type": "cancel"}')
-        until(client, "stream.done")
-
-    assert wait_until(lambda: Run.objects.get(id=queued.id).status == "completed", BOUND_S)
-
-
 def test_a_message_becomes_the_next_run_of_the_session(worker, opened, paced, submitted, demo) -> None:
     run = submitted("react/paced", "hello")
     with opened("runs", run.id) as client:
