@@ -14,6 +14,7 @@ from django.core.management import call_command, get_commands, load_command_clas
 
 from ravi_django.conf import DEFAULTS
 from tests.support import forks, template
+from tests.support.docs import Page
 from tests.support.openai_server import Body, OpenAIServer, Reply, tool_results
 from tests.support.patience import seconds
 
@@ -109,15 +110,17 @@ def test_the_readmes_agent_answers_with_its_tool(site: Path) -> None:
     assert "left the warehouse" in str(bodies[-1])
 
 
-WAITING = """
+BEGIN = """
 import django
 django.setup()
-import shop.refunds
 from ravi_django import submit
 from tests.support import world
 from ravi_django.testing import run_until_idle
 
 world.replace("dispatch_send", lambda run_id: None)  # run_until_idle drives them, no worker besides
+"""
+WAITING = """
+import shop.refunds
 run = submit("shop/refunds", "Order 7")
 run_until_idle()
 run.refresh_from_db()
@@ -131,22 +134,15 @@ print(run.status, run.output)
 
 
 def test_the_readmes_run_waits_and_goes_on(site: Path) -> None:
-    ran, _ = story(site, lambda body: Reply(text="Thank you!"), "-c", WAITING)
+    ran, _ = story(site, lambda body: Reply(text="Thank you!"), "-c", BEGIN + WAITING)
 
     assert ran.stdout.splitlines() == ["suspended", "completed Thank you!"], ran.stderr
 
 
 NEWS = """
-import django
-django.setup()
 import shop.news
 from django.contrib.auth.models import User
-from ravi_django import submit
 from ravi_django.models import JournalEntry, Publication
-from tests.support import world
-from ravi_django.testing import run_until_idle
-
-world.replace("dispatch_send", lambda run_id: None)  # run_until_idle drives them, no worker besides
 world.replace("background_hint", lambda task, *args: None)
 eve = User.objects.create_user("eve")
 shop.news.subscribe(eve)
@@ -165,7 +161,7 @@ for row in JournalEntry.objects.filter(kind="log", name="feed.curated").order_by
 
 
 def test_the_readmes_reader_keeps_what_its_user_prefers(site: Path) -> None:
-    ran, _ = story(site, lambda body: Reply(text="A bridge."), "-c", NEWS)
+    ran, _ = story(site, lambda body: Reply(text="A bridge."), "-c", BEGIN + NEWS)
 
     assert ran.stdout.splitlines() == [
         "eve True Ferries are back",
@@ -175,16 +171,10 @@ def test_the_readmes_reader_keeps_what_its_user_prefers(site: Path) -> None:
 
 
 PEOPLE = """
-import django
-django.setup()
 import shop.people
 from django.contrib.auth.models import Group, User
-from ravi_django import answer, submit
+from ravi_django import answer
 from ravi_django.models import HumanRequest
-from tests.support import world
-from ravi_django.testing import run_until_idle
-
-world.replace("dispatch_send", lambda run_id: None)
 ann = User.objects.create_user("ann")
 ann.groups.add(Group.objects.create(name="finance"))
 run = submit("react/refunds", "Order 7 came broken.", user=User.objects.create_user("bob"))
@@ -214,7 +204,7 @@ def test_the_readmes_people_are_asked_and_decide(site: Path) -> None:
             return Reply(tool_calls=(("refund", {"order_id": 7, "amount": 50}),))
         return Reply(text=f"Told: {body['messages'][-1]['content']}")
 
-    ran, _ = story(site, script, "-c", PEOPLE)
+    ran, _ = story(site, script, "-c", BEGIN + PEOPLE)
 
     asked, done, question, told = ran.stdout.splitlines() or [ran.stderr] * 4
     assert (asked, question, told) == ("approval group:finance refund 50", "question user:boss", "No."), ran.stderr
@@ -223,14 +213,7 @@ def test_the_readmes_people_are_asked_and_decide(site: Path) -> None:
 
 
 TYPED = """
-import django
-django.setup()
 import shop.parcels
-from ravi_django import submit
-from tests.support import world
-from ravi_django.testing import run_until_idle
-
-world.replace("dispatch_send", lambda run_id: None)
 run = submit("react/parcels", "Order 7 has not come to Bern.")
 run_until_idle()
 run.refresh_from_db()
@@ -239,16 +222,13 @@ print(run.status, repr(shop.parcels.Parcel.model_validate_json(run.output)))
 
 
 def test_the_docs_typed_agent_answers_in_its_form(site: Path) -> None:
-    page = (ROOT / "docs/typed-results.md").read_text()
-    found = re.search(r"```python\n# shop/parcels.py\n(.*?)```", page, re.DOTALL)
-    assert found
-    (site / "shop/parcels.py").write_text(found.group(1))
+    (site / "shop/parcels.py").write_text(Page("typed-results").code("shop/parcels.py"))
 
     def script(body: Body) -> Reply:
         tried = body["messages"][-1]["role"] == "user" and "not a valid result" in body["messages"][-1]["content"]
         return Reply(text=json.dumps({"order": 7 if tried else 0, "city": "Bern"}))
 
-    ran, bodies = story(site, script, "-c", TYPED)
+    ran, bodies = story(site, script, "-c", BEGIN + TYPED)
 
     assert ran.stdout.splitlines() == ["completed Parcel(order=7, city='Bern')"], ran.stderr
     assert bodies[0]["response_format"]["json_schema"]["name"] == "Parcel"
@@ -257,13 +237,7 @@ def test_the_docs_typed_agent_answers_in_its_form(site: Path) -> None:
 
 ROWS = """
 import asyncio
-import django
-django.setup()
 import shop.archive, shop.support
-from tests.support import world
-from ravi_django.testing import run_until_idle
-
-world.replace("dispatch_send", lambda run_id: None)
 print(shop.support.make_support().version, shop.support.make_support().version)
 run = shop.support.ask_support("When are you open on Sunday?")
 run_until_idle()
@@ -284,7 +258,7 @@ def test_the_docs_agent_without_code_runs_and_conversations_come_back(site: Path
             return Reply(text="We are closed.")
         return Reply(tool_calls=(("opening_hours", {"day": "Sunday"}),))
 
-    ran, bodies = story(site, script, "-c", ROWS)
+    ran, bodies = story(site, script, "-c", BEGIN + ROWS)
 
     assert ran.stdout.splitlines() == [
         "1 1",
@@ -297,18 +271,12 @@ def test_the_docs_agent_without_code_runs_and_conversations_come_back(site: Path
 
 
 TOOLS = """
-import django
-django.setup()
 from django.core.management import call_command
 call_command("makemigrations", "shop", verbosity=0)
 call_command("migrate", verbosity=0)
 import shop.ledger
 from django.contrib.auth.models import Permission, User
-from ravi_django import answer, submit
-from tests.support import world
-from ravi_django.testing import run_until_idle
-
-world.replace("dispatch_send", lambda run_id: None)
+from ravi_django import answer
 ada = User.objects.create_user("ada")
 ada.user_permissions.add(Permission.objects.get(codename="view_payment"))
 run = submit("react/ledger", "Ada has paid 50.", user=ada)
@@ -328,10 +296,7 @@ print(run.status, run.output, payments.count())
 
 
 def test_the_docs_tools_book_and_read(site: Path) -> None:
-    page = (ROOT / "docs/tools.md").read_text()
-    found = re.search(r"```python\n# shop/ledger.py\n(.*?)```", page, re.DOTALL)
-    assert found
-    (site / "shop/ledger.py").write_text(found.group(1))
+    (site / "shop/ledger.py").write_text(Page("tools").code("shop/ledger.py"))
     models = site / "shop/models.py"
     models.write_text(
         "from django.db import models\n\n\nclass Payment(models.Model):\n"
@@ -350,7 +315,7 @@ def test_the_docs_tools_book_and_read(site: Path) -> None:
             case _:
                 return Reply(text=f"So it is: {body['messages'][-1]['content']}")
 
-    ran, _ = story(site, script, "-c", TOOLS)
+    ran, _ = story(site, script, "-c", BEGIN + TOOLS)
 
     assert ran.stdout.startswith("completed So it is: "), ran.stderr
     first, asked, last = ran.stdout.splitlines()
@@ -361,16 +326,8 @@ def test_the_docs_tools_book_and_read(site: Path) -> None:
 
 
 FLOWS = """
-import django
-django.setup()
 import shop.cases, shop.desk, shop.inbox
-from ravi_django import submit
 from ravi_django.models import HumanRequest, Run
-from tests.support import world
-from ravi_django.testing import run_until_idle
-
-world.replace("dispatch_send", lambda run_id: None)
-
 def drive(run, answer):
     run_until_idle()
     request = HumanRequest.objects.get(status="pending")
@@ -382,7 +339,6 @@ def drive(run, answer):
     run_until_idle()
     run.refresh_from_db()
     print(run.agent, run.status, run.output)
-
 direct = submit("agent/returns", "order 7")
 drive(direct, "broken")
 print([frame["text"] for frame in world.events_page(direct.id)[0] if frame["type"] == "text.delta"])
@@ -413,7 +369,7 @@ def test_the_docs_flows_run(site: Path) -> None:
         said = body["messages"][-1]["content"]
         return Reply(tool_calls=(next(call for words, call in calls.items() if words in said),))
 
-    ran, bodies = story(site, script, "-c", FLOWS)
+    ran, bodies = story(site, script, "-c", BEGIN + FLOWS)
 
     assert ran.stdout.splitlines() == [
         "agent/returns question Why do you send it back?",
@@ -434,15 +390,8 @@ def test_the_docs_flows_run(site: Path) -> None:
 
 
 TEAM = """
-import django
-django.setup()
 import shop.team
-from ravi_django import submit
 from ravi_django.models import Run
-from tests.support import world
-from ravi_django.testing import run_until_idle
-
-world.replace("dispatch_send", lambda run_id: None)
 for text in ("How many lamps? Tell Ada.", "May we sell them?"):
     run = submit("orchestrator/office", text)
     run_until_idle()
@@ -453,10 +402,7 @@ for text in ("How many lamps? Tell Ada.", "May we sell them?"):
 
 
 def test_the_docs_team_shares_the_work_and_hands_over(site: Path) -> None:
-    page = (ROOT / "docs/teams.md").read_text()
-    found = re.search(r"```python\n# shop/team.py\n(.*?)```", page, re.DOTALL)
-    assert found
-    (site / "shop/team.py").write_text(found.group(1))
+    (site / "shop/team.py").write_text(Page("teams").code("shop/team.py"))
 
     def script(body: Body) -> Reply:
         tools = [tool["function"]["name"] for tool in body.get("tools", [])]
@@ -470,7 +416,7 @@ def test_the_docs_team_shares_the_work_and_hands_over(site: Path) -> None:
             return Reply(tool_calls=(("handoff_lawyer", {"task": "Yes, you may."}),))
         return Reply(tool_calls=(("handoff_buyer", {"task": "How many?"}), ("handoff_helper", {"task": "Dear Ada"})))
 
-    ran, _ = story(site, script, "-c", TEAM)
+    ran, _ = story(site, script, "-c", BEGIN + TEAM)
 
     assert ran.stdout.splitlines() == [
         "completed orchestrator/office So: So: lamp: 12 Dear Ada "

@@ -1,4 +1,4 @@
-"""What the part "Topics and followers" of docs/feeds.md shows is run here."""
+"""What docs/feeds.md shows is run here."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from rest_framework.test import APIClient
 
-from ravi_django.kernel import TopicId
+from ravi_django import emit, register, submit
 from ravi_django.models import Follow, JournalEntry, Publication, Run
+from ravi_django.testing import FakeClock
 from tests.acceptance.api.api_support import permit
 from tests.support import world
 from tests.support.docs import Page
@@ -20,7 +21,6 @@ from tests.support.world import followers
 pytestmark = pytest.mark.django_db(transaction=True)
 
 PAGE = Page("feeds")
-SPORT = TopicId("news", "sport")
 
 
 @pytest.fixture(autouse=True)
@@ -80,3 +80,21 @@ def test_the_pages_calls_are_answered(ann: Any) -> None:
     assert [answer.status_code for answer in answers] == [201, 202, 200, 204]
     assert answers[1].json() == {"message": "goal-1", "followers": 1}
     assert len(answers[2].json()["results"]) == 1
+
+
+def test_a_desk_reads_single_messages_and_digests(monkeypatch: pytest.MonkeyPatch) -> None:
+    world.silence(monkeypatch, "fan_out_hint", "fan_out_wake")
+    register(PAGE.run("shop/desk.py")["Desk"]())
+    with FakeClock() as clock:
+        run = drive(submit("desk/desk", "Begin."))
+
+        for title in ("one", "two", "three"):
+            world.fan_out_run(emit("news/sport", {"title": title}).id)
+        drive(run)
+        clock.advance(3601)
+        world.fan_out_sweep()
+        drive(run)
+
+    rows = JournalEntry.objects.filter(run=run, name="news").order_by("seq")
+    assert [row.result for row in rows][1:] == [["one"], ["two", "three"]]
+    assert run.status == "suspended"

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import json
+import os
+import threading
+import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Permission
+from django.test import Client
 
-from ravi_django.models import Run, Source
+from project.models import Invoice
+from ravi_django import checks
+from ravi_django.capabilities.feeds import adapter
+from ravi_django.kernel import AgentId
+from ravi_django.models import InboxMessage, Run, Signal, Source
 from ravi_django.testing import run_until_idle
 from tests.support import world
 from tests.support.docs import Page
-from tests.support.feed_server import FeedServer, serving
+from tests.support.feed_server import serving
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -20,29 +32,146 @@ PAGE = Page("sources")
 ITEM = "<item><title>{0}</title><link>https://example.org/{0}</link></item>"
 
 
+class Reader:
+    id = AgentId("test", "reader")
+
+    async def run(self, ctx: Any, inbox: Any) -> str:
+        return ""
+
+
+@pytest.fixture(autouse=True)
+def site(settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = PAGE.run("settings.py")["RAVI"]
+    settings.RAVI = {**settings.RAVI, **given, "DROP_ROOTS": [str(tmp_path)]}
+    world.silence(monkeypatch, "background_hint")
+    world.patch(monkeypatch, "adapters_by_kind", {})
+    world.register(Reader())
+
+
 @pytest.fixture
-def server() -> Iterator[FeedServer]:
-    with serving() as server:
-        yield server
+def user(django_user_model: Any) -> Any:
+    return django_user_model.objects.create_user("ann")
 
 
-def test_the_reader_is_told_until_the_end(server: FeedServer, settings: Any) -> None:
-    settings.RAVI = {**settings.RAVI, "SOURCE_NETWORKS": ["127.0.0.0/8"]}
-    PAGE.run("reader/agents.py")
-    ann = get_user_model().objects.create_user("ann")
-    source = PAGE.run("reader/feeds.py")["read_news"](ann)
-    assert (source.location, source.every_s) == ("https://example.org/feed.xml", 900)
+def told() -> list[dict[str, Any]]:
+    boots = [row.body["payload"]["data"] for row in InboxMessage.objects.order_by("id")]
+    return boots + [signal.payload for signal in Signal.objects.order_by("id")]
 
-    Source.objects.update(location=server.url())
-    for titles in (["One"], ["The end", "Two", "One"]):
-        body = f'<rss version="2.0"><channel>{"".join(map(ITEM.format, titles))}</channel></rss>'
-        server.answers["/feed"] = (200, {}, body.encode())
+
+def test_the_senders_code_is_understood(user: Any) -> None:
+    place, secret = PAGE.run("shop/hooks.py")["tell_of_alerts"](user)
+    body = json.dumps({"event": {"id": "e1", "what": "down", "host": "a"}, "other": 1}).encode()
+    headers = PAGE.run("sender.py")["signed"](secret, body)
+    kind = headers.pop("Content-Type")
+
+    answers = [Client().post(place, body, content_type=kind, headers=headers) for _ in range(2)]
+
+    assert [(answer.status_code, answer.json()) for answer in answers] == [
+        (202, {"items": 1, "new": 1}),
+        (202, {"items": 1, "new": 0}),
+    ]
+    assert [(one["id"], one["title"], one["extra"]) for one in told()] == [("e1", "down", {"event.host": "a"})]
+
+
+def test_the_pages_model_is_told_of(user: Any) -> None:
+    assert checks.check_source_places() == []
+    user.user_permissions.add(Permission.objects.get(codename="view_invoice"))
+    source = PAGE.run("shop/invoices.py")["tell_of_invoices"](user)
+    Invoice.objects.create(customer="ACME", amount=5, idempotency_key="k")
+
+    assert world.model_sources_run(source.id) == 1
+    (payload,) = told()
+    assert set(payload["extra"]) == {"model", "pk", "created", "fields", "save"}
+    assert payload["extra"]["fields"] == {"amount": "5.00"} and payload["revision"] == 1
+
+
+def test_the_pages_directory_is_looked_into(user: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "a.md").write_text("# Hello")
+    os.utime(folder / "a.md", (time.time() - 60,) * 2)
+    source = PAGE.run("shop/files.py")["tell_of_files"](user, folder)
+
+    world.poll_due()
+
+    source.refresh_from_db()
+    assert [(one["title"], one["text"]) for one in told()] == [("a.md", "# Hello")], source.error
+    assert (folder / "done" / "a.md").exists()
+
+
+class FakeX(BaseHTTPRequestHandler):
+    asked: list[dict[str, Any]] = []
+    status = 200
+
+    def do_GET(self) -> None:
+        query = {name: values[0] for name, values in parse_qs(urlsplit(self.path).query).items()}
+        type(self).asked.append({**query, "path": urlsplit(self.path).path, "key": self.headers["Authorization"]})
+        since = int(query.get("since_id", 0))
+        posts = [
+            {"id": str(n), "text": f"Post {n}", "created_at": "2026-01-01T00:00:00Z"} for n in (3, 2, 1) if n > since
+        ]
+        body = {"data": posts, "meta": {"newest_id": "3"}} if posts else {"meta": {"result_count": 0}}
+        self.send_response(type(self).status)
+        self.end_headers()
+        self.wfile.write(json.dumps(body).encode())
+
+    def log_message(self, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def x_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setenv("X_BEARER_TOKEN", "a-key")
+    monkeypatch.setattr(FakeX, "asked", [])
+    server = ThreadingHTTPServer(("127.0.0.1", 0), FakeX)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_the_pages_adapter_reads_its_server(x_server: str, user: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = PAGE.run("shop/x_source.py")
+    assert adapter.source_adapters() == ["x"]
+    adapter.register_source_adapter("x", names["XSearch"](x_server))
+    source = world.add_source("adapter", "x", "test/reader", user=user, options={"query": "django"})
+
+    for _ in range(2):
         world.poll_due()
-        run_until_idle()
         Source.objects.update(next_at=None)
 
+    source.refresh_from_db()
+    assert source.error == "" and source.options["state"] == {"since_id": "3"}
+    assert [one["title"] for one in told()] == ["Post 1", "Post 2", "Post 3"]
+    assert told()[0]["url"] == "https://x.com/i/web/status/1"
+    first, second = FakeX.asked
+    assert first["path"] == "/2/tweets/search/recent" and first["key"] == "Bearer a-key" and "since_id" not in first
+    assert (second["since_id"], second["query"]) == ("3", "django")
+    monkeypatch.setattr(FakeX, "status", 429)
+    world.poll_due()
+    source.refresh_from_db()
+    assert source.error == "X: too many requests" and (source.next_at - source.checked_at).total_seconds() >= 900
+
+
+def test_the_reader_is_told_until_the_end(user: Any, settings: Any) -> None:
+    settings.RAVI = {**settings.RAVI, "SOURCE_NETWORKS": ["127.0.0.0/8"]}
+    PAGE.run("reader/agents.py")
+    source = PAGE.run("reader/feeds.py")["read_news"](user)
+    assert (source.location, source.every_s) == ("https://example.org/feed.xml", 900)
+
+    with serving() as server:
+        Source.objects.update(location=server.url())
+        for titles in (["One"], ["The end", "Two", "One"]):
+            body = f'<rss version="2.0"><channel>{"".join(map(ITEM.format, titles))}</channel></rss>'
+            server.answers["/feed"] = (200, {}, body.encode())
+            world.poll_due()
+            run_until_idle()
+            Source.objects.update(next_at=None)
+
     run = Run.objects.get()
-    assert (run.status, run.owner) == ("completed", ann)
+    assert (run.status, run.owner) == ("completed", user)
 
 
 def test_the_limits_are_as_the_page_says() -> None:
