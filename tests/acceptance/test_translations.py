@@ -22,6 +22,7 @@ from django.utils import timezone, translation
 from ravi_django.models import RequestLink, Schedule
 from ravi_django.models.names import WORDS
 from tests.support.asked import Kind, approval_of, asked_by
+from tests.support.inbox import logged_in, person
 from tests.support.runs import make_run
 from tests.support.themed_site import make_rows
 from tests.support.world import answer, known_addresses, known_tools, mail_send
@@ -63,9 +64,7 @@ class Texts(HTMLParser):
 
 @pytest.fixture
 def root() -> Client:
-    client = Client()
-    client.force_login(get_user_model().objects.create_user("root", is_staff=True, is_superuser=True))
-    return client
+    return logged_in(person("root", superuser=True))
 
 
 @pytest.fixture

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from ravi_django.kernel import InvalidInputError
 
@@ -34,3 +36,10 @@ def sizes(in_gate: Any, full: Any) -> list[Any]:
     """Of one test's parameters: what the gate takes, and what `make test-crash` and `make test-all` take instead."""
     values = [one if isinstance(one, tuple) else (one,) for one in (in_gate, full)]
     return [pytest.param(*values[0], marks=pytest.mark.small), pytest.param(*values[1], marks=pytest.mark.crash)]
+
+
+def queries_of(call: Callable[[], Any]) -> int:
+    """How many queries a call makes."""
+    with CaptureQueriesContext(connection) as queries:
+        call()
+    return len(queries)

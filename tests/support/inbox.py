@@ -82,6 +82,10 @@ def html_of(response: Any, status: int = 200) -> str:
     return str(response.content.decode())
 
 
+def page(client: Client, address: str) -> str:
+    return html_of(client.get(address))
+
+
 def words(html: str) -> str:
     """The page's text."""
     return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", html))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from threading import Event, Thread
 from typing import Any
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
@@ -306,6 +308,12 @@ def uncommitted(write: Callable[[], Any]) -> Iterator[None]:
     finally:
         over.set()
         future.result(BOUND_S)
+
+
+def database_url() -> str:
+    """Of the database that the test uses, for another process."""
+    name = connection.settings_dict["NAME"]
+    return urlsplit(os.environ["DATABASE_URL"])._replace(path=f"/{name}").geturl()
 
 
 def end_backend() -> None:

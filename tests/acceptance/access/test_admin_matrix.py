@@ -86,3 +86,13 @@ def test_each_page_answers_each_person_as_the_table_says(settings: Any) -> None:
     assert (leaks, inline) == ([], set())
     wrong = misfits(TABLE, seen)
     assert not wrong, wrong
+
+
+def test_nothing_is_posted_without_a_token() -> None:
+    world = make()
+    strict = Client(enforce_csrf_checks=True)
+    strict.force_login(world.people["root"])
+
+    for row, method, address, body in pages(world):
+        if method == "POST":
+            assert strict.post(address, body).status_code == 403, row

@@ -16,18 +16,10 @@ from tests.support.patience import BOUND_S
 @pytest.fixture
 def operator(transactional_db: None) -> Callable[..., Any]:
     """A browser logged in as a member of staff with these permissions, as `view_run`."""
-    from django.contrib.auth import get_user_model
-    from django.contrib.auth.models import Permission
-    from django.test import Client
+    from tests.support.inbox import logged_in, person
 
-    def log_in(*codenames: str, superuser: bool = False) -> Client:
-        user = get_user_model().objects.create_user(
-            f"staff-{'-'.join(codenames)}", is_staff=True, is_superuser=superuser
-        )
-        user.user_permissions.set(Permission.objects.filter(content_type__app_label="ravi", codename__in=codenames))
-        client = Client()
-        client.force_login(user)
-        return client
+    def log_in(*codenames: str, superuser: bool = False) -> Any:
+        return logged_in(person(f"staff-{'-'.join(codenames)}", superuser=superuser, may=codenames))
 
     return log_in
 
@@ -35,6 +27,22 @@ def operator(transactional_db: None) -> Callable[..., Any]:
 @pytest.fixture
 def root(operator: Callable[..., Any]) -> Any:
     return operator(superuser=True)
+
+
+@pytest.fixture
+def fay(transactional_db: None) -> Any:
+    """A member of staff in the finance group."""
+    from tests.support.inbox import person
+
+    return person("fay", "finance")
+
+
+@pytest.fixture
+def client(fay: Any) -> Any:
+    """fay's browser."""
+    from tests.support.inbox import logged_in
+
+    return logged_in(fay)
 
 
 @pytest.fixture

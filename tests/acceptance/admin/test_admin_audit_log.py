@@ -10,7 +10,6 @@ from uuid import UUID
 import pytest
 from django.contrib.auth import get_user_model
 from django.db import connection, transaction
-from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from ravi_django.models import AuditRecord, Session, StickyDecision
@@ -18,23 +17,18 @@ from ravi_django.models.audit import decided_by
 from ravi_django.models.ids import uuid7
 from tests.support import world
 from tests.support.asked import approval_of
+from tests.support.cases import queries_of
+from tests.support.inbox import EVIL, page
 from tests.support.runs import make_run, on_postgresql
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-EVIL = "<script>alert('evil')</script>"
 LIST = "/admin/ravi/auditrecord/"
 
 
 def record(key: str, **fields: Any) -> AuditRecord:
     known = {"event": "tool", "name": "echo", "agent": "react/helper", "run_id": uuid7(), "session_id": uuid7()}
     return AuditRecord.objects.create(key=key, **{**known, **fields})
-
-
-def page(client: Any, address: str) -> str:
-    response = client.get(address)
-    assert response.status_code == 200, response
-    return response.content.decode()
 
 
 def test_a_record_says_who_did_what_through_which_agent_and_when(root) -> None:
@@ -107,15 +101,10 @@ def test_who_decided_is_looked_for_in_an_index() -> None:
 
 
 def test_the_list_asks_a_fixed_number_of_questions(root) -> None:
-    def questions() -> int:
-        with CaptureQueriesContext(connection) as queries:
-            page(root, LIST)
-        return len(queries)
-
     record("0", owner=get_user_model().objects.create_user("first"))
-    questions()
-    before = questions()
+    page(root, LIST)
+    before = queries_of(lambda: page(root, LIST))
     for n in range(1, 20):
         record(str(n), owner=get_user_model().objects.create_user(f"user{n}"))
 
-    assert questions() == before
+    assert queries_of(lambda: page(root, LIST)) == before

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pytest
@@ -11,27 +10,16 @@ from ravi_django import register, tool
 from ravi_django.kernel import AgentId, HumanInput, PauseForInputResult
 from ravi_django.models import BoardTask, HumanRequest, Run
 from tests.support import world
+from tests.support.inbox import EVIL, page, words
 from tests.support.runs import CodeAgent, asked, code, drive, make_run
 from tests.support.tool_calls import calling
 from tests.support.world import TaskBoard
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-EVIL = "<script>alert('evil')</script>"
-
-
-def page(client: Any, address: str) -> str:
-    response = client.get(address)
-    assert response.status_code == 200, response
-    return str(response.content.decode())
-
 
 def requests_of(html: str) -> str:
     return html[html.index('class="ravi-requests"') :].split("</ul>")[0]
-
-
-def words(html: str) -> str:
-    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", html))
 
 
 PART = 'id="requests"'  # of a run's page
@@ -95,16 +83,6 @@ def test_a_run_that_asked_nobody_has_no_such_part(root: Any) -> None:
     assert PART not in page(root, f"/admin/ravi/run/{drive(make_run()).pk}/change/")
 
 
-def test_an_uncertain_effect_is_shown_too(root: Any, busy: Run) -> None:
-    HumanRequest.objects.update(
-        kind="uncertain", tool="send", arguments={"to": EVIL}, answer={"action": "resolve", "outcome": "run_again"}
-    )
-
-    html = page(root, f"/admin/ravi/run/{busy.pk}/change/")
-
-    assert "uncertain" in html and "resolve: run_again" in html and EVIL not in html
-
-
 def test_what_a_tool_asks_is_shown_with_its_call_and_every_part_of_the_answer(
     root: Any, transactional_db: None, django_user_model: Any
 ) -> None:
@@ -132,15 +110,16 @@ def test_what_a_tool_asks_is_shown_with_its_call_and_every_part_of_the_answer(
     assert EVIL not in html
 
 
-def test_the_limits_that_a_person_set_are_shown(root: Any, busy: Run) -> None:
-    HumanRequest.objects.update(
-        kind="approval",
-        tool="budget",
-        arguments={"max_turns": 4},
-        answer={"action": "edit", "arguments": {"max_turns": 7}},
-    )
-
-    assert "edit: max_turns: 7" in page(root, f"/admin/ravi/run/{busy.pk}/change/")
+def test_every_kind_of_request_and_answer_is_shown(root: Any, busy: Run) -> None:
+    uncertain = {"kind": "uncertain", "tool": "send", "arguments": {"to": EVIL}}
+    budget = {"kind": "approval", "tool": "budget", "arguments": {"max_turns": 4}}
+    for fields, answer, shown in (
+        (uncertain, {"action": "resolve", "outcome": "run_again"}, "resolve: run_again"),
+        (budget, {"action": "edit", "arguments": {"max_turns": 7}}, "edit: max_turns: 7"),
+    ):
+        HumanRequest.objects.update(**fields, answer=answer)
+        html = page(root, f"/admin/ravi/run/{busy.pk}/change/")
+        assert fields["kind"] in html and shown in html and EVIL not in html, fields
 
 
 def test_a_sessions_page_shows_its_board(root: Any, busy: Run) -> None:
@@ -151,7 +130,7 @@ def test_a_sessions_page_shows_its_board(root: Any, busy: Run) -> None:
     assert EVIL not in html
 
 
-def test_boards_are_listed_searched_and_shown_but_not_written(operator: Any, busy: Run) -> None:
+def test_boards_are_listed_searched_and_shown(operator: Any, busy: Run) -> None:
     staff = operator("view_boardtask")
     task = BoardTask.objects.get()
     other = make_run()
@@ -165,17 +144,6 @@ def test_boards_are_listed_searched_and_shown_but_not_written(operator: Any, bus
     assert "Something else" not in page(staff, "/admin/ravi/boardtask/?status__exact=done")
     html = page(staff, f"/admin/ravi/boardtask/{task.pk}/change/")
     assert "Paint" in html and EVIL not in html and 'name="_save"' not in html
-    for address in ("add/", f"{task.pk}/delete/"):
-        assert staff.post(f"/admin/ravi/boardtask/{address}", {"title": "x"}).status_code == 403
-    assert staff.post(f"/admin/ravi/boardtask/{task.pk}/change/", {"title": "x"}).status_code == 403
-    task.refresh_from_db()
-    assert task.title.startswith("Paint")
-
-
-def test_boards_are_for_those_who_may_view_them(operator: Any, busy: Run) -> None:
-    staff = operator("view_run")
-
-    assert staff.get("/admin/ravi/boardtask/").status_code == 403
 
 
 def test_a_list_costs_as_many_queries_for_many_as_for_one(root: Any, busy: Run, django_assert_max_num_queries: Any):

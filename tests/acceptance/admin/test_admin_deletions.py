@@ -83,11 +83,3 @@ def test_a_user_whose_items_one_may_not_delete_stays(ann: Any) -> None:
 
     assert delete(logged_in(manager), page_of(ann)) == 403
     assert SourceItem.objects.count() == 3
-
-
-def test_a_schedule_goes_with_its_ticks_and_a_follow_with_its_items(root: Any, ann: Any) -> None:
-    for kind, row in (("schedule", Schedule.objects.get()), ("follow", Follow.objects.get())):
-        assert delete(root, f"/admin/ravi/{kind}/{row.pk}/delete/") == 302
-
-    assert not any(model.objects.exists() for model in (Schedule, ScheduleTick, Follow, FeedItem))
-    assert Run.objects.exists() and Publication.objects.exists()

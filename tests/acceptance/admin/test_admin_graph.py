@@ -12,6 +12,7 @@ from django.utils import timezone
 import ravi_django
 from ravi_django.models import FeedItem, Follow, Publication, Session
 from tests.support import world
+from tests.support.inbox import html_of
 from tests.support.runs import code
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -37,9 +38,7 @@ def publication(follow: Follow) -> Publication:
 
 
 def page(client: Any, address: str) -> str:
-    response = client.get(address)
-    assert response.status_code == 200, response
-    html = str(response.content.decode())
+    html = html_of(client.get(address))
     assert EVIL[:20] not in html and "\u202e" not in html
     return html
 

@@ -16,7 +16,7 @@ from ravi_django.admin import badge
 from ravi_django.models import HumanRequest, Run
 from ravi_django.ws import inbox
 from tests.support import world
-from tests.support.inbox import EVIL, INBOX, ask, html_of, logged_in, ours, page_of, person, words
+from tests.support.inbox import INBOX, ask, html_of, logged_in, ours, page_of, person, words
 from tests.support.many_waiting import copy
 from tests.support.runs import make_run
 
@@ -41,15 +41,6 @@ def test_staff_whom_nobody_asks_see_nothing_of_it() -> None:
     assert b"Requests to people" not in client.get("/admin/").content
 
 
-def test_who_is_no_staff_is_sent_to_the_login() -> None:
-    request = ask(to="user:ann")
-    client = logged_in(person("ann", staff=False))
-
-    for address in (INBOX, page_of(request), f"{page_of(request)[:-7]}reassign/", f"{INBOX}bulk/"):
-        assert client.post(address).status_code == 302, address
-        assert "/admin/login/" in client.post(address).url
-
-
 def test_each_sees_what_they_may_answer_and_what_their_own_runs_ask() -> None:
     fay = person("fay", "finance")
     mine = ask(run=make_run(owner=fay), to="user:dora")
@@ -62,36 +53,26 @@ def test_each_sees_what_they_may_answer_and_what_their_own_runs_ask() -> None:
     assert set(listed(logged_in(person("root", superuser=True)))) == {mine, finance, directors}
 
 
-def test_who_may_read_all_reads_those_of_their_tenants(settings: Any) -> None:
-    settings.RAVI = {**settings.RAVI, "TENANT_OF": lambda user: "north"}
-    north, south = ask(run=make_run(tenant="north")), ask(run=make_run(tenant="south"))
-    client = logged_in(person("rita", may=("view_humanrequest",)))
-
-    assert listed(client) == [north]
-    assert client.get(page_of(south)).status_code == 404
-
-
-def test_a_delegate_sees_what_the_other_is_asked() -> None:
-    from ravi_django.models import Delegation
-
-    fay, dan = person("fay", "finance"), person("dan")
-    request = ask()
-    Delegation.objects.create(user=fay, delegate=dan, since=timezone.now() - timedelta(hours=1))
-
-    assert listed(logged_in(dan)) == [request]
-
-
 # ----------------------------------------------------------------------------------------------------- the list
 
 
 def test_a_row_tells_what_is_asked_of_whom_and_what_is_next() -> None:
     person("dora", "directors")
     steps = [("group:finance", 3600), "group:directors"]
-    ask(to=steps, arguments={"customer": "ACME", "amount": 7}, risk="critical")
+    run = make_run(owner=person("olga", staff=False))
+    ask(run=run, to=steps, arguments={"customer": "ACME", "amount": 7}, risk="critical")
 
     text = words(html_of(logged_in(person("fay", "finance")).get(INBOX)))
 
-    for part in ("approval send_invoice", "customer=ACME", "amount=7", "test/code", "critical", "group finance"):
+    for part in (
+        "approval send_invoice",
+        "customer=ACME",
+        "amount=7",
+        "test/code",
+        "critical",
+        "group finance",
+        "olga",
+    ):
         assert part in text, part
     assert "asks group directors at" in text
     assert "1 to answer" in text
@@ -164,17 +145,6 @@ def test_a_search_finds_by_ids_words_tool_and_owner() -> None:
     for term in (str(request.pk), str(request.run_id), "plumber", "SEND_inv", "olga"):
         assert listed(client, f"?q={term}") == [request], term
     assert listed(client, "?q=nothing") == []
-
-
-def test_nothing_from_outside_is_markup() -> None:
-    ask(run=make_run(owner=person(EVIL)), tool=EVIL, text=EVIL, arguments={EVIL: EVIL}, to=f"user:{EVIL}")
-    ask("question", text=EVIL)
-    client = logged_in(person("root", superuser=True))
-
-    for query in ("", f"?q={EVIL}", f"?tool={EVIL}", "?status=all"):
-        html = html_of(client.get(f"{INBOX}{query}"))
-        assert EVIL not in html, query
-    assert "&lt;script&gt;alert" in html
 
 
 # ---------------------------------------------------------------------------------------------------- what it costs
@@ -277,17 +247,3 @@ def test_a_runs_page_leads_to_its_requests_for_who_may_see_them() -> None:
     assert link in html_of(logged_in(person("root", superuser=True)).get(address))
     assert link in html_of(logged_in(person("fay", "finance", may=("view_run",))).get(address))
     assert link not in html_of(logged_in(person("victor", may=("view_run",))).get(address))
-
-
-def test_nobody_adds_changes_or_deletes_by_the_admin() -> None:
-    request = ask()
-    client = logged_in(person("root", superuser=True))
-    before = HumanRequest.objects.values().get()
-
-    assert client.get(f"{INBOX}add/").status_code == 403
-    assert client.post(f"{INBOX}{request.pk}/delete/", {"post": "yes"}).status_code == 403
-    client.post(INBOX, {"action": "delete_selected", "_selected_action": [str(request.pk)], "post": "yes"})
-
-    assert HumanRequest.objects.values().get() == before
-    assert client.get(f"{INBOX}{request.pk}/history/").status_code == 200
-    assert client.get(f"{INBOX}nonsense/change/").status_code == 404

@@ -16,22 +16,16 @@ from django.utils import timezone
 from ravi_django.kernel import ModelError, TextBlock, ToolUseBlock
 from ravi_django.models import Agent, JournalEntry, Run, Session, WorkerProcess
 from tests.support import world
+from tests.support.cases import queries_of
+from tests.support.inbox import EVIL, page, words
 from tests.support.runs import code, drive, make_run
 from tests.support.world import submit_once
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-EVIL = "<script>alert('evil')</script>"
-
 
 def call(text: str, key: str = "c1") -> ToolUseBlock:
     return ToolUseBlock(tool_name="echo", arguments={"text": text}, call_id=key)
-
-
-def page(client: Any, address: str) -> str:
-    response = client.get(address)
-    assert response.status_code == 200, response
-    return response.content.decode()
 
 
 def run_page(client: Any, run: Run, tail: str = "") -> str:
@@ -40,11 +34,6 @@ def run_page(client: Any, run: Run, tail: str = "") -> str:
 
 def waiting(**options: Any) -> Run:
     return submit_once("react/assistant", "hi", send=lambda run_id: None, **options)[0]
-
-
-def words(html: str) -> str:
-    """The page's text."""
-    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", html))
 
 
 # ------------------------------------------------------------------------------------------------- a run's page
@@ -192,16 +181,8 @@ def test_an_entrys_page_has_all_of_it_and_what_it_was_made_with(root, driven, se
 def test_a_runs_page_costs_the_same_however_long_it_is(root, driven) -> None:
     short, long = driven(["ok"]), driven([*(call("x", f"c{n}") for n in range(20)), "ok"], key="other")
 
-    counts = []
-    for run in (short, long):
-        run_page(root, run)
-        with CaptureQueriesContext(
-            connection,
-        ) as queries:
-            run_page(root, run)
-        counts.append(len(queries))
-
-    assert counts[0] == counts[1] < 16
+    run_page(root, short), run_page(root, long)
+    assert queries_of(lambda: run_page(root, short)) == queries_of(lambda: run_page(root, long)) < 16
 
 
 # --------------------------------------------------------------------------------------------------- the list

@@ -13,10 +13,8 @@ from ravi_django import register, schedule
 from ravi_django.agents import ReActAgent
 from ravi_django.models import Run, Schedule, ScheduleTick, Session
 from ravi_django.testing import FakeClock, ScriptedModel
-from tests.acceptance.admin.test_agent_browser import open_page  # noqa: F401 - a fixture
 from tests.acceptance.api.api_support import permit
 from tests.support import world
-from tests.support.browser import elsewhere
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -120,18 +118,16 @@ def test_a_priority_above_normal_takes_its_permission(operator, root):
     assert client.post(page_of(row), form(priority="high", input="Else?")).status_code == 302
 
 
-@pytest.mark.parametrize(("name", "owner"), [("stranger", "stranger"), ("", None)])
-def test_a_superuser_chooses_whose_it_is(root, name, owner):
+def test_a_superuser_chooses_whose_it_is_and_sees_it_by_name(root):
     get_user_model().objects.create_user("stranger")
-
-    assert root.post(ADD, form(owner=name, tenant="acme")).status_code == 302
-
-    row = Schedule.objects.get()
-    assert (getattr(row.owner, "username", None), row.tenant) == (owner, "acme")
-
-
-def test_for_a_superuser_it_is_their_own_unless_said(root):
     assert f'value="{user_of(root).username}"' in root.get(ADD).content.decode()
+
+    for name, owner in (("stranger", "stranger"), ("", None)):
+        assert root.post(ADD, form(owner=name, tenant="acme", name=f"{name}s own")).status_code == 302
+
+        row = Schedule.objects.get(name=f"{name}s own")
+        assert (getattr(row.owner, "username", None), row.tenant) == (owner, "acme")
+        assert root.get(page_of(row)).context["adminform"].form["owner"].value() == owner
 
 
 @pytest.mark.parametrize(
@@ -228,14 +224,6 @@ def test_an_edit_that_leaves_the_rule_leaves_the_next_run(root, clock):
     assert (row.input, row.next_at) == ("other words", datetime(2030, 1, 1, 0, 1, tzinfo=UTC))
 
 
-def test_a_superuser_sees_by_name_whose_it_is(root):
-    row = made(user=get_user_model().objects.create_user("ann"))
-
-    page = root.get(page_of(row)).context["adminform"].form
-
-    assert page["owner"].value() == "ann"
-
-
 def test_an_edit_does_not_undo_what_the_scheduler_did_meanwhile(root, clock):
     row = made(user=user_of(root))
     stale = Schedule.objects.get()
@@ -261,17 +249,6 @@ def test_whose_it_is_not_may_look_and_not_edit(operator):
     assert set(Schedule.objects.values_list("input", flat=True)) == {"hi"}
 
 
-def test_ones_own_is_deleted_and_its_runs_stay(operator, clock):
-    client = operator(*ALL)
-    row = made(user=user_of(client))
-    clock.advance(60)
-    world.scheduler_tick()
-
-    assert client.post(f"/admin/ravi/schedule/{row.pk}/delete/", {"post": "yes"}).status_code == 302
-
-    assert (Schedule.objects.count(), Run.objects.count()) == (0, 1)
-
-
 def test_its_ticks_are_counted_before_it_is_deleted_and_not_shown(operator, root, django_assert_max_num_queries):
     client = operator(*ALL)
     row, systems = made("<b>mine", user=user_of(client)), made("system")
@@ -288,12 +265,10 @@ def test_its_ticks_are_counted_before_it_is_deleted_and_not_shown(operator, root
     assert list(Schedule.objects.all()) == [systems] and not ScheduleTick.objects.exists()
 
 
-def test_staff_without_the_permission_see_and_do_nothing(operator):
+def test_who_may_only_look_does_nothing(operator):
     row = made(user=get_user_model().objects.create_user("stranger"))
-    nobody, viewer = operator(), operator("view_schedule")
+    viewer = operator("view_schedule")
 
-    assert [nobody.get(place).status_code for place in (LIST, ADD, page_of(row))] == [403] * 3
-    assert [viewer.get(place).status_code for place in (LIST, ADD, page_of(row))] == [200, 403, 200]
     assert viewer.post(page_of(row), form()).status_code == 403
     for action in ("enable", "disable", "run_now"):
         act(viewer, action, row)
@@ -385,30 +360,3 @@ def test_hostile_texts_are_shown_as_text(root):
         html = root.get(place).content.decode()
         assert "<script>alert" not in html and "<b>bad" not in html and "<i>x" not in html and "<u>1" not in html
         assert "bad\u202e" not in html, place
-
-
-def test_a_schedule_is_made_in_a_browser(open_page):  # noqa: F811
-    page = open_page()
-    page.goto(page.url.replace("/agent/", "/schedule/add/"))
-    page.select_option("[name=agent]", "react/assistant")
-    given = {"name": "news", "input": "What is new?", "cron": "30 2 * * *", "timezone": "Europe/Berlin"}
-    for name, value in given.items():
-        page.fill(f"[name={name}]", value)
-    page.click("input[name=_preview]")
-    page.wait_for_selector("#preview")
-    assert page.locator("#preview li").count() == 5
-    assert "2030-01-01 02:30:00 Europe/Berlin" in page.inner_text("#preview")
-    page.fill("[name=cron]", "30 2 30 2 *")
-    page.click("input[name=_save]")
-    assert "its months do not have" in page.inner_text(".field-cron .errorlist")
-    page.fill("[name=cron]", "30 2 * * *")
-    page.click("input[name=_save]")
-    page.wait_for_selector(".messagelist .success")
-
-    assert elsewhere(lambda: Schedule.objects.get().next_at) == datetime(2030, 1, 1, 1, 30, tzinfo=UTC)
-    page.check("input.action-select")
-    page.select_option("select[name=action]", "run_now")
-    page.click("button[name=index]")
-    page.click("text=a run was submitted")
-    page.wait_for_selector("text=What is new?")
-    assert elsewhere(lambda: Run.objects.get().owner.username) == "admin"

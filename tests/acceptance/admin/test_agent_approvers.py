@@ -10,8 +10,7 @@ from django.contrib.auth.models import Group
 from ravi_django.admin.agent_approvers import missing
 from ravi_django.agents.approvers import Approvers
 from ravi_django.models import Agent
-from tests.acceptance.admin.agent_support import SPEC, add, faults, form_of, place
-from tests.support.world import save_spec
+from tests.acceptance.admin.agent_support import add, faults
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -69,17 +68,6 @@ def test_what_names_nobody_is_a_fault_of_the_field(root, given: str, words: str)
     assert not Agent.objects.filter(address="support/orders").exists()
     assert words in str(response.context["adminform"].form.errors["approvers"].as_text())
     assert b"<script>alert(" not in response.content
-
-
-def test_what_was_kept_comes_back_as_it_was(root, finance) -> None:
-    approvers = {"calculator": [{"to": "group:finance", "within": 60.0}, "staff"]}
-    agent = save_spec("support/orders", {**SPEC, "approvers": approvers})
-
-    response = root.post(f"{place(agent)}change/", form_of(root, agent))
-
-    assert response.status_code == 302, faults(response)
-    agent.refresh_from_db()
-    assert (agent.version, agent.spec["approvers"]) == (1, approvers)
 
 
 def test_those_that_are_gone_are_found_in_three_queries(root, finance, django_assert_num_queries) -> None:

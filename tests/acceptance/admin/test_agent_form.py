@@ -10,9 +10,7 @@ from typing import Any
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth import get_user_model
-from django.db import connection, connections, transaction
-from django.test import Client
-from django.test.utils import CaptureQueriesContext
+from django.db import connections, transaction
 
 from ravi_django import register_tool, tool
 from ravi_django.admin.agent_fields import from_text, to_text
@@ -23,13 +21,14 @@ from ravi_django.kernel import ExecutionBudget
 from ravi_django.models import Agent, AgentVersion, Run
 from tests.acceptance.admin.agent_support import FORM, SPEC, add, faults, form_of, place
 from tests.support import world
+from tests.support.cases import queries_of
+from tests.support.inbox import EVIL, html_of
 from tests.support.patience import BOUND_S
 from tests.support.runs import on_postgresql, somebody_waits_for_a_lock, until
 from tests.support.world import save_spec, submit_once
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-EVIL = "<script>alert('evil')</script>"
 EVERYTHING: dict[str, Any] = {
     **SPEC,
     "description": "Knows all orders.\nAnd more.",
@@ -73,6 +72,7 @@ NEWS: dict[str, Any] = {
     "source_signal": "something_new",
     "items_per_generation": 7,
 }
+INFORMATION: dict[str, Any] = {"kind": "information", "tool_names": []}
 FEED: dict[str, Any] = {
     "kind": "personal_feed",
     "follow_topics": ["news/tech", "news/art"],
@@ -163,23 +163,6 @@ def test_agents_of_a_feed_are_made(root) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "field"),
-    [
-        ({"kind": "information"}, "tool_names"),
-        ({"kind": "information", "tool_names": [], "model": ""}, "model"),
-        ({"kind": "information", "tool_names": [], "output_topic": "news"}, "output_topic"),
-        ({"kind": "information", "tool_names": [], "source_signal": "new_feed_item"}, "source_signal"),
-        ({"kind": "personal_feed", "tool_names": [], "follow_topics": "a/b\na/b c"}, "follow_topics"),
-        ({"follow_topics": "a/b"}, "follow_topics"),
-        ({"kind": "other"}, "kind"),
-        ({"model": ""}, "model"),
-    ],
-)
-def test_what_makes_no_agent_of_a_feed_is_said_at_its_field(root, fields, field) -> None:
-    assert field in faults(add(root, **fields))
-
-
-@pytest.mark.parametrize(
     ("text", "value"),
     [
         *[("3", 3), ("1.5", 1.5), ("true", True), ('["a"]', ["a"]), ('"3"', "3")],
@@ -211,20 +194,14 @@ def test_its_owner_is_shown(root, operator, agent) -> None:
             assert "ann-the-maker" in client.get(page).content.decode(), page
 
 
-def test_switching_off_makes_no_version_and_stops_new_runs(root, agent) -> None:
-    form = form_of(root, agent)
+def test_switching_off_makes_no_version_and_the_address_stays(root, agent) -> None:
+    form = {**form_of(root, agent), "address": "react/other", "source": "code"}
     del form["enabled"]
 
     assert root.post(f"{place(agent)}change/", form).status_code == 302
 
     agent.refresh_from_db()
     assert (agent.enabled, agent.version) == (False, 1)
-
-
-def test_the_address_cannot_be_changed(root, agent) -> None:
-    root.post(f"{place(agent)}change/", {**form_of(root, agent), "address": "react/other", "source": "code"})
-
-    agent.refresh_from_db()
     assert (agent.address, agent.source) == ("support/orders", "admin")
 
 
@@ -263,6 +240,13 @@ def test_the_address_cannot_be_changed(root, agent) -> None:
         ({"variables-0-name": "user"}, "variables", "variables.user"),
         ({"variables-0-name": "", "variables-0-default": "x"}, "variables", "no name"),
         ({"variables-0-name": "a", "variables-1-name": "a"}, "variables", "twice"),
+        ({**INFORMATION, "tool_names": ["calculator"]}, "tool_names", ""),
+        ({**INFORMATION, "model": ""}, "model", ""),
+        ({**INFORMATION, "output_topic": "news"}, "output_topic", ""),
+        ({**INFORMATION, "source_signal": "new_feed_item"}, "source_signal", ""),
+        ({"kind": "personal_feed", "tool_names": [], "follow_topics": "a/b\na/b c"}, "follow_topics", ""),
+        ({"follow_topics": "a/b"}, "follow_topics", ""),
+        ({"kind": "other"}, "kind", ""),
     ],
 )
 def test_a_fault_is_named_at_its_field_and_nothing_is_saved(root, fields, where, words) -> None:
@@ -441,23 +425,6 @@ def test_adding_and_changing_are_permissions_of_their_own(operator, agent) -> No
     }
 
 
-def test_strangers_see_nothing(operator, agent) -> None:
-    plain = Client()
-    plain.force_login(get_user_model().objects.create_user("plain"))
-    for client, status in ((plain, 302), (operator("view_run"), 403)):
-        for address in ("", "add/", f"{agent.pk}/change/", f"{agent.pk}/versions/1/", f"{agent.pk}/delete/"):
-            assert client.get(f"/admin/ravi/agent/{address}").status_code == status, address
-
-
-@pytest.mark.parametrize("extra", [{}, {"_preview": "1"}])
-def test_posting_needs_a_token(root, agent, extra) -> None:
-    strict = Client(enforce_csrf_checks=True)
-    strict.cookies = root.cookies
-
-    for address in ("change/", "versions/1/restore/"):
-        assert strict.post(f"{place(agent)}{address}", {**FORM, "version": "1", **extra}).status_code == 403
-
-
 def test_the_agents_of_code_stay_as_they_are(root) -> None:
     world.sync_agents()
     agent = Agent.objects.get(address="react/assistant")
@@ -564,19 +531,17 @@ def test_an_agent_with_runs_or_callers_is_disabled_instead(root, agent) -> None:
 
 
 def test_the_page_asks_as_often_for_many_versions_as_for_few(root, agent) -> None:
-    def questions() -> int:
-        with CaptureQueriesContext(connection) as queries:
-            assert root.get(f"{place(agent)}change/").status_code == 200
-        return len(queries)
+    def shown() -> str:
+        return html_of(root.get(f"{place(agent)}change/"))
 
-    questions()
-    few = questions()
+    shown()
+    few = queries_of(shown)
     people = [get_user_model().objects.create_user(f"author{n}") for n in range(30)]
     for n, author in enumerate(people, 2):
         save_spec("support/orders", {**SPEC, "max_iterations": n}, by=author)
         save_spec(f"support/other{n}", SPEC)
 
-    assert questions() == few < 16
+    assert queries_of(shown) == few < 16
 
 
 def test_the_form_needs_no_javascript_of_ours(root, agent) -> None:

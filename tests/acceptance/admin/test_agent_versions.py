@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth import get_user_model
-from django.db import connection
-from django.test.utils import CaptureQueriesContext
 
 from ravi_django.admin.agent_versions import MAX_LINES, changes
 from ravi_django.models import Agent, AgentVersion, Run
 from tests.acceptance.admin.agent_support import SPEC, place
+from tests.support.cases import queries_of
+from tests.support.inbox import page, words
 from tests.support.world import save_spec, submit_once
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -27,16 +27,6 @@ def agent(transactional_db: None) -> Agent:
     second = {**SPEC, "system_instructions": "You help {{ company }}.\nBe {{ tone }}.\nBe brief."}
     save_spec("support/orders", second, by=olga)
     return save_spec("support/orders", {**second, "tool_names": [], "name": ""})
-
-
-def page(client: Any, address: str) -> str:
-    response = client.get(address)
-    assert response.status_code == 200, response
-    return response.content.decode()
-
-
-def words(page: str) -> str:
-    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page))
 
 
 def restore(client: Any, agent: Agent, number: int, seen: int = 3) -> Any:
@@ -141,13 +131,11 @@ def test_a_runs_page_names_the_version_that_drives_it(root, agent) -> None:
 
 def test_a_run_of_code_names_no_version_and_asks_no_more_for_it(root) -> None:
     run = submit_once("react/assistant", "hi", send=lambda run_id: None)[0]
-    counts = []
+    address, counts = f"/admin/ravi/run/{run.pk}/change/", []
     for version in (None, 1):
         Run.objects.filter(pk=run.pk).update(agent_version=version)
-        page(root, f"/admin/ravi/run/{run.pk}/change/")
-        with CaptureQueriesContext(connection) as queries:
-            html = page(root, f"/admin/ravi/run/{run.pk}/change/")
-        counts.append(len(queries))
+        html = page(root, address)
+        counts.append(queries_of(lambda: page(root, address)))
         assert ("version 1" in html) is (version == 1)
 
     assert counts[1] == counts[0] + 1

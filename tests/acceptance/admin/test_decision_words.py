@@ -46,11 +46,6 @@ ASKED = {
 }
 
 
-@pytest.fixture
-def client(transactional_db: None) -> Any:
-    return logged_in(person("fay", "finance"))
-
-
 def invoice(**asked: Any) -> HumanRequest:
     return ask(**{"arguments": ASKED, "details": {"schema": SCHEMA}, **asked})
 

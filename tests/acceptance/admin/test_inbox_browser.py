@@ -104,20 +104,6 @@ def test_a_letter_goes_to_its_button_and_decides_nothing(open_page: Any, fay: An
     assert page.errors + page.console == []
 
 
-def test_several_are_approved_from_the_list(open_page: Any, fay: Any) -> None:
-    requests = elsewhere(lambda: [ask() for _ in range(3)])
-    page = open_page(fay, INBOX)
-
-    page.check("#action-toggle")
-    page.select_option("select[name=action]", "approve_selected")
-    page.click("button[name=index]")
-    page.fill("[name=reason]", "all of them are signed")
-    page.click("button:has-text('Approve all 3')")
-    page.wait_for_selector(".messagelist .success")
-
-    assert {kept(request).answer["reason"] for request in requests} == {"all of them are signed"}
-
-
 def test_the_list_and_its_number_live(open_page: Any, fay: Any, request_: HumanRequest) -> None:
     page = open_page(fay, INBOX)
     page.wait_for_selector("#ravi-badge")

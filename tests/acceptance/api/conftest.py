@@ -9,6 +9,7 @@ import pytest
 from rest_framework.test import APIClient
 
 from ravi_django.kernel import AgentId
+from ravi_django.models import Run
 from tests.acceptance.api.api_support import AGENT, WRITTEN, client_of, make_agent, permit
 from tests.support import world
 
@@ -50,6 +51,12 @@ def staff(django_user_model: Any) -> Any:
 @pytest.fixture
 def root(django_user_model: Any) -> Any:
     return django_user_model.objects.create_superuser("root")
+
+
+@pytest.fixture
+def run(user: Any) -> Run:
+    """A run of `user` that nobody has driven."""
+    return world.submit(AGENT, "hi", user=user)
 
 
 @pytest.fixture

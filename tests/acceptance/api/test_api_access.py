@@ -24,6 +24,7 @@ from ravi_django.api.base import ApiView
 from ravi_django.api.runs import RunsView
 from tests.acceptance.api.api_support import AGENT, client_of, error_of
 from tests.support.asked import asked_by
+from tests.support.cases import case
 from tests.support.runs import on_postgresql
 from tests.support.world import submit
 
@@ -120,40 +121,27 @@ def test_a_session_needs_the_csrf_token_to_write(user: Any, agent: str, written:
     assert written() == before
 
 
-@pytest.mark.parametrize("site", [{}, {"API_AUTHENTICATION": ["rest_framework.authentication.SessionAuthentication"]}])
-def test_the_default_classes_challenge_too(site: dict[str, Any], settings: Any, user: Any) -> None:
-    settings.RAVI = site
-
-    anonymous = Client().get("/ravi/runs/")
-
-    assert anonymous.status_code == 401
-    assert anonymous["WWW-Authenticate"] == ("Token" if not site else 'Session realm="api"')
+def test_the_default_classes_challenge_too(settings: Any, user: Any) -> None:
+    token, session = "Token", 'Session realm="api"'
+    apps = settings.INSTALLED_APPS
+    without_tokens = [app for app in apps if app != "rest_framework.authtoken"]
+    by_session = {"API_AUTHENTICATION": ["rest_framework.authentication.SessionAuthentication"]}
     browser = Client()
     browser.force_login(user)
-    assert browser.get("/ravi/runs/").status_code == 200
-    basic = Client().get("/ravi/runs/", headers={"Authorization": "Basic YW5uOmFubg=="})
-    assert basic.status_code == 401
-
-
-def test_without_the_token_app_there_is_the_session(settings: Any, user: Any) -> None:
-    settings.RAVI = {}
-    settings.INSTALLED_APPS = [app for app in settings.INSTALLED_APPS if app != "rest_framework.authtoken"]
-
-    response = Client().get("/ravi/runs/", headers={"Authorization": "Token x"})
-
-    assert (response.status_code, response["WWW-Authenticate"]) == (401, 'Session realm="api"')
-
-
-@pytest.mark.parametrize("given", [None, []])
-def test_an_empty_list_of_classes_counts_as_not_set(settings: Any, user: Any, given: Any) -> None:
-    settings.RAVI = {"API_AUTHENTICATION": given}
-    settings.REST_FRAMEWORK = {"DEFAULT_AUTHENTICATION_CLASSES": []}
-    browser = Client()
-    browser.force_login(user)
-
-    assert browser.get("/ravi/runs/").status_code == 200
-    anonymous = Client().get("/ravi/runs/")
-    assert (anonymous.status_code, anonymous["WWW-Authenticate"]) == (401, "Token")
+    for site, rest, installed, challenge in (
+        ({}, None, apps, token),
+        (by_session, None, apps, session),
+        ({}, None, without_tokens, session),
+        *(({"API_AUTHENTICATION": empty}, {"DEFAULT_AUTHENTICATION_CLASSES": []}, apps, token) for empty in (None, [])),
+    ):
+        with case(site, rest, challenge):
+            settings.RAVI, settings.INSTALLED_APPS = site, installed
+            if rest is not None:
+                settings.REST_FRAMEWORK = rest
+            assert browser.get("/ravi/runs/").status_code == 200
+            for header in ({}, {"Authorization": "Basic YW5uOmFubg=="}, {"Authorization": "Token x"}):
+                response = Client().get("/ravi/runs/", headers=header)
+                assert (response.status_code, response["WWW-Authenticate"]) == (401, challenge), header
 
 
 class ByHeader(BaseAuthentication):

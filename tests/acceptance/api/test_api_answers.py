@@ -1,29 +1,26 @@
-"""POST requests/{id}/answer/: who may decide, what may be said, and that it reaches the run."""
+"""POST requests/{id}/answer/ and reassign/: what may be said, once and in time, and that it reaches the run."""
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.test import Client
+from django.utils import timezone
 from rest_framework.test import APIClient
 
 from ravi_django import register
 from ravi_django.api.parsers import max_body
 from ravi_django.conf import conf
-from ravi_django.models import AuditRecord, Run, StickyDecision
+from ravi_django.models import AuditRecord, HumanRequest, Run, Status, StickyDecision
 from ravi_django.testing import run_until_idle
-from tests.acceptance.api.api_support import AGENT, client_of, decide, error_of, is_open
+from tests.acceptance.api.api_support import client_of, decide, error_of, is_open
+from tests.support import world
 from tests.support.asked import Kind, approval_of, asked_by
 from tests.support.runs import CodeAgent
 from tests.support.world import submit
 
 LIST = "/ravi/requests/"
-
-
-@pytest.fixture
-def run(user: Any) -> Run:
-    return submit(AGENT, "hi", user=user)
 
 
 # --------------------------------------------------------------------------------------------- a whole way
@@ -58,39 +55,6 @@ def test_an_answer_lets_the_run_go_on(client: APIClient, user: Any) -> None:
     assert client.get(f"{LIST}?status=pending").json()["results"] == []
 
 
-# ----------------------------------------------------------------------------------------------- who may
-
-
-@pytest.mark.django_db
-def test_a_session_needs_the_csrf_token(user: Any, run: Run) -> None:
-    request = asked_by(run)
-    browser = Client(enforce_csrf_checks=True)
-    browser.force_login(user)
-
-    for what in ("answer", "reassign"):
-        body = {"action": "skip"} if what == "answer" else {"to": "staff"}
-        response = browser.post(f"{LIST}{request.id}/{what}/", body, content_type="application/json")
-        assert (response.status_code, error_of(response)["code"]) == (403, "forbidden")
-
-    assert is_open(request)
-
-
-@pytest.mark.django_db
-def test_only_a_post_of_json_decides(client: APIClient, run: Run) -> None:
-    request = asked_by(run)
-
-    for what in ("answer", "reassign"):
-        address = f"{LIST}{request.id}/{what}/"
-        for method in ("get", "head", "put", "patch", "delete"):
-            assert getattr(client, method)(f"{address}?action=skip&to=staff").status_code == 405, method
-        assert client.post(address, {"action": "skip", "to": "staff"}, format="multipart").status_code == 415
-        for body in (b"", b"[]", b"{", b'{"action": NaN}', b"\xff"):
-            response = client.post(address, body, content_type="application/json")
-            found = (response.status_code, error_of(response)["code"])
-            assert found in [(400, "invalid_json"), (400, "invalid_input")], body
-    assert is_open(request)
-
-
 # ------------------------------------------------------------------------------------------- what may be said
 
 QUESTION, SEVERAL, APPROVAL, EFFECT = "question", "several", "approval", "effect"
@@ -117,7 +81,6 @@ GOOD: list[tuple[str, str, dict[str, Any]]] = [
 BAD: list[tuple[str, Any, str, list[dict[str, Any]]]] = [
     *((QUESTION, bad, "action", [{}]) for bad in (None, "", "say", ["answer"], True, "approve", "resolve")),
     (QUESTION, "answer", "text", [{}, *({"text": bad} for bad in (" \n", 5, ["red"], "green", "a\0b"))]),
-    (QUESTION, "skip", "text", [{"text": "red"}]),
     *(
         (QUESTION, "answer", name, [{"text": "red", name: bad} for bad in values])
         for name, values in {
@@ -137,7 +100,6 @@ BAD: list[tuple[str, Any, str, list[dict[str, Any]]]] = [
     (APPROVAL, "answer", "action", [{"text": "yes"}]),
     (APPROVAL, "edit", "arguments", [{}, *({"arguments": bad} for bad in ([], "{}", {"to": "X"}))]),
     (APPROVAL, "edit", "arguments", [{"arguments": {**EDITED, **bad}} for bad in ({"amount": "5"}, {"more": 1})]),
-    (APPROVAL, "edit", "sticky", [{"arguments": EDITED, "sticky": True}]),
     *(
         (APPROVAL, "approve", name, [{name: bad} for bad in values])
         for name, values in {
@@ -152,7 +114,6 @@ BAD: list[tuple[str, Any, str, list[dict[str, Any]]]] = [
     (APPROVAL, "deny", "arguments", [{"arguments": {}}]),
     *((EFFECT, bad, "action", [{}]) for bad in ("approve", "skip")),
     (EFFECT, "resolve", "outcome", [{}, {"outcome": "maybe"}, {"outcome": 5}]),
-    (EFFECT, "resolve", "result", [{"outcome": "fail", "result": bad} for bad in (False, "paid")]),
     (EFFECT, "resolve", "values", [{"outcome": "run_again", "values": {}}]),
 ]
 LARGE: list[tuple[str, dict[str, Any], str | None]] = [
@@ -196,3 +157,78 @@ def test_a_bad_body_names_its_field_and_decides_nothing(root: Any, run: Run) -> 
         found = error_of(response)
         assert (response.status_code, found["code"], found.get("field")) == (413, "too_large", too_large), kind
     assert all(is_open(request) for request in asked.values())
+
+
+# ------------------------------------------------------------------------------------------------- conflicts
+
+
+@pytest.mark.django_db
+def test_every_later_answer_is_told_who_was_first(client: APIClient, staff: Any, root: Any, run: Run) -> None:
+    request = approval_of(run)
+    assert decide(client_of(staff), request, {"action": "deny"}).status_code == 200
+
+    for who in (staff, root):
+        for body in ({"action": "approve"}, {"action": "deny"}, {"action": "approve", "version": 2}):
+            response = decide(client_of(who), request, body)
+            assert (response.status_code, error_of(response)["code"]) == (409, "conflict")
+            assert "carla" in error_of(response)["message"]
+
+    assert decide(client, request, {"action": "approve"}).status_code == 403
+    assert client.get(f"{LIST}{request.id}/").json()["answer"]["action"] == "deny"
+
+
+@pytest.mark.django_db
+def test_an_answer_to_what_was_not_read_or_not_in_time_is_409(client: APIClient, run: Run) -> None:
+    soon, past = timezone.now() + timedelta(hours=1), timezone.now() - timedelta(seconds=1)
+    request, early, late = asked_by(run), asked_by(run, not_before=soon), asked_by(run, expires_at=past)
+    said = {"action": "answer", "text": "red"}
+
+    def conflict(asked: HumanRequest, **more: Any) -> None:
+        response = decide(client, asked, {**said, **more})
+        assert (response.status_code, error_of(response)["code"], is_open(asked)) == (409, "conflict", True), more
+
+    for version in (0, 2, -1, 10**30):
+        conflict(request, version=version)
+    conflict(early)
+    conflict(late)
+    for status in (Status.COMPLETED, Status.FAILED, Status.CANCELLED):
+        Run.objects.filter(id=run.id).update(status=status)
+        conflict(request, reason=status)
+
+
+# ------------------------------------------------------------------------------------------------- reassign
+
+
+@pytest.mark.django_db
+def test_who_may_answer_may_pass_it_on(client: APIClient, staff: Any, stranger: Any, run: Run) -> None:
+    request = approval_of(run, "user:carla")
+    for who, status in ((client, 403), (client_of(stranger), 404), (client_of(), 401)):
+        assert decide(who, request, {"to": "user:bob"}, "reassign").status_code == status
+    assert is_open(request)
+
+    response = decide(client_of(staff), request, {"to": "user:bob", "reason": "His."}, "reassign")
+
+    assert response.status_code == 200
+    shown = response.json()
+    assert (shown["to"], shown["status"], shown["version"], shown["may_answer"]) == ("user:bob", "pending", 2, False)
+    assert client_of(staff).get(f"{LIST}{request.id}/").status_code == 404
+    assert decide(client, request, {"action": "approve"}).status_code == 403
+    assert decide(client_of(stranger), request, {"action": "approve", "version": 1}).status_code == 409
+    assert decide(client_of(stranger), request, {"action": "approve", "version": 2}).status_code == 200
+
+
+@pytest.mark.django_db
+def test_what_is_not_passed_on(staff: Any, stranger: Any, run: Run) -> None:
+    request, decided, client = approval_of(run, "user:carla"), approval_of(run), client_of(staff)
+    world.answer(decided, "deny", by=staff)
+    bad = [({"to": to}, "to") for to in ("", "bob", "user:nobody", 5, ["user:bob"], {"to": "x"}, "user:" + "x" * 300)]
+    bad += [({}, "to")]
+    bad += [({"to": "user:bob", name: value}, name) for name, value in (("reason", 5), ("version", "1"), ("x", 1))]
+
+    for body, field in bad:
+        response = decide(client, request, body, "reassign")
+        assert (response.status_code, error_of(response)["field"]) == (400, field), body
+    for row, more in ((request, {"version": 7}), (decided, {})):
+        response = decide(client, row, {"to": "user:bob", **more}, "reassign")
+        assert (response.status_code, error_of(response)["code"]) == (409, "conflict"), response.content
+    assert is_open(request)

@@ -10,14 +10,8 @@ from rest_framework.test import APIClient
 from ravi_django.models import Run, Session
 from tests.acceptance.api.api_support import AGENT
 from tests.support import world
-from tests.support.world import submit
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def run(user: Any) -> Run:
-    return submit(AGENT, "hi", user=user)
 
 
 @pytest.fixture
@@ -36,24 +30,9 @@ def test_the_tasks_of_all_agents_newest_first(client: APIClient, run: Run, place
     assert (response.status_code, body["next"], body["previous"]) == (200, None, None)
     assert [task["id"] for task in body["results"]] == [str(second.id), str(first.id)]
     first.refresh_from_db()
-    assert (
-        body["results"][1]
-        == world.board_shown(first)
-        == {
-            "id": str(first.id),
-            "session": str(run.session_id),
-            "agent": AGENT,
-            "label": "Helper",
-            "parent_agent": None,
-            "run": str(run.id),
-            "number": 1,
-            "title": "Find <b>it</b>",
-            "detail": "There.",
-            "status": "doing",
-            "created_at": body["results"][1]["created_at"],
-            "updated_at": body["results"][1]["updated_at"],
-        }
-    )
+    assert body["results"][1] == world.board_shown(first)
+    shown = [body["results"][1][name] for name in ("session", "number", "title", "detail", "status")]
+    assert shown == [str(run.session_id), 1, "Find <b>it</b>", "There.", "doing"]
     assert body["results"][1]["created_at"].endswith("Z")
     assert (body["results"][0]["agent"], body["results"][0]["parent_agent"]) == ("react/other", AGENT)
 

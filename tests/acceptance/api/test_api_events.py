@@ -12,14 +12,12 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx
 import pytest
 import uvicorn
 from django.core.asgi import get_asgi_application
 from django.db import connection
-from django.test import Client
 from rest_framework.authtoken.models import Token
 from rest_framework.test import APIClient
 
@@ -28,9 +26,10 @@ from project.services import free_port, port_is_free
 from ravi_django.api import sse
 from ravi_django.models import Run, Session, uuid7
 from ravi_django.testing import warm
-from tests.acceptance.api.api_support import RUNSERVER, client_of, drive, error_of
+from tests.acceptance.api.api_support import RUNSERVER, drive, error_of
 from tests.support import forks, world
 from tests.support.patience import BOUND_S, seconds
+from tests.support.runs import database_url
 from tests.support.world import DatabaseThreads, submit
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -125,8 +124,7 @@ def wsgi_server(*command: str) -> Iterator[str]:
     """`python *command` with the site's Django application on a free port, on the tests' database."""
     port = free_port()
     argv = [part.format(address=f"127.0.0.1:{port}") for part in command]
-    database = urlsplit(os.environ["DATABASE_URL"])._replace(path=f"/{connection.settings_dict['NAME']}")
-    environment = {**os.environ, "DATABASE_URL": database.geturl()}
+    environment = {**os.environ, "DATABASE_URL": database_url()}
     with forks.Popen(argv, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
             assert wait_until(lambda: not port_is_free("127.0.0.1", port), BOUND_S)
@@ -352,13 +350,3 @@ def test_a_fault_behind_it_ends_the_stream_and_is_logged(
 
     assert follow(web, run) == []
     assert "broke off" in caplog.text
-
-
-def test_a_session_cookie_is_enough(server: str, user: Any, done: Run) -> None:
-    browser = Client()
-    browser.force_login(user)
-    cookies = {"sessionid": browser.cookies["sessionid"].value}
-
-    with httpx.Client(base_url=server, cookies=cookies, trust_env=False) as web:
-        assert follow(web, done)[-1]["type"] == "stream.done"
-    assert client_of(user).get(address(done), headers=JSON).json()["done"] is True

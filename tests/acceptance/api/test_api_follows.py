@@ -10,7 +10,6 @@ import pytest
 from rest_framework.test import APIClient
 
 import ravi_django
-from ravi_django import access
 from ravi_django.kernel import TopicId
 from ravi_django.models import Agent, Follow, Publication, Session
 from tests.acceptance.api.api_support import AGENT, client_of, error_of, permit
@@ -146,32 +145,6 @@ def test_a_follow_is_ended_by_its_name(client: APIClient, user: Any, stranger: A
     assert Follow.objects.get().owner == stranger
 
 
-def test_the_sites_policy_refuses_with_403(
-    client: APIClient, user: Any, written: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = []
-
-    class Policy(access.AccessPolicy):
-        def may_follow(self, user: Any, agent: Any, topic: Any) -> bool:
-            asked.append((user, str(agent), topic))
-            return topic.source != "sport"
-
-        def may_emit(self, user: Any, topic: Any) -> bool:
-            asked.append((user, topic))
-            return topic.source != "sport"
-
-    monkeypatch.setattr(access, "policy", Policy)
-    before = written()
-
-    refused = [post(client, **NAMED), post(client, EMIT, text="x")]
-
-    assert [(one.status_code, error_of(one)["code"]) for one in refused] == [(403, "forbidden")] * 2
-    assert written() == before
-    assert asked == [(user, AGENT, TopicId("news", "sport")), (user, TopicId("news", "sport"))]
-    assert post(client, agent=AGENT, topic="news/other").status_code == 201
-    assert post(client, "/ravi/topics/news/other/emit/", text="x").status_code == 202
-
-
 def test_what_is_answered_is_what_is_described(client: APIClient) -> None:
     described = client.get("/ravi/schema/").json()["components"]["schemas"]
 
@@ -261,11 +234,3 @@ def test_a_session_gives_its_tenant_to_who_is_still_of_it(client: APIClient, use
     assert post(client, EMIT, text="y", session=str(session.id)).status_code == 404
     assert post(client, EMIT, text="y", session=str(session_of(user).id)).status_code == 202
     assert Publication.objects.latest("id").tenant == "a"
-
-
-def test_a_superuser_stays_in_his_own_tenant(root: Any, tenants: Any) -> None:
-    ravi_django.follow(AGENT, TOPIC, tenant="other")
-    tenants(root="acme")
-
-    assert post(client_of(root), EMIT, text="x").json()["followers"] == 0
-    assert Publication.objects.get().tenant == "acme"

@@ -93,15 +93,6 @@ def test_what_is_sent_before_the_question_answers_the_owners_own_alone(client: A
     assert run.output == ("Yes, I may." if isinstance(to, list) else None)
 
 
-def test_nor_the_owners_own_where_the_site_has_the_last_word(client: APIClient, user: Any, settings: Any) -> None:
-    settings.RAVI = {**settings.RAVI, "MAY_ANSWER": lambda user, request: False}
-    run = boss(user, to="owner")
-
-    assert send(client, run, f"human_reply:{run.session_id}", "Yes, I may.").status_code == 202
-
-    assert output(run) is None
-
-
 def test_no_agent_waits_for_a_signal_that_its_owner_may_send_as_an_answer(client: APIClient, user: Any) -> None:
     for name in ("human_reply:of-my-own", "hitl:nonsense"):
 

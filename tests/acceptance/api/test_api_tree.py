@@ -6,12 +6,11 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from django.db import connection
-from django.test.utils import CaptureQueriesContext
 from rest_framework.test import APIClient
 
 from ravi_django.models import BudgetAccount, Run, Session, Status, uuid7
 from tests.acceptance.api.api_support import error_of
+from tests.support.cases import queries_of
 from tests.support.world import submit
 
 pytestmark = pytest.mark.django_db
@@ -103,14 +102,9 @@ def test_a_budget_says_what_is_spent_and_reserved(client: APIClient, user: Any, 
 def test_five_hundred_runs_cost_as_many_queries_as_three(client: APIClient, user: Any, agent: str) -> None:
     small, large = team(user, agent, size=3), team(user, agent, size=500)
 
-    counts = []
-    for root in (small, large):
-        with CaptureQueriesContext(connection) as queries:
-            tree = tree_of(client, root)
-        counts.append(len(queries))
-
+    assert [queries_of(lambda root=root: tree_of(client, root)) for root in (small, large)] == [2, 2]
+    tree = tree_of(client, large)
     nodes = flat(tree)
-    assert counts[0] == counts[1] == 2
     assert len(nodes) == tree["tree"]["runs"] == 500
     assert max(node["depth"] for node in nodes) == 4
     assert all(child["parent"] == node["id"] for node in nodes for child in node["children"])

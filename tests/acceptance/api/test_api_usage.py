@@ -197,27 +197,18 @@ def test_limits_are_shown_before_anything_is_spent(client: APIClient, user: Any,
 
 
 def test_a_tenants_day_is_for_those_who_have_runs_in_it(
-    client: APIClient, strange_client: APIClient, user: Any, admin_user: Any
+    client: APIClient, strange_client: APIClient, user: Any, stranger: Any, admin_user: Any
 ) -> None:
     used(user, tenant="acme")
-    account("tenant:acme", max_turns=5)
-
-    found = [one.get("/ravi/usage/today/?tenant=acme") for one in (client, client_of(admin_user), strange_client)]
-
-    assert [response.status_code for response in found] == [200, 200, 404]
-    assert all(response.json()["tenant"]["limits"]["max_turns"] == 5 for response in found[:2])
-    assert error_of(found[2])["code"] == "not_found"
-
-
-def test_so_is_the_day_of_the_tenant_without_a_name(
-    client: APIClient, strange_client: APIClient, user: Any, stranger: Any
-) -> None:
     used(user)
-    used(stranger, tenant="acme")
-    account("tenant:", max_turns=5)
+    used(stranger, tenant="other")
+    account("tenant:acme", max_turns=5)
+    account("tenant:", max_turns=7)
 
-    assert client.get("/ravi/usage/today/").json()["tenant"]["limits"]["max_turns"] == 5
-    assert client.get("/ravi/usage/today/?tenant=").json()["tenant"]["limits"]["max_turns"] == 5
-    found = strange_client.get("/ravi/usage/today/")
-    assert (found.status_code, found.json()["tenant"]) == (200, None)
-    assert strange_client.get("/ravi/usage/today/?tenant=").status_code == 404
+    for query, turns in (("?tenant=acme", 5), ("?tenant=", 7)):
+        found = [one.get(f"/ravi/usage/today/{query}") for one in (client, client_of(admin_user), strange_client)]
+        assert [response.status_code for response in found] == [200, 200, 404], query
+        assert all(response.json()["tenant"]["limits"]["max_turns"] == turns for response in found[:2])
+        assert error_of(found[2])["code"] == "not_found"
+    assert client.get("/ravi/usage/today/").json()["tenant"]["limits"]["max_turns"] == 7
+    assert strange_client.get("/ravi/usage/today/").json()["tenant"] is None

@@ -18,10 +18,10 @@ from ravi_django.models import HumanRequest, RequestLink, Run, Status, Turn
 from tests.support import world
 from tests.support.asked import Kind, approval_of, asked_by
 from tests.support.cases import case
+from tests.support.inbox import EVIL
 from tests.support.runs import make_run
 
 pytestmark = pytest.mark.django_db(transaction=True)
-EVIL = "<script>alert('evil')</script>"
 
 
 @pytest.fixture

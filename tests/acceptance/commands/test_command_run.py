@@ -12,6 +12,7 @@ import pytest
 
 from project.process import wait_until
 from project.services import free_port
+from tests.support.cases import case
 from tests.support.patience import BOUND_S
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.full]
@@ -51,31 +52,17 @@ def test_a_failed_run_ends_with_1_and_the_providers_words(sqlite_site) -> None:
     assert run["error"] == {"type": "AuthenticationError", "message": "no such key: sk-nothing"}
 
 
-def test_a_blocked_run_is_not_waited_for(sqlite_site) -> None:
-    done = sqlite_site.manage("ravi_run", "plain/drifted", "hi")
-
-    assert done.returncode == 1
-    assert "is blocked: Determinism" in done.stderr
-    assert "the code no longer fits" in done.stderr
-
-
-def test_a_retry_is_told_of(sqlite_site) -> None:
-    done = sqlite_site.manage("ravi_run", "react/flaky", "hi")
-
-    assert (done.returncode, done.stdout) == (0, "better now\n")
-    assert "retried: TransientError: overloaded, come back later" in done.stderr
-
-
-def test_an_agent_that_streams_nothing_has_its_output_shown(sqlite_site) -> None:
-    done = sqlite_site.manage("ravi_run", "plain/quiet", "hi")
-
-    assert (done.returncode, done.stdout) == (0, "said in the end\n")
-
-
-def test_escape_sequences_of_a_model_do_not_reach_the_terminal(sqlite_site) -> None:
-    done = sqlite_site.manage("ravi_run", "react/rude", "hi")
-
-    assert done.stdout == "red [31malert[0m done\n"
+def test_what_becomes_of_a_run_is_told(sqlite_site) -> None:
+    for agent, code, out, said in (
+        ("plain/drifted", 1, "", ("is blocked: Determinism", "the code no longer fits")),
+        ("react/flaky", 0, "better now\n", ("retried: TransientError: overloaded, come back later",)),
+        ("plain/quiet", 0, "said in the end\n", ()),
+        ("react/rude", 0, "red [31malert[0m done\n", ()),  # without the escape sequences of the model
+    ):
+        with case(agent):
+            done = sqlite_site.manage("ravi_run", agent, "hi")
+            assert (done.returncode, done.stdout) == (code, out)
+            assert all(words in done.stderr for words in said)
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import psutil
 import pytest
 from django.db import connection, transaction
 from django.test import Client
-from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from benchmarks import people_agents
@@ -20,8 +18,10 @@ from project.process import Child, wait_until
 from ravi_django import register, submit
 from ravi_django.models import HumanRequest, Run, Status, WorkerProcess
 from tests.support import forked_bench, world
+from tests.support.cases import queries_of
+from tests.support.inbox import logged_in
 from tests.support.many_waiting import copy
-from tests.support.runs import BOUND_S, on_postgresql
+from tests.support.runs import BOUND_S, database_url, on_postgresql
 
 MANY = 10_000
 SWEEP_S = 0.5  # of the worker
@@ -46,10 +46,7 @@ def staff(django_user_model: Any) -> Any:
 @pytest.fixture
 def site(tmp_path: Path, valkey_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Child]:
     """A Celery worker of the site that the benchmarks use, over this test's database."""
-    given = connection.settings_dict
-    who = f"{quote(given['USER'])}:{quote(given['PASSWORD'])}"
-    url = f"postgres://{who}@{given['HOST']}:{given['PORT']}/{given['NAME']}"
-    stack = Stack(tmp_path, url, valkey_url)
+    stack = Stack(tmp_path, database_url(), valkey_url)
     env = {"DJANGO_SETTINGS_MODULE": "benchmarks.settings", "BENCH_SCRIPTED_ALONE": "1", "BENCH_SWEEP_S": str(SWEEP_S)}
     env["BENCH_HEARTBEAT_S"] = str(SWEEP_S)  # which shows that it has looked
     monkeypatch.setattr("benchmarks.stack.Child", forked_bench.Forked)
@@ -81,8 +78,8 @@ def test_they_hold_no_memory_and_slow_no_sweep_and_no_inbox(site: Child, first: 
     grown = process.memory_info().rss - before
     assert grown < MOST_MEMORY
     assert _read_by_a_sweep() <= MOST_READ
-    assert _queries(_api(staff)) <= MOST_QUERIES
-    assert _queries(_admin(staff)) <= MOST_QUERIES
+    assert _queries(_api(logged_in(staff))) <= MOST_QUERIES
+    assert _queries(_admin(logged_in(staff))) <= MOST_QUERIES
     _any_of_them_goes_on(site, staff)
 
 
@@ -109,12 +106,7 @@ def _read_by_a_sweep() -> int:
     return read
 
 
-def _api(user: Any) -> Callable[[], Any]:
-    from rest_framework.test import APIClient
-
-    client = APIClient()
-    client.force_authenticate(user)
-
+def _api(client: Client) -> Callable[[], Any]:
     def page() -> Any:
         response = client.get("/ravi/requests/?status=pending")
         assert response.json()["results"][0]["status"] == "pending"
@@ -123,10 +115,7 @@ def _api(user: Any) -> Callable[[], Any]:
     return page
 
 
-def _admin(user: Any) -> Callable[[], Any]:
-    client = Client()
-    client.force_login(user)
-
+def _admin(client: Client) -> Callable[[], Any]:
     def page() -> Any:
         response = client.get(reverse("admin:ravi_humanrequest_changelist"))
         assert response.content.count(AGENT.encode()) > 1
@@ -138,9 +127,7 @@ def _admin(user: Any) -> Callable[[], Any]:
 def _queries(get: Callable[[], Any]) -> int:
     """Of a page; the first one warms caches up."""
     assert get().status_code == 200
-    with CaptureQueriesContext(connection) as queries:
-        get()
-    return len(queries)
+    return queries_of(get)
 
 
 def _any_of_them_goes_on(site: Child, user: Any) -> None:

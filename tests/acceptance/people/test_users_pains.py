@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from threading import Barrier
 from typing import Any
-from urllib.parse import quote
 
 import pytest
-from django.db import connection, transaction
+from django.db import transaction
 
 from ravi_django.conf import conf
 from ravi_django.kernel import ConflictError
@@ -18,6 +17,7 @@ from tests.acceptance.people.desk import desk, waiting
 from tests.support import forks, world
 from tests.support.patience import BOUND_S, seconds
 from tests.support.runs import (
+    database_url,
     drive,
     in_background,
     make_run,
@@ -77,7 +77,7 @@ def test_a_run_that_was_answered_in_another_process_goes_on(paid: list[str], pay
     run = drive(make_run("react/desk"))
     request = waiting(run)["ACME"]
 
-    env = {**os.environ, "DATABASE_URL": _database_url()}
+    env = {**os.environ, "DATABASE_URL": database_url()}
     forks.run(["-c", IN_ANOTHER_PROCESS, str(request.id)], env=env, check=True, timeout=seconds(120))
 
     run.refresh_from_db()
@@ -85,13 +85,6 @@ def test_a_run_that_was_answered_in_another_process_goes_on(paid: list[str], pay
     run_until_idle()
     run.refresh_from_db()
     assert (run.status, paid) == (Status.COMPLETED, ["ACME 1"])
-
-
-def _database_url() -> str:
-    """Of the test's own database."""
-    given = connection.settings_dict
-    who = f"{quote(given['USER'])}:{quote(given['PASSWORD'])}"
-    return f"postgres://{who}@{given['HOST']}:{given['PORT']}/{given['NAME']}"
 
 
 def test_a_run_goes_on_though_the_answerer_died_right_after_its_commit(

@@ -27,11 +27,6 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
-def run(submitted) -> Any:
-    return submitted(send=lambda run_id: None)
-
-
-@pytest.fixture
 def opened(server, demo, ticket, run) -> Any:
     """A socket of this kind, about the run where it is about one."""
     paths = {"runs": f"runs/{run.id}", "sessions": f"sessions/{run.session_id}", "requests": "requests"}

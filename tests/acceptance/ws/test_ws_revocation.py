@@ -23,11 +23,6 @@ from tests.support.patience import BOUND_S
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-@pytest.fixture
-def run(submitted) -> Any:
-    return submitted(send=lambda run_id: None)
-
-
 def looked(server: Any) -> None:
     """The look of the server's process, which else comes every 30 s."""
     assert wait_until(lambda: world.openings_open.get(server.loop), BOUND_S)
@@ -51,10 +46,6 @@ def browser(demo) -> Client:
 
 def jar(browser: Client) -> dict[str, str]:
     return {"Cookie": f"sessionid={browser.cookies['sessionid'].value}"}
-
-
-def by_session(server: Any, browser: Any, demo: Any) -> dict[str, Any]:
-    return {"additional_headers": jar(browser), "origin": server.url}
 
 
 def by_ticket(client: Any, **headers: str) -> str:

@@ -19,6 +19,7 @@ from ravi_django.testing import run_until_idle
 from tests.support import world
 from tests.support.cases import case
 from tests.support.curated import curated
+from tests.support.inbox import logged_in
 
 pytestmark = pytest.mark.django_db
 
@@ -32,12 +33,6 @@ def users(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return {user.username: user for user in get_user_model().objects.all()}
 
 
-def browser(user: Any) -> Client:
-    client = Client()
-    client.force_login(user)
-    return client
-
-
 def titles(client: Client) -> list[str]:
     return [item["title"] for item in client.get("/feed/items/").json()["items"]]
 
@@ -47,24 +42,24 @@ def test_everybody_sees_the_items_of_their_own_reader_alone(users: dict[str, Any
         curated(user, [f"for {name}"])
     curated(users["demo"], ["of another agent"], agent="react/assistant")
     curated(None, ["of the system"])
-    assert {name: titles(browser(user)) for name, user in users.items()} == {
+    assert {name: titles(logged_in(user)) for name, user in users.items()} == {
         name: [f"for {name}"] for name in ("demo", "ada", "staff", "admin")
     }
 
 
 def test_what_is_refused_and_not_cached(users: dict[str, Any]) -> None:
     for query in ["after=x", "before=1", f"after={'f' * 40}"]:
-        assert browser(users["demo"]).get(f"/feed/items/?{query}").status_code == 400, query
-    client = browser(users["demo"])
+        assert logged_in(users["demo"]).get(f"/feed/items/?{query}").status_code == 400, query
+    client = logged_in(users["demo"])
     assert [client.get(f"/feed/items/?after={digit * 32}").status_code for digit in "0f"] == [400, 400]
     # sessions and follows are ones own for a superuser too
-    found = browser(users["admin"]).get("/feed/items/").json()
+    found = logged_in(users["admin"]).get("/feed/items/").json()
     assert (found["session"], found["follows"]) == (None, [])
     # preferences that are none are refused
     for body in ["", "[]", '{"text": 1}', '{"text": "\\u0000"}', json.dumps({"text": "x" * 2001})]:
         with case(body):
             before = list(Follow.objects.order_by("id").values_list("metadata", flat=True))
-            answer = browser(users["demo"]).post(PREFERENCES, body, content_type="application/json")
+            answer = logged_in(users["demo"]).post(PREFERENCES, body, content_type="application/json")
             assert (answer.status_code, answer.json()["error"]["field"]) == (400, "text")
             assert list(Follow.objects.order_by("id").values_list("metadata", flat=True)) == before
             assert not Signal.objects.exists()
@@ -82,7 +77,7 @@ def test_strangers_are_asked_to_log_in(client: Client) -> None:
 
 
 def test_preferences_are_told_to_the_reader_at_work_and_kept_for_the_next(users: dict[str, Any]) -> None:
-    browser(users["demo"]).post(PREFERENCES, {"text": " stamps "}, content_type="application/json")
+    logged_in(users["demo"]).post(PREFERENCES, {"text": " stamps "}, content_type="application/json")
     signal = Signal.objects.get()
     assert (signal.run.owner, signal.payload) == (users["demo"], {"preferences": "stamps"})
     assert feeds.preferences_of(users["demo"]) == "stamps"
@@ -90,13 +85,13 @@ def test_preferences_are_told_to_the_reader_at_work_and_kept_for_the_next(users:
     assert "stamps" not in {row.metadata["preferences"] for row in feeds.follows_of(users["ada"])}
     # other metadata of a follow stays when preferences change
     given = {"agent": feeds.READER, "topic": "news/science", "metadata": {"colour": "blue"}}
-    client = browser(users["demo"])
+    client = logged_in(users["demo"])
     client.post("/ravi/follows/", given, content_type="application/json")
     client.post(PREFERENCES, {"text": "stamps"}, content_type="application/json")
     found = Follow.objects.get(owner=users["demo"], topic="news/science").metadata
     assert found == {"colour": "blue", "preferences": "stamps"}
     # a follow by the contracts own call is the readers and leaves the preferences
-    client = browser(users["demo"])
+    client = logged_in(users["demo"])
     before = feeds.preferences_of(users["demo"])
     client.post("/ravi/follows/", {"agent": feeds.READER, "topic": "news/business"}, content_type="application/json")
     assert before and f">{before}</textarea>" in client.get("/feed/").content.decode()
@@ -107,13 +102,13 @@ def test_preferences_are_told_to_the_reader_at_work_and_kept_for_the_next(users:
 
 
 def test_the_page_begins_a_reader_and_finds_it_again(users: dict[str, Any]) -> None:
-    client = browser(users["admin"])
+    client = logged_in(users["admin"])
     assert "personal_feed/reader" in client.get("/feed/").content.decode()
     client.get("/feed/")
     run = Run.objects.get(owner=users["admin"])
     assert client.get("/feed/items/").json()["session"] == str(run.session_id)
     # who follows nothing keeps what they saved
-    client = browser(users["admin"])
+    client = logged_in(users["admin"])
     client.post(PREFERENCES, {"text": "stamps"}, content_type="application/json")
     assert ">stamps</textarea>" in client.get("/feed/").content.decode()
 
@@ -126,7 +121,7 @@ def test_follows_of_one_topic_are_one_entry_with_all_of_them(users: dict[str, An
     own = Follow.objects.get(owner=users["demo"], topic="news/science")
     bound, _ = follow(feeds.READER, "news/science", user=users["demo"], session=own.home_id, every_s=60)
     assert bound.id != own.id
-    listed = browser(users["demo"]).get("/feed/items/").json()["follows"]
+    listed = logged_in(users["demo"]).get("/feed/items/").json()["follows"]
     science = [row for row in listed if row["topic"] == "news/science"]
     assert science == [{"topic": "news/science", "every_s": 0, "ids": [str(own.id), str(bound.id)]}]
 
@@ -165,7 +160,7 @@ def test_after_the_reader_has_ended_there_is_one_again(users: dict[str, Any], mo
 def test_a_reader_that_lives_is_found_behind_one_that_has_ended(users: dict[str, Any]) -> None:
     live = Run.objects.get(owner=users["demo"])
     curated(users["demo"], ["of a later run that has ended"])
-    page = browser(users["demo"])
+    page = logged_in(users["demo"])
     page.get("/feed/")
     assert Run.objects.filter(owner=users["demo"], status="pending").get() == live
     assert page.get("/feed/items/").json()["session"] == str(live.session_id)
@@ -199,7 +194,7 @@ def test_one_item_is_another_thing_to_each_of_the_demos_users(users: dict[str, A
         world.fan_out_run(publication.id)
     run_until_idle()
 
-    found = {name: browser(users[name]).get("/feed/items/").json()["items"] for name in ("demo", "ada")}
+    found = {name: logged_in(users[name]).get("/feed/items/").json()["items"] for name in ("demo", "ada")}
     assert {name: [item["kept"] for item in items] for name, items in found.items()} == {
         "demo": [False, False, True],
         "ada": [False, False, True],
