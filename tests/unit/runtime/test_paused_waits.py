@@ -83,15 +83,9 @@ def test_who_waits_over_others_counts_too():
 
     assert not is_paused(low)
     assert world.slots_live(lease.run_id) == 4  # as after an operator's word
-
-
-def test_it_counts_too_when_the_one_between_is_the_last_to_wait():
-    """The HIGH child waits for its parent, which then waits for the paused one."""
     lease = root(limit=2)
-    low = spawn(lease, LOW)
-    high = leased(spawn(lease, HIGH, TAKER))
-
-    assert asks(high, lease.run) == []
+    low, high = spawn(lease, LOW), leased(spawn(lease, HIGH, TAKER))
+    assert asks(high, lease.run) == []  # of its parent, which then waits for the paused one
     assert asks(lease, low) == [low.id]
 
 

@@ -97,22 +97,14 @@ def test_a_second_run_of_the_session_is_queued():
 def test_the_end_of_a_run_promotes_the_oldest_that_waits(end):
     first = make_run()
     second, third = make_run(session=first.session), make_run(session=first.session)
+    child = make_run(session=first.session, parent=first, root=first)
+    _, promoted = world.finish(leased(child), end, [])
+    assert (promoted, status_of(second)) == ([], Status.QUEUED), "a child's end promotes nothing"
 
     _, promoted = world.finish(leased(first), end, [])
 
     assert promoted == [second.id]
     assert (status_of(second), status_of(third)) == (Status.PENDING, Status.QUEUED)
-
-
-def test_a_childs_end_promotes_nothing():
-    first = make_run()
-    waiting = make_run(session=first.session)
-    child = make_run(session=first.session, parent=first, root=first)
-
-    _, promoted = world.finish(leased(child), Status.COMPLETED, [])
-
-    assert promoted == []
-    assert status_of(waiting) == Status.QUEUED
 
 
 @on_postgresql
