@@ -31,6 +31,7 @@ from ravi_django.kernel import (
     ToolExecutionResult,
     ToolRefused,
 )
+from ravi_django.kernel.checks import check_seconds
 
 INHERITED = "inherited_variables"  # of a message that boots a run: it may have its caller's, over these
 LATE, DROP = "late_reply", "drop"  # of a message that is asked: its reply after the timeout is recorded, and no message
@@ -92,7 +93,9 @@ class AgentTool(HandoffTool):
         variables: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(agent_id, description)
-        self.ask_timeout = seconds("timeout", timeout)  # not `timeout`: that bounds the tool's own code, which waits
+        self.ask_timeout = check_seconds(
+            "timeout", timeout
+        )  # not `timeout`: that bounds the tool's own code, which waits
         self.variables = dict(variables or {})
 
     async def execute(self, **arguments: Any) -> Any:
@@ -181,13 +184,6 @@ def _reason(result: Any) -> str:
     if isinstance(result, dict) and isinstance(result.get("message"), str):
         return str(result["message"])
     return "no reason was given" if result is None else to_json(result, fallback=str).decode()
-
-
-def seconds(name: str, value: Any) -> float:
-    """A span of time, above 0. Raises InvalidInputError that names the field."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-        raise InvalidInputError(f"{name} is a number of seconds above 0, not {value!r}", field=name)
-    return float(value)
 
 
 def address_of(agent: Agent | AgentId | str) -> AgentId:

@@ -12,6 +12,7 @@ from ravi_django.agents.approvers import checked_policy, checked_visible, refuse
 from ravi_django.agents.docstring import read_docstring
 from ravi_django.agents.signature import read_signature
 from ravi_django.kernel import Addressees, Effect, Risk, Tool
+from ravi_django.kernel.checks import check_seconds, check_whole
 
 RiskRule = Callable[[dict[str, Any]], Risk | str]
 
@@ -174,19 +175,11 @@ def _checked_risk(risk: Any) -> tuple[Risk, RiskRule | None]:
 
 
 def _checked_count(field: str, value: Any) -> int | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"a tool's {field} is a whole number from 1, or None for the site's limit, not {value!r}")
-    return value
+    return None if value is None else check_whole(field, value)
 
 
 def _checked_timeout(timeout: Any) -> float | None:
-    if timeout is None:
-        return None
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < float("inf"):
-        raise ValueError(f"a tool's timeout is a number of seconds above 0, or None for the site's, not {timeout!r}")
-    return float(timeout)
+    return None if timeout is None else check_seconds("timeout", timeout)
 
 
 def _checked_permission(permission: Any) -> str | None:

@@ -21,7 +21,6 @@ from ravi_django.agents.newsrooms import (
     note_failure,
     topic_of,
     wants_answer,
-    whole,
 )
 from ravi_django.agents.public_signals import names_of
 from ravi_django.agents.reading import Reading
@@ -35,6 +34,7 @@ from ravi_django.kernel import (
     RunContext,
     TopicId,
 )
+from ravi_django.kernel.checks import check_whole
 
 Handle = Callable[[RunContext, Item, dict[str, Any]], Any | Awaitable[Any]]
 
@@ -91,7 +91,7 @@ class InformationAgent:
         self.output_topic = None if output_topic is None else topic_of(output_topic, "output_topic")
         self.source_signal = checked_signal(source_signal)
         self.handle = handle
-        self.items_per_generation = whole("items_per_generation", items_per_generation, 1)
+        self.items_per_generation = check_whole("items_per_generation", items_per_generation, 1)
         self.inbox_limit = self.items_per_generation  # what is behind them is the next generation's
         self.base_options = base_options
         self.name = name or self.id.key

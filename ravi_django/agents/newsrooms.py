@@ -18,6 +18,7 @@ from ravi_django.kernel import (
     TopicId,
     UncertainEffectError,
 )
+from ravi_django.kernel.checks import check_text
 
 FAILED = "feed.failed"
 NEW_ITEM = "new_feed_item"  # the signal beside a message that was published
@@ -74,22 +75,15 @@ def topic_of(value: TopicId | str, field: str) -> TopicId:
         raise InvalidInputError(f"{field}: {error}", field=field) from None
 
 
-def whole(name: str, value: Any, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InvalidInputError(f"{name} is a whole number from {least}, not {value!r}", field=name)
-    return value
-
-
 def checked_signal(value: Any) -> str:
-    if not isinstance(value, str) or not 0 < len(value) <= 200 or "\0" in value:
-        raise InvalidInputError(f"source_signal is a name of 1 to 200 characters, not {value!r}", field="source_signal")
+    check_text("source_signal", value, 200)
     if value == NEW_ITEM:
         raise InvalidInputError(
             f"source_signal: {NEW_ITEM} only tells of a message that was published, and a newsroom reads that message "
             "anyway; leave it out, or name a signal of your own",
             field="source_signal",
         )
-    return value
+    return str(value)
 
 
 def model_name(model: Any) -> str | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from ravi_django.agents.delegate import INHERITED, DelegateTool, address_of, delegate, handoff_name, seconds
+from ravi_django.agents.delegate import INHERITED, DelegateTool, address_of, delegate, handoff_name
 from ravi_django.agents.react import ReActAgent
 from ravi_django.agents.toolbox import Toolbox
 from ravi_django.kernel import (
@@ -25,6 +25,7 @@ from ravi_django.kernel import (
     ToolRegistry,
     ToolUseBlock,
 )
+from ravi_django.kernel.checks import check_seconds
 from ravi_django.kernel.tools import MAX_ARGUMENTS_DEPTH, is_too_deep, specs_of
 
 _MOST_ANSWER = 1_000_000  # characters of a sub-agent's answer that the model is shown
@@ -48,7 +49,7 @@ class SubAgentConfig:
     handoff: bool = False
 
     def __post_init__(self) -> None:
-        seconds("ask_timeout", self.ask_timeout)
+        check_seconds("ask_timeout", self.ask_timeout)
         try:
             Priority(self.priority)
         except ValueError:

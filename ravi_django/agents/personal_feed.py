@@ -21,7 +21,6 @@ from ravi_django.agents.newsrooms import (
     note_failure,
     topic_of,
     wants_answer,
-    whole,
 )
 from ravi_django.agents.public_signals import names_of
 from ravi_django.agents.reading import Reading
@@ -36,6 +35,7 @@ from ravi_django.kernel import (
     RunContext,
     TopicId,
 )
+from ravi_django.kernel.checks import check_whole
 
 PREFERENCES = "feed.preferences"
 REFUSED = "feed.refused"
@@ -102,9 +102,9 @@ class PersonalFeedAgent:
         found = [topic_of(topic, f"follow_topics.{place}") for place, topic in enumerate(follow_topics)]
         self.follow_topics = tuple(dict.fromkeys(found))
         self.preferences = preferences
-        self.every_s = whole("every_s", every_s, 0)
+        self.every_s = check_whole("every_s", every_s, 0)
         self.instructions = instructions
-        self.items_per_generation = whole("items_per_generation", items_per_generation, 1)
+        self.items_per_generation = check_whole("items_per_generation", items_per_generation, 1)
         self.inbox_limit = self.items_per_generation  # what is behind them is the next generation's
         self.base_options = base_options
         self.name = name or self.id.key

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ravi_django.kernel import InvalidInputError
+from ravi_django.kernel.checks import check_text
 
 RESERVED = ("human_reply:", "hitl:", "child:", "reply:")  # prefixes of names that the runtime gives a meaning
 
@@ -16,9 +17,7 @@ def checked_names(names: Any) -> frozenset[str]:
         raise InvalidInputError(f"public_signals is a set of names, not {names!r}", field="public_signals")
     found = list(names)
     for name in found:
-        if not isinstance(name, str) or not 0 < len(name) <= 200 or "\0" in name:
-            raise InvalidInputError(f"public_signals has {name!r}; use 1 to 200 characters", field="public_signals")
-        if name.startswith(RESERVED):
+        if check_text("public_signals", name, 200).startswith(RESERVED):
             raise InvalidInputError(
                 f"public_signals: {name!r} begins with a reserved prefix: {', '.join(RESERVED)}", field="public_signals"
             )

@@ -42,7 +42,6 @@ from ravi_django.kernel import (
     FinishAgentResult,
     GenerationOptions,
     HookEvent,
-    InvalidInputError,
     LeaseLostError,
     Message,
     ModelResponse,
@@ -56,6 +55,7 @@ from ravi_django.kernel import (
     ToolUseBlock,
     TopicId,
 )
+from ravi_django.kernel.checks import check_whole
 
 
 @dataclass(slots=True)
@@ -132,8 +132,8 @@ class ReActAgent:
         self.model = model
         self.tools = Toolbox.of(tools)
         self.system_instructions = system_instructions
-        self.max_iterations = _whole("max_iterations", max_iterations, 1)
-        self.max_parallel_tools = _whole("max_parallel_tools", max_parallel_tools, 1)
+        self.max_iterations = check_whole("max_iterations", max_iterations, 1)
+        self.max_parallel_tools = check_whole("max_parallel_tools", max_parallel_tools, 1)
         self.approval = ApprovalGate(approval_handler, approval_required_risk, approvers)
         self.approval.check(self.tools)
         self.budget = ExecutionTracker(budget) if isinstance(budget, ExecutionBudget) else budget
@@ -143,7 +143,7 @@ class ReActAgent:
         self.hooks = Hooks.of(hooks)
         self.public_signals = names_of(self, public_signals)
         self.result = ResultType.of(result_model)
-        self.result_retries = _whole("result_retries", result_retries, 0)
+        self.result_retries = check_whole("result_retries", result_retries, 0)
         self._offers = Offers.of(self.id, base_options, self.tools, initial_tool_choice, self.result)
         self._system = None if callable(system_instructions) else _system(system_instructions)
         self.context = (context or ContextConfig()).bind(self.id, instructions=self._system or (), model=model)
@@ -333,9 +333,3 @@ class ReActAgent:
 
 def _system(instructions: str) -> list[ChatMessage]:
     return [ChatMessage.of(Role.SYSTEM, instructions)] if instructions else []
-
-
-def _whole(name: str, value: Any, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InvalidInputError(f"{name} is a whole number from {least}, not {value!r}", field=name)
-    return value

@@ -8,6 +8,7 @@ from typing import Any
 
 from ravi_django.agents._loop import unframed
 from ravi_django.kernel import Addressees, AgentId, DataPayload, InvalidInputError, Message, RunContext
+from ravi_django.kernel.checks import check_seconds
 
 HITL_QUESTION = "hitl.question"
 NO_ANSWER = {
@@ -48,7 +49,7 @@ class UserProxyAgent:
         address = AgentId("user_proxy", key) if id is None else id
         self.id = AgentId.parse(address) if isinstance(address, str) else address
         self.to = None if to is None else Addressees.of(to)
-        self.answer_within = _seconds(answer_within)
+        self.answer_within = None if answer_within is None else check_seconds("answer_within", answer_within)
         self.name = name or key
         self.description = description or "Ask a person what only they know or may decide, one thing at a time."
 
@@ -105,14 +106,3 @@ def _asked(message: Message) -> tuple[str, dict[str, Any]]:
     if asked is None:
         return unframed(message).text, {}
     return asked, {name: data[name] for name in _OPTIONS if data.get(name) is not None}
-
-
-def _seconds(value: Any) -> float | None:
-    found = value.total_seconds() if isinstance(value, timedelta) else value
-    if found is None:
-        return None
-    if isinstance(found, bool) or not isinstance(found, int | float) or not 0 < found < float("inf"):
-        raise InvalidInputError(
-            f"answer_within is a number of seconds above 0, or a timedelta, not {value!r}", field="answer_within"
-        )
-    return float(found)

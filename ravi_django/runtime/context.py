@@ -40,6 +40,7 @@ from ravi_django.kernel import (
     ToolExecutionResult,
     TopicId,
 )
+from ravi_django.kernel.checks import check_text
 from ravi_django.runtime import (
     approvals,
     asked_calls,
@@ -247,8 +248,7 @@ class DurableContext:
         await follow_metadata.update(self, metadata)
 
     async def log(self, kind: str, data: Any = None) -> None:
-        if not isinstance(kind, str) or not 0 < len(kind) <= MAX_NAME:
-            raise InvalidInputError(f"a log entry's kind has 1 to {MAX_NAME} characters, not {kind!r}", field="kind")
+        check_text("kind", kind, MAX_NAME)
         path = self._path()
         row = self.effects.journal.find(path)
         if row is not None:
@@ -265,8 +265,7 @@ class DurableContext:
 
     async def log_once(self, key: str, data: Any = None) -> None:
         """`log`, but for once in the run's generation, wherever and however often the code comes by."""
-        if not isinstance(key, str) or not 0 < len(key) <= MAX_NAME:
-            raise InvalidInputError(f"a log entry's key has 1 to {MAX_NAME} characters, not {key!r}", field="key")
+        check_text("key", key, MAX_NAME)
         self.effects.note_once(Entry(kind="log", path=f"@once.{key}", name=key, result=data))
 
     async def pin(self, name: str, compute: Callable[[], Any]) -> Any:

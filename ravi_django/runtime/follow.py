@@ -26,6 +26,7 @@ from ravi_django.kernel import (
     TopicId,
 )
 from ravi_django.kernel.canonical import digest_of
+from ravi_django.kernel.checks import check_whole
 from ravi_django.kernel.messages import PayloadBase
 from ravi_django.models import Follow, Publication, Session, uuid7
 from ravi_django.runtime import fan_out, specs
@@ -81,7 +82,7 @@ def add(
 ) -> tuple[Follow, bool]:
     """`follow`, where an `every_s` of 0 is one that was given."""
     row = _row(agent, topic, user, tenant, session)
-    row.every_s, row.metadata = checked_every(every_s or 0), _metadata(metadata)
+    row.every_s, row.metadata = check_whole("every_s", every_s or 0, 0, MAX_EVERY_S), _metadata(metadata)
     found = specs.find(row.agent)
     found.check_variables(row.metadata)
     access.check_follow(owner_of(user), found, topic_of(topic))
@@ -246,12 +247,6 @@ def checked_id(id: Any) -> str:
     if not isinstance(id, str) or not 0 < len(id) <= MAX_ID or not is_storable(id):
         raise InvalidInputError(f"id must be a string of 1 to {MAX_ID} characters, none of them NUL", field="id")
     return id
-
-
-def checked_every(every_s: Any) -> int:
-    if isinstance(every_s, bool) or not isinstance(every_s, int) or not 0 <= every_s <= MAX_EVERY_S:
-        raise InvalidInputError(f"every_s must be 0 to {MAX_EVERY_S} whole seconds, not {every_s!r}", field="every_s")
-    return every_s
 
 
 def owner_of(user: Any) -> Any:

@@ -7,8 +7,8 @@ from typing import Any
 from uuid import UUID
 
 from ravi_django.db import transaction
-from ravi_django.kernel import InvalidInputError
 from ravi_django.kernel.canonical import digest_of
+from ravi_django.kernel.checks import check_whole
 from ravi_django.models import Run
 from ravi_django.runtime import board, dispatch, publish
 from ravi_django.runtime.store import fork as fork_rows
@@ -32,10 +32,7 @@ def fork_once(
 ) -> tuple[Run, bool]:
     """`fork`, also saying whether the run is new: with an `idempotency_key`, scoped to (user, source), a repeat returns
     the first fork. Raises IdempotencyMismatchError when that has another `after_seq`."""
-    if isinstance(after_seq, bool) or not isinstance(after_seq, int) or after_seq < 1:
-        raise InvalidInputError(
-            f"after_seq must be the number of an entry, from 1, not {after_seq!r}", field="after_seq"
-        )
+    check_whole("after_seq", after_seq)
     asked = Run(request_digest=digest_of({"after_seq": after_seq}))
     if idempotency_key is not None:
         asked.idempotency_scope = scope_of(user, f"fork:{run_id}", idempotency_key)

@@ -20,13 +20,14 @@ from ravi_django.kernel import (
     PermanentError,
     TopicId,
 )
+from ravi_django.kernel.checks import check_whole
 from ravi_django.models import Follow
 from ravi_django.runtime import fan_out, specs
 from ravi_django.runtime.addressing import raise_recorded, refuse
 from ravi_django.runtime.entries import Entry, encode
 from ravi_django.runtime.follow import (
+    MAX_EVERY_S,
     MAX_HOPS,
-    checked_every,
     checked_id,
     payload_for,
     publication_of,
@@ -52,7 +53,7 @@ async def follow(ctx: DurableContext, topic: TopicId | str, session: bool, every
         raise_recorded(row)
         return
     wanted = _own(ctx, topic_of(topic), session)
-    wanted.every_s, wanted.metadata = checked_every(every_s), effects.lease.run.metadata
+    wanted.every_s, wanted.metadata = check_whole("every_s", every_s, 0, MAX_EVERY_S), effects.lease.run.metadata
     entry = Entry("follow", path, name, request={"session": bool(session), "every_s": every_s})
     async with effects.performing():
         if (refusal := await effects.database.call(_may_follow, ctx.agent_id, topic_of(topic), wanted)) is not None:

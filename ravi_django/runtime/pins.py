@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ravi_django.kernel import InvalidInputError, SuspendInterrupt
+from ravi_django.kernel.checks import check_text
 from ravi_django.runtime import paths
 from ravi_django.runtime.entries import Entry, Recorded, encode
 
@@ -22,8 +23,7 @@ async def pin(ctx: DurableContext, name: str, compute: Callable[[], Any]) -> Any
     """What `compute` gives, as JSON; recorded once in the run's generation, with the next commit. A replay has the
     recorded value: it neither computes nor asks for what was done in computing. Tasks that pin one name at a time
     have one computation, and what it raises."""
-    if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME:
-        raise InvalidInputError(f"a pinned value's name has 1 to {MAX_NAME} characters, not {name!r}", field="name")
+    check_text("name", name, MAX_NAME)
     while name not in ctx.pinned:
         under_way = ctx.pinning.get(name)
         if under_way is None:

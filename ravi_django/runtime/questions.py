@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from ravi_django.kernel import Addressees, InvalidInputError
+from ravi_django.kernel.checks import check_seconds
 from ravi_django.models import HumanRequest
 from ravi_django.runtime import requests
 from ravi_django.runtime.entries import Entry, storable
@@ -194,9 +195,4 @@ def choices_of(choices: Sequence[str] | None, free_text: bool) -> list[str] | No
 def expiry(ctx: DurableContext, timeout: Any) -> datetime | None:
     if timeout is None:
         return None
-    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < 10 * 366 * 86400:
-        raise InvalidInputError(
-            f"timeout is a number of seconds above 0, or a timedelta, not {timeout!r}", field="timeout"
-        )
-    return moment(ctx, float(seconds))
+    return moment(ctx, check_seconds("timeout", timeout, 10 * 366 * 86400))

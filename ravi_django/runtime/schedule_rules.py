@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from ravi_django.kernel import InvalidInputError
+from ravi_django.kernel.checks import check_whole
 from ravi_django.models import Schedule
 from ravi_django.runtime import specs, ticks
 from ravi_django.runtime.store import schedules as store
@@ -19,12 +20,12 @@ def timetable(row: Schedule) -> Timetable:
     """Raises InvalidInputError (fields cron, every_s, timezone, jitter_s)."""
     zone = ticks.zone_of(row.timezone)
     cron = ticks.check_cron(row.cron) if row.every_s is None else ""
-    every_s = None if row.every_s is None else ticks.check_seconds("every_s", row.every_s, 1)
+    every_s = None if row.every_s is None else check_whole("every_s", row.every_s, 1, ticks.MOST_S)
     start = row.starts_at
     if every_s is not None and start is None:
         start = row.created_at if isinstance(row.created_at, datetime) else store.present()
         start = start.replace(microsecond=0)
-    return Timetable(cron, every_s, zone, start, ticks.check_seconds("jitter_s", row.jitter_s, 0), str(row.id))
+    return Timetable(cron, every_s, zone, start, check_whole("jitter_s", row.jitter_s, 0, ticks.MOST_S), str(row.id))
 
 
 def check(row: Schedule) -> None:

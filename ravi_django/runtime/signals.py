@@ -9,6 +9,7 @@ from pydantic_core import to_json
 
 from ravi_django.conf import conf
 from ravi_django.kernel import InputTooLargeError, InvalidInputError, NotFoundError
+from ravi_django.kernel.checks import check_text
 from ravi_django.models import Run
 from ravi_django.runtime import dispatch
 from ravi_django.runtime.entries import storable
@@ -26,8 +27,7 @@ def signal(run: Run | UUID | str, name: str, payload: Any = None, *, key: str = 
     """
     run_id = _run_id(run)
     check_name(name)
-    if not isinstance(key, str) or len(key) > 64 or "\0" in key:
-        raise InvalidInputError("key must be a string of at most 64 characters", field="key")
+    check_text("key", key, 64, least=0)
     check_payload(payload)
     sent = waiting.send_signal(run_id, name, storable(payload), key)
     dispatch.on_commit(run_id, None if sent.woke else wake)

@@ -33,6 +33,7 @@ from ravi_django.kernel import (
     TextBlock,
 )
 from ravi_django.kernel.canonical import digest_of
+from ravi_django.kernel.checks import check_text
 from ravi_django.kernel.content import FROM_CLIENTS, blocks_adapter
 from ravi_django.models import Run, Session, Status, uuid7
 from ravi_django.runtime import dispatch, specs
@@ -277,9 +278,7 @@ def _metadata(value: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _tenant(value: str) -> str:
-    if not isinstance(value, str) or len(value) > 100 or "\0" in value:
-        raise InvalidInputError("tenant must be a string of at most 100 characters", field="tenant")
-    return value
+    return check_text("tenant", value, 100, least=0)
 
 
 def _first(error: ValidationError) -> str:
@@ -293,8 +292,7 @@ def _first(error: ValidationError) -> str:
 
 
 def scope_of(owner: Any, place: AgentId | str, key: str) -> str:
-    if not isinstance(key, str) or not 0 < len(key) <= 200:
-        raise InvalidInputError("idempotency_key must be a string of 1 to 200 characters", field="idempotency_key")
+    check_text("idempotency_key", key, 200)
     return hashlib.sha256(f"{getattr(owner, 'pk', None)}\0{place}\0{key}".encode()).hexdigest()
 
 

@@ -170,12 +170,5 @@ def zone_of(name: Any) -> tzinfo:
         raise _bad("timezone", f"timezone must be a name like Europe/Berlin, not {str(name)[:64]!r}") from None
 
 
-def check_seconds(field: str, value: Any, least: int) -> int:
-    """Raises InvalidInputError."""
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MOST_S:
-        raise _bad(field, f"{field} must be whole seconds, {least} to {MOST_S}, not {value!r}")
-    return value
-
-
 def _bad(field: str, message: str) -> InvalidInputError:
     return InvalidInputError(message, field=field)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -29,6 +29,7 @@ from ravi_django.kernel import (
     Tool,
     ToolExecutionResult,
 )
+from ravi_django.kernel.checks import check_seconds
 from ravi_django.models import HumanRequest
 from ravi_django.runtime import asks, hidden, questions, requests, tool_caps
 from ravi_django.runtime.appending import Write
@@ -214,7 +215,7 @@ def _for_child(ctx: DurableContext, tool: Tool | None, row: Entry, pause: PauseF
             "message is the Message that the child was booted with or sent, or None", field="message"
         )
     effects, handle = ctx.effects, pause.handle
-    seconds = None if pause.timeout is None else _seconds(pause.timeout)
+    seconds = None if pause.timeout is None else check_seconds("timeout", pause.timeout)
     path = _ask_path(row.path, row.result)
     message = None if pause.message is None else without_late_reply(pause.message)
     opening = asks.opening(ctx, path, handle, message, seconds)
@@ -227,13 +228,6 @@ def _for_child(ctx: DurableContext, tool: Tool | None, row: Entry, pause: PauseF
         "again": tool is not None and tool.promised_effect is Effect.IDEMPOTENT,
     }
     return Closing(row.result, [row, opening.entry], opening.write, partial(opening.tell, effects))
-
-
-def _seconds(value: Any) -> float:
-    seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < float("inf"):
-        raise InvalidInputError(f"timeout is a number of seconds above 0, or None, not {value!r}", field="timeout")
-    return float(seconds)
 
 
 def _ask_path(path: str, pause: Pause) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from django.utils import timezone
 
 from ravi_django.kernel import InvalidInputError
+from ravi_django.kernel.checks import check_text
 from ravi_django.runtime.entries import Entry
 from ravi_django.runtime.gate import Wait
 from ravi_django.runtime.hops import hops_told
@@ -109,5 +110,4 @@ def moment(ctx: DurableContext, when: datetime | timedelta | float) -> datetime:
 
 
 def check_name(name: Any) -> None:
-    if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME or "\0" in name:
-        raise InvalidInputError(f"a signal's name has 1 to {MAX_NAME} characters, not {name!r}", field="name")
+    check_text("name", name, MAX_NAME)

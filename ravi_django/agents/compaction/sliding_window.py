@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ravi_django.agents.compaction.strategy import whole_number
 from ravi_django.agents.transcript import is_users, user_before
 from ravi_django.kernel import ChatMessage, Role
+from ravi_django.kernel.checks import check_whole
 
 _LEAST_READ = 8  # messages: in a smaller window the last call may lie before it
 
@@ -24,7 +24,7 @@ class SlidingWindowCompaction:
     """
 
     def __init__(self, max_messages: int = 100) -> None:
-        self.max_messages = whole_number("max_messages", max_messages)
+        self.max_messages = check_whole("max_messages", max_messages)
 
     @property
     def reach(self) -> int | None:

@@ -54,9 +54,3 @@ def reach_of(strategies: Iterable[CompactionStrategy]) -> int | None:
             return None
         dropping = dropping or not getattr(strategy, "one_to_one", False)
     return None
-
-
-def whole_number(name: str, value: Any, least: int = 1) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{name} is a whole number from {least}, not {value!r}")
-    return value

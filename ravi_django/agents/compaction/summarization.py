@@ -10,7 +10,7 @@ from ravi_django.agents._task import _task_ctx, _task_may_summarize
 from ravi_django.agents.compaction.groups import from_the_users_words, group_start, leading, split_lead
 from ravi_django.agents.compaction.quiet import QuietModel
 from ravi_django.agents.compaction.sliding_window import SlidingWindowCompaction
-from ravi_django.agents.compaction.strategy import READ, whole_number
+from ravi_django.agents.compaction.strategy import READ
 from ravi_django.agents.compaction.telling import as_text, last_bytes
 from ravi_django.agents.compaction.tokens import BYTES_A_TOKEN, TokenCounter
 from ravi_django.agents.compaction.tool_results import origin
@@ -18,6 +18,7 @@ from ravi_django.agents.compaction.truncation import TruncationCompaction
 from ravi_django.agents.summary import make_summary, summary_text
 from ravi_django.agents.transcript import user_before
 from ravi_django.kernel import ChatMessage, GenerationOptions, GuardrailError, ModelError, ModelResponse, Role
+from ravi_django.kernel.checks import check_whole
 
 FAILED = "no summary"  # at a message, when it was the newest
 LEAST_BYTES = 400  # of a request: less says nothing
@@ -55,9 +56,9 @@ class SummarizationCompaction:
     ) -> None:
         if max_messages is None and max_tokens is None:
             max_messages = 100
-        self.max_messages = None if max_messages is None else whole_number("max_messages", max_messages)
-        self.max_tokens = None if max_tokens is None else whole_number("max_tokens", max_tokens)
-        self.keep_last = whole_number("keep_last", keep_last)
+        self.max_messages = None if max_messages is None else check_whole("max_messages", max_messages)
+        self.max_tokens = None if max_tokens is None else check_whole("max_tokens", max_tokens)
+        self.keep_last = check_whole("keep_last", keep_last)
         if self.max_messages is not None and self.keep_last >= self.max_messages:
             raise ValueError(f"keep_last ({keep_last}) is less than max_messages ({max_messages})")
         self.model = model

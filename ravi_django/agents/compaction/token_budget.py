@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ravi_django.agents.compaction.strategy import READ, CompactionStrategy, checked, reach_of, whole_number
+from ravi_django.agents.compaction.strategy import READ, CompactionStrategy, checked, reach_of
 from ravi_django.agents.compaction.summarization import summary_is_recorded
 from ravi_django.agents.compaction.tokens import TokenCounter
 from ravi_django.agents.compaction.truncation import TruncationCompaction
 from ravi_django.agents.summary import normalized
 from ravi_django.kernel import ChatMessage
+from ravi_django.kernel.checks import check_whole
 
 
 class TokenBudgetComposed:
@@ -34,7 +35,7 @@ class TokenBudgetComposed:
         if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 < fraction <= 1:
             raise ValueError(f"fraction is above 0 and at most 1, not {fraction!r}")
         self.fraction = float(fraction)
-        self.max_tokens = None if max_tokens is None else whole_number("max_tokens", max_tokens)
+        self.max_tokens = None if max_tokens is None else check_whole("max_tokens", max_tokens)
         self.model = model
 
     @property

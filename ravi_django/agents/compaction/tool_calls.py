@@ -5,9 +5,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from ravi_django.agents.compaction.strategy import whole_number
 from ravi_django.agents.transcript import Transcript, makes_calls
 from ravi_django.kernel import ChatMessage, Role
+from ravi_django.kernel.checks import check_whole
 
 
 class SelectiveToolCallCompaction:
@@ -18,7 +18,7 @@ class SelectiveToolCallCompaction:
     tail_safe = True
 
     def __init__(self, keep_last: int = 5) -> None:
-        self.keep_last = whole_number("keep_last", keep_last, least=0)
+        self.keep_last = check_whole("keep_last", keep_last, least=0)
 
     async def compact(self, messages: Sequence[ChatMessage]) -> list[ChatMessage]:
         place = self._oldest_kept(messages)

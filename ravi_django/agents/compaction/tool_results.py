@@ -5,9 +5,9 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence
 
-from ravi_django.agents.compaction.strategy import whole_number
 from ravi_django.agents.transcript import Transcript
 from ravi_django.kernel import ChatMessage, ContentBlock, Role, TextBlock, ToolResultBlock
+from ravi_django.kernel.checks import check_whole
 from ravi_django.kernel.content import AudioBlock, DocumentBlock, ImageBlock, VideoBlock, text_of
 
 MARKER = "… [{cut} characters cut]"
@@ -26,8 +26,8 @@ class ToolResultCompaction:
     one_to_one = True
 
     def __init__(self, max_chars: int = 500, *, keep_newest: int = 0, marker: str = MARKER) -> None:
-        self.max_chars = whole_number("max_chars", max_chars)
-        self.keep_newest = whole_number("keep_newest", keep_newest, least=0)
+        self.max_chars = check_whole("max_chars", max_chars)
+        self.keep_newest = check_whole("keep_newest", keep_newest, least=0)
         self.marker = marker
 
     async def compact(self, messages: Sequence[ChatMessage]) -> list[ChatMessage]:

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from ravi_django.agents.compaction.groups import from_the_users_words, group_start, leading
-from ravi_django.agents.compaction.strategy import READ, whole_number
+from ravi_django.agents.compaction.strategy import READ
 from ravi_django.agents.compaction.tokens import BYTES_A_TOKEN, TokenCounter
 from ravi_django.agents.compaction.tool_results import trimmed
 from ravi_django.agents.transcript import user_before
 from ravi_django.kernel import ChatMessage, Role
+from ravi_django.kernel.checks import check_whole
 
 LEAST_CHARS = 200  # of a tool result: less says nothing
 
@@ -27,7 +28,7 @@ class TruncationCompaction:
     reach = READ
 
     def __init__(self, max_tokens: int, *, model: Any = None) -> None:
-        self.max_tokens = whole_number("max_tokens", max_tokens)
+        self.max_tokens = check_whole("max_tokens", max_tokens)
         self.model = model
 
     async def compact(self, messages: Sequence[ChatMessage]) -> list[ChatMessage]:

@@ -16,6 +16,7 @@ from ravi_django.kernel import (
     RunContext,
     TransientError,
 )
+from ravi_django.kernel.checks import check_text
 
 Check = Callable[..., Any]  # None or False: fine. A text, or True: a trip, with its reason. It may be async
 
@@ -81,9 +82,7 @@ def checked(check: Check | None, field: str = "check") -> Check:
 def named(name: str | None, *functions: Check | None) -> str:
     """The guardrail's name: its own, or that of the first function."""
     found = name or next((getattr(one, "__name__", type(one).__name__) for one in functions if one), "")
-    if not isinstance(found, str) or not 0 < len(found) <= MAX_NAME:
-        raise InvalidInputError(f"a guardrail's name has 1 to {MAX_NAME} characters, not {found!r}", field="name")
-    return found
+    return check_text("name", found, MAX_NAME)
 
 
 def one_of(value: str, allowed: tuple[str, ...]) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from ravi_django.kernel import Event
+from ravi_django.kernel.checks import check_text
 from ravi_django.kernel.event_types import event_undelivered
 from ravi_django.kernel.secrets import refuse_secrets
 
@@ -188,7 +189,4 @@ def name_of(handler: Handler, group: str | None) -> str:
 
 
 def check_topic(topic: str) -> str:
-    """Raises ValueError."""
-    if not isinstance(topic, str) or not 0 < len(topic) <= 200 or "\0" in topic:
-        raise ValueError(f"topic must be a string of 1 to 200 characters, not {topic!r}")
-    return topic
+    return check_text("topic", topic, 200)

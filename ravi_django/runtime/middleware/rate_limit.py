@@ -10,6 +10,7 @@ from uuid import UUID
 from django.db.models import QuerySet
 
 from ravi_django.kernel import AgentMiddleware, AgentRunContext, InvalidInputError, RateLimitedError
+from ravi_django.kernel.checks import check_seconds, check_whole
 from ravi_django.kernel.middleware import CallNext
 from ravi_django.models import JournalEntry, Run
 
@@ -54,15 +55,12 @@ class UserRateLimit(AgentMiddleware):
         every_agent: bool = False,
         max_wait_s: float = 3600.0,
     ) -> None:
-        if isinstance(runs, bool) or not isinstance(runs, int) or not 1 <= runs <= MOST_RUNS:
-            raise InvalidInputError(f"runs is a whole number from 1 to {MOST_RUNS}, not {runs!r}", field="runs")
-        for field, value in (("per_s", per_s), ("max_wait_s", max_wait_s)):
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 366 * 86400:
-                raise InvalidInputError(f"{field} is in seconds, more than 0, not {value!r}", field=field)
         for field, choice, allowed in (("on_limit", on_limit, ("refuse", "wait")), ("scope", scope, SCOPES)):
             if choice not in allowed:
                 raise InvalidInputError(f"{field} is one of {', '.join(allowed)}, not {choice!r}", field=field)
-        self.runs, self.per_s, self.max_wait_s = runs, float(per_s), float(max_wait_s)
+        self.runs = check_whole("runs", runs, 1, MOST_RUNS)
+        self.per_s = check_seconds("per_s", per_s, 366 * 86400)
+        self.max_wait_s = check_seconds("max_wait_s", max_wait_s, 366 * 86400)
         self.on_limit, self.scope, self.every_agent = on_limit, scope, every_agent
         agents = "all" if every_agent else "own"
         self._scope = f"rate_limit_{scope}_{agents}_{on_limit}_{runs}_{per_s:g}".replace(".", "_")

@@ -18,6 +18,7 @@ from django.db import connections
 
 from ravi_django.conf import conf
 from ravi_django.kernel import ChatContext, ChatMessage, ChatMiddleware, InvalidInputError, ModelResponse, Role
+from ravi_django.kernel.checks import check_seconds
 from ravi_django.kernel.middleware import CallNext
 
 log = logging.getLogger("ravi.cache")
@@ -47,13 +48,11 @@ class ResponseCache(ChatMiddleware):
     """
 
     def __init__(self, *, ttl: float = 3600.0, scope: str = "user", alias: str | None = None) -> None:
-        if isinstance(ttl, bool) or not isinstance(ttl, int | float) or ttl <= 0:
-            raise InvalidInputError(f"ttl is in seconds, more than 0, not {ttl!r}", field="ttl")
         if scope not in SCOPES:
             raise InvalidInputError(f"scope is one of {', '.join(SCOPES)}, not {scope!r}", field="scope")
         if alias is not None and alias not in settings.CACHES:
             raise InvalidInputError(f"alias {alias!r} is not in CACHES: {', '.join(settings.CACHES)}", field="alias")
-        self.ttl, self.scope, self.alias = ttl, scope, alias
+        self.ttl, self.scope, self.alias = check_seconds("ttl", ttl), scope, alias
         self._threads: ThreadPoolExecutor | None = None
         self._away_until = 0.0
 

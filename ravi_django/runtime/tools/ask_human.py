@@ -9,6 +9,7 @@ from pydantic import Field
 
 from ravi_django.agents.function_tool import FunctionTool
 from ravi_django.kernel import Addressees, Effect, InvalidInputError, RunContext, TextBlock, ToolExecutionResult
+from ravi_django.kernel.checks import check_whole
 from ravi_django.runtime import questions
 from ravi_django.runtime.context import DurableContext
 from ravi_django.runtime.store.people import TooManyRequests
@@ -36,9 +37,7 @@ class AskHumanTool(FunctionTool):
     """
 
     def __init__(self, *, max_per_run: int = 3, answer_within: float | timedelta | None = None, to: Any = None) -> None:
-        if isinstance(max_per_run, bool) or not isinstance(max_per_run, int) or max_per_run < 1:
-            raise InvalidInputError(f"max_per_run is a whole number from 1, not {max_per_run!r}", field="max_per_run")
-        self.max_per_run = max_per_run
+        self.max_per_run = check_whole("max_per_run", max_per_run)
         self.answer_within = answer_within
         self.to = None if to is None else Addressees.of(to)
 

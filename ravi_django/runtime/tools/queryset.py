@@ -22,6 +22,7 @@ from pydantic import Field
 
 from ravi_django.agents.function_tool import FunctionTool
 from ravi_django.kernel import RunContext, ToolArgumentsError, ToolRefused
+from ravi_django.kernel.checks import check_whole
 from ravi_django.runtime.addresses import permits
 
 log = logging.getLogger("ravi.tools")
@@ -72,8 +73,7 @@ class QuerysetTool(FunctionTool):
     ) -> None:
         if not (isinstance(model, type) and issubclass(model, models.Model)):
             raise ValueError(f"QuerysetTool takes a model class, not {model!r}")
-        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
-            raise ValueError(f"limit is a whole number of rows from 1, not {limit!r}")
+        check_whole("limit", limit)
         self.model = model
         self._fields = _declared("fields", fields)
         self._filters = {path: _split(model, path) for path in _declared("filters", filters)}

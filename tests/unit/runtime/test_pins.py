@@ -84,7 +84,7 @@ def test_a_name_fits_the_journal_and_a_value_that_asks_for_itself_is_refused():
             return await ctx.pin("one", compute)
 
         for name in ("", "x" * 201, 3):
-            with pytest.raises(InvalidInputError, match="name has 1 to 200 characters"):
+            with pytest.raises(InvalidInputError, match="name must be a string of 1 to 200 characters"):
                 await ctx.pin(name, lambda: 1)
         with pytest.raises(InvalidInputError, match="asks for itself"):
             await ctx.pin("one", compute)

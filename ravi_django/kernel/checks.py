@@ -1,0 +1,33 @@
+"""Checks of single values. Each returns the value, or raises InvalidInputError that names the field."""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta
+from typing import Any
+
+from ravi_django.kernel.errors import InvalidInputError
+
+
+def check_text(field: str, value: Any, most: int, *, least: int = 1) -> str:
+    """A string of `least` to `most` characters. NUL is refused: PostgreSQL cannot store it."""
+    if not isinstance(value, str) or not least <= len(value) <= most or "\0" in value:
+        words = f"{field} must be a string of {least} to {most} characters without NUL, not {value!r:.100}"
+        raise InvalidInputError(words, field=field)
+    return value
+
+
+def check_whole(field: str, value: Any, least: int = 1, most: int | None = None) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
+        bounds = f"{least}" if most is None else f"{least} to {most}"
+        raise InvalidInputError(f"{field} is a whole number from {bounds}, not {value!r:.100}", field=field)
+    return value
+
+
+def check_seconds(field: str, value: Any, below: float = math.inf) -> float:
+    """A span of time, as a number of seconds or a timedelta."""
+    found = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(found, bool) or not isinstance(found, int | float) or not 0 < found < below:
+        end = "" if below == math.inf else f" and below {below:g}"
+        raise InvalidInputError(f"{field} is a number of seconds above 0{end}, not {value!r:.100}", field=field)
+    return float(found)
