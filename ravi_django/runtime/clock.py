@@ -11,6 +11,9 @@ from django.db.models.functions import Now
 from django.utils import timezone
 from django.utils.formats import get_format
 
+from ravi_django.conf import conf
+from ravi_django.models import Run
+
 
 class Clock(Protocol):
     def fixed(self) -> datetime | None:
@@ -49,6 +52,15 @@ def after(seconds: float) -> Any:
     if present is not None:
         return Value(present + timedelta(seconds=seconds), output_field=DateTimeField())
     return ExpressionWrapper(Now() + Value(timedelta(seconds=seconds)), output_field=DateTimeField())
+
+
+def stamp(row: Any) -> Any:
+    """The times of a new row that is not the database's default."""
+    if (present := fixed()) is not None:
+        row.created_at = present
+    if isinstance(row, Run):
+        row.claim_at = after(-row.priority * conf.PRIORITY_HEAD_START_S)
+    return row
 
 
 def written(at: datetime, zone: tzinfo | None = None) -> str:

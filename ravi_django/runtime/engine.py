@@ -52,8 +52,8 @@ from ravi_django.runtime.settle import Outcome
 from ravi_django.runtime.store import claims, control, handing_over, leases, waiting
 from ravi_django.runtime.store import slots as slots_rows
 from ravi_django.runtime.store.claims import SUSPECT
+from ravi_django.runtime.store.endings import Unseen
 from ravi_django.runtime.store.handing_over import HANDOFF
-from ravi_django.runtime.store.journal import Unseen
 from ravi_django.runtime.store.leases import Lease
 from ravi_django.runtime.store.slots import Paused
 from ravi_django.runtime.story import Story

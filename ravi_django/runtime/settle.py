@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -13,14 +14,16 @@ from pydantic_core import to_json
 from ravi_django.agents.result import ResultText
 from ravi_django.capabilities.llm.redaction import redact
 from ravi_django.conf import conf
+from ravi_django.db import transaction
 from ravi_django.kernel import ConflictError, DeterminismError, HandlerError, KernelError, UncertainEffectError
-from ravi_django.models import Status
+from ravi_django.models import Run, Status
 from ravi_django.runtime import backoff
 from ravi_django.runtime.entries import Entry, NewTurn, storable
 from ravi_django.runtime.gate import Stop, Wait
-from ravi_django.runtime.store import budgets, generations, handing_over, journal, processes, waiting
+from ravi_django.runtime.store import budgets, endings, fence, generations, handing_over, journal, processes
 from ravi_django.runtime.store.handing_over import HANDOFF, Handoff, Occupied
 from ravi_django.runtime.store.leases import Lease
+from ravi_django.runtime.store.touching import RELEASED, ready
 
 if TYPE_CHECKING:
     from ravi_django.runtime.effects import Effects
@@ -139,7 +142,7 @@ class Settled:
 
 
 def write(effects: Effects, outcome: Outcome, entries: list[Entry], turns: list[NewTurn]) -> Settled:
-    """One transaction. Raises store.Unseen when a run that would complete has an unread message."""
+    """One transaction. Raises endings.Unseen when a run that would complete has an unread message."""
     return budgets.settled(effects.lease, entries, partial(_write, effects, outcome, entries, turns), ends=True)
 
 
@@ -161,7 +164,7 @@ def _write(effects: Effects, outcome: Outcome, entries: list[Entry], turns: list
         return Settled(first, Status.PENDING, [lease.run_id])
     match outcome.status:
         case Status.SUSPENDED:
-            first, status = waiting.suspend(
+            first, status = suspend(
                 lease,
                 entries,
                 turns,
@@ -174,12 +177,12 @@ def _write(effects: Effects, outcome: Outcome, entries: list[Entry], turns: list
             return _send_back(lease, outcome)[0]
         case Status.PENDING:
             delay_s = outcome.retry_in or 0.0
-            first = journal.requeue(lease, entries, turns, delay_s=delay_s, attempts=outcome.attempts)
+            first = requeue(lease, entries, turns, delay_s=delay_s, attempts=outcome.attempts)
             return Settled(first, Status.PENDING)
         case Status.BLOCKED:
-            return Settled(journal.block(lease, entries, turns, error=outcome.error or {}), Status.BLOCKED)
+            return Settled(block(lease, entries, turns, error=outcome.error or {}), Status.BLOCKED)
         case _:
-            first, hints = journal.finish(
+            first, hints = endings.finish(
                 lease,
                 outcome.status,
                 entries,
@@ -191,6 +194,65 @@ def _write(effects: Effects, outcome: Outcome, entries: list[Entry], turns: list
                 retains=effects.retains,
             )
             return Settled(first, outcome.status, hints)
+
+
+def suspend(
+    lease: Lease,
+    entries: Sequence[Entry],
+    turns: Sequence[NewTurn] = (),
+    *,
+    seen: int,
+    waits: list[dict[str, Any]],
+    wake_at: datetime | None,
+) -> tuple[int, Status]:
+    """Give the lease back and wait; pending instead when the run was woken after `seen`, or is to be cancelled.
+
+    Returns the seq of the first row written and the run's status.
+    """
+    journal.store_big_values(entries)
+    with transaction.atomic():
+        first = fence.append(lease, entries, turns)
+        unseen = Run.objects.filter(id=lease.run_id, wake_seq=seen, cancel_requested_at=None)
+        changes = {"waiting_on": waits, "wake_at": wake_at, **RELEASED}
+        if unseen.update(status=Status.SUSPENDED, **changes):
+            return first, Status.SUSPENDED
+        Run.objects.filter(id=lease.run_id).update(**changes | ready())
+        return first, Status.PENDING
+
+
+def block(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn] = (), *, error: dict[str, Any]) -> int:
+    """Set the run aside for an operator, under its lease; returns the seq of the first row written."""
+    journal.store_big_values(entries)
+    with transaction.atomic():
+        first = fence.append_in_transaction(lease, entries, turns, status=Status.BLOCKED, error=error, **RELEASED)
+        # Whoever has asked for its end gets it: the next lease sees that first of all.
+        Run.objects.filter(id=lease.run_id, cancel_requested_at__isnull=False).update(**ready())
+        return first
+
+
+def requeue(
+    lease: Lease,
+    entries: Sequence[Entry] = (),
+    turns: Sequence[NewTurn] = (),
+    *,
+    delay_s: float = 0.0,
+    attempts: int | None = None,
+    for_release: str = "",
+    error: dict[str, Any] | None = None,
+) -> int:
+    """Give the run back as pending: after a transient error, or because the worker drains. No crash is counted.
+    With `for_release` a worker of that release may have it before the delay is over. `error` says why this worker
+    cannot drive it, until another one claims it.
+
+    Returns the seq of the first row written.
+    """
+    changes = {**ready(delay_s), **RELEASED, "for_release": for_release}
+    changes |= {} if attempts is None else {"attempts": attempts}
+    changes |= {} if error is None else {"error": error}
+    changes |= {"release": for_release} if for_release else {}  # it is still the last that wrote anything
+    journal.store_big_values(entries)
+    with transaction.atomic():
+        return fence.append_in_transaction(lease, entries, turns, **changes)
 
 
 def _hand_over(effects: Effects, handoff: Handoff, entries: list[Entry], turns: list[NewTurn]) -> Settled:
@@ -206,17 +268,17 @@ def _hand_over(effects: Effects, handoff: Handoff, entries: list[Entry], turns: 
         words = f"the session has another active run of {handoff.agent}; wait for its end, or answer without it"
         entries[-1].result, entries[-1].error = None, error_of(ConflictError(words))
         entries[-1].stored.clear()
-        return Settled(journal.requeue(lease, entries), Status.PENDING, [lease.run_id])
+        return Settled(requeue(lease, entries), Status.PENDING, [lease.run_id])
 
 
 def _send_back(lease: Lease, outcome: Outcome) -> tuple[Settled, list[Entry]]:
     """For a worker of the release that wrote last, while there is one; else the run is blocked here and now."""
     if outcome.for_release and processes.has_worker(outcome.for_release):
-        first = journal.requeue(lease, delay_s=2 * conf.LEASE_S, for_release=outcome.for_release)
+        first = requeue(lease, delay_s=2 * conf.LEASE_S, for_release=outcome.for_release)
         return Settled(first, Status.PENDING), []
     error = outcome.error or {}
     entry = Entry("run.blocked", f"@blocked.{lease.epoch}", error=error)
-    return Settled(journal.block(lease, [entry], error=error), Status.BLOCKED), [entry]
+    return Settled(block(lease, [entry], error=error), Status.BLOCKED), [entry]
 
 
 def resumed(lease: Lease) -> Entry:
@@ -228,7 +290,7 @@ def resumed(lease: Lease) -> Entry:
 def give_back(lease: Lease) -> int:
     """A paused run whose worker died is nobody's until it is resumed, and what that worker held is free."""
     entries = [] if lease.expired_at is None else [resumed(lease)]
-    return budgets.settled(lease, entries, partial(journal.requeue, lease, entries), ends=True)
+    return budgets.settled(lease, entries, partial(requeue, lease, entries), ends=True)
 
 
 def set_aside(lease: Lease, error: NotDrivable) -> tuple[Settled, list[Entry]]:
@@ -242,7 +304,7 @@ def _set_aside(lease: Lease, error: NotDrivable) -> tuple[Settled, list[Entry]]:
         return _end_undriven(lease)
     if not error.block:
         entries = [] if lease.expired_at is None else [resumed(lease)]
-        first = journal.requeue(lease, entries, delay_s=conf.SWEEP_S, error=error_of(error.cause))
+        first = requeue(lease, entries, delay_s=conf.SWEEP_S, error=error_of(error.cause))
         return Settled(first, Status.PENDING), entries
     return _send_back(lease, Outcome.of_block(error.cause, lease))
 
@@ -250,7 +312,7 @@ def _set_aside(lease: Lease, error: NotDrivable) -> tuple[Settled, list[Entry]]:
 def _end_undriven(lease: Lease) -> tuple[Settled, list[Entry]]:
     outcome = Outcome.of_cancel(lease.run.cancel_reason or "cancelled")
     entries = outcome.entries(lease)
-    first, hints = journal.finish(lease, outcome.status, entries, error=outcome.error, entangled=True)
+    first, hints = endings.finish(lease, outcome.status, entries, error=outcome.error, entangled=True)
     return Settled(first, outcome.status, hints), entries
 
 

@@ -17,7 +17,7 @@ from ravi_django.runtime.gate import Wait
 from ravi_django.runtime.shown import request_shown
 from ravi_django.runtime.store import topups
 from ravi_django.runtime.store.accounts import LIMITS, faults_of_limits
-from ravi_django.runtime.store.endings import TOP_UP
+from ravi_django.runtime.store.outbox import TOP_UP
 from ravi_django.runtime.store.people import TooManyRequests
 
 if TYPE_CHECKING:

@@ -508,7 +508,7 @@ VERBS = {
     "source_polled": "ravi_django.runtime.store.sources:source_polled",
     "spawn": "ravi_django.runtime.store.spawning:spawn",
     "standing": "ravi_django.runtime.store.standing:standing",
-    "suspend": "ravi_django.runtime.store.waiting:suspend",
+    "suspend": "ravi_django.runtime.settle:suspend",
     "tell": "ravi_django.runtime.store.telling:tell",
     "told_of": "ravi_django.runtime.store.told:told_of",
     "touch": "ravi_django.runtime.store.touching:touch",
@@ -553,7 +553,7 @@ VERBS = {
     "DIGESTS_TRIES": "ravi_django.runtime.store.digests:TRIES",
     # store, endings
     "OWNER_DELETED": "ravi_django.runtime.store.endings:OWNER_DELETED",
-    "TOP_UP": "ravi_django.runtime.store.endings:TOP_UP",
+    "TOP_UP": "ravi_django.runtime.store.outbox:TOP_UP",
     # store, erasures
     "begin_session": "ravi_django.runtime.store.erasures:begin_session",
     "BODIES_S": "ravi_django.runtime.store.erasures:BODIES_S",
@@ -593,12 +593,12 @@ VERBS = {
     # store, inboxes
     "INBOXES_CARRIED": "ravi_django.runtime.store.inboxes:CARRIED",
     # store, journal
-    "journal_block": "ravi_django.runtime.store.journal:block",
-    "finish": "ravi_django.runtime.store.journal:finish",
-    "requeue": "ravi_django.runtime.store.journal:requeue",
+    "journal_block": "ravi_django.runtime.settle:block",
+    "finish": "ravi_django.runtime.store.endings:finish",
+    "requeue": "ravi_django.runtime.settle:requeue",
     "save_blobs": "ravi_django.runtime.store.journal:save_blobs",
     "store_big_values": "ravi_django.runtime.store.journal:store_big_values",
-    "Unseen": "ravi_django.runtime.store.journal:Unseen",
+    "Unseen": "ravi_django.runtime.store.endings:Unseen",
     # store, leases
     "claimable": "ravi_django.runtime.store.leases:claimable",
     "heartbeat": "ravi_django.runtime.store.leases:heartbeat",

@@ -24,11 +24,10 @@ from ravi_django.models import (
 from ravi_django.runtime import clock
 from ravi_django.runtime.entries import Entry, NewTurn, internalize
 from ravi_django.runtime.store import fence, slots
-from ravi_django.runtime.store.endings import ENDS, end_result
 from ravi_django.runtime.store.journal import store_big_values
 from ravi_django.runtime.store.leases import Lease
-from ravi_django.runtime.store.queue import active_root, create_run, stamp
-from ravi_django.runtime.store.touching import lock, locking, touch
+from ravi_django.runtime.store.queue import active_root, create_run
+from ravi_django.runtime.store.touching import lock, locking, require, touch
 from ravi_django.runtime.store.waiters import awaited
 
 
@@ -74,7 +73,7 @@ def open_ask(
             if ask.outcome is None:
                 let_go.extend(slots.let_go({**ahead, target.id: target.paused_at}, ask.asker_id, held))
                 touch([target.id])  # one that was never woken would not look for who asks it when it ends
-        stamp(ask).save(force_insert=True)
+        clock.stamp(ask).save(force_insert=True)
         if ask.outcome is not None:
             touch([lease.run_id])  # so that the facts are read again
         return first
@@ -109,6 +108,20 @@ def _settle_at_once(ask: Ask, target: Run, *, known: bool) -> None:
 
 def _settle(ask: Ask, outcome: AskKind, result: Any) -> None:
     ask.outcome, ask.result, ask.settled_at = outcome, result, clock.now()
+
+
+def settle_asks(
+    target_id: UUID, status: Status, output: str | None, error: dict[str, Any] | None, held: set[UUID]
+) -> list[UUID]:
+    """The target has ended: that is the outcome of what is still open. Returns the runs woken by it."""
+    open_asks = Ask.objects.filter(target_id=target_id, outcome=None)
+    askers = list(open_asks.values_list("asker_id", flat=True))
+    if not askers:
+        return []
+    require(askers, held)
+    open_asks.update(outcome=ENDS[status], result=end_result(status, output, error), settled_at=clock.now())
+    touch(askers)
+    return sorted(set(askers))
 
 
 def time_out_ask(
@@ -164,6 +177,17 @@ def _descendants(run: Run) -> set[UUID]:
         edge = [child for parent in edge for child in children.get(parent, [])]
         found.update(edge)
     return found
+
+
+ENDS = {
+    Status.COMPLETED: AskKind.REPLIED,
+    Status.FAILED: AskKind.TARGET_FAILED,
+    Status.CANCELLED: AskKind.TARGET_CANCELLED,
+}
+
+
+def end_result(status: str, output: str | None, error: dict[str, Any] | None) -> Any:
+    return output if status == Status.COMPLETED else error
 
 
 # -------------------------------------------------------------------------------------------------- messages

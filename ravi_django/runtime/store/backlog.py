@@ -16,9 +16,9 @@ from uuid import UUID
 from django.db.models import F, OuterRef, Subquery, UUIDField
 
 from ravi_django.models import FeedItem, Follow, Publication
+from ravi_django.runtime import clock
 from ravi_django.runtime.store import postgres
 from ravi_django.runtime.store.delivery_rows import _text
-from ravi_django.runtime.store.queue import stamp
 
 log = logging.getLogger("ravi.fan_out")
 
@@ -37,7 +37,7 @@ def set_aside(publication_id: UUID, rows: Sequence[tuple[UUID, datetime, int]]) 
         return
     FeedItem.objects.bulk_create(
         (
-            stamp(FeedItem(follow_id=follow_id, publication_id=publication_id, due_at=due, tries=tries))
+            clock.stamp(FeedItem(follow_id=follow_id, publication_id=publication_id, due_at=due, tries=tries))
             for follow_id, due, tries in rows
         ),
         ignore_conflicts=True,

@@ -17,7 +17,6 @@ from ravi_django.runtime import clock
 from ravi_django.runtime.entries import encode
 from ravi_django.runtime.store import outbox, postgres
 from ravi_django.runtime.store.postgres import NOW, as_text, cast
-from ravi_django.runtime.store.queue import stamp
 from ravi_django.runtime.store.touching import WOKEN, ageing, claim_at_sql, woken
 
 SIGNAL = "new_feed_item"
@@ -218,7 +217,7 @@ def _tell_by_orm(told: Sequence[Told]) -> list[UUID]:
     InboxMessage.objects.bulk_create(_message(one) for one in new)
     Signal.objects.bulk_create(
         (
-            stamp(Signal(run_id=one.run_id, name=SIGNAL, payload=dict(one.letter.payload), key=one.letter.key))
+            clock.stamp(Signal(run_id=one.run_id, name=SIGNAL, payload=dict(one.letter.payload), key=one.letter.key))
             for one in new
         ),
         ignore_conflicts=True,
@@ -231,7 +230,7 @@ def _tell_by_orm(told: Sequence[Told]) -> list[UUID]:
 def _begin_by_orm(begun: Sequence[Begun]) -> list[UUID]:
     follows = Follow.objects.in_bulk([one.follow_id for one in begun])
     Session.objects.bulk_create(
-        stamp(
+        clock.stamp(
             Session(
                 id=one.session_id,
                 owner_id=follows[one.follow_id].owner_id,
@@ -246,7 +245,7 @@ def _begin_by_orm(begun: Sequence[Begun]) -> list[UUID]:
     for agent in {follows[one.follow_id].agent for one in begun if not one.fresh}:
         spoken = [one.session_id for one in begun if not one.fresh and follows[one.follow_id].agent == agent]
         Session.objects.filter(id__in=spoken).update(agent=agent, updated_at=clock.now())
-    Run.objects.bulk_create(stamp(_run(one, follows[one.follow_id])) for one in begun)
+    Run.objects.bulk_create(clock.stamp(_run(one, follows[one.follow_id])) for one in begun)
     InboxMessage.objects.bulk_create(_message(one) for one in begun)
     return [one.run_id for one in begun if one.status == Status.PENDING]
 
@@ -266,7 +265,9 @@ def _run(one: Begun, follow: Follow) -> Run:
 
 
 def _message(one: Told | Begun) -> InboxMessage:
-    message: InboxMessage = stamp(InboxMessage(run_id=one.run_id, message_id=one.letter.id, body=dict(one.letter.body)))
+    message: InboxMessage = clock.stamp(
+        InboxMessage(run_id=one.run_id, message_id=one.letter.id, body=dict(one.letter.body))
+    )
     return message
 
 

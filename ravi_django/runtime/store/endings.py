@@ -1,99 +1,111 @@
-"""What the end of a run means for others: who asked it, its children, and the people it has asked."""
+"""The end of a run, and all that ends with it: the asks of it, its requests to people, and its children."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from django.db.models import F, Q
+from django.db.models import F
 
-from ravi_django.models import TERMINAL, Ask, AskKind, HumanRequest, JournalEntry, Run, Status, Turn
+from ravi_django.kernel import LeaseLostError
+from ravi_django.models import TERMINAL, Ask, InboxMessage, JournalEntry, Run, Status, Turn
 from ravi_django.runtime import clock
-from ravi_django.runtime.entries import Entry, journal_row
-from ravi_django.runtime.store import outbox
+from ravi_django.runtime.entries import Entry, NewTurn, journal_row
+from ravi_django.runtime.store import fence, outbox
+from ravi_django.runtime.store.asking import settle_asks
+from ravi_django.runtime.store.inboxes import CARRIED
+from ravi_django.runtime.store.journal import store_big_values
+from ravi_django.runtime.store.leases import Lease
+from ravi_django.runtime.store.people import close_requests, note_closed
 from ravi_django.runtime.store.queue import promote
-from ravi_django.runtime.store.records import record_all, tell
-from ravi_django.runtime.store.touching import RELEASED, NotLocked, touch
-from ravi_django.signals import request_closed
+from ravi_django.runtime.store.touching import RELEASED, NotLocked, locking
 
-TOP_UP = "budget"  # the tool of a request for more of it
 OWNER_DELETED = "its owner was deleted"  # the cancel reason of a deleted user's runs
 RETENTION = "@retention."  # and the agent: its turns of this run are kept for the run alone
 
-ENDS = {
-    Status.COMPLETED: AskKind.REPLIED,
-    Status.FAILED: AskKind.TARGET_FAILED,
-    Status.CANCELLED: AskKind.TARGET_CANCELLED,
-}
+
+class Unseen(Exception):
+    """The run has a message that its code has not been given: it is not complete yet."""
 
 
-def end_result(status: str, output: str | None, error: dict[str, Any] | None) -> Any:
-    return output if status == Status.COMPLETED else error
+def finish(
+    lease: Lease,
+    status: Status,
+    entries: Sequence[Entry],
+    turns: Sequence[NewTurn] = (),
+    *,
+    output: str | None = None,
+    error: dict[str, Any] | None = None,
+    inbox_upto: int | None = None,
+    entangled: bool = False,
+    retains: bool = True,
+) -> tuple[int, list[UUID]]:
+    """End the run under its lease, tell whoever waits for it, and promote the next queued run of its session.
+    `entangled` says that it may have children or open requests: they end with it; `retains` that all its turns stay.
+
+    Returns the seq of the first row written, and the runs to hint. Raises Unseen when a run that would complete has a
+    message above `inbox_upto`; nothing is written then.
+    """
+    run = lease.run
+    if entangled:
+        note_closed(run.id, entries[-1])
+    store_big_values(entries)
+    changes = {
+        "status": status,
+        "output": output,
+        "error": error,
+        "finished_at": clock.now(),
+        "waiting_on": None,
+        **({} if run.parent_id is None else {"paused_at": None}),
+        **RELEASED,
+    }
+
+    def end(held: set[UUID]) -> tuple[int, list[UUID]]:
+        woken = False
+        try:
+            first = fence.append_in_transaction(lease, entries, turns, seen=run.wake_seq, **changes)
+        except LeaseLostError:  # or woken since the claim: then this one does not raise
+            first, woken = fence.append_in_transaction(lease, entries, turns, **changes), True
+            if status == Status.COMPLETED and _unseen(run, inbox_upto):
+                raise Unseen from None
+        if not retains:
+            drop_turns(run.id)
+        asked = run.parent_id is not None or woken or run.wake_seq > 0
+        return first, _end_with(run, status, output, error, held, asked=asked, entangled=entangled)
+
+    return locking({run.id} if run.parent_id is None else {run.parent_id, run.id}, end)
 
 
-def settle_asks(
-    target_id: UUID, status: Status, output: str | None, error: dict[str, Any] | None, held: set[UUID]
+def _unseen(run: Run, inbox_upto: int | None) -> bool:
+    after = max(run.inbox_from, inbox_upto or 0)
+    return InboxMessage.objects.filter(run_id=run.id, id__gt=after).exclude(message_id=CARRIED).exists()
+
+
+def _end_with(
+    run: Run,
+    status: Status,
+    output: str | None,
+    error: dict[str, Any] | None,
+    held: set[UUID],
+    *,
+    asked: bool = True,
+    entangled: bool = True,
 ) -> list[UUID]:
-    """The target has ended: that is the outcome of what is still open. Returns the runs woken by it."""
-    open_asks = Ask.objects.filter(target_id=target_id, outcome=None)
-    askers = list(open_asks.values_list("asker_id", flat=True))
-    if not askers:
-        return []
-    require(askers, held)
-    open_asks.update(outcome=ENDS[status], result=end_result(status, output, error), settled_at=clock.now())
-    touch(askers)
-    return sorted(set(askers))
-
-
-def end_dependents(run: Run, held: set[UUID]) -> list[UUID]:
-    """Nothing outlives the run that needs it: live children are cancelled, open requests closed. Returns the runs to
-    hint."""
-    return [*close_requests(run, held), *cancel_children(run, ended_reason(run.id), held)]
+    """Nothing outlives the run that needs it: the asks of it have their outcome, its open requests are closed, its live
+    children cancelled, and the next queued run of its session goes on. Returns the runs to hint."""
+    return [
+        *(settle_asks(run.id, status, output, error, held) if asked else ()),
+        *(close_requests(run, held) if entangled else ()),
+        *(cancel_children(run, ended_reason(run.id), held) if entangled else ()),
+        *(promote(run) if run.status != Status.QUEUED else ()),
+    ]
 
 
 def drop_turns(run_id: UUID) -> None:
     """The run has ended, whichever way: the turns that were kept for it alone go with it."""
     agents = JournalEntry.objects.filter(run_id=run_id, path__startswith=RETENTION).values("name")
     Turn.objects.filter(run_id=run_id, agent__in=agents).delete()
-
-
-def close_requests(run: Run, held: set[UUID]) -> list[UUID]:
-    """The run waits for no answer any more: it has ended, or has begun anew. Others of its tree may wait for that to
-    its request for more budget: they are woken, and one of them asks again. Returns those."""
-    pending = HumanRequest.objects.filter(run_id=run.id, status=HumanRequest.Status.PENDING)
-    closed = list(pending.select_for_update(no_key=True).order_by("id"))  # somebody may just have them asked of others
-    if not closed:
-        return []
-    asked = {request.id for request in closed if request.tool == TOP_UP}
-    woken = _waiting_for(run, asked) if asked else []
-    require(woken, held)
-    pending.update(status=HumanRequest.Status.CANCELLED, answered_at=clock.now(), version=F("version") + 1)
-    for request in closed:
-        request.status, request.version = HumanRequest.Status.CANCELLED, request.version + 1
-        tell(request_closed, request)
-    record_all(closed, "cancelled", run, lambda request: {"reason": f"run {run.id} waits for it no more"})
-    touch(woken)
-    return woken
-
-
-def _waiting_for(run: Run, asked: set[UUID]) -> list[UUID]:
-    """Those that are driven may be about to."""
-    tree = Run.objects.filter(Q(id=run.tree_id) | Q(root_id=run.tree_id)).exclude(id=run.id).order_by("id")
-    names = {str(request_id) for request_id in asked}
-    return [
-        run_id
-        for run_id, status, waits in tree.exclude(status__in=TERMINAL).values_list("id", "status", "waiting_on")
-        if status == Status.RUNNING
-        or (status == Status.SUSPENDED and any(wait.get("id") in names for wait in waits or ()))
-    ]
-
-
-def note_closed(run_id: UUID, entry: Entry) -> None:
-    """Put into the row that ends the run which open requests end with it: whoever watches is told from it."""
-    pending = HumanRequest.objects.filter(run_id=run_id, status=HumanRequest.Status.PENDING).order_by("id")
-    if closed := [str(request_id) for request_id in pending.values_list("id", flat=True)]:
-        entry.result = {**(entry.result or {}), "closed": closed}
 
 
 def ended_reason(run_id: UUID) -> str:
@@ -128,12 +140,6 @@ def concerned(run_id: UUID) -> set[UUID]:
     return found | set(Ask.objects.filter(target_id__in=found, outcome=None).values_list("asker_id", flat=True))
 
 
-def require(run_ids: Iterable[UUID], held: set[UUID]) -> None:
-    """Raise NotLocked unless all of them are."""
-    if missing := set(run_ids) - held:
-        raise NotLocked(missing)
-
-
 def end_unleased(run: Run, status: Status, error: dict[str, Any], held: set[UUID]) -> list[UUID]:
     """End a locked run that nobody leases: the epoch rises, and its row is written under the new one."""
     entry = Entry(kind=f"run.{status}", path=f"@{status}.{run.lease_epoch + 1}", error=error)
@@ -159,5 +165,4 @@ def end_unleased(run: Run, status: Status, error: dict[str, Any], held: set[UUID
     ).save(force_insert=True)
     outbox.write(outbox.of_entries(run, [entry]))
     drop_turns(run.id)
-    hints = [*settle_asks(run.id, status, None, error, held), *end_dependents(run, held)]
-    return hints if run.status == Status.QUEUED else [*hints, *promote(run)]
+    return _end_with(run, status, None, error, held)

@@ -33,7 +33,6 @@ from ravi_django.runtime.entries import BLOB_KEY
 from ravi_django.runtime.store import prune
 from ravi_django.runtime.store.names import BEGUN
 from ravi_django.runtime.store.personal import TABLES, Scope, Table, runs_of
-from ravi_django.runtime.store.queue import stamp
 
 ROWS = prune.ROWS
 BODIES_S = 3600.0  # bodies are looked for in all journals: once in so many seconds
@@ -49,7 +48,7 @@ NAMING: tuple[tuple[type[Model], str], ...] = (
 def begin(user: Any, *, keeps: bool = False) -> Erasure:
     """In the caller's transaction. With `keeps` the rows stay, without the user's name."""
     name = str(user.get_username()) if hasattr(user, "get_username") else ""
-    erasure: Erasure = stamp(Erasure(user=str(user.pk), name=name, keeps=keeps))
+    erasure: Erasure = clock.stamp(Erasure(user=str(user.pk), name=name, keeps=keeps))
     erasure.save(force_insert=True)
     if not keeps:
         Session.objects.filter(owner=user).update(erasure=erasure, owner=None)
@@ -76,7 +75,7 @@ def begin_session(session_id: UUID) -> Erasure:
         live = Run.objects.filter(session__in=ids).exclude(status__in=TERMINAL).values_list("id", "status").first()
         if live is not None:
             raise ConflictError(f"run {live[0]} of this session is {live[1]}: cancel it, or wait for its end")
-        erasure: Erasure = stamp(Erasure(keeps=True))
+        erasure: Erasure = clock.stamp(Erasure(keeps=True))
         erasure.save(force_insert=True)
         Session.objects.filter(id__in=ids).update(erasure=erasure, owner=None)
         return erasure

@@ -15,11 +15,11 @@ from django.db.models import Exists, OuterRef, QuerySet
 
 from ravi_django.db import transaction
 from ravi_django.models import ACTIVE, FeedItem, Follow, Run
+from ravi_django.runtime import clock
 from ravi_django.runtime.entries import Entry, NewTurn
 from ravi_django.runtime.store import fence
 from ravi_django.runtime.store.journal import store_big_values
 from ravi_django.runtime.store.leases import Lease
-from ravi_django.runtime.store.queue import stamp
 
 PAGE = 1000
 
@@ -66,7 +66,7 @@ def add_follow(follow: Follow, *, metadata: bool = False, every_s: bool = False)
         follow.home_id = same.order_by("id").values_list("home_id", flat=True).first()
     while True:
         with transaction.atomic():
-            Follow.objects.bulk_create([stamp(follow)], ignore_conflicts=True)
+            Follow.objects.bulk_create([clock.stamp(follow)], ignore_conflicts=True)
             found = known(follow).first()
             if found is None:  # deleted between the two
                 continue

@@ -21,7 +21,7 @@ from ravi_django.runtime.store.asking import present
 from ravi_django.runtime.store.disowned import check_owned
 from ravi_django.runtime.store.inboxes import CARRIED
 from ravi_django.runtime.store.prune import is_pruned
-from ravi_django.runtime.store.queue import create_session, stamp
+from ravi_django.runtime.store.queue import create_session
 
 ENDED = ("run.completed", "run.failed", "run.cancelled", "run.blocked")
 BATCH = 500  # rows copied in one statement
@@ -64,7 +64,7 @@ def fork(run_id: UUID | str, after_seq: int, scope: str | None = None, digest: s
             next_seq=point + 2,
             event_mark=0,  # no number of its stream was ever used
         )
-        stamp(new).save(force_insert=True)
+        clock.stamp(new).save(force_insert=True)
         inbox = _copy_inbox(source, new, point)
         _copy_journal(past, new, inbox)
         entry = Entry(

@@ -12,10 +12,10 @@ from django.db.models.functions import Coalesce
 from ravi_django.models import Agent, InboxMessage, Run, uuid7
 from ravi_django.runtime.entries import Entry, NewTurn
 from ravi_django.runtime.store import fence
-from ravi_django.runtime.store.endings import close_requests, note_closed
 from ravi_django.runtime.store.inboxes import CARRIED
 from ravi_django.runtime.store.journal import store_big_values
 from ravi_django.runtime.store.leases import Lease
+from ravi_django.runtime.store.people import close_requests, note_closed
 from ravi_django.runtime.store.told import read, told_of
 from ravi_django.runtime.store.touching import RELEASED, locking, ready
 

@@ -11,11 +11,12 @@ from ravi_django.models import Ask, AskKind, JournalEntry, Run, Session
 from ravi_django.runtime import clock
 from ravi_django.runtime.entries import Entry, NewTurn
 from ravi_django.runtime.store import fence
-from ravi_django.runtime.store.endings import cancel_children, note_closed
+from ravi_django.runtime.store.endings import cancel_children
 from ravi_django.runtime.store.generations import CONTINUED, begin_anew
 from ravi_django.runtime.store.inboxes import inbox_after
 from ravi_django.runtime.store.journal import store_big_values
 from ravi_django.runtime.store.leases import Lease
+from ravi_django.runtime.store.people import note_closed
 from ravi_django.runtime.store.queue import active_root, lock_session, promote
 from ravi_django.runtime.store.touching import locking
 

@@ -11,18 +11,18 @@ from django.db.models import F, Q
 
 from ravi_django.db import connection, transaction
 from ravi_django.kernel import ConflictError, NotFoundError
-from ravi_django.models import TERMINAL, HumanRequest, Run, StickyDecision
+from ravi_django.models import TERMINAL, HumanRequest, Run, Status, StickyDecision
 from ravi_django.runtime import clock
 from ravi_django.runtime.entries import Entry, NewTurn
 from ravi_django.runtime.store import fence
 from ravi_django.runtime.store.asking import NotDue, present
 from ravi_django.runtime.store.journal import store_big_values
 from ravi_django.runtime.store.leases import Lease
-from ravi_django.runtime.store.queue import stamp
-from ravi_django.runtime.store.records import log_entry, record, tell, what_is_asked
+from ravi_django.runtime.store.outbox import TOP_UP
+from ravi_django.runtime.store.records import log_entry, record, record_all, tell, what_is_asked
 from ravi_django.runtime.store.replies import forget_earlier, has_reply, write_reply
 from ravi_django.runtime.store.standing import stick
-from ravi_django.runtime.store.touching import touch
+from ravi_django.runtime.store.touching import require, touch
 from ravi_django.signals import request_answered, request_closed, request_opened
 
 
@@ -56,7 +56,7 @@ def open_request(
 
 def write_request(request: HumanRequest, run: Run) -> None:
     """In the caller's transaction: the row, its record, and word of it once that commits."""
-    stamp(request).save(force_insert=True)
+    clock.stamp(request).save(force_insert=True)
     record(request, "opened", run, what_is_asked(request))
     tell(request_opened, request)
 
@@ -98,6 +98,44 @@ def withdraw_request(lease: Lease, entries: Sequence[Entry], turns: Sequence[New
             record(request, "cancelled", lease.run, {"reason": f"run {lease.run_id} goes on without it"})
             tell(request_closed, request)
         return first
+
+
+def close_requests(run: Run, held: set[UUID]) -> list[UUID]:
+    """The run waits for no answer any more: it has ended, or has begun anew. Others of its tree may wait for that to
+    its request for more budget: they are woken, and one of them asks again. Returns those."""
+    pending = HumanRequest.objects.filter(run_id=run.id, status=HumanRequest.Status.PENDING)
+    closed = list(pending.select_for_update(no_key=True).order_by("id"))  # somebody may just have them asked of others
+    if not closed:
+        return []
+    asked = {request.id for request in closed if request.tool == TOP_UP}
+    woken = _waiting_for(run, asked) if asked else []
+    require(woken, held)
+    pending.update(status=HumanRequest.Status.CANCELLED, answered_at=clock.now(), version=F("version") + 1)
+    for request in closed:
+        request.status, request.version = HumanRequest.Status.CANCELLED, request.version + 1
+        tell(request_closed, request)
+    record_all(closed, "cancelled", run, lambda request: {"reason": f"run {run.id} waits for it no more"})
+    touch(woken)
+    return woken
+
+
+def _waiting_for(run: Run, asked: set[UUID]) -> list[UUID]:
+    """Those that are driven may be about to."""
+    tree = Run.objects.filter(Q(id=run.tree_id) | Q(root_id=run.tree_id)).exclude(id=run.id).order_by("id")
+    names = {str(request_id) for request_id in asked}
+    return [
+        run_id
+        for run_id, status, waits in tree.exclude(status__in=TERMINAL).values_list("id", "status", "waiting_on")
+        if status == Status.RUNNING
+        or (status == Status.SUSPENDED and any(wait.get("id") in names for wait in waits or ()))
+    ]
+
+
+def note_closed(run_id: UUID, entry: Entry) -> None:
+    """Put into the row that ends the run which open requests end with it: whoever watches is told from it."""
+    pending = HumanRequest.objects.filter(run_id=run_id, status=HumanRequest.Status.PENDING).order_by("id")
+    if closed := [str(request_id) for request_id in pending.values_list("id", flat=True)]:
+        entry.result = {**(entry.result or {}), "closed": closed}
 
 
 def answer_request(

@@ -16,7 +16,6 @@ from ravi_django.runtime.entries import Entry, NewTurn
 from ravi_django.runtime.store import fence
 from ravi_django.runtime.store.journal import store_big_values
 from ravi_django.runtime.store.leases import Lease
-from ravi_django.runtime.store.queue import stamp
 
 ROWS = 1_000  # deleted in one statement, at most
 
@@ -51,7 +50,7 @@ def create_publication(publication: Publication) -> tuple[Publication, bool]:
     else:
         publication.done_at = clock.now()
     with transaction.atomic():
-        Publication.objects.bulk_create([stamp(publication)], ignore_conflicts=True)
+        Publication.objects.bulk_create([clock.stamp(publication)], ignore_conflicts=True)
         row: Any = Publication.objects.get(scope=publication.scope)
     if row.digest != publication.digest:
         raise IdempotencyMismatchError(

@@ -8,7 +8,6 @@ from uuid import UUID
 from django.db import IntegrityError
 from django.db.models import Exists, OuterRef, QuerySet
 
-from ravi_django.conf import conf
 from ravi_django.db import alias, transaction
 from ravi_django.kernel import SessionNotFoundError
 from ravi_django.models import (
@@ -48,7 +47,7 @@ def create_run(run: Run, message: dict[str, Any], session: Session | None = None
             create_session(session)
         elif _queue_behind(run, unlocked):
             _note_agent(run)
-        stamp(run).save(force_insert=True)
+        clock.stamp(run).save(force_insert=True)
         InboxMessage.objects.create(run=run, message_id=message["id"], body=message)
         outbox.write(outbox.of_submit(run, message))
         run.refresh_from_db(fields=["created_at", "claim_at"])
@@ -83,7 +82,7 @@ def _create_run_postgres(run: Run, message: dict[str, Any], session: Session | N
 
 
 def _insert_run(run: Run, message: dict[str, Any], session: Session | None, *, is_locked: bool = True) -> Run:
-    row = stamp(run)
+    row = clock.stamp(run)
     columns, values, params = postgres.insertable(row)
     params |= ageing() | {"message_id": message["id"], "body": encode(message).decode()}
     if session is None and not is_locked:
@@ -94,7 +93,7 @@ def _insert_run(run: Run, message: dict[str, Any], session: Session | None, *, i
         beside = f"""UPDATE ravi_session SET agent = %(agent)s::text, updated_at = {NOW} FROM run
   WHERE ravi_session.id = %(session)s::uuid RETURNING ravi_session.created_at, updated_at"""  # noqa: S608
     else:
-        names, its, more = postgres.insertable(stamp(session))
+        names, its, more = postgres.insertable(clock.stamp(session))
         params |= more
         beside = f"INSERT INTO ravi_session ({names}) SELECT {its} FROM run RETURNING created_at, updated_at"  # noqa: S608
     told = outbox.of_submit(run, message)
@@ -144,17 +143,8 @@ def is_disabled(agent: str) -> bool:
 
 def create_session(session: Session) -> Session:
     """Write a conversation's row; its times are the database's."""
-    stamp(session).save(force_insert=True)
+    clock.stamp(session).save(force_insert=True)
     return session
-
-
-def stamp(row: Any) -> Any:
-    """The times of a new row that is not the database's default."""
-    if (present := clock.fixed()) is not None:
-        row.created_at = present
-    if isinstance(row, Run):
-        row.claim_at = clock.after(-row.priority * conf.PRIORITY_HEAD_START_S)
-    return row
 
 
 def lock_session(run: Run) -> bool:

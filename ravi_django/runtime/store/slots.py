@@ -26,8 +26,7 @@ from ravi_django.kernel.supervision import Priority
 from ravi_django.models import TERMINAL, JournalEntry, Run, Status
 from ravi_django.runtime import clock
 from ravi_django.runtime.entries import Entry, journal_row
-from ravi_django.runtime.store.endings import require
-from ravi_django.runtime.store.touching import lock
+from ravi_django.runtime.store.touching import lock, require
 from ravi_django.runtime.store.waiters import above, is_needed, waiters
 
 

@@ -10,14 +10,14 @@ from uuid import UUID
 from ravi_django.kernel import CancellationError, SpawnBudget, SpawnDeniedError
 from ravi_django.kernel.supervision import Priority
 from ravi_django.models import InboxMessage, Run, Session, Status
+from ravi_django.runtime import clock
 from ravi_django.runtime.entries import Entry, NewTurn
 from ravi_django.runtime.store import fence, slots
-from ravi_django.runtime.store.endings import require
 from ravi_django.runtime.store.journal import store_big_values
 from ravi_django.runtime.store.leases import Lease
-from ravi_django.runtime.store.queue import create_session, stamp
+from ravi_django.runtime.store.queue import create_session
 from ravi_django.runtime.store.slots import Paused
-from ravi_django.runtime.store.touching import locking
+from ravi_django.runtime.store.touching import locking, require
 
 
 def make_child(
@@ -92,7 +92,7 @@ def spawn(
         create_session(child.session)
         if message is None:
             child.status, child.waiting_on = Status.SUSPENDED, [{"kind": "message", "name": "", "until": None}]
-        stamp(child).save(force_insert=True)
+        clock.stamp(child).save(force_insert=True)
         if message is not None:
             InboxMessage.objects.create(run=child, message_id=message["id"], body=message)
         return first

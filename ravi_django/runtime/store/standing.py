@@ -18,7 +18,6 @@ from ravi_django.runtime.store import fence
 from ravi_django.runtime.store.audit import write_audit
 from ravi_django.runtime.store.journal import store_big_values
 from ravi_django.runtime.store.leases import Lease
-from ravi_django.runtime.store.queue import stamp
 
 _NO_RUN = UUID(int=0)  # of a decision that has outlived the run in which it was given
 
@@ -48,7 +47,7 @@ def stick(decision: StickyDecision) -> None:
     same = {"session_id": decision.session_id, "agent": decision.agent, "tool": decision.tool}
     before = StickyDecision.objects.filter(**same)
     _revoke(before, decision.decided_by, decision.decided_by_name, replaced_by=str(decision.id))
-    stamp(decision).save(force_insert=True)
+    clock.stamp(decision).save(force_insert=True)
 
 
 def _revoke(decisions: QuerySet[StickyDecision], by: Any, name: str | None, **more: str) -> list[StickyDecision]:

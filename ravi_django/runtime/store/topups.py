@@ -19,9 +19,9 @@ from ravi_django.models import TERMINAL, BudgetAccount, HumanRequest, JournalEnt
 from ravi_django.runtime.entries import Entry, NewTurn
 from ravi_django.runtime.store import fence
 from ravi_django.runtime.store.accounts import LIMITS, dollars, limits_of
-from ravi_django.runtime.store.endings import TOP_UP
 from ravi_django.runtime.store.journal import store_big_values
 from ravi_django.runtime.store.leases import Lease
+from ravi_django.runtime.store.outbox import TOP_UP
 from ravi_django.runtime.store.people import TooManyRequests, answer_request, write_request
 from ravi_django.runtime.store.touching import lock, touch
 

@@ -90,6 +90,12 @@ class NotLocked(Exception):
         super().__init__()
 
 
+def require(run_ids: Iterable[UUID], held: set[UUID]) -> None:
+    """Raise NotLocked unless all of them are."""
+    if missing := set(run_ids) - held:
+        raise NotLocked(missing)
+
+
 def locking(run_ids: Iterable[UUID], write: Callable[[set[UUID]], T]) -> T:
     """One transaction with these runs locked; `write` is told which. Where it finds that it needs more (NotLocked),
     all is undone, the locks too, and begun again with those. Only the runs of one tree are asked for: it ends."""

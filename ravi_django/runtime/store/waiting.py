@@ -1,4 +1,5 @@
-"""Suspending and waking. A waker touches the run by its id alone; who suspends says which wake-up it has seen.
+"""Suspending (`settle.suspend`) and waking. A waker touches the run by its id alone; who suspends says
+which wake-up it has seen.
 
 So no wake-up is lost: either the touch comes first, and the run does not suspend, or it comes after, and the touch
 itself makes the suspended run pending. A status in the waker's condition would skip a row that is being suspended at
@@ -9,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -17,13 +17,13 @@ from django.db import IntegrityError
 
 from ravi_django.db import connection, transaction
 from ravi_django.kernel import IllegalTransitionError, LeaseLostError, NotFoundError
-from ravi_django.models import TERMINAL, Ask, HumanRequest, Run, Signal, Status
+from ravi_django.models import TERMINAL, Ask, HumanRequest, Run, Signal
 from ravi_django.runtime import clock
 from ravi_django.runtime.entries import Entry, NewTurn
 from ravi_django.runtime.store import accounts, fence, leases
 from ravi_django.runtime.store.journal import store_big_values
 from ravi_django.runtime.store.leases import Lease
-from ravi_django.runtime.store.touching import RELEASED, ready, status_held, touch
+from ravi_django.runtime.store.touching import status_held, touch
 
 NOT_READ: Any = object()  # in place of a payload: `payload_of` gives it
 PAYLOADS = 50  # of a run's unread signals that are read with it; of thousands, the others by and by
@@ -81,30 +81,6 @@ def _unread(run_id: UUID) -> list[tuple[int, str, Any]]:
 def payload_of(signal_id: int) -> Any:
     """Of a signal that was found unread."""
     return Signal.objects.values_list("payload", flat=True).get(id=signal_id)
-
-
-def suspend(
-    lease: Lease,
-    entries: Sequence[Entry],
-    turns: Sequence[NewTurn] = (),
-    *,
-    seen: int,
-    waits: list[dict[str, Any]],
-    wake_at: datetime | None,
-) -> tuple[int, Status]:
-    """Give the lease back and wait; pending instead when the run was woken after `seen`, or is to be cancelled.
-
-    Returns the seq of the first row written and the run's status.
-    """
-    store_big_values(entries)
-    with transaction.atomic():
-        first = fence.append(lease, entries, turns)
-        unseen = Run.objects.filter(id=lease.run_id, wake_seq=seen, cancel_requested_at=None)
-        changes = {"waiting_on": waits, "wake_at": wake_at, **RELEASED}
-        if unseen.update(status=Status.SUSPENDED, **changes):
-            return first, Status.SUSPENDED
-        Run.objects.filter(id=lease.run_id).update(**changes | ready())
-        return first, Status.PENDING
 
 
 # -------------------------------------------------------------------------------------------------- signals
