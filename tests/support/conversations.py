@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from typing import Any
 
+from asgiref.sync import sync_to_async
+from django.db import connections
 from hypothesis import strategies as st
 
-from ravi_django.kernel import ChatMessage, Role, TextBlock, ToolResultBlock, ToolUseBlock
+from ravi_django.agents.context import DjangoHistoryProvider
+from ravi_django.kernel import AgentId, ChatMessage, Role, TextBlock, ToolResultBlock, ToolUseBlock
 
 
 def user(text: str = "u") -> ChatMessage:
@@ -34,6 +39,16 @@ def results(*ids: str, text: str = "", is_error: bool = False) -> ChatMessage:
 def tool_row(count: int, text: str = "") -> list[ChatMessage]:
     """That many calls with their results, one after the other."""
     return [message for n in range(count) for message in (calls(f"c{n}"), results(f"c{n}", text=text))]
+
+
+def add_turns(agent_id: AgentId | str, session: Any, *texts: str) -> None:
+    """A person's words in the database, from outside of any run, as a view would write them."""
+
+    async def append() -> None:
+        await DjangoHistoryProvider().append_many(agent_id, str(session.id), [user(text) for text in texts])
+        await sync_to_async(connections.close_all)()
+
+    asyncio.run(append())
 
 
 def unpaired(view: Sequence[ChatMessage], given: Sequence[ChatMessage] = ()) -> set[str]:

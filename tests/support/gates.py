@@ -38,12 +38,10 @@ class Gate:
 
 def drained(run, agent_code, *, tools=(), model=None, while_draining=None, drain_s=5.0):
     """Drive the run, and close the worker while the held call is open."""
-    gate = None
+    gate = Gate()
+    code(agent_code, tools=[gate.tool(), *tools], model=model)
 
     async def main():
-        nonlocal gate
-        gate = Gate()
-        code(agent_code, tools=[gate.tool(), *tools], model=model)
         engine = Engine()
         driving = engine.hint(run.id)
         await asyncio.wait_for(gate.began.wait(), BOUND_S)
@@ -62,9 +60,10 @@ def drained(run, agent_code, *, tools=(), model=None, while_draining=None, drain
 def cancelled_in(run, agent_code, *, tools=(), model=None, began=None):
     """Drive the run; cancel it once a call is open; returns it as it is then."""
 
+    gate = Gate()
+    code(agent_code, tools=[gate.tool(), *tools], model=model)
+
     async def main():
-        gate = Gate()
-        code(agent_code, tools=[gate.tool(), *tools], model=model)
         engine = Engine()
         try:
             driving = asyncio.create_task(engine.drive(run.id))

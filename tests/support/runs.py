@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from threading import Event, Thread
+from threading import Barrier, Event, Thread
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -288,6 +288,17 @@ def in_background(function: Callable[..., Any], *args: Any) -> Future[Any]:
 
     Thread(target=work, daemon=True).start()
     return future
+
+
+def at_once(*works: Callable[[], Any]) -> list[Any]:
+    """Call all of them at the same moment, each on a thread and a connection of its own; what each gives."""
+    together = Barrier(len(works))
+
+    def one(work: Callable[[], Any]) -> Any:
+        together.wait(BOUND_S)
+        return work()
+
+    return [future.result(BOUND_S) for future in [in_background(one, work) for work in works]]
 
 
 @contextmanager

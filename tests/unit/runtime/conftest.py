@@ -65,6 +65,17 @@ def hints(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]
 
 
 @pytest.fixture
+def no_hints(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No worker is told of a run: the test drives each by itself."""
+    world.silence(monkeypatch, "dispatch_send")
+
+
+@pytest.fixture
+def no_fan_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    world.silence(monkeypatch, "fan_out_hint")
+
+
+@pytest.fixture
 def hinted(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Publications whose delivery was hinted; none begins by itself."""
     found: list[Any] = []

@@ -15,16 +15,11 @@ from tests.support.cases import case, refused
 from tests.support.runs import CodeAgent, drive, every_death, idle, make_run
 from tests.support.world import cancel
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("no_hints")]
 
 WRITER = AgentId("react", "writer")
 HANDOFF = ToolUseBlock(tool_name="handoff_writer", arguments={"task": "Write a poem."}, call_id="c1")
 CHOICE = "Ask another, ask differently, or go on without it."
-
-
-@pytest.fixture(autouse=True)
-def _no_hints(monkeypatch):
-    world.silence(monkeypatch, "dispatch_send")
 
 
 @pytest.fixture
@@ -172,13 +167,3 @@ def test_a_sub_agent_has_the_variables_of_its_caller(monkeypatch, clock):
     child = Run.objects.get(parent=run)
     assert (run.output, child.metadata) == ("done", {"variables": {"customer": "Ada", "tone": "kindly"}})
     assert models["poet"].calls[0].messages[0].text == "For Ada, kindly."
-
-
-def test_a_task_that_is_no_input_for_any_run_is_words_for_the_model(boss, settings):
-    settings.RAVI = {**settings.RAVI, "MAX_INPUT_BYTES": 10}
-    writer_of(waits)
-    run = boss()
-    run_until_idle()
-    words, is_error = answer(run)
-    assert is_error
-    assert words.startswith("react/writer was not started, nothing has been done: the task has 15 bytes, the limit is")

@@ -118,17 +118,12 @@ def test_a_failed_target_is_told_from_a_cancelled_one():
 
     child(fail)
     code(asking())
-    failed = make_run()
-    run_until_idle()
+    failed = idle(make_run())
     child(stay)
-    cancelled = make_run()
-    run_until_idle()
+    cancelled = idle(make_run())
     cancel(the_child(cancelled).id, "not needed")
-    idle(failed)
-    cancelled.refresh_from_db()
-    assert '"kind":"target_failed"' in failed.output
-    assert "no idea" in failed.output
-    assert '"kind":"target_cancelled"' in cancelled.output
+    assert '"kind":"target_failed"' in failed.output and "no idea" in failed.output
+    assert '"kind":"target_cancelled"' in idle(cancelled).output
 
 
 def test_an_ask_that_times_out_leaves_the_target_and_a_late_reply_is_a_message(clock):
@@ -159,26 +154,34 @@ def test_an_ask_that_times_out_leaves_the_target_and_a_late_reply_is_a_message(c
     assert Ask.objects.get().outcome == "timed_out"
 
 
+def asking_both(of):
+    """Ask two questions at once: of `of(ctx)`, or of a child each."""
+
+    async def story(ctx, inbox):
+        target = await of(ctx)
+        answers = await asyncio.gather(ctx.ask(target, "one"), ctx.ask(target, "two"))
+        return [answer.result for answer in answers]
+
+    return code(story)
+
+
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_two_parallel_asks_each_get_their_own_answer(order):
     async def answer(ctx, inbox):
         await ctx.sleep_until_signal("go")
-        await ctx.reply(inbox[0], f"answer to {text_of(inbox[0])}")
+        await ctx.reply(inbox[0], f"re: {text_of(inbox[0])}")
 
-    async def story(ctx, inbox):
-        answers = await asyncio.gather(ctx.ask(CHILD, "one"), ctx.ask(CHILD, "two"))
-        return [answer.result for answer in answers]
+    async def each_a_child(ctx):
+        return CHILD
 
     child(answer)
-    code(story)
-    run = drive(make_run())
-    run_until_idle()
+    asking_both(each_a_child)
+    run = idle(make_run())
     children = list(Run.objects.filter(parent_id=run.id).order_by("id"))
     for place in order:
         signal(children[place].id, "go")
-        run_until_idle()
-    run.refresh_from_db()
-    assert run.output == '["answer to one","answer to two"]'
+        idle(run)
+    assert run.output == '["re: one","re: two"]'
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
@@ -187,17 +190,11 @@ def test_two_questions_to_one_run_are_told_apart_by_their_messages(order):
         for place in order:
             await ctx.reply(inbox[place], f"re: {text_of(inbox[place])}")
 
-    async def story(ctx, inbox):
-        handle = await ctx.spawn(CHILD)
-        answers = await asyncio.gather(ctx.ask(handle, "one"), ctx.ask(handle, "two"))
-        return [answer.result for answer in answers]
-
     child(answer)
-    code(story)
+    asking_both(lambda ctx: ctx.spawn(CHILD))
     run = drive(make_run())
     assert the_child(run).inbox.count() == 2
-    idle(run)
-    assert run.output == '["re: one","re: two"]'
+    assert idle(run).output == '["re: one","re: two"]'
 
 
 def test_join_waits_for_the_end_and_is_over_at_once_behind_it():
@@ -308,40 +305,6 @@ def test_a_child_whose_worker_dies_around_its_reply_answers_once(clock, step):
     code(asking())
     for run, _ in every_death(clock, story):
         assert run.output == '{"kind":"replied","result":"once"}'
-
-
-def test_a_message_that_comes_while_the_code_runs_is_a_round_of_its_own(clock):
-    seen = []
-
-    async def story(ctx, inbox):
-        seen.append([text_of(message) for message in inbox])
-        await ctx.sleep_until_signal("go")
-        return len(inbox)
-
-    code(story)
-    run = drive(make_run(text="first"))
-    lease = world.claim(make_run().id, "w")
-    world.asking_deliver(lease, [entry_to(run)], target_id=run.id, message=said("second").model_dump(mode="json"))
-    signal(run.id, "go")
-    run = drive(run)
-    run_until_idle_but(lease.run_id)
-    run.refresh_from_db()
-    assert run.status == Status.SUSPENDED
-    signal(run.id, "go")
-    run = drive(run)
-    assert run.status == Status.COMPLETED
-    assert seen[0] == ["first"]
-    assert seen[-1] == ["second"]
-    assert all(batch in (["first"], ["second"]) for batch in seen)
-
-
-def entry_to(run):
-    return Entry("msg.sent", "1", run.agent)
-
-
-def run_until_idle_but(run_id):
-    run_until_idle()
-    assert Run.objects.get(id=run_id).status == Status.RUNNING
 
 
 def test_a_message_to_an_address_goes_to_its_active_run_in_the_session_or_a_new_one():
@@ -459,26 +422,11 @@ def test_a_reply_that_came_before_the_timeout_was_recorded_counts(clock):
     child(stay)
     code(asking(timeout=60))
     run = drive(make_run())
-    lease = world.claim(run.id, "w") or leased_by_force(run)
+    world.touch([run.id])
+    lease = leased(run)
     Ask.objects.update(outcome="replied", result="just in time")
     clock.advance(61)
     with pytest.raises(world.NotDue) as found:
         world.time_out_ask(lease, [Entry("ask", "x", "test/child")], ask_id=Ask.objects.get().id)
     assert found.value.until is None
     assert Ask.objects.get().outcome == "replied"
-
-
-def leased_by_force(run):
-    world.touch([run.id])
-    return world.claim(run.id, "w")
-
-
-def test_a_paused_run_is_claimed_by_nobody_until_it_is_resumed(clock):
-    pending, timed = make_run(), make_run()
-    Run.objects.filter(id=pending.id).update(paused_at=clock.now)
-    Run.objects.filter(id=timed.id).update(paused_at=clock.now, status=Status.SUSPENDED, wake_at=clock.now)
-    assert [world.claim(run.id, "w") for run in (pending, timed)] == [None, None]
-    assert world.claim_next("w", ["test/code"]) is None
-    for run in (pending, timed):
-        world.slots_resume(run.id)
-    assert all(world.claim(run.id, "w") for run in (pending, timed))

@@ -1,25 +1,31 @@
-"""A ReActAgent whose tool returns FinishAgentResult: its last turn, what the other calls are told, and refusals."""
+"""A tool that hands over says so in its result: what is recorded, the agent's last turn, what the other calls are told,
+and refusals; the same in every replay."""
 
 from __future__ import annotations
 
 import pytest
 
-from ravi_django import register, tool
-from ravi_django.agents import ReActAgent
+from ravi_django import register, save_spec, tool
+from ravi_django.agents import FunctionMiddleware, ReActAgent
 from ravi_django.agents.context import ContextConfig
-from ravi_django.kernel import AgentId, FinishAgentResult, ToolResultBlock, ToolUseBlock
-from ravi_django.models import Run, Status, Turn
+from ravi_django.kernel import (
+    AgentId,
+    FinishAgentResult,
+    Message,
+    RunContext,
+    TextBlock,
+    ToolExecutionResult,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+from ravi_django.kernel.messages import ChatMessage, ChatPayload
+from ravi_django.models import JournalEntry, Run, Status, Turn
 from ravi_django.testing import ScriptedModel, journal_of, run_until_idle
-from tests.support import world
-from tests.support.runs import CodeAgent, code, drive, every_death, idle, make_run
+from tests.support.runs import CodeAgent, code, drive, every_death, idle, make_run, take_over
+from tests.support.tool_calls import output_of
 from tests.support.world import DjangoHistoryProvider
 
-pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture(autouse=True)
-def _no_hints(monkeypatch):
-    world.silence(monkeypatch, "dispatch_send")
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("no_hints")]
 
 
 @tool
@@ -51,8 +57,19 @@ async def shout(ctx, inbox):
 
 @pytest.fixture(autouse=True)
 def _others():
-    for key in ("b", "c"):
+    for key in ("b", "c", "helper"):
         register(CodeAgent(shout, key=key))
+
+
+@pytest.fixture
+def busy():
+    """A session in which `test/b` is at work."""
+
+    async def stay(ctx, inbox):
+        await ctx.sleep_until_signal("never")
+
+    register(CodeAgent(stay, key="b"))
+    return drive(make_run("test/b")).session
 
 
 def turns_of(run):
@@ -84,13 +101,8 @@ def test_the_turn_is_kept_with_a_result_for_every_call_and_the_other_answers():
 
 
 def test_the_first_of_a_turn_wins_by_its_place():
-    react(
-        [
-            call("look", "c0"),
-            call("leave", "c1", target="test/c", task="for c"),
-            call("leave", "c2", target="test/b", task="for b"),
-        ]
-    )
+    leaving = [call("leave", f"c{n}", target=f"test/{key}", task=f"for {key}") for n, key in ((1, "c"), (2, "b"))]
+    react([call("look", "c0"), *leaving])
     run = idle(make_run("react/front"))
     assert (run.agent, run.output) == ("test/c", "FOR C")
     (results,) = results_of(run)
@@ -117,15 +129,9 @@ def test_a_worker_that_dies_around_it_pays_no_recorded_call_twice(clock):
 
 
 @pytest.mark.parametrize("dies", [None, 3, 4, "end"])
-def test_a_busy_agent_is_told_to_the_model_as_the_calls_result(clock, dies):
-    async def stay(ctx, inbox):
-        await ctx.sleep_until_signal("never")
-
-    register(CodeAgent(stay, key="b"))
-    busy = drive(make_run("test/b"))
+def test_a_busy_agent_is_told_to_the_model_as_the_calls_result(clock, busy, dies):
     model = react([call("look", "c0"), call("leave", "c1", target="test/b")], "then I do it myself")
-    run = make_run("react/front", session=busy.session)
-    run = drive(run)
+    run = drive(make_run("react/front", session=busy))
     assert (run.status, run.agent) == (Status.PENDING, "react/front")
     if dies is not None:
         drive(run, dies=dies)
@@ -139,14 +145,9 @@ def test_a_busy_agent_is_told_to_the_model_as_the_calls_result(clock, dies):
     assert len(model.calls) <= 3
 
 
-def test_a_refused_one_leaves_it_to_the_next():
-    async def stay(ctx, inbox):
-        await ctx.sleep_until_signal("never")
-
-    register(CodeAgent(stay, key="b"))
-    busy = drive(make_run("test/b"))
+def test_a_refused_one_leaves_it_to_the_next(busy):
     react([call("leave", "c1", target="test/b", task="for b"), call("leave", "c2", target="test/c", task="for c")])
-    run = idle(make_run("react/front", session=busy.session))
+    run = idle(make_run("react/front", session=busy))
     assert (run.status, run.output, run.agent) == (Status.COMPLETED, "FOR C", "test/c")
     (results,) = results_of(run)
     assert [(call_id, is_error) for call_id, _, is_error in results] == [("c1", True), ("c2", False)]
@@ -183,3 +184,116 @@ def test_the_messages_behind_the_one_that_was_handed_over_go_along():
     assert Run.objects.get(parent=run).inbox.count() == 2
     run_until_idle()
     assert seen == [["one", "two"]]
+
+
+EFFECTS = ["idempotent", "at_most_once", "transactional"]
+HELPER = AgentId("test", "helper")
+
+
+def handing(result, effect="idempotent"):
+    @tool(effect=effect)
+    def give() -> str:
+        return result
+
+    return give
+
+
+def seen_by(result, effect="idempotent", **how):
+    """What the agent's code is told by the first execution, and by the replay of a worker that died behind it."""
+    told = []
+
+    async def story(ctx, inbox):
+        told.append(await ctx.tool("give"))
+
+    agent = code(story, tools=[handing(result, effect)])
+    for name, value in how.items():
+        setattr(agent, name, value)
+    run = drive(make_run(), dies="end")
+    return told, run
+
+
+@pytest.mark.parametrize("effect", EFFECTS)
+@pytest.mark.parametrize("target", [HELPER, "test/helper"])
+def test_it_is_recorded_and_every_replay_gives_it_again(clock, effect, target):
+    told, run = seen_by(FinishAgentResult(target, "go on"), effect)
+    take_over(clock, run)
+    first, again = told
+    assert first.finish == again.finish == FinishAgentResult(HELPER, "go on")
+    assert (first.text, again.text, first.is_error) == ("asks to hand over to test/helper",) * 2 + (False,)
+    row = JournalEntry.objects.get(kind="tool.call", phase="result")
+    assert row.result["finish"] == {"target": "test/helper", "task": "go on"}
+
+
+def test_a_message_as_the_task_keeps_its_id_and_the_result_may_have_words_of_its_own(clock):
+    task = Message(target=HELPER, payload=ChatPayload(message=ChatMessage.of("user", "go on")))
+    given = ToolExecutionResult(content=[TextBlock(text="bye")], finish=FinishAgentResult(HELPER, task))
+    told, run = seen_by(given)
+    take_over(clock, run)
+    first, again = told
+    assert (first.text, first.finish) == (again.text, again.finish) == ("bye", first.finish)
+    assert (again.finish.task.id, again.finish.task.payload.message.text) == (task.id, "go on")
+
+
+def test_neither_the_model_nor_a_client_is_shown_it():
+    result = ToolExecutionResult(content=[TextBlock(text="bye")], finish=FinishAgentResult(HELPER))
+    assert "finish" not in result.model_dump()
+    assert "helper" not in result.model_dump_json()
+
+
+@pytest.mark.parametrize("effect", EFFECTS)
+@pytest.mark.parametrize(
+    ("finish", "words"),
+    [
+        (FinishAgentResult("test/nobody"), "test/nobody"),
+        (FinishAgentResult("nobody"), "nobody"),
+        (FinishAgentResult(7), "target is an agent's address"),
+        (FinishAgentResult(HELPER, 7), "task is a text or a Message"),
+    ],
+)
+def test_nobody_to_hand_over_to_is_an_error_with_words(clock, effect, finish, words):
+    told, run = seen_by(finish, effect)
+    take_over(clock, run)
+    assert [(result.is_error, result.finish) for result in told] == [(True, None)] * 2
+    assert all(result.text.startswith("it cannot be handed over: ") and words in result.text for result in told)
+
+
+def test_an_agent_that_is_a_row_can_be_handed_over_to():
+    save_spec("react/rowed", {"model": "rehearsal"})
+    assert output_of(handing(FinishAgentResult("react/rowed"))) == "ok: asks to hand over to react/rowed"
+
+
+def test_an_error_hands_nothing_over():
+    told, _ = seen_by(ToolExecutionResult(is_error=True, finish=FinishAgentResult(HELPER)))
+    assert (told[0].is_error, told[0].finish) == (True, None)
+
+
+@pytest.mark.parametrize("effect", EFFECTS)
+def test_a_middleware_sees_it_and_may_keep_it_back(effect):
+    class Keep(FunctionMiddleware):
+        async def process(self, context, call_next):
+            await call_next()
+            assert context.result.finish is not None
+            context.result = ToolExecutionResult(content=[TextBlock(text="not now")])
+
+    told, _ = seen_by(FinishAgentResult(HELPER), effect, middleware=[Keep()])
+    assert (told[0].text, told[0].finish) == ("not now", None)
+
+
+@pytest.mark.parametrize("passes_on", [str, lambda result: result])
+def test_a_tool_that_calls_it_says_what_has_not_happened_or_passes_it_on(passes_on):
+    """A text alone hands nothing over, and claims nothing."""
+
+    @tool
+    async def outer(ctx: RunContext) -> str:
+        result = await ctx.tool("give")
+        return result.text if passes_on is str else passes_on(result)
+
+    told = []
+
+    async def story(ctx, inbox):
+        told.append(await ctx.tool("outer"))
+
+    code(story, tools=[handing(FinishAgentResult(HELPER)), outer])
+    drive(make_run())
+    assert told[0].text == "asks to hand over to test/helper"
+    assert told[0].finish == (None if passes_on is str else FinishAgentResult(HELPER))

@@ -10,11 +10,7 @@ from django.core.management import call_command
 from ravi_django import register, signal
 from ravi_django.agents import ReActAgent
 from ravi_django.agents.context import ContextConfig
-from ravi_django.kernel import (
-    AgentId,
-    ConflictError,
-    PermanentError,
-)
+from ravi_django.kernel import AgentId, ConflictError, PermanentError
 from ravi_django.models import InboxMessage, Run, Status, Turn
 from ravi_django.testing import ScriptedModel, journal_of, run_until_idle
 from tests.support import world
@@ -33,14 +29,9 @@ from tests.support.runs import (
 )
 from tests.support.world import DjangoHistoryProvider, Publisher, retry
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("no_hints")]
 
 B = AgentId("test", "b")
-
-
-@pytest.fixture(autouse=True)
-def _no_hints(monkeypatch):
-    world.silence(monkeypatch, "dispatch_send")
 
 
 def agent(key, function, *, tools=()):
@@ -90,16 +81,10 @@ def test_what_was_queued_behind_the_first_agent_goes_on_at_once():
     run = make_run()
     behind = make_run(session=run.session)
     assert behind.status == Status.QUEUED
-    drive(run)
-    assert status_of(behind) == Status.PENDING
-
-
-def test_what_is_queued_behind_the_other_agent_waits_for_the_run_that_came_over():
-    agent("b", stay)
-    code(handing_over())
-    run = drive(make_run())
+    run = drive(run)
+    assert (run.agent, status_of(behind)) == ("test/b", Status.PENDING)
     behind = make_run("test/b", session=run.session)
-    assert (run.agent, behind.status) == ("test/b", Status.QUEUED)
+    assert behind.status == Status.QUEUED, "it waits for the run that came over"
     drive(run)
     signal(run.id, "go")
     run = drive(run)
@@ -116,15 +101,13 @@ def test_an_agent_that_is_busy_in_the_session_refuses_and_every_replay_says_so(c
     agent("b", stay)
     busy = drive(make_run("test/b"))
     code(first, tools=[step])
-    run = make_run(session=busy.session)
-    run = drive(run)
+    run = drive(make_run(session=busy.session))
     assert (run.status, run.agent, run.generation) == (Status.PENDING, "test/code", 0)
     drive(run, dies=2)
     Run.objects.filter(id=busy.id).update(status=Status.COMPLETED)
     run = take_over(clock, run)
-    assert run.output == (
-        "conflict: the session has another active run of test/b; wait for its end, or answer without it"
-    )
+    words = "the session has another active run of test/b; wait for its end, or answer without it"
+    assert run.output == f"conflict: {words}"
     assert [row.error["type"] for row in kinds(run, "run.handoff")] == ["ConflictError"]
     assert (ran, run.agent) == (["1", "2"], "test/code")
     assert InboxMessage.objects.filter(run=run).count() == 1

@@ -29,9 +29,6 @@ def waiting(count: int) -> Run:
     return run
 
 
-# ------------------------------------------------------------------------------------------- a limit
-
-
 def test_code_that_returns_is_given_the_next_ones(step: Any, clock: FakeClock) -> None:
     rounds: list[Any] = []
     leases: list[Any] = []
@@ -113,9 +110,6 @@ def test_a_generation_that_was_carried_nothing_is_given_all() -> None:
     assert rounds == [["hi", "1"], ["2", "3", "4", {"n": 1}]]
 
 
-# ------------------------------------------------------------------------------------------- what is carried
-
-
 @pytest.mark.sqlite
 def test_it_is_given_before_the_others_and_in_place_of_the_one_before() -> None:
     rounds: list[Any] = []
@@ -139,26 +133,6 @@ def test_it_is_given_before_the_others_and_in_place_of_the_one_before() -> None:
 
     assert rounds[-1] == ["no more"]
     assert (run.status, run.output) == (Status.COMPLETED, "done")
-
-
-def test_a_worker_that_dies_around_it_loses_nothing(step: Any, clock: FakeClock) -> None:
-    async def sums_up(ctx: Any, inbox: Any) -> Any:
-        sums = dict(inbox[0].payload.data) if inbox[0].payload.kind == "data" else {"n": 0}
-        await ctx.tool("step", name=str(sums["n"]))
-        await ctx.tool("step", name=str(sums["n"]))
-        if sums["n"] < 2:
-            await ctx.continue_as_new(carry={"n": sums["n"] + 1})
-        return sums["n"]
-
-    def story(drive: Any) -> Run:
-        code(sums_up, tools=[step])
-        run = make_run()
-        for _ in range(3):
-            drive(run)
-        return run
-
-    for run, _ in every_death(clock, story):
-        assert (run.status, run.output, run.generation) == (Status.COMPLETED, "2", 2)
 
 
 def test_a_run_that_was_woken_may_end_with_it() -> None:
@@ -186,7 +160,6 @@ def test_a_run_that_was_woken_may_end_with_it() -> None:
         engine.appender.append = and_once_more
 
     drive(run, setup=woken)
-
     assert (run.status, run.output) == (Status.COMPLETED, "[]")
 
 

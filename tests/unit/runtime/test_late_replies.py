@@ -10,17 +10,11 @@ from ravi_django.agents.flow import BaseAgentProxy, PauseForChildResult, Subagen
 from ravi_django.kernel import AgentId, ChatMessage, ChatPayload, Message, RunContext, ToolUseBlock
 from ravi_django.models import Ask, InboxMessage, Run, Status
 from ravi_django.testing import ScriptedModel, journal_of, run_until_idle
-from tests.support import world
-from tests.support.runs import CodeAgent, every_death, make_run
+from tests.support.runs import CodeAgent, every_death, idle, make_run
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("no_hints")]
 
 SLOW = AgentId("test", "slow")
-
-
-@pytest.fixture(autouse=True)
-def _no_hints(monkeypatch):
-    world.silence(monkeypatch, "dispatch_send")
 
 
 @pytest.fixture(autouse=True)
@@ -70,6 +64,17 @@ def boss(kind, script):
     return model, make_run("react/boss")
 
 
+def replied_late(clock, run):
+    """The child replies behind the timeout, and then the run goes on."""
+    run_until_idle()
+    clock.advance(11)
+    run_until_idle()
+    signal(Run.objects.get(parent=run).id, "go", "too late")
+    run_until_idle()
+    signal(run.id, "on", "now")
+    return idle(run)
+
+
 DELEGATIONS = [
     ("orchestrator", call("handoff_slow", task="work")),
     ("tool", call("handoff_slow", task="work")),
@@ -80,23 +85,13 @@ DELEGATIONS = [
 @pytest.mark.parametrize(("kind", "delegation"), DELEGATIONS, ids=[kind for kind, _ in DELEGATIONS])
 def test_a_late_reply_to_a_delegation_is_heard_by_nobody(clock, kind, delegation):
     model, run = boss(kind, [delegation, call("linger", "c2"), "final answer"])
-    run_until_idle()
-    clock.advance(11)
-    run_until_idle()
-    child = Run.objects.get(parent=run)
-
-    signal(child.id, "go", "too late")
-    run_until_idle()
-    child.refresh_from_db()
-    assert child.status == Status.COMPLETED
-    signal(run.id, "on", "now")
-    run_until_idle()
-
-    run.refresh_from_db()
+    replied_late(clock, run)
     assert (run.status, run.output, len(model.calls)) == (Status.COMPLETED, "final answer", 3)
     assert "gave no answer within 10 s" in model.calls[1].messages[-1].content[0].text
     assert InboxMessage.objects.filter(run=run).count() == 1
     assert Ask.objects.get().outcome == "timed_out"
+    child = Run.objects.get(parent=run)
+    assert child.status == Status.COMPLETED
     (row,) = [row for row in journal_of(child) if row.kind == "ask.replied"]
     assert row.result == {"result": {"text": "too late"}}
 
@@ -104,15 +99,7 @@ def test_a_late_reply_to_a_delegation_is_heard_by_nobody(clock, kind, delegation
 def test_nor_where_the_worker_of_the_one_who_asked_died(clock):
     def story(drive):
         _, run = boss("orchestrator", [call("handoff_slow", task="work"), call("linger", "c2"), "final answer"])
-        drive(run)
-        run_until_idle()
-        clock.advance(11)
-        run_until_idle()
-        signal(Run.objects.get(parent=run).id, "go", "too late")
-        run_until_idle()
-        signal(run.id, "on", "now")
-        run_until_idle()
-        return run
+        return replied_late(clock, drive(run))
 
     for run, _ in every_death(clock, story):
         assert (run.status, run.output) == (Status.COMPLETED, "final answer")
@@ -122,12 +109,9 @@ def test_nor_where_the_worker_of_the_one_who_asked_died(clock):
 def test_a_reply_in_time_is_the_answer_and_the_child_is_told_nothing_of_it(given):
     model, run = boss("orchestrator", [call("handoff_slow", task="work"), "final answer"])
     run_until_idle()
-
     signal(Run.objects.get(parent=run).id, "go", "in time")
-    run_until_idle()
-
-    run.refresh_from_db()
-    assert (run.output, model.calls[1].messages[-1].content[0].text) == ("final answer", "in time")
+    assert idle(run).output == "final answer"
+    assert model.calls[1].messages[-1].content[0].text == "in time"
     assert given and all(set(one) == {"parent_agent_id", "inherited_variables"} for one in given)
 
 
@@ -146,16 +130,6 @@ def test_a_generator_gets_no_other_prompt_of_it(clock, form):
         yield TurnEnd(answer.kind)
 
     register(type("Generator", (BaseAgentProxy,), {"next_turn": story})("generator"))
-    run = make_run("agent/generator")
-    run_until_idle()
-    clock.advance(11)
-    run_until_idle()
-
-    signal(Run.objects.get(parent=run).id, "go", "too late")
-    run_until_idle()
-    signal(run.id, "on", "now")
-    run_until_idle()
-
-    run.refresh_from_db()
+    run = replied_late(clock, make_run("agent/generator"))
     assert (run.status, run.output) == (Status.COMPLETED, "timed_out")
     assert "too late" not in prompts
