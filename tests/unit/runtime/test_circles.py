@@ -18,12 +18,7 @@ from tests.support.arriving import NEW_ITEM, TOPIC, arrive
 from tests.support.runs import CodeAgent, code, drive, every_death, make_run
 from tests.support.world import MAX_HOPS
 
-pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture(autouse=True)
-def _no_fan_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    world.silence(monkeypatch, "fan_out_hint")
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("no_fan_out")]
 
 
 def published(hops: int, text: str = "x") -> Message:
@@ -98,7 +93,11 @@ def test_they_are_counted_the_same_on_a_replay(clock: FakeClock) -> None:
         await ctx.emit("news/own", 1)
         await ctx.sleep_until_signal("go", or_message=True)
         await ctx.emit("news/own", 2)
-        await ctx.receive()
+        for number in (3, 4):
+            await ctx.receive()
+            await ctx.emit("news/own", number)
+        await ctx.sleep_until_signal("new_source_item")
+        await ctx.emit("news/own", 5)
 
     def story(drive: Any) -> Run:
         code(emits)
@@ -106,13 +105,15 @@ def test_they_are_counted_the_same_on_a_replay(clock: FakeClock) -> None:
         arrive(run, published(5))
         drive(run)
         drive(run)
-        arrive(run, published(1))
-        run_until_idle()
-        return run
+        for hops in (3, 4, 2):
+            arrive(run, published(hops))
+        drive(run)
+        signal(run, "new_source_item")
+        return drive(run)
 
     for run, _ in every_death(clock, story):
         assert (run.status, run.error) == (Status.COMPLETED, None)
-        assert hops_of_all() == [6, 6], "a wait that a message ends has given none yet"
+        assert hops_of_all() == [6, 6, 5, 5, 1], "a wait that a message ends has given none yet"
 
 
 @pytest.mark.parametrize("hops", [0, 3])
@@ -181,7 +182,6 @@ def test_an_item_that_tells_of_a_publication_is_counted_and_another_is_not() -> 
     signal(run, "new_source_item", {"title": "told", "publication": "x", "hops": 4})
     signal(run, "new_source_item", {"title": "a beer", "hops": 40})
     drive(run)
-
     assert hops_of_all() == [1, 5, 1]
     assert not JournalEntry.objects.filter(run=run, name="feed.failed").exists()
 

@@ -43,26 +43,22 @@ def swept(clock, seconds):
     world.fan_out_sweep()
 
 
-def newest():
-    return InboxMessage.objects.order_by("id").last().body["payload"]["data"]
-
-
 # ------------------------------------------------------------------------------------------------------- digests
+
+
+def newest(run):
+    return InboxMessage.objects.filter(run=run).order_by("id").last().body["payload"]["data"]
 
 
 @pytest.mark.sqlite
 def test_once_in_so_many_seconds_and_then_all_of_it_in_one_message(clock):
     _, (run,) = waiting(every_s=600)
-
     emit("one", "two", "three")
-    assert inboxes() == {run.id: ["one"]}
     swept(clock, 590)
     assert inboxes() == {run.id: ["one"]}
     swept(clock, 20)
     world.fan_out_sweep()
-
-    assert inboxes() == {run.id: ["one", "two+three"]}
-    assert told(run) == 2
+    assert (inboxes(), told(run)) == ({run.id: ["one", "two+three"]}, 2)
     emit("four")
     assert inboxes()[run.id][2:] == []
     clock.advance(601)
@@ -77,9 +73,7 @@ def test_a_digest_names_what_is_in_it(clock):
     publications = [publish(words) for words in ("one", "two", "three")]
     world.fan_out_run(publications[0].id)
     swept(clock, 61)
-
     message = Message.model_validate(InboxMessage.objects.order_by("id").last().body)
-
     assert (str(message.target), message.payload.data["topic"]) == (TOPIC, TOPIC)
     items = message.payload.data["items"]
     assert [item["publication"] for item in items] == [str(one.id) for one in publications[1:]]
@@ -94,42 +88,37 @@ def test_an_idle_follower_gets_its_digest_in_a_run(clock):
     emit("one", "two", "three")
     Run.objects.update(status="completed")
     swept(clock, 61)
-
     assert sorted(inboxes().values()) == [["one"], ["two+three"]]
 
 
 def test_a_digest_that_is_too_large_comes_in_several_messages(clock, settings, monkeypatch):
     settings.RAVI = {**settings.RAVI, "MAX_INPUT_BYTES": 6_000}
-    _, (run,) = waiting(every_s=60)
-    emit("first", *(f"{number}{'x' * 1_000}" for number in range(9)))
-    swept(clock, 61)
-    given = inboxes()[run.id]
+
+    def given_of(*said, topic):
+        _, (run,) = waiting(every_s=60, topic=topic)
+        emit(*said, topic=topic)
+        swept(clock, 61)
+        return inboxes()[run.id]
+
+    given = given_of("first", *(f"{number}{'x' * 1_000}" for number in range(9)), topic=TOPIC)
     assert [words[0] for message in given[1:] for words in message.split("+")] == list("012345678")
     sizes = [len(json.dumps(body)) for body in InboxMessage.objects.values_list("body", flat=True)]
     assert len(sizes) > 2 and max(sizes) <= 6_000
 
     settings.RAVI = {**settings.RAVI, "MAX_INPUT_BYTES": 2_000}
-    _, (run,) = waiting(every_s=60, topic="news/whole")
-    emit("one", "x" * 1_900, "y" * 1_900, topic="news/whole")
-    swept(clock, 61)
-    assert inboxes()[run.id] == ["one", "x" * 1_900, "y" * 1_900], "one that fills a message is delivered as it is"
-
+    whole = ["one", "x" * 1_900, "y" * 1_900]
+    assert given_of(*whole, topic="news/whole") == whole, "one that fills a message is delivered as it is"
     settings.RAVI = {**settings.RAVI, "MAX_INPUT_BYTES": 6_000}
     world.patch(monkeypatch, "MOST_ITEMS", 3)
-    _, (run,) = waiting(every_s=60, topic="news/many")
-    emit(*map(str, range(9)), topic="news/many")
-    swept(clock, 61)
-    assert inboxes()[run.id] == ["0", "1+2+3", "4+5+6", "7+8"]
+    assert given_of(*map(str, range(9)), topic="news/many") == ["0", "1+2+3", "4+5+6", "7+8"]
 
 
 def test_digests_of_many_are_one_body_and_few_statements(clock, django_assert_max_num_queries):
     waiting(50, every_s=60)
     emit("one", "two", "three")
     clock.advance(61)
-
     with django_assert_max_num_queries(40):
         world.fan_out_sweep()
-
     assert list(inboxes().values()) == [["one", "two+three"]] * 50
 
 
@@ -211,24 +200,19 @@ def test_so_many_wait_and_the_oldest_are_dropped_which_the_follower_is_told(cloc
     swept(clock, 400)
 
     assert inboxes() == {run.id: ["0", "4+5+6+7+8"], quick.id: list("012345678")}
-    assert InboxMessage.objects.filter(run=run).order_by("id").last().body["payload"]["data"]["dropped"] == 3
+    assert newest(run)["dropped"] == 3
     assert Signal.objects.filter(run=run).order_by("id").last().payload["dropped"] == 3
     read(run)
     emit("next", "more", "most")
     read(run)
     swept(clock, 400)
     assert inboxes()[run.id][2:] == ["next", "more+most"]
-    assert "dropped" not in InboxMessage.objects.filter(run=run).order_by("id").last().body["payload"]["data"]
-
-
-def test_one_item_that_is_left_tells_of_those_that_were_dropped_too(clock, monkeypatch, unread):
+    assert "dropped" not in newest(run)
     world.patch(monkeypatch, "BACKLOG_MOST", 1)
-    _, (run,) = waiting()
-    emit("one", "two", "three")
+    emit("dropped too", "left")
     read(run)
     swept(clock, 400)
-
-    assert (newest()["dropped"], len(newest()["items"])) == (1, 1)
+    assert (newest(run)["dropped"], len(newest(run)["items"])) == (1, 1), "one that is left tells of it too"
 
 
 def test_a_backlog_of_a_thousand_is_as_many_statements(clock, unread):
@@ -239,7 +223,6 @@ def test_a_backlog_of_a_thousand_is_as_many_statements(clock, unread):
         with CaptureQueriesContext(connection) as captured:
             emit("last", topic=f"t/{many}")
         counts.append(len(captured))
-
     assert counts[0] == counts[1]
 
 
@@ -268,10 +251,8 @@ def refuse(monkeypatch):
 def test_a_follower_whose_rows_make_an_error_is_set_aside_and_the_others_have_theirs(refuse, caplog):
     follows = followers(9)
     refuse.add(follows[4].id)
-
     with caplog.at_level(logging.WARNING, "ravi.fan_out"):
         emit("hello")
-
     assert list(inboxes().values()) == [["hello"]] * 8
     item = FeedItem.objects.get()
     assert (item.follow_id, item.tries) == (follows[4].id, 1)
@@ -283,9 +264,7 @@ def test_of_many_that_fail_not_each_is_looked_for(refuse, monkeypatch):
     world.patch(monkeypatch, "DELIVERIES_APART", 2)
     follows = followers(16)
     refuse.update(follow.id for follow in follows[8:])
-
     emit("hello")
-
     assert (Run.objects.count(), FeedItem.objects.count()) == (8, 8)
 
 
@@ -324,7 +303,6 @@ def test_a_digest_that_was_rolled_back_comes_once(clock, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             world.digests_deliver_due(100)
     world.fan_out_sweep()
-
     assert inboxes() == {run.id: ["one", "two+three"]}
 
 
@@ -396,7 +374,6 @@ def test_one_sweep_goes_on_behind_those_that_cannot_be_given_it(clock, settings,
         Publication.objects.filter(id=publication.id).update(run=waiting_runs(slow)[0])
 
     world.fan_out_sweep()
-
     assert inboxes() == {run.id: ["hello"]}
     assert not FeedItem.objects.filter(due_at__lte=clock.now).exists()
     assert FeedItem.objects.count() == (0 if why == "said it itself" else SLOW)
@@ -407,9 +384,7 @@ def test_one_sweep_looks_at_a_bounded_number_all_the_same(clock, monkeypatch, se
     settings.RAVI = {**settings.RAVI, "FAN_OUT_BATCH": BATCH}
     world.patch(monkeypatch, "FAN_OUT_BATCHES", 2)
     have_waited(followers(SLOW, agent="nobody/knows"), clock)
-
     world.fan_out_sweep()
-
     assert FeedItem.objects.filter(due_at__lte=clock.now).count() == SLOW + 1 - 2 * BATCH
     world.fan_out_sweep()
     assert not world.has_due()

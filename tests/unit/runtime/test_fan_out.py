@@ -76,21 +76,18 @@ def test_an_idle_agent_gets_a_run_with_the_message_and_no_signal(ada):
 
 @pytest.mark.sqlite
 def test_a_run_in_its_home_is_told_and_woken_where_it_waits():
-    statuses = ["suspended", "pending", "running", "blocked"]
+    statuses = ["pending", "pending", "running", "blocked"]  # by then: the first one waits for it
     runs = waiting_runs(followers(4))
     for run, status in zip(runs[1:], statuses[1:], strict=True):
         Run.objects.filter(id=run.id).update(status=status, waiting_on=None)
     publication = publish("hello")
-
     batch = deliver(publication)
-
     assert inboxes() == {run.id: ["hello"] for run in runs}
-    for run, status in zip(runs, ["pending", *statuses[1:]], strict=True):
+    for run, status in zip(runs, statuses, strict=True):
         run.refresh_from_db()
         assert (run.status, run.wake_seq, run.wake_at, told(run)) == (status, 1, None, 1)
     signal = Signal.objects.get(run=runs[0])
-    told_of = {"topic": TOPIC, "publication": str(publication.id), "message": publication.body["id"]}
-    assert signal.payload == told_of
+    assert signal.payload == {"topic": TOPIC, "publication": str(publication.id), "message": publication.body["id"]}
     assert (signal.name, signal.key, signal.woke) == ("new_feed_item", f"pub:{publication.id.hex}", True)
     assert runs[0].id in batch.woken and not {runs[2].id, runs[3].id} & {*batch.woken}
 
@@ -103,19 +100,15 @@ def test_a_run_that_a_delivery_wakes_does_not_go_before_a_new_chat(clock, ada, w
     else:
         follow(owner=ada)
         waits_elsewhere(owner=ada)
-
     (woken,) = deliver(publish("hello")).woken
     chat = make_run("test/chat")
-
     assert [world.claim_next("w", ["test/chat", FEED]).run_id for _ in range(2)] == [chat.id, woken]
 
 
 def test_the_newest_run_elsewhere_that_waits_for_items_becomes_its_home(ada):
     one = follow(owner=ada)
     runs = [waits_elsewhere(owner=ada, name=name) for name in ("new_feed_item", "new_feed_item", "other")]
-
     deliver(publish("hello"))
-
     assert [told(run) for run in runs] == [0, 1, 0]
     one.refresh_from_db()
     assert one.home_id == runs[1].session_id
@@ -136,7 +129,6 @@ def test_runs_of_others_and_a_follow_of_one_session_are_left_where_they_are(ada)
     other = waits_elsewhere(owner=ada)
 
     deliver(publish("hello"))
-
     assert told(other) == 0
     assert Run.objects.exclude(id=other.id).get().session == session
 
@@ -145,10 +137,8 @@ def test_a_run_of_another_owner_in_the_home_is_not_told_but_queued_behind_once(a
     session = Session.objects.create(owner=ada, agent=FEED)
     follow(owner=ada, session=session, home=session)
     stranger = make_run(FEED, session=session)
-
     deliver(publish("one"))
     deliver(publish("two"))
-
     queued = Run.objects.get(status="queued")
     assert (queued.session, queued.owner) == (session, ada)
     assert inboxes() == {stranger.id: [""], queued.id: ["one", "two"]}
@@ -161,9 +151,7 @@ def test_of_a_topic_its_followers_by_then_are_given_it_and_a_row_agent_in_its_ne
     followers(1, topic=ART)
     publication = publish("hello")
     followers(1)
-
     batch = deliver(publication)
-
     assert (batch.delivered, batch.done, Run.objects.get().agent_version) == (1, True, 7)
 
 
@@ -174,9 +162,7 @@ def test_an_owner_who_is_not_active_gets_nothing(ada):
     follow(owner=ada)
     (run,) = waiting_runs(followers(1, owner=ada))
     get_user_model().objects.filter(id=ada.id).update(is_active=False)
-
     batch = deliver(publish("hello"))
-
     assert (batch.delivered, batch.done, Run.objects.count(), told(run)) == (0, True, 1, 0)
     assert Publication.objects.get().delivered == 0
 
@@ -212,9 +198,7 @@ def test_the_policy_is_asked_once_a_batch_and_only_where_a_site_has_one(ada, set
     followers(1)
     publication = publish("hello")
     settings.RAVI = {**settings.RAVI, "ACCESS_POLICY": f"{__name__}.Choosy"}
-
     world.fan_out_run(publication.id)
-
     assert Choosy.asked == [(["ada", "bob"], TOPIC)]
     assert sorted(str(run.owner) for run in Run.objects.all()) == ["None", "ada"]
     assert Publication.objects.get().delivered == 2
@@ -270,7 +254,6 @@ def test_a_task_is_bounded_and_hints_the_rest(monkeypatch, settings):
     world.patch(monkeypatch, "fan_out_hint", hinted.append)
     followers(5)
     publication = publish("hello")
-
     for runs in (4, 5):
         world.fan_out_run(publication.id)
         assert (Run.objects.count(), hinted) == (runs, [publication.id])
@@ -299,29 +282,14 @@ def test_two_follows_that_come_to_one_run_give_it_one_message(ada):
     follow(owner=ada, home=session)
     follow(owner=ada, home=session, session=session)
     publication = publish("hello")
-
     deliver(publication)
     world.deliver_due()
-
-    assert list(inboxes().values()) == [["hello"]]
-    assert not FeedItem.objects.exists()
     publication.refresh_from_db()
-    assert (publication.followers, publication.delivered) == (2, 2)
+    assert (list(inboxes().values()), publication.followers, publication.delivered) == ([["hello"]], 2, 2)
+    assert not FeedItem.objects.exists()
 
 
 # -------------------------------------------------------------------------------------------------- other topics
-
-
-def failing_but(good, monkeypatch):
-    """Deliveries of all other publications raise."""
-    real = world.deliver_batch
-
-    def deliver_batch(publication_id, *args):
-        if publication_id != good.id:
-            raise RuntimeError("the site's")
-        return real(publication_id, *args)
-
-    world.patch(monkeypatch, "deliver_batch", deliver_batch)
 
 
 def test_topics_that_fail_do_not_stand_before_the_others(clock, monkeypatch, caplog):
@@ -331,8 +299,14 @@ def test_topics_that_fail_do_not_stand_before_the_others(clock, monkeypatch, cap
     followers(1)
     good = publish("good")
     clock.advance(60)
-    failing_but(good, monkeypatch)
+    deliver_batch = world.deliver_batch
 
+    def of_the_good_one(publication_id, *args):
+        if publication_id != good.id:
+            raise RuntimeError("the site's")
+        return deliver_batch(publication_id, *args)
+
+    world.patch(monkeypatch, "deliver_batch", of_the_good_one)
     with caplog.at_level(logging.ERROR, "ravi.fan_out"):
         for _ in range(60):  # by chance: one in two sweeps comes to it
             world.fan_out_sweep()
@@ -375,7 +349,6 @@ def test_of_many_runs_to_drive_all_workers_are_set_going(monkeypatch, workers, l
     )
 
     world.fan_out_wake([uuid7() for _ in range(10_000)])
-
     assert sent[len(few) :] == ["ravi.look"] * looks
 
 

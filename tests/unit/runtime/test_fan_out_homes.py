@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-import threading
+from functools import partial
 
 import pytest
 from django.contrib.auth import get_user_model
@@ -27,11 +27,23 @@ from tests.support.feeds import (  # noqa: F401 - a fixture
     waiting_runs,
     words,
 )
-from tests.support.runs import BOUND_S, CodeAgent, drive, in_background, make_run, on_postgresql, uncommitted
+from tests.support.runs import BOUND_S, CodeAgent, at_once, drive, in_background, make_run, on_postgresql, uncommitted
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 ART = "news/art"
+
+
+@pytest.fixture
+def unknown(clock):
+    """A follower whose agent no process knows; sweeps some minutes later."""
+    followers(1, agent="test/unknown")
+
+    def later():
+        clock.advance(400)
+        world.fan_out_sweep()
+
+    return later
 
 
 def drive_all():
@@ -43,11 +55,9 @@ def test_a_new_follow_is_at_home_where_the_other_one_is(ada):
     session = Session.objects.create(owner=ada, agent=FEED)
     stranger = get_user_model().objects.create_user("bob")
     follow(owner=ada, home=session)
-
     one, _ = world.follow(FEED, ART, user=ada)
     other, _ = world.follow(FEED, ART, user=stranger)
     own, _ = world.follow(FEED, ART, user=ada, session=Session.objects.create(owner=ada, agent=FEED))
-
     assert one.home_id == Follow.objects.get(id=one.id).home_id == session.id
     assert other.home_id is None
     assert own.home_id == own.session_id != session.id
@@ -56,13 +66,11 @@ def test_a_new_follow_is_at_home_where_the_other_one_is(ada):
 def test_two_topics_of_an_idle_agent_come_to_one_run_and_the_home_stays(ada):
     follow(owner=ada, topic=ART)
     brought = follow(owner=ada)
-
     emit("tech")
     run = Run.objects.get()
     assert set(Follow.objects.values_list("home_id", flat=True)) >= {run.session_id}
     brought.delete()
     emit("art", topic=ART)
-
     assert inboxes() == {run.id: ["tech", "art"]}
     assert Follow.objects.get().home_id == run.session_id
 
@@ -75,7 +83,6 @@ def test_what_is_due_of_two_topics_at_once_comes_to_one_run(ada, clock):
     for _ in range(3):
         clock.advance(60)
         world.deliver_due()
-
     assert [sorted(given) for given in inboxes().values()] == [[ART, TOPIC]]
 
 
@@ -84,10 +91,8 @@ def test_who_has_the_first_follow_gives_the_home_and_nobody_waits_for_it(ada):
     first = follow(owner=ada)
     follow(owner=ada, topic=ART)
     publication = publish("art", topic=ART)
-
     with uncommitted(lambda: Follow.objects.select_for_update(no_key=True).get(id=first.id)):
         batch = in_background(world.deliver_batch, publication.id, 100).result(BOUND_S)
-
     assert (batch.delivered, batch.waiting, batch.at_once, Run.objects.count()) == (0, 1, True, 0)
     world.deliver_due()
     assert list(inboxes().values()) == [["art"]]
@@ -120,15 +125,8 @@ def test_two_topics_at_the_same_moment_give_each_follower_one_home_and_one_run()
         topics, agent = [f"one/{round_}", f"two/{round_}"], f"test/feed-{round_}"
         register(CodeAgent(print, key=f"feed-{round_}"))
         Follow.objects.bulk_create(follow_row(agent, topic, owner=user) for user in users for topic in topics)
-        publications = [publish(topic, topic=topic) for topic in topics]
-        start = threading.Barrier(4)
-
-        def work(publication, start=start):
-            start.wait(BOUND_S)
-            world.fan_out_run(publication.id)
-
-        for future in [in_background(work, one) for one in (*publications, *reversed(publications))]:
-            future.result(BOUND_S)
+        works = [partial(world.fan_out_run, publish(topic, topic=topic).id) for topic in topics]
+        at_once(*works, *reversed(works))
         for _ in range(10):
             FeedItem.objects.update(due_at="2000-01-01T00:00:00Z")
             world.deliver_due()
@@ -142,9 +140,6 @@ def test_two_topics_at_the_same_moment_give_each_follower_one_home_and_one_run()
         for run_id, body in InboxMessage.objects.filter(run__agent=agent).values_list("run_id", "body"):
             given.setdefault(run_id, []).append(words(body))
         assert {tuple(sorted(said)) for said in given.values()} == {tuple(topics)}
-
-
-# --------------------------------------------------------------------------------------------------- who fails
 
 
 def failing(user):
@@ -187,11 +182,7 @@ def test_who_has_run_since_does_not_rest(ada, clock, since):
         waiting_runs([one])
 
     emit("two")
-
     assert ["two"] in inboxes().values()
-
-
-# ----------------------------------------------------------------------------------------------- the publisher
 
 
 def published_by(agent, owner=None, run=None):
@@ -224,9 +215,7 @@ def test_nor_does_a_run_that_was_handed_over_get_what_it_has_published(ada):
     Run.objects.filter(id=run.id).update(status="suspended", waiting_on=WAITS)
     one.home = run.session
     one.save()
-
     world.fan_out_run(published_by(FEED, ada, run).id)
-
     assert told(run) == 0
     assert not FeedItem.objects.exists()
 
@@ -247,37 +236,23 @@ def test_an_agent_that_answers_what_it_hears_is_no_loop(ada):
     assert (Run.objects.count(), Publication.objects.count()) == (1, 2)
 
 
-# ---------------------------------------------------------------------------- unknown agents, and deleted owners
-
-
-def test_an_agent_that_this_process_does_not_know_gets_it_where_it_is_known(clock, caplog):
-    followers(1, agent="test/unknown")
-
+def test_an_agent_that_this_process_does_not_know_gets_it_where_it_is_known(unknown, caplog):
     with caplog.at_level(logging.WARNING, "ravi.fan_out"):
         emit("one", "two")
-    assert not Run.objects.exists()
     assert "test/unknown" in caplog.text
-    clock.advance(60)
-    world.fan_out_sweep()
-    assert FeedItem.objects.count() == 2
-
+    unknown()
+    assert (Run.objects.count(), FeedItem.objects.count()) == (0, 2)
     register(CodeAgent(print, key="unknown"))
-    clock.advance(400)
-    world.fan_out_sweep()
-
+    unknown()
     assert list(inboxes().values()) == [["one+two"]]
     assert {one.delivered for one in Publication.objects.all()} == {1}
 
 
-def test_it_is_given_up_for_all_to_see_when_nobody_does(clock, caplog):
-    followers(1, agent="test/unknown-for-ever")
+def test_it_is_given_up_for_all_to_see_when_nobody_does(unknown, caplog):
     emit("one")
-
     with caplog.at_level(logging.ERROR, "ravi.fan_out"):
         for _ in range(world.DIGESTS_TRIES):
-            clock.advance(400)
-            world.fan_out_sweep()
-
+            unknown()
     assert not FeedItem.objects.exists()
     assert caplog.records[-1].action == "fan_out.given_up"
     assert Publication.objects.get().delivered == 0
@@ -288,7 +263,5 @@ def test_nobodys_follow_does_not_come_to_the_run_of_a_user_who_was_deleted(ada):
     (run,) = waiting_runs(followers(1, owner=ada))
     ada.delete()
     follow()
-
     emit("hello")
-
     assert told(run) == 0

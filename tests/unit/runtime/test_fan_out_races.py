@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import threading
+from functools import partial
 
 import pytest
 from django.db import connection
@@ -27,6 +27,7 @@ from tests.support.feeds import (  # noqa: F401 - a fixture
 from tests.support.runs import (
     BOUND_S,
     CodeAgent,
+    at_once,
     drive,
     in_background,
     make_run,
@@ -85,7 +86,6 @@ def test_a_run_that_has_changed_since_it_was_found_is_not_told(monkeypatch, chan
     world.patch(monkeypatch, "deliveries_targets", changed)
 
     batch = world.deliver_batch(publication.id, 100)
-
     assert (batch.delivered, batch.waiting, inboxes()) == (0, 1, {})
 
 
@@ -94,11 +94,9 @@ def test_whoever_is_given_the_message_by_others_meanwhile_has_it_once():
     runs = waiting_runs(follows)
     publication = publish("hello")
     same = {"message_id": publication.id.hex, "body": publication.body}
-
     with uncommitted(lambda: InboxMessage.objects.create(run=runs[1], **same)):
         delivering = in_background(world.deliver_batch, publication.id, 100)
         until(somebody_waits_for_a_lock)
-
     assert delivering.result(BOUND_S).delivered == 3
     assert inboxes() == {run.id: ["hello"] for run in runs}
     assert told(runs[0]) == told(runs[2]) == 1
@@ -156,15 +154,8 @@ def test_two_publications_to_the_same_runs_at_once_close_no_circle():
         follow_row(FEED, "news/art", session=one.session, home=one.home) for one in reversed(first)
     )
     for _ in range(3):
-        publications = [publish("tech"), publish("art", topic="news/art")]
-        start = threading.Barrier(4)
-
-        def work(publication, start=start):
-            start.wait(BOUND_S)
-            world.fan_out_run(publication.id)
-
-        for future in [in_background(work, one) for one in (*publications, *publications)]:
-            future.result(BOUND_S)
+        works = [partial(world.fan_out_run, one.id) for one in (publish("tech"), publish("art", topic="news/art"))]
+        at_once(*works, *works)
     world.deliver_due()
 
     assert {tuple(sorted(given)) for given in inboxes().values()} == {("art",) * 3 + ("tech",) * 3}
@@ -188,13 +179,8 @@ def test_ends_submits_and_fan_outs_at_once_lose_nothing():
             world.create_run(Run(agent=FEED, session=one.home), {"id": f"s{one.id.hex}", "payload": {}})
 
     publications = [publish(str(number)) for number in range(3)]
-    futures = [
-        in_background(end),
-        in_background(submit),
-        *(in_background(world.fan_out_run, one.id) for one in publications),
-    ]
-    for future in futures:
-        future.result(BOUND_S)
+    works = [end, submit, *(partial(world.fan_out_run, one.id) for one in publications)]
+    at_once(*works)
     for one in publications:
         world.fan_out_run(one.id)
     until(lambda: world.deliver_due() or not FeedItem.objects.exists())  # who was held twice is for the next sweep
@@ -232,7 +218,6 @@ def test_a_small_publication_goes_on_beside_a_huge_one():
     followers(50)
     followers(1, topic="news/art")
     huge, small = publish("huge"), publish("small", topic="news/art")
-
     with uncommitted(lambda: world.deliver_batch(huge.id, 10)):
         assert deliver(small).done
 
@@ -246,5 +231,4 @@ def test_ten_times_the_followers_are_no_more_statements():
         with CaptureQueriesContext(connection) as captured:
             world.deliver_batch(publication.id, 1_000)
         counts.append(len(captured))
-
     assert counts[0] == counts[1] < 40

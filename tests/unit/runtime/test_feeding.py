@@ -91,7 +91,6 @@ async def test_a_run_is_not_fed_what_its_children_do(bus: Bus) -> None:
     assert [one.correlation_id for one in ends] == [str(child.id)]
     await bus.publish(sold(1))
     await done(bus, id)
-
     told = await aside(lambda: list(Signal.objects.filter(run=run).order_by("id").values_list("payload", flat=True)))
     assert told[0] == {"first": True} and [payload["type"] for payload in told[1:]] == ["shop.sold"]
 
@@ -104,7 +103,6 @@ async def test_a_child_is_not_fed_what_its_tree_does(bus: Bus) -> None:
     for event in (above, beside, sold(1)):
         await bus.publish(event)
     await done(bus, id)
-
     assert await aside(numbers, child) == [1]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from threading import Barrier
+from functools import partial
 from uuid import uuid4
 
 import pytest
@@ -22,8 +22,8 @@ from ravi_django.kernel import (
 )
 from ravi_django.models import Agent, FeedItem, Follow, Publication, Session
 from tests.support import world
-from tests.support.patience import BOUND_S, seconds
-from tests.support.runs import CodeAgent, code, in_background, on_postgresql, somebody_waits_for_a_lock, until
+from tests.support.patience import BOUND_S
+from tests.support.runs import CodeAgent, at_once, code, in_background, on_postgresql, somebody_waits_for_a_lock, until
 from tests.support.world import followers
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("hinted")]
@@ -44,9 +44,6 @@ def session_of(user, tenant=""):
     return world.create_session(Session(owner=user, tenant=tenant))
 
 
-# ---------------------------------------------------------------------------------------------------- following
-
-
 def test_following_again_is_the_same_row_with_what_is_given_anew(agent, ada):
     first, created = follow("test/code", "news/sport", user=ada, tenant="acme", every_s=60, metadata={"likes": "x"})
     assert created
@@ -54,9 +51,7 @@ def test_following_again_is_the_same_row_with_what_is_given_anew(agent, ada):
     for named in ("test/code", agent, agent.id):
         kept, created = follow(named, NEWS, user=ada, tenant="acme")
         assert (kept.id, created, kept.every_s, kept.metadata) == (first.id, False, 60, {"likes": "x"})
-
     changed, _ = follow(agent, NEWS, user=ada, tenant="acme", every_s=30, metadata={})
-
     changed.refresh_from_db()
     assert (changed.id, changed.every_s, changed.metadata) == (first.id, 30, {})
 
@@ -67,7 +62,6 @@ def test_a_session_is_a_follow_of_its_own_and_gives_its_tenant(agent, ada):
     by_id, created = follow(agent, NEWS, user=ada, tenant="acme", session=str(session.id))
     free, _ = follow(agent, NEWS, user=ada, tenant="acme")
     given, _ = follow(agent, NEWS, user=ada, tenant="acme", session=session_of(ada))
-
     assert (bound.id, created) == (by_id.id, False)
     assert (bound.session, bound.home, bound.tenant) == (session, session, "acme")
     assert free.id != bound.id and (free.session, free.home) == (None, None)
@@ -126,11 +120,9 @@ def test_who_may_not_follow_is_refused_and_nothing_written(agent, ada):
 def test_a_row_agents_variables_are_looked_at_when_it_follows():
     variables = {"likes": {"required": True}}
     save_spec("test/row", {"model": "rehearsal", "system_instructions": "Likes {{ likes }}.", "variables": variables})
-
     with pytest.raises(InvalidInputError):
         follow("test/row", NEWS)
     found, _ = follow("test/row", NEWS, metadata={"variables": {"likes": "tennis"}})
-
     assert found.metadata == {"variables": {"likes": "tennis"}}
 
 
@@ -139,16 +131,10 @@ def test_unfollowing_ends_exactly_this_follow_and_an_owners_go_with_it(agent, ad
     whose = [{}, {"user": ada}, {"user": ada, "tenant": "acme"}, {"user": ada, "session": session}]
     for one in whose:
         follow(agent, NEWS, **one)
-
-    assert unfollow(agent, NEWS, user=ada) is True
-    assert unfollow(agent, NEWS, user=ada) is False
+    assert [unfollow(agent, NEWS, user=ada), unfollow(agent, NEWS, user=ada)] == [True, False]
     assert unfollow(agent, "news/other") is False
-
-    assert set(Follow.objects.values_list("owner", "tenant", "session")) == {
-        (None, "", None),
-        (ada.pk, "acme", None),
-        (ada.pk, "", session.id),
-    }
+    left = {(None, "", None), (ada.pk, "acme", None), (ada.pk, "", session.id)}
+    assert set(Follow.objects.values_list("owner", "tenant", "session")) == left
     ada.delete()
     assert Follow.objects.get().owner is None, "the site's own; none of hers has become the site's"
 
@@ -168,9 +154,6 @@ def test_followers_come_by_id_page_by_page_and_of_one_tenant(monkeypatch, django
     assert [one.id for one in followers(NEWS, after=ids[1], limit=2)] == ids[2:4]
     assert [one.id for one in followers(NEWS, limit=3)] == ids[:3]
     assert list(followers(NEWS, limit=0)) == []
-
-
-# ---------------------------------------------------------------------------------------------------- publishing
 
 
 def test_a_publication_is_hinted_after_the_commit_and_what_is_rolled_back_never_was(agent, hinted, ada):
@@ -197,9 +180,7 @@ def test_a_repeat_is_the_first_one(agent, hinted):
     first = emit(NEWS, {"b": 1, "a": 2}, id="g1")
     follow(agent, NEWS, tenant="acme")
     follow(register(CodeAgent(story, key="two")), NEWS)
-
     second = emit(NEWS, {"a": 2, "b": 1}, id="g1")
-
     assert (second.id, second.followers, hinted) == (first.id, 1, [first.id])
     with pytest.raises(IdempotencyMismatchError):
         emit(NEWS, {"a": 2}, id="g1")
@@ -209,9 +190,7 @@ def test_a_repeat_is_the_first_one(agent, hinted):
 def test_an_id_is_of_its_publisher_topic_and_tenant(ada):
     bob = get_user_model().objects.create_user("bob")
     places = [{"user": ada}, {"user": bob}, {}, {"topic": "news/other", "user": ada}, {"user": ada, "tenant": "acme"}]
-
     found = {emit(**{"topic": NEWS, **place}, data=number, id="same").id for number, place in enumerate(places)}
-
     assert len(found) == 5
 
 
@@ -219,36 +198,17 @@ def test_what_is_deleted_takes_what_was_still_to_be_given(agent):
     found, _ = follow(agent, NEWS)
     row = emit(NEWS, "goal")
     FeedItem.objects.create(follow=found, publication=row, due_at=row.created_at)
-
     assert world.delete_follows(Follow.objects.all()) == 1
-
     assert not FeedItem.objects.exists()
-
-
-# ---------------------------------------------------------------------------------------------------- at once
-
-
-def at_once(number, function):
-    """Call `function` on so many threads at the same moment; what each gives."""
-    barrier = Barrier(number)
-
-    def one(place):
-        barrier.wait(seconds(20))
-        return function(place)
-
-    return [future.result(BOUND_S) for future in [in_background(one, place) for place in range(number)]]
 
 
 @on_postgresql
 def test_twenty_who_do_the_same_at_once_make_one_row(agent, ada, hinted):
-    found = at_once(20, lambda place: follow(agent, NEWS, user=ada))
-
+    found = at_once(*[lambda: follow(agent, NEWS, user=ada)] * 20)
     assert Follow.objects.count() == len({row.id for row, _ in found}) == 1
     assert [created for _, created in found].count(True) == 1
-
     follow(agent, NEWS)
-    found = at_once(20, lambda place: emit(NEWS, {"text": "goal"}, user=ada, id="g1"))
-
+    found = at_once(*[lambda: emit(NEWS, {"text": "goal"}, user=ada, id="g1")] * 20)
     assert Publication.objects.count() == 1
     assert {(row.id, row.message_id, row.followers) for row in found} == {(found[0].id, "g1", 2)}
     assert hinted == [found[0].id]
@@ -262,7 +222,7 @@ def test_of_two_bodies_with_one_id_one_is_published(agent):
         except IdempotencyMismatchError:
             return None
 
-    assert len([text for text in at_once(10, one) if text]) == 1
+    assert len([text for text in at_once(*(partial(one, place) for place in range(10))) if text]) == 1
     assert Publication.objects.count() == 1
 
 
@@ -273,7 +233,7 @@ def test_following_and_unfollowing_at_once_never_fails(agent):
             follow(agent, NEWS)[0] if place % 2 else unfollow(agent, NEWS)
         return True
 
-    assert all(at_once(8, one))
+    assert all(at_once(*(partial(one, place) for place in range(8))))
     assert Follow.objects.count() <= 1
 
 

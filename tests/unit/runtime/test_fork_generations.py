@@ -17,18 +17,13 @@ from tests.support.patience import BOUND_S
 from tests.support.runs import code, drive, make_run, take_over
 from tests.unit.runtime.test_newsrooms import HEARD, NEWS, digest, heard, note
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("no_fan_out")]
 
 AGENTS = [
     InformationAgent("news", handle=note, items_per_generation=3),
     PersonalFeedAgent("mine", items_per_generation=3),
 ]
 IDS = ["news", "mine"]
-
-
-@pytest.fixture(autouse=True)
-def _no_fan_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    world.silence(monkeypatch, "fan_out_hint")
 
 
 def idle(run: Run) -> Run:

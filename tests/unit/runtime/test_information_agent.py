@@ -17,18 +17,13 @@ from tests.support import arriving, world
 from tests.support.arriving import TOPIC, arrive, logged, most_rows
 from tests.support.cases import sizes
 from tests.support.patience import seconds
-from tests.support.runs import code, drive, every_death, make_run
+from tests.support.runs import code, drive, every_death, idle, make_run
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("no_fan_out")]
 
 ITEM = "new_source_item"
 ADDRESS = "information/news"
 begun = partial(arriving.begun, ADDRESS)
-
-
-@pytest.fixture(autouse=True)
-def _no_fan_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    world.silence(monkeypatch, "fan_out_hint")
 
 
 def says(answer: Any = None) -> ScriptedModel:
@@ -81,12 +76,8 @@ def test_a_run_that_begins_on_nothing_tells_nothing_and_ends_when_it_is_cancelle
     newsroom()
     run = begun()
     assert (run.status, told()) == (Status.SUSPENDED, [])
-
     world.request_cancel(run.id, "enough")
-    run_until_idle()
-
-    run.refresh_from_db()
-    assert run.status == Status.CANCELLED
+    assert idle(run).status == Status.CANCELLED
 
 
 def test_the_item_is_data_and_no_instruction() -> None:
@@ -104,57 +95,17 @@ def test_the_item_is_data_and_no_instruction() -> None:
     assert published()[0]["url"] == ""
 
 
-# ------------------------------------------------------------------------------------------- crashes and growth
-
-
-def test_whatever_dies_no_item_is_lost_and_none_told_twice(clock: FakeClock) -> None:
-    newsroom(items_per_generation=2)
-
-    def story(drive: Any) -> Run:
-        run = make_run(ADDRESS, text="boot")
-        tell(run, 1, 2)
-        drive(run)
-        tell(run, 3)
-        while drive(run).status == Status.PENDING:
-            pass
-        return run
-
-    for run, _ in every_death(clock, story):
-        assert (run.status, run.error) == (Status.SUSPENDED, None)
-        assert told() == ["Briefly: boot", "Item 1", "Item 2", "Item 3"]
-        assert not Signal.objects.filter(run=run, consumed_at=None).exists()
-
-
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("many", sizes(60, 120))
 def test_neither_journal_nor_replay_grows_with_the_items(many: int) -> None:
     newsroom(says(lambda item: "ok"))
     run = begun()
     tell(run, *range(many))
-
     leases = run_until_idle(timeout=seconds(240))
-
-    run.refresh_from_db()
+    idle(run)
     assert len(told()) == len(set(told())) == many
     assert most_rows(run) <= 3 * 20 + 4, "signal, model call, emit; and the generation's own rows"
     assert leases == run.generation + 1 == many // 20 + 1, "a burst is handled within one lease a generation"
-
-
-def test_items_that_come_one_at_a_time_are_no_reason_to_grow_either() -> None:
-    newsroom(says(lambda item: "ok"), items_per_generation=5)
-    run = begun()
-    read: list[int] = []
-    for number in range(23):
-        tell(run, number)
-        run_until_idle()
-        run.refresh_from_db()
-        read.append(JournalEntry.objects.filter(run=run, generation=run.generation).count())
-
-    assert (len(told()), run.generation) == (23, 4)
-    assert max(read[10:]) <= max(read[:10])
-
-
-# ------------------------------------------------------------------------------------------- what fails
 
 
 def test_an_item_that_fails_is_logged_and_the_next_one_is_read(settings: Any) -> None:
@@ -196,9 +147,6 @@ def test_a_budget_that_is_used_up_ends_it() -> None:
     assert run.error["type"] == "BudgetExhaustedError"
 
 
-# ------------------------------------------------------------------------------------------- questions
-
-
 def test_who_asks_is_answered_and_nothing_is_emitted() -> None:
     newsroom()
 
@@ -207,10 +155,7 @@ def test_who_asks_is_answered_and_nothing_is_emitted() -> None:
         return [outcome.kind, outcome.result["summary"]]
 
     code(asker)
-    run = make_run()
-    run_until_idle()
-
-    run.refresh_from_db()
+    run = idle(make_run())
     assert (run.output, told()) == ('["replied","Briefly: A question"]', [])
     assert Run.objects.get(parent=run).status == Status.COMPLETED, "a question alone: it does not wait for news"
 
@@ -221,14 +166,10 @@ def test_a_newsroom_at_work_is_asked_too_and_told_what_failed() -> None:
     for text in ("good", "bad"):
         arrive(run, text, sender=AgentId("test", "other"), reply_to=str(make_run().id))
     drive(run)
-
     assert (run.status, told()) == (Status.SUSPENDED, [])
     replies = JournalEntry.objects.filter(run=run, kind="ask.replied").order_by("seq")
     good, bad = replies.values_list("result", flat=True)
     assert (good["result"]["summary"], bad["result"]) == ("ok", {"error": {"type": "ModelError", "message": "no"}})
-
-
-# ------------------------------------------------------------------------------------------- other work
 
 
 def test_its_work_can_be_another_and_remembers_through_generations(clock: FakeClock) -> None:
@@ -250,6 +191,7 @@ def test_its_work_can_be_another_and_remembers_through_generations(clock: FakeCl
 
     for run, _ in every_death(clock, story):
         assert ([data["sum"] for data in published()], run.generation) == ([3, 10, 21], 3)
+        assert not Signal.objects.filter(run=run, consumed_at=None).exists()
         assert logged(run, "feed.failed")[0]["error"]["message"] == "an item that it cannot read"
 
 

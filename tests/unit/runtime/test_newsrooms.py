@@ -21,15 +21,10 @@ from tests.support.patience import BOUND_S
 from tests.support.runs import code, drive, every_death, make_run
 from tests.support.world import MAX_HOPS
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("no_fan_out")]
 
 HEARD = "heard"
 NEWS, MINE = "information/news", "personal_feed/mine"
-
-
-@pytest.fixture(autouse=True)
-def _no_fan_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    world.silence(monkeypatch, "fan_out_hint")
 
 
 async def note(ctx: Any, item: Any, state: dict[str, Any]) -> None:
@@ -131,7 +126,6 @@ def test_one_commit_reads_the_signals_of_a_burst() -> None:
     for number in range(15):
         publish(run, {"title": f"Item {number}"})
     drive(run)
-
     assert len(heard(run)) == 15
     assert JournalEntry.objects.filter(run=run, kind="signal").count() == 1
 
@@ -163,7 +157,6 @@ def test_a_message_of_many_bytes_is_read_alone(size: int) -> None:
         publish(run, digest(20, start=20 * number, text="x") | {"words": words})
     with loads() as found:
         idle(run)
-
     assert heard(run) == titles(120)
     assert max(found[1:]) > 3 if size == 1 else max(found[1:]) == 1
 
@@ -259,8 +252,8 @@ def test_what_comes_one_at_a_time_is_read_in_any_generation(address: str) -> Non
     for number in range(12):
         publish(run, digest(1, start=number))
         idle(run)
-
     assert heard(run) == titles(12)
+    assert most_rows(run) <= 3 * 3 + 10
 
 
 # ------------------------------------------------------------------------------------------- large messages
@@ -281,22 +274,6 @@ def test_a_message_of_thousands_is_cut_and_read_in_parts(address: str, by: str) 
     assert (heard(run), run.generation) == ([*titles(200), "behind"], 10)
     assert [(found["items"], found["left_out"]) for found in logged(run, "feed.cut")] == [(2000, 1800)]
     assert most_rows(run) <= 3 * 20 + 10
-
-
-def test_state_and_order_are_kept_over_messages_that_are_left() -> None:
-    def count(ctx: Any, item: Any, state: dict[str, Any]) -> None:
-        state["seen"] = [*state.get("seen", []), item.title]
-
-    register(InformationAgent("news", handle=count, items_per_generation=3, output_topic=None))
-    run = begun(NEWS)
-    for start in range(0, 12, 4):
-        publish(run, digest(4, start=start))
-    run_until_idle()
-    signal(run.id, "new_source_item", {"title": "last"})
-
-    assert idle(run).generation == 4
-    body = InboxMessage.objects.filter(run=run).latest("id").body
-    assert body["payload"]["data"]["seen"] == titles(11), "what it began with counts as one, too"
 
 
 def test_an_answer_is_not_torn_apart() -> None:
@@ -342,32 +319,6 @@ def test_agents_that_follow_each_other_come_to_an_end() -> None:
     publish(run, {"title": "another"})
     run_until_idle()
     assert Publication.objects.count() == 1 + MAX_HOPS + 2, "what is new is told as ever"
-
-
-def test_hops_are_counted_the_same_on_a_replay(clock: FakeClock) -> None:
-    async def story(ctx: Any, inbox: Any) -> None:
-        await ctx.emit("news/own", 1)
-        await ctx.sleep_until_signal("go", or_message=True)
-        await ctx.receive()
-        await ctx.emit("news/own", 2)
-        await ctx.receive()
-        await ctx.emit("news/own", 3)
-        await ctx.sleep_until_signal("new_source_item")
-        await ctx.emit("news/own", 4)
-
-    def told(lease: Any) -> Run:
-        run = drive(make_run())
-        for hops in (3, 5, 2):
-            arrive(run, Message(target=TOPIC, payload=DataPayload(), metadata={"hops": hops}))
-        lease(run)
-        signal(run, "new_source_item")
-        return lease(run)
-
-    code(story)
-    for run, _ in every_death(clock, told):
-        assert run.status == Status.COMPLETED, run.error
-        bodies = Publication.objects.order_by("id").values_list("body", flat=True)
-        assert [body["metadata"]["hops"] for body in bodies] == [1, 6, 6, 1]
 
 
 def test_the_refusal_of_too_many_hops_is_recorded(clock: FakeClock) -> None:
