@@ -192,11 +192,7 @@ async def test_only_a_yes_of_the_handler_approves() -> None:
                 refusal = await ask(ApprovalGate(later if is_async else lambda *_: decision), ctx)
                 assert (refusal is None) is approved
                 assert ctx.logged[0][1]["decision"] == ("approved" if approved else "denied")
-    # with nobody to ask it is denied
-    ctx = FakeContext()
-    refusal = await ask(ApprovalGate(), ctx)
-    assert refusal.startswith("denied: pay is of high risk")
-    assert ctx.logged == [("approval", {"tool": "pay", "call_id": "c7", "risk": "high", "decision": "denied"})]
+
     # the handler sees the call
     seen: list[Any] = []
     ctx = FakeContext()

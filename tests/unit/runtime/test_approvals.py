@@ -7,13 +7,14 @@ from datetime import timedelta
 import pytest
 
 from ravi_django import tool
-from ravi_django.kernel import RunContext
+from ravi_django.kernel import RunContext, ToolUseBlock
 from ravi_django.models import HumanRequest, JournalEntry, Status
 from ravi_django.testing import journal_of
 from tests.support import world
 from tests.support.approvals import call, decisions, open_requests, payer, paying, results, rows, run_of, user
 from tests.support.cases import case, refused
 from tests.support.runs import asked, auntil, code, drive, every_death, make_run, take_over
+from tests.support.tool_calls import calling
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -91,10 +92,8 @@ def test_an_edit_that_the_tool_itself_does_not_take_is_denied(ann, ran):
     pay.validate = lambda arguments: whole(arguments) if arguments["amount"] != 3 else whole({"amount": "three"})
     agent = payer(pay)
     run = drive(run_of())
-
     world.answer(asked(run), "edit", arguments={"amount": 3}, by=ann)
     run = drive(run)
-
     assert (run.status, ran) == (Status.COMPLETED, [])
     assert results(agent)["c1"].startswith("denied: the changed arguments do not fit: ")
 
@@ -176,9 +175,7 @@ def test_answers_of_one_moment_are_replayed_with_one_slot(clock, ann, pay, ran):
     for request in reversed(open_requests(run)):
         world.answer(request, "approve", by=ann)
     run = drive(run, dies="end")
-
     run = take_over(clock, run)
-
     assert (run.status, sorted(ran)) == (Status.COMPLETED, list(range(6)))
 
 
@@ -212,20 +209,14 @@ def test_a_run_of_more_slots_is_replayed_with_fewer(clock, ann, ran):
 
 
 def _swap(one, other):
-    one_seq, other_seq = one.seq, other.seq
-    JournalEntry.objects.filter(id=one.id).update(seq=-1)
-    JournalEntry.objects.filter(id=other.id).update(seq=one_seq)
-    JournalEntry.objects.filter(id=one.id).update(seq=other_seq)
+    for entry, seq in ((one, -1), (other, one.seq), (one, other.seq)):
+        JournalEntry.objects.filter(id=entry.id).update(seq=seq)
 
 
 def test_a_call_that_needs_no_approval_does_not_wait_for_those_that_do(ann, pay, step, ran):
-    from ravi_django.kernel import ToolUseBlock
-
     free = ToolUseBlock(tool_name="step", arguments={"name": "free"}, call_id="c2")
     payer([pay, step], [call(5), free], max_parallel_tools=1)
-
     run = drive(run_of())
-
     assert (ran, run.status) == (["free"], Status.SUSPENDED)
 
 
@@ -234,64 +225,46 @@ def test_a_call_that_needs_no_approval_does_not_wait_for_those_that_do(ann, pay,
 
 def test_without_anybody_named_it_is_denied_and_written_as_ever(pay, ran):
     agent = payer(pay, approvers=None)
-
     run = drive(run_of())
-
     assert (run.status, ran, open_requests(run)) == (Status.COMPLETED, [], [])
     words = "denied: pay is of high risk, it needs a person's approval and nobody is configured to give it"
     assert results(agent) == {"c1": words}
     (row,) = rows(run, "log")
-    assert (row.name, row.result) == (
-        "approval",
-        {"tool": "pay", "call_id": "c1", "risk": "high", "decision": "denied"},
-    )
+    assert row.name == "approval"
+    assert row.result == {"tool": "pay", "call_id": "c1", "risk": "high", "decision": "denied"}
     assert rows(run) == []
 
 
-def test_where_those_who_are_named_are_nobody_it_is_denied_with_words(pay, ran):
-    for to in ("group:finance", "user:nobody", "permission:auth.change_user"):
+def test_where_those_who_are_named_are_nobody_it_is_denied_with_words(clock, pay, ran):
+    """Also on a replay, though there is somebody by then."""
+    for to in ("user:nobody", "permission:auth.change_user", "group:finance"):
         agent = payer(pay, approvers=to)
-
-        run = drive(run_of())
-
-        assert (run.status, ran, open_requests(run)) == (Status.COMPLETED, [], [])
-        assert f"needs a person's approval, and {to} is nobody at present" in results(agent)["c1"]
+        run = drive(run_of(), dies="end")
+        before = results(agent)
+        if to == "group:finance":
+            user("fin", "finance")
+        run = take_over(clock, run)
+        assert (run.status, ran, open_requests(run), results(agent)) == (Status.COMPLETED, [], [], before)
+        assert f"needs a person's approval, and {to} is nobody at present" in before["c1"]
         (kept,) = decisions(run)
         assert kept["decision"] == "denied"
-
-
-def test_nobody_there_stays_the_answer_of_a_replay(clock, pay, ran):
-    agent = payer(pay, approvers="group:finance")
-    run = drive(run_of(), dies="end")
-    before = results(agent)
-    user("fin", "finance")
-
-    run = take_over(clock, run)
-
-    assert (run.status, ran, open_requests(run), results(agent)) == (Status.COMPLETED, [], [], before)
 
 
 def test_the_first_step_with_somebody_is_asked_with_its_own_time(clock, pay):
     user("dora", "directors")
     payer(pay, approvers=[("group:finance", 3600), ("group:managers", 1800), ("group:directors", 60)])
-
     run = drive(run_of())
-
     request = HumanRequest.objects.get(run=run)
     assert (request.to, request.level, request.escalates_at) == ("group:directors", 2, None)
     assert request.expires_at <= clock.now + timedelta(seconds=61)
 
 
 WORDS = [  # of the agent, the tool and the site; and who is asked
-    (None, None, "group:site", "group:site"),
     (None, None, {"pay": "group:site", "*": "group:other"}, "group:site"),
     (None, None, {"high": "group:site"}, "group:site"),
     (None, None, {"critical": "group:site"}, None),
-    ("group:agent", None, "group:site", "group:agent"),
     ("group:agent", "group:tool", "group:site", "group:tool"),
     ({"pay": "group:agent"}, "group:tool", None, "group:agent"),
-    ({"high": "group:agent"}, "group:tool", None, "group:agent"),
-    ({"*": "group:agent"}, "group:tool", None, "group:tool"),
     ({"critical": "group:agent"}, None, "group:site", "group:site"),
     ({"pay": "group:agent", "high": "group:other"}, None, None, "group:agent"),
 ]
@@ -303,9 +276,7 @@ def test_the_agents_word_goes_before_the_tools_and_that_before_the_sites(setting
     for agents, tools, site, asked_of in WORDS:
         settings.RAVI = {**settings.RAVI, "ADDRESSEES": {} if site is None else {"approval": site}}
         payer(paying(ran, approvers=tools), approvers=agents)
-
         found = [request.to for request in open_requests(drive(run_of()))]
-
         assert found == ([] if asked_of is None else [asked_of]), (agents, tools, site)
 
 
@@ -336,23 +307,12 @@ def test_where_it_is_not_known_who_is_asked_it_is_denied(settings, monkeypatch, 
 def test_nobody_is_asked_about_a_tool_that_the_owner_may_not_use(ann, ran, permitted, django_user_model):
     owner = django_user_model.objects.create_user("owner", is_superuser=permitted)
     agent = payer(paying(ran, permission="auth.view_user"))
-
     run = drive(run_of(owner=owner))
-
     if permitted:
         assert asked(run).tool == "pay"
     else:
         assert (run.status, open_requests(run)) == (Status.COMPLETED, [])
         assert "not permitted: pay needs the permission auth.view_user" in results(agent)["c1"]
-
-
-def test_nobody_is_asked_about_arguments_that_do_not_fit(ann, pay):
-    agent = payer(pay, call("many"))
-
-    run = drive(run_of())
-
-    assert (run.status, open_requests(run)) == (Status.COMPLETED, [])
-    assert "amount" in results(agent)["c1"]
 
 
 # ------------------------------------------------------------------------------------------- what it is asked about
@@ -404,10 +364,8 @@ def test_a_call_that_has_become_riskier_since_it_was_asked_about_is_not_made(ann
     payer(paying(ran))
     run = drive(run_of())
     world.answer(asked(run), "approve", by=ann)
-
     payer(paying(ran, risk="critical"))
     run = drive(run)
-
     assert (run.status, run.error["type"], ran) == (Status.BLOCKED, "DeterminismError", [])
     assert "of high risk when a person was asked" in run.error["message"]
 
@@ -427,7 +385,6 @@ def test_an_approval_is_of_its_arguments_and_of_no_others(ann, ran):
     amounts.pop(0)
 
     run = drive(run)
-
     assert (run.status, run.error["type"], ran) == (Status.BLOCKED, "DeterminismError", [])
 
 
@@ -473,10 +430,6 @@ def test_an_at_most_once_tool_cannot_ask(ann):
         """Deploy."""
         return (await ctx.approve("deploy", {}, to="staff")).decision
 
-    async def story(ctx, inbox):
-        return (await ctx.tool("deploy")).text
-
-    code(story, tools=[deploy])
+    code(calling("deploy"), tools=[deploy])
     run = drive(make_run())
-
     assert not HumanRequest.objects.filter(run=run, kind="approval").exists()

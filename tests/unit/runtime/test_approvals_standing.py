@@ -27,21 +27,18 @@ def session():
     return world.create_session(Session(agent=PAYER))
 
 
-def decided(session, agent, by, action="approve", **more):
+def decided(session, agent, by, action="approve", owner=None, **more):
     """A first run of the session, whose call is decided on for good."""
-    run = drive(run_of(session=session))
+    run = drive(run_of(session=session, owner=owner))
     world.answer(asked(run), action, sticky=True, by=by, **more)
-    run = drive(run)
-    assert run.status == Status.COMPLETED
+    assert drive(run).status == Status.COMPLETED
     return StickyDecision.objects.get(session=session, revoked_at=None)
 
 
 def test_the_next_call_of_the_session_is_not_asked_about(ann, ran, session):
     agent = payer(paying(ran))
     sticky = decided(session, agent, ann)
-
     run = drive(run_of(session=session))
-
     assert (run.status, ran, open_requests(run)) == (Status.COMPLETED, [5, 5], [])
     assert decisions(run) == [{"decision": "approved", "reason": "", "by": "ann", "sticky": str(sticky.id)}]
     record = AuditRecord.objects.get(run_id=run.id, event="request")
@@ -53,9 +50,7 @@ def test_the_next_call_of_the_session_is_not_asked_about(ann, ran, session):
 def test_a_standing_denial_tells_its_reason(ann, ran, session):
     agent = payer(paying(ran))
     decided(session, agent, ann, "deny", reason="not this week")
-
     run = drive(run_of(session=session))
-
     assert (run.status, ran, open_requests(run)) == (Status.COMPLETED, [], [])
     assert results(agent) == {"c1": "denied: not this week; do not call it again unchanged"}
 
@@ -84,13 +79,9 @@ def test_it_covers_no_edit_to_a_riskier_call(ann, ran, session):
     payer(paying(ran, risk=by_amount))
     run = drive(run_of(session=session))
     world.answer(asked(run), "edit", arguments={"amount": 5000}, by=ann)
-    StickyDecision.objects.create(
-        session=session, agent=PAYER, tool="pay", risk="high", action="approve", decided_by_name="ann"
-    )
-
-    run = drive(run)
-
-    assert (ran, asked(run).risk) == ([], "critical")
+    mine = {"session": session, "agent": PAYER, "tool": "pay"}
+    StickyDecision.objects.create(**mine, risk="high", action="approve", decided_by_name="ann")
+    assert (asked(drive(run)).risk, ran) == ("critical", [])
 
 
 @pytest.mark.parametrize("when", ["before", "at that moment"])
@@ -109,7 +100,6 @@ def test_a_revoked_one_is_not_used(ann, ran, session, monkeypatch, when):
         world.patch(monkeypatch, "standing", revoked_since)
 
     run = drive(run_of(session=session))
-
     assert (asked(run).tool, ran) == ("pay", [5])
     assert not AuditRecord.objects.filter(run_id=run.id, name="standing").exists()
 
@@ -117,16 +107,10 @@ def test_a_revoked_one_is_not_used(ann, ran, session, monkeypatch, when):
 def test_another_agents_tools_or_sessions_is_none(ann, ran, session):
     payer(paying(ran))
     mine = {"session": session, "agent": PAYER, "tool": "pay"}
-    for other in (
-        {"agent": "react/another"},
-        {"tool": "refund"},
-        {"session": world.create_session(Session(agent=PAYER))},
-    ):
+    elsewhere = world.create_session(Session(agent=PAYER))
+    for other in ({"agent": "react/another"}, {"tool": "refund"}, {"session": elsewhere}):
         StickyDecision.objects.create(**{**mine, **other}, risk="critical", action="approve", decided_by=ann)
-
-    run = drive(run_of(session=session))
-
-    assert (asked(run).tool, ran) == ("pay", [])
+    assert (asked(drive(run_of(session=session))).tool, ran) == ("pay", [])
 
 
 def test_a_replay_does_not_look_again(clock, ann, ran):
@@ -158,10 +142,8 @@ def test_one_decided_in_the_same_turn_does_not_answer_for_those_that_are_asked_a
     payer(paying(ran), [call(1, "c1"), call(2, "c2")])
     run = drive(run_of(session=session))
     first, second = open_requests(run)
-
     world.answer(first, "approve", sticky=True, by=ann)
     run = drive(run)
-
     assert (ran, run.status, open_requests(run)) == ([1], Status.SUSPENDED, [second])
 
 
@@ -169,12 +151,9 @@ def test_one_decided_in_the_same_turn_does_not_answer_for_those_that_are_asked_a
 
 
 def trusted(session, ran, by, action="approve", approvers="staff", owner=None):
-    payer(paying(ran), approvers=approvers)
-    run = drive(run_of(session=session, owner=owner))
-    world.answer(asked(run), action, sticky=True, by=by)
-    assert drive(run).status == Status.COMPLETED
+    sticky = decided(session, payer(paying(ran), approvers=approvers), by, action, owner=owner)
     ran.clear()
-    return StickyDecision.objects.get(revoked_at=None)
+    return sticky
 
 
 def next_run(session, ran, approvers="staff", amount=7, **fields):
@@ -201,10 +180,7 @@ def test_not_the_approval_of_somebody_who_has_left_but_their_denial(ann, ran, se
         setattr(ann, "is_active" if how == "dismissed" else "is_staff", False)
         ann.save()
     payer(paying(ran), call(7))
-
-    run = drive(run_of(session=session))
-
-    assert (bool(open_requests(run)), ran) == (action == "approve", [])
+    assert (bool(open_requests(drive(run_of(session=session)))), ran) == (action == "approve", [])
 
 
 def test_not_for_addressees_to_whom_they_do_not_belong(ann, ran, session):
@@ -226,7 +202,6 @@ def test_not_for_addressees_to_whom_they_do_not_belong(ann, ran, session):
 def test_not_of_the_owner_where_it_takes_four_eyes(ann, ran, session):
     bob = user("bob", is_staff=True)
     trusted(session, ran, bob, approvers=FOUR_EYES, owner=ann)
-
     assert next_run(session, ran, approvers=FOUR_EYES, owner=bob)
     assert not next_run(session, ran, approvers=FOUR_EYES, owner=ann)
 
@@ -235,15 +210,14 @@ def test_not_of_another_tenant(ann, ran, session, settings):
     user("bob", is_staff=True)
     settings.RAVI = {**settings.RAVI, "TENANT_OF": lambda one: "" if one.username == "ann" else None}
     trusted(session, ran, ann)
-
     assert next_run(session, ran, tenant="acme")
 
 
 def test_not_for_arguments_that_the_sites_rule_refuses_them(ann, ran, session, settings):
-    settings.RAVI = {
-        **settings.RAVI,
-        "MAY_ANSWER": lambda one, request: request.arguments["amount"] < 100 or one.username == "boss",
-    }
+    def may_answer(one, request):
+        return request.arguments["amount"] < 100 or one.username == "boss"
+
+    settings.RAVI = {**settings.RAVI, "MAY_ANSWER": may_answer}
     user("boss", is_staff=True)
     trusted(session, ran, ann)
 
@@ -257,7 +231,6 @@ def test_given_in_anothers_place_while_that_lasts(ann, ran, session):
     trusted(session, ran, dan, approvers="user:ann")
     assert not next_run(session, ran, approvers="user:ann")
     absence.delete()
-
     assert next_run(session, ran, approvers="user:ann")
 
 
@@ -265,7 +238,6 @@ def test_an_unsaved_request_at_any_of_its_steps(ann):
     fin = user("fin", "finance")
     asked_of = {"run": run_of(), "kind": "approval", "path": "p", "arguments": {}}
     request = HumanRequest(**asked_of, to="group:finance", steps=[{"to": "group:finance"}, {"to": "staff"}])
-
     assert world.could_answer(ann, request) and world.could_answer(fin, request)
     assert not world.could_answer(user("eve"), request)
     assert request.to == "group:finance"
@@ -286,7 +258,6 @@ def revocations():
 def test_taking_it_back_is_recorded(ann, sticky):
     assert world.standing_revoke([sticky], by=ann) == [sticky]
     assert world.standing_revoke([sticky], by=ann) == []
-
     (record,) = revocations()
     request = HumanRequest.objects.get()
     assert (record.run_id, record.session_id, record.agent) == (request.run_id, sticky.session_id, PAYER)
@@ -296,9 +267,7 @@ def test_taking_it_back_is_recorded(ann, sticky):
 
 def test_of_a_run_that_is_gone_too(sticky):
     HumanRequest.objects.all().delete()
-
     world.standing_revoke([sticky], by=None)
-
     assert [(record.run_id.int, record.detail["revoked_by"]) for record in revocations()] == [(0, "")]
 
 
@@ -306,9 +275,7 @@ def test_so_is_what_a_newer_one_replaces(ann, ran, session, sticky):
     bob = user("bob", is_staff=True)
     ann.is_staff = False
     ann.save()
-
     newer = trusted(session, ran, bob)
-
     (record,) = revocations()
     told = {name: record.detail[name] for name in ("decision", "revoked_by", "replaced_by")}
     assert told == {"decision": str(sticky.pk), "revoked_by": "bob", "replaced_by": str(newer.pk)}
@@ -319,7 +286,6 @@ def test_it_is_taken_back_by_who_gave_it_or_may_change_it(ann, sticky):
     clerk.user_permissions.add(Permission.objects.get(codename="change_stickydecision"))
     viewer.user_permissions.add(Permission.objects.get(codename="view_stickydecision"))
     type(ann).objects.filter(pk=ann.pk).update(is_active=False)  # who gave it was dismissed
-
     for by, error in ((eve, NotFoundError), (viewer, ForbiddenError), (ann, NotFoundError)):
         with pytest.raises(error):
             world.standing_revoke([sticky], by=by)

@@ -7,17 +7,14 @@ import pytest
 from ravi_django import register, submit, tool
 from ravi_django.agents import OrchestratorAgent, ReActAgent, SubAgentConfig
 from ravi_django.kernel import RunContext, TextBlock, ToolUseBlock
-from ravi_django.models import HumanRequest, JournalEntry, Run, Status
+from ravi_django.models import JournalEntry, Run, Status
 from ravi_django.testing import ScriptedModel, run_until_idle
 from tests.support import world
 from tests.support.approvals import call, open_requests, payer, paying, results, rows, run_of
-from tests.support.runs import asked, drive, take_over
+from tests.support.runs import asked, drive, idle, take_over
 from tests.support.world import fork, save_spec
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-# ------------------------------------------------------------------------------------------- a model's own word
 
 
 @tool
@@ -46,7 +43,6 @@ def test_a_model_that_approves_itself_changes_nothing(ann, ran, approvers):
     payer([paying(ran), approve, ravi_answer], said, approvers=approvers)
 
     run = drive(run_of())
-
     assert ran == []
     assert [request.arguments for request in open_requests(run)] == ([{"amount": 5}] if approvers else [])
 
@@ -73,9 +69,6 @@ def test_an_odd_row_is_a_denial():
         assert world.decisions_told(kept).decision == "denied", kept
 
 
-# ------------------------------------------------------------------------------------- journals of before
-
-
 @pytest.mark.parametrize("decision", ["denied", "approved", "invalid"])
 def test_a_log_entry_in_its_place_is_a_denial_whatever_it_says(clock, ann, ran, decision):
     """As a release wrote it that had nobody to ask; whom the agent names by now is not asked about that call."""
@@ -88,7 +81,6 @@ def test_a_log_entry_in_its_place_is_a_denial_whatever_it_says(clock, ann, ran, 
     payer(pay)
 
     run = take_over(clock, run)
-
     assert (run.status, ran, open_requests(run)) == (Status.COMPLETED, [], [])
     if decision == "denied":
         words = "denied: pay is of high risk, it needs a person's approval and nobody is configured to give it"
@@ -104,7 +96,6 @@ def test_with_a_handler_the_journal_is_as_it_was(ran):
     payer(paying(ran), approval_handler=handler)
 
     run = drive(run_of())
-
     assert (run.status, ran) == (Status.COMPLETED, [5])
     in_call = [(row.kind, row.name, row.path.rpartition(".")[2], row.result) for row in _of_call(run)]
     assert [place[:3] for place in in_call] == [
@@ -119,9 +110,6 @@ def _of_call(run):
     return JournalEntry.objects.filter(run=run, path__contains="call0").order_by("seq")
 
 
-# ------------------------------------------------------------------------------------------- another run's word
-
-
 @pytest.mark.parametrize("action", ["approve", "deny"])
 def test_a_fork_keeps_a_denial_and_makes_no_call_again_that_was_approved_for_another_run(ann, ran, action):
     agent = payer(paying(ran))
@@ -131,7 +119,6 @@ def test_a_fork_keeps_a_denial_and_makes_no_call_again_that_was_approved_for_ano
     (decided,) = [row for row in rows(run) if row.phase == "result"]
 
     forked = drive(fork(run.id, after_seq=decided.seq))
-
     assert (forked.status, ran) == (Status.COMPLETED, [5] if action == "approve" else [])
     words = {
         "approve": "approved for the run that this one was forked from",
@@ -144,38 +131,12 @@ def test_a_fork_keeps_a_denial_and_makes_no_call_again_that_was_approved_for_ano
         assert (behind.status, ran, results(agent)) == (Status.COMPLETED, [5], {"c1": "paid 5 to ACME"})
 
 
-def test_a_child_asks_its_own_request_and_goes_on_alone(ann, ran):
-    child = ReActAgent("payer", model=ScriptedModel([call(5), "it is paid"]), tools=[paying(ran)], approvers="staff")
-    boss = OrchestratorAgent(
-        "boss",
-        model=ScriptedModel([ToolUseBlock(tool_name="handoff_payer", arguments={"task": "pay"}, call_id="h1"), "done"]),
-        sub_agents=[SubAgentConfig(child)],
-    )
-    register(boss)
-    run = run_of("orchestrator/boss")
-    run_until_idle()
-    request = HumanRequest.objects.get(status="pending")
-    assert (request.run.parent_id, request.run.agent) == (run.id, "react/payer")
-
-    world.answer(request, "approve", by=ann)
-    run_until_idle()
-
-    run.refresh_from_db()
-    assert (run.status, run.output, ran) == (Status.COMPLETED, "done", [5])
-
-
 def test_an_orchestrators_own_tools_and_delegations_are_asked_about(ann, ran):
     child = ReActAgent("writer", model=ScriptedModel(["written"]), tools=[])
     both = [call(5), ToolUseBlock(tool_name="handoff_writer", arguments={"task": "write"}, call_id="h1")]
-    boss = OrchestratorAgent(
-        "boss",
-        model=ScriptedModel([both, "done"]),
-        tools=[paying(ran)],
-        sub_agents=[SubAgentConfig(child)],
-        approval_required_risk="safe",
-        approvers={"handoff_writer": "staff", "high": "staff"},
-    )
-    register(boss)
+    team, model = [SubAgentConfig(child)], ScriptedModel([both, "done"])
+    asks = {"approval_required_risk": "safe", "approvers": {"handoff_writer": "staff", "high": "staff"}}
+    register(OrchestratorAgent("boss", model=model, tools=[paying(ran)], sub_agents=team, **asks))
     run = run_of("orchestrator/boss")
     run_until_idle()
     by_tool = {request.tool: request for request in open_requests(run)}
@@ -183,15 +144,9 @@ def test_an_orchestrators_own_tools_and_delegations_are_asked_about(ann, ran):
 
     world.answer(by_tool["handoff_writer"], "edit", arguments={"task": "write less"}, by=ann)
     world.answer(by_tool["pay"], "deny", by=ann)
-    run_until_idle()
-
-    run.refresh_from_db()
-    assert (run.status, ran) == (Status.COMPLETED, [])
+    assert (idle(run).status, ran) == (Status.COMPLETED, [])
     inbox = Run.objects.get(parent=run).inbox.get().body
     assert "write less" in str(inbox)
-
-
-# ------------------------------------------------------------------------------------------- rows, checks
 
 
 def test_an_agent_without_code_asks_whom_its_spec_names(ann, ran, monkeypatch):
@@ -199,12 +154,10 @@ def test_an_agent_without_code_asks_whom_its_spec_names(ann, ran, monkeypatch):
     script = ScriptedModel([call(5), "done"])
     world.patch(monkeypatch, "build_model", lambda name, **options: script)
     save_spec("shop/payer", {"model": "rehearsal", "tool_names": ["pay"], "approvers": {"high": "staff"}})
-
     run = drive(submit("shop/payer", "pay"))
     request = asked(run)
     assert (request.tool, request.to) == ("pay", "staff")
     world.answer(request, "approve", by=ann)
-
     assert (drive(run).status, ran) == (Status.COMPLETED, [5])
 
 
@@ -219,7 +172,6 @@ def test_what_is_shown_of_a_call_is_bounded_and_a_schema_that_is_too_large_is_le
     payer(write, ToolUseBlock(tool_name="write", arguments={"text": "x" * 10_000, "more": many}, call_id="c1"))
 
     request = asked(drive(run_of()))
-
     assert len(request.text) < 400
     assert request.arguments["text"] == "x" * 10_000
     assert "schema" not in request.details

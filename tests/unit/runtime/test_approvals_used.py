@@ -11,7 +11,7 @@ from ravi_django.models import JournalEntry, Status
 from ravi_django.testing import ScriptedModel, journal_of, run_until_idle
 from tests.support import world
 from tests.support.approvals import call, open_requests, payer, paying, results, run_of, user
-from tests.support.runs import asked, code, drive, make_run, take_over
+from tests.support.runs import asked, code, drive, idle, make_run, take_over
 from tests.support.world import fork
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -38,9 +38,6 @@ def last_of(run, name, kind="tool.call"):
     return [row.seq for row in journal_of(run) if (row.kind, row.name, row.phase) == (kind, name, "result")][-1]
 
 
-# --------------------------------------------------------------------------------------------------------- forks
-
-
 def test_a_call_in_between_or_elsewhere_in_the_code_does_not_make_it_the_forks_own(ann, ran):
     async def story(ctx, inbox):
         with ctx.scope("gate"):
@@ -56,7 +53,6 @@ def test_a_call_in_between_or_elsewhere_in_the_code_does_not_make_it_the_forks_o
     assert (run.status, ran) == (Status.COMPLETED, [5])
 
     forked = drive(fork(run.id, after_seq=last_of(run, "lookup")))
-
     assert (forked.status, ran) == (Status.COMPLETED, [5])
     assert forked.output == "denied: it was approved for the run that this one was forked from"
     behind = drive(fork(run.id, after_seq=last_of(run, "pay")))
@@ -81,7 +77,6 @@ def test_each_counts_with_its_own_call(ann, ran, amounts, made, told):
     first = next(row.seq for row in journal_of(run) if row.kind == "tool.call")
 
     forked = drive(fork(run.id, after_seq=first))
-
     assert (forked.status, forked.output, len(ran)) == (Status.COMPLETED, told, 2)
 
 
@@ -101,7 +96,6 @@ def test_the_forks_own_call_does_not_make_it_count(clock, ann, ran):
     world.answer(asked(forked), "approve", by=user("bob", is_staff=True))
 
     forked = take_over(clock, drive(forked, dies="end"))
-
     assert (forked.status, forked.output, ran) == (Status.COMPLETED, "bob", [5, 5])
 
 
@@ -130,9 +124,7 @@ def test_an_edit_to_a_riskier_call_counts_with_the_approval_of_that(ann, ran):
     world.answer(asked(run), "approve", by=ann)
     run = drive(run)
     assert (run.status, ran) == (Status.COMPLETED, [500])
-
     forked = drive(fork(run.id, after_seq=last_of(run, "pay")))
-
     assert (forked.status, ran) == (Status.COMPLETED, [500])
     assert results(agent)["c1"].endswith("paid 500 to ACME")
 
@@ -146,25 +138,19 @@ def test_of_parallel_calls_those_that_were_made_are_shared(ann, ran):
 
     for seq in seqs[:-1]:
         forked = drive(fork(run.id, after_seq=seq))
-        if forked.status == Status.SUSPENDED:
-            forked = answered_open(forked, ann)
+        while forked.status == Status.SUSPENDED:
+            for request in open_requests(forked):
+                world.answer(request, "deny", by=ann)
+            forked = drive(forked)
         assert (forked.status, sorted(ran)) == (Status.COMPLETED, [5, 5, 6]), seq
-
-
-def answered_open(run, ann):
-    for request in open_requests(run):
-        world.answer(request, "deny", by=ann)
-    return drive(run)
 
 
 def test_a_delegation_counts_with_the_child_that_was_begun(ann):
     child = ReActAgent("writer", model=ScriptedModel(["written"]))
     task = ToolUseBlock(tool_name="handoff_writer", arguments={"task": "write"}, call_id="h1")
     model = ScriptedModel([task, "done", "done", "done"])
-    boss = OrchestratorAgent(
-        "boss", model=model, sub_agents=[SubAgentConfig(child)], approval_required_risk="safe", approvers="staff"
-    )
-    register(boss)
+    team, asks = [SubAgentConfig(child)], {"approval_required_risk": "safe", "approvers": "staff"}
+    boss = register(OrchestratorAgent("boss", model=model, sub_agents=team, **asks))
     register(child)
     run = run_of(boss.id)
     run_until_idle()
@@ -175,17 +161,12 @@ def test_a_delegation_counts_with_the_child_that_was_begun(ann):
 
     ends = []
     for seq in (approved, begun, last_of(run, "react/writer", "ask"), last_of(run, "scripted", "llm.call")):
-        forked = fork(run.id, after_seq=seq)
-        run_until_idle()
-        forked.refresh_from_db()
+        forked = idle(fork(run.id, after_seq=seq))
         ends.append((forked.fork_seq, str(forked.status)))
 
     assert dict(ends)[approved] == "completed"
     assert {status for _, status in ends} == {"completed"}, ends
     assert len(child.model.calls) == 1
-
-
-# ---------------------------------------------------------------------------------------------------------- risk
 
 
 def test_calls_that_are_settled_may_become_riskier(ann, ran):
@@ -217,10 +198,8 @@ def test_one_that_is_open_or_approved_and_not_made_is_still_blocked(ann, ran, an
     world.answer(first, "deny", by=ann)
     if answers:
         world.answer(second, "approve", by=ann)
-
     payer(paying(ran, risk="critical"), [call(5), call(6, "c2")])
     run = drive(run)
-
     assert (run.status, run.error["type"], ran) == (Status.BLOCKED, "DeterminismError", [])
 
 
@@ -241,5 +220,4 @@ def test_one_that_was_edited_and_asked_about_again_is_settled(ann, ran):
     step["now"] = "critical"
 
     run = drive(run)
-
     assert (run.status, run.output) == (Status.COMPLETED, "denied")

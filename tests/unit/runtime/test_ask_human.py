@@ -17,13 +17,9 @@ from tests.support import world
 from tests.support.asked import Kind, approval_of, asked_by
 from tests.support.cases import case, refused
 from tests.support.runs import asked, code, drive, every_death, in_background, leased, make_run
+from tests.support.tool_calls import calling
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture
-def ann(django_user_model):
-    return django_user_model.objects.create_user("ann")
 
 
 def asking(*args, **options):
@@ -63,7 +59,6 @@ def test_a_question_that_is_not_answered_gives_no_text():
     for action in ("skip", "cancel"):
         run = drive(make_run())
         world.answer(asked(run).id, action)
-
         assert drive(run).output == f"{action}||"
 
 
@@ -104,7 +99,6 @@ def test_an_answer_while_the_run_is_being_suspended_is_not_lost():
     code(story)
 
     run = drive(make_run())
-
     assert run.status == Status.PENDING
     assert drive(run).output == "yes"
 
@@ -134,9 +128,7 @@ def test_a_replay_check_finds_nothing_wrong_with_an_open_question():
     asking("Which colour?")
     drive(make_run())
     out = StringIO()
-
     call_command("ravi_replay_check", stdout=out)
-
     assert "runs=1 broken=0 drifted=0" in out.getvalue()
 
 
@@ -185,10 +177,8 @@ def test_an_ended_run_takes_no_answer():
     run = drive(make_run())
     request = asked(run)
     Run.objects.filter(id=run.id).update(status=Status.FAILED)  # whatever has let the request stay open
-
     with pytest.raises(ConflictError, match="is failed already"):
         world.answer(request.id, text="red")
-
     request.refresh_from_db()
     assert request.answer is None
 
@@ -198,7 +188,6 @@ def test_a_request_that_somebody_has_closed_is_waited_for_no_more():
     run = drive(make_run())
     HumanRequest.objects.filter(run=run).update(status="cancelled")
     world.touch([run.id])
-
     assert drive(run).output == "cancel||"
 
 
@@ -238,11 +227,9 @@ def test_a_worker_that_dies_over_the_expiry_expires_it_once(clock):
 def test_an_answer_that_came_in_time_counts_however_late_the_worker_is(clock):
     asking("May I?", timeout=60)
     run = drive(make_run())
-    (request,) = questions(run)
     clock.advance(59)
-    world.answer(request.id, text="yes")
+    _answer()
     clock.advance(600)
-
     assert drive(run).output == "answer|yes|"
 
 
@@ -265,7 +252,6 @@ def test_an_answer_between_the_look_and_the_expiry_counts(clock):
         engine.database.call = answering
 
     Run.objects.filter(id=run.id).update(wake_at=clock.now)
-
     assert drive(run, setup=late).output == "answer|yes|"
 
 
@@ -277,15 +263,11 @@ def test_the_time_is_the_databases(clock):
     """A worker whose own clock is ahead does not close the question early."""
     asking("May I?", timeout=60)
     run = drive(make_run())
-    (request,) = questions(run)
     world.touch([run.id])
     lease = leased(run)
-
     with pytest.raises(world.NotDue):
-        world.expire_request(lease, [], request_id=request.id)
-
-    request.refresh_from_db()
-    assert request.status == "pending"
+        world.expire_request(lease, [], request_id=questions(run)[0].id)
+    assert questions(run)[0].status == "pending"
 
 
 # ------------------------------------------------------------------------------------------------- what is asked
@@ -322,10 +304,7 @@ def test_a_bad_question_names_its_field_and_asks_nobody():
 
 def test_text_that_no_row_can_hold_is_asked_all_the_same():
     asking("Which\0 colour\ud800?")
-
-    run = drive(make_run())
-
-    assert asked(run).text == "Which\ufffd colour??"
+    assert asked(drive(make_run())).text == "Which\ufffd colour??"
 
 
 def test_an_at_most_once_tool_asks_nobody():
@@ -335,13 +314,8 @@ def test_an_at_most_once_tool_asks_nobody():
         await ctx.ask_human("Really?")
         return "paid"
 
-    async def story(ctx, inbox):
-        return (await ctx.tool("pay")).text
-
-    code(story, tools=[pay])
-
+    code(calling("pay"), tools=[pay])
     run = drive(make_run())
-
     assert [request.kind for request in questions(run)] == ["uncertain"]
 
 
@@ -361,9 +335,7 @@ def test_other_code_at_the_place_of_a_question_blocks_the_run():
 def test_a_fork_leaves_an_open_question_behind_and_asks_its_own():
     asking("Which colour?")
     run = drive(make_run())
-
     fork = drive(world.store_fork(run.id, run.next_seq - 1))
-
     assert asked(fork).id != asked(run).id
     world.answer(asked(fork).id, text="red")
     assert (drive(fork).output, Run.objects.get(id=run.id).status) == ("answer|red|", Status.SUSPENDED)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
-from io import StringIO
 
 import pytest
-from django.core.management import CommandError, call_command
 
 from ravi_django.agents import ReActAgent
 from ravi_django.kernel import Effect, Risk, ToolUseBlock
@@ -32,7 +30,6 @@ def asking(tool=None, **arguments):
 
 def test_it_is_safe_and_may_be_called_again():
     tool = AskHumanTool()
-
     assert (tool.name, tool.promised_effect, tool.risk) == ("ask_human", Effect.IDEMPOTENT, Risk.SAFE)
     assert sorted(tool.parameters["properties"]) == ["choices", "context", "free_text", "question"]
     assert tool.parameters["required"] == ["question"]
@@ -43,10 +40,8 @@ def test_the_tool_is_called_again_after_the_answer_and_asks_nobody_twice():
     run = drive(make_run())
     request = asked(run)
     assert (request.tool, request.text, request.choices) == ("ask_human", "Which colour?", ["red", "blue"])
-
     world.answer(request.id, text="blue")
     run = drive(run)
-
     assert (run.output, len(questions(run))) == ("ok: The person answered: blue", 1)
     rows = [(row.kind, row.phase) for row in journal_of(run) if row.kind in ("tool.call", "ask_human")]
     assert rows == [("ask_human", "started"), ("ask_human", "result"), ("tool.call", "result")]
@@ -74,7 +69,6 @@ def test_a_question_that_is_not_answered_is_told_in_words(clock):
             world.answer(request.id, action)
         else:
             clock.advance(61)
-
         output = drive(run).output
         assert output.startswith("ok: ") and words in output, action
 
@@ -144,7 +138,6 @@ def test_a_bad_question_goes_back_to_the_model_and_a_bad_limit_to_the_site():
     code(story, tools=[AskHumanTool()])
 
     run = drive(make_run())
-
     assert (run.status, run.error, questions(run)) == (Status.COMPLETED, None, [])
     for most in (0, True, "3"):
         with case(most), refused("max_per_run"):
@@ -169,46 +162,3 @@ def test_two_calls_of_one_turn_each_get_their_answer(clock):
     assert (run.output, len(model.calls)) == ("Thank you.", 2)
     results = {block.call_id: block.content[0].text for block in model.calls[1].messages[-1].content}
     assert results == {"one": "The person answered: 1", "two": "The person answered: 2"}
-
-
-# ---------------------------------------------------------------------------------------------- the commands
-
-
-def test_the_commands_list_and_answer_a_question(django_user_model):
-    ann = django_user_model.objects.create_user("ann")
-    asking(context="For the door.", choices=["red", "blue"], free_text=False)
-    run = drive(make_run(owner=ann))
-    request = asked(run)
-    out = StringIO()
-
-    call_command("ravi_requests", stdout=out)
-    assert str(request.id) in out.getvalue()
-    for shown in ("question", "Which colour?", "For the door.", "one of: red | blue"):
-        assert shown in out.getvalue()
-    with pytest.raises(CommandError, match="one of 'red', 'blue'"):
-        call_command("ravi_answer", str(request.id), "answer", "green")
-    call_command("ravi_answer", str(request.id), "answer", "red", "--user", "ann", stdout=out)
-
-    assert f"ravi_answer: answer; run {run.id} goes on" in out.getvalue()
-    request.refresh_from_db()
-    assert (request.answer["by"], drive(run).output) == ("ann", "ok: The person answered: red")
-
-
-def test_the_command_refuses_what_makes_no_answer():
-    asking()
-    run = drive(make_run())
-
-    for args, words in (
-        ([], "say what becomes of it"),
-        (["answer"], "needs a text"),
-        (["skip", "words"], "goes with answer"),
-        (["answer", "red", "--fail"], "not both"),
-        (["--fail"], "of kind question"),
-        (["answer", "red", "--user", "nobody"], "no user"),
-    ):
-        with case(args), pytest.raises(CommandError, match=words):
-            call_command("ravi_answer", str(asked(run).id), *args)
-
-    assert asked(run).answer is None
-    call_command("ravi_answer", str(asked(run).id), "skip", stdout=StringIO())
-    assert questions(run)[0].answer["action"] == "skip"

@@ -14,7 +14,6 @@ from ravi_django.kernel import (
     AgentId,
     ChatMessage,
     ChatPayload,
-    Effect,
     InvalidInputError,
     Message,
     ToolUseBlock,
@@ -22,6 +21,7 @@ from ravi_django.kernel import (
 from ravi_django.models import BoardTask, Session, Status
 from ravi_django.testing import ScriptedModel, journal_of
 from tests.support import world
+from tests.support.cases import case
 from tests.support.patience import BOUND_S
 from tests.support.runs import (
     code,
@@ -72,12 +72,8 @@ def adding(*titles):
 
 
 def test_changes_are_transactional_and_named_for_the_model():
-    promised = {tool.name: tool.promised_effect for tool in TOOLS}
-    assert promised == {
-        "board_add": Effect.TRANSACTIONAL,
-        "board_update": Effect.TRANSACTIONAL,
-        "board_list": Effect.IDEMPOTENT,
-    }
+    promised = [(tool.name.removeprefix("board_"), tool.promised_effect) for tool in TOOLS]
+    assert promised == [("add", "transactional"), ("update", "transactional"), ("list", "idempotent")]
     update = TOOLS[1].parameters["properties"]
     assert (update["number"]["maximum"], sorted(update)) == (100, ["detail", "number", "status", "title"])
 
@@ -196,45 +192,32 @@ def test_two_runs_of_one_agent_at_once_get_numbers_of_their_own(monkeypatch):
         return number
 
     world.patch(monkeypatch, "board_last_number", racing)
-    added = [in_background(_add, where, title) for title in ("One", "Two")]
-    assert sorted(future.result(BOUND_S) for future in added) == [1, 2]
+    added = [in_background(world.board_add, where, title) for title in ("One", "Two")]
+    assert sorted(future.result(BOUND_S).number for future in added) == [1, 2]
     assert reached == [0, 0]
 
 
-def _add(where, title):
-    return world.board_add(where, title).number
-
-
 def test_a_row_that_cannot_be_written_is_no_taken_number():
-    nowhere = replace(place(), session_id=None)
     with pytest.raises(IntegrityError):
-        world.board_add(nowhere, "One")
+        world.board_add(replace(place(), session_id=None), "One")
 
 
-def test_an_agent_has_so_many_tasks_and_no_more():
-    where = place()
-    world.board_add(where, "The first")
+def test_an_agent_and_a_thread_have_so_many_tasks_and_no_more(monkeypatch):
+    run = make_run()
+    world.board_add(place(run=run), "The first")
     BoardTask.objects.update(number=world.MAX_TASKS)
     with pytest.raises(InvalidInputError, match="100 tasks of yours"):
-        world.board_add(where, "One more")
-    assert world.board_add(world.Place(where.session_id, "test/other", "", "", where.run_id), "Mine").number == 1
-
-
-def test_a_thread_has_so_many_tasks_and_no_more(monkeypatch):
+        world.board_add(place(run=run), "One more")
     world.patch(monkeypatch, "MAX_ALL", 2)
-    run = make_run()
-    for agent in ("test/a", "test/b"):
-        world.board_add(place(run=run, agent=agent), "One")
+    assert world.board_add(place(run=run, agent="test/other"), "Mine").number == 1
     with pytest.raises(InvalidInputError, match="2 tasks of all agents"):
-        world.board_add(place(run=run, agent="test/c"), "One")
-    world.board_add(place(agent="test/a"), "In another session")
+        world.board_add(place(run=run, agent="test/third"), "One")
+    world.board_add(place(agent="test/third"), "In another session")
 
 
 def test_a_childs_tasks_are_on_its_roots_board_and_nest_below_its_parent():
-    helper = ScriptedModel(
-        [ToolUseBlock(tool_name="board_add", arguments={"title": "Look it up"}, call_id="c1"), "Found."]
-    )
-    register(ReActAgent("helper", model=helper, tools=TOOLS, name="Helper"))
+    call = ToolUseBlock(tool_name="board_add", arguments={"title": "Look it up"}, call_id="c1")
+    register(ReActAgent("helper", model=ScriptedModel([call, "Found."]), tools=TOOLS, name="Helper"))
 
     async def story(ctx, inbox):
         await ctx.tool("board_add", title="Have it looked up")
@@ -302,26 +285,19 @@ def named(thread, **fields):
     return task
 
 
-def test_the_place_is_told_by_the_context_variables_that_are_set_inside_the_run():
+def test_the_place_is_told_by_the_context_variables_that_are_set_inside_the_run(django_user_model):
     thread = world.create_session(Session())
     task = named(str(thread.id))
     assert (task.session, task.agent, task.label) == (thread, "react/painter", "Painter")
     assert task.parent_agent == "orchestrator/team"
-
-
-@pytest.mark.parametrize("thread", ["no session's id", "0192f0c0-0000-7000-8000-000000000000"])
-def test_a_thread_that_is_no_session_is_the_runs_own(thread):
-    task = named(thread)
-    assert task.session_id == task.run.session_id
-
-
-def test_a_thread_of_another_owner_is_not_written_to(django_user_model):
     theirs = world.create_session(Session(owner=django_user_model.objects.create_user("bob")))
     other_tenant = world.create_session(Session(tenant="other"))
-    for thread in (theirs, other_tenant):
-        task = named(str(thread.id))
-        assert task.session_id == task.run.session_id
+    nowhere = "no session's id", "0192f0c0-0000-7000-8000-000000000000"
+    for other in (str(theirs.id), str(other_tenant.id), *nowhere):
         task.delete()
+        with case(other):
+            task = named(other)
+            assert task.session_id == task.run.session_id
 
 
 def test_a_frame_shows_the_task_as_it_is():
@@ -363,10 +339,8 @@ def test_a_fork_goes_on_with_the_board_that_its_past_knows():
     run = drive(run)
     assert run.output == "1. [todo] From before\n2. [done] One\n    Of the run.\n3. [todo] Later"
     copy = fork(run.id, point, send=lambda run_id: None)
-    assert [(task.number, task.title, task.status) for task in BoardTask.objects.filter(session=copy.session)] == [
-        (1, "From before", "todo"),
-        (2, "One", "doing"),
-    ]
+    copied = BoardTask.objects.filter(session=copy.session).values_list("number", "title", "status")
+    assert list(copied) == [(1, "From before", "todo"), (2, "One", "doing")]
     drive(copy)
     world.send_signal(copy.id, "go", None)
     assert drive(copy).output == run.output

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import random
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from threading import Barrier
+from functools import partial
 
 import pytest
-from django.db import connections, transaction
+from django.db import transaction
 
 from ravi_django.kernel import LeaseLostError, Usage
 from ravi_django.models import BudgetAccount, HumanRequest, Reservation, Run, Session, uuid7
@@ -17,12 +16,13 @@ from tests.support import world
 from tests.support.budgets import balances, recorded, reserved, spent
 from tests.support.cases import sizes
 from tests.support.patience import BOUND_S
-from tests.support.runs import in_background, leased, make_run, on_postgresql, somebody_waits_for_a_lock, until
+from tests.support.runs import at_once, in_background, leased, make_run, on_postgresql, somebody_waits_for_a_lock, until
 from tests.support.world import Entry
 
 pytestmark = [pytest.mark.django_db(transaction=True), on_postgresql]
 
 CALLERS = 24
+TODAY = date(2026, 11, 22)
 USED = 10  # tokens of a call
 
 
@@ -43,22 +43,6 @@ def pay(lease, path: str, tokens: int = USED) -> None:
     world.budgets_settled(lease, [entry], lambda: world.append(lease, [entry]))
 
 
-def at_once(work, items) -> list:
-    """Each on a thread and a connection of its own, all beginning together."""
-    items = list(items)
-    together = Barrier(len(items))
-
-    def one(item):
-        try:
-            together.wait(BOUND_S)
-            return work(item)
-        finally:
-            connections.close_all()
-
-    with ThreadPoolExecutor(len(items)) as pool:
-        return [future.result(BOUND_S) for future in [pool.submit(one, item) for item in items]]
-
-
 def spend(lease, path: str, estimate: int, day: date, actual: int = USED) -> bool:
     """One call as a worker makes it: waits for room, and pays. Says whether it was made."""
     for _ in range(10_000):
@@ -77,7 +61,7 @@ def test_callers_near_the_limit_overspend_by_at_most_one_call(day, estimate, dja
     user = django_user_model.objects.create_user("ann")
     root = make_run(budget={"max_tokens": 95}, owner=user, tenant="acme")
     leases = [leased(root), *(leased(child_of(root, owner=user, tenant="acme")) for _ in range(CALLERS - 1))]
-    made = at_once(lambda lease: spend(lease, "1", estimate, day), leases)
+    made = at_once(*(partial(spend, lease, "1", estimate, day) for lease in leases))
     assert sum(made) == 10
     assert spent(root) == (100, Decimal("5.0"), 10) == recorded(root)
     assert balances(root)
@@ -101,7 +85,7 @@ def test_many_calls_of_many_trees_end_without_a_deadlock(calls, day, django_user
                 world.reserve(lease, f"left {number}", world.Amount(1, None), day)
         world.budgets_settled(lease, [], lambda: world.requeue(lease), ends=True)
 
-    at_once(many, leases)
+    at_once(*(partial(many, lease) for lease in leases))
     assert all(balances(root) for root in roots)
     total = sum(recorded(root)[0] for root in roots)
     assert spent(f"tenant:acme:{day}")[0] == total == sum(spent(f"user:{user.pk}:{day}")[0] for user in users)
@@ -111,7 +95,7 @@ def test_many_calls_of_many_trees_end_without_a_deadlock(calls, day, django_user
 def test_a_call_is_reserved_once_however_often_its_answer_is_lost():
     lease = leased(make_run(budget={"max_turns": 5}))
     for _ in range(2):  # as a database thread repeats it
-        assert world.reserve(lease, "1", world.Amount(7, Decimal(0)), date(2026, 11, 22)) is True
+        assert world.reserve(lease, "1", world.Amount(7, Decimal(0)), TODAY) is True
     assert reserved(lease.run) == (7, Decimal(0), 1)
 
 
@@ -120,7 +104,7 @@ def test_a_reservation_waits_for_who_takes_the_run_over():
     lease = leased(make_run(budget={"max_turns": 5}))
     with transaction.atomic():
         Run.objects.filter(id=lease.run_id).update(lease_epoch=lease.epoch + 1)
-        late = in_background(world.reserve, lease, "1", world.Amount(1, Decimal(0)), date(2026, 11, 22))
+        late = in_background(world.reserve, lease, "1", world.Amount(1, Decimal(0)), TODAY)
         until(lambda: late.done() or somebody_waits_for_a_lock())
     with pytest.raises(LeaseLostError):
         late.result(BOUND_S)
@@ -129,7 +113,7 @@ def test_a_reservation_waits_for_who_takes_the_run_over():
 
 def test_what_is_not_written_is_not_paid():
     lease = leased(make_run(budget={"max_turns": 5}))
-    world.reserve(lease, "1", world.Amount(7, Decimal(0)), date(2026, 11, 22))
+    world.reserve(lease, "1", world.Amount(7, Decimal(0)), TODAY)
     entry = Entry("llm.call", "1", "m", usage=Usage(output_tokens=3))
 
     def refused():
@@ -143,22 +127,26 @@ def test_what_is_not_written_is_not_paid():
     assert balances(lease.run)
 
 
+def top_up(lease):
+    request = HumanRequest(
+        id=uuid7(), run_id=lease.run_id, path="2", kind="approval", tool=world.TOP_UP, arguments={"max_turns": 2}
+    )
+    world.open_top_up(lease, [Entry("request.opened", "@request.2.1", "budget")], request=request)
+
+
 def test_of_many_that_ask_for_more_one_does():
     root = make_run(budget={"max_turns": 1, "when_exhausted": "ask"})
     leases = [leased(root), *(leased(child_of(root)) for _ in range(CALLERS - 1))]
-    spend(leases[0], "1", 1, date(2026, 11, 22))
+    spend(leases[0], "1", 1, TODAY)
 
     def ask(lease):
-        request = HumanRequest(
-            id=uuid7(), run_id=lease.run_id, path="2", kind="approval", tool=world.TOP_UP, arguments={"max_turns": 2}
-        )
         try:
-            world.open_top_up(lease, [Entry("request.opened", "@request.2.1", "budget")], request=request)
+            top_up(lease)
         except world.TooManyRequests:
             return False
         return True
 
-    asked = at_once(ask, leases)
+    asked = at_once(*(partial(ask, lease) for lease in leases))
     assert sum(asked) == 1 == HumanRequest.objects.count()
 
 
@@ -172,15 +160,15 @@ def test_an_answer_while_others_spend_ends_without_a_deadlock():
     BudgetAccount.objects.create(key=f"tree:{root.id}", max_turns=8)
     topups_made = []
 
+    def answer():
+        topups_made.append(world.answer_top_up(request, {"action": "approve"}, {"max_turns": 1000}, by=None))
+
     def work(lease):
-        if lease is None:
-            topups_made.append(world.answer_top_up(request, {"action": "approve"}, {"max_turns": 1000}, by=None))
-            return
         for number in range(20):
-            while not spend(lease, str(number), 1, date(2026, 11, 22)):
+            while not spend(lease, str(number), 1, TODAY):
                 pass
 
-    at_once(work, [None, *leases])
+    at_once(answer, *(partial(work, lease) for lease in leases))
     assert len(topups_made) == 1
     assert balances(root)
     assert spent(root)[2] == 160
@@ -189,9 +177,8 @@ def test_an_answer_while_others_spend_ends_without_a_deadlock():
 def test_a_limit_that_is_raised_is_not_asked_for():
     """Between a refusal and the request there may be an answer."""
     lease = leased(make_run(budget={"max_turns": 1, "when_exhausted": "ask"}))
-    spend(lease, "1", 1, date(2026, 11, 22))
+    spend(lease, "1", 1, TODAY)
     BudgetAccount.objects.update(max_turns=2)
-    request = HumanRequest(id=uuid7(), run_id=lease.run_id, path="2", kind="approval", tool=world.TOP_UP)
     with pytest.raises(world.TooManyRequests):
-        world.open_top_up(lease, [Entry("request.opened", "@request.2.1", "budget")], request=request)
+        top_up(lease)
     assert not HumanRequest.objects.exists()

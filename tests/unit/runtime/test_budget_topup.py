@@ -5,7 +5,6 @@ from __future__ import annotations
 from decimal import Decimal
 
 import pytest
-from django.core.management import CommandError, call_command
 
 from ravi_django import answer, register, signal
 from ravi_django.kernel import AgentId, BudgetExhaustedError, ConflictError
@@ -199,15 +198,6 @@ def test_an_answer_that_cannot_be_changes_nothing(talker):
             with refused(field):
                 answer(asked(run).id, action, **given)
             assert (asked(run).status, account(run).max_turns) == ("pending", 2)
-
-
-def test_the_command_answers(talker, capsys):
-    run = drive(make_run(budget=BUDGET))
-    with pytest.raises(CommandError, match="JSON"):
-        call_command("ravi_answer", str(asked(run).id), "edit", "--arguments", "{")
-    call_command("ravi_answer", str(asked(run).id), "edit", "--arguments", '{"max_turns": 3}')
-    assert "ravi_answer: edit" in capsys.readouterr().out
-    assert drive(run).output == "3"
 
 
 def test_a_day_is_not_topped_up(talker, settings, django_user_model):

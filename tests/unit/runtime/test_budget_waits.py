@@ -8,7 +8,7 @@ import pytest
 
 from ravi_django import register, tool
 from ravi_django.conf import conf
-from ravi_django.kernel import BudgetExhaustedError, RunContext
+from ravi_django.kernel import RunContext
 from ravi_django.kernel.supervision import Priority
 from ravi_django.models import Reservation, Run, Status
 from tests.support import world
@@ -23,16 +23,6 @@ pytestmark = pytest.mark.django_db(transaction=True)
 async def once(ctx, inbox):
     await ctx.llm([USER])
     return "done"
-
-
-async def until_refused(ctx, inbox):
-    made = 0
-    try:
-        while True:
-            await ctx.llm([USER])
-            made += 1
-    except BudgetExhaustedError:
-        return str(made)
 
 
 async def together(*runs: Run, bound_s: float = BOUND_S) -> None:

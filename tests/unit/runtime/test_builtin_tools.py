@@ -6,10 +6,7 @@ import pytest
 from django.contrib.auth.models import Permission, User
 
 from ravi_django import tools
-from ravi_django.agents import ReActAgent
-from ravi_django.kernel import ToolUseBlock
 from ravi_django.models import JournalEntry, Status
-from ravi_django.testing import ScriptedModel
 from tests.support import world
 from tests.support.runs import code, drive, make_run, take_over
 from tests.support.tool_calls import calling
@@ -67,20 +64,6 @@ def test_a_recorded_call_is_not_made_again(name, dies, written, clock, ran, ann)
     assert ran == [name] * (1 if recorded else 2)
     after = [row.result for row in JournalEntry.objects.filter(run=run, kind="tool.call", phase="result")]
     assert after[: len(recorded)] == recorded
-
-
-@pytest.mark.parametrize(("amount", "denied"), [(5, False), (500, True)])
-def test_a_computed_risk_decides_on_the_approval(amount, denied, clock, ran):
-    @tools.tool(risk=lambda arguments: "high" if arguments["amount"] > 100 else "safe")
-    def pay(amount: int) -> str:
-        ran.append(amount)
-        return "paid"
-
-    model = ScriptedModel([ToolUseBlock(tool_name="pay", arguments={"amount": amount}, call_id="c1"), "done"])
-    world.register(ReActAgent("payer", model=model, tools=[pay]))
-    run = take_over(clock, drive(make_run("react/payer"), dies="end"))
-    assert (run.status, run.output) == (Status.COMPLETED, "done")
-    assert ran == ([] if denied else [5])
 
 
 def test_all_of_them_are_named_in_one_place():
