@@ -49,6 +49,10 @@ def records(event=None):
     ]
 
 
+async def asks(ctx, inbox):
+    return (await ctx.llm([ChatMessage.of("user", "hello")])).text
+
+
 def sender(effect, ran):
     @tool(effect=effect)
     def send(to: str, api_key: str = "") -> str:
@@ -125,11 +129,7 @@ def test_what_a_person_has_run_again_is_on_record_again(clock, ran):
 
 def test_a_call_that_is_tried_again_has_one_outcome(clock):
     model = ScriptedModel([TransientError("busy")])
-
-    async def story(ctx, inbox):
-        return (await ctx.llm([ChatMessage.of("user", "hello")])).text
-
-    audited(story, model=model)
+    audited(asks, model=model)
     run = drive(make_run())
     assert run.status == Status.PENDING
     model.script = [SAID]
@@ -227,7 +227,7 @@ def test_a_failing_record_of_what_has_happened_is_logged_and_undoes_nothing(monk
 
 
 def test_when_it_is_required_nothing_is_done_without_it(monkeypatch, ran):
-    agent = audited(calling("send", to="ACME"), AuditLog(required=True), tools=[sender("at_most_once", ran)])
+    audited(calling("send", to="ACME"), AuditLog(required=True), tools=[sender("at_most_once", ran)])
     write = world.audit_log_write_audit
 
     def fails(record):
@@ -242,21 +242,15 @@ def test_when_it_is_required_nothing_is_done_without_it(monkeypatch, ran):
     fails.at = "run"
     assert drive(make_run()).error["type"] == "PermanentError"
 
-    async def story(ctx, inbox):
-        return (await ctx.llm([ChatMessage.of("user", "hello")])).text
-
     fails.at = "model"
-    agent = audited(story, AuditLog(required=True), model=ScriptedModel([SAID]))
+    agent = audited(asks, AuditLog(required=True), model=ScriptedModel([SAID]))
     assert drive(make_run()).error["type"] == "PermanentError"
     assert (ran, agent.model.calls) == ([], [])
 
 
 def test_a_run_that_is_retried_has_records_of_each_try(clock):
-    async def story(ctx, inbox):
-        return (await ctx.llm([ChatMessage.of("user", "hello")])).text
-
     replies = [KeyError("gone"), SAID]
-    agent = audited(story, model=ScriptedModel([lambda messages, options: replies.pop(0)]))
+    agent = audited(asks, model=ScriptedModel([lambda messages, options: replies.pop(0)]))
     run = drive(make_run())
     assert run.status == Status.FAILED
     first = records()

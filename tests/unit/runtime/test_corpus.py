@@ -14,12 +14,11 @@ import pytest
 
 from ravi_django import register, signal
 from ravi_django.models import Blob, HumanRequest, JournalEntry, Run, Status
-from ravi_django.testing import run_until_idle
 from tests.corpus import freeze
 from tests.corpus.agents import OUTPUTS, agents
 from tests.support import world
-from tests.support.runs import drive, leased, make_run
-from tests.support.world import ENTRIES_SCHEMA, DatabaseThreads
+from tests.support.runs import drive, idle, leased, make_run
+from tests.support.world import ENTRIES_SCHEMA, DatabaseThreads, Entry
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -35,12 +34,7 @@ def _agents():
 def written(scenario):
     """A run of the scenario up to where it waits, or as far as the next effect after its first ones."""
     run = make_run(f"test/corpus_{scenario}")
-    if scenario == "react":
-        drive(run, dies=3)
-    else:
-        run_until_idle()
-    run.refresh_from_db()
-    return run
+    return drive(run, dies=3) if scenario == "react" else idle(run)
 
 
 def on_to_the_end(scenario, run):
@@ -51,8 +45,7 @@ def on_to_the_end(scenario, run):
         world.human_resolve(HumanRequest.objects.get(run=run).id, "happened", result=OUTPUTS["uncertain"])
     else:
         signal(run.id, "go", {"x": 1})
-    run_until_idle()
-    run.refresh_from_db()
+    idle(run)
 
 
 if "FREEZE" in os.environ:
@@ -101,7 +94,6 @@ def rehearsed(run):
 def test_the_corpus_holds_values_of_every_kind():
     for path in FROZEN:
         freeze.load(json.loads(path.read_text()))
-
     kinds = set(JournalEntry.objects.values_list("kind", flat=True))
     assert kinds >= {"llm.call", "tool.call", "ask", "ask.replied", "child.spawned", "log", "now", "history.read"}
     assert kinds >= {"request.opened", "run.continued", "run.suspended", "timer", "signal"} - {"timer"}
@@ -110,13 +102,9 @@ def test_the_corpus_holds_values_of_every_kind():
 
 def test_a_journal_of_a_later_form_is_not_misread():
     lease = leased(make_run("test/corpus_waits"))
-    from tests.support.world import Entry
-
     world.append(lease, [Entry("log", "1", "began")])
     world.requeue(lease)
     JournalEntry.objects.update(schema=ENTRIES_SCHEMA + 1)
-
     run = drive(lease.run)
-
     assert (run.status, run.error["type"]) == (Status.BLOCKED, "DeterminismError")
     assert "of a later release" in run.error["message"]

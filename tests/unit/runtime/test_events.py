@@ -71,7 +71,6 @@ def test_followers_get_frames_as_they_come_until_done(buffer):
     run = make_run()
 
     seen = asyncio.run(main())
-
     assert [frame["seq"] for frame in seen] == list(range(1, len(seen) + 1))
     steps = [frame.get("step", frame["type"]) for frame in seen if frame["type"] != "text.delta"]
     assert steps == ["started", "thinking", "completion", "done", "stream.done"]
@@ -111,7 +110,6 @@ def test_readers_that_come_and_go_miss_and_double_nothing(buffer):
     run = make_run()
 
     seen = asyncio.run(asyncio.wait_for(main(), BOUND_S))
-
     assert [frame["seq"] for frame in seen] == list(range(1, len(seen) + 1))
     assert "".join(frame["text"] for frame in seen if frame["type"] == "text.delta") == "abcdefghij"
     assert seen[-1]["type"] == "stream.done"
@@ -136,14 +134,13 @@ def test_pages_have_a_limit_and_say_when_they_are_the_last(buffer):
 
 def test_a_run_that_has_not_begun_has_an_empty_page_that_is_not_the_last(buffer):
     run = make_run()
-
     assert world.events_page(run.id) == ([], False)
     world.requeue(leased(run))
     assert world.events_page(run.id)[1] is False
 
 
 def test_an_end_that_is_published_while_it_is_looked_for_is_read(buffer, monkeypatch):
-    code(lambda ctx, inbox: ask(ctx, inbox), model=ScriptedModel("hello"))
+    code(ask, model=ScriptedModel("hello"))
     run = drive(make_run())
     late = []
     read = buffer.read
@@ -155,8 +152,5 @@ def test_an_end_that_is_published_while_it_is_looked_for_is_read(buffer, monkeyp
         return []
 
     monkeypatch.setattr(buffer, "read", read_before_it_was_there)
-
     found, done = world.events_page(run.id)
-
-    assert done
-    assert found[-1]["type"] == "stream.done"
+    assert done and found[-1]["type"] == "stream.done"

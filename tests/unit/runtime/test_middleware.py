@@ -7,15 +7,19 @@ import asyncio
 import pytest
 from django.contrib.auth.models import Group
 
-from ravi_django import tool
-from ravi_django.agents import MiddlewarePipeline
+from ravi_django import register, save_spec, submit, tool
+from ravi_django.agents import Hooks, MiddlewarePipeline
+from ravi_django.checks import check_settings
 from ravi_django.kernel import (
+    AgentId,
     AgentMiddleware,
     CancellationError,
     ChatContext,
     ChatMessage,
     ChatMiddleware,
     FunctionMiddleware,
+    HookCall,
+    HookEvent,
     MiddlewareTermination,
     ModelResponse,
     TextBlock,
@@ -25,6 +29,7 @@ from ravi_django.kernel import (
 )
 from ravi_django.models import HumanRequest, JournalEntry, Status
 from ravi_django.testing import ScriptedModel
+from ravi_django.tools import AskHumanTool
 from tests.support import world
 from tests.support.cases import case, refused
 from tests.support.patience import BOUND_S
@@ -108,9 +113,7 @@ def test_what_a_chat_middleware_raises_is_recorded_and_raised_again(clock):
 
     with_middleware(say, Broken(), model=ScriptedModel([]))
     run = take_over(clock, drive(make_run(), dies="end"))
-    assert run.status == Status.FAILED
-    assert run.error["type"] == "KeyError"
-    assert len(raised) == 1
+    assert (run.status, run.error["type"], len(raised)) == (Status.FAILED, "KeyError", 1)
 
 
 def test_a_transient_error_of_a_chat_middleware_is_a_retry():
@@ -120,9 +123,7 @@ def test_a_transient_error_of_a_chat_middleware_is_a_retry():
 
     with_middleware(say, Busy(), model=ScriptedModel([]))
     run = drive(make_run())
-    assert run.status == Status.PENDING
-    assert run.attempts == 1
-    assert run.wake_at is not None
+    assert (run.status, run.attempts, run.wake_at is None) == (Status.PENDING, 1, False)
 
 
 def test_no_middleware_swallows_the_cancellation_of_a_run():
@@ -248,46 +249,36 @@ class StopBehind(FunctionMiddleware):
         raise MiddlewareTermination(result="withheld")
 
 
-@pytest.mark.parametrize("effect", ["idempotent", "at_most_once", "transactional"])
-def test_a_middleware_answers_in_a_tools_place_keeps_it_undone_or_withholds_what_it_said(effect, ran):
-    @tool(effect=effect)
-    def send() -> str:
-        ran.append(1)
-        return "sent"
-
-    for middleware, output, times in (
-        (Instead(), "ok: from the cache", 0),
-        (Broken(), "error: send was not run: KeyError: 'gone'", 0),
-        (StopBehind(), "ok: withheld", 1),
-    ):
-        ran.clear()
-        with_middleware(calling("send"), middleware, tools=[send])
-        run = drive(make_run())
-        assert (run.output, len(ran)) == (output, times)
-        assert JournalEntry.objects.filter(run=run, kind="tool.call", phase="started").count() == (
-            times if effect != "idempotent" else 0
-        )
-
-
-class BrokenAfter(FunctionMiddleware):
+class BrokenBehind(FunctionMiddleware):
     async def process(self, context, call_next):
         await call_next()
         raise KeyError("gone")
 
 
 @pytest.mark.parametrize("effect", ["idempotent", "at_most_once", "transactional"])
-def test_what_is_raised_after_a_tool_undoes_nothing_and_a_replay_shows_the_same(effect, ran, clock):
+def test_a_middleware_answers_in_a_tools_place_keeps_it_undone_or_withholds_what_it_said(effect, ran, clock):
+    """What is raised behind the tool undoes nothing. A replay shows the same."""
+
     @tool(effect=effect)
     def send() -> str:
         ran.append(1)
-        Group.objects.create(name="sent")
+        Group.objects.create(name=f"sent {len(ran)}")
         return "sent"
 
-    with_middleware(calling("send"), BrokenAfter(), tools=[send])
-    run = take_over(clock, drive(make_run(), dies="end"))
-    assert run.output == "error: send was run, but its result was not passed on: KeyError: 'gone'"
-    assert run.status == Status.COMPLETED
-    assert (ran, Group.objects.count()) == ([1], 1)
+    for middleware, output, times in (
+        (Instead(), "ok: from the cache", 0),
+        (Broken(), "error: send was not run: KeyError: 'gone'", 0),
+        (StopBehind(), "ok: withheld", 1),
+        (BrokenBehind(), "error: send was run, but its result was not passed on: KeyError: 'gone'", 1),
+    ):
+        ran.clear()
+        Group.objects.all().delete()
+        with_middleware(calling("send"), middleware, tools=[send])
+        run = take_over(clock, drive(make_run(), dies="end"))
+        assert (run.status, run.output, len(ran)) == (Status.COMPLETED, output, times)
+        assert Group.objects.count() == times
+        began = JournalEntry.objects.filter(run=run, kind="tool.call", phase="started").count()
+        assert began == (times if effect != "idempotent" else 0)
 
 
 def test_a_crash_behind_a_transactional_commit_runs_the_chain_again_and_not_the_tool(ran, clock):
@@ -352,8 +343,7 @@ def test_an_uncertain_effect_stays_a_persons_whatever_a_middleware_does(clock, r
                 raise
 
     with_middleware(calling("send"), Deaf(), tools=[send])
-    run = drive(make_run())
-    assert asked(run).tool == "send"
+    assert asked(drive(make_run())).tool == "send"
     assert ran == [1]
 
 
@@ -376,10 +366,8 @@ def test_an_agent_middleware_wraps_the_run_in_every_lease_and_its_result_goes_be
 
     model = ScriptedModel(["fine"])
     with_middleware(replying, Count(), model=model)
-    run = drive(make_run(text="hi"), dies="end")
-    assert take_over(clock, run).output == "<fine>"
-    assert leases == ["hi", "hi"]
-    assert len(model.calls) == 1
+    assert take_over(clock, drive(make_run(text="hi"), dies="end")).output == "<fine>"
+    assert (leases, len(model.calls)) == (["hi", "hi"], 1)
     with_middleware(say, StopRun(), model=model)
     assert drive(make_run()).error == {"type": "MiddlewareTermination", "message": "closed on Sundays"}
 
@@ -441,8 +429,6 @@ def test_a_hook_cannot_change_what_it_is_shown(step, ran):
 
 
 def test_a_listener_that_listens_to_nothing_is_refused():
-    from ravi_django.agents import Hooks
-
     with pytest.raises(TypeError, match="listens to nothing"):
         Hooks([object()])
     with pytest.raises(TypeError, match="no hook event 'lunch'"):
@@ -479,9 +465,6 @@ def test_whatever_a_hook_does_is_no_end_of_the_run(caplog, monkeypatch):
 
 
 def test_a_cancelled_run_does_not_wait_for_a_hook():
-    from ravi_django.agents import Hooks
-    from ravi_django.kernel import AgentId, HookCall, HookEvent
-
     async def fire():
         hooks = Hooks([{"run_end": lambda call: asyncio.Event().wait()}])
         task = asyncio.ensure_future(hooks.fire(HookCall(HookEvent.RUN_END, "", "", AgentId("test", "code"))))
@@ -513,8 +496,6 @@ def test_a_model_call_that_is_tried_again_ends_with_its_error(clock):
 
 
 def test_a_tool_that_waits_starts_once(clock):
-    from ravi_django.tools import AskHumanTool
-
     story = calling("ask_human", question="Which colour?")
     told = told_events(story, "tool_start", "tool_end", tools=[AskHumanTool()])
     run = drive(make_run())
@@ -538,8 +519,6 @@ def test_a_run_starts_once_however_often_it_begins_anew():
 
 
 def test_a_chain_that_cannot_be_read_is_refused_and_blocks_no_worker():
-    from ravi_django import register
-
     for field, value in (("hooks", object()), ("hooks", 3), ("middleware", ["x"]), ("middleware", object())):
         agent = code(say, model=ScriptedModel(["fine"]))
         setattr(agent, field, value)
@@ -623,8 +602,6 @@ HERE = "tests.unit.runtime.test_middleware"
 
 @pytest.mark.parametrize("name", ["Shout", "shouting"])
 def test_a_sites_middleware_is_around_every_agents_own(name, settings, monkeypatch):
-    from ravi_django import save_spec, submit
-
     settings.RAVI = {**settings.RAVI, "MIDDLEWARE": [f"{HERE}.{name}"]}
     model = ScriptedModel(["fine"], name="scripted", loop=True)
     with_middleware(say, Replace(), model=model)
@@ -637,8 +614,6 @@ def test_a_sites_middleware_is_around_every_agents_own(name, settings, monkeypat
 
 
 def test_a_sites_middleware_that_is_none_is_told_by_the_check(settings):
-    from ravi_django.checks import check_settings
-
     code(say, model=ScriptedModel(["fine"]))
     for names in (f"{HERE}.Shout", [3], [f"{HERE}.nothing"], [f"{HERE}.say"], ["nowhere.at.all"]):
         settings.RAVI = {**settings.RAVI, "MIDDLEWARE": names}

@@ -1,4 +1,4 @@
-"""The event bus over Valkey."""
+"""The event bus in memory and over Valkey."""
 
 from __future__ import annotations
 
@@ -6,17 +6,154 @@ import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 import redis
+from django.core.exceptions import ImproperlyConfigured
 
 from project.services import Valkey
-from ravi_django.kernel import Event
+from ravi_django import kernel
+from ravi_django.kernel import Event, EventPublisher, EventSubscriber, event_types
+from ravi_django.kernel.event_types import SCHEMA_VERSIONS, workflow_started
 from tests.support import world
 from tests.support.bus_contract import BusContract
 from tests.support.bus_story import TOPIC, Heard, event
 from tests.support.runs import auntil
-from tests.support.world import Bus, ValkeyBus
+from tests.support.world import Bus, MemoryBus, ValkeyBus, forget_buses, get_bus
+
+
+class TestMemory(BusContract):
+    @pytest.fixture
+    def make(self) -> Callable[[], Bus]:
+        return MemoryBus
+
+    async def test_it_keeps_no_more_than_it_may(self, bus: Bus, settings: Any) -> None:
+        settings.RAVI = {**settings.RAVI, "EVENT_MAXLEN": 5}
+        for number in range(9):
+            await bus.publish(event(number), TOPIC)
+        assert [one.data["number"] async for one in bus.history(TOPIC)] == [4, 5, 6, 7, 8]
+
+    def test_a_loop_that_has_ended_holds_up_nobody(self) -> None:
+        bus = MemoryBus()
+        asyncio.run(bus.subscribe(TOPIC, Heard()))
+        asyncio.run(bus.subscribe(TOPIC, Heard(), group="g"))
+
+        async def story() -> None:
+            heard, grouped = Heard(), Heard()
+            await bus.subscribe(TOPIC, heard)
+            await bus.subscribe(TOPIC, grouped, group="g")
+            await bus.publish(event(1), TOPIC)
+            await bus.publish(event(2), TOPIC)
+            await auntil(lambda: len(heard.events) == len(grouped.events) == 2)
+            await bus.close()
+
+        asyncio.run(story())
+
+    async def test_a_subscription_without_room_keeps_the_outbox_back(
+        self, bus: Bus, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Whoever is too slow loses nothing of the outbox, and there is a hint once there is room."""
+        world.patch(monkeypatch, "MEMORY_KEPT", 10)
+        hints: list[int] = []
+        world.patch(monkeypatch, "courier_hint", lambda: hints.append(1))
+
+        may_go_on, heard = asyncio.Event(), Heard()
+
+        async def slow(event: Event) -> None:
+            await may_go_on.wait()
+            await heard(event)
+
+        await bus.subscribe(TOPIC, slow, group="g")
+        sent = [(TOPIC if number != 24 else "other", event(number)) for number in range(25)]
+        came = bus.relay(sent)
+        assert (came.left, came.refused, came.error) == (frozenset(range(10, 24)), {}, None)
+        assert bus.relay(sent[10:12]).left == {0, 1}
+        assert hints == []
+        may_go_on.set()
+        await auntil(lambda: len(heard.events) == 10)
+        assert hints == [1]
+        assert not bus.relay(sent[10:15]).left
+        await auntil(lambda: len(heard.events) == 15)
+        assert heard.numbers == list(range(15))
+        assert hints == [1]
+
+    def test_who_leaves_keeps_nothing_back(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        world.patch(monkeypatch, "MEMORY_KEPT", 10)
+        hints: list[int] = []
+        world.patch(monkeypatch, "courier_hint", lambda: hints.append(1))
+        bus = MemoryBus()
+        sent = [(TOPIC, event(number)) for number in range(12)]
+
+        async def story() -> None:
+            id = await bus.subscribe(TOPIC, Heard())
+            assert len(bus.relay(sent).left) == 2
+            await bus.unsubscribe(id)
+            assert hints == [1]
+            assert not bus.relay(sent).left
+            await bus.close()
+
+        asyncio.run(story())
+        asyncio.run(bus.subscribe(TOPIC, Heard()))
+        assert not bus.relay(sent).left, "its loop has ended"
+
+    async def test_a_stream_that_is_too_slow_loses_the_oldest(
+        self, bus: Bus, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        world.patch(monkeypatch, "MEMORY_KEPT", 10)
+        reading = bus.stream(TOPIC)
+        first = asyncio.ensure_future(anext(reading))
+        await asyncio.sleep(0)
+        assert not bus.relay([(TOPIC, event(number)) for number in range(30)]).left
+        found = [(await first).data["number"]]
+        while len(found) < 10:
+            found.append((await anext(reading)).data["number"])
+        assert found == list(range(20, 30))
+        assert caplog.text.count("too slow for topic test: events are dropped") == 2
+
+
+@pytest.fixture(autouse=True)
+def _no_buses() -> Iterator[None]:
+    yield
+    forget_buses()
+
+
+@pytest.mark.sqlite
+def test_auto_is_this_process_where_there_is_no_redis(settings: Any) -> None:
+    settings.RAVI = {**settings.RAVI, "EVENT_BUS": "auto", "STREAM_URL": None, "ENGINE": "inline"}
+    settings.CHANNEL_LAYERS = {}
+    publishes: EventPublisher = get_bus()
+    reads: EventSubscriber = get_bus()
+    assert isinstance(publishes, MemoryBus) and publishes is reads and isinstance(reads, Bus)
+
+
+def test_the_setting_says_which_bus(settings: Any, valkey_url: str) -> None:
+    site = dict(settings.RAVI)
+    settings.RAVI = {**site, "EVENT_BUS": None}
+    with pytest.raises(ImproperlyConfigured, match="RAVI\\['EVENT_BUS'\\]"):
+        get_bus()
+    for given, kind in (("memory", MemoryBus), ("auto", ValkeyBus), (valkey_url, ValkeyBus)):
+        settings.RAVI = {**site, "EVENT_BUS": given, "STREAM_URL": valkey_url}
+        assert isinstance(get_bus(), kind) and get_bus() is get_bus(), given
+
+
+def test_every_type_has_its_factory() -> None:
+    for type in SCHEMA_VERSIONS:
+        assert callable(getattr(event_types, type.replace(".", "_"))), type
+    assert {"Event", "EventPublisher", "EventSubscriber"} <= {*kernel.__all__}
+
+
+def test_a_factory_takes_ids_as_they_come() -> None:
+    run, thread = uuid4(), uuid4()
+    by_uuid = workflow_started(run_id=run, thread_id=thread, user_content="hi")
+    by_text = workflow_started(run_id=str(run), thread_id=str(thread), user_content="hi")
+    assert by_uuid.type == "workflow.started" and by_uuid.schema_version == 1
+    assert by_uuid.correlation_id == by_text.correlation_id == str(run)
+    assert by_uuid.data == by_text.data
+    assert (by_uuid.data["run"], by_uuid.data["thread"]) == (str(run), str(thread))
+    assert by_uuid.data["user_content"] == "hi"
+    assert Event.model_validate_json(by_uuid.model_dump_json()) == by_uuid
+
 
 KEY = f"ravi:bus:{TOPIC}"
 
@@ -34,6 +171,18 @@ class TestValkey(BusContract):
         with redis.Redis.from_url(valkey_url) as client:
             yield client
 
+    @staticmethod
+    def left_behind(client: Any, many: int, **fields: Any) -> None:
+        """A consumer has read so many events and is gone."""
+        client.xgroup_create(KEY, "g", id="0", mkstream=True)
+        places = [client.xadd(KEY, {"e": event(number).model_dump_json()}) for number in range(many)]
+        client.xreadgroup("g", "gone", {KEY: ">"})
+        client.xclaim(KEY, "g", "gone", 0, places, idle=60_000, justid=True, **fields)
+
+    @staticmethod
+    def tries(client: Any) -> list[int]:
+        return [row["times_delivered"] for row in client.xpending_range(KEY, "g", "-", "+", 10)]
+
     @pytest.mark.parametrize("how", ["relay", "publish"])
     async def test_a_topic_is_trimmed(self, bus: Bus, settings: Any, client: Any, how: str) -> None:
         settings.RAVI = {**settings.RAVI, "EVENT_MAXLEN": 100}
@@ -43,7 +192,6 @@ class TestValkey(BusContract):
         else:
             for one in events:
                 await bus.publish(one, TOPIC)
-
         assert 100 <= client.xlen(KEY) < 300
 
     async def test_what_is_no_event_is_passed_over(self, bus: Bus, client: Any) -> None:
@@ -93,11 +241,7 @@ class TestValkey(BusContract):
 
     async def test_what_waited_behind_a_killer_is_not_buried_with_it(self, bus: Bus, client: Any) -> None:
         """A process that dies over the first of what it read takes the others' turn, and not their tries."""
-        client.xgroup_create(KEY, "g", id="0", mkstream=True)
-        places = [client.xadd(KEY, {"e": event(number).model_dump_json()}) for number in range(4)]
-        client.xreadgroup("g", "dead", {KEY: ">"})
-        client.xclaim(KEY, "g", "dead", 0, places, idle=60_000, justid=True)
-
+        self.left_behind(client, 4)
         begun = asyncio.Event()
 
         async def dies(event: Event) -> None:
@@ -106,27 +250,20 @@ class TestValkey(BusContract):
 
         await bus.subscribe(TOPIC, dies, group="g")
         await begun.wait()
-        tries = [row["times_delivered"] for row in client.xpending_range(KEY, "g", "-", "+", 10)]
-        assert tries == [2, 1, 1, 1]
+        assert self.tries(client) == [2, 1, 1, 1]
 
     async def test_waiting_for_room_is_no_reason_to_be_buried(
         self, bus: Bus, client: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """However often its consumers are restarted meanwhile."""
         world.patch(monkeypatch, "NOT_YET_S", (1000.0, 1000.0))
-        client.xgroup_create(KEY, "g", id="0", mkstream=True)
-        places = [client.xadd(KEY, {"e": event(number).model_dump_json()}) for number in range(2)]
-        client.xreadgroup("g", "gone", {KEY: ">"})
-        client.xclaim(KEY, "g", "gone", 0, places, idle=60_000, retrycount=world.BASE_TRIES - 1, justid=True)
+        self.left_behind(client, 2, retrycount=world.BASE_TRIES - 1)
 
         async def has_no_room(event: Event) -> None:
             raise world.NotYet("full")
 
-        def given() -> list[int]:
-            return [row["times_delivered"] for row in client.xpending_range(KEY, "g", "-", "+", 10)]
-
         await bus.subscribe(TOPIC, has_no_room, group="g")
-        await auntil(lambda: given() == [1, world.BASE_TRIES - 1])
+        await auntil(lambda: self.tries(client) == [1, world.BASE_TRIES - 1])
 
     async def test_who_has_lost_an_event_to_another_does_not_begin_with_it(self, bus: Bus, client: Any) -> None:
         heard, begun, may_go_on = Heard(), asyncio.Event(), asyncio.Event()
@@ -164,10 +301,8 @@ class TestValkey(BusContract):
         client.xgroup_createconsumer(KEY, "g", "idle")
         client.xadd(KEY, {"e": event(1).model_dump_json()})
         client.xreadgroup("g", "holds one", {KEY: ">"})
-
         await bus.subscribe(TOPIC, Heard(lambda event: True), group="g")
         await bus.close()
-
         names = {consumer["name"] for consumer in client.xinfo_consumers(KEY, "g")}
         assert b"idle" not in names
         assert b"holds one" in names
