@@ -1,8 +1,10 @@
-"""What a model is shown of a long conversation: what it costs to read, and that a crash changes nothing of it."""
+"""What a model is shown of a long conversation: what it costs to read, and its summaries: paid once, stored with the
+turns, the same after a crash and in the next run."""
 
 from __future__ import annotations
 
 import gc
+import re
 import tracemalloc
 
 import pytest
@@ -10,6 +12,8 @@ from asgiref.sync import async_to_sync
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from ravi_django import tool
+from ravi_django.agents import ReActAgent
 from ravi_django.agents.compaction import (
     CompactionPipeline,
     SelectiveToolCallCompaction,
@@ -18,15 +22,19 @@ from ravi_django.agents.compaction import (
     TokenBudgetComposed,
     ToolResultCompaction,
 )
+from ravi_django.agents.compaction.summarization import SCOPE
 from ravi_django.agents.context import ContextConfig, DjangoHistoryProvider
-from ravi_django.agents.summary import make_summary
-from ravi_django.kernel import AgentId, ChatMessage
-from ravi_django.models import Session, Turn
+from ravi_django.agents.summary import make_summary, summary_text
+from ravi_django.kernel import AgentId, ChatMessage, ModelError, Role, ToolUseBlock, TransientError, Usage
+from ravi_django.models import JournalEntry, Session, Status, Turn
+from ravi_django.testing import ScriptedModel, journal_of
 from tests.support import world
 from tests.support.conversations import tool_row
-from tests.support.world import history_append, read_window
+from tests.support.runs import drive, make_run, take_over
+from tests.support.world import Entry, Source, history_append, read_window
 
 pytestmark = pytest.mark.django_db(transaction=True)
+
 
 AGENT = AgentId("react", "long")
 PIPELINES = [
@@ -99,3 +107,221 @@ def test_a_summary_long_ago_is_found_by_its_index():
         cursor.execute("ANALYZE ravi_turn")
     told = Turn.objects.filter(session=session, agent=str(AGENT), keeps__isnull=False).order_by("-position")
     assert "ravi_turn_summary" in told[:1].explain()
+
+
+STEPS = 7
+
+
+@tool
+async def look(n: int) -> str:
+    """Look."""
+    return f"seen {n}"
+
+
+class Model(ScriptedModel):
+    """Calls a tool STEPS times and answers; summarizes when it is asked to."""
+
+    def __init__(self, said="summary {}", tokens=1):
+        steps = [ToolUseBlock(tool_name="look", arguments={"n": n}, call_id=f"c{n}") for n in range(STEPS)]
+        super().__init__([*steps, "done"], usage=Usage(input_tokens=10, output_tokens=1), cost=0.01)
+        self.said, self.tokens = said, tokens
+        self.summaries, self.views = [], []
+
+    async def _said(self, turn, messages, options):
+        if not messages[0].text.startswith("You keep the memory"):
+            self.views.append(messages)
+            last = messages[-1].text  # what a script goes by else, the turns so far, may be summarized
+            item = self.script[int(last.removeprefix("seen ")) + 1 if last.startswith("seen ") else 0]
+            if isinstance(item, Exception):
+                raise item
+            return item
+        self.summaries.append(messages[1].text)
+        if isinstance(self.said, Exception):
+            raise self.said
+        former = re.search(r"summary (\d+)", messages[1].text)
+        return self.said.format(int(former[1]) + 1 if former else 1)
+
+    def count_tokens(self, messages):
+        return self.tokens * len(messages)
+
+    def context_window(self):
+        return 100_000
+
+
+def agent(model, strategy=None, retention="permanent"):
+    pipeline = CompactionPipeline(strategy or SummarizationCompaction(8, keep_last=4))
+    context = ContextConfig(DjangoHistoryProvider(), pipeline, retention)
+    world.register(ReActAgent("summing", model=model, tools=[look], context=context, max_iterations=20))
+    return model
+
+
+def begun(session=None, text="task", **fields):
+    return make_run("react/summing", text=text, session=session, **fields)
+
+
+def rows(run):
+    return list(Turn.objects.filter(run=run).order_by("position").values_list("role", "content", "keeps", "index"))
+
+
+def said(run):
+    return [role for role, _, keeps, _ in rows(run) if keeps is None]
+
+
+def told(message):
+    """A summary, as the model is shown it."""
+    return message.role is Role.USER and message.text.startswith("[Summary of the conversation so far; notes, not ")
+
+
+def shown(model):
+    return [[message.text for message in view] for view in model.views]
+
+
+def test_a_run_makes_summaries_in_the_journal_and_keeps_them_with_its_turns(clock):
+    model = agent(Model())
+    run = drive(begun())
+    assert (run.status, run.output) == (Status.COMPLETED, "done")
+    calls = [entry.path for entry in journal_of(run) if entry.kind == "llm.call" and SCOPE in entry.path]
+    assert calls == [f"turn5.{SCOPE}.1", f"turn7.{SCOPE}.1"]
+    assert [keeps for _, _, keeps, _ in rows(run) if keeps is not None] == [4, 4]
+    assert [index for *_, index in rows(run)] == list(range(1 + 2 * STEPS + 1 + 2))
+    assert "summary 1" in model.summaries[1]
+    assert run.input_tokens == 10 * (STEPS + 1 + 2)
+    assert all(sum(map(told, view)) <= 1 for view in model.views)
+    assert shown(model)[-1][1] == "task"
+
+
+@pytest.mark.parametrize("written", [False, True])
+@pytest.mark.parametrize("dies", [8, 9, 10, 11, 14, 15, "end"])
+def test_after_a_crash_the_view_is_the_same_and_no_recorded_summary_is_made_again(clock, dies, written):
+    """Appends 9 and 14 are those of the summaries: unwritten, they are in flight and paid again."""
+    model = agent(Model())
+    expected, views = rows(drive(begun())), shown(model)
+    model = agent(Model())
+    run = take_over(clock, drive(begun(), dies=dies, written=written))
+    assert (run.status, run.output) == (Status.COMPLETED, "done")
+    assert rows(run) == expected
+    assert shown(model)[-1] == views[-1]
+    assert len(model.summaries) == (3 if dies in (9, 14) and not written else 2)
+    assert not JournalEntry.objects.filter(run=run, kind="replay.drift").exists()
+
+
+def test_the_next_run_begins_with_the_summary_and_updates_it(clock):
+    model = agent(Model())
+    session = drive(begun()).session
+    before = len(model.summaries)
+    model.views.clear()
+    run = drive(begun(session, "and again"))
+    first = model.views[0]
+    assert run.output == "done"
+    assert summary_text(first[0]) == f"summary {before + 1}"  # it was due with the first call
+    assert f"summary {before}" in model.summaries[before]
+    assert first[-1].text == "and again"
+    assert [sum(told(message) for message in view) for view in model.views] == [1] * len(model.views)
+    assert not any(told(message) for message in first[1:])
+
+
+def test_a_replay_summarizes_where_it_did_though_tokens_count_otherwise(clock):
+    """Also when that is nowhere: the tokenizer is of another release on the next worker."""
+    strategy = TokenBudgetComposed(SummarizationCompaction(max_tokens=8, keep_last=4), max_tokens=8)
+    model = agent(Model(), strategy)
+    run = drive(begun(), dies="end")
+    paid, views = len(model.summaries), shown(model)
+    assert paid
+    for tokens in (0, 50):
+        model.tokens = tokens
+        run = take_over(clock, run, dies="end")
+    run = take_over(clock, run)
+    assert (run.status, run.output) == (Status.COMPLETED, "done")
+    assert len(model.summaries) == paid
+    assert shown(model) == views
+
+
+def test_a_summary_that_fails_for_good_leaves_a_plain_window_and_a_replay_too(clock):
+    model = agent(Model(ModelError("no", status=400)))
+    run = drive(begun(), dies="end")
+    failed = len(model.summaries)
+    assert failed == 2  # due from the fifth turn on, and tried again when four messages had come
+    run = take_over(clock, run)
+    assert (run.status, run.output) == (Status.COMPLETED, "done")
+    assert len(model.summaries) == failed > 0
+    assert max(len(view) for view in model.views) <= 8
+    assert not Turn.objects.filter(keeps__isnull=False).exists()
+
+
+def test_a_summary_that_fails_for_now_is_tried_again(clock):
+    model = agent(Model(TransientError("busy")))
+    run = drive(begun())
+    assert run.status == Status.PENDING
+    model.said = "summary {}"
+    clock.advance(3600)
+    run = drive(run)
+    assert (run.status, run.output) == (Status.COMPLETED, "done")
+    assert Turn.objects.filter(keeps__isnull=False).count() == 2
+
+
+@pytest.mark.parametrize(("retention", "left"), [("none", 0), ("run", 0), ("permanent", 2)])
+def test_retention_holds_for_summaries_too(clock, retention, left):
+    model = agent(Model(), retention=retention)
+    run = drive(begun())
+    assert run.output == "done"
+    assert len(model.summaries) == 2
+    assert Turn.objects.filter(keeps__isnull=False).count() == left
+    assert Turn.objects.exists() is (left > 0)
+
+
+def test_a_summary_is_shown_to_nobody_as_an_answer(clock):
+    source = Source.of(begun(), epoch=1)
+    result = {"content": [{"type": "text", "text": "x"}]}
+    of_answer = world.frames_durable(source, Entry("llm.call", "turn5.1", "m", result=result), 1)
+    of_summary = world.frames_durable(source, Entry("llm.call", f"turn5.{SCOPE}.1", "m", result=result), 2)
+    assert [frame.type for frame in of_answer] == ["completion"]
+    assert of_summary == []
+
+
+def test_a_run_that_is_retried_keeps_its_summaries(clock):
+    model = agent(Model())
+    model.script[-1] = ModelError("down", status=400)
+    run = drive(begun())
+    assert run.status == Status.FAILED
+    paid = len(model.summaries)
+    model.script[-1] = "done"
+    world.retry(run.id, send=lambda run_id: None)
+    assert (drive(run).status, run.output, len(model.summaries)) == (Status.COMPLETED, "done", paid)
+
+
+@pytest.mark.parametrize(("dies", "written"), [(9, True), (10, False), (11, True), (15, True), ("end", False)])
+def test_a_run_goes_on_without_the_strategy_that_made_its_summaries(clock, dies, written):
+    """Appends 9 and 14 are those of the summaries. What they cost counts, and no turn is lost or stored twice."""
+    model = agent(Model())
+    run = drive(begun(), dies=dies, written=written)
+    paid = len(model.summaries)
+    agent(model, SlidingWindowCompaction(50))
+    run = take_over(clock, run, dies="end")
+    run = take_over(clock, run)
+    assert (run.status, run.output, run.error) == (Status.COMPLETED, "done", None)
+    assert len(model.summaries) == paid
+    assert said(run) == ["user", *["assistant", "tool"] * STEPS, "assistant"]
+    assert ["strategy"] in [entry.result["changed"] for entry in journal_of(run) if entry.kind == "replay.drift"]
+
+
+def test_a_summary_that_was_passed_over_counts_against_the_budget(clock):
+    """With the summary, the fifth turn was the run's sixth call."""
+    outputs = {}
+    for turns in (STEPS + 1, STEPS + 2):
+        model = agent(Model())
+        run = drive(begun(budget={"max_turns": turns}), dies=10)
+        assert len(model.summaries) == 1
+        agent(model, SlidingWindowCompaction(50))
+        outputs[turns] = take_over(clock, run).output
+    assert outputs == {STEPS + 1: None, STEPS + 2: "done"}
+
+
+@pytest.mark.parametrize("dies", [5, 9, 12])
+def test_a_run_goes_on_with_a_strategy_that_was_added_meanwhile(clock, dies):
+    model = agent(Model(), SlidingWindowCompaction(50))
+    run = drive(begun(), dies=dies)
+    agent(model)
+    run = take_over(clock, take_over(clock, run, dies="end"))
+    assert (run.status, run.output, run.error) == (Status.COMPLETED, "done", None)
+    assert model.summaries
+    assert said(run) == ["user", *["assistant", "tool"] * STEPS, "assistant"]

@@ -17,6 +17,7 @@ from ravi_django.kernel import (
     InvalidInputError,
     ModelError,
     Role,
+    RunContext,
     SpawnBudget,
     ToolUseBlock,
     Usage,
@@ -108,6 +109,12 @@ def leased_again(run):
     return world.Lease(run, run.lease_epoch, run.lease_owner)
 
 
+def test_a_message_that_came_later_is_not_part_of_the_past():
+    run = written(result("1"), result("2"))
+    InboxMessage.objects.create(run=run, message_id="late", body=message("late"))
+    assert InboxMessage.objects.filter(run=quietly(run, 2)).count() == 1
+
+
 def test_messages_that_had_come_come_along_and_later_ones_do_not(clock):
     run = make_run(deadline=clock.now + timedelta(seconds=10))
     first = InboxMessage.objects.get(run=run)
@@ -121,12 +128,6 @@ def test_messages_that_had_come_come_along_and_later_ones_do_not(clock):
     assert (sent, forked.deadline) == ([forked.id], run.deadline)
     clock.advance(10)
     assert quietly(run, 1).deadline is None
-
-
-def test_a_message_that_came_later_is_not_part_of_the_past():
-    run = written(result("1"), result("2"))
-    InboxMessage.objects.create(run=run, message_id="late", body=message("late"))
-    assert InboxMessage.objects.filter(run=quietly(run, 2)).count() == 1
 
 
 def test_a_bad_place_is_refused_and_nothing_is_written():
@@ -279,7 +280,21 @@ def test_an_effect_that_was_open_is_done_by_the_fork_itself(clock, ran):
     assert (forked.status, ran) == (Status.COMPLETED, ["a", "b", "b"])
 
 
-def drawing(drawn):
+@pytest.fixture
+def keys():
+    return []
+
+
+@pytest.fixture
+def draws(keys):
+    """What a run draws, in the order of its code."""
+    drawn = []
+
+    @tool
+    async def keep(name: str, ctx: RunContext) -> str:
+        keys.append(ctx.idempotency_key)
+        return name
+
     async def work(ctx, inbox):
         for place in range(4):
             values = (ctx.random(), ctx.uuid(), ctx.idempotency_key)
@@ -287,88 +302,51 @@ def drawing(drawn):
             await ctx.tool("keep", name=f"{place} {values[0]} {values[1]} {values[2]}")
         return "done"
 
-    return work
+    def driven(run):
+        drawn.clear()
+        assert drive(run).status == Status.COMPLETED, run.error
+        return list(drawn)
+
+    code(work, tools=[keep])
+    return driven
 
 
-@pytest.fixture
-def keys():
-    return []
-
-
-@pytest.fixture
-def keep(keys):
-    from ravi_django.kernel import RunContext
-
-    @tool
-    async def keep(name: str, ctx: RunContext) -> str:
-        keys.append(ctx.idempotency_key)
-        return name
-
-    return keep
-
-
-def test_what_derives_from_the_runs_id_is_the_sources_in_the_past_and_new_after_it(clock, keys, keep):
-    drawn = []
-    code(drawing(drawn), tools=[keep])
-    run = drive(make_run())
-    source = list(drawn)
-    drawn.clear()
-    forked = drive(quietly(run, 3))  # run.started and two tools
-    assert forked.status == Status.COMPLETED, forked.error
-    assert drawn[:2] == source[:2]
+def test_what_derives_from_the_runs_id_is_the_sources_in_the_past_and_new_after_it(clock, keys, draws):
+    run = make_run()
+    source = draws(run)
+    found, outliving = draws(quietly(run, 3)), quietly(run, 3)  # run.started and two tools
+    assert found[:2] == source[:2]
     for place in (2, 3):
-        assert [a != b for a, b in zip(drawn[place], source[place], strict=True)] == [True, True, True]
+        assert [a != b for a, b in zip(found[place], source[place], strict=True)] == [True, True, True]
     assert len(keys) == len(set(keys)) == 6
+    Run.objects.filter(id=run.id).delete()
+    assert draws(outliving)[:2] == source[:2]
 
 
-def test_a_fork_of_a_fork_has_each_part_from_the_run_that_recorded_it(clock, keys, keep):
-    drawn = []
-    code(drawing(drawn), tools=[keep])
-    first = drive(make_run())
-    a = list(drawn)
-    drawn.clear()
-    second = drive(quietly(first, 2))  # one tool is shared
-    b = list(drawn)
-    drawn.clear()
+def test_a_fork_of_a_fork_has_each_part_from_the_run_that_recorded_it(clock, draws):
+    first = make_run()
+    a = draws(first)
+    second = quietly(first, 2)  # one tool is shared
+    b = draws(second)
     third_tool = [row.seq for row in journal_of(second) if row.kind == "tool.call"][2]
-    third = drive(quietly(second, third_tool))
-    c = list(drawn)
-    drawn.clear()
-    early = drive(quietly(second, 2))
-    assert [third.status, early.status] == [Status.COMPLETED] * 2
-    assert (c[0], c[1:3]) == (a[0], b[1:3])
+    third = quietly(second, third_tool)
+    c, early = draws(third), draws(quietly(second, 2))
+    assert (c[0], c[1:3], early[0]) == (a[0], b[1:3], a[0])
     assert c[3] not in (a[3], b[3])
-    assert drawn[0] == a[0]
-    assert drawn[1] not in (a[1], b[1], c[1])
+    assert early[1] not in (a[1], b[1], c[1])
     origins = JournalEntry.objects.filter(run=third, kind="run.forked").latest("seq").result["origins"]
     assert origins == [[2, str(first.id)], [third_tool, str(second.id)]]
-
-
-def test_a_fork_outlives_its_source(clock, keys, keep):
-    drawn = []
-    code(drawing(drawn), tools=[keep])
-    run = drive(make_run())
-    forked = quietly(run, 3)
-    source = list(drawn)
-    drawn.clear()
-    Run.objects.filter(id=run.id).delete()
-    drive(forked)
-    assert (forked.status, drawn[:2]) == (Status.COMPLETED, source[:2])
 
 
 def test_a_fork_can_fail_and_be_retried(clock):
     left = ["fine", "the source's", ModelError("no", type="E"), "fixed"]
 
-    def say(messages, options):
-        return left.pop(0)
-
     async def work(ctx, inbox):
         await ctx.llm([USER])
         return (await ctx.llm([USER])).text
 
-    code(work, model=ScriptedModel([say]))
-    run = drive(make_run())
-    forked = drive(quietly(run, 2))
+    code(work, model=ScriptedModel([lambda messages, options: left.pop(0)]))
+    forked = drive(quietly(drive(make_run()), 2))
     assert forked.status == Status.FAILED
     retry(forked.id, send=lambda run_id: None)
     drive(forked)
@@ -414,21 +392,19 @@ def test_it_has_read_the_conversation_before_it_and_adds_its_own_turns(clock, st
     assert Session.objects.get(id=forked.session_id).next_position == 6
 
 
-def turn(session, text):
-    return NewTurn(session.id, "test/code", ChatMessage.of(Role.USER, text))
+def turned(session, *texts, agent="test/code"):
+    """A run that has ended, with these turns."""
+    run = make_run(agent, session=session)
+    lease = leased(run)
+    turns = [NewTurn(session.id, "test/code", ChatMessage.of(Role.USER, text)) for text in texts]
+    world.append(lease, [result("1")], turns)
+    world.finish(lease, Status.COMPLETED, [])
+    return run
 
 
 def test_turns_after_its_own_first_are_not_copied():
-    first = make_run()
-    lease = leased(first)
-    world.append(lease, [result("1")], [turn(first.session, "one")])
-    world.finish(lease, Status.COMPLETED, [])
-    run = make_run(session=first.session)
-    lease = leased(run)
-    world.append(lease, [result("1")], [turn(first.session, "mine")])
-    world.finish(lease, Status.COMPLETED, [])
-    later = make_run(session=first.session)
-    world.append(leased(later), [result("1")], [turn(first.session, "later")])
+    session = world.create_session(Session(agent="test/code"))
+    first, run, _ = (turned(session, text) for text in ("one", "mine", "later"))
     forked = quietly(run, 1)
     assert [text for _, _, text in said(forked.session_id)] == ["one"]
     assert (forked.session.next_position, forked.next_turn) == (1, 0)
@@ -437,19 +413,21 @@ def test_turns_after_its_own_first_are_not_copied():
 
 
 def test_a_run_without_turns_could_read_up_to_where_it_read_last(clock):
-    first = make_run()
-    lease = leased(first)
-    world.append(lease, [result("1")], [turn(first.session, str(place)) for place in range(5)])
-    world.finish(lease, Status.COMPLETED, [])
-    read = {"position": 3, "count": 3, "digest": "d"}
-    reader, other = make_run("test/a", session=first.session), make_run("test/b", session=first.session)
-    reader = written(Entry("history.read", "1", result=read), result("2"), run=reader)
-    other = written(result("1"), run=other)
+    session = world.create_session(Session(agent="test/code"))
+    turned(session, *"01234")
+    read = Entry("history.read", "1", result={"position": 3, "count": 3, "digest": "d"})
+    reader = written(read, result("2"), run=make_run("test/a", session=session))
+    other = written(result("1"), run=make_run("test/b", session=session))
     clock.advance(60)
-    late = make_run("test/c", session=first.session)
-    world.append(leased(late), [result("1")], [turn(first.session, "late")])
+    turned(session, "late", agent="test/c")
     assert len(said(quietly(reader, 2).session_id)) == 3
     assert len(said(quietly(other, 1).session_id)) == 5
+
+
+async def two_steps(ctx, inbox):
+    await ctx.tool("step", name="one")
+    await ctx.tool("step", name="two")
+    return "done"
 
 
 def stream(run):
@@ -458,12 +436,7 @@ def stream(run):
 
 
 def test_its_stream_begins_with_the_shared_past_and_is_without_a_gap(clock, step):
-    async def work(ctx, inbox):
-        await ctx.tool("step", name="one")
-        await ctx.tool("step", name="two")
-        return "done"
-
-    code(work, tools=[step])
+    code(two_steps, tools=[step])
     run = drive(make_run())
     forked, cancelled = quietly(run, 2), quietly(run, 2)
     assert stream(forked) == ([1, 2], [("progress", "started"), ("progress", "tool_result")], False)
@@ -480,18 +453,12 @@ def test_its_stream_begins_with_the_shared_past_and_is_without_a_gap(clock, step
 
 
 def test_without_the_past_its_stream_begins_at_one_all_the_same(clock, step, monkeypatch):
-    async def work(ctx, inbox):
-        await ctx.tool("step", name="one")
-        await ctx.tool("step", name="two")
-        return "done"
-
     def away(run):
         raise ConnectionError("no buffer")
 
     world.patch(monkeypatch, "publish_past", away)
-    code(work, tools=[step])
-    run = drive(make_run())
-    forked = drive(quietly(run, 2))
+    code(two_steps, tools=[step])
+    forked = drive(quietly(drive(make_run()), 2))
     numbers, types, done = stream(forked)
     assert done
     assert numbers == list(range(1, len(numbers) + 1))

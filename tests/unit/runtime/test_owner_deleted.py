@@ -39,11 +39,6 @@ pytestmark = pytest.mark.django_db(transaction=True)
 REASON = {"type": "Cancelled", "message": "its owner was deleted"}
 
 
-@pytest.fixture
-def ada() -> Any:
-    return get_user_model().objects.create_user("ada")
-
-
 @pytest.mark.parametrize("status", [status for status in Status if status not in (*TERMINAL, Status.RUNNING)])
 def test_whatever_has_not_ended_is_cancelled(status: Status, ada: Any) -> None:
     run, other = make_run(owner=ada), make_run()
@@ -132,12 +127,6 @@ def test_a_run_that_is_made_behind_the_last_look_is_never_there(ada: Any) -> Non
     assert not Run.objects.exists()
 
 
-def expired(run: Run) -> Run:
-    """Its worker has not been heard of."""
-    Run.objects.filter(id=run.id).update(lease_owner="gone", lease_expires_at=run.created_at - timedelta(days=1))
-    return run
-
-
 def failed(**fields: Any) -> Run:
     async def story(ctx: Any, inbox: Any) -> None:
         await ctx.log("begun")
@@ -176,7 +165,9 @@ def test_nor_a_child_whose_parent_ends_behind_the_deletion(ada: Any) -> None:
     child = make_run(owner=ada, parent=root, root=root, depth=1)
     Run.objects.update(status=Status.RUNNING)
     ada.delete()
-    lease = leased(expired(root))
+    lost = {"lease_owner": "gone", "lease_expires_at": root.created_at - timedelta(days=1)}
+    Run.objects.filter(id=root.id).update(**lost)
+    lease = leased(root)
     world.finish(lease, Status.CANCELLED, [Entry("run.cancelled", "@cancelled.1")], entangled=True)
     child.refresh_from_db()
     assert (child.owner_id, child.cancel_reason) == (None, world.OWNER_DELETED)
