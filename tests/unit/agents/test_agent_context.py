@@ -261,7 +261,6 @@ async def test_turns_that_an_earlier_strategy_left_out_are_not_taken_for_summari
     task_ctx.set(Summing())
 
     view = await context.view(thread)
-
     assert view[1:] == [user("5"), assistant("5"), user("task"), *turns[-2:]]  # the others left out for now
     assert keeps_of(thread.messages[-1]) == 8  # but not for good
     assert (await context.history.window(AGENT, "s", limit=99))[1:] == [user("5"), *turns[-8:]]

@@ -19,10 +19,10 @@ from ravi_django.kernel import (
     TextBlock,
     ToolExecutionResult,
     ToolResultBlock,
-    ToolUseBlock,
     TopicId,
 )
 from tests.support.cases import case
+from tests.support.conversations import calls, results
 from tests.support.fake_context import FakeContext
 from tests.support.world import (
     DANGLING_INTERRUPTED,
@@ -45,14 +45,6 @@ def message(payload: Any, **fields: Any) -> Message:
 
 def said(role: Role, text: str = "x") -> ChatMessage:
     return ChatMessage.of(role, text)
-
-
-def calls(*ids: str) -> ChatMessage:
-    return ChatMessage(role=Role.ASSISTANT, content=[ToolUseBlock(tool_name="t", call_id=i) for i in ids])
-
-
-def results(*ids: str) -> ChatMessage:
-    return ChatMessage(role=Role.TOOL, content=[ToolResultBlock(call_id=i) for i in ids])
 
 
 def test_a_chat_becomes_the_users_turn() -> None:

@@ -57,9 +57,7 @@ def test_the_model_is_shown_a_tool_for_each_sub_agent_beside_the_others() -> Non
     made = team("react/writer", base_options=GenerationOptions(tools=[ToolSpec(name="add")], temperature=0.5))
     assert [spec.name for spec in made._offers.plain.tools] == ["add", "handoff_writer"]
     assert made._offers.plain.temperature == 0.5
-
     assert team("react/writer", initial_tool_choice="handoff_writer")._offers.plain.tools
-
     assert (team().id, team(id="team/lead").id) == (AgentId("orchestrator", "boss"), AgentId("team", "lead"))
 
 

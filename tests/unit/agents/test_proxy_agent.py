@@ -194,7 +194,6 @@ def test_what_ends_the_lease_goes_through_the_generator_and_on(stop, plain):
             await of(plain_story if plain else story).run(Stopped(), [said()])
 
     asyncio.run(main())
-
     assert seen == [type(stop).__name__]
 
 
@@ -228,7 +227,6 @@ def test_what_a_request_sets_on_itself_shows_in_no_other():
     agent.notes["self"] = [agent.notes]  # a circle
 
     returned, _ = run(agent, said("one"), said("two"))
-
     assert returned["notes"]["deep"] == ["two"]
     assert returned["notes"]["self"][0] is returned["notes"]
     assert (returned["class"], agent.notes["deep"], Noting.of_the_class) == (["two"], [], [])

@@ -208,13 +208,6 @@ async def test_a_conversation_is_the_contexts_session_or_the_messages() -> None:
     ctx = FakeContext([call("whoami"), "done"], TOOLS)
     await run(agent(name="Helper"), ctx, ask(metadata={"parent_agent_id": "orchestrator/team"}))
     assert results_in(ctx.views[1])[0][1] == "react/helper Helper session-1 orchestrator/team"
-    # answers go to who asked or to the topic
-    made = agent(output_topic=TopicId("news", "sport"))
-    asked, told = FakeContext(["a"]), FakeContext(["b"])
-    await run(made, asked, ask(reply_to="run-0"))
-    output = await run(made, told)
-    assert asked.replies[0][1] == {"text": "a"}
-    assert (told.emitted, output) == ([(TopicId("news", "sport"), {"text": "b"})], "b")
 
 
 async def test_many_runs_of_one_agent_do_not_mix() -> None:

@@ -33,7 +33,6 @@ async def test_calls_of_a_turn_run_at_once_and_keep_their_places() -> None:
     ctx = FakeContext(script, TOOLS, on_tool=last_first)
 
     await run(agent(), ctx)
-
     assert finished == ["c", "b", "a"]
     assert results_in(ctx.views[1]) == [("id-a", "a", False), ("id-b", "b", False), ("id-c", "c", False)]
     assert ctx.effects == [

@@ -74,10 +74,7 @@ def racing(far):
 
 @pytest.mark.parametrize("far", [partial(nested, 40), partial(yielding, 100)])
 def test_the_next_result_comes_when_what_follows_from_the_one_before_is_over(clock, far):
-    run = drive(racing(far), dies="end")
-
-    run = take_over(clock, run)
-
+    run = take_over(clock, drive(racing(far), dies="end"))
     assert (run.status, run.output) == (Status.COMPLETED, "early late"), run.error
 
 
@@ -154,7 +151,6 @@ def test_a_run_is_not_suspended_in_the_middle_of_its_work(wait, ran):
     assert (run.status, ran) == (Status.SUSPENDED, ["notified"])
 
     signal(run.id, "go")
-
     assert drive(run).output == "done", (run.status, run.error, run.waiting_on)
     assert ran == ["notified"]
 
@@ -214,11 +210,7 @@ async def through_asyncio(ctx):
 
 @pytest.mark.parametrize("wait", [through_slots, through_a_queue, through_asyncio])
 def test_branches_that_wait_for_each_other_let_the_run_suspend(wait):
-    async def story(ctx, inbox):
-        await wait(ctx)
-
-    code(story)
-
+    code(lambda ctx, inbox: wait(ctx))
     assert drive(make_run()).status == Status.SUSPENDED
 
 

@@ -46,41 +46,32 @@ class BufferContract:
     def test_numbers_rise_by_one_from_one(self, buffer, run):
         first = buffer.append([batch(run, delta(run, "a"), delta(run, "b"))])
         second = buffer.append([batch(run, durable(run, "1"), fresh=False)])
-
         assert (first, second) == ([[1, 2]], [[3]])
         assert numbers_of(buffer, run) == [1, 2, 3]
         one, other = make_run(), make_run()
         assert not buffer.read(str(one.id), 0, 10)
-        assert buffer.append([batch(one, delta(one, "a"), delta(one, "b")), batch(other, delta(other, "c"))]) == [
-            [1, 2],
-            [1],
-        ]
+        both = buffer.append([batch(one, delta(one, "a"), delta(one, "b")), batch(other, delta(other, "c"))])
+        assert both == [[1, 2], [1]]
 
     def test_a_frame_reads_back_with_its_number(self, buffer, run):
         frame = delta(run, "ä☃")
         buffer.append([batch(run, frame)])
         buffer.ping()
-
         (found,) = buffer.read(str(run.tree_id), 0, 10)
-
         assert found["ts"] <= frame.body()["ts"]
         assert {**found, "ts": None} == {**frame.body(), "seq": 1, "ts": None}
 
     def test_a_copy_of_a_durable_frame_is_dropped(self, buffer, run):
         assert buffer.append([batch(run, durable(run, "1"), durable(run, "1"), delta(run, "a"))]) == [[1, 0, 2]]
-
         again = buffer.append([batch(run, durable(run, "1"), durable(run, "2"), delta(run, "a"), fresh=False)])
-
         assert again == [[0, 3, 4]]
 
     def test_of_an_older_epoch_only_what_it_has_recorded_is_taken(self, buffer, run):
         buffer.append([batch(run, delta(run, "old"))])
         self.take_over(run)
         buffer.append([batch(run, delta(run, "new", epoch=2), fresh=False)])
-
         late = [delta(run, "zombie"), durable(run, "1"), stream_done(Source.of(run, 1), "failed")]
         found = buffer.append([batch(run, *late, delta(run, "new", epoch=2), fresh=False)])
-
         assert found == [[-1, 3, -1, 4]]
         assert [frame.get("text") for frame in buffer.read(str(run.id), 0, 10)] == ["old", "new", None, "new"]
 
@@ -88,9 +79,7 @@ class BufferContract:
         child = make_run(root=run, parent=run, depth=1)
         end = stream_done(Source.of(run, 0), "completed")
         buffer.append([batch(run, durable(child, "1", epoch=0), end)])
-
         late = buffer.append([batch(run, delta(child, "late"), durable(child, "2"), end, fresh=False)])
-
         assert late == [[-1, -1, 0]]
         assert numbers_of(buffer, run) == [1, 2]
 
@@ -98,36 +87,27 @@ class BufferContract:
         child = make_run(root=run, parent=run, depth=1)
         buffer.append([batch(run, stream_done(Source.of(run, 0), "failed"))])
         self.take_over(run)
-
         again = buffer.append([batch(run, durable(run, "1", epoch=2), delta(child, "again"), fresh=False)])
-        ended = buffer.append(
-            [batch(run, stream_done(Source.of(run, 2), "completed"), delta(child, "late"), fresh=False)]
-        )
-
+        end = stream_done(Source.of(run, 2), "completed")
+        ended = buffer.append([batch(run, end, delta(child, "late"), fresh=False)])
         assert (again, ended) == ([[2, 3]], [[4, -1]])
 
     def test_what_was_refused_leaves_no_key_behind(self, buffer, run):
         child = make_run(root=run, parent=run, depth=1)
         buffer.append([batch(run, stream_done(Source.of(run, 0), "failed"), durable(child, "1"))])
         self.take_over(run)
-
         assert buffer.append([batch(run, durable(run, "1", epoch=2), durable(child, "1"), fresh=False)]) == [[2, 3]]
 
     def test_the_epochs_of_the_runs_of_a_tree_are_apart(self, buffer, run):
         child = make_run(parent=run, root=run)
         self.take_over(run)
         buffer.append([batch(run, delta(run, "root", epoch=2))])
-
         assert buffer.append([batch(run, delta(child, "child", epoch=1), fresh=False)]) == [[2]]
 
     def test_reading_begins_after_a_number_and_ends_at_a_limit(self, buffer, run):
         buffer.append([batch(run, *(delta(run, str(number)) for number in range(10)))])
-
-        assert numbers_of(buffer, run, after=0, limit=4) == [1, 2, 3, 4]
-        assert numbers_of(buffer, run, after=4, limit=4) == [5, 6, 7, 8]
-        assert numbers_of(buffer, run, after=8, limit=4) == [9, 10]
-        assert numbers_of(buffer, run, after=10) == []
-        assert numbers_of(buffer, run, after=99) == []
+        for after, found in ((0, [1, 2, 3, 4]), (4, [5, 6, 7, 8]), (8, [9, 10]), (10, []), (99, [])):
+            assert numbers_of(buffer, run, after=after, limit=4) == found
 
     @on_postgresql
     @pytest.mark.django_db(transaction=True)
@@ -165,13 +145,11 @@ class TestDatabaseBuffer(BufferContract):
     def test_frames_of_a_run_that_is_gone_are_refused(self, buffer, run):
         gone = delta(run, "x")
         Run.objects.filter(id=run.id).delete()
-
         assert buffer.append([batch(run, gone)]) == [[-1]]
 
     def test_it_is_the_buffer_of_a_site_without_redis(self, settings):
         settings.CHANNEL_LAYERS = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
         settings.CELERY_BROKER_URL = "memory://"
-
         assert isinstance(world.get_buffer(), DatabaseBuffer)
         assert world.get_buffer() is world.get_buffer()
 
@@ -215,22 +193,18 @@ class TestValkeyBuffer(BufferContract):
     def test_a_lost_tree_is_numbered_on_above_its_mark(self, buffer, run):
         opening = buffer.append([batch(run, delta(run, "gap"), mark=1000, fresh=False, restart=True)])
         after = buffer.append([batch(run, delta(run, "a"), mark=2000, fresh=False)])
-
         assert (opening, after) == ([[1001]], [[1002]])
 
     def test_a_lost_tree_that_another_has_begun_anew_has_one_gap(self, buffer, run):
         for mark in (1000, 1000):
             opening = buffer.append([batch(run, delta(run, "gap"), mark=mark, fresh=False, restart=True)])
             buffer.append([batch(run, delta(run, "a"), mark=2000, fresh=False)])
-
         assert opening == [[]]
         assert [frame["text"] for frame in buffer.read(str(run.id), 0, 10)] == ["gap", "a", "a"]
 
     def test_no_number_above_the_mark_is_given(self, buffer, run):
         buffer.append([batch(run, delta(run, "a"), delta(run, "b"), mark=3)])
-
         reached = buffer.append([batch(run, delta(run, "c"), delta(run, "d"), mark=3, fresh=False)])[0]
-
         assert isinstance(reached, MarkReached)
         assert reached.at == 2
         assert numbers_of(buffer, run) == [1, 2]
@@ -238,9 +212,7 @@ class TestValkeyBuffer(BufferContract):
 
     def test_one_trees_trouble_is_not_the_others(self, buffer, run):
         other = make_run()
-
         lost, fine = buffer.append([batch(run, delta(run, "a"), fresh=False), batch(other, delta(other, "b"))])
-
         assert isinstance(lost, Lost)
         assert fine == [1]
 
@@ -250,9 +222,7 @@ class TestValkeyBuffer(BufferContract):
             keys = client.keys("*")
             assert len(keys) == 3
             assert all(conf.STREAM_TTL_S - 60 < client.ttl(key) <= conf.STREAM_TTL_S for key in keys)
-
             buffer.expire([str(run.tree_id)])
-
             assert all(conf.STREAM_DONE_TTL_S - 60 < client.ttl(key) <= conf.STREAM_DONE_TTL_S for key in keys)
 
     def test_it_is_the_buffer_of_a_site_with_a_redis_channel_layer(self, settings, valkey_url):
@@ -278,7 +248,6 @@ def test_the_streams_address_comes_from_the_channel_layer_or_the_broker(settings
     settings.CELERY_BROKER_URL = ""
     app.conf.broker_write_url = broker
     settings.RAVI = {**settings.RAVI, "ENGINE": "celery"}
-
     assert world.stream_url() == url
 
 
@@ -296,9 +265,7 @@ def sequence(*parts):
 
 def test_neighbouring_deltas_of_a_call_collapse_to_one_that_names_its_numbers():
     given = sequence("progress", ("1", "a"), ("1", "b"), ("1", "c"), "completion", ("2", "d"))
-
     kept = world.collapse(given)
-
     assert [(frame.get("from_seq"), frame["seq"], frame.get("text")) for frame in kept] == [
         (None, 1, None),
         (2, 4, "abc"),
@@ -311,5 +278,4 @@ def test_neighbouring_deltas_of_a_call_collapse_to_one_that_names_its_numbers():
 def test_deltas_of_two_calls_and_of_two_attempts_stay_apart():
     found = sequence(("1", "a"), ("2", "b"), ("1", "c"), ("1", "d"))
     found[3]["attempt"] = "2"
-
     assert [frame["text"] for frame in world.collapse(found)] == ["a", "b", "c", "d"]

@@ -22,7 +22,6 @@ from ravi_django.kernel import (
     Message,
 )
 from ravi_django.models import TERMINAL, Ask, HumanRequest, Run, Session, Status, uuid7
-from ravi_django.testing import run_until_idle
 from tests.support import world
 from tests.support.cases import sizes
 from tests.support.gates import Gate
@@ -83,14 +82,9 @@ def below(run: Run) -> list[Run]:
     return list(Run.objects.filter(root_id=run.id).order_by("id"))
 
 
-def standing(run: Run) -> Callable[[], bool]:
+def is_standing(run: Run) -> bool:
     """Whether the whole tree is there: a root, a lead, its four hands and the child of one."""
-
-    def is_standing() -> bool:
-        rows = below(run)
-        return len(rows) == 6 and sorted(row.status for row in rows) == ["running", *["suspended"] * 5]
-
-    return is_standing
+    return sorted(row.status for row in below(run)) == ["running", *["suspended"] * 5]
 
 
 async def with_team(run: Run, what: Callable[[], None], *, drives: bool = False) -> None:
@@ -101,7 +95,7 @@ async def with_team(run: Run, what: Callable[[], None], *, drives: bool = False)
     engine = Engine()
     try:
         engine.hint(run.id)
-        await auntil_sync(standing(run))
+        await auntil_sync(lambda: is_standing(run))
         await asyncio.to_thread(lambda: in_background(what).result(BOUND_S))
         if drives:
             await engine.drive(run.id)
@@ -140,11 +134,8 @@ def test_all_that_works_and_waits_below_a_run_is_cancelled_with_it() -> None:
     run.refresh_from_db()
     assert (run.status, run.error["message"]) == (Status.CANCELLED, "enough")
     ended_as_cancelled(run)
-    assert {row.error["message"] for row in below(run)} <= {"enough", *ends_of(run)}
-
-
-def ends_of(run: Run) -> set[str]:
-    return {f"run {row.id} has ended" for row in [run, *below(run)]}
+    ends = {f"run {row.id} has ended" for row in [run, *below(run)]}
+    assert {row.error["message"] for row in below(run)} <= {"enough", *ends}
 
 
 @on_postgresql
@@ -153,13 +144,14 @@ def test_what_is_pending_paused_or_blocked_below_ends_too() -> None:
 
     def set_aside() -> None:
         hands = list(Run.objects.filter(root_id=run.id, status=Status.SUSPENDED, depth=2).order_by("id"))
-        late = Run.objects.filter(id=hands[0].id).update(status=Status.BLOCKED, error={"type": "T", "message": "m"})
-        paused = Run.objects.filter(id=hands[1].id).update(paused_at="2026-01-01T00:00:00Z")
-        pending = Run.objects.filter(root_id=run.id, depth=3).update(
-            status=Status.PENDING, wake_at="2100-01-01T00:00:00Z"
+        tree, paused = Run.objects.filter(root_id=run.id), {"paused_at": "2026-01-01T00:00:00Z"}
+        changed = (
+            tree.filter(id=hands[0].id).update(status=Status.BLOCKED, error={"type": "T", "message": "m"}),
+            tree.filter(id=hands[1].id).update(**paused),
+            tree.filter(depth=3).update(status=Status.PENDING, wake_at="2100-01-01T00:00:00Z"),
+            tree.filter(status=Status.RUNNING).update(**paused),
         )
-        running = Run.objects.filter(root_id=run.id, status=Status.RUNNING).update(paused_at="2026-01-01T00:00:00Z")
-        assert (late, paused, pending, running) == (1, 1, 1, 1)
+        assert changed == (1, 1, 1, 1)
         cancel(run.id, "enough")
 
     asyncio.run(with_team(run, set_aside))
@@ -169,11 +161,7 @@ def test_what_is_pending_paused_or_blocked_below_ends_too() -> None:
 @on_postgresql
 def test_cancelling_in_the_middle_tells_the_parent_that_it_was_cancelled() -> None:
     run = make_run()
-
-    def cancel_lead() -> None:
-        cancel(Run.objects.get(parent_id=run.id).id, "not that way")
-
-    asyncio.run(with_team(run, cancel_lead))
+    asyncio.run(with_team(run, lambda: cancel(Run.objects.get(parent_id=run.id).id, "not that way")))
     idle(run)
     assert (run.status, run.output) == (Status.COMPLETED, "target_cancelled")
     ended_as_cancelled(run)
@@ -203,8 +191,7 @@ def test_an_abort_by_an_ancestor_ends_what_is_below() -> None:
 
     register(CodeAgent(hand, key="hand"))
     code(boss)
-    run = make_run()
-    run_until_idle()
+    run = idle(make_run())
     assert [row.status for row in below(run)] == ["suspended", "suspended"]
     world.send_signal(run.id, "go", None)
     idle(run)
@@ -335,8 +322,12 @@ def test_a_spawn_that_races_the_cancellation_leaves_no_orphan(at: str, rounds: i
         for parent in Run.objects.filter(root_id=root.id, cancel_requested_at__isnull=False):
             assert not Run.objects.filter(parent=parent, cancel_requested_at=None).exists()
         world.finish(root_lease, Status.CANCELLED, ended("cancelled"), error={}, entangled=True)
-        for row in live(root):
-            assert row.status == Status.RUNNING and row.cancel_requested_at is not None
+        all_are_told(root)
+
+
+def all_are_told(root: Run) -> None:
+    for row in live(root):
+        assert row.status == Status.RUNNING and row.cancel_requested_at is not None
 
 
 @on_postgresql
@@ -347,8 +338,7 @@ def test_a_tree_that_ends_in_every_place_at_once_waits_in_no_circle(rounds: int)
         assert wrong == []
         root.refresh_from_db()
         assert root.status == Status.CANCELLED
-        for row in live(root):
-            assert row.status == Status.RUNNING and row.cancel_requested_at is not None
+        all_are_told(root)
 
 
 def end_everywhere() -> tuple[Run, list[BaseException]]:

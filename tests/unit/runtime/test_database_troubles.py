@@ -17,6 +17,7 @@ from ravi_django.models import HumanRequest, JournalEntry, Run, Status
 from tests.support import world
 from tests.support.patience import BOUND_S
 from tests.support.runs import auntil, code, drive, in_background, make_run, patch_append, take_over
+from tests.support.tool_calls import calling
 from tests.support.world import DjangoHistoryProvider, Engine
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -61,6 +62,10 @@ class Faults:
 @pytest.fixture
 def swallowed():
     return []
+
+
+async def done(ctx, inbox):
+    return "done"
 
 
 @pytest.fixture
@@ -132,7 +137,6 @@ def test_a_tool_that_has_begun_goes_on(ran):
     faults = Faults("read")
 
     run = drive(make_run(), setup=faults)
-
     assert (run.output, ran, run.lease_epoch, faults.failed) == ("1", ["paid"], 1, "read")
 
 
@@ -143,23 +147,17 @@ def test_a_permanent_error_fails_the_run():
     code(story)
 
     run = drive(make_run(), setup=Faults("find", ProgrammingError("there is no such column")))
-
     assert (run.status, run.error["type"]) == (Status.FAILED, "ProgrammingError")
 
 
 def test_a_lease_whose_end_could_not_be_written_is_no_crash_of_its_run(clock):
-    async def story(ctx, inbox):
-        return "done"
-
-    code(story)
+    code(done)
     faults = Faults("write")
     run = drive(make_run(), setup=faults)
     clock.now = run.lease_expires_at
     clock.advance(1)
     world.worker_seen(faults.worker, 1)
-
     lease = world.claim(run.id, "next")
-
     assert (run.status, lease.run.crashes) == (Status.RUNNING, 0)
 
 
@@ -173,7 +171,6 @@ def test_a_query_of_the_codes_own_that_times_out_is_retried(clock, settings, ran
             raise timed_out()
 
     code(story)
-
     assert (ended(clock, make_run(), lambda engine: None).status, len(ran)) == (status, failures + (failures < 3))
 
 
@@ -239,7 +236,7 @@ def paid():
 @pytest.fixture
 def pay(paid):
     @tool(effect="at_most_once")
-    async def pay(number: int) -> str:
+    async def pay(number: int = 1) -> str:
         """Pay."""
         paid.append(number)
         return "paid"
@@ -262,7 +259,6 @@ def test_twenty_results_outlast_an_absence_of_the_database(away, paid, pay):
     code(story, tools=[pay])
 
     run = drive(make_run())
-
     assert (run.status, run.output, sorted(paid)) == (Status.COMPLETED, "{'paid'}", list(range(20)))
     assert not HumanRequest.objects.exists()
 
@@ -282,7 +278,6 @@ def test_meanwhile_the_run_begins_nothing_new(away, paid, pay, ran, step):
     code(story, tools=[pay, step])
 
     run = drive(make_run())
-
     assert (run.status, begun_while_away, ran) == (Status.COMPLETED, [], ["next"])
 
 
@@ -297,7 +292,6 @@ def test_a_cancellation_comes_after_the_row(away, paid, pay):
         return str(paying.cancelled())
 
     code(story, tools=[pay])
-
     assert drive(make_run()).output == "True"
     assert JournalEntry.objects.filter(kind="tool.call", phase="result").count() == 1
 
@@ -310,10 +304,7 @@ def test_a_worker_that_has_drained_gives_up(away, paid, pay):
         await asyncio.wait_for(engine.close(drain_s=0), BOUND_S)
         await asyncio.wait_for(driving, BOUND_S)
 
-    async def story(ctx, inbox):
-        await ctx.tool("pay", number=1)
-
-    code(story, tools=[pay])
+    code(calling("pay"), tools=[pay])
     run = make_run()
     asyncio.run(main())
 
@@ -323,9 +314,6 @@ def test_a_worker_that_has_drained_gives_up(away, paid, pay):
 
 def test_a_worker_whose_heartbeat_failed_claims_nothing(settings):
     settings.RAVI = {**settings.RAVI, "HEARTBEAT_S": 0.05}
-
-    async def story(ctx, inbox):
-        return "done"
 
     def fails():
         raise OperationalError("the server is away")
@@ -343,9 +331,8 @@ def test_a_worker_whose_heartbeat_failed_claims_nothing(settings):
         finally:
             await engine.close(drain_s=0)
 
-    code(story)
+    code(done)
     run = make_run()
-
     assert asyncio.run(main()) == (False, True)
 
 
@@ -368,10 +355,6 @@ def test_the_time_of_the_load_counts_against_the_lease(monkeypatch, ran, step, h
 
         engine.database.call = slow
 
-    async def story(ctx, inbox):
-        await ctx.tool("step", name="late")
-
-    code(story, tools=[step])
-
+    code(calling("step", name="late"), tools=[step])
     assert drive(make_run(), setup=setup).status == Status.RUNNING
     assert ran == []

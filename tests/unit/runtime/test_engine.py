@@ -15,6 +15,7 @@ from ravi_django.testing import ScriptedModel, journal_of, warm
 from tests.support import world
 from tests.support.patience import BOUND_S
 from tests.support.runs import CodeAgent, auntil, code, drive, in_background, leased, make_run, on_postgresql
+from tests.support.tool_calls import calling
 from tests.support.world import Engine, Runtime
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -51,7 +52,6 @@ def test_a_doubled_hint_drives_the_run_once():
         return await asyncio.gather(*(engine.hint(run.id) for _ in range(5)))
 
     had = with_engine(story)
-
     run.refresh_from_db()
     assert sorted(had) == [False] * 4 + [True]
     assert (run.status, run.lease_epoch, len(model.calls)) == (Status.COMPLETED, 1, 1)
@@ -72,14 +72,13 @@ def test_one_look_finds_all_there_is_and_a_faulty_run_does_not_disturb_the_other
         await auntil(lambda: not engine._leases)
 
     with_engine(story)
-
     assert statuses() == ["completed"] * 11 + ["failed"]
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
 def test_a_process_that_is_full_takes_an_expired_lease_before_what_is_ready(settings):
     settings.RAVI = {**settings.RAVI, "MAX_RUNS": 2}
-    gate, began = None, []
+    gate, began = asyncio.Event(), []
 
     async def story_code(ctx, inbox):
         began.append(ctx.run_id)
@@ -90,8 +89,6 @@ def test_a_process_that_is_full_takes_an_expired_lease_before_what_is_ready(sett
     ready = [make_run() for _ in range(3)]
 
     async def story(engine):
-        nonlocal gate
-        gate = asyncio.Event()
         engine.look()
         await auntil(lambda: began == [str(ready[0].id)])
         assert await engine.hint(ready[1].id) is False
@@ -102,7 +99,6 @@ def test_a_process_that_is_full_takes_an_expired_lease_before_what_is_ready(sett
         await auntil(lambda: not engine._leases)
 
     with_engine(story)
-
     assert began == [str(run_id) for run_id in (ready[0].id, dead.run_id, ready[1].id, ready[2].id)]
 
 
@@ -122,14 +118,13 @@ def test_a_process_that_found_nothing_looks_no_more_after_each_run(monkeypatch):
             await auntil(lambda: not engine._leases)
 
     with_engine(story)
-
     assert statuses() == ["completed"] * 3
     assert len(looks) <= 1
 
 
 @on_postgresql
-def test_hundreds_in_flight_share_a_few_connections(settings):
-    gate, began = None, []
+def test_hundreds_in_flight_share_a_few_connections():
+    gate, began = asyncio.Event(), []
 
     @tool
     async def hold() -> str:
@@ -138,10 +133,7 @@ def test_hundreds_in_flight_share_a_few_connections(settings):
         await gate.wait()
         return ""
 
-    async def story_code(ctx, inbox):
-        return (await ctx.tool("hold")).text
-
-    code(story_code, tools=[hold])
+    code(calling("hold"), tools=[hold])
     for _ in range(100):
         make_run()
 
@@ -154,8 +146,6 @@ def test_hundreds_in_flight_share_a_few_connections(settings):
             return cursor.fetchone()
 
     async def story(engine):
-        nonlocal gate
-        gate = asyncio.Event()
         engine.look()
         await auntil(lambda: len(began) == 100)
         found = await asyncio.to_thread(lambda: in_background(sessions).result(BOUND_S))
@@ -165,9 +155,7 @@ def test_hundreds_in_flight_share_a_few_connections(settings):
 
     warm.close()  # its connections are not this engine's
     found, in_transaction = with_engine(story)
-
-    assert found <= 8
-    assert in_transaction == 0
+    assert found <= 8 and in_transaction == 0
     assert statuses() == ["completed"] * 100
 
 
@@ -190,22 +178,19 @@ def test_a_run_that_cannot_be_read_is_blocked_and_not_tried_for_ever():
     code(ask, model=ScriptedModel(["hello"]))
     run = make_run()
     InboxMessage.objects.filter(run=run).update(body={"id": "x", "what": "is this"})
-
-    drive(run)
-
-    assert run.status == Status.BLOCKED
+    assert drive(run).status == Status.BLOCKED
 
 
 def test_a_worker_is_listed_while_it_lives():
+    def beat_and_list(engine):
+        engine.heartbeat.beat()
+        return list(WorkerProcess.objects.values_list("name", flat=True))
+
     async def story(engine):
-        await asyncio.to_thread(lambda: in_background(engine.heartbeat.beat).result(BOUND_S))
-        return await asyncio.to_thread(
-            lambda: in_background(lambda: list(WorkerProcess.objects.values_list("name", flat=True))).result(BOUND_S)
-        ), engine.name
+        return await asyncio.to_thread(in_background(beat_and_list, engine).result, BOUND_S), [engine.name]
 
-    listed, name = with_engine(story)
-
-    assert listed == [name]
+    listed, names = with_engine(story)
+    assert listed == names
     assert not WorkerProcess.objects.exists()
 
 
@@ -234,7 +219,6 @@ def test_runtime_drives_what_is_submitted_to_it_and_gives_the_output():
             return await rt.result(run_id, timeout=BOUND_S)
 
     agent = code(ask, model=ScriptedModel(["hello"]))
-
     assert asyncio.run(main()) == "hello"
 
 
@@ -256,11 +240,7 @@ def test_runtime_raises_the_runs_error_and_gives_up_after_its_time(settings):
     code(ask, model=hanging)
 
     error = asyncio.run(main())
-
     assert (str(error), error.type, error.status) == ("no credit", "PaymentRequired", "failed")
-
-
-# ------------------------------------------------------------------------------------------------------------ suspects
 
 
 @pytest.mark.sqlite
@@ -273,16 +253,14 @@ def test_a_lost_lease_counts_a_crash_unless_its_worker_was_seen_later(clock, own
     world.worker_seen("w1", 1)
     assert WorkerProcess.objects.get().seen_at == clock.now
     clock.advance(60)
-
     claimed = world.claim_next("w2", ["test/code"]) if look else world.claim(lease.run_id, "w2")
-
     assert claimed.run.crashes == crashes
 
 
 @pytest.mark.parametrize("ends", [True, False])
 def test_a_process_drives_one_suspect_at_a_time_beside_its_other_runs(step, caplog, ends):
     """The next one is claimed once the first has ended, or has come past the place where its workers died."""
-    gates, driven = {}, []
+    driven = []
 
     async def suspect(ctx, inbox):
         driven.append(ctx.run_id)
@@ -294,29 +272,23 @@ def test_a_process_drives_one_suspect_at_a_time_beside_its_other_runs(step, capl
     async def other(ctx, inbox):
         driven.append("beside it")
 
-    async def scenario():
-        gates.update({str(run.id): asyncio.Event() for run in suspects})
-        engine = Engine()
-        try:
-            engine.hint(first.id)
-            await auntil(lambda: driven == [str(first.id)])
-            assert await engine.hint(second.id) is False
-            engine.look()
-            await auntil(lambda: driven == [str(first.id), "beside it"] and not engine._looking)
-            await engine.database.call(second.refresh_from_db)
-            assert (second.status, second.lease_epoch) == (Status.PENDING, 0)
-            gates[str(first.id)].set()
-            await auntil(lambda: driven[2:] == [str(second.id)])
-        finally:
-            await engine.close(drain_s=0)
+    async def scenario(engine):
+        engine.hint(first.id)
+        await auntil(lambda: driven == [str(first.id)])
+        assert await engine.hint(second.id) is False
+        engine.look()
+        await auntil(lambda: driven == [str(first.id), "beside it"] and not engine._looking)
+        await engine.database.call(second.refresh_from_db)
+        assert (second.status, second.lease_epoch) == (Status.PENDING, 0)
+        gates[str(first.id)].set()
+        await auntil(lambda: driven[2:] == [str(second.id)])
 
     register(CodeAgent(suspect, key="suspect", tools=[step]))
     register(CodeAgent(other, key="other"))
     first, second = suspects = [make_run("test/suspect") for _ in range(2)]
+    gates = {str(run.id): asyncio.Event() for run in suspects}
     make_run("test/other")
     Run.objects.filter(id__in=[run.id for run in suspects]).update(crashes=2)
-
-    asyncio.run(asyncio.wait_for(scenario(), BOUND_S))
-
+    with_engine(scenario)
     waiting = [record for record in caplog.records if getattr(record, "action", "") == "run.suspect_waits"]
     assert [record.args for record in waiting] == [(second.id, first.id)]

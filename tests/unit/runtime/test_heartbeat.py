@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from uuid import uuid4
 
 import pytest
@@ -18,6 +18,7 @@ from ravi_django.models import Run
 from tests.support import world
 from tests.support.patience import BOUND_S, seconds
 from tests.support.runs import auntil, code, in_background, leased, make_run, on_postgresql, uncommitted, until
+from tests.support.tool_calls import calling
 from tests.support.world import Engine, Entry
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -26,20 +27,18 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def driven(check, count=1):
     """Run `check(engine, active, …)` while a tool call of each of so many runs is open; returns the first run."""
 
+    began, gate = [], asyncio.Event()
+
+    @tool(timeout=30)
+    async def hold() -> str:
+        """Hold."""
+        began.append(1)
+        await gate.wait()
+        return ""
+
+    code(calling("hold"), tools=[hold])
+
     async def main():
-        began, gate = [], asyncio.Event()
-
-        @tool(timeout=30)
-        async def hold() -> str:
-            """Hold."""
-            began.append(1)
-            await gate.wait()
-            return ""
-
-        async def story(ctx, inbox):
-            return (await ctx.tool("hold")).text
-
-        code(story, tools=[hold])
         engine = Engine()
         try:
             driving = asyncio.gather(*(engine.hint(run.id) for run in runs))
@@ -72,7 +71,6 @@ def test_a_beat_renews_the_lease_and_the_workers_trust_in_it(clock):
         clock.advance(20)
 
     run = driven(check)
-
     assert (run.status, run.lease_epoch) == ("completed", 1)
 
 
@@ -89,7 +87,6 @@ def test_a_loop_that_stands_still_for_two_leases_is_let_go_with_its_stack(clock,
         engine.heartbeat._ticked = time.monotonic()
 
     driven(check)
-
     assert "the event loop has not moved" in caplog.text
     assert "test_heartbeat.py" in caplog.text
 
@@ -115,7 +112,6 @@ def test_a_beat_that_fails_is_logged_and_repeated_at_once(caplog, monkeypatch, s
             await engine.close(drain_s=0)
 
     asyncio.run(main())
-
     assert "heartbeat failed" in caplog.text
 
 
@@ -124,11 +120,9 @@ def test_a_row_that_somebody_else_holds_does_not_cost_the_others_their_lease(clo
     held, free = make_run(), make_run()
     both = [(leased(run, "w").run_id, 1) for run in (held, free)]
     clock.advance(20)
-
     with transaction.atomic():
         Run.objects.select_for_update().get(id=held.id)
         verdicts = in_background(world.heartbeat, "w", both).result(BOUND_S)
-
     assert verdicts == {held.id: "unknown", free.id: "ok"}
     clock.advance(20)
     assert world.claim(free.id, "other") is None
@@ -175,12 +169,10 @@ def slow_commits(ms):
 @on_postgresql
 def test_a_long_transaction_that_has_signalled_runs_keeps_nobody_from_them():
     working, waiting = leased(owner="w"), make_run()
-
     with uncommitted(lambda: [signal(run_id, "go") for run_id in (working.run_id, waiting.id)]):
         beat = in_background(world.heartbeat, "w", [(working.run_id, 1)]).result(BOUND_S)
         hinted = in_background(world.due_for_hint, 10).result(BOUND_S)
         claimed = in_background(world.claim_next, "w", ["test/code"]).result(BOUND_S)
-
     assert beat == {working.run_id: "ok"}
     assert hinted == [waiting.id]
     assert claimed is not None
@@ -198,14 +190,10 @@ def test_a_row_that_a_beat_does_not_reach_comes_first_in_the_next(settings, monk
         def story():
             before = expires.get()
             clock.advance(20)
-            with ExitStack() as stack:
-                for run_id in held:
-                    stack.enter_context(
-                        uncommitted(lambda run_id=run_id: Run.objects.select_for_update().get(id=run_id))
-                    )
+            with uncommitted(lambda: list(Run.objects.select_for_update().filter(id__in=held))):
                 with transaction.atomic():
                     Run.objects.select_for_update().get(id=last)
-                    until(lambda: blocked_by_me())
+                    until(blocked_by_me)
                 until(lambda: expires.get() > before)
 
         await asyncio.to_thread(lambda: in_background(story).result(seconds(120)))
@@ -214,8 +202,7 @@ def test_a_row_that_a_beat_does_not_reach_comes_first_in_the_next(settings, monk
 
 
 def blocked_by_me():
+    blocked = "SELECT FROM pg_stat_activity WHERE pg_backend_pid() = ANY (pg_blocking_pids(pid))"
     with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pg_backend_pid() = ANY (pg_blocking_pids(pid)))"
-        )
+        cursor.execute(f"SELECT EXISTS ({blocked})")
         return cursor.fetchone()[0]

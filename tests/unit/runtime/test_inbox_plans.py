@@ -107,6 +107,5 @@ def test_it_is_the_right_batch(name: str, backlogs: dict[str, Run]) -> None:
     for after in places(run):
         expected = InboxMessage.objects.filter(run=run, id__gt=after).exclude(message_id=world.INBOXES_CARRIED)
         found, more = world.some_after(run.id, after, LIMIT)
-
         assert [number for number, _ in found] == list(expected.order_by("id").values_list("id", flat=True)[:LIMIT])
         assert more == (expected.count() > LIMIT)

@@ -11,13 +11,14 @@ import pytest
 from ravi_django import tool
 from ravi_django.conf import conf
 from ravi_django.kernel import RunContext
-from ravi_django.models import JournalEntry, Status
+from ravi_django.models import JournalEntry, Run, Status
 from ravi_django.testing import journal_of
 from tests.support import world
 from tests.support.arriving import arrive
 from tests.support.gates import Gate, drained, steal
 from tests.support.patience import BOUND_S, seconds
-from tests.support.runs import adrive, code, drive, in_background, leased, make_run, take_over
+from tests.support.runs import code, drive, in_background, leased, make_run, take_over
+from tests.support.tool_calls import calling
 from tests.support.world import Active, Engine, append_repeatable
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -38,25 +39,17 @@ def test_a_worker_that_lost_its_lease_cannot_be_made_to_go_on_by_the_agents_code
 
     code(greedy, tools=[step])
     run = make_run()
-
     drive(run)
-
-    assert swallowed == []
-    assert ran == ["0", "1"]  # done, but not recorded: nothing after it
+    assert (swallowed, ran) == ([], ["0", "1"]), "done, but not recorded: nothing after it"
     assert (run.status, run.lease_owner, run.output) == (Status.RUNNING, "thief", None)
     assert JournalEntry.objects.filter(kind="tool.call").count() == 1
 
 
 def test_a_stolen_run_is_dropped_by_the_next_heartbeat():
-    gate = Gate
+    held = Gate()
+    code(calling("hold"), tools=[held.tool()])
 
     async def main():
-        held = gate()
-
-        async def story(ctx, inbox):
-            await ctx.tool("hold")
-
-        code(story, tools=[held.tool()])
         engine = Engine()
         try:
             driving = asyncio.create_task(engine.drive(run.id))
@@ -83,13 +76,9 @@ def test_no_effect_begins_on_a_lease_that_was_not_renewed_for_long(clock, ran, s
         await ctx.tool("step", name="stale")
 
     code(story, tools=[step])
-
     run = drive(make_run())
-
-    assert ran == ["fresh"]
-    assert run.status == Status.RUNNING
-    assert take_over(clock, run, setup=lambda engine: None).status == Status.RUNNING  # the same again
-    assert ran == ["fresh"]
+    assert (run.status, ran) == (Status.RUNNING, ["fresh"])
+    assert (take_over(clock, run).status, ran) == (Status.RUNNING, ["fresh"]), "the same again"
 
 
 def test_a_recorded_call_needs_no_fresh_lease(clock, ran, step):
@@ -98,9 +87,7 @@ def test_a_recorded_call_needs_no_fresh_lease(clock, ran, step):
         return (await ctx.tool("step", name="once")).text
 
     code(story, tools=[step])
-    run = drive(make_run(), dies="end")
-
-    assert take_over(clock, run).output == "once"
+    assert take_over(clock, drive(make_run(), dies="end")).output == "once"
     assert ran == ["once"]
 
 
@@ -138,7 +125,6 @@ def test_a_call_cancelled_while_its_row_is_written_ends_when_it_is(clock, ran, s
     assert written == [3]  # run.started, now, tool.call
 
     run = take_over(clock, run)
-
     assert (run.status, run.output) == (Status.COMPLETED, "winner"), run.error
     assert seen[0] == seen[1]
     assert ran == ["loser", "winner"]
@@ -163,9 +149,6 @@ def test_a_lease_that_ends_late_leaves_the_next_one_of_the_same_process_alone():
     asyncio.run(main())
 
 
-# ------------------------------------------------------------------------------------------------------------ draining
-
-
 @pytest.mark.sqlite
 def test_a_drained_worker_records_what_is_open_and_starts_nothing_new(clock, ran, step):
     async def story(ctx, inbox):
@@ -175,7 +158,6 @@ def test_a_drained_worker_records_what_is_open_and_starts_nothing_new(clock, ran
         return first.text + held.text + last.text
 
     run = drained(make_run(), story, tools=[step], while_draining=lambda gate: gate.open.set())
-
     assert ran == ["first"]
     assert (run.status, run.crashes, run.attempts, run.wake_at) == (Status.PENDING, 0, 0, None)
     assert [entry.name for entry in journal_of(run) if entry.kind == "tool.call"] == ["step", "hold"]
@@ -190,18 +172,13 @@ def test_a_call_that_outlasts_the_drain_is_left_and_made_again(clock, ran, step)
         return (await ctx.tool("hold")).text
 
     run = drained(make_run(), story, tools=[step], drain_s=0.05)
-
     assert (run.status, run.crashes) == (Status.PENDING, 0)
     assert [entry.name for entry in journal_of(run) if entry.kind == "tool.call"] == ["step"]
 
 
 def test_a_run_that_ends_while_its_worker_drains_is_completed(clock):
-    async def story(ctx, inbox):
-        return (await ctx.tool("hold")).text
-
-    run = drained(make_run(), story, while_draining=lambda gate: gate.open.set())
-
-    assert (run.status, run.output) == (Status.COMPLETED, "hold")
+    run = drained(make_run(), calling("hold"), while_draining=lambda gate: gate.open.set())
+    assert (run.status, run.output) == (Status.COMPLETED, "ok: hold")
 
 
 def test_a_message_that_the_code_has_not_received_outlives_a_drain(clock, ran, step):
@@ -220,7 +197,6 @@ def test_a_message_that_the_code_has_not_received_outlives_a_drain(clock, ran, s
     arrive(run, "second")
 
     drained_run = take_over(clock, run)
-
     assert drained_run.status == Status.PENDING
     assert drive(run).status == Status.COMPLETED
     assert rounds[-1] == ["second"]
@@ -238,15 +214,12 @@ def test_what_an_open_tool_call_needs_may_begin_while_its_worker_drains(clock, r
         return outer.text + (await ctx.tool("step", name="last")).text
 
     run = drained(make_run(), story, tools=[step, outer], while_draining=lambda gate: gate.open.set())
-
     assert (run.status, ran) == (Status.PENDING, ["inner"])
     assert [entry.name for entry in journal_of(run) if entry.kind == "tool.call"] == ["hold", "step", "outer"]
     assert drive(run).output == "holdinnerlast"
 
 
 def test_a_draining_worker_claims_nothing():
-    run = make_run()
-
     async def main():
         engine = Engine()
         await engine.close()
@@ -254,9 +227,9 @@ def test_a_draining_worker_claims_nothing():
         assert engine.hint(run.id) is None
         engine.look()
 
+    run = make_run()
     asyncio.run(main())
-    run.refresh_from_db()
-    assert run.status == Status.PENDING
+    assert Run.objects.get(id=run.id).status == Status.PENDING
 
 
 def test_turns_and_notes_in_hand_are_written_when_a_worker_drains(clock):
@@ -267,21 +240,8 @@ def test_turns_and_notes_in_hand_are_written_when_a_worker_drains(clock):
         await ctx.tool("hold", name="again")
 
     run = drained(make_run(), story, while_draining=lambda gate: gate.open.set())
-
     assert [entry.kind for entry in journal_of(run)] == ["run.started", "tool.call", "log", "now"]
-    assert drive_with_open_gate(run) == Status.COMPLETED
-
-
-def drive_with_open_gate(run):
-    """The next lease of a run that `drained` drove, with a call that ends at once."""
-    from tests.support.world import get_agent
-
-    async def main():
-        gate = Gate()
-        gate.open.set()
-        get_agent(run.agent).tools[0] = gate.tool()
-        await adrive(run)
-
-    asyncio.run(main())
-    run.refresh_from_db()
-    return run.status
+    gate = Gate()
+    gate.open.set()
+    code(story, tools=[gate.tool()])
+    assert drive(run).status == Status.COMPLETED

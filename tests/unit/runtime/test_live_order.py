@@ -85,12 +85,8 @@ def test_who_was_committed_first_comes_first_though_its_answer_is_later(clock, w
 
     steps = Steps(before, behind)
     code(story, tools=[step])
-    run = drive(make_run(), dies="end", setup=steps)
-
-    run = take_over(clock, run)
-
-    assert won == [["a", "b"], ["a", "b"]]
-    assert run.status == Status.COMPLETED
+    run = take_over(clock, drive(make_run(), dies="end", setup=steps))
+    assert (run.status, won) == (Status.COMPLETED, [["a", "b"], ["a", "b"]])
 
 
 def test_what_a_transactional_tool_has_committed_comes_first_too(clock, won, monkeypatch):
@@ -119,12 +115,8 @@ def test_what_a_transactional_tool_has_committed_comes_first_too(clock, won, mon
     steps = Steps(before)
     world.patch(monkeypatch, "tool_promises_on_a_thread", late)
     code(story, tools=[step, write])
-    run = drive(make_run(), dies="end", setup=steps)
-
-    run = take_over(clock, run)
-
-    assert won == [["a", "b"], ["a", "b"]]
-    assert run.status == Status.COMPLETED
+    run = take_over(clock, drive(make_run(), dies="end", setup=steps))
+    assert (run.status, won) == (Status.COMPLETED, [["a", "b"], ["a", "b"]])
 
 
 def test_a_call_that_is_cancelled_while_it_waits_for_its_turn_holds_up_nobody(clock, won):
@@ -154,10 +146,7 @@ def test_a_call_that_is_cancelled_while_it_waits_for_its_turn_holds_up_nobody(cl
 
     steps = Steps(before, behind)
     code(story, tools=[step])
-    run = drive(make_run(), dies="end", setup=steps)
-
-    run = take_over(clock, run)
-
+    run = take_over(clock, drive(make_run(), dies="end", setup=steps))
     assert run.status == Status.COMPLETED, run.error
     assert won == [["first", True, "last"]] * 2
 
@@ -190,12 +179,8 @@ def test_a_hook_that_takes_its_time_lets_no_other_result_overtake(clock, won, ki
     echo = ScriptedModel([lambda messages, options: messages[-1].text])
     agent = code(story, tools=[step], model=echo)
     agent.hooks = [Slow()]
-    run = drive(make_run(), dies="end", setup=steps)
-
-    run = take_over(clock, run)
-
-    assert won == [["a", "b"], ["a", "b"]]
-    assert run.status == Status.COMPLETED
+    run = take_over(clock, drive(make_run(), dies="end", setup=steps))
+    assert (run.status, won) == (Status.COMPLETED, [["a", "b"], ["a", "b"]])
 
 
 def test_a_long_transaction_holds_up_nobody_though_a_row_is_not_ours(clock):
@@ -252,8 +237,5 @@ def test_tasks_that_come_one_after_the_other_hold_up_no_replay(clock, monkeypatc
         return (await running).text
 
     code(story, tools=[step, busy])
-    run = drive(make_run(), dies=4)
-
-    run = take_over(clock, run)
-
+    run = take_over(clock, drive(make_run(), dies=4))
     assert (run.status, run.output) == (Status.COMPLETED, "done"), run.error

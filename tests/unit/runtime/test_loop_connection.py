@@ -7,7 +7,7 @@ import threading
 from contextlib import asynccontextmanager
 
 import pytest
-from django.db import DatabaseError, DataError, connection, transaction
+from django.db import DatabaseError, DataError, connection
 from psycopg import OperationalError
 
 from ravi_django.conf import conf
@@ -15,7 +15,7 @@ from ravi_django.kernel import ChatMessage, LeaseLostError
 from ravi_django.models import JournalEntry, Run, Turn
 from tests.support import world
 from tests.support.patience import BOUND_S
-from tests.support.runs import auntil, in_background, leased, on_postgresql, uncommitted
+from tests.support.runs import auntil, leased, on_postgresql, uncommitted
 from tests.support.world import OWN_CONNECTIONS_SHAPES, Appender, DatabaseThreads, Entry, NewTurn, Statement
 
 pytestmark = [pytest.mark.django_db(transaction=True), on_postgresql]
@@ -53,9 +53,7 @@ async def connected():
     story = Story()
     try:
         lease = await story.threads.call(leased)
-        await story.append(lease, effect("first"))  # opens it
-        await auntil(lambda: story.its.is_idle)
-        story.threads.given = 0
+        await opened(story, lease)
         yield story, lease
     finally:
         story.appender.close()
@@ -78,6 +76,13 @@ def run_story(story):
     asyncio.run(main())
 
 
+async def opened(story, lease, path="opens it"):
+    """The connection is there, and the threads have nothing to do yet."""
+    await story.append(lease, effect(path))
+    await auntil(lambda: story.its.is_idle)
+    story.threads.given = 0
+
+
 def test_an_append_goes_over_it_and_writes_what_the_threads_would():
     async def story(my, lease):
         turn = NewTurn(lease.run.session_id, "test/code", ChatMessage.of("user", "hallo wörld"))
@@ -87,8 +92,7 @@ def test_an_append_goes_over_it_and_writes_what_the_threads_would():
         assert await my.shown("SHOW lock_timeout") == f"{int(conf.HEARTBEAT_S * 900) // 1000}s"
 
     run_story(story)
-
-    assert rows() == [(1, "first"), (2, "a"), (3, "b"), (4, "c")]
+    assert rows() == [(1, "opens it"), (2, "a"), (3, "b"), (4, "c")]
     assert JournalEntry.objects.get(path="b").result == {"text": "é" * 10_000}
     assert Turn.objects.get().content[0]["text"] == "hallo wörld"
 
@@ -101,8 +105,7 @@ def test_a_lost_lease_is_lost_here_too():
         assert my.threads.given == 1  # the update
 
     run_story(story)
-
-    assert rows() == [(1, "first")]
+    assert rows() == [(1, "opens it")]
 
 
 def test_appends_at_once_share_it_with_the_threads():
@@ -119,27 +122,13 @@ def test_appends_at_once_share_it_with_the_threads():
 def test_one_that_waits_for_a_lock_holds_up_nobody_and_not_the_loop():
     async def story(my, lease):
         other = await my.threads.call(leased)
-        held = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        done = asyncio.Event()
-
-        def hold():
-            with transaction.atomic():
-                Run.objects.select_for_update().get(id=lease.run_id)
-                loop.call_soon_threadsafe(held.set)
-                asyncio.run_coroutine_threadsafe(done.wait(), loop).result(BOUND_S)
-
-        holding = in_background(hold)
-        await held.wait()
-        waiting = asyncio.create_task(my.append(lease, effect("late")))
-        await asyncio.sleep(0)
-        assert not my.its.is_idle
-
-        assert await my.append(other, effect("a")) == 1
-        assert not waiting.done()
-        done.set()
+        with uncommitted(lambda: Run.objects.select_for_update().get(id=lease.run_id)):
+            waiting = asyncio.create_task(my.append(lease, effect("late")))
+            await asyncio.sleep(0)
+            assert not my.its.is_idle
+            assert await my.append(other, effect("a")) == 1
+            assert not waiting.done()
         assert await waiting == 2
-        await asyncio.to_thread(holding.result, 10)
 
     run_story(story)
 
@@ -156,8 +145,7 @@ def test_a_cancelled_caller_waits_for_the_end():
         assert my.its.is_idle and not my.threads.given
 
     run_story(story)
-
-    assert rows() == [(1, "first"), (2, "a")]
+    assert rows() == [(1, "opens it"), (2, "a")]
 
 
 def test_appends_of_any_shape_leave_few_prepared_statements():
@@ -169,7 +157,6 @@ def test_appends_of_any_shape_leave_few_prepared_statements():
         assert kept == OWN_CONNECTIONS_SHAPES + 1  # the question is one of them, and the oldest goes next
 
     run_story(story)
-
     assert [seq for seq, _ in rows()] == list(range(1, 2 + sum(range(OWN_CONNECTIONS_SHAPES + 10))))
 
 
@@ -189,7 +176,6 @@ def test_a_value_too_big_for_a_row_is_left_to_the_threads(monkeypatch):
         assert threading.current_thread() not in encoding  # a megabyte would keep the loop for 12 ms
 
     run_story(story)
-
     assert set(JournalEntry.objects.get(path="big").result) == {"$blob", "size"}
 
 
@@ -213,9 +199,7 @@ def test_a_plan_that_the_server_has_no_more_costs_the_connection(monkeypatch):
         await my.append(lease, effect("prepares"))
         await my.shown("SELECT forget()::text")
         await my.append(lease, effect("by a thread"))
-        await my.append(lease, effect("opens it"))
-        await auntil(lambda: my.its.is_idle)
-        my.threads.given = 0
+        await opened(my, lease, "opens it again")
         await my.append(lease, effect("b"))
         assert my.threads.given == 0
 
@@ -242,15 +226,14 @@ def test_an_append_is_written_once_when_the_connection_breaks_under_it(written):
         if written:
             its._perform = lost
         else:
-            await my.threads.call(terminate, pid)
+            await my.threads.call(execute, "SELECT pg_terminate_backend(%s)", pid)
             my.threads.given = 0
         assert await my.append(lease, effect("a")) == 2
         assert my.threads.given >= 1
         assert not its.is_idle
 
     run_story(story)
-
-    assert rows() == [(1, "first"), (2, "a")]
+    assert rows() == [(1, "opens it"), (2, "a")]
 
 
 def test_a_commit_that_fails_behind_its_statement_is_no_success():
@@ -267,7 +250,7 @@ def test_a_commit_that_fails_behind_its_statement_is_no_success():
     finally:
         execute("DROP FUNCTION refuse CASCADE")
 
-    assert rows() == [(1, "first"), (2, "a")]
+    assert rows() == [(1, "opens it"), (2, "a")]
 
 
 REFUSING = """CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -276,14 +259,9 @@ CREATE CONSTRAINT TRIGGER refuse AFTER INSERT ON ravi_journalentry DEFERRABLE IN
     WHEN (NEW.path = 'refused') EXECUTE FUNCTION refuse()"""
 
 
-def execute(sql):
+def execute(sql, *values):
     with connection.cursor() as cursor:
-        cursor.execute(sql)
-
-
-def terminate(pid):
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_terminate_backend(%s)", [pid])
+        cursor.execute(sql, values or None)
 
 
 def test_closing_leaves_no_connection_and_finishes_what_is_under_way():
@@ -297,8 +275,7 @@ def test_closing_leaves_no_connection_and_finishes_what_is_under_way():
         assert await my.append(lease, effect("b")) == 3
 
     run_story(story)
-
-    assert rows() == [(1, "first"), (2, "a"), (3, "b")]
+    assert rows() == [(1, "opens it"), (2, "a"), (3, "b")]
 
 
 @pytest.mark.parametrize("closed", [False, True], ids=["no room at the server", "closed while it is opened"])
@@ -325,5 +302,4 @@ def test_a_connection_that_does_not_come_about_is_none(closed):
             await asyncio.to_thread(my.threads.close)
 
     asyncio.run(main())
-
     assert [path for _, path in rows()] == ["by a thread", "by a thread too"]

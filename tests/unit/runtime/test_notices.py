@@ -64,7 +64,6 @@ def test_many_hints_are_a_few_messages_from_one_thread(layer) -> None:
         world.notices_hint(str(number))
     assert threads() == ["ravi-notices"]
     layer.let.set()
-
     assert wait_until(lambda: len(layer.ids) == 250, BOUND_S)
     assert layer.ids == [str(number) for number in range(250)]
     assert len(layer.sent) <= 4
@@ -75,11 +74,9 @@ def test_a_full_queue_drops_the_oldest(layer, monkeypatch) -> None:
     layer.let.clear()
     world.notices_hint("under way")
     assert wait_until(lambda: world.notices_sender is not None and not world.notices_sender._waiting, BOUND_S)
-
     for number in range(25):
         world.notices_hint(str(number))
     layer.let.set()
-
     assert wait_until(lambda: "24" in layer.ids, BOUND_S)
     assert layer.ids == ["under way", *(str(number) for number in range(15, 25))]
 
@@ -104,10 +101,8 @@ def test_a_layer_that_fails_is_told_of_once_and_tried_again(layer, caplog) -> No
 def test_a_layer_that_cannot_be_made_raises_nothing(settings, monkeypatch, caplog) -> None:
     world.patch(monkeypatch, "notices_complained_at", None)
     settings.CHANNEL_LAYERS = {"default": {"BACKEND": "no.such.Layer"}}
-
     with caplog.at_level(logging.WARNING, "ravi.notices"):
         world.notices_hint("1")
-
     assert "no.such.Layer" in caplog.text
 
 
@@ -116,9 +111,7 @@ def test_what_waits_is_sent_before_the_thread_ends(layer) -> None:
     for number in range(150):
         world.notices_hint(str(number))
     layer.let.set()
-
     world.notices_close()
-
     assert len(layer.ids) == 150
     assert threads() == []
 
@@ -127,9 +120,7 @@ def test_a_layer_that_hangs_does_not_hold_up_the_end(layer, monkeypatch) -> None
     world.patch(monkeypatch, "SEND_S", 0.1)
     layer.let.clear()
     world.notices_hint("1")
-
     world.notices_close()
-
     assert wait_until(lambda: threads() == [], BOUND_S)
 
 
@@ -157,5 +148,4 @@ def test_every_kind_of_change_hints(layer) -> None:
     changes = (signals.request_opened, signals.request_answered, signals.request_closed, signals.request_changed)
     for number, signal in enumerate(changes):
         signal.send(sender=None, request=SimpleNamespace(pk=number))
-
     assert wait_until(lambda: layer.ids == ["0", "1", "2", "3"], BOUND_S)

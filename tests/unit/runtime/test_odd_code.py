@@ -12,9 +12,9 @@ from ravi_django import tool
 from ravi_django.conf import conf
 from ravi_django.kernel import ChatMessage, ModelError, TransientError
 from ravi_django.models import Status
-from ravi_django.testing import journal_of
+from ravi_django.testing import ScriptedModel, journal_of
 from tests.support.gates import Gate, drained
-from tests.support.runs import BOUND_S, adrive, asked, code, drive, make_run, take_over
+from tests.support.runs import BOUND_S, asked, code, drive, make_run, take_over
 from tests.support.tool_calls import calling, phases
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -22,14 +22,8 @@ pytestmark = pytest.mark.django_db(transaction=True)
 USER = ChatMessage.of("user", "hi")
 
 
-def died_after_its_started_row(clock, ran):
-    @tool(effect="at_most_once")
-    def pay(amount: int) -> str:
-        """Pay."""
-        ran.append(amount)
-        return "paid"
-
-    code(calling("pay", amount=3), tools=[pay])
+def died_after_its_started_row(ran):
+    code(calling("pay", amount=3), tools=[pay_again(ran, "at_most_once")])
     run = drive(make_run(), dies=2)
     assert (phases(), ran) == (["started"], [3])
     return run
@@ -47,39 +41,31 @@ def pay_again(ran, effect):
 
 @pytest.mark.parametrize("gone", [False, True])
 def test_a_started_effect_stays_uncertain_when_the_tool_is_made_idempotent_or_is_gone(clock, ran, gone):
-    run = died_after_its_started_row(clock, ran)
+    run = died_after_its_started_row(ran)
     code(calling("pay", amount=3), tools=[] if gone else [pay_again(ran, "idempotent")])
-
-    run = take_over(clock, run)
-
-    assert (asked(run).tool, ran) == ("pay", [3])
+    assert (asked(take_over(clock, run)).tool, ran) == ("pay", [3])
 
 
 def test_a_started_effect_is_known_again_where_the_code_has_moved_it(clock, ran):
-    run = died_after_its_started_row(clock, ran)
+    run = died_after_its_started_row(ran)
 
     async def story(ctx, inbox):
         with ctx.scope("elsewhere"):
             return (await ctx.tool("pay", amount=3)).text
 
     code(story, tools=[pay_again(ran, "at_most_once")])
-
     run = take_over(clock, run)
-
     assert (run.status, run.error["type"], ran) == (Status.BLOCKED, "UncertainEffectError", [3])
 
 
 def test_a_started_effect_that_the_code_no_longer_asks_for_is_not_forgotten(clock, ran):
-    run = died_after_its_started_row(clock, ran)
+    run = died_after_its_started_row(ran)
 
     async def story(ctx, inbox):
         return "nothing was paid"
 
     code(story)
-
-    run = take_over(clock, run)
-
-    assert asked(run).tool == "pay"
+    assert asked(take_over(clock, run)).tool == "pay"
 
 
 def test_a_run_does_not_end_over_an_effect_that_it_did_not_wait_for(clock):
@@ -99,10 +85,7 @@ def test_a_run_does_not_end_over_an_effect_that_it_did_not_wait_for(clock):
         return f"left behind: {task.done()}"
 
     code(story, tools=[pay])
-
-    run = drive(make_run())
-
-    assert asked(run).tool == "pay"
+    assert asked(drive(make_run())).tool == "pay"
 
 
 def test_an_interrupt_taken_for_a_value_does_not_complete_a_draining_run(clock, ran, step):
@@ -112,18 +95,10 @@ def test_an_interrupt_taken_for_a_value_does_not_complete_a_draining_run(clock, 
         return "; ".join(type(item).__name__ for item in left)
 
     run = drained(make_run(), story, tools=[step], while_draining=lambda gate: gate.open.set())
-
     assert (run.status, run.output) == (Status.PENDING, None)
 
 
 def test_a_run_whose_main_task_waits_for_what_was_unwound_is_given_back(clock):
-    class Busy:
-        name = "busy"
-
-        async def stream(self, messages, options, meta):
-            raise TransientError("try later")
-            yield
-
     async def story(ctx, inbox):
         queue = asyncio.Queue()
 
@@ -133,28 +108,15 @@ def test_a_run_whose_main_task_waits_for_what_was_unwound_is_given_back(clock):
         task = asyncio.create_task(produce())
         return (await queue.get()).text + str(task)
 
-    code(story, model=Busy())
+    code(story, model=ScriptedModel([TransientError("try later")]))
     begun = time.monotonic()
-
     run = drive(make_run())
-
     assert (run.status, run.attempts) == (Status.PENDING, 1)
     assert time.monotonic() - begun < BOUND_S / 2, "it was only ended from outside"
 
 
 def test_any_error_of_a_model_is_recorded_as_it_is_replayed(clock):
-    class Odd:
-        name = "odd"
-
-        def __init__(self):
-            self.calls = 0
-
-        async def stream(self, messages, options, meta):
-            self.calls += 1
-            raise KeyError("choices")
-            yield
-
-    model, seen = Odd(), []
+    model, seen = ScriptedModel([KeyError("choices")]), []
 
     async def story(ctx, inbox):
         try:
@@ -165,24 +127,16 @@ def test_any_error_of_a_model_is_recorded_as_it_is_replayed(clock):
         return "went on"
 
     code(story, model=model)
-    run = drive(make_run(), dies=2)
-
-    run = take_over(clock, run)
-
-    assert (run.status, model.calls) == (Status.COMPLETED, 1)
+    run = take_over(clock, drive(make_run(), dies=2))
+    assert (run.status, len(model.calls)) == (Status.COMPLETED, 1)
     assert seen == [("'choices'", "KeyError")] * 2
 
 
 def test_an_argument_that_is_no_json_is_refused_by_its_name(clock):
-    code(calling("note", text=object()), tools=[])
-
+    code(calling("note", text=object()))
     run = drive(make_run())
-
     assert (run.status, run.error["type"]) == (Status.FAILED, "InvalidInputError")
     assert "argument 'text' is not JSON" in run.error["message"]
-
-
-# ----------------------------------------------------------------------------------------------- how code ends its run
 
 
 def test_tasks_that_the_agent_leaves_behind_end_with_it(clock):
@@ -205,27 +159,19 @@ def test_tasks_that_the_agent_leaves_behind_end_with_it(clock):
         return f"left {len(left)}"
 
     code(story)
-
-    run = drive(make_run())
-
-    assert (run.output, ended) == ("left 2", [1, 1])
+    assert (drive(make_run()).output, ended) == ("left 2", [1, 1])
 
 
 def test_a_call_that_is_left_open_at_the_agents_end_is_recorded_or_absent_but_never_after_it(clock):
-    async def main():
-        gate = Gate()
+    gate = Gate()
 
-        async def story(ctx, inbox):
-            left = asyncio.create_task(ctx.tool("hold"))
-            await gate.began.wait()
-            return f"done {left.done()}"
+    async def story(ctx, inbox):
+        left = asyncio.create_task(ctx.tool("hold"))
+        await gate.began.wait()
+        return f"done {left.done()}"
 
-        code(story, tools=[gate.tool()])
-        await adrive(run)
-
-    run = make_run()
-    asyncio.run(main())
-
+    code(story, tools=[gate.tool()])
+    run = drive(make_run())
     assert [entry.kind for entry in journal_of(run)] == ["run.started", "run.completed"]
 
 
@@ -238,9 +184,7 @@ def test_a_run_that_takes_its_workers_down_is_blocked(clock):
     for _ in range(conf.MAX_ATTEMPTS):
         drive(run, dies="end")
         clock.advance(conf.LEASE_S + 1)
-
     drive(run)
-
     assert (run.status, run.error["type"]) == (Status.BLOCKED, "AgentCrashError")
     assert f"run {run.id} of test/code took its worker down too often" in run.error["message"]
 
@@ -255,9 +199,7 @@ def test_an_agents_own_error_fails_the_run(clock, in_group):
             group.create_task(bad())
 
     code(grouped if in_group else bad)
-
     run = drive(make_run())
-
     assert (run.status, run.error) == (Status.FAILED, {"type": "ValueError", "message": "a bug of the site's"})
     assert [entry.kind for entry in journal_of(run)] == ["run.started", "run.failed"]
 
