@@ -9,6 +9,7 @@ RAVI_TEST_SQLITE=1 runs on SQLite and starts nothing: one process of its own, si
 
 from __future__ import annotations
 
+import gc
 import os
 import shlex
 import tempfile
@@ -143,7 +144,8 @@ def _without_small(items: list[pytest.Item]) -> list[pytest.Item]:
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
     with _timed("collection"):
-        return (yield)
+        yield
+    gc.freeze()  # what all tests have imported is no garbage: to look through it takes long
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -80,7 +80,6 @@ def test_a_daily_job_runs_once_a_day_for_years(zone):
     assert [b - a for a, b in pairwise(days)] == [timedelta(days=1)] * 799
 
 
-@settings(max_examples=80)
 @given(
     text=st.sampled_from(
         ["*/10 * * * *", "0 * * * *", "30 2 * * *", "0,30 1-3 * * *", "15 */2 * * *", "0 0 L * *", "5 1 * * SUN#2"]
@@ -162,14 +161,14 @@ def test_the_ticks_that_have_come_are_all_or_the_latest():
     assert cron("0 12 * * *").come(gone, utc(2026, 1, 1, 11, 1), 10) == [gone]
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(span_s=st.integers(0, 20 * 86400), most=st.integers(1, 40), jitter=st.integers(0, 3000))
 @pytest.mark.parametrize("times", [cron("*/15 8-18 * * MON-FRI", NEW_YORK), every(3600)])
 def test_what_has_come_is_what_counting_gives(times, span_s, most, jitter):
     times = Timetable(times.cron, times.every_s, times.zone, times.starts_at, jitter, "s")
     first = times.after(utc(2030, 1, 1))
     now = times.due(first) + timedelta(seconds=span_s)
-    counted = [at for at in times.next(first - timedelta(seconds=1), 1500) if times.due(at) <= now]
+    counted = [at for at in times.next(first - timedelta(seconds=1), 700) if times.due(at) <= now]
 
     found = times.come(first, now, most)
 
