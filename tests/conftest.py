@@ -144,8 +144,9 @@ def _without_small(items: list[pytest.Item]) -> list[pytest.Item]:
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
     with _timed("collection"):
-        yield
+        found = yield
     gc.freeze()  # what all tests have imported is no garbage: to look through it takes long
+    return found
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
