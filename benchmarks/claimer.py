@@ -8,14 +8,14 @@ def main() -> None:
     import django
 
     django.setup()
-    from ravi_django.runtime import store
+    from ravi_django.runtime.store import claims
 
     name = f"claimer-{os.getpid()}"
-    store.claim_next(name, ["nobody/here"])  # the connection and the statements are there
+    claims.claim_next(name, ["nobody/here"])  # the connection and the statements are there
     print("warm", flush=True)
     sys.stdin.readline()
     claimed = 0
-    while store.claim_next(name, ["test/bench-waiter"]) is not None:
+    while claims.claim_next(name, ["test/bench-waiter"]) is not None:
         claimed += 1
     print(claimed)
 

@@ -41,21 +41,21 @@ def main() -> None:
         from django.test.utils import CaptureQueriesContext
 
         from ravi_django.models import Run
-        from ravi_django.runtime import store
+        from ravi_django.runtime.store import claims, leases, queue, streams
 
         fill()
         one = Run.objects.filter(status="running").values_list("id", flat=True)[0]
         agents = [f"react/p{number}" for number in range(20)]
         with CaptureQueriesContext(connection) as captured, connection.cursor() as cursor:
-            store.claim_next("w", agents)
+            claims.claim_next("w", agents)
             cursor.execute("EXPLAIN " + captured[0]["sql"])
             look = "\n".join(row[0] for row in cursor.fetchall())
         show("The next run for a worker with room", look[look.index("Append") : look.index("CTE taken")])
-        show("A run that was hinted", Run.objects.filter(store.claimable(), id=one).explain())
-        show("The sweep: leases whose worker is gone", store.expired()[:500].explain())
-        show("The sweep: runs that no hint has reached", store.ready()[:500].explain())
-        show("The sweep: queued runs that nobody promotes", store.orphaned()[:500].explain())
-        show("The sweep: ended trees whose last frame may not be out", store.unpublished_trees(0)[:50].explain())
+        show("A run that was hinted", Run.objects.filter(leases.claimable(), id=one).explain())
+        show("The sweep: leases whose worker is gone", leases.expired()[:500].explain())
+        show("The sweep: runs that no hint has reached", leases.ready()[:500].explain())
+        show("The sweep: queued runs that nobody promotes", queue.orphaned()[:500].explain())
+        show("The sweep: ended trees whose last frame may not be out", streams.unpublished_trees(0)[:50].explain())
         with connection.cursor() as cursor:
             cursor.execute(
                 "EXPLAIN UPDATE ravi_run SET next_seq = next_seq + 1 "

@@ -15,7 +15,9 @@ from benchmarks.report import Figure
 from benchmarks.stack import Stack
 from project.process import ProcessError, wait_until
 from ravi_django.models import Follow, InboxMessage, Publication, Run, Session, Signal, Status, uuid7
-from ravi_django.runtime import fan_out, follow, store
+from ravi_django.runtime import fan_out, follow
+from ravi_django.runtime.store import follows, publications, touching
+from ravi_django.runtime.store.fan_out import deliver_batch
 
 AGENT = "test/bench-follower"
 TEXT = "A headline of some length, and the two sentences that say what it is about. They are short."
@@ -58,7 +60,7 @@ class Crowd:
                 topic=self.topic,
                 owner=owner,
                 home=home,
-                follower=store.follower_of(AGENT, owner.pk, ""),
+                follower=follows.follower_of(AGENT, owner.pk, ""),
             )
             for owner, home in zip(owners, homes, strict=True)
         )
@@ -100,7 +102,7 @@ class Crowd:
         publication = _publication(self.topic)
 
         def deliver() -> None:
-            while store.deliver_batch(publication.id, 5000) is not None:
+            while deliver_batch(publication.id, 5000) is not None:
                 pass
             publication.refresh_from_db()
             if publication.done_at is None or publication.delivered != len(self.follows):
@@ -112,7 +114,7 @@ class Crowd:
 def _publication(topic: str) -> Publication:
     place = follow.topic_of(topic)
     made = follow.publication_of(place, follow.payload_for(TEXT, TEXT), uuid7().hex, "", "system")
-    return store.create_publication(made)[0]
+    return publications.create_publication(made)[0]
 
 
 def _timed(prepare: Callable[[], Callable[[], None]]) -> float:
@@ -132,7 +134,7 @@ def _one_by_one(runs: list[Run]) -> float:
                 Run.objects.select_for_update(no_key=True).filter(id=run.id).values_list("status").get()
                 InboxMessage.objects.create(run_id=run.id, message_id=body["id"], body=body)
                 Signal.objects.create(run_id=run.id, name="new_feed_item", payload={}, key=f"pub:{body['id']}")
-                store.touch([run.id])
+                touching.touch([run.id])
 
     return _timed(lambda: deliver) / len(runs)
 
