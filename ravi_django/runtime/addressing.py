@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 from uuid import UUID
 
 from pydantic_core import to_json
@@ -33,10 +33,7 @@ from ravi_django.kernel.messages import PayloadBase
 from ravi_django.runtime import specs
 from ravi_django.runtime.entries import Entry, Recorded, storable
 from ravi_django.runtime.instructions import variables_of
-
-if TYPE_CHECKING:
-    from ravi_django.runtime.context import DurableContext
-
+from ravi_django.runtime.state import RunState
 
 _REFUSALS: dict[str, type[KernelError]] = {
     one.__name__: one
@@ -52,7 +49,7 @@ _REFUSALS: dict[str, type[KernelError]] = {
 }
 
 
-async def refuse(ctx: DurableContext, entry: Entry, error: KernelError) -> NoReturn:
+async def refuse(ctx: RunState, entry: Entry, error: KernelError) -> NoReturn:
     """What the code is told now, every replay tells it again, whatever is true by then."""
     entry.result = None
     entry.stored.clear()
@@ -70,7 +67,7 @@ def raise_recorded(row: Recorded | Entry) -> None:
     raise error
 
 
-async def find(ctx: DurableContext, agent_id: AgentId) -> tuple[specs.Found, KernelError | None]:
+async def find(ctx: RunState, agent_id: AgentId) -> tuple[specs.Found, KernelError | None]:
     """The agent that a run is to be made for, or why there can be none."""
     try:
         return await ctx.effects.database.call(specs.find, agent_id), None
@@ -78,7 +75,7 @@ async def find(ctx: DurableContext, agent_id: AgentId) -> tuple[specs.Found, Ker
         return specs.Found(agent_id), error
 
 
-def metadata_of(ctx: DurableContext, found: specs.Found, message: Message | str | None) -> dict[str, Any]:
+def metadata_of(ctx: RunState, found: specs.Found, message: Message | str | None) -> dict[str, Any]:
     """What a run that this message starts is given of it: values for the variables of a spec."""
     if found.version is None or not isinstance(message, Message):
         return {}
@@ -125,7 +122,7 @@ def run_id_of(handle: RunHandle) -> UUID:
 
 
 def filled(
-    ctx: DurableContext, target: AgentId, message: Message | str, path: str, *, control: bool = False
+    ctx: RunState, target: AgentId, message: Message | str, path: str, *, control: bool = False
 ) -> dict[str, Any]:
     """The message as an inbox holds it. Its id is the same on every replay; a reply to it comes to this run."""
     run = ctx.effects.lease.run
@@ -148,7 +145,7 @@ def filled(
     return body
 
 
-def body_of(ctx: DurableContext, target: AgentId, value: Any) -> dict[str, Any]:
+def body_of(ctx: RunState, target: AgentId, value: Any) -> dict[str, Any]:
     """Anything as a message from this run: a Message as it is, a text as chat, other JSON as data."""
     made = value if isinstance(value, Message) else Message(target=target, payload=payload_of(value))
     return filled(ctx, target, made, "")

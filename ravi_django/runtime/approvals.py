@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 from django.db import Error as DatabaseError
@@ -24,21 +24,19 @@ from ravi_django.runtime.decisions import KIND, Kept, decided, denied, is_used, 
 from ravi_django.runtime.entries import Entry, Recorded
 from ravi_django.runtime.gate import Stop, Wait
 from ravi_django.runtime.shown import request_shown
+from ravi_django.runtime.state import RunState
 from ravi_django.runtime.store import people as people_rows
 from ravi_django.runtime.store import standing as standing_rows
 from ravi_django.runtime.store.asking import NotDue
 from ravi_django.runtime.store.standing import NotStanding
 from ravi_django.runtime.waits import over
 
-if TYPE_CHECKING:
-    from ravi_django.runtime.context import DurableContext
-
 log = logging.getLogger("ravi.approvals")
 
 
-async def ask(ctx: DurableContext, asked: Asked) -> ApprovalDecision:
+async def ask(ctx: RunState, asked: Asked) -> ApprovalDecision:
     """See `RunContext.approve`."""
-    effects, path = ctx.effects, ctx._path()
+    effects, path = ctx.effects, ctx.path()
     if (logged := _logged(ctx, path, asked)) is not None:
         return logged
     row = await effects.recall(path, KIND, asked.tool, asked.arguments, None)
@@ -67,7 +65,7 @@ async def ask(ctx: DurableContext, asked: Asked) -> ApprovalDecision:
     return told(await _first(ctx, path, asked, to))
 
 
-async def withdraw(ctx: DurableContext, begun: Recorded, entry: Entry) -> None:
+async def withdraw(ctx: RunState, begun: Recorded, entry: Entry) -> None:
     """The code goes on without the decision that it was waiting for: `entry` is recorded in the call's place, and the
     request is closed with it."""
     effects = ctx.effects
@@ -82,7 +80,7 @@ async def withdraw(ctx: DurableContext, begun: Recorded, entry: Entry) -> None:
 # --------------------------------------------------------------------------------------------- what is recorded
 
 
-def _logged(ctx: DurableContext, path: str, asked: Asked) -> ApprovalDecision | None:
+def _logged(ctx: RunState, path: str, asked: Asked) -> ApprovalDecision | None:
     """A log entry in the place of a decision: nobody was there to be asked. It never approves, whatever it says."""
     row = ctx.effects.journal.find(path)
     if row is None or (row.kind, row.name) != ("log", "approval"):
@@ -93,7 +91,7 @@ def _logged(ctx: DurableContext, path: str, asked: Asked) -> ApprovalDecision | 
     return ApprovalDecision("denied", reason=nobody(asked.tool, asked.risk) if fits else "its arguments did not fit")
 
 
-async def _check_risk(ctx: DurableContext, row: Recorded, asked: Asked) -> None:
+async def _check_risk(ctx: RunState, row: Recorded, asked: Asked) -> None:
     """Block a run whose call is still to be made, and has become a riskier one than what a person was shown."""
     known = (row.request or {}).get("risk")
     is_riskier = known is not None and Risk(known).rank < asked.risk.rank
@@ -109,7 +107,7 @@ async def _check_risk(ctx: DurableContext, row: Recorded, asked: Asked) -> None:
 # --------------------------------------------------------------------------------------------------- asking
 
 
-async def _first(ctx: DurableContext, path: str, asked: Asked, to: Addressees) -> Kept:
+async def _first(ctx: RunState, path: str, asked: Asked, to: Addressees) -> Kept:
     """What is known without asking, else the request and what comes of it."""
     tool = ctx.toolbox.get(asked.tool)
     if tool is not None and (refusal := ctx.effects.spent.refusal_to_ask(tool)) is not None:
@@ -118,13 +116,13 @@ async def _first(ctx: DurableContext, path: str, asked: Asked, to: Addressees) -
         return await _found(ctx, path, asked, tool, request_for(ctx, path, asked, to))
 
 
-def _unasked(ctx: DurableContext, path: str, asked: Asked, words: str) -> Kept:
+def _unasked(ctx: RunState, path: str, asked: Asked, words: str) -> Kept:
     kept = denied(words)
     ctx.effects.note(Entry(KIND, path, asked.tool, request=asked.request, result=kept))
     return kept
 
 
-async def _found(ctx: DurableContext, path: str, asked: Asked, tool: Tool | None, request: HumanRequest) -> Kept:
+async def _found(ctx: RunState, path: str, asked: Asked, tool: Tool | None, request: HumanRequest) -> Kept:
     effects = ctx.effects
     while True:
         try:
@@ -150,7 +148,7 @@ async def _found(ctx: DurableContext, path: str, asked: Asked, tool: Tool | None
                 pass  # revoked meanwhile: look again
 
 
-def _look(ctx: DurableContext, tool: Tool | None, request: HumanRequest) -> str | StickyDecision | None:
+def _look(ctx: RunState, tool: Tool | None, request: HumanRequest) -> str | StickyDecision | None:
     """On a database thread. Words on why nobody is asked; or what stands for the session; or None: the request is
     addressed to the first step that means somebody."""
     if tool is not None and tool.permission and not people.permitted(ctx.user_id, tool.permission):
@@ -162,7 +160,7 @@ def _look(ctx: DurableContext, tool: Tool | None, request: HumanRequest) -> str 
     return None
 
 
-async def _open(ctx: DurableContext, path: str, asked: Asked, request: HumanRequest) -> dict[str, Any]:
+async def _open(ctx: RunState, path: str, asked: Asked, request: HumanRequest) -> dict[str, Any]:
     effects = ctx.effects
     until = None if request.expires_at is None else request.expires_at.isoformat()
     opened = {"id": str(request.id), "until": until, **asked.request}
@@ -175,7 +173,7 @@ async def _open(ctx: DurableContext, path: str, asked: Asked, request: HumanRequ
     return opened
 
 
-async def _outcome(ctx: DurableContext, path: str, asked: Asked, opened: dict[str, Any]) -> Kept:
+async def _outcome(ctx: RunState, path: str, asked: Asked, opened: dict[str, Any]) -> Kept:
     """Wait for the answer, or for the end of the time that there is for it."""
     effects = ctx.effects
     first = datetime.fromisoformat(opened["until"]) if opened["until"] else None
@@ -209,7 +207,7 @@ def _closed(request: HumanRequest | None, found: Kept | bool) -> str | None:
     return str(request.status)
 
 
-def _met(ctx: DurableContext, path: str, until: datetime | None) -> Kept | bool | None:
+def _met(ctx: RunState, path: str, until: datetime | None) -> Kept | bool | None:
     request = ctx.effects.facts.requests.get((path, 1))
     if request is not None and request.status != HumanRequest.Status.PENDING:
         if request.status == HumanRequest.Status.EXPIRED:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic_core import to_json
 
@@ -16,9 +16,7 @@ from ravi_django.models import HumanRequest
 from ravi_django.runtime import requests
 from ravi_django.runtime.entries import as_recorded, storable
 from ravi_django.runtime.hidden import MARK
-
-if TYPE_CHECKING:
-    from ravi_django.runtime.context import DurableContext
+from ravi_django.runtime.state import RunState
 
 log = logging.getLogger("ravi.approvals")
 
@@ -103,7 +101,7 @@ def _checked_schema(schema: Any) -> dict[str, Any] | None:
     return schema
 
 
-def request_for(ctx: DurableContext, path: str, asked: Asked, to: Addressees) -> HumanRequest:
+def request_for(ctx: RunState, path: str, asked: Asked, to: Addressees) -> HumanRequest:
     """Not saved yet."""
     details: dict[str, Any] = {"call_id": asked.call_id, "description": asked.description[:MAX_DESCRIPTION]}
     if asked.schema is not None and _may_be_shown(asked):

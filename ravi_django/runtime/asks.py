@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 from ravi_django.agents.delegate import DROP, LATE
@@ -35,12 +35,10 @@ from ravi_django.runtime.effects import Effects
 from ravi_django.runtime.entries import Entry, storable
 from ravi_django.runtime.gate import Wait
 from ravi_django.runtime.spawns import spawn
+from ravi_django.runtime.state import RunState
 from ravi_django.runtime.store import asking
 from ravi_django.runtime.store.asking import NotDue
 from ravi_django.runtime.waits import moment
-
-if TYPE_CHECKING:
-    from ravi_django.runtime.context import DurableContext
 
 Duration = float | timedelta | None
 
@@ -67,7 +65,7 @@ __all__ = [
 
 
 async def ask(
-    ctx: DurableContext, target: RunHandle | AgentId, message: Message | str | None, timeout: Duration
+    ctx: RunState, target: RunHandle | AgentId, message: Message | str | None, timeout: Duration
 ) -> AskOutcome:
     """Send a message to a run and wait for its reply, or its end; to an agent's address: to a new child of it.
     Without a message (`join`) wait for the end alone."""
@@ -77,7 +75,7 @@ async def ask(
         boot = message
         target = await spawn(ctx, target, boot)
         message = _same_message(ctx, boot, target)
-    effects, path = ctx.effects, ctx._path()
+    effects, path = ctx.effects, ctx.path()
     row = await effects.recall(path, "ask", str(target.agent_id), None, None)
     if row is not None:
         raise_recorded(row)
@@ -90,7 +88,7 @@ async def ask(
     return await _settled(ctx, path, target, opened)
 
 
-def _same_message(ctx: DurableContext, boot: Message | str, target: RunHandle) -> Message | str:
+def _same_message(ctx: RunState, boot: Message | str, target: RunHandle) -> Message | str:
     """The message that the new child was booted with: the ask is of that very one."""
     if isinstance(boot, Message):
         return boot
@@ -119,9 +117,7 @@ class Opening:
             effects.wake(woken)
 
 
-def opening(
-    ctx: DurableContext, path: str, target: RunHandle, message: Message | str | None, timeout: Duration
-) -> Opening:
+def opening(ctx: RunState, path: str, target: RunHandle, message: Message | str | None, timeout: Duration) -> Opening:
     effects = ctx.effects
     body = None if message is None else filled(ctx, target.agent_id, message, path)
     deadline = None if timeout is None else moment(ctx, timeout)
@@ -141,7 +137,7 @@ def opening(
 
 
 async def _open(
-    ctx: DurableContext, path: str, target: RunHandle, message: Message | str | None, timeout: Duration
+    ctx: RunState, path: str, target: RunHandle, message: Message | str | None, timeout: Duration
 ) -> dict[str, Any]:
     effects, begun = ctx.effects, opening(ctx, path, target, message, timeout)
     async with effects.performing():
@@ -152,13 +148,13 @@ async def _open(
     return dict(begun.entry.request)
 
 
-async def outcome(ctx: DurableContext, path: str, target: RunHandle, opened: dict[str, Any]) -> AskOutcome:
+async def outcome(ctx: RunState, path: str, target: RunHandle, opened: dict[str, Any]) -> AskOutcome:
     """Of the ask that was begun at `path`; `opened` is its started row's request."""
     row = await ctx.effects.recall(path, "ask", str(target.agent_id), None, None)
     return await _settled(ctx, path, target, opened) if row is None else _outcome(row.result, target)
 
 
-async def _settled(ctx: DurableContext, path: str, target: RunHandle, opened: dict[str, Any]) -> AskOutcome:
+async def _settled(ctx: RunState, path: str, target: RunHandle, opened: dict[str, Any]) -> AskOutcome:
     effects = ctx.effects
     until = datetime.fromisoformat(opened["until"]) if opened["until"] else None
     kind = "message" if opened["message"] else "child"
@@ -181,7 +177,7 @@ async def _settled(ctx: DurableContext, path: str, target: RunHandle, opened: di
         await effects.refresh()  # an outcome has come after all, or people are given more time
 
 
-def _met(ctx: DurableContext, path: str, until: datetime | None) -> Ask | bool | None:
+def _met(ctx: RunState, path: str, until: datetime | None) -> Ask | bool | None:
     cell = ctx.effects.facts.asks.get(path)
     if cell is not None and cell.outcome is not None:
         return cell
@@ -195,9 +191,9 @@ def _outcome(result: dict[str, Any], target: RunHandle) -> AskOutcome:
 # ----------------------------------------------------------------------------------------------------- messages
 
 
-async def send(ctx: DurableContext, target: AgentId | RunHandle, message: Message | str) -> None:
+async def send(ctx: RunState, target: AgentId | RunHandle, message: Message | str) -> None:
     """Deliver a message and go on. To an address: to the agent's active run in this session, or a new one."""
-    effects, path = ctx.effects, ctx._path()
+    effects, path = ctx.effects, ctx.path()
     agent_id = target.agent_id if isinstance(target, RunHandle) else address_of(target)
     row = await effects.recall(path, "msg.sent", str(agent_id), None, None)
     if row is not None:
@@ -222,7 +218,7 @@ async def send(ctx: DurableContext, target: AgentId | RunHandle, message: Messag
     effects.wake([target_id])
 
 
-def _root_in_session(ctx: DurableContext, agent_id: AgentId) -> Run:
+def _root_in_session(ctx: RunState, agent_id: AgentId) -> Run:
     mine = ctx.effects.lease.run
     return Run(
         id=uuid7(),
@@ -234,9 +230,9 @@ def _root_in_session(ctx: DurableContext, agent_id: AgentId) -> Run:
     )
 
 
-async def reply(ctx: DurableContext, message: Message, result: Any) -> None:
+async def reply(ctx: RunState, message: Message, result: Any) -> None:
     """Answer the run that asked with this very message."""
-    effects, path = ctx.effects, ctx._path()
+    effects, path = ctx.effects, ctx.path()
     if await effects.recall(path, "ask.replied", message.id, None, None) is not None:
         return
     asker = RunHandle(str(message.reply_to), message.sender or ctx.agent_id)
@@ -250,7 +246,7 @@ async def reply(ctx: DurableContext, message: Message, result: Any) -> None:
     effects.wake([asker_id])
 
 
-async def unreachable(ctx: DurableContext, run_id: UUID) -> KernelError | None:
+async def unreachable(ctx: RunState, run_id: UUID) -> KernelError | None:
     """A run reaches those of its own owner and tenant."""
     if await ctx.effects.database.call(is_reachable, ctx.effects.lease.run, run_id):
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 from ravi_django.db import transaction
@@ -14,12 +14,10 @@ from ravi_django.runtime import dispatch, pausing, publish, trailing
 from ravi_django.runtime.addressing import filled, raise_recorded, refuse, run_id_of
 from ravi_django.runtime.asks import unreachable
 from ravi_django.runtime.entries import Entry
+from ravi_django.runtime.state import RunState
 from ravi_django.runtime.store import control as control_rows
 from ravi_django.runtime.store import slots
 from ravi_django.runtime.waits import PEOPLES, check_name
-
-if TYPE_CHECKING:
-    from ravi_django.runtime.context import DurableContext
 
 log = logging.getLogger("ravi.cancel")
 
@@ -59,9 +57,9 @@ def _publish_end(run: Run) -> None:
         log.warning("run %s: its end is not published yet: %s", run.id, error, extra={"action": "publish.failed"})
 
 
-async def control(ctx: DurableContext, target: AgentId | RunHandle, message: Message, payload: ControlPayload) -> None:
+async def control(ctx: RunState, target: AgentId | RunHandle, message: Message, payload: ControlPayload) -> None:
     """Act on a run below: `abort` cancels it, `resume` lifts a pause, anything else is a signal to it."""
-    effects, path, signal = ctx.effects, ctx._path(), payload.signal
+    effects, path, signal = ctx.effects, ctx.path(), payload.signal
     check_name(signal)
     if signal.startswith(PEOPLES):
         raise InvalidInputError(f"{signal!r} is what a person says; no agent says it in their place", field="signal")

@@ -5,24 +5,22 @@ from __future__ import annotations
 import inspect
 import logging
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ravi_django.kernel import CancellationError, Happened, LeaseLostError, NotHappened, Tool
 from ravi_django.kernel.content import blocks_json
 from ravi_django.runtime import hidden, paths, uncertain
 from ravi_django.runtime.entries import Entry
 from ravi_django.runtime.gate import Wait
+from ravi_django.runtime.state import RunState
 from ravi_django.runtime.tool_results import result_of, words
 from ravi_django.runtime.tool_running import awaited, on_a_thread, scope_below, timeout_of
 from ravi_django.runtime.tool_threads import NoThreadLeft
 
-if TYPE_CHECKING:
-    from ravi_django.runtime.context import DurableContext
-
 log = logging.getLogger("ravi.tools")
 
 
-async def checked(ctx: DurableContext, entry: Entry, not_before: datetime | None) -> dict[str, Any] | None:
+async def checked(ctx: RunState, entry: Entry, not_before: datetime | None) -> dict[str, Any] | None:
     """The check's answer on this attempt, as a person's decision would say it; None when it does not know.
 
     The answer is journaled, and the check is asked once. It is asked no sooner than `not_before`: until then the worker
@@ -43,7 +41,7 @@ async def checked(ctx: DurableContext, entry: Entry, not_before: datetime | None
     return None if answer["outcome"] == "unknown" else dict(answer)
 
 
-async def _answer(ctx: DurableContext, tool: Tool, entry: Entry) -> dict[str, Any]:
+async def _answer(ctx: RunState, tool: Tool, entry: Entry) -> dict[str, Any]:
     check, timeout = tool.check, timeout_of(tool)
     assert check is not None
     with paths.entered(scope_below(entry.path, None)):

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ravi_django.agents.delegate import HandoffTool
 from ravi_django.kernel import ApprovalDecision, DeterminismError, Tool
 from ravi_django.runtime.entries import Recorded
 from ravi_django.runtime.replay import Journal, check_identity
+from ravi_django.runtime.state import RunState
 from ravi_django.runtime.tool_caps import KIND as CALL
-
-if TYPE_CHECKING:
-    from ravi_django.runtime.context import DurableContext
 
 KIND = "approval"
 
@@ -54,7 +52,7 @@ def denied(reason: str, by: str = "") -> Kept:
 # ------------------------------------------------------------------------------------------ what it was used for
 
 
-def recalled(ctx: DurableContext, row: Recorded) -> Kept:
+def recalled(ctx: RunState, row: Recorded) -> Kept:
     """The recorded decision. In a fork it is another run's: good for the call that was made by it and is copied too,
     not for one that this run would make."""
     kept: Kept = row.result
@@ -63,7 +61,7 @@ def recalled(ctx: DurableContext, row: Recorded) -> Kept:
     return dict(kept)
 
 
-def is_used(ctx: DurableContext, row: Recorded) -> bool:
+def is_used(ctx: RunState, row: Recorded) -> bool:
     """Whether nothing is made by this approval any more: the result of its call is recorded, the agent that it hands
     to was begun, or a person's arguments made it a riskier call, which was asked about anew."""
     effects = ctx.effects

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ravi_django.runtime.entries import Entry, storable
+from ravi_django.runtime.state import RunState
 from ravi_django.runtime.store import follow_metadata, follows
 from ravi_django.runtime.submit import _metadata
-
-if TYPE_CHECKING:
-    from ravi_django.runtime.context import DurableContext
 
 KIND = "follow.updated"
 
 
-async def update(ctx: DurableContext, metadata: Mapping[str, Any]) -> None:
-    effects, path = ctx.effects, ctx._path()
+async def update(ctx: RunState, metadata: Mapping[str, Any]) -> None:
+    effects, path = ctx.effects, ctx.path()
     if await effects.recall(path, KIND, "", None, None) is not None:
         return
     run, given = effects.lease.run, storable(_metadata(metadata))

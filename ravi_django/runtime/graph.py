@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.contrib.auth import get_user_model
 from pydantic_core import from_json
@@ -35,11 +35,8 @@ from ravi_django.runtime.follow import (
     topic_of,
     value_of,
 )
+from ravi_django.runtime.state import RunState
 from ravi_django.runtime.store import follows, publications
-
-if TYPE_CHECKING:
-    from ravi_django.runtime.context import DurableContext
-
 
 _CIRCLE = (
     "nothing is emitted to {}: it would be more than {} publications that each follow from the one before; agents that "
@@ -47,8 +44,8 @@ _CIRCLE = (
 )
 
 
-async def follow(ctx: DurableContext, topic: TopicId | str, session: bool, every_s: int) -> None:
-    effects, path, name = ctx.effects, ctx._path(), str(topic)
+async def follow(ctx: RunState, topic: TopicId | str, session: bool, every_s: int) -> None:
+    effects, path, name = ctx.effects, ctx.path(), str(topic)
     if (row := await effects.recall(path, "follow", name, None, None)) is not None:
         raise_recorded(row)
         return
@@ -70,8 +67,8 @@ def _may_follow(agent: AgentId, topic: TopicId, wanted: Follow) -> KernelError |
     return None
 
 
-async def unfollow(ctx: DurableContext, topic: TopicId | str, session: bool) -> None:
-    effects, path, name = ctx.effects, ctx._path(), str(topic)
+async def unfollow(ctx: RunState, topic: TopicId | str, session: bool) -> None:
+    effects, path, name = ctx.effects, ctx.path(), str(topic)
     if (row := await effects.recall(path, "unfollow", name, None, None)) is not None:
         raise_recorded(row)
         return
@@ -81,8 +78,8 @@ async def unfollow(ctx: DurableContext, topic: TopicId | str, session: bool) -> 
         await effects.record(entry, partial(follows.unfollow, follower=own.follower, topic=own.topic))
 
 
-async def emit(ctx: DurableContext, topic: TopicId | str, data: Any, id: str | None) -> None:
-    effects, path, name = ctx.effects, ctx._path(), str(topic)
+async def emit(ctx: RunState, topic: TopicId | str, data: Any, id: str | None) -> None:
+    effects, path, name = ctx.effects, ctx.path(), str(topic)
     if (row := await effects.recall(path, "emit", name, None, None)) is not None:
         raise_recorded(row)
         return
@@ -129,7 +126,7 @@ def _owner(owner_id: Any) -> Any:
     return found
 
 
-def _own(ctx: DurableContext, topic: TopicId, session: bool) -> Follow:
+def _own(ctx: RunState, topic: TopicId, session: bool) -> Follow:
     run = ctx.effects.lease.run
     return row_of(
         str(ctx.agent_id),

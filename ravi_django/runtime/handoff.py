@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ravi_django.agents.delegate import INHERITED
 from ravi_django.conf import conf
@@ -29,17 +29,15 @@ from ravi_django.runtime.entries import Entry, storable
 from ravi_django.runtime.gate import Stop, Wait
 from ravi_django.runtime.hops import trail_of
 from ravi_django.runtime.instructions import variables_of
+from ravi_django.runtime.state import RunState
 from ravi_django.runtime.store import handing_over
 from ravi_django.runtime.store.handing_over import HANDOFF, Handoff
-
-if TYPE_CHECKING:
-    from ravi_django.runtime.context import DurableContext
 
 Closing = Callable[[], Awaitable[None]]
 
 
 async def hand_over(
-    ctx: DurableContext,
+    ctx: RunState,
     target: AgentId | str,
     task: Message | str | None,
     answers: Message | None,
@@ -55,7 +53,7 @@ async def hand_over(
             field="target",
         )
     answered, left = _split(ctx, answers)
-    path = ctx._path()
+    path = ctx.path()
     row = await effects.recall(path, HANDOFF, str(agent_id), None, None)
     if row is not None:
         asks.raise_recorded(row)
@@ -92,7 +90,7 @@ def _inside_a_tool() -> bool:
     return scope is not None and "/" in scope.prefix
 
 
-def _split(ctx: DurableContext, answers: Message | None) -> tuple[Message, list[Message]]:
+def _split(ctx: RunState, answers: Message | None) -> tuple[Message, list[Message]]:
     """The message whose answer is handed over, and those of the inbox that come behind it without a reply."""
     given = ctx.given
     if answers is None:
@@ -106,9 +104,7 @@ def _split(ctx: DurableContext, answers: Message | None) -> tuple[Message, list[
     return given[place], [message for message in given[place + 1 :] if message.id not in ctx.answered]
 
 
-def _body(
-    ctx: DurableContext, target: AgentId, task: Message | str | None, answered: Message, path: str
-) -> dict[str, Any]:
+def _body(ctx: RunState, target: AgentId, task: Message | str | None, answered: Message, path: str) -> dict[str, Any]:
     """The task as the inbox holds it: in the place of the message that it is to answer, whose id finds the ask."""
     if task is None:
         return dict(storable(answered.model_copy(update={"target": target}).model_dump(mode="json")))
@@ -130,7 +126,7 @@ def _body(
     return dict(storable(made.model_copy(update=filled).model_dump(mode="json")))
 
 
-def _metadata(ctx: DurableContext, found: specs.Found, task: Message | str | None) -> dict[str, Any]:
+def _metadata(ctx: RunState, found: specs.Found, task: Message | str | None) -> dict[str, Any]:
     """The run's, with the values of the variables that the target's spec declares: those of the run so far, which are
     kept for whoever comes after it, and those that the task brings."""
     metadata: dict[str, Any] = dict(ctx.effects.lease.run.metadata or {})
@@ -153,7 +149,7 @@ def _misses_variables(found: specs.Found, metadata: Mapping[str, Any]) -> Perman
     return None
 
 
-async def _too_often(ctx: DurableContext) -> KernelError | None:
+async def _too_often(ctx: RunState) -> KernelError | None:
     run = ctx.effects.lease.run
     times = await ctx.effects.database.call(handing_over.handoffs, run.id) if run.generation else 0
     if times < conf.MAX_DEPTH:

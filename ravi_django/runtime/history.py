@@ -7,9 +7,10 @@ replay clears nothing again, and has the number that was there.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
@@ -23,11 +24,9 @@ from ravi_django.db import transaction
 from ravi_django.kernel import AgentId, ChatMessage, Role
 from ravi_django.models import Session, Turn
 from ravi_django.runtime.entries import Entry
+from ravi_django.runtime.state import RunState, current_context
 from ravi_django.runtime.store import conversations
 from ravi_django.runtime.store.endings import RETENTION
-
-if TYPE_CHECKING:
-    from ravi_django.runtime.context import DurableContext
 
 
 class DjangoHistoryProvider:
@@ -59,7 +58,7 @@ class DjangoHistoryProvider:
         no turns of its own."""
         ctx = _context_of(None)
         if ctx is not None:
-            return await ctx.seed_history(agent_id, session_id, messages)
+            return await _seed_in(ctx, agent_id, session_id, messages)
         stored: bool = (await sync_to_async(seed)(agent_id, session_id, messages))[0]
         return stored
 
@@ -69,7 +68,7 @@ class DjangoHistoryProvider:
         """The newest `limit` messages (all when None) after skipping `offset` of the newest, oldest first."""
         ctx = _context_of(None)
         if ctx is not None and str(ctx.session_id) == str(session_id):
-            return await ctx.read_history(agent_id, limit=limit, offset=offset)
+            return await _read_in(ctx, agent_id, limit=limit, offset=offset)
         found: list[ChatMessage] = await sync_to_async(read)(agent_id, session_id, limit=limit, offset=offset)
         return found
 
@@ -77,7 +76,7 @@ class DjangoHistoryProvider:
         """See `agents.history.window_of`. At most two queries."""
         ctx = _context_of(None)
         if ctx is not None and str(ctx.session_id) == str(session_id):
-            return await ctx.read_history(agent_id, limit=limit, window=True)
+            return await _read_in(ctx, agent_id, limit=limit, window=True)
         found: list[ChatMessage] = await sync_to_async(read_window)(agent_id, session_id, limit=limit)
         return found
 
@@ -104,8 +103,8 @@ class DjangoHistoryProvider:
         return ctx is not None
 
 
-async def _count_in_run(ctx: DurableContext, agent_id: AgentId, session_id: str) -> int:
-    path = ctx._path()
+async def _count_in_run(ctx: RunState, agent_id: AgentId, session_id: str) -> int:
+    path = ctx.path()
     if (row := ctx.effects.journal.find(path)) is not None:
         ctx.effects.identity(row, "history.count", str(agent_id), None)
         ctx.effects.journal.take_now(row)
@@ -125,7 +124,7 @@ async def _clear(agent_id: AgentId, session_id: str, run_id: str | None = None) 
         turns = _turns(agent_id, session_id)
         await sync_to_async((turns if run_id is None else turns.filter(run_id=run_id)).delete)()
         return
-    path, name = ctx._path(), str(agent_id)
+    path, name = ctx.path(), str(agent_id)
     if await ctx.effects.recall(path, "history.clear", name, None, None) is not None:
         return
     write = partial(conversations.clear_turns, session_id=session_id, agent=name, run_id=run_id)
@@ -212,9 +211,45 @@ def seed(agent_id: AgentId, session_id: str | UUID, messages: Sequence[ChatMessa
         return empty, Session.objects.values_list("next_position", flat=True).get(id=session_id)
 
 
-def _context_of(run_id: str | None) -> DurableContext | None:
+def _context_of(run_id: str | None) -> RunState | None:
     """The context of the run that this code runs in; None outside, or inside another run than `run_id`."""
-    from ravi_django.runtime.context import current_context
-
     ctx = current_context()
     return ctx if ctx is not None and run_id in (None, "", ctx.run_id) else None
+
+
+async def _seed_in(ctx: RunState, agent_id: AgentId, session_id: str, messages: Sequence[ChatMessage]) -> bool:
+    """Turns that are older than the run, and no part of it: stored at once, unless the conversation has some. Who
+    reads the history after that sees them."""
+    ctx.check_session(session_id)
+    with ctx.effects.busy():
+        seeded, end = await ctx.effects.database.call(seed, agent_id, session_id, messages)
+    ctx.effects.lease.run.session.next_position = end
+    return seeded
+
+
+async def _read_in(
+    ctx: RunState, agent_id: AgentId, *, limit: int | None, offset: int = 0, window: bool = False
+) -> list[ChatMessage]:
+    """The session's earlier turns, or with `window` what a prompt begins with; the position is journaled, so a
+    replay reads the same ones."""
+    path = ctx.path()
+    row = ctx.effects.journal.find(path)
+    if row is not None:
+        ctx.effects.identity(row, "history.read", str(agent_id), None)
+        ctx.effects.journal.take_now(row)
+        position = row.result["position"]
+    else:
+        position = ctx.effects.lease.run.session.next_position
+    messages: list[ChatMessage] = []
+    if position:  # a new conversation has nothing to read
+        where: dict[str, Any] = {"limit": limit, "before": position} | ({} if window else {"offset": offset})
+        reads = read_window if window else read
+        with ctx.effects.busy():
+            messages = await ctx.effects.database.call(reads, agent_id, ctx.session_id, **where)
+    digest = hashlib.sha256(b"".join(message.digest for message in messages)).hexdigest()[:32]
+    if row is None:
+        result = {"position": position, "count": len(messages), "digest": digest}
+        ctx.effects.note(Entry(kind="history.read", path=path, name=str(agent_id), result=result))
+    elif row.result["digest"] != digest:
+        ctx.effects.note_drift(path, ["history"])
+    return messages

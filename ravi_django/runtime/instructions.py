@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.contrib.auth import get_user_model
 from django.utils import timezone
@@ -12,9 +12,7 @@ from ravi_django.agents.spec import AgentSpec
 from ravi_django.kernel import AgentId, InvalidInputError
 from ravi_django.runtime.addresses import name_of
 from ravi_django.runtime.prompts import PromptTemplate
-
-if TYPE_CHECKING:
-    from ravi_django.runtime.context import DurableContext
+from ravi_django.runtime.state import RunState
 
 FIELD = "metadata.variables"
 _MARKS = ("{{", "{%", "{#")
@@ -35,7 +33,7 @@ class RenderedInstructions:
     def __init__(self, template: PromptTemplate, agent: Mapping[str, str]) -> None:
         self.template, self.agent = template, dict(agent)
 
-    async def __call__(self, ctx: DurableContext) -> str:
+    async def __call__(self, ctx: RunState) -> str:
         run = ctx.effects.lease.run
         user: dict[str, str] = {}
         if "user" in self.template.used and run.owner_id is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from ravi_django.kernel import (
     Agent,
@@ -29,17 +29,15 @@ from ravi_django.kernel import (
 from ravi_django.kernel.middleware import AgentRunContext, ChatContext, FunctionContext
 from ravi_django.runtime import frames, paths
 from ravi_django.runtime.entries import Entry, storable
+from ravi_django.runtime.state import RunState
 from ravi_django.runtime.tool_running import ToolPaused
-
-if TYPE_CHECKING:
-    from ravi_django.runtime.context import DurableContext
 
 _RUNTIME_ERRORS = (CancellationError, LeaseLostError)  # the lease's end: no middleware may swallow them
 
 # ------------------------------------------------------------------------------------------------ agent level
 
 
-async def run_agent(agent: Agent, ctx: DurableContext, inbox: list[Message]) -> Any:
+async def run_agent(agent: Agent, ctx: RunState, inbox: list[Message]) -> Any:
     """The agent's `run`, inside its agent-level middlewares."""
     if not ctx.middleware.agent:
         return await agent.run(cast(RunContext, ctx), inbox)
@@ -67,7 +65,7 @@ Stream = Callable[..., Awaitable[ModelResponse]]
 
 
 async def around_model(
-    ctx: DurableContext,
+    ctx: RunState,
     model: ChatModel,
     messages: Sequence[ChatMessage],
     options: GenerationOptions,
@@ -120,7 +118,7 @@ Perform = Callable[..., Awaitable[ToolExecutionResult]]
 
 
 async def around_tool(
-    ctx: DurableContext,
+    ctx: RunState,
     tool: Tool,
     ready: dict[str, Any],
     entry: Entry,

@@ -26,9 +26,9 @@ from ravi_django.runtime import admission, backoff, frames, hidden, interceptors
 from ravi_django.runtime import bodies as bodies_
 from ravi_django.runtime.entries import Entry, Recorded, is_storable, storable
 from ravi_django.runtime.prices import priced
+from ravi_django.runtime.state import RunState
 
 if TYPE_CHECKING:
-    from ravi_django.runtime.context import DurableContext
     from ravi_django.runtime.effects import Effects
 
 KIND = "llm.call"
@@ -36,10 +36,10 @@ PAID = "llm.paid"  # what an answer has cost that came to nothing
 
 
 async def call(
-    ctx: DurableContext, model: ChatModel, messages: Sequence[ChatMessage], options: GenerationOptions
+    ctx: RunState, model: ChatModel, messages: Sequence[ChatMessage], options: GenerationOptions
 ) -> ModelResponse:
     """Raises ModelError, recorded, with the provider's words, and BudgetExhaustedError."""
-    path = ctx._path()
+    path = ctx.path()
     try:
         return await _call(ctx, path, model, messages, options)
     except (asyncio.CancelledError, CancellationError):
@@ -48,7 +48,7 @@ async def call(
 
 
 async def _call(
-    ctx: DurableContext, path: str, model: ChatModel, messages: Sequence[ChatMessage], options: GenerationOptions
+    ctx: RunState, path: str, model: ChatModel, messages: Sequence[ChatMessage], options: GenerationOptions
 ) -> ModelResponse:
     effects = ctx.effects
     digests = _digests(messages, options)
@@ -96,13 +96,13 @@ async def _call(
     return response
 
 
-async def _tell_end(ctx: DurableContext, entry: Entry) -> None:
+async def _tell_end(ctx: RunState, entry: Entry) -> None:
     told = {"path": entry.path, "usage": entry.usage, "cost": entry.cost, "error": entry.error}
     await ctx.hook(HookEvent.LLM_END, model=entry.name, **told)
 
 
 async def _answered(
-    ctx: DurableContext,
+    ctx: RunState,
     model: ChatModel,
     messages: Sequence[ChatMessage],
     options: GenerationOptions,

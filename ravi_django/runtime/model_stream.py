@@ -23,9 +23,9 @@ from ravi_django.kernel import (
     TransientError,
 )
 from ravi_django.runtime import frames
+from ravi_django.runtime.state import RunState
 
 if TYPE_CHECKING:
-    from ravi_django.runtime.context import DurableContext
     from ravi_django.runtime.effects import Effects
 
 
@@ -38,7 +38,7 @@ fallback.use_limits(_limits)
 
 
 async def stream(
-    ctx: DurableContext,
+    ctx: RunState,
     model: ChatModel,
     messages: Sequence[ChatMessage],
     options: GenerationOptions,

@@ -6,20 +6,18 @@ import asyncio
 import inspect
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ravi_django.kernel import InvalidInputError, SuspendInterrupt
 from ravi_django.kernel.checks import check_text
 from ravi_django.runtime import paths
 from ravi_django.runtime.entries import Entry, Recorded, encode
-
-if TYPE_CHECKING:
-    from ravi_django.runtime.context import DurableContext
+from ravi_django.runtime.state import RunState
 
 MAX_NAME = 200  # characters, as the journal's column
 
 
-async def pin(ctx: DurableContext, name: str, compute: Callable[[], Any]) -> Any:
+async def pin(ctx: RunState, name: str, compute: Callable[[], Any]) -> Any:
     """What `compute` gives, as JSON; recorded once in the run's generation, with the next commit. A replay has the
     recorded value: it neither computes nor asks for what was done in computing. Tasks that pin one name at a time
     have one computation, and what it raises."""
@@ -43,7 +41,7 @@ class _UnderWay:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
 
-async def _first(ctx: DurableContext, name: str, compute: Callable[[], Any]) -> None:
+async def _first(ctx: RunState, name: str, compute: Callable[[], Any]) -> None:
     under_way = ctx.pinning[name] = _UnderWay()
     try:
         await _compute(ctx, name, compute)
@@ -59,9 +57,9 @@ async def _first(ctx: DurableContext, name: str, compute: Callable[[], Any]) -> 
         under_way.done.cancel()
 
 
-async def _compute(ctx: DurableContext, name: str, compute: Callable[[], Any]) -> None:
+async def _compute(ctx: RunState, name: str, compute: Callable[[], Any]) -> None:
     path = f"@pinned.{name}"
-    scope = ctx._scope().for_name(f"pinned.{name}", "")
+    scope = ctx.here().for_name(f"pinned.{name}", "")
     row = ctx.effects.journal.system(path)
     if row is not None and not _raised_here(ctx, row, scope.prefix):
         ctx.pinned[name] = row.result
@@ -74,7 +72,7 @@ async def _compute(ctx: DurableContext, name: str, compute: Callable[[], Any]) -
     ctx.effects.note_once(Entry("pinned", path, name, request={"scope": scope.prefix}, result=ctx.pinned[name]))
 
 
-def _raised_here(ctx: DurableContext, row: Recorded, prefix: str) -> bool:
+def _raised_here(ctx: RunState, row: Recorded, prefix: str) -> bool:
     """Whether the value was computed elsewhere, after a computation here had come to nothing: so it does again."""
     place = _place_of(row)
     return place is not None and place != prefix and ctx.effects.journal.has_below(prefix)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 from ravi_django.kernel import Addressees, InvalidInputError
@@ -19,13 +19,11 @@ from ravi_django.runtime import requests
 from ravi_django.runtime.entries import Entry, storable
 from ravi_django.runtime.gate import Wait
 from ravi_django.runtime.shown import request_shown
+from ravi_django.runtime.state import RunState
 from ravi_django.runtime.store import people, replies
 from ravi_django.runtime.store.asking import NotDue
 from ravi_django.runtime.store.people import TooManyRequests
 from ravi_django.runtime.waits import REPLY, check_name, moment, over, payload_of
-
-if TYPE_CHECKING:
-    from ravi_django.runtime.context import DurableContext
 
 KIND = "ask_human"
 NAME = "question"
@@ -39,7 +37,7 @@ CLOSED = {"action": "cancel", "text": "", "by": "", "status": "cancelled"}  # it
 
 
 async def ask(
-    ctx: DurableContext,
+    ctx: RunState,
     question: str,
     *,
     choices: Sequence[str] | None,
@@ -55,7 +53,7 @@ async def ask(
 
     Raises InvalidInputError, and store.TooManyRequests.
     """
-    effects, path = ctx.effects, ctx._path()
+    effects, path = ctx.effects, ctx.path()
     row = await effects.recall(path, KIND, NAME, None, None)
     if row is not None:
         return _told(row.result)
@@ -72,7 +70,7 @@ async def ask(
 
 
 def _request(
-    ctx: DurableContext,
+    ctx: RunState,
     path: str,
     question: str,
     choices: Sequence[str] | None,
@@ -96,7 +94,7 @@ def _request(
     )
 
 
-async def _open(ctx: DurableContext, path: str, request: HumanRequest, most: int | None) -> dict[str, Any]:
+async def _open(ctx: RunState, path: str, request: HumanRequest, most: int | None) -> dict[str, Any]:
     effects = ctx.effects
     until = None if request.expires_at is None else request.expires_at.isoformat()
     opened = {"id": str(request.id), "until": until}
@@ -113,7 +111,7 @@ async def _open(ctx: DurableContext, path: str, request: HumanRequest, most: int
     return opened
 
 
-async def _outcome(ctx: DurableContext, path: str, opened: dict[str, Any], signal: str) -> dict[str, Any]:
+async def _outcome(ctx: RunState, path: str, opened: dict[str, Any], signal: str) -> dict[str, Any]:
     """Wait for the answer, a signal in its place, or the end of the time that there is for it."""
     effects = ctx.effects
     until = datetime.fromisoformat(opened["until"]) if opened["until"] else None
@@ -147,7 +145,7 @@ async def _outcome(ctx: DurableContext, path: str, opened: dict[str, Any], signa
 
 
 def _met(
-    ctx: DurableContext, path: str, until: datetime | None, signal: str
+    ctx: RunState, path: str, until: datetime | None, signal: str
 ) -> dict[str, Any] | tuple[int, Any] | bool | None:
     request = ctx.effects.facts.requests.get((path, 1))
     if request is not None and request.status != HumanRequest.Status.PENDING:
@@ -192,7 +190,7 @@ def choices_of(choices: Sequence[str] | None, free_text: bool) -> list[str] | No
     return found
 
 
-def expiry(ctx: DurableContext, timeout: Any) -> datetime | None:
+def expiry(ctx: RunState, timeout: Any) -> datetime | None:
     if timeout is None:
         return None
     return moment(ctx, check_seconds("timeout", timeout, 10 * 366 * 86400))

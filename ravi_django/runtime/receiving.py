@@ -10,22 +10,22 @@ from ravi_django.kernel import Agent, InvalidInputError, Message
 from ravi_django.runtime import paths
 from ravi_django.runtime.entries import Entry
 from ravi_django.runtime.hops import hops_of
+from ravi_django.runtime.state import RunState
 from ravi_django.runtime.store import inboxes
 from ravi_django.runtime.store import told as told_rows
 
 if TYPE_CHECKING:
-    from ravi_django.runtime.context import DurableContext
     from ravi_django.runtime.effects import Effects
 
 KIND = "msg.received"
 
 
-async def receive(ctx: DurableContext) -> list[Message]:
+async def receive(ctx: RunState) -> list[Message]:
     """What `ctx.receive` gives. One query, none on a replay; the row rides on the next commit: until then nothing is
     recorded that could have followed from the messages. Where signals tell of messages that the code has by then, they
     are read with them, in a commit of its own."""
     _check_place(ctx)
-    effects, path = ctx.effects, ctx._path()
+    effects, path = ctx.effects, ctx.path()
     row = await effects.recall(path, KIND, "", None, None)
     if row is not None:
         return _give(ctx, row.inbox_upto or 0)
@@ -64,7 +64,7 @@ def limit_of(agent: Agent) -> int | None:
     return limit if isinstance(limit, int) and limit > 0 else None
 
 
-async def _told(ctx: DurableContext, upto: int) -> list[int]:
+async def _told(ctx: RunState, upto: int) -> list[int]:
     """The unread signals of what the code has been given, and is given now; no query where there can be none."""
     effects, after = ctx.effects, ctx.effects.inbox_upto or 0
     new = any(message.is_broadcast for place, message in effects.inbox if after < place <= upto)
@@ -73,7 +73,7 @@ async def _told(ctx: DurableContext, upto: int) -> list[int]:
     return effects.untaken(await effects.database.call(told_rows.told_of, effects.lease.run_id, upto))
 
 
-def _give(ctx: DurableContext, upto: int) -> list[Message]:
+def _give(ctx: RunState, upto: int) -> list[Message]:
     """At once: of two tasks that read at a time the second is given what the first was not."""
     effects = ctx.effects
     after = effects.inbox_upto or 0
@@ -85,7 +85,7 @@ def _give(ctx: DurableContext, upto: int) -> list[Message]:
     return given
 
 
-def give_back(ctx: DurableContext, message: Message) -> int:
+def give_back(ctx: RunState, message: Message) -> int:
     """The next generation is given this message and those behind it as its own; returns how many they are."""
     effects, upto = ctx.effects, ctx.effects.inbox_upto or 0
     given = [(place, one) for place, one in effects.inbox if place <= upto]
@@ -96,7 +96,7 @@ def give_back(ctx: DurableContext, message: Message) -> int:
     return sum(place >= same[0] for place, _ in given)
 
 
-def _check_place(ctx: DurableContext) -> None:
+def _check_place(ctx: RunState) -> None:
     """A replay does not run the code of a tool, nor that of a pinned value: what they had read would come again."""
     scope, task = paths.current(), asyncio.current_task()
     pins = any(under_way.task is task for under_way in ctx.pinning.values())

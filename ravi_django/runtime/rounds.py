@@ -8,9 +8,9 @@ from ravi_django.kernel import Agent, Message
 from ravi_django.runtime import interceptors, paths, receiving
 from ravi_django.runtime.entries import Entry
 from ravi_django.runtime.hops import hops_at_start, hops_in, hops_of
+from ravi_django.runtime.state import RunState
 
 if TYPE_CHECKING:
-    from ravi_django.runtime.context import DurableContext
     from ravi_django.runtime.effects import Effects
 
 
@@ -24,7 +24,7 @@ class Rounds:
         self._number = 0
         self.hops = 0  # publications behind the first batch
 
-    async def drive(self, agent: Agent, ctx: DurableContext, scope: paths.Scope) -> Any:
+    async def drive(self, agent: Agent, ctx: RunState, scope: paths.Scope) -> Any:
         """Call the agent's code for every batch; returns what the last call returned."""
         while True:
             batch = await self._next()

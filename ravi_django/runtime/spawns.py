@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ravi_django.conf import conf
 from ravi_django.kernel import (
@@ -20,15 +20,13 @@ from ravi_django.models import uuid7
 from ravi_django.runtime import specs
 from ravi_django.runtime.addressing import address_of, filled, find, metadata_of, raise_recorded, refuse, too_large
 from ravi_django.runtime.entries import Entry, Recorded
+from ravi_django.runtime.state import RunState
 from ravi_django.runtime.store import spawning
 from ravi_django.runtime.store.slots import Paused
 
-if TYPE_CHECKING:
-    from ravi_django.runtime.context import DurableContext
-
 
 async def spawn(
-    ctx: DurableContext, target: AgentId, boot: Message | str | None, priority: Priority | None = None
+    ctx: RunState, target: AgentId, boot: Message | str | None, priority: Priority | None = None
 ) -> RunHandle:
     """Start a child run in a session of its own, on `boot`; without it the child waits for its first message.
 
@@ -36,7 +34,7 @@ async def spawn(
     PermanentError, recorded, when `boot` is larger than an input may be, or lacks a variable.
     """
     agent_id, given = address_of(target), _checked(priority)
-    effects, path = ctx.effects, ctx._path()
+    effects, path = ctx.effects, ctx.path()
     row = await effects.recall(path, "child.spawned", str(agent_id), None, None)
     if row is not None:
         return _spawned(ctx, agent_id, row, boot)
@@ -80,7 +78,7 @@ async def spawn(
     return RunHandle(str(child_id), agent_id)
 
 
-def _spawned(ctx: DurableContext, agent_id: AgentId, row: Recorded, boot: Message | str | None) -> RunHandle:
+def _spawned(ctx: RunState, agent_id: AgentId, row: Recorded, boot: Message | str | None) -> RunHandle:
     raise_recorded(row)
     ctx.booted[row.result["run"]] = row.request["message"]
     if isinstance(boot, Message) and row.request["message"]:  # made anew by the replay, with another id
@@ -88,7 +86,7 @@ def _spawned(ctx: DurableContext, agent_id: AgentId, row: Recorded, boot: Messag
     return RunHandle(row.result["run"], agent_id)
 
 
-def _misses_variables(ctx: DurableContext, found: specs.Found, boot: Message | str | None) -> PermanentError | None:
+def _misses_variables(ctx: RunState, found: specs.Found, boot: Message | str | None) -> PermanentError | None:
     try:
         found.check_variables(metadata_of(ctx, found, boot))
     except InvalidInputError as error:
@@ -103,7 +101,7 @@ def _checked(priority: Any) -> Priority | None:
         raise InvalidInputError(f"priority is a Priority, not {priority!r}", field="priority") from None
 
 
-def _too_deep(ctx: DurableContext) -> SpawnDeniedError | None:
+def _too_deep(ctx: RunState) -> SpawnDeniedError | None:
     depth = ctx.effects.lease.run.depth + 1
     if depth <= conf.MAX_DEPTH:
         return None

@@ -9,8 +9,8 @@ from typing import Any
 from ravi_django.agents._task import _task_ctx, _task_run_id, _task_threads, _task_turns
 from ravi_django.kernel import Agent, AgentId, HookEvent, LeaseLostError, RunMeta, Supervision, SuspendInterrupt
 from ravi_django.kernel.supervision import ExecutionBudget, HistoryRetention, Priority, SpawnBudget
-from ravi_django.runtime import context as contexts
-from ravi_django.runtime import paths, tool_uncertain
+from ravi_django.runtime import paths, state, tool_uncertain
+from ravi_django.runtime.context import DurableContext
 from ravi_django.runtime.database import may_pass
 from ravi_django.runtime.effects import Effects
 from ravi_django.runtime.gate import Stop
@@ -28,7 +28,7 @@ class Story:
         self.meta = meta_of(effects.lease, effects, getattr(agent, "spawn_budget", None))
         self.lost = False  # the lease is another worker's
         self._agent, self._rounds = agent, rounds
-        self._ctx = contexts.DurableContext(agent, effects, self.meta)
+        self._ctx = DurableContext(agent, effects, self.meta)
         self._first = effects.lease.run.generation == 0 and effects.journal.system("@started") is None
         self.task: asyncio.Task[Any] | None = None
 
@@ -40,7 +40,7 @@ class Story:
         return self.task
 
     async def _tell(self) -> Any:
-        contexts._current.set(self._ctx)
+        state.current.set(self._ctx)
         _task_run_id.set(self._ctx.run_id)
         _task_turns.set([0])
         _task_threads.set({})

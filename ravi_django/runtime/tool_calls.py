@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ravi_django.kernel import (
     AgentStep,
@@ -22,6 +22,7 @@ from ravi_django.runtime import frames, hidden, interceptors, tool_caps, tool_fi
 from ravi_django.runtime.entries import Entry, Recorded, as_recorded, encode, storable
 from ravi_django.runtime.frames import CLIP
 from ravi_django.runtime.people import permitted
+from ravi_django.runtime.state import RunState
 from ravi_django.runtime.tool_caps import KIND, Stopwatch, weight
 from ravi_django.runtime.tool_promises import perform
 from ravi_django.runtime.tool_results import error as error_result
@@ -29,16 +30,13 @@ from ravi_django.runtime.tool_results import is_small, result_of
 from ravi_django.runtime.tool_running import ToolPaused
 from ravi_django.runtime.tool_uncertain import decided
 
-if TYPE_CHECKING:
-    from ravi_django.runtime.context import DurableContext
 
-
-async def call(ctx: DurableContext, name: str, arguments: dict[str, Any]) -> ToolExecutionResult:
+async def call(ctx: RunState, name: str, arguments: dict[str, Any]) -> ToolExecutionResult:
     """Whatever a tool does or fails to do comes back as a result; only what ends the lease does not."""
     effects = ctx.effects
     name = storable(name)[:200]  # a model may make one up that no column holds
-    call_id = ctx._scope().call_id
-    path = ctx._path()
+    call_id = ctx.here().call_id
+    path = ctx.path()
     if is_too_deep(arguments):  # before anything has to encode them; the same words in every replay
         arguments = {INVALID_ARGUMENTS_KEY: f"they are nested more than {MAX_ARGUMENTS_DEPTH} levels deep"}
     row = await effects.recall(path, KIND, name, arguments, None)
@@ -73,11 +71,11 @@ async def call(ctx: DurableContext, name: str, arguments: dict[str, Any]) -> Too
     return result.model_copy(update={"call_id": call_id or path, "hidden": is_hidden})
 
 
-async def _tell_end(ctx: DurableContext, entry: Entry, result: ToolExecutionResult) -> None:
+async def _tell_end(ctx: RunState, entry: Entry, result: ToolExecutionResult) -> None:
     await ctx.hook(HookEvent.TOOL_END, tool=entry.name, path=entry.path, is_error=result.is_error)
 
 
-async def _through_pauses(ctx: DurableContext, entry: Entry, watch: Stopwatch) -> ToolExecutionResult:
+async def _through_pauses(ctx: RunState, entry: Entry, watch: Stopwatch) -> ToolExecutionResult:
     """One attempt after the other: a pause closes one, and what comes of it leads to the next."""
     begun = ctx.effects.journal.started(entry.path)
     if begun is not None and begun.result is not None:  # a transactional tool has committed; its middlewares run again
@@ -97,7 +95,7 @@ async def _through_pauses(ctx: DurableContext, entry: Entry, watch: Stopwatch) -
 
 
 async def _made(
-    ctx: DurableContext, entry: Entry, watch: Stopwatch, told: HumanInput | ToolExecutionResult | None
+    ctx: RunState, entry: Entry, watch: Stopwatch, told: HumanInput | ToolExecutionResult | None
 ) -> ToolExecutionResult:
     """`told` is a person's input for the tool, after a pause; or a result that stands for what the tool would return: a
     child's outcome, or what a transactional tool has committed."""
@@ -135,7 +133,7 @@ async def _handed(result: ToolExecutionResult, *call: Any, **options: Any) -> To
 
 
 async def _prepare(
-    ctx: DurableContext, name: str, arguments: dict[str, Any], told: HumanInput | ToolExecutionResult | None
+    ctx: RunState, name: str, arguments: dict[str, Any], told: HumanInput | ToolExecutionResult | None
 ) -> tuple[Tool, dict[str, Any]] | str:
     """The tool and its arguments, or words for the model on why the call is not made."""
     tool = ctx.toolbox.get(name)
@@ -153,7 +151,7 @@ async def _prepare(
 
 
 def _ready(
-    ctx: DurableContext, tool: Tool, arguments: dict[str, Any], told: HumanInput | ToolExecutionResult | None
+    ctx: RunState, tool: Tool, arguments: dict[str, Any], told: HumanInput | ToolExecutionResult | None
 ) -> dict[str, Any]:
     """What `execute` is called with. Raises ToolArgumentsError."""
     ready = tool.validate(arguments)
@@ -164,7 +162,7 @@ def _ready(
     return ready
 
 
-def _announce(ctx: DurableContext, entry: Entry) -> None:
+def _announce(ctx: RunState, entry: Entry) -> None:
     shown = encode(entry.request["arguments"]).decode()
     arguments = json.loads(shown) if len(shown) <= CLIP else {"…": shown[:CLIP]}
     content = {
@@ -181,9 +179,7 @@ def _announce(ctx: DurableContext, entry: Entry) -> None:
 # --------------------------------------------------------------------------------------------------- behind it
 
 
-async def _kept(
-    ctx: DurableContext, entry: Entry, result: ToolExecutionResult, watch: Stopwatch
-) -> ToolExecutionResult:
+async def _kept(ctx: RunState, entry: Entry, result: ToolExecutionResult, watch: Stopwatch) -> ToolExecutionResult:
     """`_keep`, off the loop when there is much of it."""
     limit = tool_wholes.limit_of(ctx.toolbox.get(entry.name))
     if tool_wholes.is_surely_small(result, limit) and is_small(list(result.content)):
@@ -191,14 +187,12 @@ async def _kept(
     return await asyncio.to_thread(_keep, ctx, watch, entry, result)
 
 
-def _keep_checked(
-    ctx: DurableContext, watch: Stopwatch, entry: Entry, result: ToolExecutionResult
-) -> ToolExecutionResult:
+def _keep_checked(ctx: RunState, watch: Stopwatch, entry: Entry, result: ToolExecutionResult) -> ToolExecutionResult:
     """On a transactional tool's thread."""
     return _keep(ctx, watch, entry, tool_finish.checked(result))
 
 
-def _keep(ctx: DurableContext, watch: Stopwatch, entry: Entry, result: ToolExecutionResult) -> ToolExecutionResult:
+def _keep(ctx: RunState, watch: Stopwatch, entry: Entry, result: ToolExecutionResult) -> ToolExecutionResult:
     """Fill the entry in with what its row is to hold; returns that much of the result."""
     if ctx.middleware.function:  # they may have put anything in
         result = result_of(result)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 from ravi_django.agents.delegate import outcome_as_result, without_late_reply
@@ -37,15 +37,13 @@ from ravi_django.runtime.entries import Entry
 from ravi_django.runtime.gate import Wait
 from ravi_django.runtime.questions import CLOSED, EXPIRED
 from ravi_django.runtime.shown import request_shown
+from ravi_django.runtime.state import RunState
 from ravi_django.runtime.store import people
 from ravi_django.runtime.store.asking import NotDue
 from ravi_django.runtime.tool_caps import KIND
 from ravi_django.runtime.tool_results import error as error_result
 from ravi_django.runtime.tool_running import ToolPaused, place_after
 from ravi_django.runtime.waits import over
-
-if TYPE_CHECKING:
-    from ravi_django.runtime.context import DurableContext
 
 MAX_PAUSES = 20  # of one call: a tool that always asks again never ends
 MAX_QUESTIONS = 20  # of one pause
@@ -76,7 +74,7 @@ class Closing:
             self.rows[1].result = request_shown(self.request)
 
 
-def resumed(ctx: DurableContext, entry: Entry) -> Pause | None:
+def resumed(ctx: RunState, entry: Entry) -> Pause | None:
     """The pause of an earlier lease that this call goes on behind."""
     row = ctx.effects.journal.paused(entry.path)
     if row is None:
@@ -88,7 +86,7 @@ def resumed(ctx: DurableContext, entry: Entry) -> Pause | None:
     return pause
 
 
-async def close(ctx: DurableContext, entry: Entry, paused: ToolPaused) -> Pause | ToolExecutionResult:
+async def close(ctx: RunState, entry: Entry, paused: ToolPaused) -> Pause | ToolExecutionResult:
     """Record that the attempt has paused, and make the entry the next one; or words on why it cannot pause."""
     effects, tool = ctx.effects, ctx.toolbox.get(entry.name)
     if paused.closing is None:
@@ -118,7 +116,7 @@ async def close(ctx: DurableContext, entry: Entry, paused: ToolPaused) -> Pause 
     return pause
 
 
-async def outcome(ctx: DurableContext, entry: Entry, pause: Pause) -> HumanInput | ToolExecutionResult:
+async def outcome(ctx: RunState, entry: Entry, pause: Pause) -> HumanInput | ToolExecutionResult:
     """Wait for what the call goes on with: an answer for the tool, or a child's outcome, which is the call's result."""
     if pause["pause"] == "child":
         handle = RunHandle(pause["run"], AgentId.parse(pause["agent"]))
@@ -128,7 +126,7 @@ async def outcome(ctx: DurableContext, entry: Entry, pause: Pause) -> HumanInput
     return HumanInput(told["action"], told.get("text", ""), told.get("values") or {}, told.get("by", ""))
 
 
-async def _answer(ctx: DurableContext, entry: Entry, pause: Pause) -> dict[str, Any]:
+async def _answer(ctx: RunState, entry: Entry, pause: Pause) -> dict[str, Any]:
     effects = ctx.effects
     place = f"@closed@request.{entry.path}.{pause['attempt']}"
     if (known := effects.journal.system(place)) is not None:
@@ -152,7 +150,7 @@ async def _answer(ctx: DurableContext, entry: Entry, pause: Pause) -> dict[str, 
 
 
 def _met(
-    ctx: DurableContext, place: tuple[str, int], request_id: str, until: datetime | None
+    ctx: RunState, place: tuple[str, int], request_id: str, until: datetime | None
 ) -> dict[str, Any] | bool | None:
     request = ctx.effects.facts.requests.get(place)
     mine = request is not None and str(request.id) == request_id
@@ -167,7 +165,7 @@ def _met(
 AnyPause = PauseForInputResult | PauseForChildResult
 
 
-def closing_on_thread(ctx: DurableContext, tool: Tool, entry: Entry, pause: AnyPause) -> Closing:
+def closing_on_thread(ctx: RunState, tool: Tool, entry: Entry, pause: AnyPause) -> Closing:
     """What closes a transactional tool's attempt with this pause, inside its transaction. Raises PauseRefused."""
     if isinstance(pause, PauseForChildResult):
         _check_child(ctx, pause)
@@ -178,7 +176,7 @@ def closing_on_thread(ctx: DurableContext, tool: Tool, entry: Entry, pause: AnyP
     return closing
 
 
-def _closing(ctx: DurableContext, tool: Tool | None, entry: Entry, pause: AnyPause) -> Closing:
+def _closing(ctx: RunState, tool: Tool | None, entry: Entry, pause: AnyPause) -> Closing:
     before = ctx.effects.paused.get(entry.path)
     number = (before["number"] if before else 0) + 1
     if number > MAX_PAUSES:
@@ -197,7 +195,7 @@ def _closing(ctx: DurableContext, tool: Tool | None, entry: Entry, pause: AnyPau
         raise PauseRefused(f"{entry.name} cannot pause: {error}") from error
 
 
-def _check_child(ctx: DurableContext, pause: PauseForChildResult) -> None:
+def _check_child(ctx: RunState, pause: PauseForChildResult) -> None:
     """On a thread. Raises PauseRefused for a run that this one may not address."""
     if not isinstance(pause.handle, RunHandle):
         raise PauseRefused(f"PauseForChildResult takes the handle that ctx.spawn returned, not {pause.handle!r}")
@@ -209,7 +207,7 @@ def _check_child(ctx: DurableContext, pause: PauseForChildResult) -> None:
         raise PauseRefused(f"there is no run {pause.handle.run_id} that this run may wait for")
 
 
-def _for_child(ctx: DurableContext, tool: Tool | None, row: Entry, pause: PauseForChildResult) -> Closing:
+def _for_child(ctx: RunState, tool: Tool | None, row: Entry, pause: PauseForChildResult) -> Closing:
     if pause.message is not None and not isinstance(pause.message, Message):
         raise InvalidInputError(
             "message is the Message that the child was booted with or sent, or None", field="message"
@@ -234,7 +232,7 @@ def _ask_path(path: str, pause: Pause) -> str:
     return f"{place_after(path, pause)}1"
 
 
-def _for_input(ctx: DurableContext, tool: Tool | None, row: Entry, pause: PauseForInputResult) -> Closing:
+def _for_input(ctx: RunState, tool: Tool | None, row: Entry, pause: PauseForInputResult) -> Closing:
     if tool is None or tool.input_parameter is None:
         raise InvalidInputError(
             "it has no parameter for the answer; annotate one `HumanInput | None`, with the default None",
@@ -247,7 +245,7 @@ def _for_input(ctx: DurableContext, tool: Tool | None, row: Entry, pause: PauseF
     return Closing(row.result, [row, opened], partial(people.open_request, request=request), lambda: None, request)
 
 
-def _request(ctx: DurableContext, row: Entry, pause: PauseForInputResult) -> HumanRequest:
+def _request(ctx: RunState, row: Entry, pause: PauseForInputResult) -> HumanRequest:
     asked = _questions(pause)
     single = isinstance(asked, str)
     if pause.choices and not single:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.db import InterfaceError, OperationalError
 
@@ -32,6 +32,7 @@ from ravi_django.runtime.database import may_pass
 from ravi_django.runtime.effects import Effects
 from ravi_django.runtime.entries import Entry
 from ravi_django.runtime.gate import NotRenewed
+from ravi_django.runtime.state import RunState
 from ravi_django.runtime.tool_caps import KIND
 from ravi_django.runtime.tool_pauses import PauseRefused
 from ravi_django.runtime.tool_results import error as _error
@@ -49,17 +50,12 @@ from ravi_django.runtime.tool_threads import NoThreadLeft
 from ravi_django.runtime.tool_uncertain import decide
 from ravi_django.runtime.turnstile import Commit
 
-if TYPE_CHECKING:
-    from ravi_django.runtime.context import DurableContext
-
 log = logging.getLogger("ravi.tools")
 
 Keep = Callable[[Entry, ToolExecutionResult], ToolExecutionResult]  # fills the row in; returns what it holds
 
 
-async def perform(
-    ctx: DurableContext, tool: Tool, ready: dict[str, Any], entry: Entry, *, keep: Keep
-) -> ToolExecutionResult:
+async def perform(ctx: RunState, tool: Tool, ready: dict[str, Any], entry: Entry, *, keep: Keep) -> ToolExecutionResult:
     """Run it, with its promise. `keep` is called with a transactional tool's result, on its thread, before the commit:
     what it raises rolls back."""
     match tool.promised_effect:
@@ -71,7 +67,7 @@ async def perform(
             return await _idempotent(ctx, tool, ready, entry)
 
 
-async def _idempotent(ctx: DurableContext, tool: Tool, ready: dict[str, Any], entry: Entry) -> ToolExecutionResult:
+async def _idempotent(ctx: RunState, tool: Tool, ready: dict[str, Any], entry: Entry) -> ToolExecutionResult:
     try:
         return await execute(ctx, tool, ready, entry.path)
     except NoThreadLeft as error:
@@ -90,7 +86,7 @@ async def _idempotent(ctx: DurableContext, tool: Tool, ready: dict[str, Any], en
         return _error(words(error))
 
 
-async def _at_most_once(ctx: DurableContext, tool: Tool, ready: dict[str, Any], entry: Entry) -> ToolExecutionResult:
+async def _at_most_once(ctx: RunState, tool: Tool, ready: dict[str, Any], entry: Entry) -> ToolExecutionResult:
     """A started row first. From then on anything but a result or ToolRefused leaves open whether it happened."""
     effects = ctx.effects
     while True:
@@ -117,7 +113,7 @@ async def _at_most_once(ctx: DurableContext, tool: Tool, ready: dict[str, Any], 
             return happened
 
 
-def _elsewhere(ctx: DurableContext, error: NoThreadLeft) -> TransientError:
+def _elsewhere(ctx: RunState, error: NoThreadLeft) -> TransientError:
     """Sends the run back for another worker, which is no failed attempt of its own. Not for an at-most-once tool: it
     has its started row by then, and that it was not run is its result."""
     ctx.effects.attempts = ctx.effects.lease.run.attempts - 1
@@ -125,14 +121,14 @@ def _elsewhere(ctx: DurableContext, error: NoThreadLeft) -> TransientError:
     return TransientError(str(error), type="NoThreadLeft", retry_after=float(conf.SWEEP_S))
 
 
-async def _not_ours(ctx: DurableContext) -> None:
+async def _not_ours(ctx: RunState) -> None:
     """A timeout that struck while the tool waited for a parked call of its own is not the tool's: go on waiting."""
     if ctx.effects.waits:
         await ctx.effects.park()
 
 
 async def _transactional(
-    ctx: DurableContext, tool: Tool, ready: dict[str, Any], entry: Entry, keep: Keep
+    ctx: RunState, tool: Tool, ready: dict[str, Any], entry: Entry, keep: Keep
 ) -> ToolExecutionResult:
     """The tool's own writes and its journal row commit together, on a thread of the tools: exactly once.
 
@@ -205,14 +201,14 @@ async def _given(
     return result
 
 
-def _called(ctx: DurableContext, tool: Tool, ready: dict[str, Any], entry: Entry) -> ToolExecutionResult | ToolPaused:
+def _called(ctx: RunState, tool: Tool, ready: dict[str, Any], entry: Entry) -> ToolExecutionResult | ToolPaused:
     value = tool.execute(**ready)
     if is_pause(value):
         return ToolPaused(value, tool_pauses.closing_on_thread(ctx, tool, entry, value))
     return result_of(value)
 
 
-def _check_undone(ctx: DurableContext, error: BaseException, last: _LastWord) -> None:
+def _check_undone(ctx: RunState, error: BaseException, last: _LastWord) -> None:
     """Raises where the transaction may have been committed, or will be."""
     lease, rolled_back = ctx.effects.lease, last.give_up()
     away = isinstance(error, OperationalError | InterfaceError) or (isinstance(error, Exception) and may_pass(error))
@@ -222,7 +218,7 @@ def _check_undone(ctx: DurableContext, error: BaseException, last: _LastWord) ->
         raise error  # what it commits must not be written a second time
 
 
-def _rolled_back(ctx: DurableContext, tool: Tool, error: Exception, last: _LastWord) -> ToolExecutionResult:
+def _rolled_back(ctx: RunState, tool: Tool, error: Exception, last: _LastWord) -> ToolExecutionResult:
     if isinstance(error, NoThreadLeft):
         raise _elsewhere(ctx, error) from error
     if isinstance(error, TimeoutError) and last.raised is None:

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.db import connections
 
@@ -23,11 +23,8 @@ from ravi_django.kernel import (
     ToolRefused,
 )
 from ravi_django.runtime import paths, tool_caps
+from ravi_django.runtime.state import RunState
 from ravi_django.runtime.tool_results import is_small, result_of, words
-
-if TYPE_CHECKING:
-    from ravi_django.runtime.context import DurableContext
-
 
 log = logging.getLogger("ravi.tools")
 
@@ -55,7 +52,7 @@ def timeout_of(tool: Tool) -> float:
     return float(tool.timeout or conf.TOOL_TIMEOUT_S)
 
 
-async def execute(ctx: DurableContext, tool: Tool, ready: dict[str, Any], path: str) -> ToolExecutionResult:
+async def execute(ctx: RunState, tool: Tool, ready: dict[str, Any], path: str) -> ToolExecutionResult:
     """Run it; calls that it makes through ctx are numbered below `path`. Raises TimeoutError, and ToolPaused."""
     with paths.entered(scope_below(path, ctx.effects.paused.get(path))):
         try:
@@ -66,7 +63,7 @@ async def execute(ctx: DurableContext, tool: Tool, ready: dict[str, Any], path: 
             raise ToolEndedOddly(words(error)) from error
 
 
-async def _execute(ctx: DurableContext, tool: Tool, ready: dict[str, Any]) -> ToolExecutionResult:
+async def _execute(ctx: RunState, tool: Tool, ready: dict[str, Any]) -> ToolExecutionResult:
     timeout = timeout_of(tool)
 
     def call() -> Any:
@@ -162,7 +159,7 @@ def _look_at(task: asyncio.Task[Any]) -> None:
         task.exception()
 
 
-async def _converted(ctx: DurableContext, tool: Tool, value: Any) -> ToolExecutionResult:
+async def _converted(ctx: RunState, tool: Tool, value: Any) -> ToolExecutionResult:
     """The loop makes JSON of little values only."""
     if is_pause(value):
         raise ToolPaused(value)
@@ -197,7 +194,7 @@ class Reading:
 
 
 async def on_a_thread(
-    ctx: DurableContext, function: Callable[[], Any], timeout: float, reading: Reading | None = None
+    ctx: RunState, function: Callable[[], Any], timeout: float, reading: Reading | None = None
 ) -> Any:
     """Run sync code on the tools' threads. Its time begins when a thread does: waiting for one is no timeout."""
     loop = asyncio.get_running_loop()

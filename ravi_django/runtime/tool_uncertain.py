@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 from ravi_django.kernel import DeterminismError, PermanentError, ToolExecutionResult, UncertainEffectError
 from ravi_django.runtime import hidden, uncertain
@@ -11,14 +10,12 @@ from ravi_django.runtime.checking import checked
 from ravi_django.runtime.entries import Entry, Recorded
 from ravi_django.runtime.gate import Stop
 from ravi_django.runtime.replay import check_identity
+from ravi_django.runtime.state import RunState
 from ravi_django.runtime.tool_caps import KIND
 from ravi_django.runtime.tool_results import result_of
 
-if TYPE_CHECKING:
-    from ravi_django.runtime.context import DurableContext
 
-
-async def decided(ctx: DurableContext, entry: Entry) -> ToolExecutionResult | None:
+async def decided(ctx: RunState, entry: Entry) -> ToolExecutionResult | None:
     """An at-most-once effect that was begun and has no result is uncertain, whatever the tool promises by now: a
     person's decision is its result. None when it is to be performed, as the next attempt."""
     effects = ctx.effects
@@ -37,9 +34,7 @@ async def decided(ctx: DurableContext, entry: Entry) -> ToolExecutionResult | No
     return await decide(ctx, entry, why, decidable)
 
 
-async def decide(
-    ctx: DurableContext, entry: Entry, why: str, not_before: datetime | None
-) -> ToolExecutionResult | None:
+async def decide(ctx: RunState, entry: Entry, why: str, not_before: datetime | None) -> ToolExecutionResult | None:
     """Ask the tool's check, then a person; None is "run it again", as the next attempt."""
     effects = ctx.effects
     effects.started.pop(entry.path, None)
@@ -64,7 +59,7 @@ def _same_call(row: Recorded, entry: Entry) -> bool:
     return True
 
 
-async def decide_left(ctx: DurableContext) -> None:
+async def decide_left(ctx: RunState) -> None:
     """At the end of the agent's code: at-most-once effects that it began and did not wait for are decided too."""
     effects = ctx.effects
     left = effects.left_open()

@@ -17,15 +17,15 @@ from ravi_django.runtime import hidden, requests
 from ravi_django.runtime.entries import Entry, Recorded
 from ravi_django.runtime.gate import Wait
 from ravi_django.runtime.shown import request_shown
+from ravi_django.runtime.state import RunState
 from ravi_django.runtime.store import people
 from ravi_django.runtime.tool_running import timeout_of
 
 if TYPE_CHECKING:
-    from ravi_django.runtime.context import DurableContext
     from ravi_django.runtime.effects import Effects
 
 
-async def decide(ctx: DurableContext, entry: Entry, why: str, *, not_before: datetime | None = None) -> dict[str, Any]:
+async def decide(ctx: RunState, entry: Entry, why: str, *, not_before: datetime | None = None) -> dict[str, Any]:
     """Wait for a person's decision on the effect of this entry's attempt: `{"outcome": …, "result"?: …}`."""
     effects = ctx.effects
     request_id = asked(effects, entry) or await _open(effects, entry, why, not_before)

@@ -13,11 +13,11 @@ from ravi_django.kernel.checks import check_text
 from ravi_django.runtime.entries import Entry
 from ravi_django.runtime.gate import Wait
 from ravi_django.runtime.hops import hops_told
+from ravi_django.runtime.state import RunState
 from ravi_django.runtime.store import waiting
 from ravi_django.runtime.store.waiting import NOT_READ
 
 if TYPE_CHECKING:
-    from ravi_django.runtime.context import DurableContext
     from ravi_django.runtime.effects import Effects
 
 MAX_NAME = 200  # characters of a signal's name
@@ -25,9 +25,9 @@ REPLY = "human_reply:"  # begins the names of signals that answer a question in 
 PEOPLES = (REPLY, "hitl:")  # names that stand for what a person has said
 
 
-async def sleep_until(ctx: DurableContext, when: datetime | timedelta) -> None:
+async def sleep_until(ctx: RunState, when: datetime | timedelta) -> None:
     """Wait for a time, or for as long as `when` says from now."""
-    effects, path = ctx.effects, ctx._path()
+    effects, path = ctx.effects, ctx.path()
     if await effects.recall(path, "timer", "", None, None) is not None:
         return
     until = fixed_until(ctx, path, "timer", "", when)
@@ -37,14 +37,14 @@ async def sleep_until(ctx: DurableContext, when: datetime | timedelta) -> None:
 
 
 async def sleep_until_signal(
-    ctx: DurableContext, name: str, until: datetime | timedelta | None, *, or_message: bool = False
+    ctx: RunState, name: str, until: datetime | timedelta | None, *, or_message: bool = False
 ) -> Any:
     """Wait for a signal of this name; one that came before is taken. Returns its payload, `{}` when it had none, and
     None when `until` came first, or with `or_message` a message that the code was not given."""
     check_name(name)
     if name.startswith(PEOPLES):  # which the run's owner may send before the question, whatever its `public_signals`
         raise InvalidInputError(f"{name!r} answers a question: await ctx.ask_human for it", field="name")
-    effects, path = ctx.effects, ctx._path()
+    effects, path = ctx.effects, ctx.path()
     row = await effects.recall(path, "signal", name, None, None)
     if row is not None:
         return _given(ctx, row.result.get("payload"))
@@ -68,7 +68,7 @@ async def sleep_until_signal(
     return _given(ctx, payload)
 
 
-def _given(ctx: DurableContext, payload: Any) -> Any:
+def _given(ctx: RunState, payload: Any) -> Any:
     """Of a wait: what comes by a signal follows from no message, unless it tells of one."""
     if payload is not None:
         ctx.hops = hops_told(payload)
@@ -83,11 +83,11 @@ async def payload_of(effects: Effects, taken: tuple[int, Any]) -> Any:
     return {} if payload is None else payload
 
 
-def over(ctx: DurableContext, until: datetime) -> bool | None:
+def over(ctx: RunState, until: datetime) -> bool | None:
     return True if ctx.effects.present() >= until else None
 
 
-def fixed_until(ctx: DurableContext, path: str, kind: str, name: str, when: datetime | timedelta) -> datetime:
+def fixed_until(ctx: RunState, path: str, kind: str, name: str, when: datetime | timedelta) -> datetime:
     """The end of a wait, as it was first said: "in an hour" is not an hour after each replay."""
     begun = ctx.effects.journal.started(path)
     if begun is not None and begun.request:
@@ -97,7 +97,7 @@ def fixed_until(ctx: DurableContext, path: str, kind: str, name: str, when: date
     return until
 
 
-def moment(ctx: DurableContext, when: datetime | timedelta | float) -> datetime:
+def moment(ctx: RunState, when: datetime | timedelta | float) -> datetime:
     """A time or a duration (seconds, when it is a number) as a time in UTC. Raises InvalidInputError."""
     if isinstance(when, timedelta):
         return ctx.effects.present() + when

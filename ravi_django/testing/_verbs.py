@@ -167,7 +167,7 @@ VERBS = {
     "clock_fixed": "ravi_django.runtime.clock:fixed",
     "now": "ravi_django.runtime.clock:now",
     # context
-    "current_context": "ravi_django.runtime.context:current_context",
+    "current_context": "ravi_django.runtime.state:current_context",
     "DurableContext": "ravi_django.runtime.context:DurableContext",
     # database
     "CLOSE_S": "ravi_django.runtime.database:CLOSE_S",

@@ -30,11 +30,11 @@ def replace(verb: str, value: Any) -> None:
 
 
 def patch(monkeypatch: MonkeyPatch, verb: str, value: Any, *, raising: bool = True) -> None:
-    """Replace what `verb` stands for; a function or class in each module of the package that imports it."""
+    """Replace what `verb` stands for: a definition in each module that imports it, an imported name in its module."""
     module, name = _verbs.place_of(verb)
     before = getattr(module, name, None)
     monkeypatch.setattr(module, name, value, raising=raising)
-    if isinstance(before, FunctionType | type):
+    if isinstance(before, FunctionType | type) and before.__module__ == module.__name__:
         for user in [found for key, found in sys.modules.items() if key.startswith("ravi_django.")]:
             if vars(user).get(name) is before:
                 monkeypatch.setattr(user, name, value)

@@ -9,7 +9,7 @@ import logging
 import re
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from ravi_django.kernel import (
     AgentMiddleware,
@@ -34,12 +34,10 @@ from ravi_django.kernel.secrets import is_secret
 from ravi_django.models import AuditRecord
 from ravi_django.runtime import backoff
 from ravi_django.runtime.entries import storable
+from ravi_django.runtime.state import RunState
 from ravi_django.runtime.store.audit import write_audit
 from ravi_django.runtime.tool_results import words
 from ravi_django.runtime.tool_running import ToolPaused
-
-if TYPE_CHECKING:
-    from ravi_django.runtime.context import DurableContext
 
 log = logging.getLogger("ravi.audit")
 
@@ -98,7 +96,7 @@ class AuditLog:
         except Exception:
             log.debug("no record", exc_info=True)  # `_write` has told it
 
-    async def _write(self, ctx: DurableContext, event: str, name: str, place: str, detail: dict[str, Any]) -> None:
+    async def _write(self, ctx: RunState, event: str, name: str, place: str, detail: dict[str, Any]) -> None:
         run = ctx.effects.lease.run
         times = ctx.effects.journal.retries  # by people: what is done in another try is another thing
         named = f"{run.id}\0{run.generation}\0{event}\0{place}" + (f"\0{times}" if times else "")
@@ -205,7 +203,7 @@ class _ModelAudit(ChatMiddleware):
 def _is_tried_again(context: ChatContext, error: Exception) -> bool:
     if not isinstance(error, TransientError | ModelError):
         return False
-    failures = cast("DurableContext", context.ctx).effects.attempts
+    failures = cast("RunState", context.ctx).effects.attempts
     return backoff.again(error, backoff.policy_of(context.model), failures) is not None
 
 

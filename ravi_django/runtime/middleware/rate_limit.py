@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 from uuid import UUID
 
 from django.db.models import QuerySet
@@ -13,9 +13,8 @@ from ravi_django.kernel import AgentMiddleware, AgentRunContext, InvalidInputErr
 from ravi_django.kernel.checks import check_seconds, check_whole
 from ravi_django.kernel.middleware import CallNext
 from ravi_django.models import JournalEntry, Run
-
-if TYPE_CHECKING:
-    from ravi_django.runtime.context import DurableContext
+from ravi_django.runtime import pins, waits
+from ravi_django.runtime.state import RunState
 
 SCOPES = ("user", "tenant", "site")
 MOST_RUNS = 10_000
@@ -67,23 +66,23 @@ class UserRateLimit(AgentMiddleware):
         self.name = f"rate_limit.{scope}.{agents}.{on_limit}.{runs}.{per_s:g}"
 
     async def process(self, context: AgentRunContext, call_next: CallNext) -> None:
-        ctx = cast("DurableContext", context.ctx)
+        ctx = cast("RunState", context.ctx)
         run = ctx.effects.lease.run
         name = f"{self.name}.{run.id}"  # a fork has its source's rows too, and is counted for itself
         if self._limits(run) and name not in ctx.pinned:  # once in a run: not again for a later message
             if run.forked_from is not None:
-                ctx.effects.journal.pass_over(ctx._scope().peek(self._scope))
+                ctx.effects.journal.pass_over(ctx.here().peek(self._scope))
 
             async def decide() -> Decision:
                 with ctx.effects.busy():
                     return await ctx.effects.database.call(self._decide, run)
 
-            decision = await ctx.pin(name, decide)
+            decision = await pins.pin(ctx, name, decide)
             if not decision["passes"]:
                 raise self._refused(decision["retry_after"])
             if decision["until"] is not None:
                 with ctx.scope(self._scope):
-                    await ctx.sleep_until(datetime.fromisoformat(decision["until"]))
+                    await waits.sleep_until(ctx, datetime.fromisoformat(decision["until"]))
         await call_next()
 
     def _limits(self, run: Run) -> bool:

@@ -11,7 +11,7 @@ from ravi_django.agents.function_tool import FunctionTool
 from ravi_django.kernel import Addressees, Effect, InvalidInputError, RunContext, TextBlock, ToolExecutionResult
 from ravi_django.kernel.checks import check_whole
 from ravi_django.runtime import questions
-from ravi_django.runtime.context import DurableContext
+from ravi_django.runtime.state import RunState
 from ravi_django.runtime.store.people import TooManyRequests
 
 Question = Annotated[str, Field(min_length=1, max_length=questions.MAX_QUESTION)]
@@ -63,7 +63,7 @@ class AskHumanTool(FunctionTool):
     async def _ask(self, ctx: RunContext, question: str, **options: Any) -> ToolExecutionResult:
         try:
             answer = await questions.ask(
-                cast(DurableContext, ctx),
+                cast(RunState, ctx),
                 question,
                 **options,
                 timeout=self.answer_within,

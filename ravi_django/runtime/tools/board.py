@@ -18,7 +18,7 @@ from ravi_django.kernel import (
 )
 from ravi_django.models import BoardTask
 from ravi_django.runtime import board
-from ravi_django.runtime.context import DurableContext
+from ravi_django.runtime.state import RunState
 
 Status = Literal["todo", "doing", "done", "blocked"]
 Title = Annotated[str, Field(min_length=1, max_length=board.MAX_TITLE)]
@@ -116,7 +116,7 @@ def board_list(ctx: RunContext, all_agents: bool = False) -> str:
 
 
 def _place(ctx: RunContext) -> board.Place:
-    return board.place_of(cast(DurableContext, ctx).effects.lease.run)
+    return board.place_of(cast(RunState, ctx).effects.lease.run)
 
 
 def _line(task: BoardTask) -> str:

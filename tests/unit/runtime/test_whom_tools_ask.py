@@ -160,7 +160,7 @@ def test_no_shipped_tool_reaches_what_answers_requests():
 
 def test_the_walk_finds_what_it_looks_for():
     assert reached("ravi_django.management.commands.ravi_answer") & ANSWERS
-    assert "ravi_django.runtime.context" in reached("ravi_django.runtime.tools.ask_human")
+    assert "ravi_django.runtime.state" in reached("ravi_django.runtime.tools.ask_human")
 
 
 def test_the_context_and_the_tools_offer_no_way_to_answer():
